@@ -37,8 +37,8 @@ def one(voxels: int, occupancy: str, candidate: str) -> dict[str, Any]:
     import jax
 
     import voxax as vx
-    from voxax.algorithms import Layer, Problem, names
     from voxax.hardware import describe
+    from voxax.kernels import Layer, Problem, names
     from voxax.tuning.sample import sample_of
     from voxax.tuning.space import Candidate, space_of
 

@@ -68,8 +68,8 @@ def matrix_rates() -> dict[str, Callable[[], Any]]:
 
 def candidates(kernel_map: Any, kind: str, channels: int, product: str) -> dict[str, Any]:
     """``{name: program}`` of all that can run one product of a layer."""
-    from voxax.algorithms.explicit_gemm import xla as explicit_gemm_xla
     from voxax.hardware import describe
+    from voxax.kernels.explicit_gemm import xla as explicit_gemm_xla
     from voxax.tuning.measure import compiled
     from voxax.tuning.sample import sample_of
     from voxax.tuning.space import Candidate, lookup
@@ -92,7 +92,7 @@ def candidates(kernel_map: Any, kind: str, channels: int, product: str) -> dict[
 
 
 def problem_of(kernel_map: Any, kind: str, channels: int, product: str) -> Any:
-    from voxax.algorithms import Layer, Problem
+    from voxax.kernels import Layer, Problem
 
     layer = Layer(
         in_capacity=kernel_map.in_capacity,
@@ -109,9 +109,9 @@ def problem_of(kernel_map: Any, kind: str, channels: int, product: str) -> Any:
 
 
 def native_space(problem: Any) -> Any:
-    from voxax.algorithms.depthwise import cpu as depthwise_cpu
-    from voxax.algorithms.implicit_gemm import cpu
     from voxax.hardware import describe
+    from voxax.kernels.depthwise import cpu as depthwise_cpu
+    from voxax.kernels.implicit_gemm import cpu
 
     module = depthwise_cpu if problem.layer.kind == "depthwise" else cpu
     return module.space(problem, describe())

@@ -98,7 +98,7 @@ def compare(workload: Workload, folder: Path, rounds: int, everything: bool) -> 
     import jax
 
     import voxax as vx
-    from voxax.algorithms import Layer, Problem
+    from voxax.kernels import Layer, Problem
     from voxax.tuning import choose, resolve
     from voxax.tuning import sample as tuning_sample
     from voxax.tuning.entry import density_bucket

@@ -196,7 +196,7 @@ def programs():
 @pytest.fixture
 def portable(monkeypatch):
     """Only algorithms that every machine has, as where voxax came without native kernels."""
-    from voxax.algorithms.implicit_gemm import cpu
+    from voxax.kernels.implicit_gemm import cpu
 
     monkeypatch.setattr(cpu, "refusal", lambda problem: "not in this test")
 

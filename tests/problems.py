@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from voxax.algorithms import Layer, Problem, lookup, triton_call
+from voxax.kernels import Layer, Problem, lookup, triton_call
 from voxax.tuning import space
 
 needs_triton = pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""One name for a function and a module, such as `algorithms` and `voxax.algorithms.registry`."""
+"""One name for a function and a module, such as `plan` and `voxax.geometry.plan`."""
 
 import copy
 import functools
@@ -44,11 +44,11 @@ def test_every_module_is_reached_through_its_package():
 @pytest.mark.parametrize(
     "statements",
     [
-        "import voxax.algorithms.registry; assert voxax.algorithms.registry.names()",
-        "import voxax.algorithms.implicit_gemm.cpu as cpu; assert cpu.NATIVE",
-        "import voxax.algorithms as made\nwith made('explicit_gemm'): assert made.registry",
+        "import voxax.kernels.registry; assert voxax.kernels.registry.names()",
+        "import voxax.kernels.implicit_gemm.cpu as cpu; assert cpu.NATIVE",
+        "with voxax.algorithms('explicit_gemm'): pass",
         "import voxax.geometry.kernel_map as maps; assert maps.KernelMap is voxax.KernelMap",
-        "from voxax.algorithms import registry; assert registry.names()",
+        "from voxax.kernels import registry; assert registry.names()",
     ],
 )
 def test_statements_of_a_new_process(statements):
@@ -57,7 +57,7 @@ def test_statements_of_a_new_process(statements):
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.parametrize("function", [vx.plan, vx.algorithms, vx.hardware.describe])
+@pytest.mark.parametrize("function", [vx.plan, vx.hardware.describe])
 def test_they_are_like_functions(function):
     assert callable(function)
     assert function.__doc__ == function.__wrapped__.__doc__

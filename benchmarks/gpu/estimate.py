@@ -27,8 +27,8 @@ from benchmarks.gpu.compiled import kernel_of, resources  # noqa: E402
 from benchmarks.gpu.lowered import PRODUCTS, module_of, problem_of  # noqa: E402
 from benchmarks.gpu.resources import tile_of  # noqa: E402
 
-from voxax.algorithms.implicit_gemm import tap_order  # noqa: E402
 from voxax.hardware import gpu_sheet  # noqa: E402
+from voxax.kernels.implicit_gemm import tap_order  # noqa: E402
 
 TARGET = "sm_90"
 # (weights, dtype, channels). bfloat16 has the sizes and rates of float16; "tf32" is rounded

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from voxax import _compat
-from voxax.algorithms import Layer, Problem
-from voxax.algorithms.depthwise import gpu as depthwise_gpu
-from voxax.algorithms.implicit_gemm import gpu
 from voxax.geometry import PAIR_ROOM
 from voxax.hardware import HardwareInfo, gpu_sheet, targeting
+from voxax.kernels import Layer, Problem
+from voxax.kernels.depthwise import gpu as depthwise_gpu
+from voxax.kernels.implicit_gemm import gpu
 
 TRITON = "triton_kernel_call_ffi"
 """What XLA calls the custom call of a Triton kernel."""

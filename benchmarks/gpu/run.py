@@ -38,7 +38,7 @@ from benchmarks.gpu import clouds, ledger, rows  # noqa: E402
 
 STAGES = ("conformance", "sanitize", "rows", "auto", "defaults")
 NO_GPU = 3
-_DEVICE_TESTS = ("-q", "-m", "gpu", "tests/algorithms/test_gpu_device.py")
+_DEVICE_TESTS = ("-q", "-m", "gpu", "tests/kernels/test_gpu_device.py")
 # Memory is checked by page: JAX must not take it all ahead.
 _FRUGAL = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 

@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a sc
 
 from benchmarks.tpu.program import facts
 
-from voxax.algorithms import Layer, Problem, lookup
-from voxax.algorithms.dynamic.grid import box_conv
-from voxax.algorithms.kernel import Kernel, Parameters
 from voxax.errors import VoxaxError
+from voxax.kernels import Layer, Problem, lookup
+from voxax.kernels.dynamic.grid import box_conv
+from voxax.kernels.kernel import Kernel, Parameters
 from voxax.nn.dynamic.dynamic_conv import by_convolutions
 from voxax.predict import TOPOLOGIES, CompiledProgram, Cost, outcomes
 from voxax.products.convolve import sized_spec

@@ -10,13 +10,13 @@ import jax
 import numpy as np
 
 from voxax import predict
-from voxax.algorithms import Layer, Problem
-from voxax.algorithms.depthwise import tpu as depthwise_tpu
-from voxax.algorithms.implicit_gemm import tpu, windows
-from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE, columns_of, find_windows
 from voxax.coords import lookup, ordering, tile_lookup, tile_sort, unique
 from voxax.geometry import KernelSpec
 from voxax.hardware import describe
+from voxax.kernels import Layer, Problem
+from voxax.kernels.depthwise import tpu as depthwise_tpu
+from voxax.kernels.implicit_gemm import tpu, windows
+from voxax.kernels.implicit_gemm.windows import WINDOW_TILE, columns_of, find_windows
 from voxax.predict import TOPOLOGIES as BY_CHIP
 from voxax.predict import compile_for
 from voxax.predict.candidates import steps

@@ -28,8 +28,8 @@ WINDOW, CHANNELS, TAPS = 256, 64, 27
 
 
 def row(name: str, size: float, positions: np.ndarray) -> dict[str, Any]:
-    from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE, columns_of, find_windows
     from voxax.geometry import KernelSpec
+    from voxax.kernels.implicit_gemm.windows import WINDOW_TILE, columns_of, find_windows
 
     table = neighbors(cells(positions, size))
     columns = columns_of(KernelSpec.make(3, 3), TAPS)

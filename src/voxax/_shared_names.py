@@ -1,7 +1,7 @@
 """Functions that have the name of a module of their package.
 
-``vx.algorithms(...)`` is a function and ``voxax.algorithms`` a package. Python has one place for
-both, where ``import voxax.algorithms.registry`` looks too.
+``vx.plan(...)`` is a function and ``voxax.geometry.plan`` a module. Python has one place for
+both, where ``import voxax.geometry.plan`` looks too.
 """
 
 from __future__ import annotations

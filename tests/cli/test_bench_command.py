@@ -8,11 +8,11 @@ from benchmarks.tpu.program import BY_CHIP, compile_product, facts, make_problem
 
 import problems
 from voxax import _compat
-from voxax.algorithms.depthwise import tpu as depthwise_tpu
-from voxax.algorithms.implicit_gemm import tpu
-from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE, columns_of
 from voxax.cli import main
 from voxax.cli.bench import passes_of
+from voxax.kernels.depthwise import tpu as depthwise_tpu
+from voxax.kernels.implicit_gemm import tpu
+from voxax.kernels.implicit_gemm.windows import WINDOW_TILE, columns_of
 from voxax.predict import CompiledKernel
 from voxax.predict.candidates import steps
 from voxax.predict.hlo import operations

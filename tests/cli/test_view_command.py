@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import voxax as vx
-from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE
 from voxax.cli import main
 from voxax.cli.view import colorings_of, names_of
 from voxax.io import PointCloud, read, write_ply
+from voxax.kernels.implicit_gemm.windows import WINDOW_TILE
 from voxax.plot import CORRECT, WRONG, rgb
 
 SCREENSHOT = Path(__file__).resolve().parents[2] / "docs" / "screenshot.py"

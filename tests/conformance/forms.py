@@ -8,15 +8,15 @@ take their names then, and no program of one is ever used for another.
 import contextlib
 import dataclasses
 
-from voxax.algorithms import Kernel, registry
-from voxax.algorithms.depthwise import cpu as depthwise_cpu
-from voxax.algorithms.depthwise import gpu as depthwise_gpu
-from voxax.algorithms.depthwise import tpu as depthwise_tpu
-from voxax.algorithms.explicit_gemm import xla as explicit_xla
-from voxax.algorithms.implicit_gemm import cpu, gpu, tpu, xla
-from voxax.algorithms.kernel import EVERY_PRODUCT
-from voxax.algorithms.rows import multiplies, table_read
 from voxax.hardware import HardwareInfo
+from voxax.kernels import Kernel, registry
+from voxax.kernels.depthwise import cpu as depthwise_cpu
+from voxax.kernels.depthwise import gpu as depthwise_gpu
+from voxax.kernels.depthwise import tpu as depthwise_tpu
+from voxax.kernels.explicit_gemm import xla as explicit_xla
+from voxax.kernels.implicit_gemm import cpu, gpu, tpu, xla
+from voxax.kernels.kernel import EVERY_PRODUCT
+from voxax.kernels.rows import multiplies, table_read
 
 
 def make_form(name, parameters, reads, apply, views=None):

@@ -8,8 +8,8 @@ import problems
 from conformance.cases import as_function, make_inputs, run
 from conformance.catalogue import OPERATORS
 from conformance.forms import FORMS, SAMPLED
-from voxax.algorithms import lookup, names
 from voxax.hardware import HardwareInfo
+from voxax.kernels import lookup, names
 from voxax.tuning import record_choices
 
 PRODUCTS = ("forward", "dgrad", "wgrad")

@@ -11,9 +11,9 @@ from benchmarks.workloads import random_cube
 
 import problems
 from hardware.recorded import tpu
-from voxax.algorithms import names
 from voxax.geometry import KernelSpec
 from voxax.hardware import describe
+from voxax.kernels import names
 from voxax.tuning import cache as cache_module
 from voxax.tuning import choose, measure, targeting, tuner
 from voxax.tuning.cache import cache_for, device_name, shipped

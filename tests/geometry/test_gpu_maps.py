@@ -15,9 +15,9 @@ from benchmarks.gpu.lowered import CHIPS, custom_calls, lower
 import voxax as vx
 from oracle import PAD
 from samples import make_voxels
-from voxax.algorithms.implicit_gemm.tap_order import sort_by_taps
 from voxax.coords import COORD_LIMIT, coarsen, ordering, sort_rows, unique_rows
 from voxax.geometry import KernelSpec, build
+from voxax.kernels.implicit_gemm.tap_order import sort_by_taps
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("jax_plugins.xla_cuda13") is None

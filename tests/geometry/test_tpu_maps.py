@@ -15,9 +15,9 @@ from benchmarks.tpu.program import TOPOLOGIES, compile_for
 
 import voxax as vx
 from voxax import _compat
-from voxax.algorithms.implicit_gemm import windows
 from voxax.coords import tile_sort
 from voxax.geometry import VoxelGeometry
+from voxax.kernels.implicit_gemm import windows
 
 pytestmark = [
     pytest.mark.tpu_compile,

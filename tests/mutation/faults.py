@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_EXPLICIT = "voxax.algorithms.explicit_gemm.xla"
-_IMPLICIT = "voxax.algorithms.implicit_gemm.xla"
+_EXPLICIT = "voxax.kernels.explicit_gemm.xla"
+_IMPLICIT = "voxax.kernels.implicit_gemm.xla"
 
 FAULTS = {}
 

@@ -11,11 +11,11 @@ import pytest
 
 import problems
 from voxax import _native
-from voxax.algorithms.depthwise import cpu as depthwise
-from voxax.algorithms.depthwise.cpu import gradients
-from voxax.algorithms.implicit_gemm import cpu
-from voxax.algorithms.rows import table_read
 from voxax.coords import find_neighbors
+from voxax.kernels.depthwise import cpu as depthwise
+from voxax.kernels.depthwise.cpu import gradients
+from voxax.kernels.implicit_gemm import cpu
+from voxax.kernels.rows import table_read
 
 native = pytest.mark.skipif(
     _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"

@@ -11,14 +11,14 @@ import pytest
 
 import problems
 from voxax import _compat
-from voxax.algorithms import names
-from voxax.algorithms.depthwise import tpu as depthwise
-from voxax.algorithms.implicit_gemm import tpu
-from voxax.algorithms.implicit_gemm.windows import VIEWS, columns_of
 from voxax.cli import main
 from voxax.errors import VoxaxError
 from voxax.geometry import KernelSpec
 from voxax.hardware import HardwareInfo, describe
+from voxax.kernels import names
+from voxax.kernels.depthwise import tpu as depthwise
+from voxax.kernels.implicit_gemm import tpu
+from voxax.kernels.implicit_gemm.windows import VIEWS, columns_of
 from voxax.predict import (
     TOPOLOGIES,
     Chip,

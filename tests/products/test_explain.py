@@ -10,9 +10,9 @@ from test_find_products import conv, loss, voxels, weight
 
 import voxax as vx
 from voxax import _compat
-from voxax.algorithms import lookup
 from voxax.errors import AlgorithmError, InputError
 from voxax.hardware import Fact, HardwareInfo
+from voxax.kernels import lookup
 from voxax.products import inspect
 from voxax.tuning import hardware_of, measure, record_choices, tuner
 from voxax.tuning.cache import cache_for, device_name

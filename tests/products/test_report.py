@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import problems
-from voxax.algorithms.explicit_gemm.xla import EXPLICIT_GEMM
+from voxax.kernels.explicit_gemm.xla import EXPLICIT_GEMM
 from voxax.products.lower_bound import LowerBound
 from voxax.products.report import Explained, Report
 from voxax.tuning.decide import Choice

@@ -6,7 +6,7 @@ import pytest
 import problems
 import voxax as vx
 from voxax import _native
-from voxax.algorithms import names
+from voxax.kernels import names
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.tuning import admitted, choose, foresee, measure, record_choices, tuner
 

@@ -11,8 +11,8 @@ import voxax as vx
 from oracle.dynamic import dynamic_conv as oracle
 from samples import slow_unless
 from voxax import _native
-from voxax.algorithms import names
 from voxax.errors import InputError
+from voxax.kernels import names
 from voxax.nn.functional import dynamic_conv
 from voxax.products import strategies
 from voxax.products.strategies import Strategies, Strategy

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.workloads import random_cube
 
 import voxax as vx
-from voxax.algorithms.registry import views
+from voxax.kernels.registry import views
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")

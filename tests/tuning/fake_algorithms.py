@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from cache_entries import entry, measured
 
 import problems
-from voxax.algorithms import Kernel, lookup, names, registry
-from voxax.algorithms.explicit_gemm import xla
-from voxax.algorithms.kernel import EVERY_PRODUCT
-from voxax.algorithms.rows import table_read
 from voxax.geometry import KernelSpec
+from voxax.kernels import Kernel, lookup, names, registry
+from voxax.kernels.explicit_gemm import xla
+from voxax.kernels.kernel import EVERY_PRODUCT
+from voxax.kernels.rows import table_read
 from voxax.tuning import hardware_of, measure, tuner
 from voxax.tuning import sample as tuning_sample
 from voxax.tuning.cache import cache_for, device_name

@@ -11,8 +11,8 @@ import time
 import pytest
 from cache_entries import DEVICE, entry, measured
 
-from voxax.algorithms import lookup
 from voxax.hardware import HardwareInfo
+from voxax.kernels import lookup
 from voxax.tuning import cache as cache_module
 from voxax.tuning import cache as tuning_cache
 from voxax.tuning.cache import TuningCache, cache_for, device_name, is_device

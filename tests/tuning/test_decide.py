@@ -9,8 +9,8 @@ import pytest
 from cache_entries import entry, measured
 from fake_algorithms import PROBLEM, fake
 
-from voxax.algorithms import lookup
 from voxax.errors import AlgorithmError
+from voxax.kernels import lookup
 from voxax.tuning.decide import Policy, decide
 from voxax.tuning.space import Candidate, Space, reference_of
 

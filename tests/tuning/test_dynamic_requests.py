@@ -8,7 +8,7 @@ import pytest
 from lowered import dynamic
 
 import voxax as vx
-from voxax.algorithms import names
+from voxax.kernels import names
 from voxax.nn.functional import DYNAMIC_CONV_ALGO_MODE as MODE
 from voxax.nn.functional import dynamic_conv
 from voxax.tuning import record_choices, resolve

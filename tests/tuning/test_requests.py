@@ -13,7 +13,7 @@ import pytest
 from lowered import conv, dense_weight, depthwise, products, small_voxels
 
 import voxax as vx
-from voxax.algorithms import names
+from voxax.kernels import names
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.nn.functional.sparse_conv import SPARSE_CONV_BWD_ALGO_MODE as BWD
 from voxax.nn.functional.sparse_conv import SPARSE_CONV_FWD_ALGO_MODE as FWD

@@ -10,9 +10,9 @@ from fake_algorithms import make_problem
 import voxax as vx
 from oracle import relative_error
 from samples import make_voxels, slow_unless
-from voxax.algorithms import lookup
-from voxax.algorithms.explicit_gemm import xla
 from voxax.geometry import KernelSpec
+from voxax.kernels import lookup
+from voxax.kernels.explicit_gemm import xla
 from voxax.tuning.occupancy import DEFAULT_KIND
 from voxax.tuning.sample import sample_of
 

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 import problems
-from voxax.algorithms import lookup, names
 from voxax.geometry import PAIR_ROOM, KernelSpec
 from voxax.hardware import HardwareInfo
+from voxax.kernels import lookup, names
 from voxax.tuning.entry import density_bucket, key_of
 from voxax.tuning.space import Candidate, space_of, views_of
 

@@ -19,7 +19,7 @@ from lowered import dense_weight, small_voxels
 import voxax as vx
 from oracle import relative_error
 from voxax import _compat
-from voxax.algorithms.explicit_gemm.xla import IM2COL
+from voxax.kernels.explicit_gemm.xla import IM2COL
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.nn.modules import SpatiallySparseConv
 from voxax.tuning import measure as tuning_measure

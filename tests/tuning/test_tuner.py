@@ -22,8 +22,8 @@ from fake_algorithms import (
     zeros,
 )
 
-from voxax.algorithms import lookup, names
 from voxax.errors import AlgorithmError, InputError
+from voxax.kernels import lookup, names
 from voxax.tuning import choose, foresee, hardware_of, record_choices, tuner, unmeasured
 from voxax.tuning.entry import NO_TIME, Measured, key_of
 

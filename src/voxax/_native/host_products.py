@@ -16,7 +16,7 @@ from voxax._native.host import call
 # Numbers of the element types in host_call.h. bfloat16 comes as its bits.
 ELEMENTS = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.uint16): 2}
 
-# Rows of a tile, as measured for algorithms/implicit_gemm/cpu.py.
+# Rows of a tile, as measured for kernels/implicit_gemm/cpu.py.
 _TILE, _TILE_OF_FEW, _FEW_ROWS, _WEIGHT_TILE = 256, 128, 8192, 2048
 
 

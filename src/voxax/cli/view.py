@@ -199,7 +199,7 @@ def colorings_of(
 def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], Coloring] | Stepped]:
     """Color by the tiles and windows of a 3x3x3 submanifold layer's kernel on TPUs."""
     import voxax as vx
-    from voxax.algorithms.implicit_gemm.windows import VIEWS, WINDOW_TILE
+    from voxax.kernels.implicit_gemm.windows import VIEWS, WINDOW_TILE
     from voxax.plot.coloring import by_tile, by_window
     from voxax.plot.viewer import Stepped
 

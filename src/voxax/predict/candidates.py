@@ -19,9 +19,9 @@ import jax
 import numpy as np
 
 from voxax import _compat
-from voxax.algorithms import Parameters, Problem, lookup
 from voxax.errors import VoxaxError
 from voxax.hardware import HardwareInfo
+from voxax.kernels import Parameters, Problem, lookup
 from voxax.predict.compiled_program import CompiledProgram
 from voxax.predict.cycles import outcomes
 from voxax.products.inspect import find_products

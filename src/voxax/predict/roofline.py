@@ -13,10 +13,10 @@ from typing import Any
 import jax
 
 from voxax import _compat
-from voxax.algorithms import Problem
 from voxax.geometry import Voxels
 from voxax.geometry.model_step import step_of
 from voxax.hardware import HardwareInfo
+from voxax.kernels import Problem
 from voxax.products.lower_bound import PairCounter, lower_bound_of
 from voxax.products.primitives import forward_p
 

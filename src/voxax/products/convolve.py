@@ -17,11 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat, _native
-from voxax.algorithms import Layer, Problem, Product, WeightKind, registry
-from voxax.algorithms.dynamic.grid import output_grid, tile_maximum
-from voxax.algorithms.dynamic.grouped import prefix_of
-from voxax.algorithms.kernel import Uniform
-from voxax.algorithms.rows import zeros
 from voxax.coords import box_offsets
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelSpec
@@ -31,6 +26,11 @@ from voxax.geometry.kernel_map import View
 from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.hardware import HardwareInfo
+from voxax.kernels import Layer, Problem, Product, WeightKind, registry
+from voxax.kernels.dynamic.grid import output_grid, tile_maximum
+from voxax.kernels.dynamic.grouped import prefix_of
+from voxax.kernels.kernel import Uniform
+from voxax.kernels.rows import zeros
 from voxax.products.primitives import choice_for, eager_key, forward_p
 from voxax.tuning import (
     Request,

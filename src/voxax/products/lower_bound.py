@@ -16,9 +16,9 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms import Problem
 from voxax.geometry.dtypes import product_dtype
 from voxax.hardware import HardwareInfo
+from voxax.kernels import Problem
 from voxax.tuning.sample import concrete_map, map_key, recorded_map, sizes_of, taps_of
 
 Bound = Literal["compute", "memory"]

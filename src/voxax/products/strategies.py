@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from voxax.algorithms import Problem, names
-from voxax.algorithms.dynamic.grid import grid_of, tile_maximum
-from voxax.algorithms.dynamic.grouped import BLOCK
 from voxax.errors import InputError
+from voxax.kernels import Problem, names
+from voxax.kernels.dynamic.grid import grid_of, tile_maximum
+from voxax.kernels.dynamic.grouped import BLOCK
 from voxax.products.inspect import find_products
 from voxax.products.lower_bound import matrix_rate
 from voxax.products.report import milliseconds

@@ -10,9 +10,9 @@ from typing import Literal
 
 import torch
 
-from voxax.algorithms import WeightKind
 from voxax.errors import InputError, check_known
 from voxax.geometry import KernelShape
+from voxax.kernels import WeightKind
 from voxax.torch import operators
 from voxax.torch.bridge import check_tensor
 from voxax.torch.geometry import KernelMap, VoxelGeometry, is_planning

@@ -19,14 +19,14 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from voxax.algorithms.implicit_gemm import tap_order
-from voxax.algorithms.implicit_gemm.windows import WINDOW_TILE, columns_of
-from voxax.algorithms.registry import views
 from voxax.coords import bucket_capacity
 from voxax.geometry import PAIR_ROOM, KernelMap, VoxelGeometry, kernel_map_of
 from voxax.geometry.build import output_geometry
 from voxax.geometry.losses import Losses
 from voxax.geometry.voxel_geometry import check_overflow
+from voxax.kernels.implicit_gemm import tap_order
+from voxax.kernels.implicit_gemm.windows import WINDOW_TILE, columns_of
+from voxax.kernels.registry import views
 from voxax.nn.functional.pooling import extreme_rows
 from voxax.torch.bridge import call, to_jax, to_torch
 from voxax.torch.static_text import read_layer, read_spec, stand_in

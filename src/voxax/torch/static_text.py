@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from voxax.algorithms import WeightKind
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, VoxelGeometry
 from voxax.geometry.build import output_stride
+from voxax.kernels import WeightKind
 from voxax.nn.arguments import by_product
 from voxax.products import convolve
 from voxax.products.convolve import precision_name

@@ -12,8 +12,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from voxax.algorithms import Kernel, Parameters, Problem
 from voxax.errors import AlgorithmError
+from voxax.kernels import Kernel, Parameters, Problem
 from voxax.tuning.entry import Entry, Measured, described, family_of, key_of
 from voxax.tuning.request import AutotuneMode
 from voxax.tuning.space import Candidate, Identity, Space, reference_of

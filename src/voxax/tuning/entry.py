@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import jaxlib.version
 
-from voxax.algorithms import Parameters, Problem
+from voxax.kernels import Parameters, Problem
 
 Verdict = Literal["ok", "rejected", "slow", "failed", "skipped"]
 """``ok``: may be chosen. ``rejected``: wrong results. ``slow``: given up after early rounds,

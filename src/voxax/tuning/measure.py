@@ -17,9 +17,9 @@ import jax
 import numpy as np
 
 from voxax import _compat
-from voxax.algorithms import Problem
 from voxax.errors import InputError
 from voxax.geometry.dtypes import product_dtype
+from voxax.kernels import Problem
 from voxax.tuning.entry import Measured
 from voxax.tuning.sample import Sample
 from voxax.tuning.space import Candidate

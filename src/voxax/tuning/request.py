@@ -58,9 +58,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 from voxax import _compat
-from voxax.algorithms import names
-from voxax.algorithms.kernel import Product, WeightKind
 from voxax.errors import AlgorithmError, InputError
+from voxax.kernels import names
+from voxax.kernels.kernel import Product, WeightKind
 
 Request = str | enum.Enum | Sequence["str | enum.Enum"] | None
 """A name or enum member: that algorithm. A list or tuple: any of it. ``"auto"``: any. ``None``:

@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax.algorithms import Layer, Problem
 from voxax.geometry.host import invert_table, table_views
 from voxax.geometry.kernel_map import View
 from voxax.geometry.nested_sizes import reaching_size, taps_within
+from voxax.kernels import Layer, Problem
 from voxax.tuning.occupancy import DEFAULT_KIND, SampleMap, sample_map
 
 CALLERS_MAP = "caller's map"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from voxax.algorithms import Kernel, Parameters, Problem, lookup
 from voxax.geometry.kernel_map import View
 from voxax.hardware import HardwareInfo
+from voxax.kernels import Kernel, Parameters, Problem, lookup
 from voxax.tuning.entry import described
 from voxax.tuning.request import Resolved
 

@@ -58,8 +58,8 @@ from typing import Any, Literal, TypeVar
 import jax
 
 from voxax import _compat
-from voxax.algorithms import Parameters, Problem, lookup, names
 from voxax.hardware import HardwareInfo, hardware_of
+from voxax.kernels import Parameters, Problem, lookup, names
 from voxax.tuning.cache import TuningCache, cache_for, device_name
 from voxax.tuning.decide import (
     Choice,

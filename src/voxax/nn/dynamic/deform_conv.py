@@ -12,12 +12,12 @@ import numpy as np
 
 from voxax import _compat
 from voxax._array_types import Array, Float, Num
-from voxax.algorithms.dynamic.grid import output_grid
-from voxax.algorithms.rows import zeros
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.kernel_spec import per_axis
+from voxax.kernels.dynamic.grid import output_grid
+from voxax.kernels.rows import zeros
 from voxax.nn.arguments import add_bias, check_shape
 from voxax.nn.dynamic.grid_taps import as_places, centers, fetch, grid_spec, scan_taps
 from voxax.products.convolve import precision_name

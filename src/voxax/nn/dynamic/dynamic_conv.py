@@ -21,13 +21,13 @@ import numpy as np
 
 from voxax import _compat
 from voxax._array_types import Array, Float, Num
-from voxax.algorithms.dynamic.grid import box_conv, output_grid
-from voxax.algorithms.kernel import Uniform
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.nested_sizes import reaching_size, taps_within
+from voxax.kernels.dynamic.grid import box_conv, output_grid
+from voxax.kernels.kernel import Uniform
 from voxax.nn.arguments import add_bias
 from voxax.nn.dynamic.grid_taps import grid_axes, grid_spec, sampled_conv
 from voxax.products.convolve import convolve_sized, largest_size, precision_name, sized_spec

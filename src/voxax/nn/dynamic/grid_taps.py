@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.algorithms.dynamic.grid import output_grid
-from voxax.algorithms.rows import zeros
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.nested_sizes import hard_mask, soft_mask
+from voxax.kernels.dynamic.grid import output_grid
+from voxax.kernels.rows import zeros
 from voxax.products.convolve import precision_name, sized_spec
 
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from voxax import _compat
 from voxax._array_types import Array, Float
-from voxax.algorithms.dynamic.grid import output_grid
-from voxax.algorithms.rows import zeros
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
 from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, common_dtype
+from voxax.kernels.dynamic.grid import output_grid
+from voxax.kernels.rows import zeros
 from voxax.nn.arguments import check_shape
 from voxax.nn.dynamic.grid_taps import grid_spec, scan_taps
 

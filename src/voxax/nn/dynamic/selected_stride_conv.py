@@ -10,11 +10,11 @@ import numpy as np
 
 from voxax import _compat
 from voxax._array_types import Array, Float, Int, Int32
-from voxax.algorithms.dynamic.grid import box_conv
-from voxax.algorithms.rows import zeros
 from voxax.errors import InputError
 from voxax.geometry.dtypes import common_dtype
 from voxax.geometry.kernel_spec import per_axis
+from voxax.kernels.dynamic.grid import box_conv
+from voxax.kernels.rows import zeros
 from voxax.nn.arguments import add_bias
 from voxax.nn.dynamic.dynamic_conv import check_operands
 from voxax.products.convolve import precision_name

@@ -13,10 +13,10 @@ from flax import nnx
 from flax.core import FrozenDict
 
 from voxax._array_types import Array, Float, Num
-from voxax.algorithms.dynamic.grid import box_conv
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec, Voxels
 from voxax.geometry.kernel_spec import per_axis
+from voxax.kernels.dynamic.grid import box_conv
 from voxax.nn.arguments import own_ndim, static
 from voxax.nn.dynamic.deform_conv import Modulation, deform_conv
 from voxax.nn.dynamic.dynamic_conv import frozen_bank

@@ -13,11 +13,11 @@ from flax import nnx
 from flax.core import FrozenDict
 
 from voxax import _compat
-from voxax.algorithms.kernel import WeightKind
 from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
 from voxax.geometry.call_checks import axes_hint
 from voxax.geometry.kernel_spec import static_shape
+from voxax.kernels.kernel import WeightKind
 from voxax.nn.arguments import (
     check_channels,
     check_groups,

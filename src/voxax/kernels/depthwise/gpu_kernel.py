@@ -1,0 +1,188 @@
+"""The Triton kernels of depthwise products on GPUs, whose package this needs.
+
+As in ``implicit_gemm/gpu_kernel.py`` a program owns a tile of output rows, which come in the order
+of the taps they have, and walks the list of taps that any of them has; or, of wgrad, a part of one
+tap's pairs. What follows is no matrix product: each channel is multiplied by its own weight, or by
+the cotangent, and added in float32.
+"""
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import triton
+import triton.language as tl
+
+from voxax.kernels.implicit_gemm.gpu_kernel import offset_dtype
+from voxax.kernels.implicit_gemm.tap_order import Tiles
+from voxax.kernels.triton_call import Launch, call
+
+
+@dataclasses.dataclass(frozen=True)
+class TileConfig:
+    """The static side of a call.
+
+    Attributes:
+      rows: of a tile (wgrad: pairs of one step).
+      channels: of a program.
+      splits: parts that the pairs of a tap are cut into.
+      launch: how the kernel is compiled and run.
+    """
+
+    rows: int
+    channels: int
+    splits: int
+    launch: Launch
+
+
+# Triton's interpreter finds it as an argument of ``tl.reduce`` alone.
+@triton.jit
+def _added(a, b):
+    return a + b
+
+
+# Triton pipelines loops without a product where they say so.
+@triton.jit
+def forward_kernel(
+    table,
+    taps,
+    x,
+    w,
+    rows,
+    out,
+    TAPS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    REVERSED: tl.constexpr,
+    STAGES: tl.constexpr,
+    OFFSET: tl.constexpr,
+):
+    """See :func:`product`; OFFSET is the dtype of positions in the operands."""
+    blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
+    tile = tl.program_id(0) // blocks
+    own = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    has = own < CHANNELS
+    places = tile * ROWS + tl.arange(0, ROWS)
+    there = places < rows
+
+    own_taps = taps + tile * (TAPS + 1)
+    number = tl.load(own_taps + TAPS)
+    total = tl.full((ROWS, BLOCK), 0.0, tl.float32)
+    for step in tl.range(0, number, num_stages=STAGES):
+        tap = tl.load(own_taps + step).to(OFFSET)
+        sources = tl.load(table + tap * rows + places, mask=there, other=-1)
+        at = x + (sources.to(OFFSET) * CHANNELS)[:, None] + own[None, :]
+        picked = tl.load(at, mask=(sources >= 0)[:, None] & has[None, :], other=0.0)
+        if REVERSED:
+            tap = TAPS - 1 - tap
+        weight = tl.load(w + tap * CHANNELS + own, mask=has, other=0.0)
+        total += picked.to(tl.float32) * weight.to(tl.float32)[None, :]
+
+    targets = tl.load(table + tl.full((), TAPS, OFFSET) * rows + places, mask=there, other=0)
+    at = out + (targets.to(OFFSET) * CHANNELS)[:, None] + own[None, :]
+    tl.store(at, total.to(out.dtype.element_ty), mask=there[:, None] & has[None, :])
+
+
+@triton.jit
+def weight_kernel(
+    pairs,
+    starts,
+    x,
+    dy,
+    room,
+    out,
+    TAPS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SPLITS: tl.constexpr,
+    STAGES: tl.constexpr,
+    OFFSET: tl.constexpr,
+):
+    """See :func:`weight_product`; OFFSET is the dtype of positions in the operands."""
+    blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
+    own = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    has = own < CHANNELS
+    split = tl.program_id(0) // blocks % SPLITS
+    # The center, whose pairs are most, starts first.
+    tap = (tl.program_id(0) // (blocks * SPLITS) + TAPS // 2) % TAPS
+    begin = tl.load(starts + tap)
+    end = tl.load(starts + tap + 1)
+    # Every part but the last has whole steps of pairs.
+    share = ((end - begin + PAIRS - 1) // PAIRS + SPLITS - 1) // SPLITS * PAIRS
+    begin = tl.minimum(begin + split * share, end)
+    end = tl.minimum(begin + share, end)
+    places = begin + tl.arange(0, PAIRS)
+    sources = tl.load(pairs + places, mask=places < end, other=0)
+    targets = tl.load(pairs + room + places, mask=places < end, other=0)
+    total = tl.full((PAIRS, BLOCK), 0.0, tl.float32)
+    for step in tl.range(0, (end - begin + PAIRS - 1) // PAIRS, num_stages=STAGES):
+        mask = (places < end)[:, None] & has[None, :]
+        at_x = x + (sources.to(OFFSET) * CHANNELS)[:, None] + own[None, :]
+        at_dy = dy + (targets.to(OFFSET) * CHANNELS)[:, None] + own[None, :]
+        picked = tl.load(at_x, mask=mask, other=0.0)
+        slopes = tl.load(at_dy, mask=mask, other=0.0)
+        total += picked.to(tl.float32) * slopes.to(tl.float32)
+        places = begin + (step + 1) * PAIRS + tl.arange(0, PAIRS)
+        sources = tl.load(pairs + places, mask=places < end, other=0)
+        targets = tl.load(pairs + room + places, mask=places < end, other=0)
+    tl.store(out + (split * TAPS + tap) * CHANNELS + own, tl.reduce(total, 0, _added), mask=has)
+
+
+def product(
+    config: TileConfig, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any, *, reverse: bool
+) -> jax.Array:
+    """``y[order[m]] = sum_k x[table[k, m]] * w[k]``: ``[rows, C]``.
+
+    Args:
+      config, tiles: see there.
+      x: ``[N, C]``.
+      w: ``[K, C]``.
+      dtype: of the result.
+      reverse: the taps of ``w`` come in the opposite order.
+    """
+    rows, (taps, channels) = tiles.table.shape[1], w.shape
+    out = jax.ShapeDtypeStruct((rows, channels), dtype)
+    constants = {
+        "TAPS": taps,
+        "CHANNELS": channels,
+        "ROWS": config.rows,
+        "BLOCK": config.channels,
+        "REVERSED": reverse,
+        "STAGES": config.launch.stages,
+        "OFFSET": offset_dtype(tiles.table, x, out),
+    }
+    programs = -(-channels // config.channels) * len(tiles.taps)
+    operands = tiles.table, tiles.taps, x, w
+    return call(forward_kernel, config.launch, programs, out, operands, (rows,), constants)
+
+
+def weight_product(
+    config: TileConfig, pairs: jax.Array, starts: jax.Array, x: jax.Array, dy: jax.Array
+) -> jax.Array:
+    """``dw[k] = sum_p x[pairs[0, p]] * dy[pairs[1, p]]``: ``float32[splits, K, C]``, to be added.
+
+    Args:
+      config: see there.
+      pairs, starts: see :func:`voxax.geometry.kernel_map.list_pairs`.
+      x, dy: ``[N, C]`` and ``[M, C]``.
+    """
+    taps, channels = len(starts) - 1, x.shape[1]
+    out = jax.ShapeDtypeStruct((config.splits, taps, channels), jnp.float32)
+    constants = {
+        "TAPS": taps,
+        "CHANNELS": channels,
+        "PAIRS": config.rows,
+        "BLOCK": config.channels,
+        "SPLITS": config.splits,
+        "STAGES": config.launch.stages,
+        "OFFSET": offset_dtype(x, dy),
+    }
+    programs = -(-channels // config.channels) * config.splits * taps
+    operands, sizes = (pairs, starts, x, dy), (pairs.shape[1],)
+    return call(weight_kernel, config.launch, programs, out, operands, sizes, constants)

@@ -1,0 +1,315 @@
+"""Blocks of positions with their halo: how a dynamic product becomes few large matrix products.
+
+The grid is ``[B, D, H, W]``; absent axes have one position. Terms of this module, of ``tpu.py`` and
+of ``tpu_kernel.py``:
+
+- *source*: the operand that taps read, ``x`` in ``forward`` and ``wgrad``, ``dy`` in ``dgrad``.
+- *row*: P positions that follow each other along W, side by side, so that few channels fill the
+  matrix unit. A row of P sources times a matrix of ``P x P`` weights gives a part of P outputs.
+- *line*: all rows with the same place along ``B * D`` and H.
+- *block*: ``lines`` lines of ``length`` rows. Its *window* is what its taps read, with the halo.
+- *shell*: the taps that a size has and the next smaller one lacks. The *level* of a position is how
+  many shells it has, smallest size first.
+- *pass*: one product of a shell. It multiplies the rows that begin ``column`` positions further on,
+  on another line or the same. As few passes as possible cover all taps of a shell on one line.
+- *plane*: the sources with one place along D, and one phase.
+- *phase*: the remainder of a position by the stride. The source of ``forward`` is sorted by phase,
+  and ``dgrad`` computes each phase of its result by itself: then every tap is a shift.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from voxax.kernels.dynamic.grid import Grid, grid_of
+from voxax.kernels.kernel import Problem
+
+TILE_ROWS = 16
+"""Rows of a register tile of 16-bit values. A block's length is a multiple of it."""
+MOST_PACKED = 8
+"""Positions of a row at most: as many levels fit in one register tile of 32-bit values."""
+
+Triple = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """One matrix product of a shell.
+
+    Attributes:
+      line: line of the window, relative to the output's line in the block.
+      column: position of the window at which a line's first row of sources begins.
+      taps: ``[source][output]``, P each: the tap by which a source of a row reaches an output of a
+        row, or -1.
+    """
+
+    line: int
+    column: int
+    taps: tuple[tuple[int, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shell:
+    """The passes of a shell.
+
+    Attributes:
+      planes: the number of each plane that is read, and the passes that read it.
+    """
+
+    planes: tuple[tuple[int, tuple[Pass, ...]], ...]
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """All passes, in the order in which the weights are laid out."""
+        return tuple(p for _, passes in self.planes for p in passes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """What is static in one call of the kernel.
+
+    Attributes:
+      scenes: B.
+      phase: the phase of the result in ``dgrad``; else zeros.
+      phases: those phases of the source that taps read.
+      source: extents ``(D, H, W)`` of the source with its margin, in positions; W is a multiple of
+        ``pack``.
+      low: positions of the margin in front of the source, by axis.
+      outputs: extents ``(D, H, W)`` of the result, in positions.
+      pack: P, positions of a row.
+      lines: lines of a block.
+      length: rows of a line of a block.
+      planes: ``(place in phases, shift along D)`` of each plane that a block reads.
+      window: lines, and rows of a line, of a window.
+      begin: the line of the source at which the first block's window begins.
+      columns: distinct :attr:`Pass.column`, ascending.
+      shells: from the smallest size.
+      sizes: the size of each shell.
+    """
+
+    scenes: int
+    phase: Triple
+    phases: tuple[Triple, ...]
+    source: Triple
+    low: Triple
+    outputs: Triple
+    pack: int
+    lines: int
+    length: int
+    planes: tuple[tuple[int, int], ...]
+    window: tuple[int, int]
+    begin: int
+    columns: tuple[int, ...]
+    shells: tuple[Shell, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def number(self) -> Triple:
+        """Blocks along ``B * D``, H and W."""
+        depth, high, wide = self.outputs
+        length = self.length * self.pack
+        return self.scenes * depth, -(-high // self.lines), -(-wide // length)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return self.lines * self.length
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """Those of all shells, in the order in which the weights are laid out."""
+        return tuple(p for shell in self.shells for p in shell.passes)
+
+    def on_plane(self, plane: int, reached: int) -> list[tuple[int, int, tuple[Pass, ...]]]:
+        """``(shell, number of its first pass on the plane, passes on the plane)`` of each of the
+        first ``reached`` shells."""
+        found, at = [], 0
+        for number, shell in enumerate(self.shells[:reached]):
+            for on, passes in shell.planes:
+                if on == plane:
+                    found.append((number, at, passes))
+                at += len(passes)
+        return found
+
+    def taps(self) -> np.ndarray:
+        """``int[passes, P, P]``, see :attr:`Pass.taps`."""
+        return np.asarray([p.taps for p in self.passes]).reshape(-1, self.pack, self.pack)
+
+
+@functools.lru_cache(maxsize=256)
+def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
+    """Return the calls of a product, one for each phase of ``dgrad``'s result.
+
+    Args:
+      problem: a dynamic product.
+      pack: P, see the module.
+      rows: about how many a block has, at least :data:`TILE_ROWS`.
+    """
+    grid = grid_of(problem)
+    return _calls(problem.product == "dgrad", _Extents.of(grid), pack, rows)
+
+
+def shells_of(problem: Problem) -> int:
+    """Return how many sizes have taps of their own."""
+    return len(np.unique(grid_of(problem).reach))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Extents:
+    """A grid with three spatial axes, hashable; taps are in the weight's order."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    stride: Triple
+    taps: tuple[Triple, ...]
+    reach: tuple[int, ...]
+
+    @classmethod
+    def of(cls, grid: Grid) -> _Extents:
+        missing = 3 - len(grid.stride)
+        places = np.argsort(grid.order)
+        taps = np.pad(grid.taps[places], ((0, 0), (missing, 0)))
+
+        def whole(shape: tuple[int, ...]) -> tuple[int, ...]:
+            return (shape[0], *(1,) * missing, *shape[1:])
+
+        return cls(
+            whole(grid.inputs),
+            whole(grid.outputs),
+            ((1,) * missing + grid.stride)[-3:],  # pyright: ignore[reportArgumentType]
+            tuple(map(tuple, taps.tolist())),  # pyright: ignore[reportArgumentType]
+            tuple(int(r) for r in grid.reach[places]),
+        )
+
+
+def _calls(backward: bool, grid: _Extents, pack: int, rows: int) -> tuple[Blocks, ...]:
+    taps, stride = np.asarray(grid.taps), np.asarray(grid.stride)
+    if not backward:
+        phases, shifts = taps % stride, taps // stride
+        source = -(-np.asarray(grid.inputs[1:]) // stride)
+        found = _call(grid, (0, 0, 0), source, grid.outputs[1:], phases, shifts, None, pack, rows)
+        return (found,)
+    calls = []
+    for phase in itertools.product(*map(range, grid.stride)):
+        outputs = -(-(np.asarray(grid.inputs[1:]) - phase) // stride)
+        own = np.flatnonzero(((np.asarray(phase) - taps) % stride == 0).all(1))
+        if not len(own) or min(outputs) < 1:
+            continue
+        shifts = (np.asarray(phase) - taps[own]) // stride
+        place: Triple = phase  # pyright: ignore[reportAssignmentType]
+        calls.append(
+            _call(
+                grid, place, np.asarray(grid.outputs[1:]), outputs, 0 * shifts, shifts, own, pack,
+                rows,
+            )
+        )  # fmt: skip
+    return tuple(calls)
+
+
+def _call(
+    grid: _Extents,
+    phase: Triple,
+    source: np.ndarray,
+    outputs: Any,
+    phases: np.ndarray,
+    shifts: np.ndarray,
+    own: np.ndarray | None,
+    pack: int,
+    rows: int,
+) -> Blocks:
+    """Lay out one call.
+
+    Args:
+      grid: the relation.
+      phase, source, outputs: as in :class:`Blocks`, the source without margin.
+      phases, shifts: ``[taps, 3]``, the phase and the shift by which each tap reads the source.
+      own: numbers of these taps; None means all.
+      pack, rows: as for :func:`blocks_of`.
+    """
+    own = np.arange(len(shifts)) if own is None else own
+    depth, high, wide = (int(n) for n in outputs)
+    low = np.maximum(0, -shifts.min(0))
+    low[2] = -(-low[2] // (TILE_ROWS * pack)) * TILE_ROWS * pack
+    shifts = shifts + low
+    least, most = shifts.min(0), shifts.max(0)
+
+    length = min(rows, -(-wide // pack))
+    length = -(-length // TILE_ROWS) * TILE_ROWS
+    lines = max(1, min(high, rows // length))
+    blocks_high, blocks_wide = -(-high // lines), -(-wide // (length * pack))
+    window = lines + int(most[1] - least[1]), length + int(most[2] + pack - 1) // pack + 1
+    window = window[0], -(-window[1] // TILE_ROWS) * TILE_ROWS
+    padded = np.maximum(low + source, (depth + most[0], 0, 0))
+    padded[1] = max(padded[1], blocks_high * lines + most[1])
+    padded[2] = max(padded[2], ((blocks_wide - 1) * length + window[1]) * pack)
+    padded[2] = -(-padded[2] // pack) * pack
+
+    used = sorted({tuple(p) for p in phases.tolist()})
+    reach = np.asarray(grid.reach)[own]
+    plane_of = [
+        (used.index(tuple(p)), int(s[0])) for p, s in zip(phases.tolist(), shifts, strict=True)
+    ]
+    windows = sorted(set(plane_of))
+    place = np.array([windows.index(plane) for plane in plane_of])
+    sizes = np.unique(reach)
+    shells = []
+    for size in sizes:
+        planes = []
+        for plane in range(len(windows)):
+            of = np.flatnonzero((reach == size) & (place == plane))
+            passes: list[Pass] = []
+            for line in np.unique(shifts[of, 1]):
+                on = of[shifts[of, 1] == line]
+                at = dict(zip(shifts[on, 2].tolist(), own[on].tolist(), strict=True))
+                passes += _cover(int(line - least[1]), at, pack)
+            if passes:
+                planes.append((plane, tuple(passes)))
+        shells.append(Shell(tuple(planes)))
+    columns = sorted({p.column for shell in shells for p in shell.passes})
+    return Blocks(
+        scenes=grid.inputs[0],
+        phase=phase,
+        phases=tuple(used),  # pyright: ignore[reportArgumentType]
+        source=tuple(int(n) for n in padded),  # pyright: ignore[reportArgumentType]
+        low=tuple(int(n) for n in low),  # pyright: ignore[reportArgumentType]
+        outputs=(depth, high, wide),
+        pack=pack,
+        lines=lines,
+        length=length,
+        planes=tuple(windows),
+        window=window,
+        begin=int(least[1]),
+        columns=tuple(columns),
+        shells=tuple(shells),
+        sizes=tuple(int(s) for s in sizes),
+    )
+
+
+def _cover(line: int, taps: dict[int, int], pack: int) -> list[Pass]:
+    """Return the fewest passes for taps on one line, by their shift along W.
+
+    Output ``a`` of a row reads the source at ``a + shift``. From the left, each pass begins at the
+    first source that no pass before it has. No choice of intervals of P needs fewer.
+
+    Args:
+      line: :attr:`Pass.line` of all.
+      taps: the tap at each shift.
+      pack: P.
+    """
+    reads: dict[int, list[tuple[int, int]]] = {}
+    for (shift, tap), a in itertools.product(taps.items(), range(pack)):
+        reads.setdefault(a + shift, []).append((a, tap))
+    passes, column, table = [], -math.inf, np.zeros(0)
+    for source in sorted(reads):
+        if source >= column + pack:
+            column, table = source, np.full((pack, pack), -1)
+            passes.append((column, table))
+        for a, tap in reads[source]:
+            table[int(source - column), a] = tap
+    return [Pass(line, at, tuple(map(tuple, t.tolist()))) for at, t in passes]

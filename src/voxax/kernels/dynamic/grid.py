@@ -1,0 +1,199 @@
+"""The static relation between the positions of a dynamic problem's input and output."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.geometry import KernelSpec
+from voxax.geometry.nested_sizes import reaching_size, taps_by_size, taps_within
+from voxax.hardware import HardwareInfo
+from voxax.kernels.kernel import Problem
+from voxax.kernels.rows import multiplies
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Grid:
+    """Places of the taps of each output position, ordered by the size that reaches them.
+
+    Attributes:
+      inputs, outputs: ``(B, *spatial)``.
+      stride: by axis.
+      order: ``int[K]``, the taps of the weight in this order.
+      taps: ``int[K, D]``, offsets times dilation in that order.
+      reach: ``int32[K]``, the smallest size that has the tap, ascending.
+      counts: how many taps each size has, from size 0 to the largest.
+      low, high: by axis, zeros around the input so that every tap lies inside.
+    """
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    stride: tuple[int, ...]
+    order: np.ndarray
+    taps: np.ndarray
+    reach: np.ndarray
+    counts: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    @property
+    def largest(self) -> int:
+        """The size that has every tap."""
+        return len(self.counts) - 1
+
+    @property
+    def padded(self) -> tuple[int, ...]:
+        """``(B, *spatial)`` of the input with its margin."""
+        sides = zip(self.inputs[1:], self.low, self.high, strict=True)
+        return (self.inputs[0], *(n + a + b for n, a, b in sides))
+
+    @property
+    def positions(self) -> int:
+        """Output positions of all scenes."""
+        return math.prod(self.outputs)
+
+    def pad(self, x: jax.Array) -> jax.Array:
+        """``[N, ...]``, one row for each input position, to ``[B, *padded, ...]``."""
+        x = x.reshape(*self.inputs, *x.shape[1:])
+        sides = [(0, 0), *zip(self.low, self.high, strict=True)]
+        return jnp.pad(x, sides + [(0, 0)] * (x.ndim - len(sides)))
+
+    def crop(self, x: jax.Array) -> jax.Array:
+        """The inverse of :meth:`pad`."""
+        inner = [slice(a, a + n) for a, n in zip(self.low, self.inputs[1:], strict=True)]
+        x = x[(slice(None), *inner)]
+        return x.reshape(math.prod(self.inputs), *x.shape[len(self.inputs) :])
+
+    def base(self) -> jax.Array:
+        """``int32[M]``: the row of the padded input at which each output position is centered."""
+        steps = (1, *self.stride)
+        start = _strides(self.padded) @ np.array([0, *self.low])
+        index = jnp.full((1,) * len(self.outputs), start, jnp.int32)
+        for axis, (extent, step) in enumerate(
+            zip(self.outputs, _strides(self.padded), strict=True)
+        ):
+            shape = [1] * len(self.outputs)
+            shape[axis] = extent
+            along = jnp.arange(extent, dtype=jnp.int32) * np.int32(step * steps[axis])
+            index = index + along.reshape(shape)
+        return index.reshape(-1)
+
+    def shifts(self) -> np.ndarray:
+        """``int32[K]``: what each tap adds to the row of the padded input."""
+        return (self.taps @ _strides(self.padded)[1:]).astype(np.int32)
+
+
+def _strides(shape: tuple[int, ...]) -> np.ndarray:
+    """Return row-major steps."""
+    return np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
+
+
+def grid_of(problem: Problem) -> Grid:
+    """Return the grid of a dynamic problem."""
+    if problem.layer.spec is None:
+        raise ValueError("a dynamic problem has a spec")
+    return _grid(problem.layer.grid, problem.layer.spec)
+
+
+@functools.lru_cache(maxsize=256)
+def _grid(inputs: tuple[int, ...], spec: KernelSpec) -> Grid:
+    order = taps_by_size(np.asarray(spec.offsets))
+    offsets = np.asarray(spec.offsets)[order]
+    taps = spec.dilated_offsets[order]
+    outputs = output_grid(inputs, spec.stride)
+    last = (np.asarray(outputs[1:]) - 1) * np.asarray(spec.stride)
+    low = np.maximum(0, -taps.min(0))
+    high = np.maximum(0, last + taps.max(0) - (np.asarray(inputs[1:]) - 1))
+    return Grid(
+        inputs,
+        outputs,
+        spec.stride,
+        order,
+        taps,
+        reaching_size(offsets),
+        tuple(int(n) for n in taps_within(offsets)),
+        tuple(int(n) for n in low),
+        tuple(int(n) for n in high),
+    )
+
+
+def output_grid(inputs: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``(B, *spatial)`` of the outputs: positions whose center lies on the input."""
+    return (inputs[0], *(-(-n // s) for n, s in zip(inputs[1:], stride, strict=True)))
+
+
+def box_conv(
+    x: jax.Array,
+    weight: jax.Array,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[tuple[int, int]] | None = None,
+    **options: Any,
+) -> jax.Array:
+    """Convolve with one box of taps at every position, centered as sizes are.
+
+    Args:
+      x: ``[B, *spatial, C]``, 1 to 3 spatial axes.
+      weight: ``[*T, C, C_out]``; with ``feature_group_count`` G ``[*T, C / G, C_out]``.
+      stride, dilation: one integer per axis.
+      padding: zeros in front of and behind each axis; None centers the box.
+      options: others of ``jax.lax.conv_general_dilated``.
+
+    Returns:
+      ``[B, *ceil(spatial / stride), C_out]``.
+    """
+    ndim, inputs = x.ndim - 2, x.shape[:-1]
+    if padding is None:
+        outputs = output_grid(inputs, tuple(stride))
+        along = zip(inputs[1:], outputs[1:], weight.shape[:ndim], stride, dilation, strict=True)
+        padding = [
+            ((t - 1) // 2 * d, (m - 1) * s + t // 2 * d - (n - 1)) for n, m, t, s, d in along
+        ]
+    axes = "DHW"[-ndim:]
+    return jax.lax.conv_general_dilated(
+        x,
+        weight,
+        tuple(stride),
+        padding,
+        rhs_dilation=tuple(dilation),
+        dimension_numbers=(f"N{axes}C", f"{axes}IO", f"N{axes}C"),
+        **options,
+    )
+
+
+def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Return the reason that no strategy can run this problem, or None."""
+    if not jnp.issubdtype(jnp.dtype(problem.dtype), jnp.inexact):
+        return multiplies(problem, hardware) or "multiplies floating-point features"
+    if math.prod(grid_of(problem).padded) >= 2**31 - 1:
+        return (
+            f"counts positions with 32 bits, the grid {problem.layer.grid} with its margin has more"
+        )
+    return None
+
+
+def ordered(grid: Grid, w: jax.Array) -> jax.Array:
+    """Return the weight ``[K, C_in, C_out]`` with its taps by size."""
+    return w[grid.order]
+
+
+def unordered(grid: Grid, w: jax.Array) -> jax.Array:
+    """The inverse of :func:`ordered`."""
+    return w[np.argsort(grid.order)]
+
+
+def tile_maximum(values: np.ndarray, side: int) -> np.ndarray:
+    """``values[B, *spatial]``, each raised to the greatest in its tile of edge ``side``."""
+    for axis in range(1, values.ndim):
+        length = values.shape[axis]
+        if length:
+            most = np.maximum.reduceat(values, np.arange(0, length, side), axis=axis)
+            values = np.repeat(most, side, axis=axis).take(np.arange(length), axis=axis)
+    return values

@@ -1,0 +1,128 @@
+"""Strategies that keep positions in place: ``masked`` and ``tiled``.
+
+``masked`` multiplies with the largest kernel everywhere and reads zeros at the taps that a position
+lacks. It is the reference of every other strategy and their portable fallback.
+
+``tiled`` gives neighboring positions one block, with the largest size among them. Nothing is sorted
+and memory is read in order: fast where sizes are smooth, as those of a network usually are. The
+gradient of the input is gathered tile by tile, not scattered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.hardware import HardwareInfo
+from voxax.kernels.dynamic import patches
+from voxax.kernels.dynamic.grid import Grid, grid_of, supports
+from voxax.kernels.kernel import (
+    EVERY_PRODUCT,
+    Kernel,
+    Parameters,
+    Problem,
+    Product,
+    Views,
+    first_of,
+)
+
+MASKED_FORMS: tuple[Parameters, ...] = (
+    (("block", 512), ("fetch", "gather")),
+    (("block", 512), ("fetch", "slices")),
+    (("block", 2048), ("fetch", "slices")),
+)
+# One slice for each tap makes long programs.
+_MOST_SLICES = 64
+
+
+def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
+    """See :func:`forms_for`."""
+    return forms_for(problem)
+
+
+def forms_for(problem: Problem) -> tuple[Parameters, ...]:
+    """Return both ways to fetch patches if slices are few enough, else gathering."""
+    return MASKED_FORMS if problem.layer.num_offsets <= _MOST_SLICES else MASKED_FORMS[:1]
+
+
+def apply_masked(
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
+) -> jax.Array:
+    """See :class:`voxax.kernels.kernel.Apply`; the view is ``sizes int32[M]``."""
+    options = dict(parameters)
+    block, sizes = int(options["block"]), views["sizes"]
+    if options["fetch"] == "slices":
+        return patches.run_slices(problem, a, b, sizes, block)
+    if problem.product == "dgrad":
+        return patches.gather_dgrad(problem, a, b, sizes, block, skip=False)
+    largest = grid_of(problem).largest
+    return patches.run_blocks(
+        problem, a, b, sizes, None, block, lambda count: ((0, count, largest),)
+    )
+
+
+def _reads_sizes(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
+    return ("sizes",)
+
+
+MASKED = Kernel(
+    name="masked",
+    kind="dynamic",
+    products=EVERY_PRODUCT,
+    platform="any",
+    supports=supports,
+    space=space,
+    heuristic=first_of(space),
+    reads=_reads_sizes,
+    apply=apply_masked,
+    rank=20,
+)
+
+
+TILED_FORMS: tuple[Parameters, ...] = ((("tile", 256),), (("tile", 1024),))
+
+
+def apply_tiled(
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
+) -> jax.Array:
+    """See :class:`voxax.kernels.kernel.Apply`; the view is ``sizes int32[M]``."""
+    tile, sizes = int(dict(parameters)["tile"]), views["sizes"]
+    if problem.product == "dgrad":
+        return patches.gather_dgrad(problem, a, b, sizes, tile, skip=True)
+    grid = grid_of(problem)
+    return patches.run_blocks(problem, a, b, sizes, tile_order(grid, tile), tile)
+
+
+def tile_order(grid: Grid, tile: int) -> jax.Array | None:
+    """Return output positions tile by tile, ``int32[M]``; None if that is their own order.
+
+    Tiles are boxes with equal sides of about ``tile`` positions. At the grid's borders a block
+    runs over into the next tile.
+    """
+    ndim = len(grid.stride)
+    if ndim == 1:
+        return None
+    side = max(1, round(tile ** (1 / ndim)))
+    place = jnp.arange(grid.positions, dtype=jnp.int32)
+    # The number of the tile as the leading key; positions within are in order already.
+    number = jnp.zeros((1,) * (1 + ndim), jnp.int32)
+    counts = [grid.outputs[0], *(-(-n // side) for n in grid.outputs[1:])]
+    for axis, extent in enumerate(grid.outputs):
+        step = np.int32(math.prod(counts[axis + 1 :]))
+        along = jnp.arange(extent, dtype=jnp.int32) // np.int32(side if axis else 1) * step
+        number = number + along.reshape([-1 if a == axis else 1 for a in range(1 + ndim)])
+    return jax.lax.sort((number.reshape(-1), place), num_keys=1, is_stable=True)[1]
+
+
+TILED = dataclasses.replace(
+    MASKED,
+    name="tiled",
+    space=lambda problem, hardware: TILED_FORMS,
+    heuristic=lambda problem, hardware: TILED_FORMS[0],
+    apply=apply_tiled,
+    rank=30,
+)

@@ -1,0 +1,418 @@
+"""Products of blocks of positions, each over patches that hold the taps of its positions.
+
+Patches are read in three ways. :func:`run_blocks` gathers the taps of a block into
+``[block, taps * C]`` and multiplies once. The number of taps is decided block by block while the
+program runs: one compiled branch for each size, taken by the largest size in the block.
+:func:`run_slices` reads a tile of positions as one shifted slice for each tap, without indices.
+:func:`gather_dgrad` reads dX from the input's side: each input position gathers the outputs that
+use it, so no position is written twice; the taps through which it gets something are no prefix,
+since the sizes of its neighbors decide.
+
+Taps that a position of the block does not have read a row of zeros, so the values at these places
+(a NaN, say) have no influence.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.geometry.dtypes import accumulator, product_dtype
+from voxax.kernels.dynamic.grid import Grid, grid_of, ordered, unordered
+from voxax.kernels.kernel import Problem
+from voxax.kernels.rows import options, zeros
+
+Segments = Sequence[tuple[int, int, int | None]]
+"""``(first block, block behind the last, size)``; size None: found while running."""
+
+
+def run_blocks(
+    problem: Problem,
+    a: jax.Array,
+    b: jax.Array,
+    sizes: jax.Array,
+    order: jax.Array | None,
+    block: int,
+    segments: Callable[[int], Segments] = lambda blocks: ((0, blocks, None),),
+) -> jax.Array:
+    """Run any of the three products; operands as :class:`voxax.kernels.kernel.Apply`.
+
+    Args:
+      problem, a, b: the product.
+      sizes: ``int32[M]``.
+      order: ``int32[M]``, which output position each row of the blocks is; None: their own order.
+      block: positions in a block.
+      segments: from the number of blocks to :data:`Segments`.
+    """
+    grid = grid_of(problem)
+    block = max(1, min(block, grid.positions))
+    rows = _Rows(grid, sizes, order, block)
+    multiply = {"forward": _forward, "wgrad": _wgrad, "dgrad": _dgrad}[problem.product]
+    return multiply(problem, grid, rows, a, b, segments(rows.blocks))
+
+
+class _Rows:
+    """Positions in blocks: where they are centered, and their sizes; 0 behind the last."""
+
+    def __init__(self, grid: Grid, sizes: jax.Array, order: jax.Array | None, block: int):
+        base, sizes = grid.base(), jnp.clip(sizes, 0, grid.largest)
+        if order is not None:
+            base, sizes = base[order], sizes[order]
+        self.count, self.block = grid.positions, block
+        self.blocks = -(-self.count // block)
+        self.order = order
+        self.base, self.sizes = self.split(base), self.split(sizes)
+
+    def split(self, rows: jax.Array) -> jax.Array:
+        """``[M, ...]`` to ``[blocks, block, ...]``, zeros behind the last."""
+        missing = self.blocks * self.block - self.count
+        rows = jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
+        return rows.reshape(self.blocks, self.block, *rows.shape[1:])
+
+    def arrange(self, rows: jax.Array) -> jax.Array:
+        """Rows in the order of output positions to blocks."""
+        return self.split(rows if self.order is None else rows[self.order])
+
+    def restore(self, blocks: jax.Array) -> jax.Array:
+        """The inverse of :meth:`arrange`."""
+        rows = blocks.reshape(-1, *blocks.shape[2:])[: self.count]
+        if self.order is None:
+            return rows
+        places = jnp.arange(self.count, dtype=self.order.dtype)
+        inverse = jnp.zeros_like(self.order).at[self.order].set(places, unique_indices=True)
+        return rows[inverse]
+
+
+def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Clear ``dy`` where a position has no tap: zero times NaN is NaN."""
+    return jnp.where((sizes > 0)[..., None], dy, jnp.zeros((), dy.dtype))
+
+
+def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *operands):
+    """Run ``branch(number of taps)`` with as few taps as the sizes of the block allow."""
+    if size is not None:
+        return branch(grid.counts[size])(*operands)
+    branches = [branch(count) for count in grid.counts]
+    return jax.lax.switch(jnp.max(sizes), branches, *operands)
+
+
+def _index(grid: Grid, count: int, base: jax.Array, sizes: jax.Array, absent: int) -> jax.Array:
+    """Return rows of the padded input, ``int32[block, count]``; ``absent`` beyond the size."""
+    index = base[:, None] + jnp.asarray(grid.shifts()[None, :count])
+    return jnp.where(sizes[:, None] >= jnp.asarray(grid.reach[None, :count]), index, absent)
+
+
+def _source(grid: Grid, x: jax.Array) -> jax.Array:
+    """Return the rows of the padded input, and one of zeros."""
+    rows = grid.pad(x).reshape(-1, x.shape[1])
+    return jnp.concatenate([rows, jnp.zeros((1, x.shape[1]), x.dtype)])
+
+
+def _patches(grid: Grid, source: jax.Array, count: int, base, sizes) -> jax.Array:
+    index = _index(grid, count, base, sizes, source.shape[0] - 1)
+    rows = source.at[index].get(mode="promise_in_bounds")
+    return rows.reshape(index.shape[0], count * source.shape[1])
+
+
+def _forward(problem: Problem, grid: Grid, rows: _Rows, x, w, segments: Segments) -> jax.Array:
+    source, flat = _source(grid, x), ordered(grid, w).reshape(-1, w.shape[2])
+    wide = options(problem, x.dtype)
+    kind = product_dtype(x.dtype)
+
+    def branch(count: int):
+        def multiply(base, sizes):
+            if not count:
+                return zeros((rows.block, w.shape[2]), kind, source)
+            patches = _patches(grid, source, count, base, sizes)
+            return jnp.matmul(patches, flat[: count * x.shape[1]], **wide).astype(kind)
+
+        return multiply
+
+    def one(block, size):
+        return _by_size(grid, block[1], size, branch, *block)
+
+    parts = [
+        jax.lax.map(
+            functools.partial(one, size=size), (rows.base[first:last], rows.sizes[first:last])
+        )
+        for first, last, size in segments
+        if last > first
+    ]
+    return rows.restore(jnp.concatenate(parts))
+
+
+def _wgrad(problem: Problem, grid: Grid, rows: _Rows, x, dy, segments: Segments) -> jax.Array:
+    source, gradients = _source(grid, x), clear_unused(rows.arrange(dy), rows.sizes)
+    wide, channels = options(problem, x.dtype), x.shape[1]
+    total = zeros((grid.counts[-1] * channels, dy.shape[1]), accumulator(x.dtype), source)
+
+    def branch(count: int):
+        def multiply(total, base, sizes, gradient):
+            if not count:
+                return total
+            patches = _patches(grid, source, count, base, sizes)
+            return total.at[: count * channels].add(jnp.matmul(patches.T, gradient, **wide))
+
+        return multiply
+
+    for first, last, size in segments:
+
+        def step(total, block, size=size):
+            return _by_size(grid, block[1], size, branch, total, *block), None
+
+        blocks = (rows.base, rows.sizes, gradients)
+        total, _ = jax.lax.scan(step, total, tuple(part[first:last] for part in blocks))
+    weight = total.reshape(-1, channels, dy.shape[1]).astype(product_dtype(x.dtype))
+    return unordered(grid, weight)
+
+
+def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments) -> jax.Array:
+    """Add the products of each block to the rows that it would read."""
+    gradients, wide = rows.arrange(dy), options(problem, dy.dtype)
+    flat = ordered(grid, w).reshape(-1, w.shape[2])
+    cells = math.prod(grid.padded)
+    total = zeros((cells + 1, w.shape[1]), accumulator(dy.dtype), dy)
+
+    def branch(count: int):
+        def multiply(total, base, sizes, gradient):
+            if not count:
+                return total
+            sent = jnp.matmul(gradient, flat[: count * w.shape[1]].T, **wide)
+            index = _index(grid, count, base, sizes, cells)
+            return total.at[index].add(sent.reshape(*index.shape, -1), mode="promise_in_bounds")
+
+        return multiply
+
+    for first, last, size in segments:
+
+        def step(total, block, size=size):
+            return _by_size(grid, block[1], size, branch, total, *block), None
+
+        blocks = (rows.base, rows.sizes, gradients)
+        total, _ = jax.lax.scan(step, total, tuple(part[first:last] for part in blocks))
+    kept = total[:cells].reshape(*grid.padded, -1).astype(product_dtype(dy.dtype))
+    return grid.crop(kept)
+
+
+def run_slices(
+    problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array, block: int
+) -> jax.Array:
+    """Run any product with all taps masked, in tiles of about ``block`` positions."""
+    grid = grid_of(problem)
+    wide, kind = options(problem, a.dtype), product_dtype(a.dtype)
+    sizes = sizes.reshape(grid.outputs)
+    if problem.product == "dgrad":
+        tiles = _Tiles(grid.inputs, block, (1,) * len(grid.stride), -grid.taps, grid.reach)
+        # Outputs on the input's lattice.
+        between = [(0, 0, 0), *((0, 0, s - 1) for s in grid.stride)]
+        zero = jnp.zeros((), a.dtype)
+        dy = jax.lax.pad(a.reshape(*grid.outputs, -1), zero, [*between, (0, 0, 0)])
+        seen = jax.lax.pad(sizes, jnp.zeros((), sizes.dtype), between)
+        dy, seen = tiles.margin(dy), tiles.margin(seen)
+        flat = jnp.swapaxes(ordered(grid, b), 1, 2).reshape(-1, b.shape[1])
+
+        def sent(place: jax.Array) -> jax.Array:
+            patches = tiles.patches(dy, place, seen)
+            return jnp.matmul(patches, flat, **wide).astype(kind)
+
+        return tiles.assemble(jax.lax.map(sent, tiles.places()))
+    tiles = _Tiles(grid.outputs, block, grid.stride, grid.taps, grid.reach)
+    x = tiles.margin(a.reshape(*grid.inputs, -1))
+    sizes = tiles.fill(sizes)
+    if problem.product == "forward":
+        flat = ordered(grid, b).reshape(-1, b.shape[2])
+
+        def one(place: jax.Array) -> jax.Array:
+            patches = tiles.patches(x, place, own=tiles.part(sizes, place))
+            return jnp.matmul(patches, flat, **wide).astype(kind)
+
+        return tiles.assemble(jax.lax.map(one, tiles.places()))
+    dy = clear_unused(tiles.fill(b.reshape(*grid.outputs, -1)), sizes)
+    shape = (grid.counts[-1] * a.shape[1], b.shape[1])
+
+    def step(total: jax.Array, place: jax.Array) -> tuple[jax.Array, None]:
+        patches = tiles.patches(x, place, own=tiles.part(sizes, place))
+        gradient = tiles.part(dy, place).reshape(-1, b.shape[1])
+        return total + jnp.matmul(patches.T, gradient, **wide), None
+
+    total, _ = jax.lax.scan(step, zeros(shape, accumulator(a.dtype), a), tiles.places())
+    return unordered(grid, total.reshape(-1, a.shape[1], b.shape[1]).astype(kind))
+
+
+class _Tiles:
+    """Boxes of positions of ``[B, *spatial]``, and the input around each."""
+
+    def __init__(
+        self,
+        extents: tuple[int, ...],
+        block: int,
+        stride: Sequence[int],
+        taps: np.ndarray,
+        reach: np.ndarray,
+    ):
+        self.extents, self.stride, self.taps, self.reach = extents, stride, taps, reach
+        self.tile = _tile(extents[1:], block)
+        self.number = tuple(-(-n // t) for n, t in zip(extents[1:], self.tile, strict=True))
+        self.low = tuple(int(n) for n in np.maximum(0, -taps.min(0)))
+
+    def places(self) -> jax.Array:
+        """``int32[tiles, 1 + D]``: scene, and number of the tile along each axis."""
+        counts = (self.extents[0], *self.number)
+        return jnp.stack(jnp.unravel_index(jnp.arange(math.prod(counts)), counts), axis=1)
+
+    def fill(self, array: jax.Array) -> jax.Array:
+        """Zeros behind the last position, up to whole tiles."""
+        sides = zip(self.number, self.tile, self.extents[1:], strict=True)
+        pads = [(0, 0), *((0, n * t - e) for n, t, e in sides)]
+        return jnp.pad(array, pads + [(0, 0)] * (array.ndim - len(pads)))
+
+    def margin(self, array: jax.Array) -> jax.Array:
+        """Zeros around the input, so that every tap of every whole tile lies inside."""
+        pads = [(0, 0)]
+        high = np.maximum(0, self.taps.max(0))
+        for axis, extent in enumerate(array.shape[1 : 1 + len(self.tile)]):
+            last = (self.number[axis] * self.tile[axis] - 1) * self.stride[axis]
+            pads.append((self.low[axis], max(0, int(last + high[axis]) - (extent - 1))))
+        return jnp.pad(array, pads + [(0, 0)] * (array.ndim - len(pads)))
+
+    def part(self, array: jax.Array, place: jax.Array) -> jax.Array:
+        """A tile of a filled array, ``[*tile, ...]``."""
+        starts = [place[0], *(place[1 + a] * t for a, t in enumerate(self.tile))]
+        rest = array.shape[1 + len(self.tile) :]
+        starts += [jnp.zeros((), place.dtype)] * len(rest)
+        return jax.lax.dynamic_slice(array, starts, (1, *self.tile, *rest))[0]
+
+    def patches(
+        self,
+        array: jax.Array,
+        place: jax.Array,
+        seen: jax.Array | None = None,
+        own: jax.Array | None = None,
+    ) -> jax.Array:
+        """``[positions of a tile, K * C]``; sizes are those of the sources, or of the tile."""
+        around = self._around(array, place)
+        sources = None if seen is None else self._around(seen, place)
+        parts = []
+        for tap, reach in zip(self.taps, self.reach, strict=True):
+            values = self._shifted(around, tap)
+            sizes = self._shifted(sources, tap) if sources is not None else own
+            if sizes is not None:
+                values = jnp.where((sizes >= reach)[..., None], values, jnp.zeros((), array.dtype))
+            parts.append(values)
+        return jnp.concatenate(parts, axis=-1).reshape(math.prod(self.tile), -1)
+
+    def _around(self, array: jax.Array, place: jax.Array) -> jax.Array:
+        high = np.maximum(0, self.taps.max(0))
+        lengths = [
+            (t - 1) * s + 1 + low + int(up)
+            for t, s, low, up in zip(self.tile, self.stride, self.low, high, strict=True)
+        ]
+        sides = zip(self.tile, self.stride, strict=True)
+        starts = [place[0], *(place[1 + a] * (t * s) for a, (t, s) in enumerate(sides))]
+        rest = array.shape[1 + len(self.tile) :]
+        starts += [jnp.zeros((), place.dtype)] * len(rest)
+        return jax.lax.dynamic_slice(array, starts, (1, *lengths, *rest))[0]
+
+    def _shifted(self, around: jax.Array, tap: np.ndarray) -> jax.Array:
+        index = tuple(
+            slice(int(low + o), int(low + o) + (t - 1) * s + 1, s)
+            for low, o, t, s in zip(self.low, tap, self.tile, self.stride, strict=True)
+        )
+        return around[index]
+
+    def assemble(self, tiles: jax.Array) -> jax.Array:
+        """``[tiles, positions, C]`` to ``[positions of all, C]`` in row-major order."""
+        ndim, channels = len(self.tile), tiles.shape[-1]
+        grid = tiles.reshape(self.extents[0], *self.number, *self.tile, channels)
+        pairs = itertools.chain.from_iterable((1 + a, 1 + ndim + a) for a in range(ndim))
+        grid = grid.transpose(0, *pairs, 1 + 2 * ndim)
+        sides = zip(self.number, self.tile, strict=True)
+        grid = grid.reshape(self.extents[0], *(n * t for n, t in sides), channels)
+        inner = tuple(slice(0, extent) for extent in self.extents)
+        return grid[inner].reshape(-1, channels)
+
+
+def _tile(extents: tuple[int, ...], block: int) -> tuple[int, ...]:
+    """Return a box of about ``block`` positions, whole along short last axes."""
+    tile, left = [], max(1, block)
+    for extent in reversed(extents):
+        tile.append(max(1, min(extent, left)))
+        left //= tile[-1]
+    return tuple(reversed(tile))
+
+
+def gather_dgrad(
+    problem: Problem, dy: jax.Array, w: jax.Array, sizes: jax.Array, block: int, skip: bool
+) -> jax.Array:
+    """Return dX ``[N, C_in]``; with ``skip``, blocks read up to the largest size they see."""
+    grid = grid_of(problem)
+    rows = math.prod(grid.inputs)
+    block = max(1, min(block, rows))
+    blocks = -(-rows // block)
+    source, seen, base, shifts = lattice(grid, dy, sizes)
+    base = jnp.pad(base, (0, blocks * block - rows)).reshape(blocks, block)
+    flat = jnp.swapaxes(ordered(grid, w), 1, 2).reshape(-1, w.shape[1])
+    wide, kind, channels = options(problem, dy.dtype), product_dtype(dy.dtype), dy.shape[1]
+    reach = jnp.asarray(grid.reach)[None, :]
+
+    def branch(count: int):
+        def multiply(index: jax.Array) -> jax.Array:
+            taken = source.at[index[:, :count]].get(mode="promise_in_bounds")
+            patches = taken.reshape(block, count * channels)
+            return jnp.matmul(patches, flat[: count * channels], **wide).astype(kind)
+
+        return multiply
+
+    def one(center: jax.Array) -> jax.Array:
+        index = center[:, None] + jnp.asarray(shifts)[None, :]
+        active = seen.at[index].get(mode="promise_in_bounds") >= reach
+        index = jnp.where(active, index, source.shape[0] - 1)
+        if not skip:
+            return branch(grid.counts[-1])(index)
+        furthest = jnp.max(jnp.where(active, reach, 0))
+        return jax.lax.switch(furthest, [branch(count) for count in grid.counts], index)
+
+    out = jax.lax.map(one, base)
+    return out.reshape(-1, w.shape[1])[:rows]
+
+
+def lattice(
+    grid: Grid, dy: jax.Array, sizes: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, np.ndarray]:
+    """Place outputs on the lattice of the input, with a margin.
+
+    Returns:
+      Rows of ``dy`` with one of zeros behind them; sizes in the same rows, 0 where there is no
+      output; ``int32[N]``, the row of each input position; ``int32[K]``, what each tap adds to it.
+    """
+    extents, steps = np.asarray(grid.outputs[1:]), np.asarray(grid.stride)
+    low = np.maximum(0, grid.taps.max(0))
+    last = np.asarray(grid.inputs[1:]) - 1 - grid.taps.min(0)
+    high = np.maximum(0, last - (extents - 1) * steps)
+    sides = [
+        (0, 0, 0),
+        *((int(a), int(b), int(s) - 1) for a, b, s in zip(low, high, steps, strict=True)),
+    ]
+
+    def onto_lattice(rows: jax.Array) -> jax.Array:
+        rows = rows.reshape(*grid.outputs, *rows.shape[1:])
+        every = sides + [(0, 0, 0)] * (rows.ndim - len(sides))
+        return jax.lax.pad(rows, jnp.zeros((), rows.dtype), every)
+
+    wide = onto_lattice(dy)
+    shape = wide.shape[:-1]
+    source = wide.reshape(-1, dy.shape[1])
+    source = jnp.concatenate([source, jnp.zeros((1, dy.shape[1]), dy.dtype)])
+    seen = onto_lattice(jnp.clip(sizes, 0, grid.largest)).reshape(-1)
+    strides = np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
+    base = jnp.full((1,) * len(shape), int(strides[1:] @ low), jnp.int32)
+    for axis, (extent, step) in enumerate(zip(grid.inputs, strides, strict=True)):
+        along = jnp.arange(extent, dtype=jnp.int32) * np.int32(step)
+        base = base + along.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    return source, seen, base.reshape(-1), (-(grid.taps @ strides[1:])).astype(np.int32)

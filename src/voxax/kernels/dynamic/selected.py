@@ -1,0 +1,184 @@
+"""selected: one compiled kernel for each size, taken scene by scene.
+
+Where all positions of a scene have one size, that size's kernel runs, an ordinary convolution.
+Scenes of several sizes take the masked maximum, so the result is exact for any sizes. Scenes go one
+after the other: of the branches of ``jax.lax.switch`` one runs, also under ``jax.vmap``, because
+these products are batched by a loop. Where every position has all taps, no branch is left: all
+scenes are one ordinary convolution.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.geometry import KernelSpec
+from voxax.geometry.dtypes import accumulator, product_dtype
+from voxax.hardware import HardwareInfo
+from voxax.kernels.dynamic import masked
+from voxax.kernels.dynamic.grid import Grid, box_conv, grid_of
+from voxax.kernels.kernel import Parameters, Problem, Views
+from voxax.kernels.rows import options, zeros
+
+
+def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Return None for boxes of taps, which XLA's convolution takes, else the reason."""
+    reason = masked.supports(problem, hardware)
+    grid = grid_of(problem)
+    if reason is not None:
+        return reason
+    if problem.layer.uniform == "all":
+        return None if math.prod(_sides(problem)) == grid.counts[-1] else "multiplies whole boxes"
+    if not is_box(problem):
+        return f"has one kernel for each size, the taps {problem.layer.spec} are no whole box"
+    return None
+
+
+def is_box(problem: Problem) -> bool:
+    """Return True if the taps of the largest size are a whole cube."""
+    grid = grid_of(problem)
+    return grid.counts[-1] == grid.largest ** len(grid.stride)
+
+
+def _sides(problem: Problem) -> tuple[int, ...]:
+    """Return the sides of the smallest box around the taps."""
+    spec = problem.layer.spec
+    offsets = np.asarray(spec.offsets if spec else ((0,),))
+    return tuple(int(n) for n in np.ptp(offsets, axis=0) + 1)
+
+
+def apply(
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
+) -> jax.Array:
+    """See :class:`voxax.kernels.kernel.Apply`; the view is ``sizes int32[M]``."""
+    grid, scenes = grid_of(problem), problem.layer.grid[0]
+    if problem.layer.uniform == "all":
+        return _kernel(problem, grid, grid.largest, in_branch=False)(a, b, views["sizes"])
+    sizes = jnp.clip(views["sizes"], 0, grid.largest).reshape(scenes, -1)
+    one = _one_scene(problem)
+    branches = _kernels(one)
+    branches.append(
+        lambda a, b, sizes: masked.apply_masked(one, masked.MASKED_FORMS[0], a, b, {"sizes": sizes})
+    )
+
+    def scene(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
+        first, last = jnp.min(sizes), jnp.max(sizes)
+        which = jnp.where(first == last, last, len(branches) - 1)
+        return jax.lax.switch(which, branches, a, b, sizes)
+
+    a = a.reshape(scenes, -1, a.shape[-1])
+    if problem.product != "wgrad":
+        out = jax.lax.map(lambda part: scene(part[0], b, part[1]), (a, sizes))
+        return out.reshape(-1, out.shape[-1])
+    b = b.reshape(scenes, -1, b.shape[-1])
+    wide = accumulator(a.dtype)
+
+    def step(total: jax.Array, part: tuple) -> tuple[jax.Array, None]:
+        return total + scene(*part).astype(wide), None
+
+    total = zeros(problem.weight_shape, wide, a.reshape(-1))
+    total, _ = jax.lax.scan(step, total, (a, b, sizes))
+    return total.astype(product_dtype(a.dtype))
+
+
+def forward_of_uniform(problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Return ``forward`` where all positions of a scene have one size; ``sizes int32[scenes]``."""
+    branches = _kernels(_one_scene(problem))
+
+    def scene(part: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jax.lax.switch(part[1], branches, part[0], b, part[1])  # clamps the size
+
+    out = jax.lax.map(scene, (a.reshape(len(sizes), -1, a.shape[-1]), sizes))
+    return out.reshape(-1, out.shape[-1])
+
+
+def _one_scene(problem: Problem) -> Problem:
+    scenes = max(1, problem.layer.grid[0])
+    return problem.with_layer(
+        grid=(1, *problem.layer.grid[1:]),
+        in_capacity=problem.layer.in_capacity // scenes,
+        out_capacity=problem.layer.out_capacity // scenes,
+        prefix=(),
+    )
+
+
+def _kernels(problem: Problem) -> list[Callable[..., jax.Array]]:
+    """Return the product with the kernel of each size, from 0."""
+    grid = grid_of(problem)
+    return [_kernel(problem, grid, size) for size in range(grid.largest + 1)]
+
+
+def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
+    """Return the product with the kernel of one size everywhere."""
+    sides = tuple(min(size, side) for side in _sides(problem))
+    taps = np.sort(grid.order[: grid.counts[size]])
+    spec = problem.layer.spec
+    wide = options(problem, jnp.dtype(problem.dtype))
+    kind = product_dtype(jnp.dtype(problem.dtype))
+    dilation = spec.dilation if spec else (1,) * len(sides)
+
+    def forward(x: jax.Array, w: jax.Array) -> jax.Array:
+        grid_of_x = x.reshape(*grid.inputs, -1)
+        box = w[taps].reshape(*sides, *w.shape[1:])
+        out = box_conv(grid_of_x, box, grid.stride, dilation, **wide)
+        return out.reshape(-1, w.shape[-1]).astype(kind)
+
+    x_shape = (math.prod(grid.inputs), problem.in_channels)
+    shapes = {
+        "forward": (math.prod(grid.outputs), problem.out_channels),
+        "dgrad": x_shape,
+        "wgrad": problem.weight_shape,
+    }
+
+    def product(a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
+        if not size:
+            return zeros(shapes[problem.product], kind, a)
+        if problem.product == "forward":
+            return forward(a, b)
+        if in_branch and problem.platform == "cpu" and spec is not None:
+            # XLA's CPU compiler has no fast form of a convolution's transposes inside a branch:
+            # both took 76 s of 256x256 positions, 7x7 taps and 64 channels on an AMD EPYC.
+            return _by_taps(problem, spec, taps, a, b)
+        if problem.product == "dgrad":
+            x = jax.ShapeDtypeStruct(x_shape, a.dtype)
+            return jax.linear_transpose(lambda x: forward(x, b), x)(a)[0].astype(kind)
+        w = jax.ShapeDtypeStruct(problem.weight_shape, a.dtype)
+        return jax.linear_transpose(lambda w: forward(a, w), w)(b)[0].astype(kind)
+
+    return product
+
+
+def _by_taps(
+    problem: Problem, spec: KernelSpec, taps: np.ndarray, a: jax.Array, b: jax.Array
+) -> jax.Array:
+    """Run dgrad or wgrad of a kernel of these taps everywhere, as the masked strategy does."""
+    offsets = tuple(spec.offsets[k] for k in taps)
+    spec = dataclasses.replace(spec, offsets=offsets)
+    own = problem.with_layer(num_offsets=len(taps), spec=spec)
+    grid = grid_of(own)
+    everywhere = jnp.full((grid.positions,), grid.largest, jnp.int32)
+    form = masked.forms_for(own)[-1]
+    if problem.product == "dgrad":
+        return masked.apply_masked(own, form, a, b[taps], {"sizes": everywhere})
+    found = masked.apply_masked(own, form, a, b, {"sizes": everywhere})
+    return jnp.zeros(problem.weight_shape, found.dtype).at[taps].set(found, unique_indices=True)
+
+
+ALGORITHM = dataclasses.replace(
+    masked.MASKED,
+    name="selected",
+    revision=2,
+    supports=supports,
+    space=lambda problem, hardware: ((),),
+    heuristic=lambda problem, hardware: (),
+    apply=apply,
+    preferred=lambda problem, hardware: (
+        bool(problem.layer.uniform) and problem.product == "forward"
+    ),
+    rank=40,
+)

@@ -1,0 +1,350 @@
+"""``tiled`` on TPUs: blocks of positions with their halo in vector memory.
+
+``blocks.py`` explains the terms, ``tpu_kernel.py`` has the kernels. This module decides whether a
+problem fits the chip and in which blocks, and lays out the operands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.geometry.dtypes import product_dtype
+from voxax.hardware import HardwareInfo
+from voxax.kernels.dynamic import masked
+from voxax.kernels.dynamic.blocks import MOST_PACKED, Blocks, blocks_of, shells_of
+from voxax.kernels.dynamic.grid import Grid, grid_of
+from voxax.kernels.implicit_gemm.windows import CHANNELS, free_smem, parts_of
+from voxax.kernels.kernel import Parameters, Problem, Views, first_of
+
+_DTYPES = ("float32", "bfloat16")
+# Limits of the program's length: there is code for each number of shells, with all their passes.
+_MOST_SHELLS, _MOST_PASSES = 16, 512
+_ROWS = (2048, 1024, 512, 256, 128)
+
+
+def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Accept boxes of few sizes whose blocks fit the chip."""
+    reason = masked.supports(problem, hardware)
+    if reason is not None:
+        return reason
+    if problem.platform != "tpu":
+        return f"the block kernels run on TPUs, not on {problem.platform}"
+    if problem.dtype not in _DTYPES:
+        return f"the block kernels multiply {' and '.join(_DTYPES)}, got {problem.dtype}"
+    shells = shells_of(problem)
+    if shells > _MOST_SHELLS:
+        return f"the block kernels take {_MOST_SHELLS} sizes at most, got {shells}"
+    if not space(problem, hardware):
+        pack, least = _packs(problem, hardware)[-1], _ROWS[-1]
+        calls = blocks_of(problem, pack, least)
+        passes = max(len(call.passes) for call in calls)
+        if passes > _MOST_PASSES:
+            return f"the block kernels take {_MOST_PASSES} passes at most, got {passes}"
+        needed = max(_vmem_bytes(problem, call) for call in calls)
+        scalars = max(_smem_bytes(call) for call in calls)
+        return (
+            f"the block kernels need {needed} bytes of vector memory and {scalars} of scalar "
+            f"memory, the chip has {hardware.vmem_bytes or 0} and {free_smem(hardware)}"
+        )
+    return None
+
+
+def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
+    """Each way to pack positions, in the two largest blocks that fit."""
+    found = []
+    for pack in _packs(problem, hardware):
+        fits = [rows for rows in _ROWS if _fits(problem, hardware, pack, rows)]
+        found += [parameters(pack, rows, hardware.cores or 1) for rows in fits[:2]]
+    return tuple(found)
+
+
+def parameters(pack: int, rows: int, stripes: int = 1) -> Parameters:
+    """Encode as tuning parameters: positions in a row, rows of a block, stripes."""
+    return (("body", "blocks"), ("pack", pack), ("rows", rows), ("stripes", stripes))
+
+
+def _packs(problem: Problem, hardware: HardwareInfo) -> list[int]:
+    """Return how many positions fill the matrix unit side by side, and half as many."""
+    side = (hardware.matrix_unit or (CHANNELS,))[-1]
+    most = max(problem.in_channels, problem.out_channels)
+    pack = 1
+    while 2 * pack * most <= side and pack < MOST_PACKED:
+        pack *= 2
+    return [pack, pack // 2] if pack > 1 else [pack]
+
+
+def _fits(problem: Problem, hardware: HardwareInfo, pack: int, rows: int) -> bool:
+    return all(
+        len(call.passes) <= _MOST_PASSES
+        and _vmem_bytes(problem, call) <= (hardware.vmem_bytes or 0)
+        and _smem_bytes(call) <= free_smem(hardware)
+        for call in blocks_of(problem, pack, rows)
+    )
+
+
+def _channels(channels: int, pack: int) -> int:
+    """Return the channels of a position, rounded up so that a row fills whole registers."""
+    lanes = max(1, CHANNELS // pack)
+    return -(-channels // lanes) * lanes
+
+
+def _smem_bytes(call: Blocks) -> int:
+    """Return the scalar memory of a call: the order of the blocks, their levels, and the taps."""
+    return 4 * (2 * math.prod(call.number) + len(call.passes) * call.pack**2)
+
+
+def _vmem_bytes(problem: Problem, call: Blocks) -> int:
+    """Return the vector memory of a call: two buffers of what changes with the block, one of what
+    stays, and the compiler's stack."""
+    size, wide = jnp.dtype(problem.dtype).itemsize, 4
+    source = call.pack * _channels(problem.gathered_channels, call.pack)
+    result = call.pack * _channels(problem.other_channels, call.pack)
+    window = math.prod(call.window) * source
+    weight = len(call.passes) * source * result
+    twice = len(call.planes) * window * size + call.rows * result * size
+    twice += 16 * call.rows * wide
+    if problem.product == "dgrad":  # each shell's rows are masked by themselves
+        slots = sum(len({p.column for p in shell.passes}) for shell in call.shells)
+    else:
+        slots = len(call.columns)
+    columns = slots * call.window[0] * call.length * source * size
+    once = columns + 2 * call.rows * result * wide
+    if problem.product == "wgrad":
+        twice += weight * wide
+    else:
+        # Of the taps' weights, whose last axis fills whole registers.
+        taps = problem.layer.num_offsets + 1
+        once += weight * size + taps * source * result // call.pack**2 * size * call.pack
+    if problem.product == "dgrad":
+        twice += len(call.planes) * window * size
+    # The compiler's stack: rows of a product's passes, in parts where float32 keeps its digits.
+    shell = max(len(s.passes) for s in call.shells)
+    stack = min(call.rows, 512) * (shell * source * size + 2 * result * wide) * parts_of(problem)
+    return 2 * twice + once + 2 * stack + (1 << 20)
+
+
+def apply(
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
+) -> jax.Array:
+    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
+    # Not with voxax: only programs that use it need Pallas.
+    from voxax.kernels.dynamic import tpu_kernel
+
+    values = dict(parameters)
+    pack, rows = int(values["pack"]), int(values["rows"])
+    if 0 in (*a.shape, *b.shape, *problem.result_shape):
+        return jnp.zeros(problem.result_shape, product_dtype(a.dtype))
+
+    calls = blocks_of(problem, pack, rows)
+
+    def config(call: Blocks) -> Any:
+        return tpu_kernel.BlockConfig(
+            blocks=call,
+            exact=parts_of(problem) > 1,
+            vmem_bytes=_vmem_bytes(problem, call),
+            stripes=min(int(values["stripes"]), math.prod(call.number)),
+            masks_source=problem.product == "dgrad",
+            repeats=problem.product != "wgrad",
+            all_shells=problem.layer.uniform == "all" and len(calls) == 1,
+            interpret=bool(values.get("interpret", 0)),
+        )
+
+    grid, stripes = grid_of(problem), int(values["stripes"])
+    sizes = views["sizes"].reshape(grid.outputs)
+    if problem.product == "dgrad":
+        dy, w = a.reshape(*grid.outputs, -1), _padded(jnp.swapaxes(b, 1, 2), pack)
+        parts = {}
+        for call in calls:
+            level = _levels(call, sizes)
+            steps = _steps(call, _in_window(call, level), stripes, len(b))
+            x = _source(call, dy, (1,) * len(grid.stride))
+            seen = jnp.broadcast_to(level.astype(dy.dtype)[..., None], dy.shape)
+            seen = _source(call, seen, (1,) * len(grid.stride))
+            y = tpu_kernel.product(config(call), steps, x, None, seen, w, a)
+            parts[call.phase] = _result(call, y, problem.in_channels)
+        return _interleaved(parts, grid, a.dtype).reshape(problem.result_shape)
+
+    (call,) = calls
+    level = _by_block(call, _levels(call, sizes))
+    steps = _steps(call, jnp.max(level, axis=(1, 2)).astype(jnp.int32), stripes, grid.counts[-1])
+    x = _source(call, a.reshape(*grid.inputs, -1), grid.stride)
+    if problem.product == "forward":
+        w = _padded(b, pack)
+        y = tpu_kernel.product(config(call), steps, x, level, None, w, a)
+        return _result(call, y, problem.out_channels).reshape(problem.result_shape)
+    dy = _cotangent(call, b)
+    sums = jnp.sum(tpu_kernel.weight_product(config(call), steps, x, level, dy), axis=0)
+    return _of_taps(call, sums, problem).astype(product_dtype(a.dtype))
+
+
+def _whole(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``(B, *spatial)`` with three spatial axes."""
+    return (shape[0], *(1,) * (4 - len(shape)), *shape[1:])
+
+
+def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
+    """``[B, *spatial, C]`` to ``[phases * B * D, H, W / P, P * C]`` with the margin."""
+    steps = _whole((0, *stride))[1:]
+    x = x.reshape(*_whole(x.shape[:-1]), x.shape[-1])
+    channels = _channels(x.shape[-1], call.pack)
+    fill = [-n % s for n, s in zip(x.shape[1:4], steps, strict=True)]
+    if any(s > 1 for s in steps):
+        x = jnp.pad(x, [(0, 0), *((0, n) for n in fill), (0, 0)])
+        parts = [n // s for n, s in zip(x.shape[1:4], steps, strict=True)]
+        pairs = [n for pair in zip(parts, steps, strict=True) for n in pair]
+        x = x.reshape(x.shape[0], *pairs, x.shape[-1]).transpose(2, 4, 6, 0, 1, 3, 5, 7)
+        x = jnp.stack([x[phase] for phase in call.phases])
+    else:
+        x = x[None]
+    pack = call.pack
+    x = jnp.pad(x, [(0, 0)] * 4 + [(0, -x.shape[4] % pack), (0, channels - x.shape[5])])
+    # Packed first: a margin of whole rows moves no lanes.
+    x = x.reshape(*x.shape[:4], x.shape[4] // pack, pack * channels)
+    sides = [(0, 0), (0, 0)]
+    for low, extent, n, unit in zip(call.low, call.source, x.shape[2:5], (1, 1, pack), strict=True):
+        sides.append((low // unit, (extent - low) // unit - n))
+    x = jnp.pad(x, [*sides, (0, 0)])
+    return x.reshape(-1, *x.shape[3:])
+
+
+def _levels(call: Blocks, sizes: jax.Array) -> jax.Array:
+    """Return the level of each position, ``int32[B, *outputs]``."""
+    return sum((sizes >= size).astype(jnp.int32) for size in call.sizes)  # pyright: ignore
+
+
+def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
+    """``float32[blocks, MOST_PACKED, rows]``: levels by block and by place in a row."""
+    along, high, wide = call.number
+    extents = _whole(level.shape)
+    level = level.reshape(along, *extents[2:])
+    length = call.length * call.pack
+    level = jnp.pad(
+        level, ((0, 0), (0, high * call.lines - extents[2]), (0, wide * length - extents[3]))
+    )
+    level = level.reshape(along, high, call.lines, wide, call.length, call.pack)
+    level = level.transpose(0, 1, 3, 5, 2, 4).reshape(-1, call.pack, call.rows)
+    return jnp.pad(level, ((0, 0), (0, MOST_PACKED - call.pack), (0, 0))).astype(jnp.float32)
+
+
+def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
+    """Return the largest level in each block's window, ``int32[blocks]``."""
+    level = level.reshape(_whole(level.shape))
+    sides = zip(call.low, call.source, level.shape[1:], strict=True)
+    level = jnp.pad(level, [(0, 0), *((low, n - low - own) for low, n, own in sides)])
+    shifts = [shift for _, shift in call.planes]
+    _, high, wide = call.number
+    length, rows = call.length * call.pack, call.window[1] * call.pack
+    first = min(shifts), call.begin, 0
+    sides = max(shifts) - min(shifts) + 1, call.window[0], rows
+    steps = 1, call.lines, length
+    number = call.outputs[0], high, wide
+    level = level[
+        (slice(None), *(
+            slice(f, f + (n - 1) * step + side)
+            for f, n, step, side in zip(first, number, steps, sides, strict=True)
+        ))
+    ]  # fmt: skip
+    found = jax.lax.reduce_window(
+        level, jnp.int32(0), jax.lax.max, (1, *sides), (1, *steps), "VALID"
+    )
+    return found.reshape(-1)
+
+
+def _steps(call: Blocks, reached: jax.Array, stripes: int, taps: int) -> Any:
+    """Return the kernel's scalars; blocks are dealt to stripes in turn, the dearest first."""
+    from voxax.kernels.dynamic.tpu_kernel import Steps
+
+    blocks = len(reached)
+    stripes = min(stripes, blocks)
+    order = jnp.arange(blocks, dtype=jnp.int32)
+    if stripes > 1:
+        order = jnp.argsort(-reached, stable=True).astype(jnp.int32)
+        # A stripe with one block fewer gets its last block twice.
+        steps = -(-blocks // stripes)
+        places = np.arange(stripes)[:, None] + stripes * np.arange(steps)
+        order = order[np.where(places < blocks, places, places - stripes).reshape(-1)]
+    table = call.taps()
+    table = np.where(table < 0, taps, table).reshape(-1)
+    return Steps(order, reached, jnp.asarray(table, jnp.int32))
+
+
+def _padded(w: jax.Array, pack: int) -> jax.Array:
+    """``[K, C_in, C_out]`` with whole registers of channels, and a tap of zeros behind the last."""
+    return jnp.pad(w, [(0, 1), *((0, _channels(n, pack) - n) for n in w.shape[1:])])
+
+
+def _cotangent(call: Blocks, dy: jax.Array) -> jax.Array:
+    """``[M, C]`` to ``[B * D, H', W' / P, P * C]``, whole blocks."""
+    along, high, wide = call.number
+    _, lines, length = call.outputs
+    channels = _channels(dy.shape[1], call.pack)
+    dy = dy.reshape(along, lines, length, -1)
+    more = high * call.lines - lines, wide * call.length * call.pack - length
+    dy = jnp.pad(dy, ((0, 0), (0, more[0]), (0, more[1]), (0, channels - dy.shape[3])))
+    return dy.reshape(along, high * call.lines, wide * call.length, -1)
+
+
+def _of_taps(call: Blocks, sums: jax.Array, problem: Problem) -> jax.Array:
+    """``[passes, P * C_out, P * C_in]`` to ``[K, C_in, C_out]``."""
+    pack, table = call.pack, call.taps()
+    sums = sums.reshape(len(table), pack, sums.shape[1] // pack, pack, -1)
+    # [passes, source, output, C_in, C_out], as the table.
+    sums = sums.transpose(0, 3, 1, 4, 2).reshape(table.size, sums.shape[4], sums.shape[2])
+    # Each tap stands in P places, once for each output of a row.
+    places = np.argsort(table.reshape(-1), kind="stable")[(table < 0).sum() :].reshape(-1, pack)
+    found = jnp.sum(sums[places], axis=1)
+    return found[:, : problem.in_channels, : problem.out_channels]
+
+
+def _result(call: Blocks, y: jax.Array, channels: int) -> jax.Array:
+    """``[B * D, H', W' / P, P * C]`` to ``[B * D, H, W, C]``."""
+    _, high, wide = call.outputs
+    y = y.reshape(*y.shape[:2], y.shape[2] * call.pack, -1)
+    return y[:, :high, :wide, :channels]
+
+
+def _interleaved(parts: dict[tuple[int, int, int], jax.Array], grid: Grid, dtype: Any) -> jax.Array:
+    """Phases of the input, ``[B * D, H, W, C]`` each, to ``[B, D, H, W, C]``."""
+    inputs, steps = _whole(grid.inputs), _whole((0, *grid.stride))[1:]
+    if steps == (1, 1, 1):
+        return parts[0, 0, 0]
+    extents = [-(-n // s) for n, s in zip(inputs[1:], steps, strict=True)]
+    channels = next(iter(parts.values())).shape[-1]
+    empty = jnp.zeros((inputs[0], *extents, channels), dtype)
+    phases = []
+    for phase in np.ndindex(*steps):
+        part = parts.get(phase)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        if part is None:
+            phases.append(empty)
+            continue
+        part = part.reshape(inputs[0], -1, *part.shape[1:])
+        sides = zip(extents, part.shape[1:4], strict=True)
+        phases.append(jnp.pad(part, [(0, 0), *((0, n - own) for n, own in sides), (0, 0)]))
+    whole = jnp.stack(phases).reshape(*steps, inputs[0], *extents, channels)
+    whole = whole.transpose(3, 4, 0, 5, 1, 6, 2, 7)
+    whole = whole.reshape(
+        inputs[0], *(n * s for n, s in zip(extents, steps, strict=True)), channels
+    )
+    return whole[(slice(None), *(slice(n) for n in inputs[1:]))]
+
+
+BLOCKS = dataclasses.replace(
+    masked.TILED,
+    name="tiled",
+    platform="tpu",
+    supports=supports,
+    space=space,
+    heuristic=first_of(space),
+    apply=apply,
+    preferred=lambda problem, hardware: (
+        not (problem.layer.uniform and problem.product == "forward")
+    ),
+    # Before tiled's kernel of plain XLA.
+    rank=29,
+)

@@ -1,0 +1,558 @@
+"""The Pallas kernels of dynamic products on TPUs: blocks of positions, shell after shell.
+
+``blocks.py`` explains the terms. A step of the grid is one block. Its window is in vector memory,
+so no row is gathered. Shells that no position of the block has are skipped: ``reached`` says how
+many it has, before the step starts. What a single position lacks is masked: in the result of
+``forward``, in the cotangents of ``dgrad`` and ``wgrad``.
+
+A pass reads rows that begin at its column. These are copied once for each column into ``columns``,
+see :class:`_ShiftedLine`; another line of the window is only another address.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from voxax import _compat
+from voxax.kernels.dynamic.blocks import TILE_ROWS, Blocks, Pass
+
+_ROWS_OF_A_PRODUCT = 512
+"""Rows of a block that are multiplied at a time. With more, sums leave the registers more often;
+with fewer, the matrix unit waits more often."""
+_UNROLLED = 4
+"""Runs of a loop's body that the compiler may interleave, see :func:`_unrolled`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockConfig:
+    """What is static in one call of a kernel.
+
+    Attributes:
+      blocks: the layout.
+      exact: whether float32 operands keep all digits.
+      vmem_bytes: vector memory that the compiler may use.
+      stripes: parts of the grid that may run at the same time, one on each core.
+      masks_source: what a position lacks is masked in the source, not in the result.
+      repeats: a step without a block of its own computes the stripe's last block again. False where
+        steps add to one result.
+      all_shells: every block has all shells, so there is code for that number alone.
+      interpret: run as plain JAX, on any platform.
+    """
+
+    blocks: Blocks
+    exact: bool
+    vmem_bytes: int
+    stripes: int = 1
+    masks_source: bool = False
+    repeats: bool = True
+    all_shells: bool = False
+    interpret: Any = False
+
+    @functools.cached_property
+    def slots(self) -> dict[tuple[int, int], int]:
+        """Place in ``columns`` by shell and column. Shells share it unless sources are masked."""
+        found = (
+            (number if self.masks_source else 0, p.column)
+            for number, shell in enumerate(self.blocks.shells)
+            for p in shell.passes
+        )
+        return {key: place for place, key in enumerate(sorted(set(found)))}
+
+    def slot(self, number: int, column: int) -> int:
+        """The place of a shell's rows that begin at ``column``."""
+        return self.slots[number if self.masks_source else 0, column]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """The scalars that are known before a step starts: ``int32``, one-dimensional.
+
+    Attributes:
+      order: ``[stripes * steps]``, the block of each step, stripe after stripe.
+      reached: ``[blocks]``, the largest level in each block; where sources are masked, in its
+        window.
+      taps: ``[passes * P * P]``, see :attr:`Blocks.taps`; K, the tap of zeros, where there is none.
+    """
+
+    order: jax.Array
+    reached: jax.Array
+    taps: jax.Array
+
+    @property
+    def scalars(self) -> tuple[jax.Array, ...]:
+        """All of them, in the order of the kernel's arguments."""
+        return self.order, self.reached, self.taps
+
+
+# Jitted, so that layers of the same sizes are traced and translated for the chip once.
+@functools.partial(jax.jit, static_argnums=0)
+def product(
+    config: BlockConfig, steps: Steps, x: Any, levels: Any, seen: Any, w: Any, like: Any
+) -> jax.Array:
+    """Sum the passes of all shells, masked by position.
+
+    Args:
+      config: what is static.
+      steps: the scalars.
+      x: the source with its margin, ``[phases * B * D, H, W / P, P * C_in]``.
+      levels: ``float32[blocks, MOST_PACKED, rows]``, the level of each output by its place in a
+        row: what an output lacks is masked in the result. Or None.
+      seen: the level of each source, in all its channels, shape and dtype of ``x``: what a source
+        lacks is masked in the source. Or None.
+      w: ``[K + 1, C_in, C_out]``; the last tap is zero.
+      like: an array of the result's dtype.
+
+    Returns:
+      ``[B * D, H', W' / P, P * C_out]``, whole blocks.
+    """
+    blocks = config.blocks
+    inside, channels = x.shape[3], blocks.pack * w.shape[2]
+    along, high, wide = blocks.number
+    out = (along, high * blocks.lines, wide * blocks.length, channels)
+    one_plane = len(blocks.planes) == 1
+
+    def body(step: _Step, windows: Any, seens: Any, level: Any, w_ref: Any, out: Any, *rest: Any):
+        columns, weights, *totals = rest
+
+        @pl.when(step.begins)
+        def _() -> None:
+            _lay_out(blocks, step.taps, w_ref, weights)
+
+        @pl.when(step.reached == 0)
+        def _() -> None:
+            out[...] = jnp.zeros_like(out)
+
+        def multiply(part: _Part, has: Any, plane: int, reached: int) -> None:
+            y = jnp.zeros((part.size, channels), jnp.float32)
+            for number, place, passes in blocks.on_plane(plane, reached):
+                taken = [part.taken(config, columns, number, p) for p in passes]
+                weight = weights[pl.ds(place * inside, len(passes) * inside), :]
+                terms = _dot(config, jnp.concatenate(taken, axis=1), weight, 1, 0)
+                if has is not None:
+                    terms = jnp.where(has > number, terms, jnp.zeros_like(terms))
+                y = y + terms
+            if one_plane:
+                shape = (part.lines, blocks.length, channels)
+                out[pl.ds(part.first, part.lines)] = y.reshape(shape).astype(out.dtype)
+            else:
+                totals[0][part.rows, :] += y
+
+        def begin() -> None:
+            for total in totals:
+                total[...] = jnp.zeros_like(total)
+
+        def end() -> None:
+            for total in totals:
+                out[...] = total[...].reshape(out.shape).astype(out.dtype)
+
+        _each_level(config, step, windows, seens, level, columns, channels, begin, multiply, end)
+
+    scratch = [
+        _columns(config, x),
+        pltpu.VMEM((len(blocks.passes) * inside, channels), w.dtype),
+        # Planes add up in float32 before the result is rounded.
+        *([] if one_plane else [pltpu.VMEM((blocks.rows, channels), jnp.float32)]),
+    ]
+    return _call(
+        config, steps, x, levels, seen, body,
+        # One buffer: its block never changes.
+        (w, pl.BlockSpec(w.shape, lambda *_: (0, 0, 0), pipeline_mode=pl.Buffered(1))),
+        (_compat.shape_like(out, like.dtype, x), _tile(blocks, channels)),
+        scratch,
+    )  # fmt: skip
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def weight_product(config: BlockConfig, steps: Steps, x: Any, levels: Any, dy: Any) -> jax.Array:
+    """Sum over all rows the product of cotangents and sources, for each pass.
+
+    Args:
+      config, steps, x, levels: as for :func:`product`; the level of an output masks its cotangent.
+      dy: ``[B * D, H', W' / P, P * C_out]``, whole blocks.
+
+    Returns:
+      ``float32[stripes, passes, P * C_out, P * C_in]``.
+    """
+    blocks, channels = config.blocks, dy.shape[3]
+    shape = (config.stripes, len(blocks.passes), channels, x.shape[3])
+
+    def body(
+        step: _Step, windows: Any, seens: Any, level: Any, dy_ref: Any, out: Any, columns: Any
+    ):
+        @pl.when(step.begins)
+        def _() -> None:
+            out[...] = jnp.zeros_like(out)
+
+        def multiply(part: _Part, has: Any, plane: int, reached: int) -> None:
+            rows = dy_ref[pl.ds(part.first, part.lines)].astype(jnp.float32)
+            rows = rows.reshape(part.size, channels)
+            for number, place, passes in blocks.on_plane(plane, reached):
+                own = jnp.where(has > number, rows, jnp.zeros_like(rows))
+                own = jnp.transpose(own).astype(x.dtype)
+                for turn, one in enumerate(passes):
+                    taken = part.taken(config, columns, number, one)
+                    out[place + turn] += _dot(config, own, taken, 1, 0)
+
+        _each_level(config, step, windows, seens, level, columns, channels, None, multiply, None)
+
+    spec = pl.BlockSpec((None, *shape[1:]), lambda stripe, *_: (stripe, 0, 0, 0))
+    return _call(
+        config, steps, x, levels, None, body,
+        (dy, _tile(blocks, channels)),
+        (_compat.shape_like(shape, jnp.float32, x), lambda _: spec),
+        [_columns(config, x)],
+    )  # fmt: skip
+
+
+class _Step:
+    """One step of the grid, from its indices and the scalars of :class:`Steps` in scalar memory.
+
+    Attributes:
+      begins: whether it is its stripe's first.
+      reached: how many shells it computes; 0 where the stripe has no block left.
+      taps: as in :class:`Steps`.
+    """
+
+    def __init__(self, config: BlockConfig, order: Any, reached: Any, taps: Any) -> None:
+        stripe, step = pl.program_id(0), pl.program_id(1)
+        block = order[stripe * pl.num_programs(1) + step]
+        left = step * config.stripes + stripe < math.prod(config.blocks.number)
+        self.begins, self.taps = step == 0, taps
+        # A block of the result is written in any case: zeros would replace the result.
+        self.reached = reached[block] if config.repeats else jnp.where(left, reached[block], 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """The lines of a block, from ``first`` on, that are multiplied at once."""
+
+    blocks: Blocks
+    first: Any
+    lines: int
+
+    @property
+    def size(self) -> int:
+        """The number of its rows."""
+        return self.lines * self.blocks.length
+
+    @property
+    def rows(self) -> Any:
+        """The slice of its rows in the block."""
+        return pl.ds(pl.multiple_of(self.first * self.blocks.length, TILE_ROWS), self.size)
+
+    def taken(self, config: BlockConfig, columns: Any, number: int, one: Pass) -> jax.Array:
+        """The sources that a pass of shell ``number`` multiplies, ``[size, P * C]``."""
+        slot = config.slot(number, one.column)
+        found = columns[slot, pl.ds(self.first + one.line, self.lines)]
+        return found.reshape(self.size, found.shape[2])
+
+
+def _each_level(
+    config: BlockConfig,
+    step: _Step,
+    windows: Any,
+    seens: Any,
+    level: Any,
+    columns: Any,
+    channels: int,
+    begin: Callable[[], None] | None,
+    multiply: Callable[[_Part, Any, int, int], None],
+    end: Callable[[], None] | None,
+) -> None:
+    """Call ``multiply(part, levels, plane, reached)`` for each part of a block and each plane.
+
+    There is code for each number of shells, of which a step runs one. So no branch stands between
+    shells, and the products of one begin while those of another end.
+
+    Args:
+      config, step: of the call.
+      windows: refs of a block's window in each plane.
+      seens: refs of the levels of these sources, or empty.
+      level: ref of the levels of a block's outputs, or None.
+      columns: where the rows of each column are stored.
+      channels: of a row of the result; levels are given in so many.
+      begin, end: called before the first plane and behind the last.
+      multiply: see above; ``levels`` is None where ``level`` is.
+    """
+    blocks = config.blocks
+    most = max(1, _ROWS_OF_A_PRODUCT // blocks.length)
+    lines = max(n for n in range(1, blocks.lines + 1) if n <= most and blocks.lines % n == 0)
+    least = len(blocks.shells) if config.all_shells else 1
+    for reached in range(least, len(blocks.shells) + 1):
+
+        @pl.when(step.reached == reached)
+        def _(reached: int = reached) -> None:
+            if begin is not None:
+                begin()
+            for plane in range(len(blocks.planes)):
+                if not blocks.on_plane(plane, reached):
+                    continue
+                _shift_window(config, reached, plane, windows, seens, columns)
+
+                def one(number: Any, carry: Any, plane: int = plane) -> Any:
+                    part = _Part(blocks, number * lines, lines)
+                    has = None
+                    if level is not None:
+                        has = _spread(level[:, part.rows], blocks.pack, channels)
+                    multiply(part, has, plane, reached)
+                    return carry
+
+                jax.lax.fori_loop(0, blocks.lines // lines, one, 0)
+            if end is not None:
+                end()
+
+
+def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
+    """Fill ``weights`` with ``[P * C_in, P * C_out]`` for each pass, from the taps' ``w``."""
+    pack, channels = blocks.pack, w.shape[1]
+
+    def one(number: Any) -> None:
+        # ``number`` counts passes and their sources; the outputs stand side by side.
+        found = [w[taps[number * pack + a]] for a in range(pack)]
+        rows = pl.ds(pl.multiple_of(number * channels, TILE_ROWS), channels)
+        weights[rows, :] = jnp.concatenate(found, axis=1)
+
+    _unrolled(len(blocks.passes) * pack, one)
+
+
+def _tile(blocks: Blocks, channels: int) -> Callable[..., pl.BlockSpec]:
+    """Return what makes the spec of a result or cotangent from a step's number of its block."""
+    shape = (None, blocks.lines, blocks.length, channels)
+
+    def spec(of_step: Callable[..., Any]) -> pl.BlockSpec:
+        return pl.BlockSpec(shape, lambda *place: (*_place(blocks, of_step(*place)), 0))
+
+    return spec
+
+
+def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
+    """Return the place of a block along ``B * D``, H and W, in blocks."""
+    _, high, wide = blocks.number
+    rest = jax.lax.div(block, jnp.int32(wide))
+    return (
+        jax.lax.div(rest, jnp.int32(high)),
+        jax.lax.rem(rest, jnp.int32(high)),
+        jax.lax.rem(block, jnp.int32(wide)),
+    )
+
+
+def _columns(config: BlockConfig, x: jax.Array) -> Any:
+    """Vector memory for a window's rows from each column on, one slot each."""
+    blocks = config.blocks
+    shape = (len(config.slots), blocks.window[0], blocks.length, x.shape[3])
+    return pltpu.VMEM(shape, x.dtype)
+
+
+def _shift_window(
+    config: BlockConfig, reached: int, plane: int, windows: Any, seens: Any, columns: Any
+) -> None:
+    """Fill ``columns`` from a plane's window, as the first ``reached`` shells need it."""
+    blocks = config.blocks
+    needed = {
+        config.slot(number, p.column): (number, p.column)
+        for number, _, passes in blocks.on_plane(plane, reached)
+        for p in passes
+    }
+
+    def line(at: Any) -> None:
+        rows = windows[plane][0, at]
+        if not seens:
+            shifted = _ShiftedLine(blocks, rows)
+            for slot, (_, column) in needed.items():
+                columns[slot, at] = shifted.from_column(column)
+            return
+        # In 32 bits, as comparisons are.
+        rows, has = rows.astype(jnp.float32), seens[plane][0, at].astype(jnp.float32)
+        for number in sorted({number for number, _ in needed.values()}):
+            shifted = _ShiftedLine(blocks, jnp.where(has > number, rows, jnp.zeros_like(rows)))
+            for slot, (own, column) in needed.items():
+                if own == number:
+                    columns[slot, at] = shifted.from_column(column).astype(columns.dtype)
+
+    _unrolled(blocks.window[0], line)
+
+
+def _unrolled(number: int, run: Callable[[Any], None]) -> None:
+    """Call ``run`` with each number below ``number``, in a loop that is unrolled in part.
+
+    A rotation takes long, and another one may start while it runs.
+    """
+
+    def some(turn: Any, carry: Any) -> Any:
+        for at in range(_UNROLLED):
+            run(turn * _UNROLLED + at)
+        return carry
+
+    turns, left = divmod(number, _UNROLLED)
+    jax.lax.fori_loop(0, turns, some, 0)
+    for at in range(left):
+        run(turns * _UNROLLED + at)
+
+
+class _ShiftedLine:
+    """A line of a window, ``[rows, P * C]``, from any of its positions on.
+
+    Intermediate rotations are shared. Rows of 16 bits are shifted in pairs, as 32 bits: the
+    compiler needs twice as many instructions for single ones.
+    """
+
+    def __init__(self, blocks: Blocks, rows: jax.Array) -> None:
+        self._blocks, self._dtype = blocks, rows.dtype
+        self._paired = rows.dtype.itemsize == 2
+        self._line = pltpu.bitcast(rows, jnp.int32) if self._paired else rows
+        self._known: dict[tuple[int, int], jax.Array] = {}
+
+    def from_column(self, column: int) -> jax.Array:
+        """``[length, P * C]`` whose first position is the line's position ``column``."""
+        first, past = divmod(column, self._blocks.pack)
+        found = self._rotated(first, past)
+        if past:
+            after = self._rotated(first + 1, past)
+            lane = jax.lax.broadcasted_iota(jnp.int32, found.shape, 1)
+            channels = found.shape[1] // self._blocks.pack
+            found = jnp.where(lane < found.shape[1] - past * channels, found, after)
+        return pltpu.bitcast(found, self._dtype) if self._paired else found
+
+    def _rotated(self, first: int, past: int) -> jax.Array:
+        """Return rows from ``first`` on, each rotated so that its position ``past`` is first."""
+        if (first, past) not in self._known:
+            if past:
+                lanes = self._line.shape[1] // self._blocks.pack
+                rows = self._rotated(first, 0)
+                found = pltpu.roll(rows, rows.shape[1] - past * lanes, 1)
+            else:
+                found = self._from_row(first)
+            self._known[first, past] = found
+        return self._known[first, past]
+
+    def _from_row(self, first: int) -> jax.Array:
+        """Return ``length`` rows from ``first`` on."""
+        if not self._paired:
+            return self._line[first : first + self._blocks.length]
+        pair, number = first // 2, self._blocks.length // 2
+        here = self._line[pair : pair + number]
+        if first % 2 == 0:
+            return here
+        sixteen = jnp.full(here.shape, 16, jnp.int32)
+        after = self._line[pair + 1 : pair + 1 + number]
+        return jax.lax.shift_right_logical(here, sixteen) | jax.lax.shift_left(after, sixteen)
+
+
+def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
+    """``[MOST_PACKED, rows]`` to ``[rows, channels]``: each position's level in all its channels.
+
+    A product with ones on the matrix unit, exact for small integers. To move lanes takes longer.
+    """
+    shape = (levels.shape[0], channels)
+    lane = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+    own = jax.lax.div(lane, jnp.full(shape, channels // pack, jnp.int32))
+    ones = jnp.where(own == jax.lax.broadcasted_iota(jnp.int32, shape, 0), 1.0, 0.0)
+    return jax.lax.dot_general(
+        levels, ones.astype(levels.dtype), (((0,), (0,)), ((), ())),
+        precision=jax.lax.Precision.DEFAULT, preferred_element_type=jnp.float32,
+    )  # fmt: skip
+
+
+def _dot(config: BlockConfig, a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
+    """Contract two operands over these axes; sums are float32."""
+    precision = jax.lax.Precision.HIGHEST if config.exact else jax.lax.Precision.DEFAULT
+    if config.interpret:  # Of some transposed operands JAX 0.12's CPU takes no bfloat16 product.
+        a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+    return jax.lax.dot_general(
+        a, b, (((a_axis,), (b_axis,)), ((), ())),
+        precision=precision, preferred_element_type=jnp.float32,
+    )  # fmt: skip
+
+
+def _call(
+    config: BlockConfig,
+    steps: Steps,
+    x: jax.Array,
+    levels: jax.Array | None,
+    seen: jax.Array | None,
+    body: Callable[..., None],
+    other: tuple[jax.Array, Any],
+    out: tuple[Any, Callable[..., pl.BlockSpec]],
+    scratch: list[Any],
+) -> jax.Array:
+    """Run ``body`` for each block.
+
+    Args:
+      config, steps, x, levels, seen: as for :func:`product`.
+      body: called with a :class:`_Step` and the refs of: windows of ``x``, windows of ``seen``,
+        levels, ``other``, ``out``, ``scratch``.
+      other: one more operand, and its spec, or what makes it as :func:`_tile` does.
+      out: the result's shape, and what makes its spec.
+      scratch: memory of the kernel.
+    """
+    blocks = config.blocks
+    number, scalars = steps.order.shape[0] // config.stripes, steps.scalars
+
+    def block_of(stripe: Any, step: Any, order: Any, *_: Any) -> Any:
+        return order[stripe * number + step]
+
+    def window(plane: tuple[int, int]) -> pl.BlockSpec:
+        phase, shift = plane
+        depth = blocks.source[0]
+
+        def start(*place: Any) -> Any:
+            along, high, wide = _place(blocks, block_of(*place))
+            scene = jax.lax.div(along, jnp.int32(blocks.outputs[0]))
+            inner = jax.lax.rem(along, jnp.int32(blocks.outputs[0])) + shift
+            first = (phase * blocks.scenes + scene) * depth + inner
+            rows = pl.multiple_of(wide * blocks.length, TILE_ROWS)
+            return first, high * blocks.lines + blocks.begin, rows, 0
+
+        shape = (1, *blocks.window, x.shape[3])
+        return pl.BlockSpec(tuple(map(pl.Element, shape)), start)
+
+    windows = [window(plane) for plane in blocks.planes]
+    arrays, specs = [x] * len(windows), list(windows)
+    if seen is not None:
+        arrays, specs = arrays + [seen] * len(windows), specs + windows
+    if levels is not None:
+        shape = (None, *levels.shape[1:])
+        arrays.append(levels)
+        specs.append(pl.BlockSpec(shape, lambda *place: (block_of(*place), 0, 0)))
+    arrays.append(other[0])
+    specs.append(other[1] if isinstance(other[1], pl.BlockSpec) else other[1](block_of))
+
+    def run(*refs: Any) -> None:
+        known, refs = refs[: len(scalars)], refs[len(scalars) :]
+        found, rest = refs[: len(windows)], refs[len(windows) :]
+        seens, rest = (
+            (rest[: len(windows)], rest[len(windows) :]) if seen is not None else ((), rest)
+        )
+        level, rest = (rest[0], rest[1:]) if levels is not None else (None, rest)
+        body(_Step(config, *known), found, seens, level, *rest)
+
+    call = pl.pallas_call(
+        run,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(scalars),
+            grid=(config.stripes, number),
+            in_specs=specs,
+            out_specs=out[1](block_of),
+            scratch_shapes=scratch,
+        ),
+        out_shape=out[0],
+        compiler_params=pltpu.CompilerParams(
+            vmem_limit_bytes=config.vmem_bytes,
+            # Stripes are independent: a device of two cores takes two at once.
+            dimension_semantics=("parallel", "arbitrary"),
+        ),
+        interpret=config.interpret,
+    )
+    # The chip has no integers of 64 bits, which a Python number in an index map would be.
+    with jax.enable_x64(False):
+        return call(*scalars, *arrays)

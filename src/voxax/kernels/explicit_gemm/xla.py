@@ -1,0 +1,300 @@
+"""explicit_gemm in plain XLA: gather rows, multiply dense, accumulate.
+
+Portable, and what every other kernel is checked against. Three formulations, one parameter:
+
+- *im2col* by tiles of output rows: a tile gathers the input rows under all K taps into a
+  ``[tile, K * C_in]`` matrix and multiplies it with the flattened weight. Missing neighbors read a
+  zero row. Nothing is scattered, so the result does not depend on an order of additions that
+  changes from run to run, and the adjoint is the same computation over the transposed table.
+- *output-stationary*: tap by tap, all output rows at once. Each tap gathers one ``[M, C_in]``
+  matrix and adds its product to the output, which stays where it is. The largest products of the
+  three, and K passes over the output.
+- *pair lists*: gather, multiply, scatter over lists of the pairs that exist, sorted by tap. Where
+  a map has few of its possible neighbors (LiDAR: 3 to 7 of 27), the other formulations multiply
+  mostly zeros. The lists are walked in blocks, each of one tap: gather the block's input rows, one
+  dense product, add to the block's output rows. How many blocks there are is known at run time
+  only; the shapes are static. Within a tap every row occurs once and in ascending order on both
+  sides, so the same lists serve all three products, and the additions happen in the same order in
+  every run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.geometry import PAIR_ROOM
+from voxax.geometry.dtypes import accumulator, product_dtype
+from voxax.hardware import HardwareInfo
+from voxax.kernels.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Product, Views
+from voxax.kernels.rows import (
+    clear_missing,
+    clear_unreached,
+    multiplies,
+    options,
+    oriented,
+    outer,
+    split_rows,
+    table_read,
+    times,
+    with_zero_row,
+    zeros,
+)
+
+IM2COL: Parameters = (("formulation", "im2col"),)
+OUTPUT_STATIONARY: Parameters = (("formulation", "output_stationary"),)
+BLOCKS = (256, 1024, PAIR_ROOM)
+# Blocks of so many rows of a level and more are mostly empty; of so few, mostly overhead.
+_EMPTY, _OVERHEAD = 1, 64
+# Below so many rows lists do not pay.
+_FEW_ROWS = 512
+
+
+def pair_list_parameters(block: int) -> Parameters:
+    """Pair lists in blocks of so many pairs."""
+    return (("block", block), ("formulation", "pair_lists"))
+
+
+def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
+    """The heuristic first, then im2col, which every other is checked against anyway.
+
+    Not on CPUs: the output-stationary sum, whose passes over all output rows go through memory
+    there. In 21 workloads of benchmarks/tuning.py it was never the fastest, and took 2.8 times the
+    best in the mean, 7.2 at worst (2 cores of an AMD EPYC, Zen 3, shared).
+    """
+    blocks = map(pair_list_parameters, _blocks(problem))
+    rest = () if hardware.platform == "cpu" else (OUTPUT_STATIONARY,)
+    return tuple(dict.fromkeys((heuristic(problem, hardware), IM2COL, *blocks, *rest)))
+
+
+def heuristic(problem: Problem, hardware: HardwareInfo) -> Parameters:
+    """On a CPU pair lists, in blocks whose gathered rows stay in cache; elsewhere im2col.
+
+    im2col also for few rows: 14 ms against 24 in blocks of 1024 for 320 rows, 128 -> 256 channels
+    (2 cores of an AMD EPYC, Zen 3), and its programs are compiled in two thirds of the time.
+    """
+    blocks = _blocks(problem)
+    rows = max(problem.layer.in_capacity, problem.layer.out_capacity)
+    if hardware.platform != "cpu" or not blocks or rows < _FEW_ROWS:
+        return IM2COL
+    # About a sixth of the rows have any one tap, and 256 KiB of gathered rows stay in cache.
+    bytes_per_row = max(problem.in_channels, problem.out_channels) * np.dtype(np.float32).itemsize
+    ideal = min(rows / 6, 2**18 / max(bytes_per_row, 1))
+    return pair_list_parameters(min(blocks, key=lambda b: abs(math.log(b / max(ideal, 1)))))
+
+
+def _blocks(problem: Problem) -> tuple[int, ...]:
+    if (
+        problem.layer.out_capacity * problem.layer.num_offsets + PAIR_ROOM >= 2**31
+    ):  # int32 positions
+        return ()
+    rows = max(problem.layer.in_capacity, problem.layer.out_capacity)
+    fitting = [b for b in BLOCKS if _EMPTY * b <= rows <= _OVERHEAD * b]
+    return tuple(fitting) or (BLOCKS[0] if rows < BLOCKS[0] else BLOCKS[-1],)
+
+
+def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
+    """Pair lists, or the neighbor table of the side that is written."""
+    if dict(parameters)["formulation"] == "pair_lists":
+        return ("pair_starts", "pairs")
+    return table_read(parameters, product, symmetric)
+
+
+def apply(
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
+) -> jax.Array:
+    """Run the formulation that ``parameters`` name."""
+    values = dict(parameters)
+    if values["formulation"] == "im2col":
+        return im2col(problem, a, b, views)
+    if values["formulation"] == "output_stationary":
+        return output_stationary(problem, a, b, views)
+    return pair_lists(problem, int(values["block"]), a, b, views)
+
+
+# Elements of one gathered tile. Measured on 2 cores of an AMD EPYC (Zen 3), 10k voxels,
+# 27 taps, float32, four convolutions: tiles of 0.5 to 2 M elements take 16, 41 and 70 ms for
+# 16, 32 and 64 channels; one tile of everything takes 42, 107 and 120 ms (its pages are
+# mapped and cleared anew in every call), tiles of 128 rows up to twice the best.
+_TILE_ELEMENTS = 2**20
+
+
+def im2col(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
+    """Any product by im2col; arguments as :class:`voxax.kernels.kernel.Apply`."""
+    if problem.product == "wgrad":
+        return _gather_wgrad(problem, a, b, views["neighbors"])
+    return _gather_product(problem, a, *oriented(problem, b, views))
+
+
+def _gather_product(
+    problem: Problem, x: jax.Array, w: jax.Array, neighbors: jax.Array
+) -> jax.Array:
+    """``y[m] = sum_k x[neighbors[m, k]] @ w[k]``: ``[M, C_out]``."""
+    source = with_zero_row(x)
+    rows = clear_missing(neighbors, x)
+
+    def tile(index: jax.Array) -> jax.Array:
+        gathered = source.at[index].get(mode="clip")
+        return _multiply(problem, gathered, w).astype(product_dtype(x.dtype))
+
+    size = _tile_rows(rows.shape, x.shape[1])
+    if size >= len(rows):
+        return tile(rows)
+    # Fill rows read row 0 of the source: harmless, their outputs are cut off below.
+    out = jax.lax.map(tile, split_rows(rows, size, 0))
+    return out.reshape(out.shape[0] * size, out.shape[-1])[: len(rows)]
+
+
+def _multiply(problem: Problem, gathered: jax.Array, w: jax.Array) -> jax.Array:
+    """``[T, K, C_in]`` times the weight of one of three kinds: ``[T, C_out]``, accumulated wide."""
+    wide = options(problem, gathered.dtype)
+    if problem.layer.kind == "depthwise":
+        return jnp.einsum("tkc,kc->tc", gathered, w, **wide)
+    # No -1 in these shapes: it is undefined where there are no rows.
+    rows, taps, channels = gathered.shape
+    if problem.layer.kind == "grouped":
+        groups, c_in, c_out = w.shape[1:]
+        parts = gathered.reshape(rows, taps, groups, c_in)
+        out = jnp.einsum("tkgi,kgio->tgo", parts, w, **wide)
+        return out.reshape(rows, groups * c_out)
+    flat = gathered.reshape(rows, taps * channels)
+    return jax.lax.dot(flat, w.reshape(taps * channels, w.shape[-1]), **wide)
+
+
+def _gather_wgrad(problem: Problem, x: jax.Array, dy: jax.Array, neighbors: jax.Array) -> jax.Array:
+    """``dw[k] = sum_m x[neighbors[m, k]]^T dy[m]`` in the weight's shape."""
+    source = with_zero_row(x)
+    size = _tile_rows(neighbors.shape, x.shape[1])
+    rows = split_rows(clear_missing(neighbors, x), size, x.shape[0])
+    parts = split_rows(clear_unreached(dy, neighbors), size, 0)
+
+    def step(total: jax.Array, tile: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        index, g = tile
+        return total + _outer(problem, source.at[index].get(mode="clip"), g), None
+
+    total = zeros(problem.weight_shape, accumulator(x.dtype), x)
+    if len(rows) == 1:
+        return step(total, (rows[0], parts[0]))[0].astype(product_dtype(x.dtype))
+    return jax.lax.scan(step, total, (rows, parts))[0].astype(product_dtype(x.dtype))
+
+
+def _outer(problem: Problem, gathered: jax.Array, g: jax.Array) -> jax.Array:
+    """``[T, K, C_in]`` and ``[T, C_out]`` to the weight's shape."""
+    wide = options(problem, g.dtype)
+    if problem.layer.kind == "depthwise":
+        return jnp.einsum("tkc,tc->kc", gathered, g, **wide)
+    rows, taps, channels = gathered.shape
+    if problem.layer.kind == "grouped":
+        _, groups, c_in, c_out = problem.weight_shape
+        parts = gathered.reshape(rows, taps, groups, c_in)
+        return jnp.einsum("tkgi,tgo->kgio", parts, g.reshape(rows, groups, c_out), **wide)
+    flat = gathered.reshape(rows, taps * channels)
+    # dy^T A and a small transpose: a third faster than A^T dy, whose wide operand would be
+    # the one to transpose.
+    return jax.lax.dot(g.T, flat, **wide).T.reshape(problem.weight_shape)
+
+
+def _tile_rows(shape: tuple[int, ...], channels: int) -> int:
+    rows, taps = shape
+    return max(64, min(rows, _TILE_ELEMENTS // max(taps * channels, 1)))
+
+
+def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
+    """Any product, one tap after the other; arguments as :class:`voxax.kernels.kernel.Apply`."""
+    source = with_zero_row(a)
+    if problem.product == "wgrad":
+        neighbors = views["neighbors"]
+        dy, index = clear_unreached(b, neighbors), clear_missing(neighbors, a).T
+        one = jax.lax.map(lambda rows: outer(problem, source[rows], dy), index)
+        return one.reshape(problem.weight_shape).astype(product_dtype(a.dtype))
+    w, neighbors = oriented(problem, b, views)
+    channels = problem.out_channels if problem.product == "forward" else problem.in_channels
+
+    def tap(total: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        rows, weight = step
+        return total + times(problem, source[rows], weight), None
+
+    total = zeros((len(neighbors), channels), accumulator(a.dtype), a)
+    out, _ = jax.lax.scan(tap, total, (clear_missing(neighbors, a).T, w))
+    return out.astype(product_dtype(a.dtype))
+
+
+def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
+    """Multiply pairs, ``block`` at a time: at most the padding behind the end of the lists."""
+    pairs, starts = views["pairs"], views["pair_starts"]
+    wide, narrow = accumulator(a.dtype), product_dtype(a.dtype)
+    if problem.product == "wgrad":
+
+        def add_outer(dw: jax.Array, tap: jax.Array, i: jax.Array, o: jax.Array) -> jax.Array:
+            return dw.at[tap].add(outer(problem, _rows_or_zero(a, i), _rows_or_zero(b, o)))
+
+        dw = zeros(problem.weight_shape, wide, a)
+        return _walk(add_outer, dw, pairs, starts, block).astype(narrow)
+
+    forward = problem.product == "forward"
+    w = b if forward or problem.layer.kind == "depthwise" else jnp.swapaxes(b, -1, -2)
+    shape = (
+        (problem.layer.out_capacity, problem.out_channels)
+        if forward
+        else (problem.layer.in_capacity, problem.in_channels)
+    )
+
+    def add(y: jax.Array, tap: jax.Array, i: jax.Array, o: jax.Array) -> jax.Array:
+        source, target = (i, o) if forward else (o, i)
+        rows = times(problem, _rows_or_zero(a, source), w[tap])
+        # Places behind the tap's last pair point past the end, each at another row.
+        absent = shape[0] + jnp.arange(block, dtype=target.dtype)
+        return y.at[jnp.where(target < 0, absent, target)].add(
+            rows, mode="drop", unique_indices=True, indices_are_sorted=True
+        )
+
+    return _walk(add, zeros(shape, wide, a), pairs, starts, block).astype(narrow)
+
+
+def _rows_or_zero(x: jax.Array, index: jax.Array) -> jax.Array:
+    """Rows of ``x``; zero where the index is -1."""
+    if x.shape[0] == 0:
+        return jnp.zeros((len(index), x.shape[1]), x.dtype)
+    rows = x.at[index].get(mode="clip")
+    return jnp.where((index >= 0)[:, None], rows, jnp.zeros((), x.dtype))
+
+
+def _walk(
+    step: Callable[..., jax.Array],
+    total: jax.Array,
+    pairs: jax.Array,
+    starts: jax.Array,
+    block: int,
+) -> jax.Array:
+    """Apply ``step(total, tap, in_rows, out_rows)`` to every block of every tap."""
+    blocks = -(-jnp.diff(starts) // block)
+    ends = jnp.cumsum(blocks, dtype=jnp.int32)
+
+    def body(index: jax.Array, total: jax.Array) -> jax.Array:
+        tap = jnp.sum(ends <= index, dtype=jnp.int32)
+        begin = starts[tap] + (index - (ends[tap] - blocks[tap])) * block
+        inside = begin + jnp.arange(block, dtype=jnp.int32) < starts[tap + 1]
+        i, o = jax.lax.dynamic_slice(pairs, (jnp.int32(0), begin), (2, block))
+        return step(total, tap, jnp.where(inside, i, -1), jnp.where(inside, o, -1))
+
+    return jax.lax.fori_loop(jnp.int32(0), ends[-1], body, total)
+
+
+EXPLICIT_GEMM = Kernel(
+    name="explicit_gemm",
+    kind="dense",
+    products=EVERY_PRODUCT,
+    platform="any",
+    supports=multiplies,
+    space=space,
+    heuristic=heuristic,
+    reads=reads,
+    apply=apply,
+    rank=10,
+)
+EXPLICIT = dataclasses.replace(EXPLICIT_GEMM, name="explicit", kind="depthwise")

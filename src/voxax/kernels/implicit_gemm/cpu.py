@@ -1,0 +1,147 @@
+"""implicit_gemm on CPUs: the native kernels, called through XLA's foreign function interface.
+
+A tile of output rows stays in cache while tap after tap is added; rows that have a tap are taken
+a few at a time, their features read in place. ``native/src/product.h`` has the idea in full.
+The same bits for any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from voxax import _native
+from voxax._native import host_products
+from voxax._native.eager import empty_array, threads
+from voxax.hardware import HardwareInfo
+from voxax.kernels.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Views, first_of
+from voxax.kernels.rows import table_name, table_read
+
+_DTYPES = ("float32", "float64", "bfloat16")
+
+# Rows of a tile. For 16 to 64 channels of a LiDAR sweep, forward and dgrad in tiles of 256 rows
+# took 2 to 9 % less than in tiles of 128; with few rows, small tiles are work for more threads.
+# wgrad in tiles of 2048 was within 4 % of the better of 512 and 2048 in 9 workloads of
+# benchmarks/tuning.py (2 cores of an AMD EPYC, Zen 3). So there is nothing to measure.
+_FORWARD_TILE, _FORWARD_TILE_OF_FEW, _WGRAD_TILE = 256, 128, 2048
+_FEW_ROWS = 8192
+
+
+def refusal(problem: Problem) -> str | None:
+    """The reason why the native library cannot run this problem, or None."""
+    if problem.platform != "cpu":
+        return f"the native kernels do not run on {problem.platform}"
+    if problem.dtype not in _DTYPES:
+        return f"the native kernels multiply {', '.join(_DTYPES)}, got {problem.dtype}"
+    return _native.unavailable()
+
+
+def native_parameters(**sizes: int) -> Parameters:
+    """Parameters of a native kernel, marked so that caches tell them from XLA's."""
+    return (("body", "native"), *sizes.items())
+
+
+def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Dtypes that the library was compiled for, where it was built."""
+    del hardware
+    return refusal(problem)
+
+
+def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
+    """One size of tiles."""
+    del hardware
+    if problem.product == "wgrad":
+        return (native_parameters(gemm_block_size=_WGRAD_TILE),)
+    few = problem.out_rows < _FEW_ROWS
+    return (native_parameters(fwd_block_size=_FORWARD_TILE_OF_FEW if few else _FORWARD_TILE),)
+
+
+def apply(
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
+) -> jax.Array:
+    """Run a product with tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
+    values = dict(parameters)
+    groups = problem.layer.groups
+    c_in, c_out = problem.in_channels // groups, problem.out_channels // groups
+    if problem.product == "wgrad":
+        shape = (problem.layer.num_offsets, groups, c_in, c_out)
+        call = jax.ffi.ffi_call("voxax_weight_product", jax.ShapeDtypeStruct(shape, a.dtype))
+        dw = call(a, b, views["neighbors"], tile=np.int64(values["gemm_block_size"]))
+        return dw.reshape(problem.weight_shape)
+    backward = problem.product == "dgrad"
+    result = jax.ShapeDtypeStruct(problem.result_shape, a.dtype)
+    call = jax.ffi.ffi_call("voxax_product", result)
+    return call(
+        a,
+        b.reshape(problem.layer.num_offsets, groups, c_in, c_out),
+        views[table_name(problem)],
+        groups=np.int64(groups),
+        tile=np.int64(values["fwd_block_size"]),
+        transposed=np.bool_(backward),
+        reversed=np.bool_(backward and problem.layer.symmetric),
+    )
+
+
+def apply_on_host(
+    problem: Problem,
+    parameters: Parameters,
+    a: np.ndarray,
+    b: np.ndarray,
+    views: Mapping[str, np.ndarray],
+) -> np.ndarray:
+    """Run a product, one group after the other; the size of tiles changes no bit."""
+    del parameters
+    found = empty_array(problem.result_shape, a.dtype)
+    result, a, b = (host_products.elements_of(array) for array in (found, a, b))
+    table = np.ascontiguousarray(views[table_name(problem)])
+    backward = problem.product == "dgrad"
+    for group in range(problem.layer.groups):
+        # A function of the library takes one group, in rows of its own.
+        rows, factor, out = (_of_group(x, group, problem.layer.groups) for x in (a, b, result))
+        rows, dense = np.ascontiguousarray(rows), np.ascontiguousarray(out)
+        if problem.product == "wgrad":
+            factor = np.ascontiguousarray(factor)
+            host_products.weight_product(rows, factor, table, dense, threads=threads())
+        else:
+            host_products.product(
+                rows,
+                factor.transpose(0, 2, 1) if backward else factor,
+                table,
+                dense,
+                reverse=backward and problem.layer.symmetric,
+                threads=threads(),
+            )
+        if dense is not out:
+            out[...] = dense
+    return found
+
+
+def _of_group(array: np.ndarray, group: int, groups: int) -> np.ndarray:
+    """The part of features ``[N, C]`` or weights ``[K, G, C_in/G, C_out/G]`` of one group."""
+    if array.ndim == 4:
+        return array[:, group]
+    return np.split(array, groups, axis=1)[group] if array.ndim == 2 else array
+
+
+NATIVE = Kernel(
+    name="implicit_gemm",
+    kind="dense",
+    products=EVERY_PRODUCT,
+    platform="cpu",
+    supports=supports,
+    space=space,
+    heuristic=first_of(space),
+    reads=table_read,
+    apply=apply,
+    on_host=apply_on_host,
+    # On 2 cores of an AMD EPYC (AVX2) it took 0.36 to 0.8 times the best of explicit_gemm in all
+    # products of a LiDAR sweep and an indoor scan, 16 to 256 channels. Tiles in XLA are slower.
+    preferred=lambda problem, hardware: True,
+    # It was the fastest in all 27 workloads of benchmarks/tuning.py; the best other choice took 1.9
+    # times as long in the geometric mean (2 cores of an AMD EPYC).
+    decisive=lambda problem, hardware: True,
+    alone=True,
+    rank=20,
+)

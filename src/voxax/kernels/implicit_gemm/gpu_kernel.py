@@ -1,0 +1,283 @@
+"""The Triton kernels of ``implicit_gemm`` on GPUs, whose package this needs.
+
+*Forward and dgrad.* A program owns a tile of output rows and a block of output channels. The rows
+come in the order of the taps they have (``tap_order.py``), and each tile has a list
+of the taps that any of its rows has: the program walks that list, and for each tap and block of
+input channels loads rows of features by the neighbor table, multiplies them with the tap's weight
+and adds in float32. Rows without that neighbor are masked: nothing is read for them. Each output
+row belongs to one program, so it is written once.
+
+*wgrad.* A program owns a block of one tap's weight and a part of the tap's pairs. Parts are added
+afterwards, in order, by XLA. Nothing is added by atomics anywhere: runs repeat bit for bit.
+
+*Pipelining.* Triton copies what the next passes of a loop multiply into shared memory ahead of
+time, without waiting. It shares the passes between loads that depend on each other: a table read
+in the same pass as the rows it names would halve them. So each pass reads the table for the next
+one, into registers, and all stages are of operands.
+
+Triton wants blocks whose sizes are powers of two, 16 at least in products; what is behind the last
+channel or row is masked.
+"""
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import triton
+import triton.language as tl
+
+from voxax.kernels.implicit_gemm.tap_order import Tiles
+from voxax.kernels.triton_call import Launch, call
+
+
+@dataclasses.dataclass(frozen=True)
+class TileConfig:
+    """The static side of a call.
+
+    Attributes:
+      rows: of a tile (wgrad: pairs of one step).
+      in_block, out_block: channels of a step, of the operand that is gathered and of the other.
+      splits: parts that a sum is cut into: the taps of a tile, or the pairs of a tap.
+      launch: how the kernel is compiled and run.
+      precision: of the products, as Triton calls it.
+    """
+
+    rows: int
+    in_block: int
+    out_block: int
+    splits: int
+    launch: Launch
+    precision: str
+
+
+# Loops are written without functions of their own, which Triton's interpreter would not find.
+@triton.jit
+def forward_kernel(
+    table,
+    taps,
+    x,
+    w,
+    rows,
+    out,
+    TAPS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    IN: tl.constexpr,
+    OUT: tl.constexpr,
+    ROWS: tl.constexpr,
+    IN_BLOCK: tl.constexpr,
+    OUT_BLOCK: tl.constexpr,
+    SPLITS: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    REVERSED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    OFFSET: tl.constexpr,
+):
+    """See :func:`product`; OFFSET is the dtype of positions in the operands."""
+    in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
+    out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
+    column = tl.program_id(0) % (GROUPS * out_blocks)
+    split = tl.program_id(0) // (GROUPS * out_blocks) % SPLITS
+    tile = tl.program_id(0) // (GROUPS * out_blocks * SPLITS)
+    group = column // out_blocks
+    outs = column % out_blocks * OUT_BLOCK + tl.arange(0, OUT_BLOCK)
+    places = tile * ROWS + tl.arange(0, ROWS)
+    there = places < rows
+
+    own_taps = taps + tile * (TAPS + 1)
+    listed = tl.load(own_taps + TAPS)
+    share = (listed + SPLITS - 1) // SPLITS
+    first = split * share
+    number = tl.maximum(tl.minimum(share, listed - first), 0)
+    own_taps += first
+    tap = tl.load(own_taps, mask=number > 0, other=0).to(OFFSET)
+    some = places < rows * tl.minimum(number, 1)
+    sources = tl.load(table + tap * rows + places, mask=some, other=-1)
+    total = tl.full((ROWS, OUT_BLOCK), 0.0, tl.float32)
+    for step in range(number * in_blocks):
+        ins = step % in_blocks * IN_BLOCK + tl.arange(0, IN_BLOCK)
+        wanted = (sources >= 0)[:, None]
+        if IN % IN_BLOCK != 0:
+            wanted = wanted & (ins < IN)[None, :]
+        start = (sources.to(OFFSET) * GROUPS + group) * IN
+        picked = tl.load(x + start[:, None] + ins[None, :], mask=wanted, other=0.0)
+        if REVERSED:
+            tap = TAPS - 1 - tap
+        begin = w + (tap * GROUPS + group) * (IN * OUT)
+        if TRANSPOSED:
+            of_tap = begin + outs[None, :] * IN + ins[:, None]
+        else:
+            of_tap = begin + ins[:, None] * OUT + outs[None, :]
+        if IN % IN_BLOCK != 0 or OUT % OUT_BLOCK != 0:
+            there_too = (ins < IN)[:, None] & (outs < OUT)[None, :]
+            weight = tl.load(of_tap, mask=there_too, other=0.0)
+        else:
+            weight = tl.load(of_tap)
+        total = tl.dot(picked, weight, total, input_precision=PRECISION)
+        # For the next pass; the last one reads again what it has.
+        following = tl.minimum((step + 1) // in_blocks, number - 1)
+        tap = tl.load(own_taps + following).to(OFFSET)
+        sources = tl.load(table + tap * rows + places, mask=there, other=-1)
+
+    targets = tl.load(table + tl.full((), TAPS, OFFSET) * rows + places, mask=there, other=0)
+    written = there[:, None]
+    if OUT % OUT_BLOCK != 0:
+        written = written & (outs < OUT)[None, :]
+    target = (tl.full((), 0, OFFSET) + split) * rows + targets
+    at = out + (target * GROUPS + group)[:, None] * OUT + outs[None, :]
+    tl.store(at, total.to(out.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def weight_kernel(
+    pairs,
+    starts,
+    x,
+    dy,
+    room,
+    out,
+    TAPS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    IN: tl.constexpr,
+    OUT: tl.constexpr,
+    PAIRS: tl.constexpr,
+    IN_BLOCK: tl.constexpr,
+    OUT_BLOCK: tl.constexpr,
+    SPLITS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    OFFSET: tl.constexpr,
+):
+    """See :func:`weight_product`; OFFSET is the dtype of positions in the operands."""
+    in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
+    out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
+    column = tl.program_id(0) % (GROUPS * in_blocks * out_blocks)
+    split = tl.program_id(0) // (GROUPS * in_blocks * out_blocks) % SPLITS
+    # The center, whose pairs are most, starts first.
+    tap = (tl.program_id(0) // (GROUPS * in_blocks * out_blocks * SPLITS) + TAPS // 2) % TAPS
+    group = column // (in_blocks * out_blocks)
+    ins = column // out_blocks % in_blocks * IN_BLOCK + tl.arange(0, IN_BLOCK)
+    outs = column % out_blocks * OUT_BLOCK + tl.arange(0, OUT_BLOCK)
+
+    begin = tl.load(starts + tap)
+    end = tl.load(starts + tap + 1)
+    # Every part but the last has whole steps of pairs.
+    share = ((end - begin + PAIRS - 1) // PAIRS + SPLITS - 1) // SPLITS * PAIRS
+    begin = tl.minimum(begin + split * share, end)
+    end = tl.minimum(begin + share, end)
+    places = begin + tl.arange(0, PAIRS)
+    sources = tl.load(pairs + places, mask=places < end, other=0)
+    targets = tl.load(pairs + room + places, mask=places < end, other=0)
+    total = tl.full((IN_BLOCK, OUT_BLOCK), 0.0, tl.float32)
+    for step in range((end - begin + PAIRS - 1) // PAIRS):
+        there = places < end
+        at_x = x + ((sources.to(OFFSET) * GROUPS + group) * IN)[:, None] + ins[None, :]
+        at_dy = dy + ((targets.to(OFFSET) * GROUPS + group) * OUT)[:, None] + outs[None, :]
+        in_mask = there[:, None]
+        if IN % IN_BLOCK != 0:
+            in_mask = in_mask & (ins < IN)[None, :]
+        out_mask = there[:, None]
+        if OUT % OUT_BLOCK != 0:
+            out_mask = out_mask & (outs < OUT)[None, :]
+        picked = tl.load(at_x, mask=in_mask, other=0.0)
+        slopes = tl.load(at_dy, mask=out_mask, other=0.0)
+        total = tl.dot(tl.trans(picked), slopes, total, input_precision=PRECISION)
+        places = begin + (step + 1) * PAIRS + tl.arange(0, PAIRS)
+        sources = tl.load(pairs + places, mask=places < end, other=0)
+        targets = tl.load(pairs + room + places, mask=places < end, other=0)
+
+    part = (tl.full((), 0, OFFSET) + split) * TAPS + tap
+    at = out + ((part * GROUPS + group) * IN + ins)[:, None] * OUT + outs[None, :]
+    tl.store(at, total, mask=(ins < IN)[:, None] & (outs < OUT)[None, :])
+
+
+def product(
+    config: TileConfig,
+    tiles: Tiles,
+    x: jax.Array,
+    w: jax.Array,
+    dtype: Any,
+    *,
+    transposed: bool = False,
+    reverse: bool = False,
+) -> jax.Array:
+    """``y[order[m]] = sum_k x[table[k, m]] @ w[k]``.
+
+    Args:
+      config, tiles: see there.
+      x: ``[N, G * C_in]``.
+      w: ``[K, G, C_in, C_out]``, in the same dtype; ``[K, G, C_out, C_in]`` if ``transposed``.
+      dtype: of the result.
+      transposed: the last two axes of ``w`` are exchanged.
+      reverse: the taps of ``w`` come in the opposite order.
+
+    Returns:
+      ``[splits, rows, G * C_out]``, to be added up.
+    """
+    taps, groups, *sides = w.shape
+    c_in, c_out = sides[::-1] if transposed else sides
+    rows = tiles.table.shape[1]
+    out = jax.ShapeDtypeStruct((config.splits, rows, groups * c_out), dtype)
+    constants = {
+        **_constants(config, groups, c_in, c_out, tiles.table, x, w, out),
+        "TAPS": taps,
+        "ROWS": config.rows,
+        "TRANSPOSED": transposed,
+        "REVERSED": reverse,
+    }
+    programs = groups * -(-c_out // config.out_block) * config.splits * len(tiles.taps)
+    operands = tiles.table, tiles.taps, x, w
+    return call(forward_kernel, config.launch, programs, out, operands, (rows,), constants)
+
+
+def weight_product(
+    config: TileConfig,
+    pairs: jax.Array,
+    starts: jax.Array,
+    x: jax.Array,
+    dy: jax.Array,
+    groups: int,
+) -> jax.Array:
+    """``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]`` over the pairs of each tap.
+
+    Args:
+      config: see there.
+      pairs, starts: see :func:`voxax.geometry.kernel_map.list_pairs`.
+      x, dy: ``[N, G * C_in]`` and ``[M, G * C_out]``.
+      groups: G.
+
+    Returns:
+      ``float32[splits, K, G, C_in, C_out]``, to be added up.
+    """
+    taps, c_in, c_out = len(starts) - 1, x.shape[1] // groups, dy.shape[1] // groups
+    out = jax.ShapeDtypeStruct((config.splits, taps, groups, c_in, c_out), jnp.float32)
+    constants = {
+        **_constants(config, groups, c_in, c_out, x, dy, out),
+        "TAPS": taps,
+        "PAIRS": config.rows,
+    }
+    sides = -(-c_in // config.in_block) * -(-c_out // config.out_block)
+    programs = groups * sides * config.splits * taps
+    operands, sizes = (pairs, starts, x, dy), (pairs.shape[1],)
+    return call(weight_kernel, config.launch, programs, out, operands, sizes, constants)
+
+
+def _constants(config: TileConfig, groups: int, c_in: int, c_out: int, *arrays: Any) -> dict:
+    """Constants of both kernels."""
+    return {
+        "GROUPS": groups,
+        "IN": c_in,
+        "OUT": c_out,
+        "IN_BLOCK": config.in_block,
+        "OUT_BLOCK": config.out_block,
+        "SPLITS": config.splits,
+        "PRECISION": config.precision,
+        "OFFSET": offset_dtype(*arrays),
+    }
+
+
+def offset_dtype(*arrays: Any) -> Any:
+    """The dtype that counts the elements of these arrays."""
+    return tl.int64 if any(a.size >= 2**31 for a in arrays) else tl.int32

@@ -1,0 +1,371 @@
+"""Implicit GEMM on TPUs: rows selected within registers from windows of consecutive rows.
+
+``tpu_kernel.py`` has the idea in full. Here: whether a problem fits the chip, in which blocks, and
+the operands as the kernel wants them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from voxax.geometry.dtypes import accumulator, product_dtype
+from voxax.hardware import HardwareInfo
+from voxax.kernels.implicit_gemm.windows import (
+    SHORTEST,
+    SPILLED,
+    VIEWS,
+    WINDOW_TILE,
+    Columns,
+    MapArrays,
+    allowed,
+    block_sizes,
+    by_channels,
+    columns_of,
+    fitting,
+    free_smem,
+    from_words,
+    in_windows,
+    most_visits,
+    parts_of,
+    places_of,
+    reads,
+    scalar_bytes,
+    tiles_of_visits,
+    to_words,
+    unfit,
+    with_rows,
+)
+from voxax.kernels.kernel import (
+    EVERY_PRODUCT,
+    Kernel,
+    Parameters,
+    Problem,
+    Views,
+    first_of,
+)
+from voxax.kernels.rows import oriented
+
+# Bytes of vector memory: v4 has 16 MiB, all later generations 64 or more.
+_ROOMY = 2**25
+_DTYPES = ("float32", "bfloat16", "int8")
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Sizes that a call works with.
+
+    Attributes:
+      window: rows of a window.
+      in_block, out_block: channels of one call, of the operand that is gathered and of the other.
+      stripes: parts of the tiles that run side by side.
+      resident: 1 if all rows that are gathered from are in vector memory, else 0.
+      tiles: tiles of 128 output rows that a step takes together.
+    """
+
+    window: int
+    in_block: int
+    out_block: int
+    stripes: int = 1
+    resident: int = 0
+    tiles: int = 4
+
+
+def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """Dense weights on TPUs, whose blocks fit the chip."""
+    reason = None if problem.dtype in _DTYPES else _dtype_refusal(problem.dtype)
+    reason = unfit(problem, "the window kernels multiply dense", reason)
+    if reason is None and not _fitting(problem, hardware):
+        return _excess(problem, hardware)
+    return reason
+
+
+def _dtype_refusal(dtype: str) -> str:
+    """Operands pass through the matrix unit as bfloat16 numbers, which have 8 digits."""
+    reasons = {
+        "float16": "its exponents are not bfloat16's, and the matrix unit takes no float16",
+        "float64": "the matrix unit adds in float32",
+    }
+    wide = "of integers int8 alone is exact in bfloat16, with sums of 1024 products in float32"
+    return (
+        f"the window kernels multiply {', '.join(_DTYPES)}, got {dtype}: {reasons.get(dtype, wide)}"
+    )
+
+
+def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
+    """Each length of windows that fits, in the largest blocks of channels that do."""
+    return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
+
+
+def apply(
+    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
+) -> jax.Array:
+    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
+    # Not with voxax: only programs that use it need Pallas.
+    from voxax.kernels.implicit_gemm import tpu_kernel
+
+    values = dict(parameters)
+    blocks = Blocks(*(int(values[name]) for name in _NAMES))
+    kmap, shape = MapArrays.of(problem, views), problem.result_shape
+    result, table = product_dtype(a.dtype), kmap.table
+    if 0 in (*a.shape, *b.shape, *table.shape, *shape):
+        return jnp.zeros(shape, result)
+
+    columns = kmap.columns
+    visits, fits = visits_of(problem, blocks, columns, kmap.windows, a.shape[0])
+    total, parts = accumulator(a.dtype), parts_of(problem)
+    config = tpu_kernel.TileConfig(
+        columns=columns,
+        window=blocks.window,
+        parts=parts,
+        resident=bool(blocks.resident),
+        tiles=blocks.tiles,
+        vmem_bytes=allowed(_vmem_bytes(problem, blocks)),
+        interpret=bool(values.get("interpret", 0)),
+        total=total,
+    )
+    a = a.astype(jnp.float32 if parts > 1 else jnp.bfloat16)
+    x = [in_windows(block, blocks.window) for block in by_channels(a, blocks.in_block)]
+    arguments = config, tpu_kernel.Visits(*visits), table
+
+    if problem.product == "wgrad":
+        dy = by_channels(b.astype(a.dtype), blocks.out_block)
+        sums = [
+            [jnp.sum(tpu_kernel.weight_product(*arguments, xs, dys), axis=0) for dys in dy]
+            for xs in x
+        ]
+        taps = [[w.reshape(blocks.out_block, -1, blocks.in_block) for w in row] for row in sums]
+        if parts == 1:
+            taps = [[from_words(w, 2) for w in row] for row in taps]
+        whole = jnp.concatenate([jnp.concatenate(row, axis=0) for row in taps], axis=2)
+        whole = whole.transpose(1, 2, 0)[:, : problem.in_channels, : problem.out_channels]
+        # The dtype first: with x64 enabled integers were summed in 64 bits.
+        return unless_lost(whole.astype(result), jnp.all(fits))
+
+    w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
+    # Partial sums over blocks of channels stay wide.
+    kept = result if len(x) == 1 else total
+    start = unvisited(fits, blocks, (blocks.out_block, shape[0]), kept)
+    # Of several terms in the first alone: twice the least integer is zero.
+    starts = [start] + [jnp.zeros_like(start)] * (len(x) - 1)
+    outs = []
+    for ws in _split(_padded_weight(w, blocks), blocks.out_block, 2):
+        terms: list[jax.Array] = []
+        for xs, part, begin in zip(x, _split(ws, blocks.in_block, 1), starts, strict=True):
+            if len(terms) > 1:
+                # Else XLA may hold all terms, each as large as the result, before it adds them.
+                added = sum(terms[1:], terms[0])
+                xs, begin, *terms = jax.lax.optimization_barrier((xs, begin, added))
+            terms.append(tpu_kernel.product(*arguments, xs, _weight_of(problem, part), begin))
+        outs.append(sum(terms[1:], terms[0]))
+    y = jnp.concatenate(outs, axis=0)
+    return y[: shape[1], : shape[0]].T.astype(result)
+
+
+class Steps(Protocol):
+    """Of both kinds of ``Blocks``: what the grid depends on, see there."""
+
+    @property
+    def window(self) -> int: ...
+    @property
+    def stripes(self) -> int: ...
+    @property
+    def tiles(self) -> int: ...
+
+
+def unvisited(fits: jax.Array, steps: Steps, shape: tuple[int, int], dtype: Any) -> jax.Array:
+    """Return the product ``[channels, rows]`` where no visit writes.
+
+    It is zero, or marks groups of tiles whose visits do not fit the bound. With several stripes a
+    group stands behind.
+    """
+    group = steps.tiles * WINDOW_TILE
+    of_group = jnp.pad(unless_lost(jnp.zeros(len(fits), dtype), fits), (0, 1))
+    of_row = jnp.broadcast_to(of_group[:, None], (len(of_group), group)).reshape(-1)
+    channels, rows = shape
+    of_row = of_row if steps.stripes > 1 else of_row[:rows]
+    return jnp.broadcast_to(of_row, (channels, len(of_row)))
+
+
+def unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
+    """Set tiles that do not fit to NaN, of integers to the least value."""
+    integral = jnp.issubdtype(y.dtype, jnp.integer)
+    lost = jnp.iinfo(y.dtype).min if integral else jnp.nan
+    return jnp.where(fits, y, jnp.asarray(lost, y.dtype))
+
+
+def visits_of(
+    problem: Problem, steps: Steps, columns: Columns, windows: jax.Array, rows: int
+) -> tuple[tuple[jax.Array, ...], jax.Array]:
+    """Return the arrays of ``tpu_kernel.Visits``, and ``bool[groups]``: those that fit the bound.
+
+    All fit in maps between canonical orders, but not always in a map that was made by hand. Groups
+    of tiles that do not fit have no visit at all: a part of the sum must not look like a result.
+    """
+    tiles, stripes, window = windows.shape[1], steps.stripes, steps.window
+    most = most_visits(problem.layer.spec, columns, rows, tiles, window, steps.tiles)
+    windows = jnp.pad(windows, ((0, 0), (0, -tiles % steps.tiles), (0, 0)))
+    starts, lengths = windows.reshape(2, -1, steps.tiles * len(columns))
+    of_place, first, ends = tiles_of_visits(lengths, window, most)
+    fits = ends <= most
+    # Each visit costs as much as another, so stripes have as many visits, but for whole tiles.
+    # One at least: a step without any would write what nobody computed. The first group fits.
+    total = jnp.maximum(jnp.max(jnp.where(fits, ends, 0)), 1)
+    shares = jnp.arange(stripes + 1, dtype=jnp.int32)
+    # Not total * shares: many visits by many stripes may not fit 32 bits.
+    wanted = total // stripes * shares + jnp.minimum(total % stripes, shares)
+    begins = jnp.concatenate([first, ends[-1:]])
+    # The nearest place where a tile begins; the last stripe goes to the end in any case.
+    after = jnp.searchsorted(begins, wanted, method="compare_all")
+    high, low = begins[after], begins[jnp.maximum(after - 1, 0)]
+    bounds = jnp.minimum(jnp.where(wanted - low < high - wanted, low, high), total)
+    bounds = bounds.at[-1].set(total)
+    scalars = (of_place, first, starts.reshape(-1), lengths.reshape(-1), bounds)
+    return scalars, fits
+
+
+def _weight_of(problem: Problem, w: jax.Array) -> jax.Array:
+    """``[K, C_in, C_out]`` to ``bfloat16[parts * C_out, K * C_in]``, channels as they are selected.
+
+    ``reduce_precision``, since compilers may take a conversion there and back for nothing.
+    """
+    w = w if parts_of(problem) > 1 else to_words(w, 1)
+    rows = w.transpose(2, 0, 1).reshape(w.shape[2], -1)
+    found = []
+    for _ in range(parts_of(problem) - 1):
+        found.append(jax.lax.reduce_precision(rows, exponent_bits=8, mantissa_bits=7))
+        rows = rows - found[-1]
+    return jnp.concatenate([*found, rows], axis=0).astype(jnp.bfloat16)
+
+
+def _split(x: jax.Array, block: int, axis: int) -> list[jax.Array]:
+    return jnp.split(x, x.shape[axis] // block, axis)
+
+
+def _padded_weight(w: jax.Array, blocks: Blocks) -> jax.Array:
+    return jnp.pad(
+        w, ((0, 0), (0, -w.shape[1] % blocks.in_block), (0, -w.shape[2] % blocks.out_block))
+    )
+
+
+# In the order of Blocks.
+_NAMES = ("window_rows", "in_block", "out_block", "stripes", "resident", "tiles")
+
+
+def parameters(blocks: Blocks) -> Parameters:
+    """Encode ``blocks`` as tuning parameters."""
+    sizes = zip(_NAMES, dataclasses.astuple(blocks), strict=True)
+    return tuple(sorted((("body", "windows"), *sizes)))
+
+
+def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
+    return fitting(
+        hardware,
+        lambda window: _blocks(problem, hardware, window),
+        lambda blocks: with_rows(_vmem_bytes(problem, blocks), _resident_bytes(problem, blocks)),
+        lambda blocks: _smem_bytes(problem, blocks),
+    )
+
+
+def _blocks(problem: Problem, hardware: HardwareInfo, window: int) -> list[Blocks]:
+    """Blocks of channels, those of fewest calls first."""
+    in_channels, out_channels = problem.gathered_channels, problem.other_channels
+    wide = parts_of(problem) > 1
+    stripes = hardware.cores or 1
+    pairs = itertools.product(block_sizes(in_channels), block_sizes(out_channels))
+    ordered = sorted(pairs, key=lambda p: (-(-in_channels // p[0]) * -(-out_channels // p[1]), p))
+    return [
+        Blocks(window, *pair, stripes, resident, tiles)
+        for pair in ordered
+        for resident, tiles in steps_of(hardware, pair[0] // (1 if wide else 2))
+    ]
+
+
+def steps_of(hardware: HardwareInfo, words: int) -> Iterator[tuple[int, int]]:
+    """Whether all rows are in vector memory, and tiles of a step: the quickest that fit come first.
+
+    Args:
+      hardware: two cores have a memory each, and XLA keeps no array in that of a v4.
+      words: of 32 bits, of a row. With more of them one tile is enough work, and less code.
+    """
+    can = (hardware.cores or 1) == 1 and (hardware.vmem_bytes or 0) >= _ROOMY
+    places = (1, 0) if can else (0,)
+    tiles = 4 if words <= 32 else 2 if words <= 128 else 1
+    return itertools.product(places, [n for n in (4, 2, 1) if n <= tiles])
+
+
+def _resident_bytes(problem: Problem, blocks: Blocks) -> int:
+    operand = 4 if parts_of(problem) > 1 else 2
+    places = places_of(problem.gathered_rows, blocks.window)
+    return blocks.resident * places * blocks.in_block * operand
+
+
+def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
+    return scalar_bytes(problem, blocks.window, blocks.stripes, blocks.tiles)
+
+
+def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
+    """Vector memory of a call: windows, what is held twice, what stays, what is computed."""
+    columns, taps = (
+        columns_of(problem.layer.spec, problem.layer.num_offsets),
+        problem.layer.num_offsets,
+    )
+    parts, wide, half = parts_of(problem), 4, 2
+    operand, rows = wide if parts > 1 else half, blocks.tiles * WINDOW_TILE
+    window = blocks.window * blocks.in_block * operand
+    windows = 0 if blocks.resident else 3 * blocks.tiles * len(columns) * window
+    weight = taps * blocks.in_block * blocks.out_block
+    tile = rows * blocks.out_block * wide
+    picked = parts * taps * blocks.in_block * rows * half
+    twice = (taps + 8) * rows * wide + tile
+    if problem.product == "wgrad":
+        # Sums, and the terms that are added to them.
+        twice += weight * wide
+        once = parts * weight * wide
+    else:
+        once = parts * weight * half + tile
+        # What the compiler puts on its stack: the picked rows once more, and terms of each product.
+        once += picked + parts * (parts + 1) // 2 * tile
+    # Of a column: its window, and a tap's rows in parts.
+    computed = (blocks.window + parts * WINDOW_TILE) * blocks.in_block * wide
+    # And registers that do not suffice.
+    return windows + 2 * twice + once + picked + 2 * computed + SPILLED
+
+
+def _excess(problem: Problem, hardware: HardwareInfo) -> str:
+    """Return the reason: the memory that the smallest blocks exceed."""
+    least, taps = _blocks(problem, hardware, SHORTEST)[-1], problem.layer.num_offsets
+    for name, needed, there in (
+        ("vector memory", _vmem_bytes(problem, least), hardware.vmem_bytes or 0),
+        ("scalar memory", _smem_bytes(problem, least), free_smem(hardware)),
+    ):
+        if needed > there:
+            return (
+                f"the window kernels need {needed} bytes of {name} for {taps} taps "
+                f"and {problem.out_rows} rows, the chip has {there}"
+            )
+    return "no length of windows fits both memories of the chip"
+
+
+WINDOWED = Kernel(
+    name="implicit_gemm",
+    kind="dense",
+    products=EVERY_PRODUCT,
+    platform="tpu",
+    supports=supports,
+    space=space,
+    heuristic=first_of(space),
+    reads=reads,
+    apply=apply,
+    views=VIEWS,
+    # It takes less time than XLA's gather with products on every scan and generation that was
+    # counted, by the compiler's schedules (benchmarks/tpu/layers.py).
+    preferred=lambda problem, hardware: True,
+    rank=20,
+    revision=2,  # It permutes lanes; before, it multiplied with zeros and ones.
+)

@@ -1,0 +1,80 @@
+"""All kernels, found by walking the package, in order of preference.
+
+A new algorithm is one file in this package: the registry loads every module of it, but for those
+called ``*_kernel`` (they need Pallas or an optional package, and drivers load them when they run),
+and takes every :class:`Kernel` that stands in one. No list has to be kept.
+
+Algorithms are preferred by the lowest :attr:`Kernel.rank` among their kernels, then by name; so are
+the kernels of one algorithm.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+
+from voxax.errors import AlgorithmError
+from voxax.geometry.kernel_map import View
+from voxax.kernels.kernel import Kernel, WeightKind
+
+# A grouped weight is a dense one with zeros: kernels of dense weights are asked about it.
+_REGISTERED_AS: dict[WeightKind, WeightKind] = {"grouped": "dense"}
+
+
+@functools.cache
+def kernels() -> tuple[Kernel, ...]:
+    """Every kernel, the preferred ones first."""
+    package = importlib.import_module(__name__.rpartition(".")[0])
+    found: dict[Kernel, None] = {}
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.name.endswith("_kernel"):
+            values = vars(importlib.import_module(module.name)).values()
+            found.update(dict.fromkeys(v for v in values if isinstance(v, Kernel)))
+    return ordered(tuple(found))
+
+
+def ordered(found: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """The kernels in order of preference, those of one algorithm next to each other."""
+    first: dict[tuple[str, str], int] = {}
+    for kernel in found:
+        key = kernel.kind, kernel.name
+        first[key] = min(kernel.rank, first.get(key, kernel.rank))
+    return tuple(sorted(found, key=lambda k: (first[k.kind, k.name], k.name, k.rank, k.platform)))
+
+
+def names(kind: WeightKind = "dense") -> tuple[str, ...]:
+    """Algorithms for weights of this kind, in order of preference."""
+    return _names(kernels(), _REGISTERED_AS.get(kind, kind))
+
+
+def lookup(name: str, kind: WeightKind = "dense") -> tuple[Kernel, ...]:
+    """The kernels of the algorithm called ``name`` for weights of this kind, preferred ones first.
+
+    Raises:
+      AlgorithmError: unknown; lists the known names.
+    """
+    found = _by_name(kernels()).get((_REGISTERED_AS.get(kind, kind), name), ())
+    if not found:
+        raise AlgorithmError(f"unknown algorithm {name!r}; known: {', '.join(names(kind))}")
+    return found
+
+
+@functools.lru_cache(maxsize=32)
+def _names(found: tuple[Kernel, ...], kind: WeightKind) -> tuple[str, ...]:
+    return tuple(name for of, name in _by_name(found) if of == kind)
+
+
+@functools.lru_cache(maxsize=8)
+def _by_name(found: tuple[Kernel, ...]) -> dict[tuple[WeightKind, str], tuple[Kernel, ...]]:
+    """The kernels by kind of weight and name: a layer asks for them whenever it is called."""
+    index: dict[tuple[WeightKind, str], tuple[Kernel, ...]] = {}
+    for kernel in found:
+        key = kernel.kind, kernel.name
+        index[key] = (*index.get(key, ()), kernel)
+    return index
+
+
+def views() -> dict[str, View]:
+    """The views that kernels bring along, by name."""
+    return {name: view for kernel in kernels() for name, view in kernel.views.items()}

@@ -1,0 +1,124 @@
+"""Steps that the algorithms in plain XLA share: gathered rows and their small products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.geometry.dtypes import accumulator, bits_of
+from voxax.hardware import HardwareInfo
+from voxax.kernels.kernel import Parameters, Problem, Product, Views
+
+
+def multiplies(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """The reason why XLA cannot multiply the problem's dtype, or None."""
+    del hardware
+    dtype = jnp.dtype(problem.dtype)
+    if not (jnp.issubdtype(dtype, jnp.inexact) or jnp.issubdtype(dtype, jnp.integer)):
+        return f"multiplies floating-point or integer features, got {problem.dtype}"
+    # XLA unpacks the elements of a sum, but not those of a matrix product.
+    if problem.layer.kind != "depthwise" and bits_of(dtype) < 8:
+        return (
+            f"multiplies elements of at least 8 bits, got {problem.dtype}: convert features and "
+            "weight, to int8 or bfloat16 for example"
+        )
+    if np.zeros((), dtype).astype(np.complex64) != 0:  # complex ones are read as they are
+        return f"needs zero for missing neighbors, which {problem.dtype} does not have"
+    return None
+
+
+def table_name(problem: Problem) -> str:
+    """The neighbor table that a product over output tiles reads.
+
+    A symmetric map is its own transpose with the taps reversed: one table serves both.
+    """
+    return table_read((), problem.product, problem.layer.symmetric)[0]
+
+
+def table_read(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
+    """The :attr:`Kernel.reads` of a kernel that reads one neighbor table alone."""
+    del parameters
+    if product == "dgrad" and not symmetric:
+        return ("transposed_neighbors",)
+    return ("neighbors",)
+
+
+def oriented(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
+    """``(weight, table)`` such that forward and dgrad are ``sum_k x[table[:, k]] @ weight[k]``."""
+    if problem.product == "forward":
+        return b, views["neighbors"]
+    w = b if problem.layer.kind == "depthwise" else jnp.swapaxes(b, -1, -2)
+    if problem.layer.symmetric:
+        return w[::-1], views["neighbors"]
+    return w, views["transposed_neighbors"]
+
+
+def with_zero_row(x: jax.Array) -> jax.Array:
+    """``[N + 1, C]``: missing neighbors read the last row."""
+    return jnp.concatenate([x, jnp.zeros((1, x.shape[1]), x.dtype)])
+
+
+def clear_missing(neighbors: jax.Array, x: jax.Array) -> jax.Array:
+    """Point missing neighbors at the zero row behind the last."""
+    return jnp.where(neighbors < 0, x.shape[0], neighbors)
+
+
+def clear_unreached(dy: jax.Array, neighbors: jax.Array) -> jax.Array:
+    """Zero in rows without any neighbor (padding among them): zero times NaN is NaN."""
+    return jnp.where(jnp.any(neighbors >= 0, axis=1)[:, None], dy, jnp.zeros((), dy.dtype))
+
+
+def split_rows(array: jax.Array, size: int, fill: int) -> jax.Array:
+    """``[M, C]`` to ``[tiles, size, C]``, the last one filled up with ``fill``."""
+    rows = array.shape[0]
+    tiles = max(1, -(-rows // size))
+    padding = ((0, tiles * size - rows), (0, 0))
+    return jnp.pad(array, padding, constant_values=fill).reshape(tiles, size, array.shape[1])
+
+
+def options(problem: Problem, dtype: Any) -> dict[str, Any]:
+    """Options of XLA's products: the problem's precision, accumulated wide."""
+    return {"precision": problem.layer.precision, "preferred_element_type": accumulator(dtype)}
+
+
+def zeros(shape: Sequence[int], dtype: Any, *operands: jax.Array) -> jax.Array:
+    """Zeros for a loop to add to, varying over the same mesh axes as the operands do.
+
+    Inside ``shard_map`` a loop's carry must vary from the start. A sum of no rows is zero.
+    """
+    total = jnp.zeros(shape, dtype)
+    for operand in operands:
+        total = total + jnp.sum(operand[:0]).astype(dtype)
+    return total
+
+
+def times(problem: Problem, rows: jax.Array, w: jax.Array) -> jax.Array:
+    """``[T, C_in]`` by one tap's weight of any kind: ``[T, C_out]``, accumulated wide."""
+    wide = options(problem, rows.dtype)
+    if problem.layer.kind == "depthwise":
+        return rows.astype(accumulator(rows.dtype)) * w.astype(accumulator(rows.dtype))[None, :]
+    if problem.layer.kind == "grouped":
+        groups, c_in, c_out = w.shape
+        parts = rows.reshape(rows.shape[0], groups, c_in)
+        if problem.platform == "cpu":
+            # XLA refuses groups of bfloat16 on some CPUs. In float32 its products are exact.
+            parts, w = parts.astype(accumulator(rows.dtype)), w.astype(accumulator(rows.dtype))
+        out = jnp.einsum("tgi,gio->tgo", parts, w, **wide)
+        return out.reshape(rows.shape[0], groups * c_out)
+    return jnp.matmul(rows, w, **wide)
+
+
+def outer(problem: Problem, rows: jax.Array, g: jax.Array) -> jax.Array:
+    """``[T, C_in]`` and ``[T, C_out]`` to the shape of one tap's weight, accumulated wide."""
+    wide = options(problem, g.dtype)
+    if problem.layer.kind == "depthwise":
+        return jnp.sum(rows.astype(accumulator(g.dtype)) * g.astype(accumulator(g.dtype)), axis=0)
+    if problem.layer.kind == "grouped":
+        _, groups, c_in, c_out = problem.weight_shape
+        parts = rows.reshape(rows.shape[0], groups, c_in)
+        return jnp.einsum("tgi,tgo->gio", parts, g.reshape(g.shape[0], groups, c_out), **wide)
+    return jnp.matmul(rows.T, g, **wide)
