@@ -1,15 +1,19 @@
-"""Time the first call of a network with the tuner, and the calls after it; count the programs that
-``vx.voxelize`` compiles.
+"""The wait: seconds from a process's start to its first results, and to those of other sizes.
 
-    python benchmarks/first_call.py [--data FOLDER] [--fresh]
+    python benchmarks/first_call.py --data FOLDER [--rounds 3] [--only WORDS]
 
-MinkUNet18 on a real LiDAR sweep, kernel maps planned ahead, in four processes one after another:
-without a setting, with ``VOXAX_AUTOTUNE=off``, with ``on`` and an empty tuning cache, and with
-``on`` and the cache that this left behind. Then 1,000 clouds of as many sizes are voxelized
-eagerly. JAX's own compilation cache is off. Results go to results/first_call.md.
+Each measurement is a process of its own, and contestants take turns: voxax with an empty cache
+folder ("cold"), voxax that finds the programs of an earlier process in it ("kept"), the same
+kernels without a compiler (``voxax.torch.spconv``), and spconv with one thread, where alone it is
+right. Networks, optimizer (AdamW), voxels and labels are the same; kernel maps are made inside what
+is timed, but in the steady calls, which find them made. Seconds count from the start of the
+process, imports included; only spconv's SpUNet34C is not charged for importing torch-pointcloud,
+which loads much that the network does not need.
 
-Each row is a process of a minute or two, whose result is kept in build/first_call: a run that was
-stopped goes on with the next row. ``--fresh`` measures all rows anew.
+Medians of the rounds, and the ratio to spconv's. Results go to results/first_call.md and .json,
+after each task. About an hour on 2 cores. Needs
+
+    pip install torch spconv==2.3.8 torch-pointcloud==0.0.18
 """
 
 from __future__ import annotations
@@ -21,190 +25,464 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-COMPILED = "/backend_compile_duration"
-RESULTS = Path(__file__).parent / "results"
-DATA = Path(__file__).parents[2] / "shared" / "data"
-SCAN, VOXEL_SIZE, ROUNDS = "lidar_os0_128.npz", 0.15, 5
-NUMBER, SMALLEST, LARGEST = 1000, 1000, 30_000  # clouds, and their numbers of points
+from own_process import peak_added_by
+from turns import write_results
+
+ROOT = Path(__file__).resolve().parent
+RESULTS = ROOT / "results" / "first_call"
+sys.path[:0] = [str(ROOT.parent), str(ROOT / "peers")]
+
+SCAN, VOXEL_SIZE = "lidar_os0_128.npz", 0.15
+CLASSES = 20
+SCANS, SMALLEST, LARGEST = 30, 1_800, 58_000  # of the epochs, in voxels of 0.1 m
+SIZES = 20  # of the eager calls
+STEADY = 5  # calls
+CONTESTANTS = ("voxax, cold", "voxax, kept", "voxax.torch.spconv", "spconv, 1 thread")
+JAX = CONTESTANTS[:2]
+TASKS = {
+    "first forward": "MinkUNet18",
+    "first training step": "MinkUNet18",
+    "SpUNet34C": "SpUNet34C",
+    "epochs": "MinkUNet18",
+    "eager": "five layers",
+    "eager gradients": "five layers",
+}
+START = float(os.environ.get("FIRST_CALL_START", "0"))
 
 
-def one(folder: str, training: bool) -> dict[str, Any]:
-    """In a process of its own: build, call, call again."""
-    import jax
-    import numpy as np
-    from flax import nnx
-
-    import voxax as vx
-    from voxax import io
-    from voxax.models import MinkUNet18
-    from voxax.tuning import measure, record_choices
-
-    positions = np.asarray(io.read(Path(folder) / SCAN).positions, np.float32)
-    positions = positions[np.isfinite(positions).all(1)]
-    ones = np.ones((len(positions), 4), np.float32)
-    model = MinkUNet18(4, 20)
-    model.eval()
-    voxels = vx.plan(model, vx.voxelize(positions, ones, voxel_size=VOXEL_SIZE))
-    graph, params, rest = nnx.split(model, nnx.Param, ...)
-
-    def forward(params: Any, rest: Any, voxels: Any) -> Any:
-        return nnx.merge(graph, params, rest)(voxels).features
-
-    def loss(params: Any, rest: Any, voxels: Any) -> Any:
-        return (forward(params, rest, voxels) ** 2).sum()
-
-    run = jax.jit(jax.grad(loss) if training else forward)
-    times = []
-    with record_choices() as choices:
-        for _ in range(ROUNDS + 1):
-            begin = time.perf_counter()
-            jax.block_until_ready(run(params, rest, voxels))
-            times.append(time.perf_counter() - begin)
-    sources = [choice.source for choice in choices]
-    return {
-        "voxels": int(voxels.count),
-        "first_call": times[0],
-        "tuning": measure.spent(),
-        "later_calls": statistics.median(times[1:]),
-        "sources": {source: sources.count(source) for source in sorted(set(sources))},
-    }
+def since_start() -> float:
+    return time.time() - START
 
 
-KINDS = ("NumPy arrays", "JAX arrays", "`vx.Points`", "`vx.voxelize_on_host`")
-
-
-def clouds(folder: str, kind: str, number: int = NUMBER) -> dict[str, Any]:
-    """In a process of its own: voxelize parts of a sweep, each of another number of points."""
-    import jax
+def cells_of(folder: Path, size: float) -> Any:
+    """Distinct cells of the sweep from 0 on, as an ``int32[N, 3]`` array, nearest first."""
     import numpy as np
 
-    import voxax as vx
-    from voxax import io
+    import voxax.io
 
-    compiled = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, _, **more: compiled.append(event) if event.endswith(COMPILED) else None
-    )
-    positions = np.asarray(io.read(Path(folder) / SCAN).positions, np.float32)
+    positions = np.asarray(voxax.io.read(folder / SCAN).positions, np.float64)
     positions = positions[np.isfinite(positions).all(1)]
-    sizes = np.linspace(SMALLEST, LARGEST, number).astype(int)
+    positions = positions[np.argsort(np.linalg.norm(positions, axis=1), kind="stable")]
+    cells = np.floor(positions / size).astype(np.int64)
+    _, first = np.unique(cells, axis=0, return_index=True)
+    cells = cells[np.sort(first)]
+    return (cells - cells.min(0) // 16 * 16).astype(np.int32)
+
+
+def inputs(folder: Path, path: Path) -> dict[str, int]:
+    """Write every task's voxels to a file, and return what there is."""
+    import numpy as np
+
     rng = np.random.default_rng(0)
-    kinds = {
-        "NumPy arrays": lambda p, f: vx.voxelize(p, f, VOXEL_SIZE),
-        "JAX arrays": lambda p, f: vx.voxelize(*map(jax.device_put, (p, f)), VOXEL_SIZE),
-        "`vx.Points`": lambda p, f: vx.voxelize(vx.Points.make(p, f), voxel_size=VOXEL_SIZE),
-        "`vx.voxelize_on_host`": lambda p, f: vx.voxelize_on_host(p, f, VOXEL_SIZE)[0],
-    }
-    voxelize, times = kinds[kind], []
-    for size in rng.permutation(sizes):
-        part, ones = positions[:size], np.ones((size, 4), np.float32)
+    whole, fine = cells_of(folder, VOXEL_SIZE), cells_of(folder, 0.1)
+    sizes = rng.permutation(np.geomspace(SMALLEST, min(LARGEST, len(fine)), SCANS).astype(int))
+    arrays = {"whole": rng.permutation(whole)}
+    arrays |= {f"scan{i}": rng.permutation(fine[:n]) for i, n in enumerate(sizes)}
+    np.savez(path, **arrays)
+    return {"voxels": len(whole), "smallest": int(sizes.min()), "largest": int(sizes.max())}
+
+
+def examples(path: Path, names: list[str]) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield ``(int32[N, 4] rows, float32[N, 4] features, int64[N] labels)`` of each name."""
+    import numpy as np
+
+    with np.load(path) as file:
+        for name in names:
+            cells = file[name]
+            rng = np.random.default_rng(len(cells))
+            rows = np.column_stack([np.zeros(len(cells), np.int32), cells])
+            yield (
+                rows,
+                rng.normal(size=(len(cells), 4)).astype(np.float32),
+                rng.integers(0, CLASSES, len(cells)),
+            )
+
+
+class WithJax:
+    """voxax of JAX, as its quickstart and its trainers use it."""
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+
+    def voxels(self, rows: Any, features: Any) -> Any:
+        import voxax as vx
+
+        return vx.Voxels.from_coords(rows, features, batch_size=1)
+
+    def network(self) -> Any:
+        from voxax.models import MinkUNet18, SpUNet
+
+        return (SpUNet if TASKS[self.task] == "SpUNet34C" else MinkUNet18)(4, CLASSES)
+
+    def forward(self, rows: Any, features: Any) -> Callable[[], Any]:
+        import jax
+        from flax import nnx
+
+        import voxax as vx
+
+        model = self.network()
+        model.eval()
+        planned = vx.plan(model, self.voxels(rows, features))
+        run = nnx.jit(lambda model, voxels: model(voxels).features)
+        return lambda: jax.block_until_ready(run(model, planned))
+
+    def step(self, rows: Any, features: Any, labels: Any) -> Callable[[], Any]:
+        import jax
+        import optax
+
+        import voxax as vx
+        from voxax.models.training import Trainer
+
+        model = self.network()
+        trainer = Trainer(model, optax.adamw(1e-3))
+        planned = vx.plan(model, self.voxels(rows, features))
+        padded = self.padded(planned, labels)
+        return lambda: jax.block_until_ready(trainer.step(planned, padded)[0])
+
+    @staticmethod
+    def padded(voxels: Any, labels: Any) -> Any:
+        import numpy as np
+
+        out = np.full(voxels.capacity, -1, np.int32)
+        out[: len(labels)] = labels
+        return out
+
+    def epoch(self, scans: Any) -> Callable[[], Any]:
+        import jax
+        import optax
+
+        import voxax as vx
+        from voxax.models.training import Trainer
+
+        model = self.network()
+        trainer = Trainer(model, optax.adamw(1e-3))
+
+        def run() -> None:
+            for rows, features, labels in scans:
+                planned = vx.plan(model, self.voxels(rows, features))
+                loss, *_ = trainer.step(planned, self.padded(planned, labels))
+            jax.block_until_ready(loss)
+
+        return run
+
+    def eager(self, scans: Any, gradients: bool) -> Callable[[], Any]:
+        import jax
+        import jax.numpy as jnp
+        from flax import nnx
+
+        from voxax.nn.modules import (
+            BatchNorm,
+            ReLU,
+            Sequential,
+            SparseConv3d,
+            SparseConvTranspose3d,
+            SubMConv3d,
+        )
+
+        class Layers(nnx.Module):
+            def __init__(self) -> None:
+                rngs = nnx.Rngs(0)
+                self.fine = Sequential(
+                    SubMConv3d(4, 32, 3, rngs=rngs), BatchNorm(32), ReLU(),
+                    SubMConv3d(32, 32, 3, rngs=rngs), BatchNorm(32), ReLU(),
+                )  # fmt: skip
+                self.coarse = Sequential(
+                    SparseConv3d(32, 64, 2, 2, rngs=rngs), BatchNorm(64), ReLU(),
+                    SubMConv3d(64, 64, 3, rngs=rngs), BatchNorm(64), ReLU(),
+                )  # fmt: skip
+                self.up = SparseConvTranspose3d(64, 32, 2, 2, rngs=rngs)
+                self.end = Sequential(BatchNorm(32), ReLU())
+
+            def __call__(self, voxels: Any) -> Any:
+                fine = self.fine(voxels)
+                return self.end(self.up(self.coarse(fine), fine))
+
+        layers = Layers()
+        graph, params, rest = nnx.split(layers, nnx.Param, ...)
+
+        def loss_of(params: Any, voxels: Any) -> Any:
+            out = nnx.merge(graph, params, rest, copy=True)(voxels)
+            return jnp.square(out.features).sum()
+
+        def run() -> None:
+            for rows, features, _ in scans:
+                voxels = self.voxels(rows, features)
+                if gradients:
+                    out = jax.grad(loss_of)(params, voxels)
+                else:
+                    out = layers(voxels).features
+                jax.block_until_ready(out)
+
+        return run
+
+
+class WithTorch:
+    """The layers that are called spconv: spconv's, or voxax's under its name."""
+
+    def __init__(self, task: str, ours: bool) -> None:
+        import torch
+
+        self.task, self.ours, self.uncounted = task, ours, 0.0
+        torch.set_num_threads(2 if ours else 1)
+        torch.manual_seed(0)
+        if ours:
+            from voxax.torch import spconv
+
+            spconv.install()
+        else:
+            from spconv.pytorch import ops
+
+            ops.get_current_stream = lambda: 0  # its backward asks for it on CPUs too
+
+    def tensor(self, rows: Any, features: Any) -> Any:
+        import spconv.pytorch as spconv
+        import torch
+
+        shape = [int(-(-(high + 1) // 16) * 16) for high in rows[:, 1:].max(0)]
+        return spconv.SparseConvTensor(torch.from_numpy(features), torch.from_numpy(rows), shape, 1)
+
+    def network(self) -> tuple[Any, Callable[[Any], Any]]:
+        import torch
+
+        if TASKS[self.task] == "SpUNet34C":
+            begin = time.perf_counter()
+            from torch_pointcloud.models import SparseUNetSegmentation
+
+            self.uncounted = time.perf_counter() - begin
+            model = SparseUNetSegmentation(4, CLASSES)
+
+            def call(x: Any) -> Any:
+                rows = x.indices
+                return model(x.features, rows[:, 1:].long(), rows[:, 0].to(torch.int64))
+
+            return model, call
+        import spconv_minkunet
+
+        model = spconv_minkunet.MinkUNet(4, CLASSES)
+        return model, model
+
+    def forward(self, rows: Any, features: Any) -> Callable[[], Any]:
+        import torch
+        from spconv.pytorch.conv import SparseConvolution
+
+        model, call = self.network()
+        model.eval()
+        for module in model.modules():
+            if not self.ours and isinstance(module, SparseConvolution):
+                module.training = True  # it refuses a bias in evaluation mode
+        x = self.tensor(rows, features)
+
+        def run() -> None:
+            with torch.no_grad():
+                call(x)
+
+        return run
+
+    def step(self, rows: Any, features: Any, labels: Any) -> Callable[[], Any]:
+        train = self.trained()
+        x = self.tensor(rows, features)
+        return lambda: train(x, labels)
+
+    def trained(self) -> Callable[[Any, Any], None]:
+        import torch
+        from torch.nn import functional
+
+        model, call = self.network()
+        model.train()
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+
+        def train(x: Any, labels: Any) -> None:
+            optimizer.zero_grad()
+            functional.cross_entropy(call(x), torch.from_numpy(labels)).backward()
+            optimizer.step()
+
+        return train
+
+    def epoch(self, scans: Any) -> Callable[[], Any]:
+        train = self.trained()
+
+        def run() -> None:
+            for rows, features, labels in scans:
+                train(self.tensor(rows, features), labels)
+
+        return run
+
+    def eager(self, scans: Any, gradients: bool) -> Callable[[], Any]:
+        import spconv.pytorch as spconv
+        import torch
+        from torch import nn
+
+        def norm(channels: int) -> list[Any]:
+            return [nn.BatchNorm1d(channels), nn.ReLU()]
+
+        options = {"bias": False}
+        layers = spconv.SparseSequential(
+            spconv.SubMConv3d(4, 32, 3, indice_key="fine", **options), *norm(32),
+            spconv.SubMConv3d(32, 32, 3, indice_key="fine", **options), *norm(32),
+            spconv.SparseConv3d(32, 64, 2, 2, indice_key="down", **options), *norm(64),
+            spconv.SubMConv3d(64, 64, 3, indice_key="coarse", **options), *norm(64),
+            spconv.SparseInverseConv3d(64, 32, 2, indice_key="down", **options), *norm(32),
+        )  # fmt: skip
+
+        def run() -> None:
+            for rows, features, _ in scans:
+                with torch.set_grad_enabled(gradients):
+                    out = layers(self.tensor(rows, features)).features
+                    if gradients:
+                        layers.zero_grad()
+                        out.square().sum().backward()
+
+        return run
+
+
+def steady(run: Callable[[], Any]) -> float:
+    """Median seconds of later calls."""
+    times = []
+    for _ in range(STEADY):
         begin = time.perf_counter()
-        jax.block_until_ready(voxelize(part, ones))
+        run()
         times.append(time.perf_counter() - begin)
-    figures = {"programs": len(compiled), "median": statistics.median(times)}
-    return {"given": kind, **figures, "slowest": max(times)}
+    return statistics.median(times)
 
 
-def in_own_process(call: str, cache: str, mode: str = "") -> Any:
-    """The result of an expression, with the module's functions, in a process of its own."""
-    script = f"import json\nfrom first_call import *\nprint(json.dumps({call}))"
+def passes(run: Callable[[], Any], name: str) -> dict[str, float]:
+    """Seconds of the first and of the second pass over the scans."""
+    times = []
+    for _ in range(2):
+        begin = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begin)
+    return {f"{name}, first pass": times[0], f"{name}, second pass": times[1]}
+
+
+def one(task: str, who: str, path: Path) -> dict[str, float]:
+    """In a process of its own: what a contestant takes for a task."""
+    contestant = WithJax(task) if who in JAX else WithTorch(task, who == "voxax.torch.spconv")
+    names = {"epochs": SCANS, "eager": SIZES, "eager gradients": SIZES}
+    if task in names:
+        # Loading the numbers is nobody's work.
+        scans = list(examples(path, [f"scan{i}" for i in range(names[task])]))
+        if task == "epochs":
+            return passes(contestant.epoch(scans), f"{SCANS} scans, training")
+        word = task.replace("eager", "without jit, five layers").replace(" gradients", ", gradients")
+        return passes(contestant.eager(scans, "gradients" in task), word)
+    ((rows, features, labels),) = examples(path, ["whole"])
+    if task == "first forward":
+        run = contestant.forward(rows, features)
+        run()
+        return {"MinkUNet18, first forward": since_start(), "MinkUNet18, forward": steady(run)}
+    run = contestant.step(rows, features, labels)
+    run()
+    seconds = since_start() - getattr(contestant, "uncounted", 0.0)
+    network = TASKS[task]
+    found = {f"{network}, first training step": seconds, f"{network}, training step": steady(run)}
+    found[f"{network}, memory of a training step, MB"] = peak_added_by(run) / 1e6
+    return found
+
+
+def in_own_process(task: str, who: str, path: Path, cache: Path) -> dict[str, float]:
+    """:func:`one`, or nothing if its process failed."""
+    ours = who != "spconv, 1 thread"
+    settings = {
+        "JAX_PLATFORMS": "cpu",
+        "OMP_NUM_THREADS": "2" if ours else "1",
+        "VOXAX_CACHE_DIR": str(cache),
+        "FIRST_CALL_START": repr(time.time()),
+    }
+    left = ("JAX_COMPILATION_CACHE_DIR", "VOXAX_AUTOTUNE")
     result = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, __file__, "--one", task, who, str(path)],
         capture_output=True,
         text=True,
         check=False,
-        cwd=Path(__file__).parent,
-        env={
-            **{k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"},
-            "VOXAX_CACHE_DIR": cache,
-            "VOXAX_AUTOTUNE": mode,  # empty is unset
-        },
+        env={k: v for k, v in os.environ.items() if k not in left} | settings,
     )
     if result.returncode:
-        raise RuntimeError(result.stderr)
+        print(f"{task}, {who} ended with {result.returncode}: {result.stderr[-600:]}", flush=True)
+        return {}
     return json.loads(result.stdout.strip().splitlines()[-1])
 
 
-def kept(path: Path, call: str, cache: Path, mode: str = "") -> Any:
-    """The result of an expression, from a file if an earlier run left one."""
-    if not path.exists():
-        found = in_own_process(call, str(cache.resolve()), mode)
-        path.with_suffix(".new").write_text(json.dumps(found))
-        path.with_suffix(".new").replace(path)
-    return json.loads(path.read_text())
+def measured(task: str, rounds: int, path: Path, caches: Path) -> dict[str, dict[str, list[float]]]:
+    """The figures of each contestant, by name; they take turns, back and forth."""
+    found: dict[str, dict[str, list[float]]] = {}
+    kept = caches / "kept"
+    if not kept.exists() or not (kept / task).exists():
+        in_own_process(task, "voxax, kept", path, kept)
+        kept.mkdir(exist_ok=True)
+        (kept / task).touch()
+    for number in range(rounds):
+        for who in CONTESTANTS[:: -1 if number % 2 else 1]:
+            cold = caches / "cold"
+            shutil.rmtree(cold, ignore_errors=True)
+            cache = kept if who == "voxax, kept" else cold
+            for name, value in in_own_process(task, who, path, cache).items():
+                found.setdefault(name, {}).setdefault(who, []).append(value)
+        for name, by in found.items():
+            print(name, {who: [round(v, 3) for v in values] for who, values in by.items()})
+    return found
+
+
+def table(results: dict[str, dict[str, list[float]]]) -> list[str]:
+    lines = [
+        f"| | {' | '.join(CONTESTANTS)} | cold / spconv | kept / spconv |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, by in results.items():
+        middle = {who: statistics.median(values) for who, values in by.items()}
+        cells = [f"{middle[who]:.3g}" if who in middle else "failed" for who in CONTESTANTS]
+        peer = middle.get(CONTESTANTS[-1])
+        cells += [f"{middle[who] / peer:.2f}" if peer and who in middle else "" for who in JAX]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
 
 
 def main() -> None:
-    import jax
+    if sys.argv[1:2] == ["--one"]:
+        print(json.dumps(one(*sys.argv[2:4], Path(sys.argv[4]))))
+        return
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="tasks with these words")
+    parser.add_argument("--beside", default="nothing", help="what ran beside, for the table")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+
+    from importlib.metadata import version
 
     from voxax.hardware import describe
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA", DATA))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--parts", type=Path, default=Path("build/first_call"))
-    parser.add_argument("--fresh", action="store_true")
-    options = parser.parse_args()
-    parts: Path = options.parts
-    if options.fresh:
-        shutil.rmtree(parts, ignore_errors=True)
-    parts.mkdir(parents=True, exist_ok=True)
-    info, folder = describe(), str(Path(options.data).resolve())
-    lines = [
-        "# The first call with the tuner",
-        "",
-        f"MinkUNet18 on {SCAN}, voxels of {VOXEL_SIZE} m, float32. {info.model}, {info.cpu_cores} "
-        f"cores, JAX {jax.__version__}. Each line is a process of its own; later calls are the "
-        f"median of {ROUNDS}. Measuring includes the comparison of unmeasured choices with "
-        "`explicit_gemm`.",
-        "",
-        "| | `VOXAX_AUTOTUNE` | first call, s | of it measuring, s | later calls, ms | choices |",
-        "|---|---|---:|---:|---:|---|",
-    ]
-    for training in (False, True):
-        for name, mode in (
-            ("unset", ""),
-            ("off", "off"),
-            ("on, empty cache", "on"),
-            ("on, cache", "on"),
-        ):
-            # What "on" leaves behind, the next row finds.
-            cache = parts / f"cache_{training}{'_on' if mode == 'on' else f'_{name}'}"
-            path = parts / f"{training}_{name.replace(', ', '_').replace(' ', '_')}.json"
-            if name == "on, empty cache" and not path.exists():
-                shutil.rmtree(cache, ignore_errors=True)
-            r = kept(path, f"one({folder!r}, {training})", cache, mode)
-            sources = ", ".join(f"{n} {source}" for source, n in r["sources"].items())
-            cells = (
-                "forward and backward" if training else "inference",
-                name,
-                f"{r['first_call']:.1f}",
-                f"{r['tuning']:.1f}",
-                f"{1e3 * r['later_calls']:.0f}",
-                sources,
-            )
-            lines.append(f"| {' | '.join(cells)} |")
-            print(lines[-1], flush=True)
-    lines += [
-        "",
-        f"`vx.voxelize` outside `jax.jit`: parts of the same sweep, {NUMBER:,} numbers of points "
-        f"from {SMALLEST:,} to {LARGEST:,}, in random order, each once.",
-        "",
-        "| given | programs compiled | median, ms | slowest, ms |",
-        "|---|---:|---:|---:|",
-    ]
-    for number, kind in enumerate(KINDS):
-        call = f"clouds({folder!r}, {kind!r})"
-        r = kept(parts / f"clouds_{number}.json", call, parts / "cache_clouds")
-        times = f"{1e3 * r['median']:.1f} | {1e3 * r['slowest']:.0f}"
-        lines.append(f"| {r['given']} | {r['programs']} | {times} |")
-        print(lines[-1], flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "first_call.md").write_text("\n".join([*lines, ""]))
+    info = describe()
+    versions = ", ".join(f"{n} {version(n)}" for n in ("jax", "torch", "spconv"))
+    results: dict[str, dict[str, list[float]]] = {}
+    stored = options.out.with_suffix(".json")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "voxels.npz")
+        facts = inputs(Path(options.data), path)
+        text = [
+            "# The wait",
+            "",
+            f"`benchmarks/first_call.py`: medians of {options.rounds} processes, which took turns. "
+            f"{info.model}, {info.cpu_cores} cores; {versions}; beside it ran {options.beside}. "
+            f"{SCAN}: {facts['voxels']:,} voxels of {VOXEL_SIZE} m; {SCANS} parts of it with "
+            f"{facts['smallest']:,} to {facts['largest']:,} voxels of 0.1 m, of which the calls "
+            f"without `jit` take {SIZES}. Seconds, where nothing else is said. The first calls "
+            "count from the start of the process; kernel maps are made inside them, inside the "
+            "passes, and kept for the steady calls.",
+            "",
+        ]
+        for task in TASKS:
+            if all(word in task for word in options.only.split()):
+                results |= measured(task, options.rounds, path, Path(folder))
+                write_results(options.out, [*text, *table(results), ""], results)
+    print(stored.with_suffix(".md").read_text())
 
 
 if __name__ == "__main__":

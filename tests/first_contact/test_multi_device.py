@@ -105,7 +105,8 @@ def test_a_step_over_a_slice_compiles(topology, monkeypatch):
     assert len(windows) >= len(choices) == 5
     assert "all-reduce" in text
     memory = update.compile().memory_analysis()
-    assert memory.alias_size_in_bytes == memory.output_size_in_bytes > 0
+    # The rest of the output is a table of its arrays.
+    assert memory.alias_size_in_bytes > 0.9 * memory.output_size_in_bytes > 0
 
 
 PRINT = """
