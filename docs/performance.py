@@ -33,6 +33,12 @@ PAGES = {
             "reading",
         ),
     ),
+    "wait": (
+        "The wait for first results",
+        "What a new process, a new size and a call without `jit` wait for on two cores, beside "
+        "the same networks in PyTorch.",
+        ("first_call",),
+    ),
     "gpu": (
         "Measured on a GPU",
         "All that was measured on a GPU. [GPU kernels](../gpu.md) explains it.",
