@@ -13,7 +13,7 @@ from benchmarks.gpu.stopwatch import timed
 from flax import nnx
 
 import voxax as vx
-from voxax.geometry.plan import Plan
+from voxax.geometry.planning import Plan
 from voxax.models import create
 from voxax.models.training import masked_cross_entropy
 from voxax.nn.functional import spatially_sparse_conv

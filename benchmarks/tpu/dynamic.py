@@ -33,7 +33,7 @@ from voxax.kernels.dynamic.grid import box_conv
 from voxax.kernels.kernel import Kernel, Parameters
 from voxax.nn.dynamic.dynamic_conv import by_convolutions
 from voxax.predict import TOPOLOGIES, CompiledProgram, Cost, outcomes
-from voxax.products.convolve import sized_spec
+from voxax.products.convolution import sized_spec
 
 RESULTS = Path(__file__).parents[1] / "results"
 EXTENT, CHANNELS, SIZES = 256, 64, (3, 4, 5, 6, 7)

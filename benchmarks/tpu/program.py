@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import importlib
 import importlib.metadata
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from voxax import predict
 from voxax.coords import lookup, ordering, tile_lookup, tile_sort, unique
-from voxax.geometry import KernelSpec
+from voxax.geometry import KernelSpec, kernel_maps
 from voxax.hardware import describe
 from voxax.kernels import Layer, Problem
 from voxax.kernels.depthwise import tpu as depthwise_tpu
@@ -21,9 +20,7 @@ from voxax.predict import TOPOLOGIES as BY_CHIP
 from voxax.predict import compile_for
 from voxax.predict.candidates import steps
 
-# `voxax.geometry.kernel_map` is a function too, which hides the module.
-VIEWS = importlib.import_module("voxax.geometry.kernel_map")
-MAPS = tile_lookup, tile_sort, ordering, lookup, unique, VIEWS
+MAPS = tile_lookup, tile_sort, ordering, lookup, unique, kernel_maps
 """The modules whose programs kernel maps are."""
 COUNT = "chip", "compiled_program", "hlo", "listing", "scalars"
 """The modules of voxax.predict that figures depend on."""

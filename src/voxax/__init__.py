@@ -3,7 +3,6 @@
 import importlib
 
 from voxax import hardware as hardware
-from voxax._shared_names import share_names as _share_names
 from voxax._version import __version__ as __version__
 from voxax.coords import PAD as PAD
 from voxax.coords import bucket_capacity as bucket_capacity
@@ -53,8 +52,6 @@ from voxax.products import explain as explain
 from voxax.products import tune as tune
 from voxax.tuning import algorithms as algorithms
 from voxax.tuning import reload_environment as reload_environment
-
-_share_names(__name__)
 
 
 def __getattr__(name: str) -> object:

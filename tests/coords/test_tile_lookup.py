@@ -12,7 +12,7 @@ from oracle import box_offsets, neighbor_dictionary, sorted_rows
 from voxax import coords as device
 from voxax.coords import host, lookup, tile_lookup, unique
 from voxax.coords.tile_lookup import find_columns, find_numbers
-from voxax.geometry.kernel_map import invert_neighbors
+from voxax.geometry.kernel_maps import invert_neighbors
 
 
 def far_apart(ndim):

@@ -18,7 +18,7 @@ from voxax.detection import (
     kitti_ap,
     nuscenes_score,
 )
-from voxax.detection.nuscenes_score import NUSCENES_RANGES
+from voxax.detection.nuscenes_metric import NUSCENES_RANGES
 from voxax.errors import InputError
 
 RECORDED = Path(__file__).parent / "nuscenes_devkit.json"

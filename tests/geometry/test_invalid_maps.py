@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import voxax as vx
+from voxax.geometry import kernel_maps
 from voxax.nn.functional import (
     mean_pool,
     spatially_sparse_conv,
@@ -85,8 +86,7 @@ def test_a_map_is_checked_once(rng, monkeypatch):
         raise AssertionError("the table was copied to the host")
 
     kmap = vx.kernel_map(voxels_of(rng), kernel_size=3)
-    # The package has a function of the module's name.
-    monkeypatch.setattr(sys.modules["voxax.geometry.kernel_map"], "_check_table", read)
+    monkeypatch.setattr(kernel_maps, "_check_table", read)
     voxels = voxels_of(rng)
     maps = vx.kernel_map(voxels, kernel_size=3), vx.kernel_map(voxels, kernel_size=2, stride=2)
     for one in maps:

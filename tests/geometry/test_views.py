@@ -10,8 +10,8 @@ from benchmarks.workloads import random_cube
 import voxax as vx
 from samples import make_voxels
 from voxax.geometry import PAIR_ROOM, host
-from voxax.geometry.kernel_map import list_pairs
-from voxax.geometry.plan import Plan
+from voxax.geometry.kernel_maps import list_pairs
+from voxax.geometry.planning import Plan
 from voxax.nn.functional import spatially_sparse_conv
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import folders
 from voxax.detection import NuscenesObjects, nuscenes_score
-from voxax.detection.nuscenes_score import NUSCENES_RANGES
+from voxax.detection.nuscenes_metric import NUSCENES_RANGES
 from voxax.errors import FileFormatError, InputError
 from voxax.io.dataset import dataset
 

@@ -18,7 +18,7 @@ from voxax import _native
 from voxax.kernels import lookup
 from voxax.kernels.dynamic import cpu as dynamic_cpu
 from voxax.kernels.implicit_gemm import cpu
-from voxax.products.convolve import largest_size, sized_spec
+from voxax.products.convolution import largest_size, sized_spec
 
 # Forms as the tuner's, but smaller.
 FORMS = [

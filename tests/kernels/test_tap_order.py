@@ -6,7 +6,7 @@ from benchmarks.workloads import WORKLOADS, random_cube
 
 import voxax as vx
 from samples import make_voxels
-from voxax.geometry.plan import Plan
+from voxax.geometry.planning import Plan
 from voxax.kernels.implicit_gemm.tap_order import VIEWS, bits_of_taps, sort_by_taps
 
 THIN = random_cube(300)

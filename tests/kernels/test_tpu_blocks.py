@@ -17,7 +17,7 @@ from voxax.hardware import HardwareInfo
 from voxax.kernels.dynamic import tpu
 from voxax.kernels.dynamic.blocks import blocks_of
 from voxax.nn.functional import dynamic_conv
-from voxax.products.convolve import sized_spec
+from voxax.products.convolution import sized_spec
 from voxax.tuning import targeting
 
 CHIP = HardwareInfo(

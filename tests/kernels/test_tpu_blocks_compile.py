@@ -11,7 +11,7 @@ import problems
 from samples import slow_unless
 from voxax import _compat
 from voxax.kernels.dynamic import tpu
-from voxax.products.convolve import sized_spec
+from voxax.products.convolution import sized_spec
 
 pytestmark = [
     pytest.mark.tpu_compile,

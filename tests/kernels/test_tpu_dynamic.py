@@ -10,7 +10,7 @@ from benchmarks.tpu.program import TOPOLOGIES, compile_for
 import problems
 from voxax import _compat
 from voxax.kernels import lookup
-from voxax.products.convolve import sized_spec
+from voxax.products.convolution import sized_spec
 
 pytestmark = [
     pytest.mark.tpu_compile,

@@ -7,7 +7,7 @@ from benchmarks.workloads import WORKLOADS, random_cube
 import voxax as vx
 from samples import make_voxels
 from voxax.geometry import KernelSpec
-from voxax.geometry.plan import Plan
+from voxax.geometry.planning import Plan
 from voxax.kernels.implicit_gemm.windows import (
     LONGEST_COLUMN,
     VIEWS,

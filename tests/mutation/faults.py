@@ -139,7 +139,7 @@ def _(original):
 
 
 @fault("transposed maps keep the direction", "voxax.geometry.build:invert_neighbors",
-       "voxax.geometry.kernel_map:invert_neighbors", near="conv_transposed")  # fmt: skip
+       "voxax.geometry.kernel_maps:invert_neighbors", near="conv_transposed")  # fmt: skip
 def _(original):
     return lambda neighbors, capacity: original(neighbors, capacity)[:, ::-1]
 
@@ -214,7 +214,7 @@ def _(original):
     return wrong
 
 
-@fault("lists of pairs begin one late", "voxax.geometry.kernel_map:list_pairs")
+@fault("lists of pairs begin one late", "voxax.geometry.kernel_maps:list_pairs")
 def _(original):
     def wrong(neighbors):
         pairs, starts = original(neighbors)
@@ -252,7 +252,8 @@ def _(original):
     return wrong
 
 
-@fault("transposed maps keep their lists of pairs", "voxax.geometry.kernel_map:KernelMap.transpose",
+@fault("transposed maps keep their lists of pairs",
+       "voxax.geometry.kernel_maps:KernelMap.transpose",
        tests=("geometry/test_views.py",))  # fmt: skip
 def _(original):
     def wrong(self):
@@ -325,7 +326,7 @@ def _(original):
 
 @fault(
     "blocks unfolded in another order",
-    "voxax.nn.functional.space_to_channel:per_axis",
+    "voxax.nn.functional.channel_blocks:per_axis",
     near="space_to_channel",
 )
 def _(original):

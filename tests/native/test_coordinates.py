@@ -16,7 +16,7 @@ from voxax._native.on_cpu import library_call
 from voxax.coords import PAD, host, lookup, ordering, unique
 from voxax.geometry import host as geometry_host
 from voxax.geometry.cells import cells, lattice
-from voxax.geometry.kernel_map import _invert_neighbors, _list_pairs, invert_neighbors, list_pairs
+from voxax.geometry.kernel_maps import _invert_neighbors, _list_pairs, invert_neighbors, list_pairs
 
 native = pytest.mark.skipif(
     _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"

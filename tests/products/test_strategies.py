@@ -15,7 +15,7 @@ from voxax.errors import InputError
 from voxax.kernels import names
 from voxax.nn.functional import dynamic_conv
 from voxax.products import strategies
-from voxax.products.strategies import Strategies, Strategy
+from voxax.products.size_strategies import Strategies, Strategy
 from voxax.tuning import record_choices
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from voxax.detection.augment import check_points
+from voxax.detection.augmentation import check_points
 from voxax.detection.boxes import as_boxes, check_rows, check_table, points_in_boxes
 from voxax.detection.overlap import bev_overlap
 from voxax.errors import InputError

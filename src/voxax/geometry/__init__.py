@@ -1,6 +1,5 @@
 """Voxels, points, and the kernel maps between sets of voxels."""
 
-from voxax._shared_names import share_names as _share_names
 from voxax.geometry.bev import to_bev as to_bev
 from voxax.geometry.build import MAP_BUILT_EVENT as MAP_BUILT_EVENT
 from voxax.geometry.build import kernel_map as kernel_map
@@ -13,8 +12,8 @@ from voxax.geometry.grow import refine as refine
 from voxax.geometry.host import voxelize_on_host as voxelize_on_host
 from voxax.geometry.interpolate import devoxelize as devoxelize
 from voxax.geometry.interpolate import splat as splat
-from voxax.geometry.kernel_map import PAIR_ROOM as PAIR_ROOM
-from voxax.geometry.kernel_map import KernelMap as KernelMap
+from voxax.geometry.kernel_maps import PAIR_ROOM as PAIR_ROOM
+from voxax.geometry.kernel_maps import KernelMap as KernelMap
 from voxax.geometry.kernel_spec import KernelShape as KernelShape
 from voxax.geometry.kernel_spec import KernelSpec as KernelSpec
 from voxax.geometry.neighbors import Neighbors as Neighbors
@@ -24,8 +23,8 @@ from voxax.geometry.order import CurveOrder as CurveOrder
 from voxax.geometry.order import curve_order as curve_order
 from voxax.geometry.patches import Patches as Patches
 from voxax.geometry.patches import cut_patches as cut_patches
-from voxax.geometry.plan import Plan as Plan
-from voxax.geometry.plan import plan as plan
+from voxax.geometry.planning import Plan as Plan
+from voxax.geometry.planning import plan as plan
 from voxax.geometry.points import Points as Points
 from voxax.geometry.select import crop as crop
 from voxax.geometry.select import prune as prune
@@ -48,5 +47,3 @@ from voxax.geometry.voxels import voxelize as voxelize
 from voxax.geometry.windows import Windows as Windows
 from voxax.geometry.windows import cubic_windows as cubic_windows
 from voxax.geometry.windows import cylindrical_windows as cylindrical_windows
-
-_share_names(__name__)

@@ -40,7 +40,7 @@ from voxax.geometry.eager import eagerly
 from voxax.geometry.host import neighbor_table
 from voxax.geometry.host_merge import merge_rows
 from voxax.geometry.input_checks import check_capacity
-from voxax.geometry.kernel_map import KernelMap, invert_neighbors
+from voxax.geometry.kernel_maps import KernelMap, invert_neighbors
 from voxax.geometry.kernel_spec import KernelShape, KernelSpec
 from voxax.geometry.losses import Level
 from voxax.geometry.voxel_geometry import (

@@ -25,7 +25,7 @@ from voxax.geometry.input_checks import (
     infer_batch_size,
     raise_unresolved,
 )
-from voxax.geometry.kernel_map import TRANSPOSED, View, invert_table, pair_lists
+from voxax.geometry.kernel_maps import TRANSPOSED, View, invert_table, pair_lists
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.losses import Level, Losses
 from voxax.geometry.origin import Origin, relative

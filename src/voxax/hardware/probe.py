@@ -22,7 +22,7 @@ import numpy as np
 from voxax import _compat
 from voxax._atomic_file import write_atomically
 from voxax._bounded_file import MEBIBYTE, bounded_text
-from voxax.hardware.cache_dir import cache_dir
+from voxax.hardware.cache_folder import cache_dir
 from voxax.hardware.info import Facts, facts_from
 
 SOURCE = "probe"

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from voxax import _compat
-from voxax.hardware.describe import describe
+from voxax.hardware.description import describe
 from voxax.hardware.info import HardwareInfo
 
 _target: contextvars.ContextVar[tuple[HardwareInfo, Any | None] | None]

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from voxax.detection.boxes import corners
-from voxax.detection.kitti_ap import NO_CARE, KittiObjects
+from voxax.detection.kitti_metric import NO_CARE, KittiObjects
 from voxax.errors import FileFormatError, InputError
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.decoding import existing_file

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from voxax.detection.nuscenes_score import NuscenesObjects
+from voxax.detection.nuscenes_metric import NuscenesObjects
 from voxax.errors import FileFormatError, InputError
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.decoding import existing_file

@@ -192,7 +192,7 @@ def weight_product(
 
     Args:
       tile: see there; ``rows`` are input channels, ``depth`` pairs.
-      pairs, starts: see :func:`voxax.geometry.kernel_map.list_pairs`.
+      pairs, starts: see :func:`voxax.geometry.kernel_maps.list_pairs`.
       x, dy: ``[N, G * C_in]`` and ``[M, G * C_out]``, of the same 16-bit dtype.
       groups: G.
       slices: parts of the sum over pairs.

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.geometry import KernelSpec
-from voxax.geometry.kernel_map import View
+from voxax.geometry.kernel_maps import View
 from voxax.hardware import HardwareInfo
 
 Product = Literal["forward", "dgrad", "wgrad"]

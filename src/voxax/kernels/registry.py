@@ -15,7 +15,7 @@ import importlib
 import pkgutil
 
 from voxax.errors import AlgorithmError
-from voxax.geometry.kernel_map import View
+from voxax.geometry.kernel_maps import View
 from voxax.kernels.kernel import Kernel, WeightKind
 
 # A grouped weight is a dense one with zeros: kernels of dense weights are asked about it.

@@ -7,13 +7,12 @@ except ImportError as _error:
 
     raise MissingExtraError('voxax.models needs flax: pip install "voxax[nn]"') from _error
 
-from voxax._shared_names import share_names as _share_names
 from voxax.models.bev_backbone import BEVBackbone as BEVBackbone
 from voxax.models.centerpoint import CenterDetector as CenterDetector
 from voxax.models.centerpoint import CenterHead as CenterHead
 from voxax.models.centerpoint import CenterPoint as CenterPoint
-from voxax.models.found_boxes import DETECTORS as DETECTORS
-from voxax.models.found_boxes import found_boxes as found_boxes
+from voxax.models.detector_boxes import DETECTORS as DETECTORS
+from voxax.models.detector_boxes import found_boxes as found_boxes
 from voxax.models.minkunet import ConvNormAct as ConvNormAct
 from voxax.models.minkunet import MinkUNet as MinkUNet
 from voxax.models.minkunet import MinkUNet14 as MinkUNet14
@@ -41,5 +40,3 @@ from voxax.models.voxel_mlp import VoxelMLP as VoxelMLP
 from voxax.models.voxelnext import VoxelNeXt as VoxelNeXt
 from voxax.models.voxelnext import VoxelNeXtBackbone as VoxelNeXtBackbone
 from voxax.models.voxelnext import VoxelNeXtOutput as VoxelNeXtOutput
-
-_share_names(__name__)

@@ -23,7 +23,7 @@ from voxax.detection import (
 )
 from voxax.geometry import Voxels
 from voxax.models.centerpoint import HEATMAP, CenterDetector, Groups, class_groups
-from voxax.models.found_boxes import box_codes, found_boxes
+from voxax.models.detector_boxes import box_codes, found_boxes
 from voxax.models.training import StepTrainer
 
 

@@ -22,7 +22,7 @@ from voxax.detection import (
 )
 from voxax.geometry import Voxels
 from voxax.models.centerpoint import HEATMAP
-from voxax.models.found_boxes import box_codes, found_boxes
+from voxax.models.detector_boxes import box_codes, found_boxes
 from voxax.models.training import StepTrainer
 from voxax.models.voxelnext import VoxelNeXt
 

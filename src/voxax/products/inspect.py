@@ -18,7 +18,7 @@ from voxax.geometry.call_checks import checked_call
 from voxax.geometry.model_step import pure_call
 from voxax.hardware import HardwareInfo, describe, shown
 from voxax.kernels import Layer, Problem
-from voxax.products.convolve import density, statistics
+from voxax.products.convolution import density, statistics
 from voxax.products.lower_bound import PairCounter, lower_bound_of, matrix_rate
 from voxax.products.primitives import PARTS
 from voxax.products.report import Explained, Report

@@ -37,7 +37,7 @@ from voxax import _compat, _native
 from voxax._native.eager import on_host
 from voxax.geometry.dtypes import product_dtype
 from voxax.geometry.host import table_views
-from voxax.geometry.kernel_map import invert_neighbors, list_pairs
+from voxax.geometry.kernel_maps import invert_neighbors, list_pairs
 from voxax.kernels import Layer, Problem, Product
 from voxax.tuning import Choice, choose
 from voxax.tuning.request import epoch

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from voxax.coords import PAD
 from voxax.errors import InputError
 from voxax.geometry.input_checks import check_capacity
-from voxax.geometry.kernel_map import opposite
+from voxax.geometry.kernel_maps import opposite
 from voxax.torch.integers import whole
 from voxax.torch.operators import map_view, neighbors, output_bucket, output_coords
 from voxax.torch.static_text import Level, adjoint_text, output_level, relation_facts

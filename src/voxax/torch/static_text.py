@@ -24,7 +24,7 @@ from voxax.geometry.build import output_stride
 from voxax.kernels import WeightKind
 from voxax.nn.arguments import by_product
 from voxax.products import convolve
-from voxax.products.convolve import precision_name
+from voxax.products.convolution import precision_name
 from voxax.tuning import Request
 from voxax.tuning.request import frozen
 

@@ -43,7 +43,7 @@ from voxax._atomic_file import replacing
 from voxax._bounded_file import read_bounded
 from voxax._version import __version__
 from voxax.hardware import HardwareInfo
-from voxax.hardware.cache_dir import blocked, cache_dir
+from voxax.hardware.cache_folder import blocked, cache_dir
 from voxax.tuning.entry import PREDICTED, Entry, jaxlib_version
 
 FORMAT = 1

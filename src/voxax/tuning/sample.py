@@ -20,7 +20,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax.geometry.host import invert_table, table_views
-from voxax.geometry.kernel_map import View
+from voxax.geometry.kernel_maps import View
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.kernels import Layer, Problem
 from voxax.tuning.occupancy import DEFAULT_KIND, SampleMap, sample_map

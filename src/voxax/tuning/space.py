@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from voxax.geometry.kernel_map import View
+from voxax.geometry.kernel_maps import View
 from voxax.hardware import HardwareInfo
 from voxax.kernels import Kernel, Parameters, Problem, lookup
 from voxax.tuning.entry import described

@@ -10,7 +10,7 @@ from voxax.coords import sort_by_curve
 from voxax.nn import functional as F
 from voxax.nn import modules as M
 from voxax.parallel import SceneSplit
-from voxax.products.convolve import precision_name
+from voxax.products.convolution import precision_name
 
 ROWS = np.array([[0, 0, 0], [0, 1, 2]], np.int32)
 POINTS = np.array([[0.5, 0.5], [1.5, 1.0]], np.float32)

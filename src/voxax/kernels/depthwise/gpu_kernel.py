@@ -169,7 +169,7 @@ def weight_product(
 
     Args:
       config: see there.
-      pairs, starts: see :func:`voxax.geometry.kernel_map.list_pairs`.
+      pairs, starts: see :func:`voxax.geometry.kernel_maps.list_pairs`.
       x, dy: ``[N, C]`` and ``[M, C]``.
     """
     taps, channels = len(starts) - 1, x.shape[1]

@@ -244,7 +244,7 @@ def weight_product(
 
     Args:
       config: see there.
-      pairs, starts: see :func:`voxax.geometry.kernel_map.list_pairs`.
+      pairs, starts: see :func:`voxax.geometry.kernel_maps.list_pairs`.
       x, dy: ``[N, G * C_in]`` and ``[M, G * C_out]``.
       groups: G.
 

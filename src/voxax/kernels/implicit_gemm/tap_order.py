@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.geometry.kernel_map import View, by_name
+from voxax.geometry.kernel_maps import View, by_name
 from voxax.geometry.kernel_spec import KernelSpec
 
 _BITS = 32

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.geometry.kernel_map import View, by_name
+from voxax.geometry.kernel_maps import View, by_name
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.hardware import HardwareInfo
 from voxax.kernels.kernel import Parameters, Problem, Product, Views

@@ -20,7 +20,7 @@ from voxax.kernels.dynamic.grid import output_grid
 from voxax.kernels.rows import zeros
 from voxax.nn.arguments import add_bias, check_shape
 from voxax.nn.dynamic.grid_taps import as_places, centers, fetch, grid_spec, scan_taps
-from voxax.products.convolve import precision_name
+from voxax.products.convolution import precision_name
 
 Modulation = Literal["plain", "sigmoid", "softmax"]
 

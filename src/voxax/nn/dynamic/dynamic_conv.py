@@ -30,7 +30,7 @@ from voxax.kernels.dynamic.grid import box_conv, output_grid
 from voxax.kernels.kernel import Uniform
 from voxax.nn.arguments import add_bias
 from voxax.nn.dynamic.grid_taps import grid_axes, grid_spec, sampled_conv
-from voxax.products.convolve import convolve_sized, largest_size, precision_name, sized_spec
+from voxax.products.convolution import convolve_sized, largest_size, precision_name, sized_spec
 from voxax.tuning import Request, target_platform
 from voxax.tuning.request import admitted
 
@@ -461,7 +461,7 @@ def bank_conv(
         gets the cell's result, with the kernel averaged over where in the cell it is centered.
         With D axes that is about ``4**-D`` of the arithmetic. Exact where features are constant.
         None: none is.
-      uniform: what is known of ``sizes``, as for :func:`voxax.products.convolve.convolve_sized`.
+      uniform: what is known of ``sizes``, as for :func:`voxax.products.convolution.convolve_sized`.
       precision: as for :func:`voxax.nn.functional.dynamic_conv`.
 
     Returns:

@@ -23,7 +23,7 @@ from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.nested_sizes import hard_mask, soft_mask
 from voxax.kernels.dynamic.grid import output_grid
 from voxax.kernels.rows import zeros
-from voxax.products.convolve import precision_name, sized_spec
+from voxax.products.convolution import precision_name, sized_spec
 
 
 def grid_axes(x: Any) -> int:

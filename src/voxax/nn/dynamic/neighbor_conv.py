@@ -28,7 +28,7 @@ from voxax.geometry.points import Points
 from voxax.geometry.regroup import gather_rows
 from voxax.nn.arguments import add_bias, check_shape
 from voxax.nn.dynamic.dynamic_conv import flat
-from voxax.products.convolve import precision_name
+from voxax.products.convolution import precision_name
 
 # Elements that a block of queries may take.
 _BLOCK = 1 << 22

@@ -17,7 +17,7 @@ from voxax.kernels.dynamic.grid import box_conv
 from voxax.kernels.rows import zeros
 from voxax.nn.arguments import add_bias
 from voxax.nn.dynamic.dynamic_conv import check_operands
-from voxax.products.convolve import precision_name
+from voxax.products.convolution import precision_name
 
 
 @_compat.on_whole_arrays

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from voxax._shared_names import share_names as _share_names
 from voxax.nn import removed as _removed
 from voxax.nn.dynamic.deform_conv import deform_conv as deform_conv
 from voxax.nn.dynamic.dynamic_conv import DYNAMIC_CONV_ALGO_MODE as DYNAMIC_CONV_ALGO_MODE
@@ -26,7 +25,8 @@ from voxax.nn.functional.attention import serial_order as serial_order
 from voxax.nn.functional.attention import serialized_attention as serialized_attention
 from voxax.nn.functional.attention import window_attention as window_attention
 from voxax.nn.functional.batch_norm import normalize as normalize
-from voxax.nn.functional.dropout import dropout as dropout
+from voxax.nn.functional.channel_blocks import channel_to_space as channel_to_space
+from voxax.nn.functional.channel_blocks import space_to_channel as space_to_channel
 from voxax.nn.functional.normalization import group_norm as group_norm
 from voxax.nn.functional.normalization import instance_norm as instance_norm
 from voxax.nn.functional.normalization import layer_norm as layer_norm
@@ -38,16 +38,13 @@ from voxax.nn.functional.pooling import mean_pool as mean_pool
 from voxax.nn.functional.pooling import min_pool as min_pool
 from voxax.nn.functional.pooling import sum_pool as sum_pool
 from voxax.nn.functional.pooling import unpool as unpool
+from voxax.nn.functional.random_drop import dropout as dropout
 from voxax.nn.functional.rotary import rotary_embedding as rotary_embedding
-from voxax.nn.functional.space_to_channel import channel_to_space as channel_to_space
-from voxax.nn.functional.space_to_channel import space_to_channel as space_to_channel
 from voxax.nn.functional.sparse_conv import spatially_sparse_conv as spatially_sparse_conv
 from voxax.nn.functional.sparse_conv_depth import depthwise_conv as depthwise_conv
 from voxax.nn.functional.sparse_conv_depth import (
     spatially_sparse_depthwise_conv as spatially_sparse_depthwise_conv,
 )
-
-_share_names(__name__)
 
 if not TYPE_CHECKING:  # type checkers know which names exist
 

@@ -32,7 +32,7 @@ from voxax.nn.functional.attention_tiles import (
     attend_in_patches,
 )
 from voxax.nn.functional.flash_attention import ROWS, Implementation, by_cudnn, by_splash, choose
-from voxax.products.convolve import precision_name
+from voxax.products.convolution import precision_name
 
 SerialOrder = Literal["z", "z-trans", "hilbert", "hilbert-trans"]
 """Orders of Point Transformer V3: Z-order, Hilbert, and both with the first two axes exchanged."""

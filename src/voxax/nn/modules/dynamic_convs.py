@@ -33,7 +33,7 @@ from voxax.nn.modules.sparse_convs import (
     static_requests,
     zeros,
 )
-from voxax.products.convolve import precision_name
+from voxax.products.convolution import precision_name
 from voxax.tuning import Request
 from voxax.tuning.request import frozen
 

@@ -16,10 +16,10 @@ from voxax.geometry.dtypes import fraction_dtype
 from voxax.geometry.row_operations import relu
 from voxax.nn.arguments import check_channels, refuse_arrays
 from voxax.nn.functional import dropout
-from voxax.nn.functional.dropout import DropoutMode, Scenes, check_dropout
+from voxax.nn.functional.random_drop import DropoutMode, Scenes, check_dropout
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.sparse_convs import filled, he_normal, zeros
-from voxax.products.convolve import precision_name
+from voxax.products.convolution import precision_name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from voxax.errors import InputError
 from voxax.geometry import KernelMap, KernelSpec
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.eager import in_either, known_on_cpu
-from voxax.geometry.kernel_map import View
+from voxax.geometry.kernel_maps import View
 from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.hardware import HardwareInfo

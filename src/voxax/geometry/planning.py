@@ -24,7 +24,7 @@ from voxax.geometry.build import MapRequest, output_stride, recording_maps
 from voxax.geometry.call_checks import axes_hint, checked_call
 from voxax.geometry.eager import to_device_of
 from voxax.geometry.host import host_geometry, neighbor_table, output_rows, table_views
-from voxax.geometry.kernel_map import KernelMap, View, opposite
+from voxax.geometry.kernel_maps import KernelMap, View, opposite
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.losses import Level
 from voxax.geometry.model_step import pure_call
