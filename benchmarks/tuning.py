@@ -98,6 +98,7 @@ def compare(workload: Workload, folder: Path, rounds: int, everything: bool) -> 
     import jax
 
     import voxax as vx
+    from voxax.hardware import hardware_of
     from voxax.kernels import Layer, Problem
     from voxax.tuning import choose, resolve
     from voxax.tuning import sample as tuning_sample
@@ -105,7 +106,6 @@ def compare(workload: Workload, folder: Path, rounds: int, everything: bool) -> 
     from voxax.tuning.measure import compiled
     from voxax.tuning.sample import sample_of
     from voxax.tuning.space import space_of
-    from voxax.tuning.tuner import hardware_of
 
     voxels = voxels_of(folder, workload.scan)
     kernel_map = vx.kernel_map(voxels, workload.kernel, workload.stride)

@@ -35,7 +35,7 @@ def check_functions():
     """Every call of the table as jit traces it, and some eagerly."""
     number = 0
     for module in (*MODULES.values(), training):
-        for name, value in list(vars(module).items()):
+        for name, value in inspect.getmembers(module):
             if inspect.isfunction(inspect.unwrap(value)) and has_shapes(value):
                 setattr(module, name, checked(value))
                 number += 1

@@ -24,7 +24,7 @@ ON_HOST = {
 
 def functions(module):
     """Names of the public functions of a module."""
-    public = {n: o for n, o in vars(module).items() if not n.startswith("_")}
+    public = {n: o for n, o in inspect.getmembers(module) if not n.startswith("_")}
     return {
         name
         for name, value in public.items()

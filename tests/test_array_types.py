@@ -44,7 +44,7 @@ def test_annotations_resolve():
     ]
     calls = [
         module.__call__
-        for module in vars(voxax.nn.modules).values()
+        for _, module in inspect.getmembers(voxax.nn.modules)
         if inspect.isclass(module) and "__call__" in vars(module)
     ]
     assert len(functions) > 80

@@ -124,6 +124,16 @@ def imports_of(path: Path) -> tuple[Import, ...]:
     return tuple(imports(path, ast.parse(path.read_text(), str(path))))
 
 
+@functools.cache
+def handed_on(path: Path) -> tuple[Import, ...]:
+    """What a package loads when it is used, by the stub beside it, but for its own packages."""
+    stub = path.with_suffix(".pyi")
+    if not stub.exists():
+        return ()
+    found = imports(path, ast.parse(stub.read_text(), str(stub)))
+    return tuple(one for one in found if one.dotted not in MODULES)
+
+
 def imported_names(path: Path) -> set[str]:
     """Every dotted name that the file imports, plus its `jax.something` attributes."""
     names = {name for found in imports_of(path) for name in (found.base, found.dotted)}
@@ -152,16 +162,20 @@ def target(found: Import) -> str | None:
         return name
     module = found.base
     if module in MODULES and MODULES[module].name == "__init__.py":
-        for exported in imports_of(MODULES[module]):
+        for exported in (*imports_of(MODULES[module]), *handed_on(MODULES[module])):
             if exported.name == found.name and exported.base != module:
                 return target(exported)
     return module if module in MODULES else None
 
 
 def graph() -> dict[str, set[str]]:
-    """For each module all that it imports, also inside functions and under ``TYPE_CHECKING``."""
+    """For each module all that it imports: at once, in functions, for types or when it is used."""
     return {
-        name: {read for found in imports_of(path) if (read := target(found)) and read != name}
+        name: {
+            read
+            for found in (*imports_of(path), *handed_on(path))
+            if (read := target(found)) and read != name
+        }
         for name, path in MODULES.items()
     }
 
@@ -301,22 +315,43 @@ def test_no_nameless_modules():
     assert [str(path.relative_to(ROOT)) for path in found] == []
 
 
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a new process has loaded after a statement."""
+    return set(run_python("-c", f"{statement}\nimport sys\nprint(*sys.modules)").stdout.split())
+
+
 def test_import_is_light():
-    trace = run_python("-X", "importtime", "-c", "import voxax").stderr
-    loaded = {line.rsplit("|", 1)[-1].strip() for line in trace.splitlines() if "|" in line}
-    assert "voxax" in loaded
-    assert sorted(name for name in loaded if within(name, HEAVY)) == []
+    loaded = loaded_by("import voxax")
+    assert sorted(name for name in loaded if within(name, (*HEAVY, "jax", "numpy"))) == []
+    assert sorted(name for name in loaded if within(name, ("voxax",))) == ["voxax"]
+
+
+@pytest.mark.parametrize("name", ["Voxels", "plan", "kernel_map", "tune", "explain"])
+def test_a_name_loads_no_optional_package(name):
+    loaded = loaded_by(f"from voxax import {name}")
+    assert "jax" in loaded
+    assert sorted(found for found in loaded if within(found, HEAVY)) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CapacityError", "PAD", "bucket_capacity", "hardware.peak_memory", "hardware.known_gpus"],
+)
+def test_a_name_that_needs_no_jax_loads_none(name):
+    loaded = loaded_by(f"import voxax; voxax.{name}")
+    assert sorted(found for found in loaded if within(found, ("jax", "jaxlib"))) == []
 
 
 def test_import_prints_nothing():
-    result = run_python("-W", "default", "-c", "import voxax")
+    script = "import voxax; voxax.plan, voxax.explain, voxax.tune, voxax.Voxels"
+    result = run_python("-W", "default", "-c", script)
     assert result.stdout == ""
     assert result.stderr == ""
 
 
 def test_import_initializes_no_backend():
     script = (
-        "import voxax\n"
+        "import voxax; voxax.plan, voxax.explain, voxax.tune, voxax.Voxels\n"
         "from jax._src import xla_bridge\n"
         "print(xla_bridge.backends_are_initialized())"
     )
@@ -333,7 +368,7 @@ def test_import_reads_no_environment(prefix):
         "    read.append(key)\n"
         "    return plain(self, key)\n"
         "os._Environ.__getitem__ = recorded\n"
-        "import voxax\n"
+        "import voxax; voxax.plan, voxax.explain, voxax.tune, voxax.Voxels\n"
         f"print([key for key in read if str(key).startswith({prefix!r})])"
     )
     assert run_python("-c", script).stdout.strip() == "[]"

@@ -12,10 +12,10 @@ from benchmarks.workloads import random_cube
 import problems
 from hardware.recorded import tpu
 from voxax.geometry import KernelSpec
-from voxax.hardware import describe
+from voxax.hardware import describe, targeting
 from voxax.kernels import names
 from voxax.tuning import cache as cache_module
-from voxax.tuning import choose, measure, targeting, tuner
+from voxax.tuning import choose, measure, tuner
 from voxax.tuning.cache import cache_for, device_name, shipped
 from voxax.tuning.entry import Entry, Measured, jaxlib_version, key_of
 from voxax.tuning.measure import objection

@@ -13,12 +13,11 @@ import problems
 from oracle import relative_error
 from oracle.dynamic import dynamic_conv as oracle
 from samples import slow_unless
-from voxax.hardware import HardwareInfo
+from voxax.hardware import HardwareInfo, targeting
 from voxax.kernels.dynamic import tpu
 from voxax.kernels.dynamic.blocks import blocks_of
 from voxax.nn.functional import dynamic_conv
 from voxax.products.convolution import sized_spec
-from voxax.tuning import targeting
 
 CHIP = HardwareInfo(
     platform="tpu", device_kind="some", vmem_bytes=2**27, smem_bytes=2**20, cores=1,

@@ -11,10 +11,10 @@ from test_find_products import conv, loss, voxels, weight
 import voxax as vx
 from voxax import _compat
 from voxax.errors import AlgorithmError, InputError
-from voxax.hardware import Fact, HardwareInfo
+from voxax.hardware import Fact, HardwareInfo, hardware_of
 from voxax.kernels import lookup
 from voxax.products import inspect
-from voxax.tuning import hardware_of, measure, record_choices, tuner
+from voxax.tuning import measure, record_choices, tuner
 from voxax.tuning.cache import cache_for, device_name
 from voxax.tuning.entry import Entry, Measured, key_of, utc_now
 

@@ -12,9 +12,10 @@ from test_find_products import conv, loss, sharded, voxels, weight
 import voxax as vx
 from voxax import _compat
 from voxax.errors import InputError
+from voxax.hardware import hardware_of
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.nn.modules import SpatiallySparseConv
-from voxax.tuning import hardware_of, measure, record_choices, tuner
+from voxax.tuning import measure, record_choices, tuner
 from voxax.tuning.cache import cache_for, device_name
 from voxax.tuning.entry import Measured
 

@@ -8,11 +8,12 @@ from cache_entries import entry, measured
 
 import problems
 from voxax.geometry import KernelSpec
+from voxax.hardware import hardware_of
 from voxax.kernels import Kernel, lookup, names, registry
 from voxax.kernels.explicit_gemm import xla
 from voxax.kernels.kernel import EVERY_PRODUCT
 from voxax.kernels.rows import table_read
-from voxax.tuning import hardware_of, measure, tuner
+from voxax.tuning import measure, tuner
 from voxax.tuning import sample as tuning_sample
 from voxax.tuning.cache import cache_for, device_name
 from voxax.tuning.entry import Measured, key_of

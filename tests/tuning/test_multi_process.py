@@ -23,7 +23,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from cache_entries import entry, measured
 from lowered import dense_weight, small_voxels
 from voxax.nn.functional import spatially_sparse_conv
-from voxax.tuning import hardware_of, record_choices, tuner
+from voxax.hardware import hardware_of
+from voxax.tuning import record_choices, tuner
 from voxax.tuning.cache import TuningCache
 from voxax.tuning.entry import Measured
 

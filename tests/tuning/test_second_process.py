@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from fake_algorithms import Timer, make_problem
 
-from voxax.tuning import cache, choose, hardware_of, measure
+from voxax.hardware import hardware_of
+from voxax.tuning import cache, choose, measure
 from voxax.tuning.cache import cache_for, device_name
 
 # One training step's products over a map that is an argument.

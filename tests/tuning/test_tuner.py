@@ -23,8 +23,9 @@ from fake_algorithms import (
 )
 
 from voxax.errors import AlgorithmError, InputError
+from voxax.hardware import hardware_of
 from voxax.kernels import lookup, names
-from voxax.tuning import choose, foresee, hardware_of, record_choices, tuner, unmeasured
+from voxax.tuning import choose, foresee, record_choices, tuner, unmeasured
 from voxax.tuning.entry import NO_TIME, Measured, key_of
 
 ALL = names("dense")

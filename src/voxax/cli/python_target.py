@@ -75,7 +75,7 @@ def attribute(module: ModuleType, name: str, what: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            known = ", ".join(n for n in vars(module) if not n.startswith("_"))
+            known = ", ".join(n for n in dir(module) if not n.startswith("_"))
             raise InputError(f"{what}: {module.__name__} has no {name!r}; it has {known}")
         found = getattr(found, part)
     return found

@@ -1,47 +1,5 @@
 """Boxes: overlap, suppression, targets, losses, decoding, metrics and augmentation."""
 
-from voxax.detection.anchors import KITTI_ANCHORS as KITTI_ANCHORS
-from voxax.detection.anchors import Anchor as Anchor
-from voxax.detection.anchors import anchor_boxes as anchor_boxes
-from voxax.detection.anchors import decode_anchors as decode_anchors
-from voxax.detection.anchors import decode_residuals as decode_residuals
-from voxax.detection.anchors import encode_residuals as encode_residuals
-from voxax.detection.augmentation import augment as augment
-from voxax.detection.augmentation import flip as flip
-from voxax.detection.augmentation import rotate as rotate
-from voxax.detection.augmentation import scale as scale
-from voxax.detection.augmentation import translate as translate
-from voxax.detection.bev_grid import BevGrid as BevGrid
-from voxax.detection.bev_grid import decode_boxes as decode_boxes
-from voxax.detection.bev_grid import encode_boxes as encode_boxes
-from voxax.detection.boxes import bev_corners as bev_corners
-from voxax.detection.boxes import corners as corners
-from voxax.detection.boxes import points_in_boxes as points_in_boxes
-from voxax.detection.boxes import wrap_angle as wrap_angle
-from voxax.detection.decoding import Detections as Detections
-from voxax.detection.decoding import decode_cells as decode_cells
-from voxax.detection.decoding import decode_centers as decode_centers
-from voxax.detection.indoor_metric import average_precision as average_precision
-from voxax.detection.kitti_metric import KittiObjects as KittiObjects
-from voxax.detection.kitti_metric import kitti_ap as kitti_ap
-from voxax.detection.losses import code_loss as code_loss
-from voxax.detection.losses import gaussian_focal_loss as gaussian_focal_loss
-from voxax.detection.losses import iou_loss as iou_loss
-from voxax.detection.nuscenes_metric import NuscenesObjects as NuscenesObjects
-from voxax.detection.nuscenes_metric import NuscenesScore as NuscenesScore
-from voxax.detection.nuscenes_metric import center_distance_ap as center_distance_ap
-from voxax.detection.nuscenes_metric import nuscenes_score as nuscenes_score
-from voxax.detection.object_bank import CutOut as CutOut
-from voxax.detection.object_bank import ObjectBank as ObjectBank
-from voxax.detection.objects import Objects as Objects
-from voxax.detection.overlap import bev_iou as bev_iou
-from voxax.detection.overlap import bev_overlap as bev_overlap
-from voxax.detection.overlap import iou_3d as iou_3d
-from voxax.detection.region import Region as Region
-from voxax.detection.suppression import Selected as Selected
-from voxax.detection.suppression import circle_nms as circle_nms
-from voxax.detection.suppression import nms as nms
-from voxax.detection.targets import CenterTargets as CenterTargets
-from voxax.detection.targets import center_targets as center_targets
-from voxax.detection.targets import gaussian_radius as gaussian_radius
-from voxax.detection.targets import sparse_center_targets as sparse_center_targets
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -11,8 +11,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from voxax.hardware.info import Facts, facts_from, first_known
 
 # Limit, use, statistics and the line of read files in them: cgroups of version 2, then of 1.
@@ -84,8 +82,9 @@ def peak_memory() -> dict[str, int]:
     host = _peak_memory(Path("/")) or _maximum_resident_size()
     if host is not None:
         peaks["host"] = host
-    stats = jax.local_devices()[0].memory_stats() or {}
-    if "peak_bytes_in_use" in stats:
+    jax = sys.modules.get("jax")  # a process without it has no device
+    stats = jax and jax.local_devices()[0].memory_stats()
+    if stats and "peak_bytes_in_use" in stats:
         peaks["device"] = stats["peak_bytes_in_use"]
     return peaks
 

@@ -5,8 +5,6 @@ needs them. Those for `.las`, `.ply` and `.pcd` come with ``pip install "voxax[i
 with ``"voxax[formats]"`` also those for `.h5`, `.feather`, `.parquet` and `.e57`.
 """
 
-from voxax.io.formats import read as read
-from voxax.io.formats import read_labels as read_labels
-from voxax.io.formats import readable_extensions as readable_extensions
-from voxax.io.ply import write_ply as write_ply
-from voxax.io.point_cloud import PointCloud as PointCloud
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

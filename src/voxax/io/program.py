@@ -31,12 +31,12 @@ from voxax.errors import CapacityError, FileFormatError, InputError, MissingExtr
 from voxax.geometry import Voxels
 from voxax.geometry.input_checks import check_coord_values
 from voxax.geometry.model_step import step_of
-from voxax.hardware import HardwareInfo, describe
+from voxax.hardware import HardwareInfo, describe, targeting
 from voxax.io import executable as executables
 from voxax.io import signature as signatures
 from voxax.io.decoding import check_count
 from voxax.io.npz import read_array
-from voxax.tuning import Request, algorithms, record_choices, targeting
+from voxax.tuning import Request, algorithms, record_choices
 
 FORMAT = 2
 """Of the file; 1 is read too: its programs for CPUs call no native kernels."""

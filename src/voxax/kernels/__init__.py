@@ -1,10 +1,5 @@
 """Ways to execute a product over a kernel map; see :mod:`voxax.kernels.kernel`."""
 
-from voxax.kernels.kernel import Kernel as Kernel
-from voxax.kernels.kernel import Layer as Layer
-from voxax.kernels.kernel import Parameters as Parameters
-from voxax.kernels.kernel import Problem as Problem
-from voxax.kernels.kernel import Product as Product
-from voxax.kernels.kernel import WeightKind as WeightKind
-from voxax.kernels.registry import lookup as lookup
-from voxax.kernels.registry import names as names
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -8,39 +8,6 @@ Cycles are counted in the compiler's own schedules. No TPU is needed; libtpu mus
 module ``listing`` says what is counted and how.
 """
 
-from voxax.hardware.tpu import TOPOLOGIES
-from voxax.predict.chip import Chip, chip_named, compile_for
-from voxax.predict.compiled_program import (
-    LEFT_OUT,
-    CompiledKernel,
-    CompiledProgram,
-    Cost,
-    render,
-    render_loops,
-)
-from voxax.predict.cycles import Request, count, count_all, outcomes
-from voxax.predict.listing import Listing, Loop, read_listing
-from voxax.predict.memory import MemoryLimitError, MemoryReport, fits
+import lazy_loader as _lazy
 
-__all__ = [
-    "LEFT_OUT",
-    "TOPOLOGIES",
-    "Chip",
-    "CompiledKernel",
-    "CompiledProgram",
-    "Cost",
-    "Listing",
-    "Loop",
-    "MemoryLimitError",
-    "MemoryReport",
-    "Request",
-    "chip_named",
-    "compile_for",
-    "count",
-    "count_all",
-    "fits",
-    "outcomes",
-    "read_listing",
-    "render",
-    "render_loops",
-]
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

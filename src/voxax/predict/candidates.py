@@ -20,12 +20,12 @@ import numpy as np
 
 from voxax import _compat
 from voxax.errors import VoxaxError
-from voxax.hardware import HardwareInfo
+from voxax.hardware import HardwareInfo, targeting
 from voxax.kernels import Parameters, Problem, lookup
 from voxax.predict.compiled_program import CompiledProgram
 from voxax.predict.cycles import outcomes
 from voxax.products.inspect import find_products
-from voxax.tuning import Resolved, targeting
+from voxax.tuning import Resolved
 from voxax.tuning.entry import Entry, Measured, utc_now
 from voxax.tuning.sample import Sample, sample_of
 from voxax.tuning.space import Candidate, Space, space_of, views_read

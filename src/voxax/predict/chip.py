@@ -12,9 +12,8 @@ from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use
 
 from voxax import _compat
 from voxax.errors import InputError
-from voxax.hardware import describe
+from voxax.hardware import describe, targeting
 from voxax.hardware.tpu import COPY_LATENCY, TOPOLOGIES
-from voxax.tuning import targeting
 
 # Rows that a matrix unit of so many columns takes in a cycle. In the listing of a plain product of
 # large matrices each unit is busy for rows * columns / columns^2 / this number of cycles.

@@ -1,8 +1,5 @@
 """forward, dgrad, wgrad: one differentiation rule; algorithms plug in below it."""
 
-from voxax.products.convolution import convolve as convolve
-from voxax.products.convolution import convolve_modulated as convolve_modulated
-from voxax.products.inspect import explain as explain
-from voxax.products.inspect import tune as tune
-from voxax.products.report import Report as Report
-from voxax.products.size_strategies import strategies as strategies
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -25,21 +25,14 @@ from voxax.geometry.eager import in_either, known_on_cpu
 from voxax.geometry.kernel_maps import View
 from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
-from voxax.hardware import HardwareInfo
+from voxax.hardware import HardwareInfo, hardware_of, target_platform
 from voxax.kernels import Layer, Problem, Product, WeightKind, registry
 from voxax.kernels.dynamic.grid import output_grid, tile_maximum
 from voxax.kernels.dynamic.grouped import prefix_of
 from voxax.kernels.kernel import Uniform
 from voxax.kernels.rows import zeros
 from voxax.products.primitives import choice_for, eager_key, forward_p
-from voxax.tuning import (
-    Request,
-    admitted,
-    autotune_mode,
-    hardware_of,
-    target_platform,
-    views_of,
-)
+from voxax.tuning import Request, admitted, autotune_mode, views_of
 from voxax.tuning.entry import density_bucket
 from voxax.tuning.sample import map_key, note_map
 

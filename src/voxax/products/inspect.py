@@ -16,13 +16,13 @@ from voxax import _compat, _native
 from voxax.errors import InputError
 from voxax.geometry.call_checks import checked_call
 from voxax.geometry.model_step import pure_call
-from voxax.hardware import HardwareInfo, describe, shown
+from voxax.hardware import HardwareInfo, describe, hardware_of, shown
 from voxax.kernels import Layer, Problem
 from voxax.products.convolution import density, statistics
 from voxax.products.lower_bound import PairCounter, lower_bound_of, matrix_rate
 from voxax.products.primitives import PARTS
 from voxax.products.report import Explained, Report
-from voxax.tuning import Resolved, foresee, hardware_of, unmeasured, with_known_time
+from voxax.tuning import Resolved, foresee, unmeasured, with_known_time
 from voxax.tuning import tune as tune_problem
 from voxax.tuning.request import next_epoch
 

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 
 from voxax.errors import InputError
+from voxax.hardware import hardware_of
 from voxax.kernels import Problem, names
 from voxax.kernels.dynamic.grid import grid_of, tile_maximum
 from voxax.kernels.dynamic.grouped import BLOCK
 from voxax.products.inspect import find_products
 from voxax.products.lower_bound import matrix_rate
 from voxax.products.report import milliseconds
-from voxax.tuning import hardware_of
 from voxax.tuning.measure import compiled
 from voxax.tuning.sample import sample_of
 from voxax.tuning.space import Candidate, space_of

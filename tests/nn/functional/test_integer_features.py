@@ -286,7 +286,7 @@ def test_every_public_function_is_listed():
     public = {
         name
         for module in (vx, F)
-        for name, value in vars(module).items()
+        for name, value in inspect.getmembers(module)
         if inspect.isfunction(value) and not name.startswith("_")
     }
     assert public - listed == set()

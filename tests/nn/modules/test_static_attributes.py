@@ -136,7 +136,7 @@ def conv(cls, s, n):
     return cls(n(4), n(4), *how)
 
 
-for _name, _cls in vars(modules).items():
+for _name, _cls in inspect.getmembers(modules):
     if isinstance(_cls, type) and issubclass(_cls, modules.SpatiallySparseConv):
         MADE[_name] = functools.partial(conv, _cls)
 MADE["SpatiallySparseConv"] = lambda s, n: modules.SpatiallySparseConv(
@@ -220,7 +220,7 @@ def test_without_rngs_weights_follow_from_the_order_of_building(monkeypatch):
 
 WITH_CAPACITY = [
     name
-    for name, cls in vars(modules).items()
+    for name, cls in inspect.getmembers(modules)
     if isinstance(cls, type) and "capacity" in inspect.signature(cls).parameters
 ]
 ARGUMENTS = {

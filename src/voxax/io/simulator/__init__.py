@@ -53,14 +53,6 @@ Not modeled
     two objects), reflections and glass, weather, interiors, and clutter outside the six classes.
 """
 
-from voxax.io.simulator.solids import CLASS_NAMES as CLASS_NAMES
-from voxax.io.simulator.solids import SHAPE_NAMES as SHAPE_NAMES
-from voxax.io.simulator.solids import Solids as Solids
-from voxax.io.simulator.street import Street as Street
-from voxax.io.simulator.street import StreetScene as StreetScene
-from voxax.io.simulator.street import Terrain as Terrain
-from voxax.io.simulator.street import street_scene as street_scene
-from voxax.io.simulator.sweep import SENSORS as SENSORS
-from voxax.io.simulator.sweep import Sensor as Sensor
-from voxax.io.simulator.sweep import simulate_objects as simulate_objects
-from voxax.io.simulator.sweep import simulate_sweep as simulate_sweep
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -26,12 +26,13 @@ from voxax.geometry import KernelSpec
 from voxax.geometry.call_checks import checked_call
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.nested_sizes import reaching_size, taps_within
+from voxax.hardware import target_platform
 from voxax.kernels.dynamic.grid import box_conv, output_grid
 from voxax.kernels.kernel import Uniform
 from voxax.nn.arguments import add_bias
 from voxax.nn.dynamic.grid_taps import grid_axes, grid_spec, sampled_conv
 from voxax.products.convolution import convolve_sized, largest_size, precision_name, sized_spec
-from voxax.tuning import Request, target_platform
+from voxax.tuning import Request
 from voxax.tuning.request import admitted
 
 

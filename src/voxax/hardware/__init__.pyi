@@ -1,0 +1,17 @@
+from .cache_folder import blocked as blocked
+from .cache_folder import cache_dir as cache_dir
+from .cpu import peak_memory as peak_memory
+from .cpu import process_memory as process_memory
+from .description import Runtime as Runtime
+from .description import describe as describe
+from .description import remeasure as remeasure
+from .gpu_sheets import GpuSheet as GpuSheet
+from .gpu_sheets import gpu_sheet as gpu_sheet
+from .gpu_sheets import known_gpus as known_gpus
+from .info import Fact as Fact
+from .info import HardwareInfo as HardwareInfo
+from .info import feature_names as feature_names
+from .info import shown as shown
+from .target import hardware_of as hardware_of
+from .target import target_platform as target_platform
+from .target import targeting as targeting

@@ -1,0 +1,16 @@
+from .checkpoint_file import read_checkpoint as read_checkpoint
+from .checkpoint_file import write_checkpoint as write_checkpoint
+from .minkowski import from_minkowski as from_minkowski
+from .minkowski import minkowski_offsets as minkowski_offsets
+from .minkowski import to_minkowski as to_minkowski
+from .pytorch import from_torch as from_torch
+from .pytorch import to_torch as to_torch
+from .spconv import from_spconv as from_spconv
+from .spconv import spconv_offsets as spconv_offsets
+from .spconv import to_spconv as to_spconv
+from .torchsparse import from_torchsparse as from_torchsparse
+from .torchsparse import to_torchsparse as to_torchsparse
+from .torchsparse import torchsparse_offsets as torchsparse_offsets
+from .warpconvnet import from_warpconvnet as from_warpconvnet
+from .warpconvnet import to_warpconvnet as to_warpconvnet
+from .warpconvnet import warpconvnet_offsets as warpconvnet_offsets

@@ -1,0 +1,11 @@
+from .solids import CLASS_NAMES as CLASS_NAMES
+from .solids import SHAPE_NAMES as SHAPE_NAMES
+from .solids import Solids as Solids
+from .street import Street as Street
+from .street import StreetScene as StreetScene
+from .street import Terrain as Terrain
+from .street import street_scene as street_scene
+from .sweep import SENSORS as SENSORS
+from .sweep import Sensor as Sensor
+from .sweep import simulate_objects as simulate_objects
+from .sweep import simulate_sweep as simulate_sweep

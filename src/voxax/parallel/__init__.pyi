@@ -1,0 +1,11 @@
+from .packing import Packing as Packing
+from .packing import pack_scenes as pack_scenes
+from .packing import shard_scenes as shard_scenes
+from .scene_split import MapRows as MapRows
+from .scene_split import SceneSplit as SceneSplit
+from .scene_split import SplitRows as SplitRows
+from .scene_split import join_shards as join_shards
+from .trainer import DataParallelTrainer as DataParallelTrainer
+from .trainer import on_mesh as on_mesh
+from .trainer import places_of as places_of
+from .trainer import synchronize as synchronize

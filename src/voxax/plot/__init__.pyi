@@ -1,0 +1,12 @@
+from .box_figure import detection_png as detection_png
+from .coloring import Coloring as Coloring
+from .figure import segmentation_png as segmentation_png
+from .page import detection_html as detection_html
+from .page import segmentation_html as segmentation_html
+from .palette import CORRECT as CORRECT
+from .palette import IGNORED as IGNORED
+from .palette import WRONG as WRONG
+from .palette import class_colors as class_colors
+from .palette import rgb as rgb
+from .viewer import Stepped as Stepped
+from .viewer import Viewer as Viewer

@@ -1,0 +1,6 @@
+from .convolution import convolve as convolve
+from .convolution import convolve_modulated as convolve_modulated
+from .inspect import explain as explain
+from .inspect import tune as tune
+from .report import Report as Report
+from .size_strategies import strategies as strategies
