@@ -26,6 +26,7 @@ from voxax.torch.spconv.ops import activate, get_conv_output_size, get_deconv_ou
 from voxax.torch.spconv.products import convolve
 from voxax.torch.spconv.recording import VoxelCount, recorded
 from voxax.torch.spconv.sites import Sites
+from voxax.torch.spconv.uncompiled import uncompiled
 
 __all__ = ["tv"]
 
@@ -143,7 +144,7 @@ class SparseConvolution(VoxelCount, SparseModule):
             said.append(f"act={self.act_type}")
         return ", ".join(said)
 
-    @torch.compiler.disable
+    @uncompiled
     def forward(
         self, input: SparseConvTensor, add_input: SparseConvTensor | None = None
     ) -> SparseConvTensor:

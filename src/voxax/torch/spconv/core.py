@@ -20,6 +20,7 @@ from voxax.torch.spconv.errors import SpconvError, check_cpu, check_features, wh
 from voxax.torch.spconv.indice_data import ImplicitGemmIndiceData, IndiceData
 from voxax.torch.spconv.sites import Sites
 from voxax.torch.spconv.timer import CUDAKernelTimer
+from voxax.torch.spconv.uncompiled import uncompiled
 
 __all__ = [
     "ImplicitGemmIndiceData",
@@ -290,7 +291,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         return other.features
 
 
-@torch.compiler.disable
+@uncompiled
 def _densified(x: SparseConvTensor) -> torch.Tensor:
     duplicates, features = x.sites().duplicates(), x.features
     if duplicates is not None:

@@ -20,6 +20,7 @@ from voxax.torch.spconv.modules import SparseModule
 from voxax.torch.spconv.ops import get_conv_output_size
 from voxax.torch.spconv.pooling import AveragePool, MaxPool
 from voxax.torch.spconv.recording import VoxelCount, recorded
+from voxax.torch.spconv.uncompiled import uncompiled
 
 Size = int | Sequence[int]
 
@@ -65,7 +66,7 @@ class _Pool(VoxelCount, SparseModule):
         names = ("kernel_size", "stride", "padding", "dilation", "algo")
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
-    @torch.compiler.disable
+    @uncompiled
     def forward(self, input: SparseConvTensor) -> SparseConvTensor:
         """Pool.
 
