@@ -12,4 +12,14 @@ try:
 except ImportError as error:
     raise MissingExtraError('voxax.torch needs PyTorch: pip install "voxax[torch]"') from error
 
-__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
+_attached, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    try:
+        return _attached(name)
+    except ModuleNotFoundError as error:
+        if error.name != "jax":
+            raise
+        message = f"{__name__}.{name} needs JAX, and {__name__}.spconv does not: pip install jax"
+        raise MissingExtraError(message) from error
