@@ -231,6 +231,9 @@ def check_wheel(wheel, architecture):
             fail(f"{wheel.name} holds the libraries {libraries}")
         if "voxax/py.typed" not in names:
             fail(f"{wheel.name} lacks py.typed: its types would not be seen")
+        stubs = [str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.pyi")]
+        if missing := set(stubs) - set(names):
+            fail(f"{wheel.name} lacks {sorted(missing)}, from which packages load their names")
         binary = archive.read(LIBRARY)
     machine = {"x86_64": 62, "aarch64": 183}[architecture]
     found = int.from_bytes(binary[18:20], "little")
