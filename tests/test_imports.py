@@ -342,6 +342,22 @@ def test_a_name_that_needs_no_jax_loads_none(name):
     assert sorted(found for found in loaded if within(found, ("jax", "jaxlib"))) == []
 
 
+def test_a_first_use_under_jit_is_traced_once():
+    """Also where a name loads modules that change what programs are keyed on."""
+    script = (
+        "import jax, voxax\n"
+        "traced = []\n"
+        "@jax.jit\n"
+        "def f(x):\n"
+        "    traced.append(x)\n"
+        "    return voxax.voxelize(x, None, 0.5, capacity=32).count\n"
+        "for _ in range(3):\n"
+        "    f(jax.numpy.ones((32, 3)))\n"
+        "print(len(traced))"
+    )
+    assert run_python("-c", script).stdout.strip() == "1"
+
+
 def test_import_prints_nothing():
     script = "import voxax; voxax.plan, voxax.explain, voxax.tune, voxax.Voxels"
     result = run_python("-W", "default", "-c", script)

@@ -1,8 +1,13 @@
 """voxax: sparse and dynamic spatial convolution for JAX, on TPU, GPU and CPU."""
 
+import sys as _sys
 from importlib.util import find_spec as _find_spec
 
 import lazy_loader as _lazy
+
+if "jax" in _sys.modules:
+    # It adds to the key of jit's caches: a program that was traced before would be traced again.
+    from voxax import _compat as _compat
 
 __getattr__, _names, __all__ = _lazy.attach_stub(__name__, __file__)
 
