@@ -68,3 +68,18 @@ def test_they_are_traced():
     assert compiled.__name__ == "dropout"
     key = jax.random.key(0)
     assert compiled(voxels, rate=0.0, key=key).features.shape == (voxels.capacity, 1)
+
+
+def test_what_an_extra_brings_is_listed_where_it_is_installed():
+    script = (
+        "import sys, voxax as vx\n"
+        "assert {'plan', 'models', 'Voxels'} <= set(dir(vx))\n"
+        "assert 'models' not in vx.__all__\n"
+        "sys.modules['flax'] = None\n"
+        "assert 'models' not in dir(vx)\n"
+        "try:\n    vx.models\n"
+        "except vx.MissingExtraError as error:\n    print(error)\n"
+    )
+    command = [sys.executable, "-c", script]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 'voxax.models needs flax: pip install "voxax[nn]"' in ran.stdout
