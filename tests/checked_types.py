@@ -35,7 +35,8 @@ def check_functions():
     """Every call of the table as jit traces it, and some eagerly."""
     number = 0
     for module in (*MODULES.values(), training):
-        for name, value in inspect.getmembers(module):
+        for name in getattr(module, "__all__", list(vars(module))):
+            value = getattr(module, name)
             if inspect.isfunction(inspect.unwrap(value)) and has_shapes(value):
                 setattr(module, name, checked(value))
                 number += 1

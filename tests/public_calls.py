@@ -25,7 +25,7 @@ ON_HOST = {
 
 def functions(module):
     """Names of the public functions of a module."""
-    public = {n: o for n, o in inspect.getmembers(module) if not n.startswith("_")}
+    public = {name: getattr(module, name) for name in module.__all__}
     return {
         name
         for name, value in public.items()
