@@ -1,6 +1,7 @@
 """Pure functions on integer coordinates ``int32[N, 1 + D]``: batch index, then D axes."""
 
 from voxax.coords.capacity import bucket_capacity as bucket_capacity
+from voxax.coords.capacity import ladder_capacity as ladder_capacity
 from voxax.coords.capacity import round_up_rows as round_up_rows
 from voxax.coords.coarse import coarsen as coarsen
 from voxax.coords.coarse import floor_divide as floor_divide
