@@ -49,6 +49,7 @@ from voxax.geometry import unbatch as unbatch
 from voxax.geometry import union as union
 from voxax.geometry import voxelize as voxelize
 from voxax.geometry import voxelize_on_host as voxelize_on_host
+from voxax.hardware import keep_programs as keep_programs
 from voxax.products import explain as explain
 from voxax.products import tune as tune
 from voxax.tuning import algorithms as algorithms

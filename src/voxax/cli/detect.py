@@ -55,7 +55,8 @@ def detect(
             such as x,y,z,intensity.
         item: The number of one scan, in a file of several (.h5, .npy, .e57).
     """
-    from voxax.cli.process import keep_heap, keep_programs
+    from voxax.cli.process import keep_heap
+    from voxax.hardware import keep_programs
 
     keep_heap()
     keep_programs()

@@ -58,7 +58,8 @@ def segment(
             such as x,y,z,red,green,blue.
         item: The number of one scan, in a file of several (.h5, .npy, .e57).
     """
-    from voxax.cli.process import keep_heap, keep_programs
+    from voxax.cli.process import keep_heap
+    from voxax.hardware import keep_programs
 
     keep_heap()
     keep_programs()

@@ -15,6 +15,10 @@ from voxax.hardware.info import Fact as Fact
 from voxax.hardware.info import HardwareInfo as HardwareInfo
 from voxax.hardware.info import feature_names as feature_names
 from voxax.hardware.info import shown as shown
+from voxax.hardware.kept_programs import KeptPrograms as KeptPrograms
+from voxax.hardware.kept_programs import forget_programs as forget_programs
+from voxax.hardware.kept_programs import keep_programs as keep_programs
+from voxax.hardware.kept_programs import kept_programs as kept_programs
 from voxax.hardware.target import hardware_of as hardware_of
 from voxax.hardware.target import target_platform as target_platform
 from voxax.hardware.target import targeting as targeting
