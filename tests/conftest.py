@@ -96,7 +96,11 @@ def _own_weights(monkeypatch):
 @pytest.fixture(autouse=True)
 def _usual_folder():
     """Commands say where JAX keeps compiled programs, for a process of their own."""
-    names = "jax_compilation_cache_dir", "jax_compilation_cache_max_size"
+    names = (
+        "jax_compilation_cache_dir",
+        "jax_compilation_cache_max_size",
+        "jax_persistent_cache_min_compile_time_secs",
+    )
     before = [jax.config.values[name] for name in names]
     yield
     if before != [jax.config.values[name] for name in names]:

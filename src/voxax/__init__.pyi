@@ -61,6 +61,7 @@ from .geometry import unbatch as unbatch
 from .geometry import union as union
 from .geometry import voxelize as voxelize
 from .geometry import voxelize_on_host as voxelize_on_host
+from .hardware import keep_programs as keep_programs
 from .predict import fits as fits
 from .products import explain as explain
 from .products import tune as tune

@@ -718,6 +718,11 @@ def exporting_native_calls() -> Iterator[None]:
         _native_exports.reset(token)
 
 
+def exports_native_calls() -> bool:
+    """Return whether programs are made inside :func:`exporting_native_calls`."""
+    return _native_exports.get()
+
+
 def register_lowering(
     primitive: Primitive, platform: str | None, plain: Any, partitioned: Any, exported: Any
 ) -> None:

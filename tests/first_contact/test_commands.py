@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+import voxax as vx
 from voxax.cli import demo as demo_module
 from voxax.cli import main, process, train_config
 from voxax.cli import train as train_module
@@ -283,7 +284,8 @@ def test_nothing_is_kept_where_that_cannot_be(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "file"))
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    process.keep_programs()
+    with pytest.warns(UserWarning, match="not kept"):
+        vx.keep_programs()
     assert jax.config.values["jax_compilation_cache_dir"] == before
 
 

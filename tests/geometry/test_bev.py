@@ -8,6 +8,7 @@ import pytest
 
 import voxax as vx
 from samples import make_voxels
+from voxax.coords import ladder_capacity
 
 ROWS = np.random.default_rng(0).permutation(np.indices((2, 3, 3, 5)).reshape(4, -1).T)[:40]
 VOXELS = make_voxels(ROWS, channels=4, capacity=48)
@@ -32,7 +33,7 @@ def test_everything_loses_the_axis(axis, kept):
 
 
 def test_capacities_and_overflow():
-    assert vx.to_bev(VOXELS).capacity == vx.bucket_capacity(COLUMNS)
+    assert vx.to_bev(VOXELS).capacity == ladder_capacity(COLUMNS)
     assert jax.eval_shape(vx.to_bev, VOXELS).capacity == 48
     short = jax.jit(lambda v: vx.to_bev(v, capacity=4))(VOXELS)
     assert (int(short.count), int(short.num_dropped)) == (4, COLUMNS - 4)

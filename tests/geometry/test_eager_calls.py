@@ -36,7 +36,7 @@ def scores_of(voxels):
 ON_VOXELS = {
     "batch": lambda a, b, n: vx.batch([a, b], capacity=n),
     "unbatch": lambda a, b, n: vx.unbatch(joined(a, b), capacity=n),
-    "scene": lambda a, b, n: joined(a, b).scene(1),
+    "scene": lambda a, b, n: vx.batch([a, b], capacity=n).scene(1),
     "union": lambda a, b, n: vx.union(a, b, capacity=n),
     "the mean of a union": lambda a, b, n: vx.union(a, b, reduction="mean", capacity=n),
     "the smallest of a union": lambda a, b, n: vx.union(a, b, reduction="min", capacity=n),
@@ -109,7 +109,7 @@ def clouds():
 
 @functools.cache
 def all_voxels():
-    return [vx.voxelize(*given, 0.5) for given in clouds()]
+    return [vx.voxelize(p, f, 0.5, capacity=vx.bucket_capacity(len(p))) for p, f in clouds()]
 
 
 def test_the_sizes_are_many():

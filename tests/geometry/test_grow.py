@@ -12,6 +12,7 @@ import voxax as vx
 from oracle import coordinates as loops
 from oracle.convolution import make_offsets
 from samples import make_voxels
+from voxax.coords import ladder_capacity
 from voxax.geometry.build import output_geometry
 
 ROWS = np.random.default_rng(0).permutation(np.indices((2, 5, 5)).reshape(3, -1).T)[:30]
@@ -39,7 +40,7 @@ def test_dilation_reaches_what_a_generative_convolution_does():
     spec = vx.KernelSpec.make(2, (2, 3), dilation=2, generative=True)
     out = vx.dilate(VOXELS, (2, 3), dilation=2)
     np.testing.assert_array_equal(out.coords, output_geometry(VOXELS.geometry, spec).coords)
-    assert out.capacity == vx.bucket_capacity(int(out.count))
+    assert out.capacity == ladder_capacity(int(out.count))
     assert jax.eval_shape(vx.dilate, VOXELS).capacity == 9 * 48
 
 
@@ -110,7 +111,7 @@ def test_refining_below_voxels_without_a_size_gives_them_one():
 
 
 def test_capacities_of_a_refinement():
-    assert vx.refine(VOXELS).capacity == vx.bucket_capacity(120)
+    assert vx.refine(VOXELS).capacity == ladder_capacity(120)
     assert jax.eval_shape(vx.refine, VOXELS).capacity == 4 * 48
     complains("120 voxels.*capacity 16", vx.refine, VOXELS, capacity=16, error=vx.CapacityError)
 

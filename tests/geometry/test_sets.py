@@ -9,6 +9,7 @@ import pytest
 
 import voxax as vx
 from samples import make_voxels
+from voxax.coords import ladder_capacity
 from voxax.geometry import unbatch
 
 CELLS = np.indices((2, 4, 4)).reshape(3, -1).T
@@ -34,7 +35,7 @@ JOINS = {
 def test_capacities(join):
     function = JOINS[join]
     joined = "union" in join
-    assert function(A, B).capacity == vx.bucket_capacity(32 if joined else 10)
+    assert function(A, B).capacity == ladder_capacity(32 if joined else 10)
     assert jax.eval_shape(function, A, LARGE_B).capacity == (48 + 64 if joined else 48)
 
 

@@ -9,6 +9,7 @@ from benchmarks.workloads import random_cube
 import voxax as vx
 from oracle import merge_rows, relative_error
 from samples import slow_unless
+from voxax.coords import ladder_capacity
 from voxax.geometry import host
 
 REDUCTIONS = ("mean", "sum", "max", "min", "first")
@@ -34,7 +35,7 @@ def test_duplicates_merge_as_in_numpy(reduction, jit, rng):
     np.testing.assert_array_equal(inverse, expected_inverse)
     np.testing.assert_allclose(voxels.valid_features(), merged, rtol=1e-5, atol=1e-6)
     assert (np.asarray(voxels.features[len(unique) :]) == 0).all()
-    assert voxels.capacity == (len(rows) if jit else vx.bucket_capacity(len(unique)))
+    assert voxels.capacity == (len(rows) if jit else ladder_capacity(len(unique)))
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -60,6 +60,16 @@ def refusal(calls: Mapping[str, int]) -> str | None:
     return None
 
 
+def target(name: str) -> str:
+    """Return the name by which programs of this process call a function of the library.
+
+    It changes with the interface: JAX finds compiled programs on disk by the names that they call,
+    and one of another interface would hand over arguments that the function does not read.
+    Programs in files have the bare names, and say which versions they need.
+    """
+    return f"{name}_{_ABI}"
+
+
 def simd() -> str | None:
     """The instruction set that the kernels use (``avx512``, ``avx2``, ``portable``), or None."""
     library, _ = _loaded()
@@ -111,7 +121,8 @@ def _registered(library: ctypes.CDLL) -> tuple[ctypes.CDLL | None, str | None]:
         )
     capsules = [(name, jax.ffi.pycapsule(getattr(library, name))) for name in CALLS]
     for name, capsule in capsules:
-        jax.ffi.register_ffi_target(name, capsule, platform="cpu")
+        for called in (name, target(name)):
+            jax.ffi.register_ffi_target(called, capsule, platform="cpu")
     return library, None
 
 

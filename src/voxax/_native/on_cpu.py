@@ -101,7 +101,8 @@ def natively_on_cpu(
     return call
 
 
-def library_call(target: str, results: Any, *arrays: jax.Array, **attributes: Any) -> Any:
+def library_call(name: str, results: Any, *arrays: jax.Array, **attributes: Any) -> Any:
     """Call a function of the library. Under ``vmap`` the calls run one after the other."""
+    target = name if _compat.exports_native_calls() else _native.target(name)
     call = jax.ffi.ffi_call(target, results, vmap_method="sequential")
     return call(*arrays, **attributes)

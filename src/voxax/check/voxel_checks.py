@@ -32,6 +32,7 @@ from voxax.check.source import (
 from voxax.check.subject import Arguments, Subject, module_of_scope
 from voxax.coords import bucket_capacity
 from voxax.geometry.build import recording_maps
+from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.voxel_geometry import VoxelGeometry
 
 # Of the bucket that would do. The next one is up to 1.25 times as large, and clouds vary.
@@ -75,7 +76,7 @@ def wasted(
     for key, sizes in levels.items():
         capacity, count = max(c for c, _ in sizes), max(n for _, n in sizes)
         enough = bucket_capacity(count)
-        if capacity < LEAST or capacity <= FACTOR * enough:
+        if capacity < LEAST or capacity <= FACTOR * default_capacity(count):
             continue
         where, name = sites[key]
         found.append(

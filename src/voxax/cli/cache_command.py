@@ -1,4 +1,4 @@
-"""``voxax cache`` lists, shows, exports, imports and clears the tuner's measurements on disk."""
+"""``voxax cache``: what the tuner measured, and programs that were compiled, both on disk."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import tyro
 from voxax.errors import FileFormatError, InputError
 
 if TYPE_CHECKING:
+    from voxax.hardware import KeptPrograms
     from voxax.tuning.cache import Store
     from voxax.tuning.entry import Entry
 
@@ -23,7 +24,7 @@ _Device = Annotated[str | None, tyro.conf.arg(metavar="DEVICE")]
 
 @dataclasses.dataclass(frozen=True)
 class List:
-    """List the caches: device, entries, size, file."""
+    """List the caches of the tuner (device, entries, size, file), and compiled programs."""
 
     def __call__(self) -> int:
         from voxax.cli.progress import print_table
@@ -38,11 +39,12 @@ class List:
             others = len(found.store) - now
             size = f"{path.stat().st_size / 1024:.1f} KiB"
             rows.append((path.stem, count, f"{others}", size, str(path)))
-        if not rows:
+        if rows:
+            names = ("device", "entries", "of other jaxlibs", "size", "file")
+            print_table(names, rows, f"jaxlib {jaxlib_version()}")
+        else:
             print(f"no tuning cache in {_folder()}")
-            return 0
-        names = ("device", "entries", "of other jaxlibs", "size", "file")
-        print_table(names, rows, f"jaxlib {jaxlib_version()}")
+        print(_told(_programs()))
         return 0
 
 
@@ -76,7 +78,7 @@ class Show:
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """Write the choices of all devices, or of one, to one file."""
+    """Write the tuner's choices of all devices, or of one, to one file."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """To write."""
@@ -125,19 +127,20 @@ class Import:
 
 @dataclasses.dataclass(frozen=True)
 class Clear:
-    """Delete the caches of all devices; the next run tunes anew."""
+    """Delete the tuner's caches and the compiled programs; the next run makes them anew."""
 
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
     """Do not ask."""
 
     def __call__(self) -> int:
+        from voxax.hardware import forget_programs
         from voxax.tuning.cache import remove_file
         from voxax.tuning.passed import forget_passed
 
-        paths = _files()
-        if not paths:
+        paths, programs = _files(), _programs()
+        if not paths and not programs.number:
             forget_passed()
-            print(f"no tuning cache in {_folder()}")
+            print(f"no tuning cache in {_folder()}, and {_told(programs)}")
             return 0
         if not self.yes:
             if not sys.stdin.isatty():
@@ -146,13 +149,19 @@ class Clear:
                 )
             for path in paths:
                 print(path)
-            if input(f"Delete {len(paths)} files? [y/N] ").strip().lower() not in ("y", "yes"):
+            print(_told(programs))
+            if input(
+                f"Delete {len(paths) + programs.number} files? [y/N] "
+            ).strip().lower() not in ("y", "yes"):
                 print("nothing was deleted")
                 return 0
         for path in paths:
             with _as_input_error(f"{path} cannot be deleted"):
                 remove_file(path)
             print(f"deleted {path}")
+        with _as_input_error(f"the programs in {programs.folder} cannot be deleted"):
+            if number := forget_programs():
+                print(f"deleted {number} compiled programs in {programs.folder}")
         forget_passed()
         return 0
 
@@ -167,7 +176,7 @@ _Action = (
 
 
 def cache(action: Annotated[_Action, tyro.conf.arg(name="")]) -> int:
-    """List, show, export, import or clear what the tuner measured."""
+    """List, show, export, import or clear what the tuner measured; list or clear programs."""
     return action()
 
 
@@ -187,6 +196,20 @@ def _folder() -> Path:
     if (reason := blocked(folder)) is not None:
         raise InputError(reason)
     return folder
+
+
+def _programs() -> KeptPrograms:
+    from voxax.hardware import kept_programs
+
+    with _as_input_error("the compiled programs cannot be listed"):
+        return kept_programs()
+
+
+def _told(programs: KeptPrograms) -> str:
+    if not programs.number:
+        return f"no compiled programs in {programs.folder}"
+    size = f"{programs.size / 2**20:.1f} MiB"
+    return f"{programs.number} compiled programs, {size}, in {programs.folder}"
 
 
 def _files() -> list[Path]:

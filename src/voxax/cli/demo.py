@@ -88,13 +88,13 @@ def demo(
         be_deterministic,
         devices_for,
         keep_heap,
-        keep_programs,
         refuse_other_hosts,
         use_devices,
     )
 
     options = dict(locals())
     from voxax.cli.run_folder import check_writable, claim_folder
+    from voxax.hardware import keep_programs
 
     keep_heap()
     keep_programs()

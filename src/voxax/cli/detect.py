@@ -55,7 +55,8 @@ def detect(
             such as x,y,z,intensity.
         item: The number of one scan, in a file of several (.h5, .npy, .e57).
     """
-    from voxax.cli.process import keep_heap, keep_programs
+    from voxax.cli.process import keep_heap
+    from voxax.hardware import keep_programs
 
     keep_heap()
     keep_programs()
@@ -124,15 +125,15 @@ class _Trained:
         from voxax.cli.detection_task import Detection
         from voxax.cli.tasks import check_weights, restore, task_as
 
-        self.task = task_as(checkpoint, Detection)
+        self.task, self.checkpoint = task_as(checkpoint, Detection), checkpoint
         check_weights(checkpoint, self.task)
         self.class_names = self.task.class_names
         self.trainer = restore(checkpoint, self.task.trainer())
 
     def __call__(self, cloud: PointCloud) -> Objects:
+        from voxax.cli.tasks import planned
         from voxax.detection import Objects
         from voxax.errors import InputError
-        from voxax.geometry import Plan
         from voxax.io.annotated import AnnotatedScan
 
         positions = cloud.positions
@@ -143,8 +144,8 @@ class _Trained:
                 f"{cloud.source or 'the scan'} has no points in the region that the network looks "
                 f"at, {self.task.bounds}; they span {low} to {high}, in meters with z up"
             )
-        plan = Plan.record(self.trainer.model(), example.voxels)
-        found = self.trainer.detect(plan.attach(example.voxels))
+        voxels = planned(self.trainer.model(), example.voxels, self.checkpoint)
+        found = self.trainer.detect(voxels)
         return self.task.objects(*(values[0] for values in found))
 
 

@@ -23,7 +23,7 @@ from voxax.cli.progress import result_table, training_bar
 from voxax.cli.run_folder import CHECKPOINT, check_space, remove_run
 from voxax.cli.scenes import MakeTask, Prepare
 from voxax.cli.task import Score, Task
-from voxax.cli.tasks import restore
+from voxax.cli.tasks import plan_of, restore
 from voxax.errors import FileFormatError, InputError, VoxaxError
 from voxax.geometry import Plan
 from voxax.hardware import describe, peak_memory
@@ -113,8 +113,11 @@ class Learning:
         self._overwrites = overwrite
         self.preparation = task.preparation()
         self.trainer = task.trainer(devices)
+        self._fitted_for: Any = None
         if resume:
-            before = load_description(self.checkpoint).get("order", {})
+            description = load_description(self.checkpoint)
+            self._fitted_for = description.get("devices")
+            before = description.get("order", {})
             if not isinstance(before, dict):
                 raise FileFormatError(
                     f"the description of the checkpoint in {self.checkpoint} has order = "
@@ -142,8 +145,15 @@ class Learning:
         """Fit the capacities of all levels to samples, packed as steps will be.
 
         Augmentation turns and scales the scenes, so that is what levels are fitted to. The margin
-        is generous: a scene that outgrows its bucket costs another compilation.
+        is generous: a scene that outgrows its step costs another compilation. A resumed run takes
+        the capacities of its checkpoint, and so gives the same bits.
         """
+        if self._fitted_for == self.devices:
+            draft = Prepare(scenes[0], self.preparation)()
+            plan = plan_of(self.task.model(), draft.voxels, self.checkpoint)
+            if plan.fit is not None:
+                self._prepare_with(plan)
+                return
         drafts = [
             Prepare(scene, self.preparation, seed, self.transform)()
             for seed in range(4)
@@ -155,12 +165,14 @@ class Learning:
         if self.batch_size > 1:
             most = self.batch_size // self.devices if self._equal else None
             loads = _packed(loads, self.batch_size, self.devices, self.seed, most)
-        largest = max(levels[0] for levels in loads)
-        self.preparation = dataclasses.replace(
-            self.preparation,
-            plan=plan.fitted(loads, margin=1.3),
-            min_capacity=int(1.05 * largest),
-        )
+        plan = plan.fitted(loads, margin=1.3)
+        if plan.fit is not None and not plan.on_ladder:  # one program for scenes of all sizes
+            largest = max(levels[0] for levels in loads)
+            plan = plan.with_fit(dataclasses.replace(plan.fit, least=int(1.05 * largest)))
+        self._prepare_with(plan)
+
+    def _prepare_with(self, plan: Plan) -> None:
+        self.preparation = dataclasses.replace(self.preparation, plan=plan)
 
     def compile(self, scenes: Sequence[Any]) -> None:
         """Compile the training step for scenes like these, without making a step."""
@@ -250,6 +262,10 @@ class Learning:
         step = self.trainer.steps
         description = {"task": self.task.task, "network": self.task.to_json(), "step": step}
         description["order"] = self._order()
+        plan = self.preparation.plan
+        if plan is not None and plan.fit is not None:
+            description["devices"] = self.devices
+            description["capacities"] = plan.fit.to_json()
         try:
             write_atomically(path, "\n".join(lines) + "\n")
             save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import logging
 import os
 import sys
-from pathlib import Path
-
-import filelock
 
 from voxax import _compat
 from voxax.errors import InputError
@@ -116,45 +112,6 @@ def refuse_other_hosts(command: str) -> None:
             "trains on the devices of one: take a slice of one host, or train on all hosts with "
             "voxax.parallel.DataParallelTrainer in a script of your own"
         )
-
-
-# Of compiled programs on disk; beyond that the oldest ones go.
-_MOST_BYTES = 4 << 30
-
-
-def keep_programs() -> None:
-    """Let JAX keep compiled programs on disk, so that a later run of a command compiles nothing.
-
-    They go to the folder ``programs`` of voxax's cache directory, unless the user has set JAX's own
-    ``jax_compilation_cache_dir`` (or ``JAX_COMPILATION_CACHE_DIR``), or turned its cache off.
-    """
-    import jax
-
-    from voxax.hardware import cache_dir
-
-    settings = jax.config.values
-    chosen = "JAX_COMPILATION_CACHE_DIR" in os.environ or settings["jax_compilation_cache_dir"]
-    if chosen or not settings["jax_enable_compilation_cache"]:
-        return
-    with contextlib.suppress(RuntimeError, OSError):  # no home directory, or a read-only one
-        folder = cache_dir() / "programs"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        if settings["jax_compilation_cache_max_size"] == -1:  # no limit
-            jax.config.update("jax_compilation_cache_max_size", _MOST_BYTES)
-            _remove_halves(folder)
-
-
-def _remove_halves(folder: Path) -> None:
-    """Remove programs that were being written when their process was killed.
-
-    JAX would warn of each in every run, and compile it anew: it writes no program whose file is
-    there. With a limit of size it writes the time of use behind the program.
-    """
-    with filelock.FileLock(folder / ".lockfile", timeout=1):  # JAX's own
-        for program in folder.glob("*-cache"):
-            if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
-                program.unlink()
 
 
 @functools.cache  # once in a process: they come when they come, also at its end

@@ -229,6 +229,7 @@ def loaded(
 def outputs(model: nnx.Module, voxels: Voxels) -> Any:
     """Return what a network in evaluation mode makes of voxels, planned and compiled once."""
     graph, state = nnx.split(model)
-    planned = Plan.record(model, voxels).attach(voxels)
+    plan = Plan.record(model, voxels)
+    planned = plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
     found = jax.jit(lambda state, v: nnx.merge(graph, state, copy=True)(v))(state, planned)
     return jax.block_until_ready(found)  # NumPy ends the process on arrays without memory

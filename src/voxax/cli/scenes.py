@@ -197,7 +197,7 @@ class _Given:
         return self.cloud
 
 
-# Where levels do not fit, shards grow by a bucket at a time, at most so often: four are an octave.
+# Where levels do not fit, shards grow by a step at a time, at most so often.
 _GROWTHS = 16
 
 
@@ -255,7 +255,9 @@ class PrepareBatch:
         counts = [int(e.voxels.count) for e in examples]
         packing = pack_scenes(counts, self.shards, most=self.most)
         by_scene = isinstance(examples[0], SceneExample)
-        capacity = bucket_capacity(max(packing.capacity, self.preparation.min_capacity))
+        plan = self.preparation.plan
+        choose = bucket_capacity if plan is None else plan.capacity
+        capacity = choose(max(*packing.loads, self.preparation.min_capacity))
         for growth in range(_GROWTHS + 1):
             packing = dataclasses.replace(packing, capacity=capacity, scenes_per_shard=self.most)
             try:
@@ -263,13 +265,13 @@ class PrepareBatch:
                     [e.voxels for e in examples],
                     packing,
                     labels=None if by_scene else [e.labels for e in examples],
-                    plan=self.preparation.plan,
+                    plan=plan,
                 )
                 break
             except CapacityError:
                 if growth == _GROWTHS:
                     raise
-                capacity = bucket_capacity(capacity + 1)
+                capacity = choose(capacity + 1)
         if by_scene:
             labels = _labels_of_scenes(examples, packing.scenes, self.most)
         starts, places = np.zeros(len(examples), np.int64), [(0, 0)] * len(examples)

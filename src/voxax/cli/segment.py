@@ -58,7 +58,8 @@ def segment(
             such as x,y,z,red,green,blue.
         item: The number of one scan, in a file of several (.h5, .npy, .e57).
     """
-    from voxax.cli.process import keep_heap, keep_programs
+    from voxax.cli.process import keep_heap
+    from voxax.hardware import keep_programs
 
     keep_heap()
     keep_programs()
@@ -124,18 +125,18 @@ class _Trained:
         from voxax.cli.segmentation_task import Segmentation
         from voxax.cli.tasks import check_weights, restore, task_as
 
-        task = task_as(checkpoint, Segmentation)
+        task, self.checkpoint = task_as(checkpoint, Segmentation), checkpoint
         check_weights(checkpoint, task)
         self.class_names, self.voxel_size = task.class_names, task.voxel_size
         self.preparation, self.trainer = task.preparation(), restore(checkpoint, task.trainer())
 
     def __call__(self, cloud: PointCloud) -> tuple[np.ndarray, int]:
         """Return the class of each point, ``int32[N]``, and the number of voxels."""
-        from voxax.geometry import Plan
+        from voxax.cli.tasks import planned
 
         example = self.preparation(cloud)
-        plan = Plan.record(self.trainer.model(), example.voxels)
-        logits = self.trainer.logits(plan.attach(example.voxels))
+        voxels = planned(self.trainer.model(), example.voxels, self.checkpoint)
+        logits = self.trainer.logits(voxels)
         return logits[example.inverse].argmax(-1).astype(np.int32), int(example.voxels.count)
 
 

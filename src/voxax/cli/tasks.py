@@ -14,7 +14,9 @@ from voxax.cli.classification_task import Classification
 from voxax.cli.folder_detection import FolderDetection
 from voxax.cli.segmentation_task import Segmentation
 from voxax.cli.task import Task
-from voxax.errors import FileFormatError, InputError
+from voxax.errors import FileFormatError, InputError, VoxaxError
+from voxax.geometry import Plan, Voxels
+from voxax.geometry.level_fit import Fit
 from voxax.io.compressed import unpacked_limit
 from voxax.models.checkpoint import check_arrays, load_arrays, load_description
 from voxax.models.training import StepTrainer
@@ -102,6 +104,32 @@ def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
     """Load the newest step of ``folder`` into ``trainer``."""
     trainer.load_tree(load_arrays(folder, trainer.tree()))
     return trainer
+
+
+def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
+    """The plan of a network, with the capacities of its checkpoint where it keeps some.
+
+    Raises:
+      FileFormatError: what it keeps is broken.
+    """
+    plan = Plan.record(model, voxels)
+    kept = load_description(checkpoint).get("capacities")
+    if kept is None:  # an older checkpoint
+        return plan
+    try:
+        fit = Fit.from_json(kept)
+        # Of a run on other hardware, whose steps are others.
+        return plan.with_fit(fit) if bool(fit.rungs) == plan.on_ladder else plan
+    except VoxaxError as error:
+        raise FileFormatError(
+            f"the description of the checkpoint in {checkpoint} has other capacities: {error}"
+        ) from error
+
+
+def planned(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Voxels:
+    """The voxels with the maps that a network asks for, in the capacities of its checkpoint."""
+    plan = plan_of(model, voxels, checkpoint)
+    return plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
 
 
 def resumed(folder: Path, task: Kind) -> Kind:

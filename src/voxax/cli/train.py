@@ -46,11 +46,11 @@ def train(
     from voxax.cli.process import (
         be_deterministic,
         keep_heap,
-        keep_programs,
         refuse_other_hosts,
         use_devices,
     )
     from voxax.cli.train_config import read_config
+    from voxax.hardware import keep_programs
 
     keep_heap()
     keep_programs()

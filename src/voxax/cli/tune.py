@@ -50,10 +50,11 @@ def tune(
     if tpu is not None:
         return _predict(workload, tpu, anew, details)
     import voxax as vx
-    from voxax.hardware import describe
+    from voxax.hardware import describe, keep_programs
     from voxax.tuning import autotune_mode
     from voxax.tuning.cache import cache_for, device_name
 
+    keep_programs()
     mode = autotune_mode()  # a mistake in the environment shows before minutes of work
     cache = cache_for(device_name(describe()))
     built = workload.build()

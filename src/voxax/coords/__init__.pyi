@@ -1,4 +1,5 @@
 from .capacity import bucket_capacity as bucket_capacity
+from .capacity import ladder_capacity as ladder_capacity
 from .capacity import round_up_rows as round_up_rows
 from .coarse import coarsen as coarsen
 from .coarse import floor_divide as floor_divide

@@ -5,6 +5,7 @@ from __future__ import annotations
 from voxax.errors import check_whole
 
 MIN_CAPACITY = 16
+_LAST_FOURFOLD = 16  # bits; memory matters more above
 _ROUND = 8  # rows; small against any level, keeps the sizes of similar fits equal
 
 
@@ -26,6 +27,23 @@ def bucket_capacity(n: int) -> int:
         return MIN_CAPACITY
     quarter = 1 << max((n - 1).bit_length() - 3, 0)
     return -(-n // quarter) * quarter
+
+
+def ladder_capacity(n: int) -> int:
+    """Return the smallest rung of the coarse ladder of capacities that holds ``n`` rows.
+
+    Rungs are the powers of 4 from 16 to 65,536, and the powers of 2 above: where padding costs
+    memory alone, few sizes are worth more than tight ones.
+
+    Args:
+      n: number of rows, ``>= 0``.
+
+    Raises:
+      InputError: ``n`` is negative, or no integer.
+    """
+    n = check_whole("n", n, least=0)
+    bits = (max(n, MIN_CAPACITY) - 1).bit_length()
+    return 1 << (bits + bits % 2 if bits <= _LAST_FOURFOLD else bits)
 
 
 def round_up_rows(rows: int) -> int:

@@ -25,7 +25,6 @@ from voxax.coords import (
     COORD_LIMIT,
     PAD,
     UniqueRows,
-    bucket_capacity,
     coarsen,
     find_neighbors,
     floor_divide,
@@ -36,6 +35,7 @@ from voxax.coords import (
 )
 from voxax.errors import InputError
 from voxax.geometry.call_checks import axes_hint, checked_call
+from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.eager import eagerly
 from voxax.geometry.host import neighbor_table
 from voxax.geometry.host_merge import merge_rows
@@ -336,7 +336,7 @@ def _coarsened(coords: jax.Array, stride: tuple[int, ...]) -> jax.Array:
 
 
 def _unique_on_host(rows: np.ndarray, capacity: int) -> UniqueRows:
-    return merge_rows(rows, capacity, bucket_capacity)
+    return merge_rows(rows, capacity)
 
 
 _unique_rows = eagerly(_unique_on_host, native=True)(unique_rows)
@@ -454,7 +454,7 @@ def _outputs(
             )
         else:
             full = _unique_rows(sites, sites.shape[0])
-            capacity = bucket_capacity(int(full.count))
+            capacity = default_capacity(int(full.count))
     unique = _unique_rows(sites, geometry.capacity if capacity is None else capacity)
     check_overflow(unique.count, unique.num_dropped, stride)
     lost = unique.num_dropped if outside is None else unique.num_dropped + outside

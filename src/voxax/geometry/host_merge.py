@@ -6,31 +6,31 @@ and sums may differ from those in the last digits.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
 
 from voxax._native.eager import threads
 from voxax.coords import PAD, UniqueRows, host
+from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.dtypes import accumulator, fraction_dtype, limits, product_dtype
 
 Reduction = Literal["mean", "sum", "max", "min", "first"]
 REDUCTIONS = ("mean", "sum", "max", "min", "first")
 
 
-def merge_rows(coords: np.ndarray, capacity: int | None, bucket: Any) -> UniqueRows:
+def merge_rows(coords: np.ndarray, capacity: int | None) -> UniqueRows:
     """:func:`voxax.coords.unique_rows` in NumPy.
 
     Args:
       coords: ``int32[N, W]``, may hold padding.
-      capacity: rows of the result; None is ``bucket`` of their number.
-      bucket: a function from the number of distinct rows to a capacity.
+      capacity: rows of the result; None takes the default for their number.
     """
     valid = coords[:, 0] != PAD
     whole = bool(valid.all())
     distinct, place = host.unique_rows(coords if whole else coords[valid], threads())
-    rows = bucket(len(distinct)) if capacity is None else capacity
+    rows = default_capacity(len(distinct)) if capacity is None else capacity
     place = np.where(place < rows, place, -1).astype(np.int32)
     inverse = place
     if not whole:

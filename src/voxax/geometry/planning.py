@@ -3,14 +3,13 @@
 The model is traced once, abstractly, to learn its maps. The resulting :class:`Plan` is
 small, static and picklable; worker processes apply it to their clouds in NumPy.
 
-A plan fits the capacity of each coarser level as a function of the input's (:class:`LevelFit`).
+The capacity of each coarser level follows from the input's: see :mod:`voxax.geometry.level_fit`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,68 +17,21 @@ import jax
 import numpy as np
 
 from voxax import _compat
-from voxax.coords import PAD, bucket_capacity, round_up_rows
+from voxax.coords import PAD, bucket_capacity, ladder_capacity
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.build import MapRequest, output_stride, recording_maps
 from voxax.geometry.call_checks import axes_hint, checked_call
+from voxax.geometry.default_capacity import has_ladder
 from voxax.geometry.eager import to_device_of
 from voxax.geometry.host import host_geometry, neighbor_table, output_rows, table_views
+from voxax.geometry.input_checks import check_capacity
 from voxax.geometry.kernel_maps import KernelMap, View, opposite
 from voxax.geometry.kernel_spec import KernelSpec
+from voxax.geometry.level_fit import Fit, fitted_to, rows_by_stride
 from voxax.geometry.losses import Level
 from voxax.geometry.model_step import pure_call
 from voxax.geometry.voxel_geometry import AttachedMaps, MapRecord, VoxelGeometry
 from voxax.geometry.voxels import Voxels
-
-
-@dataclasses.dataclass(frozen=True)
-class LevelFit:
-    """Rows of one level, by input capacity.
-
-    A bucket with samples has the most rows that these, and those of smaller buckets, need. Any
-    other has ``exp(intercept + slope * log(capacity))``, an upper envelope of all samples. It is a
-    power law because coarsening a surface divides its voxels by about the square of the
-    stride and a line's by the stride: the exponent depends on the scene, not only the level.
-
-    Attributes:
-      slope, intercept: of the envelope.
-      seen: ``((capacity, rows), ...)`` of the buckets with samples.
-    """
-
-    slope: float
-    intercept: float
-    seen: tuple[tuple[int, int], ...] = ()
-
-    def __call__(self, capacity: int) -> int:
-        rows = dict(self.seen).get(capacity)
-        if rows is None:
-            rows = math.exp(self.intercept + self.slope * math.log(max(capacity, 1)))
-        return round_up_rows(math.ceil(rows))
-
-
-def fit_levels(counts: np.ndarray, margin: float) -> tuple[LevelFit, ...]:
-    """One fit per level above the first.
-
-    Args:
-      counts: ``int[S, L]``, rows of each sample at each level, level 0 first.
-      margin: factor on what the samples need.
-    """
-    buckets = np.asarray([bucket_capacity(int(n)) for n in counts[:, 0]])
-    size = np.log(np.maximum(counts[:, 0], 1))
-    fits = []
-    for level in range(1, counts.shape[1]):
-        needed = np.maximum(counts[:, level], 1)
-        rows = np.log(needed)
-        slope = 1.0
-        if np.ptp(size) > math.log(1.2):
-            slope = float(np.clip(np.polyfit(size, rows, 1)[0], 0.0, 1.5))
-        intercept = float(np.max(rows - slope * size)) + math.log(margin)
-        # A larger bucket never has fewer rows than a smaller one.
-        seen = tuple(
-            (int(b), math.ceil(margin * needed[buckets <= b].max())) for b in np.unique(buckets)
-        )
-        fits.append(LevelFit(slope, intercept, seen))
-    return tuple(fits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +43,9 @@ class Plan:
       parents: for level 1, 2, ...: the level it is made from and the spec that makes it.
       strides: total stride of level 0, 1, 2, ...
       fixed: for level 1, 2, ...: the ``capacity=`` that the network itself gives, or None.
-      fit: capacities of levels 1, 2, ... as functions of the input's capacity, or None
-        before :meth:`fitted`; then each level is bucketed by its own count.
+      fit: capacities fitted to samples, or None before :meth:`fitted`.
+      on_ladder: whether capacities are those of few, coarse steps: on CPUs, where padding costs
+        memory and no time. Otherwise a level that is not fitted is bucketed by its own count.
       adjoints: transposed maps that the network asks for, and that a record read backwards is.
       views: builders of those arrays of the maps that kernels brought along.
     """
@@ -101,9 +54,10 @@ class Plan:
     parents: tuple[tuple[int, KernelSpec], ...]
     strides: tuple[Level, ...]
     fixed: tuple[int | None, ...]
-    fit: tuple[LevelFit, ...] | None = None
+    fit: Fit | None = None
     adjoints: tuple[MapRecord, ...] = ()
     views: tuple[View, ...] = ()
+    on_ladder: bool = False
 
     @classmethod
     def record(cls, model: Callable[[Voxels], Any], voxels: Voxels) -> Plan:
@@ -133,6 +87,7 @@ class Plan:
             tuple(recorder.fixed),
             adjoints=tuple(recorder.adjoints),
             views=tuple(sorted(recorder.views, key=lambda view: view.name)),
+            on_ladder=has_ladder(),
         )
 
     def level_rows(self, rows: np.ndarray) -> list[np.ndarray]:
@@ -161,11 +116,14 @@ class Plan:
         return tuple(strides)
 
     def fitted(self, samples: Iterable[Voxels | Sequence[int]], margin: float = 1.03) -> Plan:
-        """Return this plan with level capacities fitted to samples.
+        """Return this plan with capacities fitted to samples, whose order does not matter.
 
         Args:
           samples: voxels, or lists of row counts by level (level 0 first).
           margin: factor on the largest sample's need at each level.
+
+        Raises:
+          InputError: no samples.
         """
         counts = []
         for sample in samples:
@@ -175,35 +133,74 @@ class Plan:
             counts.append(sample)
         if not counts:
             raise InputError("a plan is fitted to at least one sample, got none")
-        return dataclasses.replace(self, fit=fit_levels(np.asarray(counts), margin))
+        return dataclasses.replace(self, fit=fitted_to(np.asarray(counts), margin, self.on_ladder))
+
+    def with_fit(self, fit: Fit) -> Plan:
+        """Return this plan with the capacities of another of the same levels, of a checkpoint, say.
+
+        Raises:
+          InputError: it has another number of levels.
+        """
+        if len(fit.levels) != len(self.parents):
+            raise InputError(
+                f"the capacities are of {len(fit.levels)} levels, and the network has "
+                f"{len(self.parents)} below its input: fit the plan to samples anew"
+            )
+        return dataclasses.replace(self, fit=fit)
+
+    def capacity(self, n: int) -> int:
+        """Return the rows for an input of ``n`` voxels: those of the samples' steps that fit.
+
+        The same voxels have the same capacity in every order, process and resumed run.
+        """
+        if not self.on_ladder:
+            return bucket_capacity(max(n, self.fit.least if self.fit else 0))
+        rungs = () if self.fit is None else self.fit.rungs
+        return next((rung for rung in rungs if rung >= n), ladder_capacity(n))
 
     def capacities(self, capacity: int) -> tuple[int, ...]:
         """Return the capacity of every level for ``capacity`` input rows; needs :meth:`fitted`."""
         if self.fit is None:
             raise InputError("this plan has no fitted capacities: call plan.fitted(samples) first")
-        fitted = (level(capacity) for level in self.fit)
+        fitted = (level(capacity) for level in self.fit.levels)
         return (capacity, *(own or n for own, n in zip(self.fixed, fitted, strict=True)))
 
-    def attach(self, voxels: Voxels, *, maps: bool = True, grow: bool = True) -> Voxels:
+    def attach(
+        self,
+        voxels: Voxels,
+        *,
+        maps: bool = True,
+        grow: bool = True,
+        capacity: int | None = None,
+    ) -> Voxels:
         """Return the voxels with level capacities, and all maps, attached.
 
         Args:
           voxels: concrete voxels; NumPy leaves stay NumPy (no device is touched).
           maps: also build the maps now; otherwise only the capacities are attached.
-          grow: where a level needs more than its fitted capacity, take the next bucket
+          grow: where a level needs more than its fitted capacity, take the next step
             that holds it; otherwise raise.
+          capacity: rows of the result, such as :meth:`capacity` gives; None takes those of the
+            voxels.
 
         Raises:
           InputError: voxels of another dimension than the plan's, or of a stride that a
             transposed layer does not divide.
-          CapacityError: ``grow=False``, and a level does not fit; names the level.
+          CapacityError: the voxels do not fit ``capacity``; or ``grow=False``, and a level does
+            not fit; names the level.
           TypeError: traced voxels.
         """
         if _compat.is_traced(voxels.coords):
             raise TypeError("vx.plan works ahead of the trace: call it outside jax.jit")
         strides = self.strides_from(voxels.stride)
         levels = self.level_rows(_valid_rows(voxels))
-        capacities = self._fitting(voxels.capacity, [len(rows) for rows in levels], grow)
+        given = voxels.capacity if capacity is None else check_capacity(capacity)
+        if len(levels[0]) > given:
+            raise CapacityError(
+                f"{len(levels[0])} voxels do not fit into capacity {given}: give "
+                f"capacity={bucket_capacity(len(levels[0]))} or more"
+            )
+        capacities = self._fitting(given, [len(rows) for rows in levels], grow)
         largest: dict[Level, int] = {}
         for stride, size in zip(strides[1:], capacities[1:], strict=True):
             largest[stride] = max(size, largest.get(stride, 0))
@@ -243,6 +240,8 @@ class Plan:
                     f"it capacity={own}: give that layer bucket_capacity({count}) = "
                     f"{bucket_capacity(count)} or more"
                 )
+        if self.fit is None and self.on_ladder:
+            return rows_by_stride(capacity, counts, self.parents, self.fixed)
         if self.fit is None:
             levels = zip(self.fixed, counts[1:], strict=True)
             return (capacity, *(own or bucket_capacity(n) for own, n in levels))
@@ -259,7 +258,7 @@ class Plan:
                     f"capacity is {capacities[level]} (input capacity {capacity}): refit the plan "
                     "on samples like this one, or allow grow=True"
                 )
-            capacity = bucket_capacity(capacity + 1)
+            capacity = self.capacity(capacity + 1)
 
     def _views(
         self, record: MapRecord, levels: list[np.ndarray], capacities: Sequence[int]
@@ -280,9 +279,10 @@ def plan(
 ) -> Voxels:
     """Return the voxels with every kernel map that ``model(voxels)`` will ask for attached.
 
-    Level capacities are fitted to ``samples`` where given, else bucketed from this
-    cloud's own counts. For many clouds keep the :class:`Plan`:
-    ``Plan.record(model, voxels).fitted(samples)``, then ``.attach`` each cloud.
+    Level capacities are fitted to ``samples`` where given. Otherwise they follow from the
+    capacity of the voxels on CPUs, so that clouds of one capacity share a program, and are
+    bucketed from this cloud's own counts on accelerators. For many clouds keep the
+    :class:`Plan`: ``Plan.record(model, voxels).fitted(samples)``, then ``.attach`` each cloud.
 
     Raises:
       TypeError: called under ``jax.jit``.

@@ -16,6 +16,7 @@ from voxax._fork import check_process
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError
 from voxax.geometry.cells import from_origin
+from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.eager import (
     as_host_array,
     as_own_array,
@@ -85,8 +86,8 @@ class Points:
           features: ``[N, C]``; None gives one channel of ones.
           batch_index: ``int[N]``, the scene of each point; None puts all in scene 0.
           batch_size: number of scenes, static; None reads it off ``batch_index`` eagerly.
-          capacity: static rows; None takes ``vx.bucket_capacity(N)`` eagerly, so that clouds
-            of many sizes share few programs, and N under ``jax.jit``.
+          capacity: static rows; None takes one of few sizes eagerly, so that clouds of many
+            share few programs, and N under ``jax.jit``.
           origin: what is subtracted from the positions. None is zero, but for NumPy arrays of
             float64 with coordinates beyond 10,000, which float32 would round to 1/1024 or worse:
             an origin amid them.
@@ -124,7 +125,7 @@ class Points:
             check_batch_range(scenes, batch_size)
         if capacity is None:
             traced = _compat.is_traced(places, scenes, values)
-            capacity = rows if traced else bucket_capacity(rows)
+            capacity = rows if traced else default_capacity(rows)
         else:
             capacity = check_capacity(capacity)
         if rows > capacity:

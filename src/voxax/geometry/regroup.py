@@ -20,7 +20,6 @@ from voxax.coords import (
     PAD,
     CompactRows,
     UniqueRows,
-    bucket_capacity,
     compact_rows,
     find_rows,
     host,
@@ -28,6 +27,7 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import InputError, check_known
+from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.dtypes import accumulator, fraction_dtype, limits, product_dtype, wide_fraction
 from voxax.geometry.eager import as_host_array, eagerly, in_either, known_on_cpu, to_device_of
 from voxax.geometry.halo import refuse_shard
@@ -120,7 +120,7 @@ def stacked(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
 
 
 def choose_capacity(capacity: int | None, bound: int, number: jax.Array) -> int:
-    """The capacity given, checked; else a bucket of ``number`` eagerly, ``bound`` when traced.
+    """The capacity given, checked; else the default of ``number`` eagerly, ``bound`` when traced.
 
     Args:
       capacity: what the user asked for.
@@ -128,7 +128,7 @@ def choose_capacity(capacity: int | None, bound: int, number: jax.Array) -> int:
       number: ``int32[]``, rows that are needed.
     """
     if capacity is None:
-        return bound if _compat.is_traced(number) else bucket_capacity(int(number))
+        return bound if _compat.is_traced(number) else default_capacity(int(number))
     return check_capacity(capacity)
 
 
@@ -139,7 +139,7 @@ def unique_sites(rows: jax.Array, capacity: int | None) -> UniqueRows:
     """
     if known_on_cpu(rows):
         given = None if capacity is None else check_capacity(capacity)
-        return to_device_of(rows, merge_rows(as_host_array(rows), given, bucket_capacity))
+        return to_device_of(rows, merge_rows(as_host_array(rows), given))
     if capacity is not None:
         return unique_rows(rows, choose_capacity(capacity, 0, rows))
     found = unique_rows(rows, rows.shape[0])

@@ -24,7 +24,6 @@ from voxax.coords import (
     PAD,
     CompactRows,
     UniqueRows,
-    bucket_capacity,
     compact_rows,
     in_range,
     is_valid,
@@ -33,6 +32,7 @@ from voxax.coords import (
 from voxax.errors import GeometryMismatchError, InputError, UnknownNameError, check_known
 from voxax.geometry.call_checks import axes_hint, checked_call
 from voxax.geometry.cells import Lattice, cells, from_origin, lattice, unresolved
+from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.dtypes import product_dtype
 from voxax.geometry.eager import (
     as_host_array,
@@ -421,7 +421,7 @@ def from_coords(
         check_mean_digits(features)
     level = per_axis(stride, ndim, "stride")
     if on_host:
-        unique = merge_rows(np.asarray(coords), capacity, bucket_capacity)
+        unique = merge_rows(np.asarray(coords), capacity)
         check_overflow(unique.count, unique.num_dropped, level)
         rows = unique.coords.shape[0]
 
@@ -438,7 +438,7 @@ def from_coords(
             check_sum_range(features, lambda wide: merge(wide, reduction="sum")[1])
         unique, reduced, lost = merge(features, reduction=reduction)
         if capacity is None and not _compat.is_traced(unique.count):
-            rows = bucket_capacity(int(unique.count))
+            rows = default_capacity(int(unique.count))
             unique = unique._replace(coords=_resize(unique.coords, rows, int(PAD)))
             reduced = _resize(reduced, rows, 0)
         check_overflow(unique.count, unique.num_dropped, level)

@@ -12,6 +12,10 @@ from .info import Fact as Fact
 from .info import HardwareInfo as HardwareInfo
 from .info import feature_names as feature_names
 from .info import shown as shown
+from .program_folder import KeptPrograms as KeptPrograms
+from .program_folder import forget_programs as forget_programs
+from .program_folder import keep_programs as keep_programs
+from .program_folder import kept_programs as kept_programs
 from .target import hardware_of as hardware_of
 from .target import target_platform as target_platform
 from .target import targeting as targeting

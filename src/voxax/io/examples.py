@@ -44,7 +44,8 @@ class Preparation:
       attributes: point attributes used as features beside the geometric ones. Unsigned integers
         (colors, intensities of some formats) are scaled to 0..1, all others taken as they are.
       ground_cell, ground_window: see :func:`voxax.io.ground.height_above_ground`.
-      plan: attached when given.
+      plan: attached when given; its steps are the capacities then, see
+        :meth:`voxax.Plan.capacity`.
       min_capacity: rows of an example at least, so that scenes of similar size share one
         compiled program.
     """
@@ -83,7 +84,8 @@ class Preparation:
             local, features, self.voxel_size, min_capacity=self.min_capacity
         )
         if self.plan is not None:
-            voxels = self.plan.attach(voxels)
+            rows = self.plan.capacity(max(int(voxels.count), self.min_capacity))
+            voxels = self.plan.attach(voxels, capacity=rows)
         labels = np.full(voxels.capacity, -1, np.int32)
         if cloud.labels is not None:
             count = int(voxels.count)

@@ -83,7 +83,8 @@ class MeanFeatures:
             min_capacity=self.min_capacity,
         )
         if self.plan is not None:
-            voxels = self.plan.attach(voxels)
+            capacity = self.plan.capacity(max(int(voxels.count), self.min_capacity))
+            voxels = self.plan.attach(voxels, capacity=capacity)
         inverse = np.full(len(cloud), -1, np.int32)
         inverse[inside] = rows
         labels = np.full(voxels.capacity, -1, np.int32)

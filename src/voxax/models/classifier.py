@@ -83,7 +83,7 @@ class SceneTrainer(StepTrainer):
       model: a module from Voxels to Voxels of logits, on any level.
       optimizer: an optax transformation.
       class_weights: ``float[classes]`` or None.
-      axis_name: as of :class:`voxax.models.training.Trainer`.
+      axis_name, keep_programs: as of :class:`voxax.models.training.Trainer`.
 
     Attributes:
       outside: ``int32[]``, scenes of the last step whose label no class has. They did not count.
@@ -96,11 +96,12 @@ class SceneTrainer(StepTrainer):
         class_weights: Any = None,
         *,
         axis_name: str | tuple[str, ...] | None = None,
+        keep_programs: bool = True,
     ) -> None:
         weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)
         self._class_weights, self._classes = weights, 0  # known once a step was traced
         self.outside, self._axis_name = jnp.zeros((), jnp.int32), axis_name
-        super().__init__(model, optimizer)
+        super().__init__(model, optimizer, keep_programs=keep_programs)
 
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
         out = module(voxels)

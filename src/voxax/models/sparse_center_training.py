@@ -44,6 +44,7 @@ class SparseCenterTrainer(StepTrainer):
         :func:`voxax.models.found_boxes`, which has ``max_boxes`` as ``max_selected``.
       axis_name: the mapped axis over which losses and lost rows are added up, for programs that run
         on several devices.
+      keep_programs: as of :class:`voxax.models.training.Trainer`.
     """
 
     def __init__(
@@ -59,13 +60,14 @@ class SparseCenterTrainer(StepTrainer):
         max_boxes: int = 128,
         min_score: float = 0.1,
         axis_name: str | tuple[str, ...] | None = None,
+        keep_programs: bool = True,
     ) -> None:
         self.region, self.groups, self.num_classes = region, model.groups, num_classes
         self.box_weight, self.min_radius = box_weight, min_radius
         self.max_candidates, self.max_boxes = max_candidates, max_boxes
         self.min_score = min_score
         self._axis_name = axis_name
-        super().__init__(model, optimizer)
+        super().__init__(model, optimizer, keep_programs=keep_programs)
 
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
         out = module(voxels)

@@ -17,6 +17,7 @@ from voxax._array_types import Array, Float, Int, Int32
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.geometry.losses import Losses
+from voxax.hardware import keep_programs as keep_programs_on_disk
 from voxax.models.checkpoint import check_same_arrays
 from voxax.models.writers import OnMetrics
 
@@ -143,6 +144,8 @@ class StepTrainer(abc.ABC):
     Args:
       model: a module of Voxels; it is copied.
       optimizer: an optax transformation.
+      keep_programs: whether this process keeps compiled programs on disk from now on, see
+        :func:`voxax.keep_programs`.
 
     Attributes:
       on_metrics: called after each step with its number and its ``loss`` and ``dropped`` rows,
@@ -151,7 +154,13 @@ class StepTrainer(abc.ABC):
 
     on_metrics: OnMetrics | None = None
 
-    def __init__(self, model: nnx.Module, optimizer: optax.GradientTransformation) -> None:
+    def __init__(
+        self,
+        model: nnx.Module,
+        optimizer: optax.GradientTransformation,
+        *,
+        keep_programs: bool = True,
+    ) -> None:
         if not isinstance(model, nnx.Module) or not hasattr(optimizer, "update"):
             given = " and ".join(
                 a.__name__ if isinstance(a, type) else type(a).__name__ for a in (model, optimizer)
@@ -160,6 +169,8 @@ class StepTrainer(abc.ABC):
                 f"a trainer of {given}: give a flax.nnx module, then an optimizer of optax, such "
                 "as Trainer(MinkUNet18(4, 20), optax.adamw(1e-3))"
             )
+        if keep_programs:
+            keep_programs_on_disk()
         model.train()
         self._train_graph, *kept = nnx.split(model, nnx.Param, ...)
         model.eval()
@@ -370,6 +381,8 @@ class Trainer(StepTrainer):
         run on several devices; see :class:`voxax.parallel.DataParallelTrainer`.
       ignore_label: what marks unlabeled rows beside negative numbers, 255 for many data sets.
       on_metrics: called after each step, see :class:`StepTrainer`.
+      keep_programs: whether this process keeps compiled programs on disk from now on, see
+        :func:`voxax.keep_programs`.
 
     Attributes:
       outside: ``int32[]``, rows of the last step whose label no class has. They did not count.
@@ -384,6 +397,7 @@ class Trainer(StepTrainer):
         axis_name: str | tuple[str, ...] | None = None,
         ignore_label: int | None = None,
         on_metrics: OnMetrics | None = None,
+        keep_programs: bool = True,
     ) -> None:
         self.on_metrics = on_metrics
         self.ignore_label, self.outside = ignore_label, jnp.zeros((), jnp.int32)
@@ -391,7 +405,7 @@ class Trainer(StepTrainer):
         self._classes = 0  # known once a step was traced
         weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)
         self._class_weights = weights
-        super().__init__(model, optimizer)
+        super().__init__(model, optimizer, keep_programs=keep_programs)
 
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
         axis_name, ignored = self._axis_name, self.ignore_label

@@ -198,7 +198,7 @@ class DataParallelTrainer(_OnMesh, Trainer):
       axis: name of the mesh's axis that scenes are divided over, or that one scene is split over
         (:class:`voxax.parallel.SceneSplit`); of both, the two names.
       class_weights: ``float[classes]`` or None.
-      ignore_label, on_metrics: as for that one.
+      ignore_label, on_metrics, keep_programs: as for that one.
     """
 
     def __init__(
@@ -211,8 +211,13 @@ class DataParallelTrainer(_OnMesh, Trainer):
         *,
         ignore_label: int | None = None,
         on_metrics: OnMetrics | None = None,
+        keep_programs: bool = True,
     ) -> None:
-        options: dict[str, Any] = {"ignore_label": ignore_label, "on_metrics": on_metrics}
+        options: dict[str, Any] = {
+            "ignore_label": ignore_label,
+            "on_metrics": on_metrics,
+            "keep_programs": keep_programs,
+        }
         super().__init__(model, optimizer, mesh, class_weights, axis=axis, **options)
 
 

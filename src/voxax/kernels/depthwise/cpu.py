@@ -12,6 +12,7 @@ import dataclasses
 import jax
 import numpy as np
 
+from voxax._native.on_cpu import library_call
 from voxax.hardware import HardwareInfo
 from voxax.kernels.implicit_gemm import cpu
 from voxax.kernels.kernel import Parameters, Problem, Views, first_of
@@ -36,7 +37,9 @@ def apply(
     """Run a product in units of ``fwd_block_size`` or ``gemm_block_size`` rows."""
     (tile,) = (value for name, value in parameters if name.endswith("_block_size"))
     shape = jax.ShapeDtypeStruct(problem.result_shape, a.dtype)
-    return jax.ffi.ffi_call("voxax_depthwise", shape)(
+    return library_call(
+        "voxax_depthwise",
+        shape,
         a,
         b,
         views[table_name(problem)],
@@ -54,10 +57,9 @@ def gradients(
     dx has the bits of dgrad alone. dw is summed over input rows, where wgrad alone sums over
     output rows; both sum in an order that follows from the shapes.
     """
-    dx, dw = jax.ffi.ffi_call(
+    dx, dw = library_call(
         "voxax_depthwise_gradients",
         (jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct(w.shape, w.dtype)),
-    )(
         dy,
         x,
         w,

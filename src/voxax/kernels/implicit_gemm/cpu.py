@@ -15,6 +15,7 @@ import numpy as np
 from voxax import _native
 from voxax._native import host_products
 from voxax._native.eager import empty_array, threads
+from voxax._native.on_cpu import library_call
 from voxax.hardware import HardwareInfo
 from voxax.kernels.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Views, first_of
 from voxax.kernels.rows import table_name, table_read
@@ -67,13 +68,20 @@ def apply(
     c_in, c_out = problem.in_channels // groups, problem.out_channels // groups
     if problem.product == "wgrad":
         shape = (problem.layer.num_offsets, groups, c_in, c_out)
-        call = jax.ffi.ffi_call("voxax_weight_product", jax.ShapeDtypeStruct(shape, a.dtype))
-        dw = call(a, b, views["neighbors"], tile=np.int64(values["gemm_block_size"]))
+        dw = library_call(
+            "voxax_weight_product",
+            jax.ShapeDtypeStruct(shape, a.dtype),
+            a,
+            b,
+            views["neighbors"],
+            tile=np.int64(values["gemm_block_size"]),
+        )
         return dw.reshape(problem.weight_shape)
     backward = problem.product == "dgrad"
     result = jax.ShapeDtypeStruct(problem.result_shape, a.dtype)
-    call = jax.ffi.ffi_call("voxax_product", result)
-    return call(
+    return library_call(
+        "voxax_product",
+        result,
         a,
         b.reshape(problem.layer.num_offsets, groups, c_in, c_out),
         views[table_name(problem)],

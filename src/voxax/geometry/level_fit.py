@@ -1,0 +1,182 @@
+"""Capacities of a network's levels, as functions of the capacity of its input.
+
+They are fitted to samples (:class:`Fit`), or follow from the strides (:func:`rows_by_stride`).
+Either way scans of one capacity share a program, in any order and in every process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from voxax.coords import bucket_capacity, ladder_capacity, round_up_rows
+from voxax.errors import FileFormatError
+from voxax.geometry.kernel_spec import KernelSpec
+
+# Of an input on the ladder, above the largest sample.
+_INPUT_MARGIN = 1.05
+_STEP = 4
+# Rows of a level of stride 2 in those of the input: LiDAR sweeps at 5 cm need up to 0.79, at 10 cm
+# 0.67, rooms and surfaces 0.3 to 0.5. Each doubling of the stride halves them at least.
+_SHARE = 0.75
+
+
+@dataclasses.dataclass(frozen=True)
+class LevelFit:
+    """Rows of one level, by input capacity.
+
+    A capacity that samples were given has the most rows that these, and those of smaller ones,
+    need. Any other has ``exp(intercept + slope * log(capacity))``, an upper envelope of all
+    samples. It is a power law because coarsening a surface divides its voxels by about the square
+    of the stride and a line's by the stride: the exponent depends on the scene, not only the level.
+
+    Attributes:
+      slope, intercept: of the envelope.
+      seen: ``((capacity, rows), ...)`` of capacities with samples.
+    """
+
+    slope: float
+    intercept: float
+    seen: tuple[tuple[int, int], ...] = ()
+
+    def __call__(self, capacity: int) -> int:
+        rows = dict(self.seen).get(capacity)
+        if rows is None:
+            rows = math.exp(self.intercept + self.slope * math.log(max(capacity, 1)))
+        return round_up_rows(math.ceil(rows))
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """Capacities fitted to samples; :meth:`to_json` is what a checkpoint keeps.
+
+    Attributes:
+      levels: of level 1, 2, ...
+      rungs: capacities of inputs on a ladder, ascending; empty where inputs are bucketed.
+      least: rows of inputs that are bucketed, at least.
+    """
+
+    levels: tuple[LevelFit, ...]
+    rungs: tuple[int, ...] = ()
+    least: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists and numbers."""
+        levels = [[fit.slope, fit.intercept, [list(s) for s in fit.seen]] for fit in self.levels]
+        return {"levels": levels, "rungs": list(self.rungs), "least": self.least}
+
+    @classmethod
+    def from_json(cls, values: Any) -> Fit:
+        """Return the fit that :meth:`to_json` described.
+
+        Raises:
+          FileFormatError: it is none.
+        """
+        try:
+            if not isinstance(values, Mapping):
+                raise TypeError("no table")
+            levels = tuple(
+                LevelFit(_number(slope), _number(intercept), tuple(map(_pair, seen)))
+                for slope, intercept, seen in values["levels"]
+            )
+            return cls(levels, tuple(map(_rows, values["rungs"])), _rows(values["least"], 0))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"no capacities of levels: {error}") from error
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e3:
+        raise ValueError(f"{value!r:.40} is no slope or intercept")
+    return float(value)
+
+
+def _rows(value: Any, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
+        raise ValueError(f"{value!r:.40} is no capacity")
+    return value
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    capacity, rows = values
+    return _rows(capacity), _rows(rows)
+
+
+def fitted_to(counts: np.ndarray, margin: float, on_ladder: bool) -> Fit:
+    """Return capacities for samples, in any order.
+
+    Args:
+      counts: ``int[S, L]``, rows of each sample at each level, level 0 first.
+      margin: factor on what the samples need at levels above the first.
+      on_ladder: whether inputs take one of few capacities: 5 % above the largest sample, a fourth
+        of that, and so on, as far as samples have them. Otherwise they are bucketed.
+    """
+    inputs = [int(n) for n in counts[:, 0]]
+    rungs = _rungs(inputs) if on_ladder else ()
+    given = [next(r for r in rungs if r >= n) if on_ladder else bucket_capacity(n) for n in inputs]
+    capacity = np.asarray(given)
+    size = np.log(np.maximum(counts[:, 0], 1))
+    fits = []
+    for level in range(1, counts.shape[1]):
+        needed = np.maximum(counts[:, level], 1)
+        rows = np.log(needed)
+        slope = 1.0
+        if np.ptp(size) > math.log(1.2):
+            order = np.lexsort((rows, size))  # sums of floats depend on it
+            slope = float(np.clip(np.polyfit(size[order], rows[order], 1)[0], 0.0, 1.5))
+        intercept = float(np.max(rows - slope * size)) + math.log(margin)
+        # A larger capacity never has fewer rows than a smaller one.
+        seen = tuple(
+            (int(b), math.ceil(margin * needed[capacity <= b].max())) for b in np.unique(capacity)
+        )
+        fits.append(LevelFit(slope, intercept, seen))
+    return Fit(tuple(fits), rungs)
+
+
+def _rungs(inputs: Sequence[int]) -> tuple[int, ...]:
+    """Few capacities for inputs of these numbers of voxels, ascending; each holds some of them."""
+    top = round_up_rows(math.ceil(_INPUT_MARGIN * max(inputs)))
+    rungs = [top]
+    while rungs[-1] > _STEP * round_up_rows(1):
+        rungs.append(round_up_rows(rungs[-1] // _STEP))
+    taken = {min(rung for rung in rungs if rung >= n) for n in inputs}
+    return tuple(sorted(taken))
+
+
+def rows_by_stride(
+    capacity: int,
+    counts: Sequence[int],
+    parents: Sequence[tuple[int, KernelSpec]],
+    fixed: Sequence[int | None],
+) -> tuple[int, ...]:
+    """Return the capacity of every level, from the input's capacity wherever that is enough.
+
+    A level of total stride s has ``1.5 / s`` times the rows of the level that it was coarsened
+    from, at most all. Where one needs more, all have twice as many, and so on: at a factor of s
+    each has room for every scan. Generative levels take a step of the ladder for their count.
+
+    Args:
+      capacity: rows of the input.
+      counts: rows that each level needs, level 0 first.
+      parents: for level 1, 2, ...: the level it is made from and the spec that makes it.
+      fixed: for level 1, 2, ...: the capacity that the network itself gives, or None.
+    """
+    factor = 1.0
+    while True:
+        rows, base, strides = [capacity], [0], [1.0]
+        for level, ((parent, spec), own) in enumerate(zip(parents, fixed, strict=True), 1):
+            strided = not spec.generative and not spec.transposed
+            root = base[parent] if strided and own is None else level
+            stride = strides[parent] * math.prod(spec.stride) ** (1 / len(spec.stride))
+            if own is None and strided:
+                share = min(1.0, factor * 2 * _SHARE / stride)
+                own = min(rows[root], round_up_rows(math.ceil(share * rows[root])))
+            rows.append(own or ladder_capacity(counts[level]))
+            base.append(root)
+            strides.append(1.0 if root == level else stride)
+        if all(n <= c for n, c in zip(counts, rows, strict=True)):
+            return tuple(rows)
+        factor *= 2
