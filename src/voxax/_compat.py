@@ -13,6 +13,7 @@ import functools
 import importlib.util
 import itertools
 import tempfile
+import types
 import zlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
@@ -353,6 +354,8 @@ def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     and not their sum. Outside of it arrays that are split over explicit axes are gathered, and all
     are put on their mesh: ``jax.vmap`` over such an axis splits what a loop carries.
     """
+    if not any(map(_is_placed, arrays)):
+        return arrays
     arrays = gathered(arrays)
     if (on_mesh := next(filter(_has_explicit_axes, arrays), None)) is not None:
         mesh = jax.typeof(on_mesh).sharding.mesh
@@ -365,6 +368,11 @@ def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         jax.lax.pcast(x, lacks, to="varying") if lacks else x
         for x, lacks in zip(arrays, missing, strict=True)
     )
+
+
+def _is_placed(array: Any) -> bool:
+    """True for an array on a mesh with explicit axes, or inside a ``shard_map``."""
+    return bool(_varying(jax.typeof(array))) or _has_explicit_axes(array)
 
 
 def gathered(tree: Any) -> Any:
@@ -388,29 +396,24 @@ def _is_split(tree: Any) -> bool:
     return any(map(_explicit_spec, jax.tree.leaves(tree)))
 
 
-def on_whole_arrays(function: _Function) -> _Function:
-    """Let a function gather its arguments first, see :func:`gathered`, and run inside their mesh.
+def on_whole_arrays(
+    function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
+) -> Any:
+    """Call a function with its arguments gathered, see :func:`gathered`, inside their mesh.
 
-    Inside it, what the function makes itself belongs to the mesh too, as JAX demands of operations
-    on several arrays that run eagerly or under ``jax.vmap``. What fails under ``jax.vmap`` over a
-    split batch runs again on the whole batch.
+    What the function makes itself belongs to the mesh too, as JAX demands of operations on several
+    arrays that run eagerly or under ``jax.vmap``. What fails under ``jax.vmap`` over a split batch
+    runs again on the whole batch.
     """
-
-    @functools.wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
-        given = args, options
-        if not is_on_explicit_mesh(given):
+    given = args, options
+    with _inside_mesh_of(given):
+        args, options = gathered(given) if _is_split(given) else given
+        try:
             return function(*args, **options)
-        with _inside_mesh_of(given):
-            args, options = gathered(given) if _is_split(given) else given
-            try:
-                return function(*args, **options)
-            except Exception:
-                if not any(map(_is_of_split_batch, jax.tree.leaves(given))):
-                    raise
-            return _on_whole_batch(function, args, options)
-
-    return cast("_Function", call)
+        except Exception:
+            if not any(map(_is_of_split_batch, jax.tree.leaves(given))):
+                raise
+        return _on_whole_batch(function, args, options)
 
 
 def _is_of_split_batch(leaf: Any) -> bool:
@@ -476,9 +479,33 @@ def _inside_mesh_of(tree: Any) -> Iterator[None]:
             yield
 
 
-def is_on_explicit_mesh(tree: Any) -> bool:
-    """True if an array of the tree is on a mesh with explicit axes, split or not."""
-    return any(map(_has_explicit_axes, jax.tree.leaves(tree)))
+# What holds no array, and is common among arguments.
+_PLAIN = frozenset((type(None), bool, int, float, str, types.FunctionType, types.MethodType))
+
+
+def is_on_explicit_mesh(*values: Any) -> bool:
+    """True if an array in ``values`` (pytrees allowed) is on a mesh with explicit axes.
+
+    It may be split or not. Every operator asks. A class whose objects never change may answer for
+    its arrays, by an attribute ``is_on_explicit_mesh``: trees of many leaves are walked once then.
+    """
+    for value in values:
+        kind = type(value)
+        if kind in _PLAIN:
+            continue
+        if kind is tuple or kind is list:
+            found = is_on_explicit_mesh(*value)
+        elif kind is dict:
+            found = bool(value) and is_on_explicit_mesh(*value.values())
+        elif getattr(kind, "is_on_explicit_mesh", None) is not None:
+            found = value.is_on_explicit_mesh
+        elif isinstance(value, jax.core.Tracer):
+            found = _has_explicit_axes(value)
+        else:
+            found = any(map(_has_explicit_axes, jax.tree.leaves(value)))
+        if found:
+            return True
+    return False
 
 
 def _has_explicit_axes(leaf: Any) -> bool:
@@ -488,10 +515,10 @@ def _has_explicit_axes(leaf: Any) -> bool:
 
 def _typed_sharding(leaf: Any) -> Any:
     """The sharding that is part of an array's type; None where it is on one device."""
-    # Nearly all eager arrays are, and their type takes time. A tracer has no such attribute, and
-    # the message that says so searches all of the program traced so far.
-    known = None if isinstance(leaf, jax.core.Tracer) else getattr(leaf, "sharding", None)
-    if isinstance(known, jax.sharding.SingleDeviceSharding):
+    if isinstance(leaf, jax.core.Tracer):
+        return getattr(jax.typeof(leaf), "sharding", None)
+    # Nearly all eager arrays are on one device, and their type takes time.
+    if isinstance(getattr(leaf, "sharding", None), jax.sharding.SingleDeviceSharding):
         return None
     return getattr(jax.typeof(leaf), "sharding", None) if isinstance(leaf, jax.Array) else None
 

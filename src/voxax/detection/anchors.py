@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax._array_types import Array, Float, Num
 from voxax.detection.boxes import array_module, as_boxes, as_floats, check_integers, check_numbers
 from voxax.detection.decoding import Detections, best_rows, finite_codes
 from voxax.errors import InputError, check_whole
+from voxax.geometry.call_checks import checked_operator
 
 CODES = 7
 """Numbers that code a box: center, sizes and yaw."""
@@ -147,7 +147,7 @@ def _scales(xp: Any, anchors: Any) -> Any:
     return xp.concatenate([diagonal, diagonal, anchors[..., 5:6]], axis=-1)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def decode_anchors(
     logits: Num[Array | np.ndarray, "X Y A_classes"],
     codes: Num[Array | np.ndarray, "X Y A_codes"],

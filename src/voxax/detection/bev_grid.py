@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from voxax import _compat
 from voxax._array_types import Array, Float, Int, Num
 from voxax.detection.boxes import array_module, as_boxes, as_floats, check_integers, check_numbers
 from voxax.errors import InputError
+from voxax.geometry.call_checks import checked_operator
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class BevGrid:
         return np.moveaxis(np.indices(self.shape), 0, -1).reshape(-1, 2).astype(np.int32)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def encode_boxes(
     boxes: Num[Array | np.ndarray, "... box"],
     cells: Int[Array | np.ndarray, "... 2"],
@@ -93,7 +93,7 @@ def encode_boxes(
     return xp.concatenate([*parts, boxes[..., 7:]], axis=-1)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def decode_boxes(
     codes: Num[Array | np.ndarray, "... code"],
     cells: Int[Array | np.ndarray, "... 2"],

@@ -24,6 +24,7 @@ import numpy as np
 from voxax import _compat
 from voxax._array_types import Array, Bool, Float, Num
 from voxax.errors import InputError
+from voxax.geometry.call_checks import checked_operator
 
 COLUMNS = ("x", "y", "z", "length", "width", "height", "yaw")
 VELOCITY = ("vx", "vy")
@@ -192,7 +193,7 @@ def corners(
     return xp.concatenate(levels, axis=-2)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def points_in_boxes(
     points: Num[Array | np.ndarray, "N columns"], boxes: Num[Array | np.ndarray, "M box"]
 ) -> Bool[Any, "N M"]:

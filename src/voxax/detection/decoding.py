@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax._array_types import Array, Bool, Float, Int, Int32, Num
 from voxax.detection.bev_grid import BevGrid, decode_boxes
 from voxax.detection.boxes import as_floats, as_mask
 from voxax.errors import InputError, check_whole
+from voxax.geometry.call_checks import checked_operator
 
 
 class Detections(NamedTuple):
@@ -61,7 +61,7 @@ class Detections(NamedTuple):
         )
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def decode_centers(
     logits: Num[Array | np.ndarray, "X Y classes"],
     codes: Num[Array | np.ndarray, "X Y code"],
@@ -101,7 +101,7 @@ def decode_centers(
     return decode_cells(logits, codes, cells, grid, max_boxes=max_boxes, min_score=min_score)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def decode_cells(
     logits: Num[Array | np.ndarray, "P classes"],
     codes: Num[Array | np.ndarray, "P code"],

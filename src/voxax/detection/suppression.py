@@ -20,6 +20,7 @@ from voxax._array_types import Array, Bool, Int, Int32, Num
 from voxax.detection.boxes import as_boxes, as_classes, as_floats, as_mask, check_rows, check_table
 from voxax.detection.overlap import bev_iou, iou_3d
 from voxax.errors import InputError, check_known, check_whole
+from voxax.geometry.call_checks import checked_operator
 
 NmsOverlap = Literal["bev", "3d"]
 
@@ -40,7 +41,7 @@ class Selected(NamedTuple):
     num_remaining: Int32[Array, ""]
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def nms(
     boxes: Num[Array | np.ndarray, "N box"],
     scores: Num[Array | np.ndarray, " N"],
@@ -80,7 +81,7 @@ def nms(
     return _nms(rows, given, iou_threshold, number=_number(max_selected), overlap=overlap)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def circle_nms(
     centers: Num[Array | np.ndarray, "N columns"],
     scores: Num[Array | np.ndarray, " N"],

@@ -19,6 +19,7 @@ from voxax._array_types import Array, Bool, Int, Num
 from voxax.detection.bev_grid import BevGrid, encode_boxes
 from voxax.detection.boxes import as_boxes, as_classes, as_floats, as_mask, check_rows, check_table
 from voxax.errors import InputError, check_whole
+from voxax.geometry.call_checks import checked_operator
 
 
 class CenterTargets(NamedTuple):
@@ -73,7 +74,7 @@ def gaussian_radius(length: Any, width: Any, min_overlap: float = 0.1) -> Any:
     return jnp.minimum(jnp.minimum(roots[0], roots[1]), roots[2])
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def center_targets(
     boxes: Num[Array | np.ndarray, "M box"],
     classes: Int[Array | np.ndarray, " M"],
@@ -109,7 +110,7 @@ def center_targets(
     return targets._replace(heatmap=targets.heatmap.reshape(*grid.shape, num_classes))
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def sparse_center_targets(
     boxes: Num[Array | np.ndarray, "M box"],
     classes: Int[Array | np.ndarray, " M"],

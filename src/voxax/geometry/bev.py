@@ -9,10 +9,9 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from voxax import _compat
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.errors import InputError, check_known
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.eager import in_either
 from voxax.geometry.origin import Origin
 from voxax.geometry.regroup import (
@@ -28,8 +27,7 @@ BevReduction = Literal["sum", "mean", "max", "min", "concat"]
 BEV_REDUCTIONS = ("sum", "mean", "max", "min", "concat")
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def to_bev(
     voxels: Voxels,
     axis: int = -1,

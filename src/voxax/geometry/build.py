@@ -34,7 +34,7 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import InputError
-from voxax.geometry.call_checks import axes_hint, checked_call
+from voxax.geometry.call_checks import axes_hint, checked_operator
 from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.eager import eagerly
 from voxax.geometry.host import neighbor_table
@@ -56,8 +56,7 @@ MAP_BUILT_EVENT = "/voxax/kernel_map/build"
 """``jax.monitoring`` event recorded each time a map is built (once per geometry and map)."""
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def kernel_map(
     voxels: Voxels,
     kernel_size: int | Sequence[int] = 3,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, cast
 
+from voxax import _compat
 from voxax._fork import check_process
 from voxax.errors import InputError
 
@@ -40,7 +41,7 @@ _FOREIGN = {
 # Arguments that modules had before.
 _RENAMED = {"bank": "num_weights"}
 
-# By annotation: attributes that such a value has, and how to make one.
+# By annotation: two attributes that such a value has, and how to make one.
 _KINDS = {
     "Voxels": (("geometry", "features"), "make them by vx.voxelize(positions, features, size)"),
     "Points": (("batch_index", "features"), "make them by vx.Points.make(positions, features)"),
@@ -81,35 +82,55 @@ def axes_hint(wanted: int, ndim: int) -> str:
     )
 
 
-def checked_call(function: _Function) -> _Function:
-    """Let a function refuse arguments of other libraries, and what is no Voxels, Points or model.
+def checked_operator(function: _Function, *, on_whole_arrays: bool = True) -> _Function:
+    """Make a function an operator: what every one of them does before it runs.
 
-    Annotations say where it takes ``Voxels``, ``Sequence[Voxels]``, ``Points`` or a ``Callable``.
+    It refuses to run in a fork of a process that has used JAX, refuses arguments of other
+    libraries, and what is no Voxels, Points or model; and it takes arrays that are split over
+    explicit axes of a mesh in one piece, see :func:`voxax._compat.on_whole_arrays`. Annotations say
+    where it takes ``Voxels``, ``Sequence[Voxels]``, ``Points`` or a ``Callable``.
+
+    Args:
+      function: what runs.
+      on_whole_arrays: False for a function that hands its arguments on to operators.
     """
     parameters = inspect.signature(function).parameters
-    places = {name: place for place, name in enumerate(parameters)}
-    wanted = {
-        name: str(parameter.annotation).removesuffix(" | None")
-        for name, parameter in parameters.items()
-        if re.match(rf"(Sequence\[)?({'|'.join(_KINDS)})\b|Callable\[", str(parameter.annotation))
-    }
+    name, own = function.__name__, frozenset(parameters)
+    annotated = ((p, str(q.annotation).removesuffix(" | None")) for p, q in parameters.items())
+    places = {p: place for place, p in enumerate(parameters)}
+    wanted = tuple(
+        (places[p], p, annotation, parameters[p].default is None, _ATTRIBUTES.get(annotation))
+        for p, annotation in annotated
+        if _CHECKED.fullmatch(annotation)
+    )
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         check_process()
-        refuse_foreign(function.__name__, options, parameters)
-        for name, annotation in wanted.items():
-            if name in options:
-                value = options[name]
-            elif places[name] < len(args):
-                value = args[places[name]]
+        if options and not options.keys() <= own:
+            refuse_foreign(name, options, own)
+        for place, parameter, annotation, may_be_none, attributes in wanted:
+            if place < len(args):
+                value = args[place]
+            elif parameter in options:
+                value = options[parameter]
             else:
                 continue
-            if value is not None or parameters[name].default is not None:
-                _check_kind(function.__name__, name, value, annotation)
+            if value is None and may_be_none:
+                continue
+            if attributes is None or not (
+                hasattr(value, attributes[0]) and hasattr(value, attributes[1])
+            ):
+                _check_kind(name, parameter, value, annotation)
+        if on_whole_arrays and _compat.is_on_explicit_mesh(args, options):
+            return _compat.on_whole_arrays(function, args, options)
         return function(*args, **options)
 
     return cast("_Function", call)
+
+
+_ATTRIBUTES = {annotation: attributes for annotation, (attributes, _) in _KINDS.items()}
+_CHECKED = re.compile(rf"(Sequence\[)?({'|'.join(_KINDS)})\]?|Callable\[.*")
 
 
 def _check_kind(function: str, name: str, value: Any, annotation: str) -> None:

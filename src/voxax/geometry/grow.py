@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax._array_types import Array, Bool
 from voxax.coords import COORD_LIMIT, PAD, host
 from voxax.coords import coarsen as coarse_rows
 from voxax.errors import InputError, check_known
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.eager import eagerly, in_either
 from voxax.geometry.kernel_spec import LONGEST_REACH, KernelShape, KernelSpec, per_axis
 from voxax.geometry.losses import Level
@@ -38,8 +37,7 @@ CoarseReduction = Literal["mean", "sum", "max", "min"]
 COARSE_REDUCTIONS = ("mean", "sum", "max", "min")
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def dilate(
     voxels: Voxels,
     kernel_size: int | Sequence[int] = 3,
@@ -73,7 +71,7 @@ def dilate(
     return _grown(voxels, steps, None, capacity, f"dilate by {spec}")
 
 
-@checked_call
+@functools.partial(checked_operator, on_whole_arrays=False)
 def add_sites(
     voxels: Voxels, offsets: Taps, keep: Bool[Array, "capacity K"], *, capacity: int | None = None
 ) -> Voxels:
@@ -118,8 +116,7 @@ def _grown(
     )
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def refine(
     voxels: Voxels, factor: int | Sequence[int] = 2, *, capacity: int | None = None
 ) -> Voxels:
@@ -151,8 +148,7 @@ def refine(
     return Voxels(geometry, gather_rows(voxels.features, rows), voxel_size, voxels.origin)
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def coarsen(
     voxels: Voxels,
     factor: int | Sequence[int] = 2,

@@ -21,7 +21,7 @@ from voxax import _compat
 from voxax._array_types import Array, Float, Int, Num
 from voxax.coords import COORD_LIMIT, PAD, find_neighbors, find_rows, host
 from voxax.errors import InputError, check_known
-from voxax.geometry.call_checks import axes_hint, checked_call
+from voxax.geometry.call_checks import axes_hint, checked_operator
 from voxax.geometry.cells import Lattice, cells, from_origin, lattice, unresolved
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.geometry.eager import as_host_array, eagerly, known_on_cpu
@@ -64,8 +64,7 @@ def devoxelize(
 ) -> Float[Array, "N C"]: ...
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def devoxelize(
     voxels: Voxels,
     positions: Float[Array | np.ndarray, "N D"] | Points,
@@ -110,8 +109,7 @@ def devoxelize(
     return positions.replace_features(features) if isinstance(positions, Points) else features
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def splat(
     positions: Float[Array | np.ndarray, "N D"] | Points,
     features: Num[Array | np.ndarray, "N C"] | None,

@@ -17,7 +17,7 @@ from voxax._array_types import Array, Int32, Num
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords import PAD, bucket_capacity, lower_bound, sort_rows
 from voxax.errors import CapacityError, InputError, check_known, check_whole
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.points import Points
 
 SearchMethod = Literal["auto", "all", "cells"]
@@ -73,8 +73,7 @@ class Neighbors:
             )
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def radius_search(
     points: Points,
     queries: Points | None = None,
@@ -116,8 +115,7 @@ def radius_search(
     return found
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def knn_search(
     points: Points,
     queries: Points | None = None,

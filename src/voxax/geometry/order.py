@@ -8,11 +8,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from voxax import _compat
 from voxax._array_types import Array, Int32
 from voxax.coords import COORD_LIMIT, CURVES, PAD, Curve, sort_by_curve
 from voxax.errors import InputError, check_known
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.voxels import Voxels
 
 
@@ -30,8 +29,7 @@ class CurveOrder(NamedTuple):
     inverse: Int32[Array, " capacity"]
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def curve_order(
     voxels: Voxels, curve: Curve = "morton", *, transposed: bool = False, fitted: bool = False
 ) -> CurveOrder:

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 
-from voxax import _compat
 from voxax.coords import is_valid
 from voxax.errors import InputError, check_known
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.order import CurveOrder
 from voxax.geometry.voxels import Voxels
@@ -36,7 +36,7 @@ class Patches(NamedTuple):
     place: jax.Array
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def cut_patches(
     voxels: Voxels, length: int, order: CurveOrder | None = None, *, fill: Fill = "overlap"
 ) -> Patches:

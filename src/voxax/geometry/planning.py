@@ -20,7 +20,7 @@ from voxax import _compat
 from voxax.coords import PAD, bucket_capacity, ladder_capacity
 from voxax.errors import CapacityError, InputError
 from voxax.geometry.build import MapRequest, output_stride, recording_maps
-from voxax.geometry.call_checks import axes_hint, checked_call
+from voxax.geometry.call_checks import axes_hint, checked_operator
 from voxax.geometry.default_capacity import has_ladder
 from voxax.geometry.eager import to_device_of
 from voxax.geometry.host import host_geometry, neighbor_table, output_rows, table_views
@@ -269,7 +269,7 @@ class Plan:
         return table_views(table, record.spec, record.views, in_capacity, self.views)
 
 
-@checked_call
+@functools.partial(checked_operator, on_whole_arrays=False)
 def plan(
     model: Callable[[Voxels], Any],
     voxels: Voxels,

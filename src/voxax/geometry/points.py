@@ -12,9 +12,9 @@ import numpy as np
 
 from voxax import _compat
 from voxax._array_types import Array, Bool, Float, Int, Int32, Shaped
-from voxax._fork import check_process
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.cells import from_origin
 from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.eager import (
@@ -67,7 +67,7 @@ class Points:
         object.__setattr__(self, "origin", as_origin(self.origin))
 
     @classmethod
-    @_compat.on_whole_arrays
+    @checked_operator
     def make(
         cls,
         positions: Float[Array | np.ndarray, "N D"],
@@ -97,7 +97,6 @@ class Points:
             positions, batch indices outside ``[0, batch_size)``.
           CapacityError: N is larger than ``capacity``.
         """
-        check_process()
         given = positions, features, batch_index
         on_host = known_on_host(*given)
         xp: Any = np if on_host else jnp
@@ -145,7 +144,7 @@ class Points:
         """Static number of rows."""
         return self.positions.shape[0]
 
-    @_compat.on_whole_arrays
+    @checked_operator
     def positions_from(self, origin: Origin | tuple[float, ...]) -> Float[Array, "capacity D"]:
         """Return the positions ``float[capacity, D]`` relative to another origin; () is zero."""
         if origin is self.origin or (not origin and not self.origin):
@@ -167,7 +166,7 @@ class Points:
         """``bool[capacity]``: rows that are points."""
         return _before(self.count, self.capacity)
 
-    @_compat.on_whole_arrays
+    @checked_operator
     def replace_features(self, features: Shaped[Array, "capacity C"]) -> Points:
         """Return these points with other features ``[capacity, C']``; padding rows become zero.
 
@@ -177,10 +176,9 @@ class Points:
         features = padded_features(features, self.valid, "points")
         return dataclasses.replace(self, features=features)
 
-    @_compat.on_whole_arrays
+    @checked_operator
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Points:
         """Apply ``fn`` to the feature array ``[capacity, C]``; padding is zero before and after."""
-        check_process()
         # Before too: garbage times a cotangent of zero would reach the gradient of fn's weights.
         return self.replace_features(fn(self.replace_features(self.features).features))
 

@@ -15,15 +15,14 @@ from voxax._array_types import Array, Bool, Num
 from voxax.coords import COORD_LIMIT, PAD
 from voxax.coords.ordering import sort_distinct
 from voxax.errors import InputError, check_whole
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.eager import as_host_array, eagerly, in_either
 from voxax.geometry.regroup import choose_capacity, gather_rows, kept_rows, new_geometry
 from voxax.geometry.voxels import Voxels
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def prune(
     voxels: Voxels, mask: Bool[Array | np.ndarray, " capacity"], *, capacity: int | None = None
 ) -> Voxels:
@@ -48,8 +47,7 @@ def prune(
     return _kept(voxels, mask, capacity, voxels.capacity)
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def top_k(
     voxels: Voxels,
     scores: Num[Array | np.ndarray, " capacity"],
@@ -84,8 +82,7 @@ def top_k(
     return _kept(voxels, best, capacity, min(voxels.capacity, k * voxels.batch_size))
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def crop(voxels: Voxels, low: Any, high: Any, *, capacity: int | None = None) -> Voxels:
     """Return the voxels inside the box ``low <= coordinate < high``.
 

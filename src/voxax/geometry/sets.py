@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax.coords import PAD
 from voxax.errors import InputError, check_known
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wide_fraction
 from voxax.geometry.eager import eagerly, in_either
 from voxax.geometry.halo import refuse_shard
@@ -46,8 +45,7 @@ JOINS = ("same", "union", "intersection")
 Rows = tuple[jax.Array, ...]
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def union(
     a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
 ) -> Voxels:
@@ -71,8 +69,7 @@ def union(
     return _merged((a, b), "union", reduction, capacity)
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def intersection(
     a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
 ) -> Voxels:
@@ -84,8 +81,7 @@ def intersection(
     return _merged((a, b), "intersection", reduction, capacity)
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None = None) -> Voxels:
     """Concatenate channels.
 
@@ -126,8 +122,7 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
     return joined.replace_features(stacked(parts, axis=1))
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def inject(voxels: Voxels, out_voxels: Voxels) -> Voxels:
     """Read ``voxels`` at the coordinates of ``out_voxels``; zero where a voxel is missing.
 

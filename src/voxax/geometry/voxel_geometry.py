@@ -213,9 +213,14 @@ class VoxelGeometry:
     @property
     def valid(self) -> jax.Array:
         """``bool[capacity]``: which rows are voxels."""
-        if isinstance(self.coords, np.ndarray) or _compat.is_traced(self.coords):
+        if isinstance(self.coords, np.ndarray):  # may be written to
             return _valid(self.coords)
         return self.memo.get_or_build("valid", self.coords, lambda: _valid(self.coords))
+
+    @functools.cached_property
+    def is_on_explicit_mesh(self) -> bool:
+        """Whether an array of this geometry, or of its maps, is on a mesh with explicit axes."""
+        return _compat.is_on_explicit_mesh(jax.tree.leaves(self))
 
     def bare(self) -> VoxelGeometry:
         """Return these coordinates without attached or remembered maps.

@@ -19,7 +19,6 @@ import numpy as np
 
 from voxax import _compat
 from voxax._array_types import Array, Bool, Float, Int, Int32, Shaped
-from voxax._fork import check_process
 from voxax.coords import (
     PAD,
     CompactRows,
@@ -30,7 +29,7 @@ from voxax.coords import (
     unique_rows,
 )
 from voxax.errors import GeometryMismatchError, InputError, UnknownNameError, check_known
-from voxax.geometry.call_checks import axes_hint, checked_call
+from voxax.geometry.call_checks import axes_hint, checked_operator
 from voxax.geometry.cells import Lattice, cells, from_origin, lattice, unresolved
 from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.dtypes import product_dtype
@@ -170,6 +169,12 @@ class Voxels:
         """``bool[capacity]``: which rows are voxels."""
         return self.geometry.valid
 
+    @property
+    def is_on_explicit_mesh(self) -> bool:
+        """Whether an array of these voxels is on a mesh with explicit axes."""
+        of_rows = self.features, self.origin
+        return self.geometry.is_on_explicit_mesh or _compat.is_on_explicit_mesh(*of_rows)
+
     if not TYPE_CHECKING:  # type checkers know which names exist
 
         def __getattr__(self, name: str) -> Any:
@@ -177,7 +182,7 @@ class Voxels:
                 raise UnknownNameError(f"Voxels have no {name}: {_ELSEWHERE[name]}")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    @_compat.on_whole_arrays
+    @checked_operator
     def replace_features(self, features: Shaped[Array, "capacity C"]) -> Voxels:
         """Return these voxels with other features ``[capacity, C']``; padding rows become zero.
 
@@ -187,10 +192,9 @@ class Voxels:
         features = padded_features(features, self.valid, "voxels")
         return dataclasses.replace(self, features=features)
 
-    @_compat.on_whole_arrays
+    @checked_operator
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Voxels:
         """Apply ``fn`` to the feature array ``[capacity, C]``; padding stays zero."""
-        check_process()
         # Cleared before as well: a zero cotangent times garbage would reach the weights in fn.
         return self.replace_features(fn(self.replace_features(self.features).features))
 
@@ -214,13 +218,12 @@ class Voxels:
     # NumPy arrays leave ``array * voxels`` to the methods above.
     __array_ufunc__ = None
 
-    @_compat.on_whole_arrays
+    @checked_operator
     def _elementwise(self, other: Any, function: Callable[..., Any], operation: str) -> Voxels:
         """With Voxels on the same coordinates, a number, or an array ``[C]`` or scalar.
 
         Operands of 8 and 16 bits are taken as int32, in which results fit.
         """
-        check_process()
         if isinstance(other, Voxels):
             other, geometry = on_geometry_of(self, other, operation)
             out = dataclasses.replace(self, geometry=geometry)
@@ -267,7 +270,7 @@ class Voxels:
         count = self._host_count()
         return np.asarray(self.features)[:count]
 
-    @_compat.on_whole_arrays
+    @checked_operator
     def positions(self) -> Float[Array, "capacity D"]:
         """Return voxel centers ``float32[capacity, D]`` in the unit of ``voxel_size``.
 
@@ -286,7 +289,7 @@ class Voxels:
             return self._host_positions()  # type: ignore[return-value]
         return shifted
 
-    @_compat.on_whole_arrays
+    @checked_operator
     def local_positions(self) -> Float[Array, "capacity D"]:
         """Return voxel centers ``float32[capacity, D]`` relative to ``origin``."""
         return _centers(self.coords, np.asarray(self._steps(), np.float32))
@@ -365,7 +368,7 @@ def _is_vague(xp: Any, positions: Any, valid: Any, steps: tuple[float, ...]) -> 
     return xp.any(valid[:, None] & (xp.abs(positions) >= reach.astype(positions.dtype)[None]))
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def from_coords(
     coords: Int[Array | np.ndarray, "N coord"],
     features: Shaped[Array | np.ndarray, "N C"],
@@ -406,7 +409,6 @@ def from_coords(
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is
         counted in ``num_dropped``.
     """
-    check_process()
     given, on_host = (coords, features), known_on_host(coords, features)
     if on_host:
         coords, features = np.asarray(coords), as_host_array(features)
@@ -481,7 +483,7 @@ def _resize(array: jax.Array, rows: int, fill: int) -> jax.Array:
     return jnp.pad(array, ((0, missing), (0, 0)), constant_values=fill)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def voxelize(
     positions: Float[Array | np.ndarray, "N D"] | Points,
     features: Shaped[Array | np.ndarray, "N C"] | None = None,
@@ -528,7 +530,6 @@ def voxelize(
         counted in ``num_dropped``.
       CapacityError: eager, and the voxels do not fit ``capacity``.
     """
-    check_process()
     if voxel_size is None:
         raise InputError(
             "voxel_size is required: give the edge length of a voxel in the unit of the positions, "
@@ -620,8 +621,7 @@ def _raise_on_bad_points(positions: Any, bad: Any, vague: Any, size: tuple[float
     )
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def to_dense(
     voxels: Voxels, shape: Sequence[int] | None = None, origin: Sequence[int] | None = None
 ) -> Shaped[Array, "B *spatial C"]:
@@ -676,7 +676,7 @@ def _scattered(xp: Any, features: Any, coords: Any, corner: Any, shape: tuple[in
     return grid.at[scene, *index[:, 1:].T].set(features, mode="drop")
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def from_dense(
     dense: Shaped[Array | np.ndarray, "B *spatial C"],
     mask: Bool[Array | np.ndarray, " B *spatial"] | None = None,
@@ -705,8 +705,7 @@ def _sites(xp: Any, dense: Any, mask: Any) -> tuple[Any, Any]:
     return xp.where(mask.reshape(-1)[:, None], index, PAD), dense.reshape(-1, dense.shape[-1])
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
     """Join scenes into one batch; scene i of the k-th argument follows those before it.
 
@@ -742,8 +741,7 @@ def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
     return dataclasses.replace(first, geometry=geometry, features=features)
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
     """Return every scene as a batch of one.
 
@@ -761,8 +759,7 @@ def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
     return [_scene(voxels, index, capacity) for index in range(voxels.batch_size)]
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def scene(voxels: Voxels, index: int) -> Voxels:
     """Scene ``index`` as a batch of one, with the batch's capacity.
 

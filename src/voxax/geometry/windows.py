@@ -17,10 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax.coords import PAD, floor_divide, sort_rows
 from voxax.errors import InputError
-from voxax.geometry.call_checks import axes_hint, checked_call
+from voxax.geometry.call_checks import axes_hint, checked_operator
 from voxax.geometry.input_checks import check_voxel_size
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.order import CurveOrder, inverse_of
@@ -46,8 +45,7 @@ class Windows:
     most_rows: int | None
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def cubic_windows(
     voxels: Voxels, size: int | Sequence[int], *, shift: int | Sequence[int] = 0
 ) -> Windows:
@@ -75,8 +73,7 @@ def cubic_windows(
     return geometry.memo.get_or_build(("windows", edges, steps), geometry.arrays, build)
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def cylindrical_windows(
     voxels: Voxels,
     size: tuple[float, int, float],

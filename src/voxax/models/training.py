@@ -16,13 +16,14 @@ from voxax import _compat
 from voxax._array_types import Array, Float, Int, Int32
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.losses import Losses
 from voxax.hardware import keep_programs as keep_programs_on_disk
 from voxax.models.checkpoint import check_same_arrays
 from voxax.models.writers import OnMetrics
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def masked_cross_entropy(
     logits: Float[Array | np.ndarray, "N classes"],
     labels: Int[Array | np.ndarray, " N"],
@@ -93,7 +94,7 @@ def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> 
         )
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def count_outside(
     labels: Int[Array | np.ndarray, "..."], classes: int, ignore_label: int | None = None
 ) -> Int32[Array, ""]:

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
-from voxax._fork import check_process
 from voxax.errors import GeometryMismatchError, InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels, result_geometry
 from voxax.geometry import kernel_map as build_map
@@ -45,7 +44,6 @@ def request_map(
         another capacity.
       GeometryMismatchError: eager, and a map of other voxels.
     """
-    check_process()
     refuse_arrays("a sparse layer", voxels)
     refuse_points("a sparse layer", voxels)
     if kernel_map is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from voxax import _compat
 from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import VoxelGeometry, Voxels
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.losses import Losses
 from voxax.geometry.model_step import Step, step_of
 from voxax.hardware import describe, process_memory
@@ -147,7 +148,7 @@ def megabytes(value: int | None) -> str:
     return "unknown" if value is None else f"{value / 2**20:,.1f} MiB"
 
 
-@checked_call
+@functools.partial(checked_operator, on_whole_arrays=False)
 def fits(
     model: Callable[..., Any],
     voxels: Voxels,

@@ -5,6 +5,7 @@ them before the run (``vx.tune``).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from voxax import _compat, _native
 from voxax.errors import InputError
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.model_step import pure_call
 from voxax.hardware import HardwareInfo, describe, hardware_of, shown
 from voxax.kernels import Layer, Problem
@@ -119,7 +120,7 @@ def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.
     return {place: [arrays[i] for i in own] for place, own in indices.items()}
 
 
-@checked_call
+@functools.partial(checked_operator, on_whole_arrays=False)
 def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> Report:
     """Report the algorithm and parameters that each product of ``fn(*args)`` would use, and why;
     its time, and its time at best.
@@ -146,7 +147,7 @@ def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> 
     return report_of(find_products(fn, args, platform, maps=_is_concrete(fn, args)), platform)
 
 
-@checked_call
+@functools.partial(checked_operator, on_whole_arrays=False)
 def tune(
     fn: Callable[..., Any], *args: Any, anew: bool = False, budget: float | None = None
 ) -> Report:

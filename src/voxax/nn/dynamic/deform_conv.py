@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax._array_types import Array, Float, Num
 from voxax.errors import InputError, check_known
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.kernel_spec import per_axis
 from voxax.kernels.dynamic.grid import output_grid
@@ -25,8 +24,7 @@ from voxax.products.convolution import precision_name
 Modulation = Literal["plain", "sigmoid", "softmax"]
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def deform_conv(
     x: Float[Array, "B *spatial C"],
     weight: Float[Array, "*T C_per_group C_out"] | None,

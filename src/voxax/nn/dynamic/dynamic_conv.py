@@ -23,7 +23,7 @@ from voxax import _compat
 from voxax._array_types import Array, Float, Num
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry import KernelSpec
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.hardware import target_platform
@@ -48,8 +48,7 @@ class DYNAMIC_CONV_ALGO_MODE(enum.StrEnum):
     ALL = "all"
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def dynamic_conv(
     x: Float[Array, "B *spatial C"],
     weight: Float[Array, "*T C C_out"] | Mapping[int, Float[Array, "... C C_out"]],
@@ -170,7 +169,7 @@ def dynamic_conv(
     return add_bias(y, bias)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def bank_error(
     x: Float[Array, "B *spatial C"],
     weight: Float[Array, "*T C C_out"],

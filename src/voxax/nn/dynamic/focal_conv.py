@@ -8,18 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax._array_types import Array, Float, Num
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec, Voxels, add_sites
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import fraction_dtype, wide_fraction
 from voxax.nn.arguments import by_product, convolve_voxels, request_map
 from voxax.tuning import Request
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def focal_conv(
     voxels: Voxels,
     weight: Num[Array, "K C_in C_out"] | Num[Array, "K G C_in_per_G C_out_per_G"],

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax._array_types import Array, Float
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.kernels.dynamic.grid import output_grid
 from voxax.kernels.rows import zeros
@@ -20,8 +19,7 @@ from voxax.nn.arguments import check_shape
 from voxax.nn.dynamic.grid_taps import grid_spec, scan_taps
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def local_conv(
     x: Float[Array, "B *spatial C"],
     kernels: Float[Array, "B *outputs K G"] | Float[Array, "B *outputs K"],

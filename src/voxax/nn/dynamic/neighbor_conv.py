@@ -18,10 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax._array_types import Array, Float, Num
 from voxax.errors import InputError, check_known
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.neighbors import Neighbors
 from voxax.geometry.points import Points
@@ -175,7 +174,7 @@ Mapping = Literal["volume_preserving", "radial", "identity"]
 Window = Callable[[jax.Array], jax.Array]
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def poly6(squares: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return the window ``(1 - q)^3`` of ``q = r^2 / R^2``, zero beyond.
 
@@ -190,8 +189,7 @@ def poly6(squares: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jnp.maximum(1 - squares, 0) ** 3
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def continuous_conv(
     points: Points,
     weight: Float[Array, "*T C C_out"],
@@ -370,8 +368,7 @@ def _relaxed(number: int, ndim: int) -> np.ndarray:
 Influence = Literal["linear", "gaussian", "constant"]
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def kernel_point_conv(
     points: Points,
     weight: Float[Array, "K C C_out"],
@@ -451,7 +448,7 @@ def kernel_point_conv(
     )
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def kernel_point_penalty(
     points: Points,
     neighbors: Neighbors,

@@ -11,6 +11,7 @@ import numpy as np
 from voxax import _compat
 from voxax._array_types import Array, Float, Int, Int32
 from voxax.errors import InputError
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import common_dtype
 from voxax.geometry.kernel_spec import per_axis
 from voxax.kernels.dynamic.grid import box_conv
@@ -20,7 +21,7 @@ from voxax.nn.dynamic.dynamic_conv import check_operands
 from voxax.products.convolution import precision_name
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def choose_size(
     scores: Float[Array, "B sizes"], sizes: Sequence[int], *, fallback: int
 ) -> tuple[Int32[Array, " B"], Float[Array, " B"]]:
@@ -53,7 +54,7 @@ def choose_size(
     return size, jnp.where(known, gate, 1)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def selected_stride_conv(
     x: Float[Array, "B *spatial C"],
     weight: Float[Array, "*T C C_out"],

@@ -13,7 +13,7 @@ from voxax import _compat
 from voxax._array_types import Array, Int, Num
 from voxax.errors import AlgorithmError, InputError
 from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import accumulator, common_dtype
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.nested_sizes import reaching_size, soft_mask
@@ -26,8 +26,7 @@ from voxax.tuning.request import admitted
 _RENAMED = {"restricted": "grouped", "shells": "grouped", "taps": "masked"}
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def sparse_dynamic_conv(
     voxels: Voxels,
     weight: Num[Array, "K C_in C_out"]

@@ -17,10 +17,10 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import jax
 import jax.numpy as jnp
 
-from voxax import _compat
 from voxax._array_types import Array, Float, Int, Num
 from voxax.errors import InputError, check_known
 from voxax.geometry import CurveOrder, Voxels, Windows, curve_order, cut_patches
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.patches import Fill, Patches, check_length
 from voxax.geometry.regroup import gather_rows
@@ -96,7 +96,7 @@ def serial_order(voxels: Voxels, order: SerialOrder) -> CurveOrder:
     return curve_order(voxels, name, transposed=bool(transposed), fitted=True)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def serialized_attention(
     voxels: Voxels,
     num_heads: int,
@@ -149,7 +149,7 @@ def serialized_attention(
     return voxels.replace_features(_attend(*given, num_heads, chosen, beside=0))
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def window_attention(
     voxels: Voxels,
     num_heads: int,
@@ -198,7 +198,7 @@ def window_attention(
     return voxels.replace_features(_attend(*given, num_heads, "tiles", beside))
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def scene_attention(
     voxels: Voxels,
     num_heads: int,
@@ -236,7 +236,7 @@ def scene_attention(
     return voxels.replace_features(_attend(*given, num_heads, chosen, beside))
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def cross_attention(
     query: Queries,
     key_value: Voxels | Tokens,

@@ -12,15 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax._array_types import Array, Num
-from voxax._fork import check_process
 from voxax._native import host_norm
 from voxax._native.differentiable import differentiable_on_cpu
 from voxax._native.eager import empty_array, threads
 from voxax._native.host_products import elements_of
 from voxax._native.on_cpu import library_call
 from voxax.geometry import Points, Voxels
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import fraction_dtype, wide_fraction
 from voxax.nn.functional.normalization import Rows, masked_moments, normalized
 
@@ -40,7 +39,7 @@ class Normalized(NamedTuple):
     variance: jax.Array
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def batch_norm(
     features: jax.Array,
     valid: jax.Array,
@@ -70,7 +69,6 @@ def batch_norm(
       residual: ``[N, C]``, added to the result.
       relu: return ``max(result, 0)``.
     """
-    check_process()
     dtype, wide = fraction_dtype(features.dtype), wide_fraction(features.dtype)
     if features.dtype != dtype:
         features = features.astype(dtype)
@@ -93,7 +91,7 @@ def batch_norm(
     return Normalized(y, new_mean.astype(mean.dtype), new_variance.astype(variance.dtype))
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def normalize(
     voxels: Rows,
     mean: Num[Array, " C"],

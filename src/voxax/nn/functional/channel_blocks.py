@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 
-from voxax import _compat
 from voxax.errors import InputError
 from voxax.geometry import Voxels
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.kernel_spec import per_axis
 from voxax.nn.arguments import output_voxels, request_map
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def space_to_channel(
     voxels: Voxels, factor: int | Sequence[int] = 2, *, capacity: int | None = None
 ) -> Voxels:
@@ -42,7 +42,7 @@ def space_to_channel(
     return output_voxels(voxels, kmap, source[rows].reshape(kmap.out_capacity, -1))
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def channel_to_space(
     voxels: Voxels,
     factor: int | Sequence[int] = 2,

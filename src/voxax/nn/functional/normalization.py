@@ -12,10 +12,10 @@ from typing import Protocol, Self, TypeVar
 import jax
 import jax.numpy as jnp
 
-from voxax import _compat
 from voxax._array_types import Array, Bool, Float, Num
 from voxax.errors import InputError
 from voxax.geometry import Points, Voxels
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import fraction_dtype, wide_fraction
 from voxax.geometry.halo import split_axis
 
@@ -35,7 +35,7 @@ class FeatureRows(Protocol):
 Rows = TypeVar("Rows", bound=FeatureRows)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 @functools.partial(jax.jit, static_argnames="axis_name")
 def masked_moments(
     features: Num[Array, "N C"],
@@ -104,7 +104,7 @@ def clear_padding(features: jax.Array, valid: jax.Array) -> jax.Array:
     return jnp.where(valid[:, None], features.astype(wide), jnp.zeros((), wide))
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def layer_norm(
     voxels: Rows,
     scale: Num[Array, " C"] | None = None,
@@ -133,7 +133,7 @@ def layer_norm(
     return voxels.replace_features(features)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def rms_norm(voxels: Rows, scale: Num[Array, " C"] | None = None, epsilon: float = 1e-5) -> Rows:
     """Divide the features of each voxel by their root mean square, then ``* scale``.
 
@@ -182,7 +182,7 @@ def _row_norm(
 Scenes = TypeVar("Scenes", Voxels, Points)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def group_norm(
     voxels: Scenes,
     num_groups: int,
@@ -228,7 +228,7 @@ def group_norm(
     return voxels.replace_features(features)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def instance_norm(
     voxels: Scenes,
     scale: Num[Array, " C"] | None = None,

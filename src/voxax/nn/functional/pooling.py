@@ -18,7 +18,7 @@ from voxax._native.eager import threads
 from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.errors import GeometryMismatchError, InputError, check_known
 from voxax.geometry import KernelMap, KernelShape, Voxels
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wide_fraction
 from voxax.geometry.halo import refuse_shard, split_axis
 from voxax.geometry.input_checks import check_mean_digits, check_sum_range
@@ -39,8 +39,7 @@ class Window(TypedDict, total=False):
     kernel_map: KernelMap | None
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def sum_pool(
     voxels: Voxels,
     kernel_size: Size = 2,
@@ -70,8 +69,7 @@ def sum_pool(
     return output_voxels(voxels, kmap, features, window.get("out_voxels"))
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def mean_pool(
     voxels: Voxels,
     kernel_size: Size = 2,
@@ -95,8 +93,7 @@ def max_pool(
 def max_pool(
     voxels: Voxels, *args: Any, return_indices: Literal[True], **options: Any
 ) -> tuple[Voxels, Int32[Array, "out_capacity C"]]: ...
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def max_pool(
     voxels: Voxels,
     kernel_size: Size = 2,
@@ -129,8 +126,7 @@ def max_pool(
     return (pooled, indices) if return_indices else pooled
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def min_pool(
     voxels: Voxels,
     kernel_size: Size = 2,
@@ -236,8 +232,7 @@ def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
     return (total / number.astype(wide)[:, None]).astype(fraction_dtype(dtype))
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def unpool(
     voxels: Voxels,
     out_voxels: Voxels,
@@ -317,7 +312,7 @@ def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax
     return summed.astype(product_dtype(dtype))
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def global_pool(
     voxels: Voxels, reduction: Literal["mean", "sum", "max", "min"] = "mean"
 ) -> Num[Array, "B C"]:

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax.errors import InputError, check_known
 from voxax.geometry import Points, Voxels
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import fraction_dtype
 from voxax.geometry.halo import split_axis
 from voxax.nn.functional.normalization import clear_padding, scene_index
@@ -21,7 +21,7 @@ DropoutMode = Literal["feature", "voxel", "channel", "scene"]
 Scenes = TypeVar("Scenes", Voxels, Points)
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "feature") -> Scenes:
     """Set features to zero with probability ``rate``, and divide the others by ``1 - rate``.
 

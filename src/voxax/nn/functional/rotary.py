@@ -7,13 +7,13 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from voxax import _compat
 from voxax._array_types import Array, Float, Num
 from voxax.errors import InputError
+from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import wide_fraction
 
 
-@_compat.on_whole_arrays
+@checked_operator
 def rotary_embedding(
     x: Float[Array, "N H d"],
     positions: Num[Array, "N D"],

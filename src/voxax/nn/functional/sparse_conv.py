@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import jax
 
-from voxax import _compat
 from voxax._array_types import Array, Num
 from voxax.geometry import KernelMap, KernelShape, Voxels
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.nn.arguments import by_product, convolve_voxels, request_map
 from voxax.tuning import Request
 
@@ -29,8 +28,7 @@ SPARSE_CONV_BWD_ALGO_MODE = SPARSE_CONV_FWD_ALGO_MODE
 """Requests for a gradient: forward and backward products have one list of algorithms."""
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def spatially_sparse_conv(
     voxels: Voxels,
     weight: Num[Array, "K C_in C_out"] | Num[Array, "K G C_in_per_G C_out_per_G"],

@@ -12,7 +12,7 @@ from voxax import _compat
 from voxax._array_types import Array, Num
 from voxax.errors import InputError, check_whole
 from voxax.geometry import KernelMap, KernelShape, Voxels
-from voxax.geometry.call_checks import checked_call
+from voxax.geometry.call_checks import checked_operator
 from voxax.nn.arguments import by_product, output_voxels, request_map
 from voxax.products import convolve
 from voxax.tuning import Request
@@ -31,8 +31,7 @@ SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE = SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE
 """Requests for a depthwise gradient: all products have one list of algorithms."""
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def spatially_sparse_depthwise_conv(
     features: Num[Array, "in_capacity C"],
     depthwise_weight: Num[Array, "K C"],
@@ -97,8 +96,7 @@ def _check_outputs(number: int, kernel_map: KernelMap) -> None:
         )
 
 
-@checked_call
-@_compat.on_whole_arrays
+@checked_operator
 def depthwise_conv(
     voxels: Voxels,
     depthwise_weight: Num[Array, "K C"],

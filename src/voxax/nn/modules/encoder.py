@@ -195,7 +195,9 @@ class VoxelFeatureEncoder(CheckedModule):
             channels than the module was built for.
         """
         points = self._points(positions, features, batch_index, batch_size)
-        return _compat.on_whole_arrays(self._encode)(points)
+        if _compat.is_on_explicit_mesh(points):
+            return _compat.on_whole_arrays(self._encode, (points,), {})
+        return self._encode(points)
 
     def _encode(self, points: Points) -> Voxels:
         bare = dataclasses.replace(
