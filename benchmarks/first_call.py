@@ -370,9 +370,7 @@ def one(task: str, who: str, path: Path) -> dict[str, float]:
         scans = list(examples(path, [f"scan{i}" for i in range(names[task])]))
         if task == "epochs":
             return passes(contestant.epoch(scans), f"{SCANS} scans, training")
-        word = task.replace("eager", "without jit, five layers").replace(
-            " gradients", ", gradients"
-        )
+        word = task.replace("eager", "without jit, five layers").replace(" g", ", g")
         return passes(contestant.eager(scans, "gradients" in task), word)
     ((rows, features, labels),) = examples(path, ["whole"])
     if task == "first forward":

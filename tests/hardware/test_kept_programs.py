@@ -1,4 +1,4 @@
-"""Compiled programs on disk: later processes load them, and only from a folder of the user's own."""
+"""Compiled programs on disk, which later processes load, from a folder of the user's own alone."""
 
 import json
 import os
