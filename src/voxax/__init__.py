@@ -5,6 +5,8 @@ from importlib.util import find_spec as _find_spec
 
 import lazy_loader as _lazy
 
+from voxax import _own_process as _own_process
+
 if "jax" in _sys.modules:
     # It adds to the key of jit's caches: a program that was traced before would be traced again.
     from voxax import _compat as _compat
