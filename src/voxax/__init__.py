@@ -7,7 +7,7 @@ import lazy_loader as _lazy
 
 from voxax import _own_process as _own_process
 
-if "jax" in _sys.modules:
+if _sys.modules.get("jax"):
     # It adds to the key of jit's caches: a program that was traced before would be traced again.
     from voxax import _compat as _compat
 
