@@ -5,7 +5,9 @@ from importlib.util import find_spec as _find_spec
 
 import lazy_loader as _lazy
 
-if "jax" in _sys.modules:
+from voxax import _own_process as _own_process
+
+if _sys.modules.get("jax"):
     # It adds to the key of jit's caches: a program that was traced before would be traced again.
     from voxax import _compat as _compat
 

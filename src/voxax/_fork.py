@@ -6,11 +6,11 @@ import os
 import sys
 import threading
 
-from voxax import _compat
+from voxax import _compat, _own_process
 from voxax.errors import VoxaxError
 
 # Of the process that imported voxax, or of a fork in which JAX had not begun.
-_own = os.getpid()
+_own = _own_process.PID
 _broken = False
 _watching = False
 

@@ -34,8 +34,8 @@ VOXAX = "vx.voxelize(points, points, voxel_size=0.5)"
 JAX = "jax.numpy.zeros(3).block_until_ready()"
 
 
-def said(call, before):
-    script = BEGIN.replace("{call}", call).replace("{before}", before)
+def said(call, before, begin=BEGIN):
+    script = begin.replace("{call}", call).replace("{before}", before)
     ran = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
     )
@@ -55,6 +55,13 @@ def test_a_fork_of_a_process_that_used_jax_is_refused(call, before):
     found = said(call, before)
     assert "VoxaxError" in found
     assert 'multiprocessing.get_context("spawn")' in found
+
+
+def test_a_fork_is_refused_whichever_was_imported_first():
+    """Its first use of voxax loads modules, in a process that is not the one that imported it."""
+    jax, voxax = "import jax, numpy as np\n", "import voxax as vx\n"
+    found = said("vx.Points.make(points).count", JAX, BEGIN.replace(jax + voxax, voxax + jax))
+    assert "VoxaxError" in found
 
 
 @pytest.mark.parametrize(
