@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "pages.h"
+
 #ifndef VOXAX_ISA
 #define VOXAX_ISA baseline
 #endif
@@ -27,6 +29,7 @@ class Buffer {
     const size_t bytes = (size * sizeof(T) + 63) / 64 * 64;
     data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
     if (data_ == nullptr) throw std::bad_alloc();
+    PreferLargePages(data_, static_cast<int64_t>(bytes));
     size_ = size;
   }
 

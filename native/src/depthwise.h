@@ -12,6 +12,7 @@
 #include "depthwise_taps.h"
 #include "elements.h"
 #include "kernels.h"
+#include "padding.h"
 #include "stream.h"
 
 namespace voxax::VOXAX_ISA {
@@ -30,7 +31,9 @@ inline constexpr bool kByCount = false;
 inline constexpr int64_t kMostTiles = 32;
 
 template <typename Stored>
-void RunDepthwise(const Depthwise& p, const Parallel& parallel, BadRow* bad) {
+void RunDepthwise(const Depthwise& problem, const Parallel& parallel, BadRow* bad) {
+  Depthwise p = problem;
+  p.out_rows = RowsWithPairs(p.neighbors, p.out_rows, p.taps);
   using T = typename SumOf<Stored>::type;
   const Stored* given = static_cast<const Stored*>(p.w);
   Buffer<T> w(p.taps * p.channels);
@@ -44,7 +47,9 @@ void RunDepthwise(const Depthwise& p, const Parallel& parallel, BadRow* bad) {
   const bool stream =
       wide && std::is_same_v<Stored, T> &&
       StreamsRows(p.y, p.out_rows, row_bytes,
-                  p.in_rows * row_bytes + TableBytes(p.out_rows, p.taps), p.last_cache);
+                  InProportion(p.in_rows, p.out_rows, problem.out_rows) * row_bytes +
+                      TableBytes(p.out_rows, p.taps),
+                  p.last_cache);
   const int64_t most_tiles = wide || kByCount ? kMostTiles : 1;
   parallel.RunStretches((p.out_rows + p.tile - 1) / p.tile, most_tiles, [&](int64_t t, int64_t after) {
     const int64_t first = t * p.tile, end = std::min(after * p.tile, p.out_rows);
@@ -58,6 +63,7 @@ void RunDepthwise(const Depthwise& p, const Parallel& parallel, BadRow* bad) {
       SumPairs<Stored, T>(p, first, end, ranges, w.get(), bad);
     }
   });
+  ClearRows(static_cast<Stored*>(p.y), p.out_rows, problem.out_rows, p.channels, parallel);
 }
 
 }  // namespace voxax::VOXAX_ISA

@@ -12,6 +12,7 @@
 #include "elements.h"
 #include "frontier.h"
 #include "kernels.h"
+#include "padding.h"
 #include "row_pairs.h"
 #include "stream.h"
 #include "tile.h"
@@ -172,11 +173,14 @@ inline constexpr int64_t kStripeRows = 1024, kFewestStripes = 32, kMostGradientS
 // neighboring stripes share.
 inline constexpr int64_t kMostStripesAtOnce = 16;
 
-// Sums in stripes of rows whose number follows from the shapes alone, added in their order. A thread
+// Sums in stripes of rows whose number follows from the shapes and the rows that are not padding, added in
+// their order. A thread
 // works on one copy of the filters and their sums, which its caches keep, and writes the sums of each
 // stripe to the result's stripe.
 template <bool kBoth, typename Stored>
-void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow* bad) {
+void SumGradients(const DepthwiseGradients& given, const Parallel& parallel, BadRow* bad) {
+  DepthwiseGradients p = given;
+  p.in_rows = RowsWithPairs(p.neighbors, p.in_rows, p.taps);
   using T = typename SumOf<Stored>::type;
   constexpr int64_t copies = kBoth ? 2 : 1;
   const std::vector<Channels> ranges = SplitChannels<T>(p.channels, kGradientVectors);
@@ -193,7 +197,8 @@ void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow*
   const bool whole = !ranges.empty() && ranges.back().vectors > 0;
   const bool stream = kBoth && whole && std::is_same_v<Stored, T> &&
                       StreamsRows(p.dx, p.in_rows, row_bytes,
-                                  (p.out_rows + p.in_rows) * row_bytes +
+                                  (InProportion(p.out_rows, p.in_rows, given.in_rows) + p.in_rows) *
+                                          row_bytes +
                                       TableBytes(p.in_rows, p.taps),
                                   p.last_cache);
   // Calls of(the sums of this thread, channels, tap of the filter).
@@ -242,6 +247,9 @@ void SumGradients(const DepthwiseGradients& p, const Parallel& parallel, BadRow*
   }
   Stored* dw = static_cast<Stored*>(p.dw);
   for (int64_t i = 0; i < size; ++i) Narrow(sum[i], dw + i);
+  if constexpr (kBoth) {
+    ClearRows(static_cast<Stored*>(p.dx), p.in_rows, given.in_rows, p.channels, parallel);
+  }
 }
 
 template <typename Stored>

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "pages.h"
 #include "parallel.h"
 #include "problem.h"
 #include "xla/ffi/api/ffi.h"
@@ -47,6 +48,12 @@ inline bool ElementOf(ffi::DataType dtype, Element* element) {
     default:
       return false;
   }
+}
+
+// The memory of a result, which a kernel is about to write.
+inline void* Written(ffi::AnyBuffer result) {
+  PreferLargePages(result.untyped_data(), static_cast<int64_t>(result.size_bytes()));
+  return result.untyped_data();
 }
 
 // Runs `call(parallel)` on XLA's threads. If it throws for lack of memory, that is the error.

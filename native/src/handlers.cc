@@ -58,7 +58,7 @@ ffi::Error RunProductCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
   p.x = x.untyped_data();
   p.w = w.untyped_data();
   p.neighbors = neighbors.typed_data();
-  p.y = y->untyped_data();
+  p.y = Written(*y);
   p.tap_stride = groups * p.depth * p.columns;
   p.depth_stride = transposed ? 1 : p.columns;
   p.column_stride = transposed ? p.depth : 1;
@@ -97,7 +97,7 @@ ffi::Error RunWeightProductCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Any
   p.x = x.untyped_data();
   p.dy = dy.untyped_data();
   p.neighbors = neighbors.typed_data();
-  p.dw = dw->untyped_data();
+  p.dw = Written(*dw);
   p.tile = RowsOfTile(tile, p.out_rows);
   return Guarded(pool, p.in_rows, [&](const Parallel& parallel, BadRow* bad) {
     BestKernels().weight_product(p, parallel, bad);
@@ -131,7 +131,7 @@ ffi::Error RunDepthwiseCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuff
   p.x = x.untyped_data();
   p.w = weights.untyped_data();
   p.neighbors = neighbors.typed_data();
-  p.y = y->untyped_data();
+  p.y = Written(*y);
   p.reversed = reversed;
   p.tile = RowsOfTile(tile, p.out_rows);
   p.last_cache = LastCacheBytes();
@@ -171,8 +171,8 @@ ffi::Error RunDepthwiseGradientsCall(ffi::ThreadPool pool, ffi::AnyBuffer dy, ff
   p.x = x.untyped_data();
   p.w = w.untyped_data();
   p.neighbors = neighbors.typed_data();
-  p.dx = dx->untyped_data();
-  p.dw = dw->untyped_data();
+  p.dx = Written(*dx);
+  p.dw = Written(*dw);
   p.reversed = reversed;
   p.last_cache = LastCacheBytes();
   const auto call = [&](const Parallel& parallel, BadRow* bad) {

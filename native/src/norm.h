@@ -11,6 +11,7 @@
 
 #include "elements.h"
 #include "kernels.h"
+#include "padding.h"
 
 namespace voxax::VOXAX_ISA {
 
@@ -76,6 +77,18 @@ inline int64_t ListValid(const bool* valid, int64_t begin, int64_t end, int64_t*
   return count;
 }
 
+inline bool AnyValid(const bool* valid, int64_t begin, int64_t end) {
+  return std::memchr(valid + begin, 1, end - begin) != nullptr;
+}
+
+// Rows of one block become zero.
+template <typename Stored>
+void ClearBlock(Stored* y, int64_t begin, int64_t end, int64_t channels) {
+  WriteZeros(reinterpret_cast<char*>(y + begin * channels),
+             (end - begin) * channels * static_cast<int64_t>(sizeof(Stored)));
+  FinishStreams();
+}
+
 // Mean and variance of each channel over the valid rows, block by block; blocks are joined as by Chan,
 // Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
 // Returns the number of valid rows; without any, both are 0.
@@ -131,8 +144,9 @@ void WriteNormalized(const BatchNorm& p, const Parallel& parallel, const T* mean
   Stored* y = static_cast<Stored*>(p.y);
   const int64_t length = NormBlock(p.channels), blocks = (p.rows + length - 1) / length;
   parallel.Run(blocks, [&](int64_t b) {
-    const int64_t end = std::min(p.rows, (b + 1) * length);
-    for (int64_t r = b * length; r < end; ++r) {
+    const int64_t begin = b * length, end = std::min(p.rows, begin + length);
+    if (!AnyValid(p.valid, begin, end)) return ClearBlock(y, begin, end, p.channels);
+    for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * p.channels;
       if (!p.valid[r]) {
         std::fill_n(y + at, p.channels, Stored{});
@@ -247,8 +261,13 @@ void WriteGradients(const BatchNormGradients& p, const Parallel& parallel) {
   }
   const int64_t length = NormBlock(p.channels), blocks = (p.rows + length - 1) / length;
   parallel.Run(blocks, [&](int64_t b) {
-    const int64_t end = std::min(p.rows, (b + 1) * length);
-    for (int64_t r = b * length; r < end; ++r) {
+    const int64_t begin = b * length, end = std::min(p.rows, begin + length);
+    if (!AnyValid(p.valid, begin, end)) {
+      ClearBlock(dx, begin, end, p.channels);
+      if (dresidual != nullptr) ClearBlock(dresidual, begin, end, p.channels);
+      return;
+    }
+    for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * p.channels;
       if (!p.valid[r]) {
         std::fill_n(dx + at, p.channels, Stored{});

@@ -59,7 +59,7 @@ ffi::Error RunBatchNormCall(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Buffer<
   p.epsilon = epsilon;
   p.training = training;
   p.relu = relu;
-  p.y = y->untyped_data();
+  p.y = Written(*y);
   p.mean = mean->untyped_data();
   p.inverse = inverse->untyped_data();
   p.new_mean = new_mean->untyped_data();
@@ -100,8 +100,8 @@ ffi::Error RunBatchNormGradientsCall(ffi::ThreadPool pool, ffi::AnyBuffer dy, ff
   p.scale = scale.untyped_data();
   p.training = training;
   p.relu = relu;
-  p.dx = dx->untyped_data();
-  p.dresidual = dresidual->dimensions()[0] == 0 ? nullptr : dresidual->untyped_data();
+  p.dx = Written(*dx);
+  p.dresidual = dresidual->dimensions()[0] == 0 ? nullptr : Written(*dresidual);
   p.dscale = dscale->untyped_data();
   p.dbias = dbias->untyped_data();
   return OnPool(pool, [&](const Parallel& parallel) {

@@ -3,6 +3,7 @@
 
 #include "elements.h"
 #include "kernels.h"
+#include "padding.h"
 #include "tile.h"
 
 namespace voxax::VOXAX_ISA {
@@ -52,8 +53,13 @@ void FindExtremes(const Extremes& p, const Parallel& parallel, BadRow* bad) {
   constexpr int64_t lanes = Simd<T>::kLanes;
   const Stored* x = static_cast<const Stored*>(p.x);
   const int64_t tiles = (p.out_rows + p.tile - 1) / p.tile;
+  const int64_t with_pairs = RowsWithPairs(p.neighbors, p.out_rows, p.taps);
   parallel.Run(tiles, [&](int64_t t) {
     const int64_t end = std::min(p.out_rows, (t + 1) * p.tile);
+    if (t * p.tile >= with_pairs) {
+      std::fill(p.found + t * p.tile * p.channels, p.found + end * p.channels, -1);
+      return;
+    }
     Buffer<int32_t> taps(p.taps);
     for (int64_t m = t * p.tile; m < end; ++m) {
       const int32_t* row = p.neighbors + m * p.taps;

@@ -14,6 +14,7 @@
 #include "elements.h"
 #include "frontier.h"
 #include "kernels.h"
+#include "padding.h"
 #include "stream.h"
 #include "tile.h"
 
@@ -152,7 +153,11 @@ void Finish(T* sums, int64_t rows, int64_t pitch, int64_t width, const Stored* b
 inline constexpr int64_t kMostTilesAtOnce = 16;
 
 template <typename Stored>
-void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
+void RunProduct(const Product& given, const Parallel& parallel, BadRow* bad) {
+  Product p = given;
+  if (p.rows == nullptr && p.bias == nullptr) {
+    p.out_rows = RowsWithPairs(p.neighbors, p.out_rows, p.taps);
+  }
   using T = typename SumOf<Stored>::type;
   constexpr int64_t lanes = Simd<T>::kLanes;
   std::vector<Panel> panels(SplitColumns<T>(p.columns, nullptr));
@@ -180,7 +185,8 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
   const int64_t x_row_bytes = x_stride * static_cast<int64_t>(sizeof(Stored));
   const bool stream = std::is_same_v<T, Stored> && p.columns % lanes == 0 &&
                       StreamsRows(y, p.out_rows, row_bytes,
-                                  p.in_rows * x_row_bytes + TableBytes(p.out_rows, p.taps),
+                                  InProportion(p.in_rows, p.out_rows, given.out_rows) * x_row_bytes +
+                                      TableBytes(p.out_rows, p.taps),
                                   p.last_cache);
   const int64_t at_once =
       std::clamp<int64_t>(tiles / (32 * parallel.threads()), 1, kMostTilesAtOnce);
@@ -287,6 +293,7 @@ void RunProduct(const Product& p, const Parallel& parallel, BadRow* bad) {
     for (int64_t t = unit * at_once; t < after; ++t) run_tile(t, &features);
     if (stream) FinishStreams();
   });
+  ClearRows(y, p.out_rows, given.out_rows, y_stride, parallel);
 }
 
 }  // namespace voxax::VOXAX_ISA

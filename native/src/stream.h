@@ -18,6 +18,12 @@ inline bool StreamsRows(const void* y, int64_t rows, int64_t row_bytes, int64_t 
          row_bytes % kBytes == 0 && reinterpret_cast<uintptr_t>(y) % kBytes == 0;
 }
 
+// The rows that are read of `rows`, if so many of a kernel map's rows have entries: about as large a part
+// is padding.
+inline int64_t InProportion(int64_t rows, int64_t with_pairs, int64_t map_rows) {
+  return map_rows == 0 ? 0 : rows * with_pairs / map_rows;
+}
+
 // Of a kernel map.
 inline int64_t TableBytes(int64_t rows, int64_t taps) {
   return rows * taps * static_cast<int64_t>(sizeof(int32_t));

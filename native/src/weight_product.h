@@ -2,7 +2,8 @@
 //
 // A unit of work is one stripe of output rows and one panel of columns. Its block of dw is added
 // to in the order of the rows; stripes are added in their order. How many there are follows from
-// the shapes alone, so the bits do not depend on the number of threads.
+// the shapes and the number of rows that are not padding, so the bits depend neither on the number of
+// threads nor on the capacity.
 #pragma once
 
 #include <utility>
@@ -11,6 +12,7 @@
 #include "elements.h"
 #include "kernels.h"
 #include "operands.h"
+#include "padding.h"
 #include "tile.h"
 
 namespace voxax::VOXAX_ISA {
@@ -99,7 +101,10 @@ inline constexpr int64_t kMostStripes = 32;
 inline constexpr int64_t kUnitColumns = 128, kEnoughUnits = 16;
 
 template <typename Stored>
-void RunWeightProduct(const WeightProduct& p, const Parallel& parallel, BadRow* bad) {
+void RunWeightProduct(const WeightProduct& given, const Parallel& parallel, BadRow* bad) {
+  WeightProduct p = given;
+  p.out_rows = RowsWithPairs(p.neighbors, p.out_rows, p.taps);
+  p.tile = std::min(p.tile, std::max<int64_t>(p.out_rows, 1));
   using T = typename SumOf<Stored>::type;
   constexpr int64_t lanes = Simd<T>::kLanes;
   std::vector<Panel> panels(SplitColumns<T>(p.columns, nullptr));
