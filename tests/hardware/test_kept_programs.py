@@ -1,4 +1,4 @@
-"""Compiled programs on disk: later processes load them, and only from a folder of the user's own."""
+"""Programs kept on disk: later processes load them, and only from a folder of the user's own."""
 
 import json
 import os
