@@ -110,6 +110,26 @@ def test_levels_that_are_not_fitted_follow_from_the_input():
         assert int(vx.plan(model, voxels).num_dropped) == 0
 
 
+def test_a_scan_that_outgrows_the_samples_keeps_the_rows_of_its_labels():
+    rows, apart = random_cube(300), random_cube(300)
+    apart[:, 1:] *= 4
+    dense, sparse = (
+        vx.Voxels.from_coords(r, np.ones((len(r), 2), np.float32), 2) for r in (rows, apart)
+    )
+    plan = vx.Plan.record(network(), dense).fitted([dense])
+    planned = plan.attach(sparse)
+    assert planned.capacity == sparse.capacity
+    factors = {
+        rows / fitted
+        for (_, rows), fitted in zip(
+            planned.geometry.level_capacities, plan.capacities(dense.capacity)[1:], strict=True
+        )
+    }
+    assert factors <= {2, 4, 8}
+    assert len(factors) == 1
+    assert int(network()(planned).num_dropped) == 0
+
+
 def test_generative_levels_take_a_rung_of_their_own(scans):
     grow = SparseConv3d(2, 2, 3, generative=True, rngs=nnx.Rngs(0))
     planned = vx.plan(grow, scans[0])
