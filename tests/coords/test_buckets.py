@@ -3,6 +3,7 @@
 import pytest
 
 import voxax as vx
+from voxax.coords import ladder_capacity
 from voxax import InputError
 
 
@@ -35,3 +36,13 @@ def test_a_negative_count_is_an_error():
 def test_a_fractional_count_is_an_error():
     with pytest.raises(InputError, match=r"n=3\.5"):
         vx.bucket_capacity(3.5)
+
+
+def test_rungs_of_the_ladder_are_few():
+    sizes = {ladder_capacity(n) for n in range(1, 70_000, 7)}
+    assert sizes == {16, 64, 256, 1024, 4096, 16_384, 65_536, 131_072}
+    assert all(ladder_capacity(size) == size for size in sizes)
+    assert [ladder_capacity(n) for n in (0, 17, 65_537, 131_073)] == [16, 64, 131_072, 262_144]
+    assert len({ladder_capacity(n) for n in range(1800, 58_001)}) == 3
+    with pytest.raises(vx.InputError, match="n=-1"):
+        ladder_capacity(-1)

@@ -32,7 +32,7 @@ from voxax.check.source import (
 from voxax.check.subject import Arguments, Subject, module_of_scope
 from voxax.coords import bucket_capacity
 from voxax.geometry.build import recording_maps
-from voxax.geometry.default_capacity import default_capacity
+from voxax.geometry.default_capacity import default_capacity, has_ladder
 from voxax.geometry.voxel_geometry import VoxelGeometry
 
 # Of the bucket that would do. The next one is up to 1.25 times as large, and clouds vary.
@@ -65,15 +65,23 @@ def wasted(
     # By what a reader would call them, in the order in which they are made.
     levels: dict[Any, list[tuple[int, int]]] = {}
     sites: dict[Any, tuple[Site, str]] = {}
+    # Where padding costs memory alone, a plan gives levels room for scans that were not seen.
+    planned: set[Any] = set()
     for arguments in examples:
         for name, geometry in _given(arguments):
             levels.setdefault(name, []).append((geometry.capacity, int(geometry.count)))
             sites[name] = site, f"argument `{name}`"
         for key, where, geometry, count in _made(subject, arguments, held, own):
+            if has_ladder() and geometry.capacity == dict(geometry.level_capacities).get(
+                geometry.stride
+            ):
+                planned.add(key)
             levels.setdefault(key, []).append((geometry.capacity, count))
             sites[key] = where or site, f"the level of stride {geometry.stride}"
     found = []
     for key, sizes in levels.items():
+        if key in planned:
+            continue
         capacity, count = max(c for c, _ in sizes), max(n for _, n in sizes)
         enough = bucket_capacity(count)
         if capacity < LEAST or capacity <= FACTOR * default_capacity(count):

@@ -176,7 +176,7 @@ _Action = (
 
 
 def cache(action: Annotated[_Action, tyro.conf.arg(name="")]) -> int:
-    """List, show, export, import or clear what the tuner measured; list or clear programs."""
+    """List, show, export, import or clear measurements; list or clear programs."""
     return action()
 
 

@@ -178,8 +178,9 @@ class Plan:
         Args:
           voxels: concrete voxels; NumPy leaves stay NumPy (no device is touched).
           maps: also build the maps now; otherwise only the capacities are attached.
-          grow: where a level needs more than its fitted capacity, take the next step
-            that holds it; otherwise raise.
+          grow: where a level needs more than its fitted capacity, double the rows of all levels
+            below the input, on accelerators take the next bucket of the input, until each holds
+            its own; otherwise raise.
           capacity: rows of the result, such as :meth:`capacity` gives; None takes those of the
             voxels.
 
@@ -245,9 +246,11 @@ class Plan:
         if self.fit is None:
             levels = zip(self.fixed, counts[1:], strict=True)
             return (capacity, *(own or bucket_capacity(n) for own, n in levels))
-        first = capacity
+        first, factor = capacity, 1
         while True:
-            capacities = self.capacities(capacity)
+            given, *fitted = self.capacities(capacity)
+            levels = zip(self.fixed, fitted, strict=True)
+            capacities = (given, *(own or factor * rows for own, rows in levels))
             short = [i for i, (n, c) in enumerate(zip(counts, capacities, strict=True)) if n > c]
             if not short:
                 return capacities
@@ -258,7 +261,10 @@ class Plan:
                     f"capacity is {capacities[level]} (input capacity {capacity}): refit the plan "
                     "on samples like this one, or allow grow=True"
                 )
-            capacity = self.capacity(capacity + 1)
+            if self.on_ladder:  # the input keeps its rows, which labels have too
+                factor *= 2
+            else:
+                capacity = self.capacity(capacity + 1)
 
     def _views(
         self, record: MapRecord, levels: list[np.ndarray], capacities: Sequence[int]
