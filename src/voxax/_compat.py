@@ -653,6 +653,13 @@ def save_as_matrix_product(primitive: Primitive) -> None:
     getattr(partial_eval, "partial_eval_jaxpr_custom_rules", {})[primitive] = rule
 
 
+def is_evaluating() -> bool:
+    """True where operations on arrays with values run at once: outside of every transformation."""
+    here = _extend_core.get_opaque_trace_state()
+    with jax.core.eval_context():
+        return here == _extend_core.get_opaque_trace_state()
+
+
 def evaluating() -> contextlib.AbstractContextManager[Any]:
     """A context in which operations on arrays with values run at once, inside a trace too."""
     return jax.core.eval_context()
