@@ -372,7 +372,8 @@ def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 def _is_placed(array: Any) -> bool:
     """True for an array on a mesh with explicit axes, or inside a ``shard_map``."""
-    return bool(_varying(jax.typeof(array))) or _has_explicit_axes(array)
+    aval = jax.typeof(array)
+    return bool(_varying(aval)) or _is_explicit(getattr(aval, "sharding", None))
 
 
 def gathered(tree: Any) -> Any:
@@ -500,7 +501,7 @@ def is_on_explicit_mesh(*values: Any) -> bool:
         elif getattr(kind, "is_on_explicit_mesh", None) is not None:
             found = value.is_on_explicit_mesh
         elif isinstance(value, jax.core.Tracer):
-            found = _has_explicit_axes(value)
+            found = _is_explicit(getattr(value.aval, "sharding", None))
         else:
             found = any(map(_has_explicit_axes, jax.tree.leaves(value)))
         if found:
@@ -509,7 +510,10 @@ def is_on_explicit_mesh(*values: Any) -> bool:
 
 
 def _has_explicit_axes(leaf: Any) -> bool:
-    sharding = _typed_sharding(leaf)
+    return _is_explicit(_typed_sharding(leaf))
+
+
+def _is_explicit(sharding: Any) -> bool:
     return sharding is not None and jax.sharding.AxisType.Explicit in sharding.mesh.axis_types
 
 
@@ -647,6 +651,13 @@ def save_as_matrix_product(primitive: Primitive) -> None:
         return equation, again, [False] * number, [not kept] * number, []
 
     getattr(partial_eval, "partial_eval_jaxpr_custom_rules", {})[primitive] = rule
+
+
+def is_evaluating() -> bool:
+    """True where operations on arrays with values run at once: outside of every transformation."""
+    here = _extend_core.get_opaque_trace_state()
+    with jax.core.eval_context():
+        return here == _extend_core.get_opaque_trace_state()
 
 
 def evaluating() -> contextlib.AbstractContextManager[Any]:

@@ -31,8 +31,8 @@ def differentiable_on_cpu(
 ) -> Body:
     """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
 
-    Its first result has derivatives, the others have none: wrap them in ``stop_gradient``. Programs
-    of ``jax.export`` contain the portable implementation.
+    Its first result has derivatives, the others have none. Programs of ``jax.export`` contain the
+    portable implementation.
 
     Args:
       name: of the primitive, as it appears in a jaxpr.
@@ -64,10 +64,14 @@ def differentiable_on_cpu(
         return gradients(*arrays, moves=moves, **dict(static))
 
     def plain(*arrays: Any, static: tuple) -> Any:
-        return portable(*arrays, **dict(static))
+        made, *others = portable(*arrays, **dict(static))
+        return made, *map(jax.lax.stop_gradient, others)
 
     def fast(*arrays: Any, static: tuple) -> Any:
         return native(*arrays, **dict(static))
+
+    def fast_or_plain(*arrays: Any, static: tuple) -> Any:
+        return (fast if _native.unavailable() is None else plain)(*arrays, static=static)
 
     def fast_on_host(*arrays: Any, static: tuple) -> Any:
         return eager(*arrays, **dict(static)) if eager is not None else None
@@ -77,9 +81,19 @@ def differentiable_on_cpu(
             return None
         return eager_gradients(*arrays, moves=moves, **dict(static))
 
-    value = _primitive(name, fast, plain, fast_on_host)
-    tangent = _primitive(f"{name}_tangent", pushed, pushed)
-    gradient = _primitive(f"{name}_gradients", native_pulled, pulled, pulled_on_host)
+    # Shapes of derivatives are known: to find them, JAX would trace the portable implementation.
+    def of_value(*avals: Any, **params: Any) -> Any:
+        return jax.eval_shape(functools.partial(fast_or_plain, **params), *avals)
+
+    def of_tangent(*avals: Any, size: int, **params: Any) -> Any:
+        return (avals[size],)
+
+    def of_gradients(ct: Any, *avals: Any, moves: tuple[int, ...], **params: Any) -> Any:
+        return [avals[i] for i in moves]
+
+    value = _primitive(name, of_value, fast, plain, fast_on_host)
+    tangent = _primitive(f"{name}_tangent", of_tangent, pushed, pushed)
+    gradient = _primitive(f"{name}_gradients", of_gradients, native_pulled, pulled, pulled_on_host)
 
     def jvp(primals: Any, tangents: Any, *, static: tuple) -> tuple[Any, Any]:
         outs = value.bind(*primals, static=static)
@@ -108,10 +122,10 @@ def differentiable_on_cpu(
     _compat.set_rules(gradient, _pushed_through(gradient, pulled), None, _batched(pulled))
 
     def call(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
-        same = _compat.vary_alike(*args)
+        same, options = _compat.vary_alike(*args), tuple(sorted(static.items()))
         if _native.unavailable() is not None or _compat.is_on_explicit_mesh(same):
-            return portable(*same, **static)
-        return tuple(value.bind(*same, static=tuple(sorted(static.items()))))
+            return plain(*same, static=options)
+        return tuple(value.bind(*same, static=options))
 
     return call
 
@@ -123,8 +137,17 @@ def _replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) 
     return result
 
 
-def _primitive(name: str, native: Body, portable: Body, eager: HostBody | None = None) -> Any:
-    """A primitive of several results that runs ``native`` on CPUs with the library."""
+def _primitive(
+    name: str,
+    shapes: Callable[..., Any],
+    native: Body,
+    portable: Body,
+    eager: HostBody | None = None,
+) -> Any:
+    """A primitive of several results that runs ``native`` on CPUs with the library.
+
+    ``shapes`` takes and returns ``ShapeDtypeStruct``s in place of the arrays.
+    """
     primitive = _compat.Primitive(name)
     primitive.multiple_results = True
 
@@ -149,9 +172,8 @@ def _primitive(name: str, native: Body, portable: Body, eager: HostBody | None =
 
     @primitive.def_abstract_eval
     def _(*avals: Any, **params: Any) -> list[Any]:
-        shapes = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
-        outs = jax.eval_shape(functools.partial(on_cpu, **params), *shapes)
-        return [_compat.alike(out, avals[0]) for out in outs]
+        operands = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+        return [_compat.alike(out, avals[0]) for out in shapes(*operands, **params)]
 
     _compat.register_lowering(primitive, "cpu", on_cpu, on_cpu, portable)
     _compat.register_lowering(primitive, None, portable, portable, portable)

@@ -160,6 +160,9 @@ class VoxelGeometry:
             object.__setattr__(self, "drops", Losses.of(self.drops))
         self._own()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._own()
@@ -215,6 +218,8 @@ class VoxelGeometry:
         """``bool[capacity]``: which rows are voxels."""
         if isinstance(self.coords, np.ndarray):  # may be written to
             return _valid(self.coords)
+        if (known := self.memo.get("valid")) is not None:
+            return known
         return self.memo.get_or_build("valid", self.coords, lambda: _valid(self.coords))
 
     @functools.cached_property

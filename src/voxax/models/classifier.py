@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
@@ -100,7 +101,7 @@ class SceneTrainer(StepTrainer):
     ) -> None:
         weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)
         self._class_weights, self._classes = weights, 0  # known once a step was traced
-        self.outside, self._axis_name = jnp.zeros((), jnp.int32), axis_name
+        self.outside, self._axis_name = jax.device_put(np.int32(0)), axis_name
         super().__init__(model, optimizer, keep_programs=keep_programs)
 
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:

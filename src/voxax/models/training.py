@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -337,11 +338,21 @@ class StepTrainer(abc.ABC):
         self.steps = int(tree["steps"])
 
 
-def _initial_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
-    """Return ``optimizer.init(params)``; states that are constants compile no program.
+def starting_on_host(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Return the optimizer with an ``init`` that compiles nothing where all states are constants.
 
-    Run eagerly, ``init`` compiles one for every shape: 32 for AdamW and a MinkUNet18.
+    Run eagerly, ``init`` compiles a program for every shape: 32 for AdamW and a MinkUNet18.
+    Trainers do so by themselves; others write ::
+
+        nnx.Optimizer(model, starting_on_host(optax.adamw(1e-3)), wrt=nnx.Param)
     """
+    return optimizer._replace(init=functools.partial(_initial_state, optimizer))
+
+
+def _initial_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
+    """Return ``optimizer.init(params)``, see :func:`starting_on_host`."""
+    if _compat.is_traced(params):
+        return optimizer.init(params)
     program, shapes = jax.make_jaxpr(optimizer.init, return_shape=True)(params)
     leaves, tree = jax.tree.flatten(shapes)
     values = _compat.constants_of(program)
@@ -401,7 +412,7 @@ class Trainer(StepTrainer):
         keep_programs: bool = True,
     ) -> None:
         self.on_metrics = on_metrics
-        self.ignore_label, self.outside = ignore_label, jnp.zeros((), jnp.int32)
+        self.ignore_label, self.outside = ignore_label, jax.device_put(np.int32(0))
         self._axis_name = axis_name
         self._classes = 0  # known once a step was traced
         weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)

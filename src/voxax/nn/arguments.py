@@ -15,8 +15,14 @@ import numpy as np
 
 from voxax import _compat
 from voxax.errors import GeometryMismatchError, InputError
-from voxax.geometry import KernelMap, KernelShape, KernelSpec, Voxels, result_geometry
-from voxax.geometry import kernel_map as build_map
+from voxax.geometry import (
+    KernelMap,
+    KernelShape,
+    KernelSpec,
+    Voxels,
+    kernel_map_of,
+    result_geometry,
+)
 from voxax.geometry.call_checks import axes_hint
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.row_operations import add_to_rows
@@ -73,9 +79,19 @@ def request_map(
                 "vx.kernel_map"
             )
         return kernel_map
-    relation = (kernel_size, stride, dilation, transposed, generative, out_voxels, capacity)
-    built = build_map(voxels, *relation, kernel_shape=kernel_shape, spatial_shape=spatial_shape)
-    warn_if_inputs_unused(built.spec)
+    spec = KernelSpec.make(
+        voxels.geometry.ndim,
+        kernel_size,
+        stride,
+        dilation,
+        transposed,
+        generative,
+        kernel_shape=kernel_shape,
+        spatial_shape=spatial_shape,
+    )
+    out = None if out_voxels is None else out_voxels.geometry
+    built = kernel_map_of(voxels.geometry, spec, out, capacity)
+    warn_if_inputs_unused(spec)
     return built
 
 

@@ -70,13 +70,9 @@ def batch_norm(
       relu: return ``max(result, 0)``.
     """
     dtype, wide = fraction_dtype(features.dtype), wide_fraction(features.dtype)
-    if features.dtype != dtype:
-        features = features.astype(dtype)
-    rest = jnp.zeros((0, features.shape[1]), dtype) if residual is None else residual
-    averages = mean.astype(wide), variance.astype(wide)
-    if training:
-        averages = tuple(map(jax.lax.stop_gradient, averages))
-    affine = scale.astype(wide), bias.astype(wide)
+    features = _as(features, dtype)
+    rest = np.zeros((0, features.shape[1]), dtype) if residual is None else residual
+    averages, affine = (_as(mean, wide), _as(variance, wide)), (_as(scale, wide), _as(bias, wide))
     options = {"momentum": float(momentum), "epsilon": float(epsilon), "relu": bool(relu)}
     shared = training and axis_name is not None
     if shared or dtype.name not in _NATIVE or rest.dtype != dtype:
@@ -84,11 +80,16 @@ def batch_norm(
             features, valid, *affine, rest, *averages,
             training=training, axis_name=axis_name, **options,
         )  # fmt: skip
+        made = (made[0], *map(jax.lax.stop_gradient, made[1:]))
     else:
         made = _batch_norm(features, valid, *affine, rest, *averages, training=training, **options)
     y, _, _, *new = made
-    new_mean, new_variance = map(jax.lax.stop_gradient, new)
-    return Normalized(y, new_mean.astype(mean.dtype), new_variance.astype(variance.dtype))
+    return Normalized(y, _as(new[0], mean.dtype), _as(new[1], variance.dtype))
+
+
+def _as(array: jax.Array, dtype: Any) -> jax.Array:
+    """The array in this dtype. A conversion to the same one takes JAX many calls in a trace."""
+    return array if array.dtype == dtype else array.astype(dtype)
 
 
 @checked_operator
@@ -151,7 +152,7 @@ def _portable(
             number > 0, jnp.asarray(momentum, number.dtype), jnp.ones((), number.dtype)
         )
         averages = [
-            kept * old + (1 - kept) * jax.lax.stop_gradient(value)
+            kept * old + (1 - kept) * value
             for old, value in zip(averages, (mean, variance), strict=True)
         ]
     y = normalized(x, valid, mean, variance, scale, bias, epsilon, residual=residual, relu=relu)
@@ -203,7 +204,9 @@ def _gradients(
         "voxax_batch_norm_gradients", results, *operands, **options
     )
     found = {_X: dx, _SCALE: dscale, _BIAS: dbias, _RESIDUAL: dresidual}
-    if not training and (_MEAN in moves or _VARIANCE in moves):
+    if training and (_MEAN in moves or _VARIANCE in moves):
+        found[_MEAN] = found[_VARIANCE] = jnp.zeros_like(dbias)
+    elif _MEAN in moves or _VARIANCE in moves:
         found[_MEAN] = -dbias * scale * inverse
         found[_VARIANCE] = -dscale * scale * inverse * inverse / 2
     return tuple(found[place] for place in moves)
@@ -273,6 +276,8 @@ def _gradients_on_host(
         threads=threads(),
     )
     found = {_X: dx, _SCALE: dscale, _BIAS: dbias, _RESIDUAL: dresidual}
+    if _MEAN in moves or _VARIANCE in moves:
+        found[_MEAN] = found[_VARIANCE] = np.zeros_like(dbias)
     return tuple(found[place] for place in moves)
 
 

@@ -26,6 +26,7 @@ from voxax.nn.functional.attention import Queries, SerialOrder, check_tokens
 from voxax.nn.functional.flash_attention import Implementation
 from voxax.nn.functional.rotary import check_rotary
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
+from voxax.nn.modules.keys import next_key
 from voxax.nn.modules.norm import LayerNorm
 from voxax.nn.modules.pointwise import GELU, Dropout, Linear
 from voxax.nn.modules.sparse_convs import SubMConv
@@ -60,7 +61,7 @@ class RelativeTable(CheckedModule):
         rngs = own_rngs(rngs)
         shape = (ndim, 2 * reach + 1, num_heads)
         draw = jax.nn.initializers.truncated_normal(0.02)
-        self.weight = nnx.Param(draw(rngs.params(), shape, param_dtype))
+        self.weight = nnx.Param(draw(next_key(rngs), shape, param_dtype))
         self.reach = reach
 
 

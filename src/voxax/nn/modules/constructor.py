@@ -17,6 +17,7 @@ from flax import nnx
 from voxax._fork import check_process
 from voxax.errors import InputError
 from voxax.geometry.call_checks import refuse_foreign
+from voxax.nn.modules.keys import rngs_of
 
 _NUMBERS = (
     "bank", "channels", "coarse_from", "hidden", "in_channels", "k", "key_channels", "num_features",
@@ -35,7 +36,7 @@ def own_rngs(rngs: nnx.Rngs | None) -> nnx.Rngs:
 
     Its seed is fixed, so weights follow from the order in which layers are built.
     """
-    return nnx.Rngs((_SEED + next(_made) * _STEP) % 2**31) if rngs is None else rngs
+    return rngs_of((_SEED + next(_made) * _STEP) % 2**31) if rngs is None else rngs
 
 
 class CheckedModule(nnx.Module):

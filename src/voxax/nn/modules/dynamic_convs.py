@@ -25,6 +25,7 @@ from voxax.nn.dynamic.sparse_dynamic_conv import known_strategy
 from voxax.nn.functional import dynamic_conv, sparse_dynamic_conv
 from voxax.nn.functional.sparse_conv import spatially_sparse_conv
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
+from voxax.nn.modules.keys import HostKeys, next_key
 from voxax.nn.modules.sparse_convs import (
     Initializer,
     check_input,
@@ -106,7 +107,7 @@ class DynamicConv(CheckedModule):
         self.of_bank: Mapping[str, Any] = FrozenDict(given if method == "bank" else {})
         taps = math.prod(self.kernel_size)
         kernels = [
-            kernel_init(rngs.params(), (taps, in_channels, out_channels), param_dtype)
+            kernel_init(next_key(rngs), (taps, in_channels, out_channels), param_dtype)
             for _ in range(num_weights or 1)
         ]
         shape = (*self.kernel_size, in_channels, out_channels)
@@ -221,7 +222,7 @@ class SparseDynamicConv(CheckedModule):
         self.options: Mapping[str, Any] = FrozenDict(options)
         taps = KernelSpec.make(self.ndim, self.kernel_size).num_offsets
         shape = (taps, in_channels, out_channels)
-        weights = [kernel_init(rngs.params(), shape, param_dtype) for _ in range(num_weights)]
+        weights = [kernel_init(next_key(rngs), shape, param_dtype) for _ in range(num_weights)]
         self.weight = nnx.Param(weights[0] if num_weights == 1 else jnp.stack(weights))
         self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
 
@@ -229,7 +230,7 @@ class SparseDynamicConv(CheckedModule):
             # Zero: every voxel starts with the middle size, and with equal shares.
             return nnx.Linear(
                 in_channels, features, kernel_init=jax.nn.initializers.zeros, dtype=dtype,
-                param_dtype=param_dtype, precision=precision, rngs=rngs,
+                param_dtype=param_dtype, precision=precision, rngs=HostKeys.of(rngs),
             )  # fmt: skip
 
         self.size_head = head(1) if learn_size else None
@@ -364,7 +365,9 @@ class DeformConv(CheckedModule):
         self.dtype, self.precision = dtype, precision
         taps = math.prod(self.kernel_size)
         shape = (*self.kernel_size, in_channels // groups, out_channels)
-        drawn = kernel_init(rngs.params(), (taps, *shape[-2:]), param_dtype) if use_weight else None
+        drawn = (
+            kernel_init(next_key(rngs), (taps, *shape[-2:]), param_dtype) if use_weight else None
+        )
         self.weight = None if drawn is None else nnx.Param(drawn.reshape(shape))
         self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
         self.predicted = offset_groups * taps * (ndim + (modulation is not None))
@@ -442,7 +445,7 @@ class FocalConv(CheckedModule):
         self.capacity = static(capacity)
         taps = math.prod(self.kernel_size)
         shapes = ((taps, in_channels, out_channels), (taps, in_channels, taps))
-        weight, predict = (kernel_init(rngs.params(), shape, param_dtype) for shape in shapes)
+        weight, predict = (kernel_init(next_key(rngs), shape, param_dtype) for shape in shapes)
         self.weight, self.predict = nnx.Param(weight), nnx.Param(predict)
         self.predict_bias = nnx.Param(jnp.zeros((taps,), param_dtype))
         self.bias = nnx.Param(jnp.zeros((out_channels,), param_dtype)) if use_bias else None

@@ -18,6 +18,7 @@ from voxax.nn.arguments import check_channels, refuse_arrays
 from voxax.nn.functional import dropout
 from voxax.nn.functional.random_drop import DropoutMode, Scenes, check_dropout
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
+from voxax.nn.modules.keys import HostKeys
 from voxax.nn.modules.sparse_convs import filled, he_normal, zeros
 from voxax.products.convolution import precision_name
 
@@ -133,7 +134,7 @@ class Linear(CheckedModule):
             precision=precision,
             kernel_init=he_normal,
             bias_init=zeros,
-            rngs=own_rngs(rngs),
+            rngs=HostKeys.of(own_rngs(rngs)),
         )
 
     def __call__(self, voxels: Voxels) -> Voxels:
