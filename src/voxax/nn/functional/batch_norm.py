@@ -5,7 +5,6 @@ Source: Ioffe and Szegedy, "Batch Normalization", ICML 2015.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +19,14 @@ from voxax._native.differentiable import differentiable_on_cpu
 from voxax._native.eager import empty_array, threads
 from voxax._native.host_products import elements_of
 from voxax._native.on_cpu import library_call
-from voxax.geometry import Points, Voxels
 from voxax.geometry.dtypes import fraction_dtype, wide_fraction
-from voxax.nn.functional.normalization import Rows, masked_moments, normalized
+from voxax.geometry.row_operations import as_dtype
+from voxax.nn.functional.normalization import (
+    Rows,
+    masked_moments,
+    normalized,
+    with_cleared_features,
+)
 
 _NATIVE = ("float32", "float64", "bfloat16")
 
@@ -72,8 +76,7 @@ def batch_norm(
     """
     check_process()
     dtype, wide = fraction_dtype(features.dtype), wide_fraction(features.dtype)
-    if features.dtype != dtype:
-        features = features.astype(dtype)
+    features = as_dtype(features, dtype)
     rest = jnp.zeros((0, features.shape[1]), dtype) if residual is None else residual
     averages = mean.astype(wide), variance.astype(wide)
     if training:
@@ -121,13 +124,6 @@ def normalize(
         voxels.features, voxels.valid, mean, variance, *affine, training=False, epsilon=epsilon
     )
     return with_cleared_features(voxels, made.features)
-
-
-def with_cleared_features(voxels: Rows, features: jax.Array) -> Rows:
-    """Return the same rows with features whose padding is zero already."""
-    if isinstance(voxels, Voxels | Points):
-        return dataclasses.replace(voxels, features=features)
-    return voxels.replace_features(features)
 
 
 def _portable(
