@@ -1,4 +1,4 @@
-"""Operators with two callers against their forms in plain JAX: values, derivatives, bits, padding."""
+"""Operators with two callers against plain JAX: values, derivatives, bits, padding."""
 
 import functools
 
@@ -119,7 +119,7 @@ def differentiated(function, given, static, places):
 
 def check_near(found, wanted, tolerance):
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        assert a.shape == b.shape and a.dtype == b.dtype
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         assert np.isfinite(b).all()
         size = max(1.0, np.abs(b).max(initial=0))

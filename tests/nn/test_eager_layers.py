@@ -39,8 +39,8 @@ LAYERS = {
     "RMSNorm": lambda: layers.RMSNorm(CHANNELS),
     "GroupNorm": lambda: layers.GroupNorm(CHANNELS, 4),
     "InstanceNorm": lambda: layers.InstanceNorm(CHANNELS),
-    "Linear": lambda: layers.Linear(CHANNELS, 8),
-    "Linear without bias": lambda: layers.Linear(CHANNELS, 8, use_bias=False),
+    "Linear": lambda: layers.Linear(CHANNELS, 8, dtype=jnp.float32),
+    "Linear in bfloat16": lambda: layers.Linear(CHANNELS, 8, use_bias=False, dtype=jnp.bfloat16),
     "ReLU": layers.ReLU,
     "GELU": layers.GELU,
     "GELU erf": lambda: layers.GELU(approximate=False),
@@ -93,6 +93,8 @@ def test_a_new_size_compiles_nothing(name, dtype, programs):
     graph = params = rest = None
     if isinstance(layer, nnx.Module):
         graph, params, rest = nnx.split(layer, nnx.Param, ...)
+    if "Conv" in name or name == "depthwise":
+        params = jax.tree.map(lambda value: value.astype(dtype), params)
 
     def run(voxels):
         def forward(features, params):

@@ -283,13 +283,14 @@ def _part_on_host(x: np.ndarray, *, start: int, size: int, axis: int) -> np.ndar
 def _mean(total: jax.Array, neighbors: jax.Array, *, dtype: Any) -> jax.Array:
     number = jnp.maximum(jnp.sum(neighbors >= 0, axis=1, dtype=jnp.int32), 1)
     wide = wide_fraction(dtype)
-    return (total.astype(wide) / number.astype(wide)[:, None]).astype(dtype)
+    share = 1 / number.astype(wide)  # XLA does not divide each channel
+    return (total.astype(wide) * share[:, None]).astype(dtype)
 
 
 def _mean_on_host(total: np.ndarray, neighbors: np.ndarray, *, dtype: Any) -> np.ndarray:
     wide, found = wide_fraction(dtype), empty_array(total.shape, dtype)
-    number = np.maximum((neighbors >= 0).sum(1), 1).astype(wide)[:, None]
-    found[...] = (total.astype(wide) / number).astype(dtype)
+    share = 1 / np.maximum((neighbors >= 0).sum(1), 1).astype(wide)
+    found[...] = (total.astype(wide) * share[:, None]).astype(dtype)
     return found
 
 
