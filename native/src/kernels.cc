@@ -2,6 +2,7 @@
 #include "kernels.h"
 
 #include "activation.h"
+#include "attention.h"
 #include "cross_entropy.h"
 #include "depthwise.h"
 #include "depthwise_gradients.h"
@@ -58,7 +59,12 @@ VOXAX_BY_DTYPE(linear, RunLinear)
 VOXAX_BY_DTYPE(linear_gradients, RunLinearGradients)
 VOXAX_BY_DTYPE(cross_entropy, RunCrossEntropy)
 VOXAX_BY_DTYPE(cross_entropy_gradients, RunCrossEntropyGradients)
+VOXAX_BY_DTYPE(attention, RunAttention)
+VOXAX_BY_DTYPE(attention_gradients, RunAttentionGradients)
 VOXAX_BY_DTYPE(dropout, RunDropout)
+const char* permutation(const Call& call, const Parallel& parallel) {
+  return RunPermutation(call, parallel);
+}
 const char* fold_in(const Call& call, const Parallel& parallel) { return RunFoldIn(call, parallel); }
 
 #define VOXAX_OPERATOR(NAME) NAME,

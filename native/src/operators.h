@@ -43,8 +43,11 @@ using Operator = const char* (*)(const Call&, const Parallel&);
   X(linear_gradients)                                                                         \
   X(cross_entropy)                                                                            \
   X(cross_entropy_gradients)                                                                  \
+  X(attention)                                                                                \
+  X(attention_gradients)                                                                      \
   X(dropout)                                                                                  \
-  X(fold_in)
+  X(fold_in)                                                                                  \
+  X(permutation)
 
 #define VOXAX_OPERATOR_PLACE(NAME) kPlaceOf_##NAME,
 enum OperatorPlace { VOXAX_OPERATORS(VOXAX_OPERATOR_PLACE) kOperators };

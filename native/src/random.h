@@ -36,6 +36,27 @@ inline const char* RunFoldIn(const Call& call, const Parallel&) {
   return nullptr;
 }
 
+// In: key [2]. Out: a permutation [n], as jax.random.permutation(key, n); n is at most 1000.
+inline const char* RunPermutation(const Call& call, const Parallel&) {
+  Checked checked(call);
+  const int64_t count = checked.out_axis(0, 0);
+  const uint32_t* key = checked.In<uint32_t>(0, {2});
+  int32_t* order = checked.Out<int32_t>(0, {count});
+  // More are sorted by a second list of random numbers, since two of the first may be equal.
+  if (!checked.good() || count > 1000) return "a key of two words, and at most 1000 places";
+  uint32_t high = 0, low = 1;  // the second of the two keys that JAX splits it into
+  Threefry(key[0], key[1], &high, &low);
+  std::vector<uint32_t> drawn(count);
+  for (int64_t i = 0; i < count; ++i) {
+    uint32_t first = 0, second = static_cast<uint32_t>(i);
+    Threefry(high, low, &first, &second);
+    drawn[i] = first ^ second;
+    order[i] = static_cast<int32_t>(i);
+  }
+  std::stable_sort(order, order + count, [&](int32_t a, int32_t b) { return drawn[a] < drawn[b]; });
+  return nullptr;
+}
+
 // Whether jax.random.bernoulli(key, probability) keeps the number at this place.
 inline bool Keeps(const uint32_t* key, int64_t place, float probability) {
   uint32_t high = static_cast<uint32_t>(place >> 32), low = static_cast<uint32_t>(place);

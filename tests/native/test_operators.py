@@ -9,9 +9,9 @@ import pytest
 
 from voxax import _native
 from voxax._native import operators
-from voxax._native.random import fold_in
+from voxax._native.random import fold_in, permutation
 from voxax.models import training
-from voxax.nn.functional import activation, by_scene, dropout, linear, normalization
+from voxax.nn.functional import activation, attention, by_scene, dropout, linear, normalization
 
 pytestmark = pytest.mark.skipif(
     _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
@@ -81,6 +81,19 @@ def loss(weighted, x, valid, scene, channel):
     return native, portable, (x, labels, weights), {"ignored": 2}, (0,)
 
 
+def attend(heads, x, valid, scene, channel):
+    """Patches of 16 slots; every third row is a key of the next patch too."""
+    (listed,) = np.nonzero(np.asarray(valid))
+    repeated = np.repeat(listed, 1 + (np.arange(len(listed)) % 3 == 0))
+    slots = np.full(-(-max(len(repeated), 1) // 16) * 16, -1, np.int32)
+    slots[: len(repeated)] = repeated
+    place = np.full(x.shape[0], -1, np.int32)
+    place[listed] = np.searchsorted(repeated, listed)
+    given = x, jnp.asarray(slots.reshape(-1, 16)), jnp.asarray(place)
+    static = {"heads": heads, "scale": 0.3, "precision": "highest"}
+    return attention._in_patches, attention._in_patches_portable, given, static, (0,)
+
+
 OPERATORS = {
     **{name: functools.partial(act, name) for name in activation._KNOWN},
     "layer norm": functools.partial(row_norm, True),
@@ -93,6 +106,8 @@ OPERATORS = {
     "linear": functools.partial(multiply, True),
     "linear without bias": functools.partial(multiply, False),
     **{f"drop {m}": functools.partial(drop, m) for m in ("feature", "voxel", "channel", "scene")},
+    "attention": functools.partial(attend, 4),
+    "attention of one head": functools.partial(attend, 1),
     "loss": functools.partial(loss, False),
     "weighted loss": functools.partial(loss, True),
 }
@@ -233,6 +248,10 @@ def test_keys_are_those_of_jax():
         wanted = jax.random.key_data(jax.random.fold_in(key, number))
         for found in (fold_in(key, number), jax.jit(fold_in)(key, number)):
             np.testing.assert_array_equal(jax.random.key_data(found), wanted)
+    for count in (1, 4, 900):
+        wanted = jax.random.permutation(key, count)
+        for found in (permutation(key, count), jax.jit(permutation, static_argnums=1)(key, count)):
+            np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("name", ["activation", "row_norm", "linear", "cross_entropy", "dropout"])

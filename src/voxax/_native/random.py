@@ -36,6 +36,28 @@ def fold_in(key: jax.Array, number: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(words, impl=PLAIN_KEY)
 
 
+def permutation(key: jax.Array, count: int) -> jax.Array:
+    """Return ``jax.random.permutation(key, count)``, ``int32[count]``, for up to 1000 numbers."""
+    (order,) = _permutation(key_words(key), count=count)
+    return order
+
+
+def _order_portable(words: jax.Array, *, count: int) -> tuple[jax.Array, ...]:
+    key = jax.random.wrap_key_data(words, impl=PLAIN_KEY)
+    return (jax.random.permutation(key, np.arange(count, dtype=np.int32)),)
+
+
+def _order_native(words: jax.Array, *, count: int) -> tuple[jax.Array, ...]:
+    return operators.by_xla("permutation", (jax.ShapeDtypeStruct((count,), np.int32),), words)
+
+
+def _order_on_host(words: np.ndarray, *, count: int) -> tuple[np.ndarray, ...]:
+    return operators.on_numpy("permutation", (jax.ShapeDtypeStruct((count,), np.int32),), words)
+
+
+_permutation = natively_on_cpu(
+    "voxax_permutation", _order_native, _order_portable, eager=_order_on_host
+)
 _WORDS = (jax.ShapeDtypeStruct((2,), np.uint32),)
 
 
