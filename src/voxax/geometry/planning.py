@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -32,6 +34,8 @@ from voxax.geometry.losses import Level
 from voxax.geometry.model_step import pure_call
 from voxax.geometry.voxel_geometry import AttachedMaps, MapRecord, VoxelGeometry
 from voxax.geometry.voxels import Voxels
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Plan:
           model: any callable on Voxels; a ``flax.nnx`` module is traced without being changed.
           voxels: an example; only its shapes matter.
         """
-        recorder = _Recorder(voxels.geometry)
+        begin, recorder = time.perf_counter(), _Recorder(voxels.geometry)
         example = dataclasses.replace(
             voxels, geometry=dataclasses.replace(voxels.geometry, attached=None)
         )
@@ -80,6 +84,12 @@ class Plan:
         call, state = pure_call(model)
         with recording_maps(recorder), _compat.separate_traces("plan"):
             jax.eval_shape(run, state, example)
+        _log.info(
+            "planned in %.1f s: %d kernel maps on %d levels",
+            time.perf_counter() - begin,
+            len(recorder.records),
+            len(recorder.strides),
+        )
         return cls(
             tuple(recorder.records),
             tuple(recorder.parents),
@@ -261,6 +271,7 @@ class Plan:
                     f"capacity is {capacities[level]} (input capacity {capacity}): refit the plan "
                     "on samples like this one, or allow grow=True"
                 )
+            _log.info("a level of %s rows needs more: %s", capacities, counts)
             if self.on_ladder:  # the input keeps its rows, which labels have too
                 factor *= 2
             else:
