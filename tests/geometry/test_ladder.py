@@ -121,14 +121,10 @@ def test_a_scan_that_outgrows_the_samples_keeps_the_rows_of_its_labels():
     plan = vx.Plan.record(network(), dense).fitted([dense])
     planned = plan.attach(sparse)
     assert planned.capacity == sparse.capacity
-    factors = {
-        rows / fitted
-        for (_, rows), fitted in zip(
-            planned.geometry.level_capacities, plan.capacities(dense.capacity)[1:], strict=True
-        )
-    }
-    assert factors <= {2, 4, 8}
-    assert len(factors) == 1
+    unfitted = vx.plan(network(), sparse).geometry.level_capacities
+    assert planned.geometry.level_capacities == unfitted
+    with pytest.raises(vx.CapacityError, match="needs"):
+        plan.attach(sparse, grow=False)
     assert int(network()(planned).num_dropped) == 0
 
 

@@ -188,9 +188,9 @@ class Plan:
         Args:
           voxels: concrete voxels; NumPy leaves stay NumPy (no device is touched).
           maps: also build the maps now; otherwise only the capacities are attached.
-          grow: where a level needs more than its fitted capacity, double the rows of all levels
-            below the input, on accelerators take the next bucket of the input, until each holds
-            its own; otherwise raise.
+          grow: where a level needs more than its fitted capacity, take the levels of a plan that
+            is not fitted, on accelerators those of the next bucket of the input that holds them;
+            otherwise raise.
           capacity: rows of the result, such as :meth:`capacity` gives; None takes those of the
             voxels.
 
@@ -256,11 +256,9 @@ class Plan:
         if self.fit is None:
             levels = zip(self.fixed, counts[1:], strict=True)
             return (capacity, *(own or bucket_capacity(n) for own, n in levels))
-        first, factor = capacity, 1
+        first = capacity
         while True:
-            given, *fitted = self.capacities(capacity)
-            levels = zip(self.fixed, fitted, strict=True)
-            capacities = (given, *(own or factor * rows for own, rows in levels))
+            capacities = self.capacities(capacity)
             short = [i for i, (n, c) in enumerate(zip(counts, capacities, strict=True)) if n > c]
             if not short:
                 return capacities
@@ -273,9 +271,8 @@ class Plan:
                 )
             _log.info("a level of %s rows needs more: %s", capacities, counts)
             if self.on_ladder:  # the input keeps its rows, which labels have too
-                factor *= 2
-            else:
-                capacity = self.capacity(capacity + 1)
+                return rows_by_stride(capacity, counts, self.parents, self.fixed)
+            capacity = self.capacity(capacity + 1)
 
     def _views(
         self, record: MapRecord, levels: list[np.ndarray], capacities: Sequence[int]
