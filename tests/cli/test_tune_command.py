@@ -149,7 +149,8 @@ def test_on_a_terminal(capsys, folder, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     log = logging.getLogger("voxax.tuning")
     before = log.level, list(log.handlers)
-    status, out, err = run(capsys, "tune", *CLOUD, "--model", "my_models:ready")
+    with pytest.warns(UserWarning, match="compiled programs are not kept"):
+        status, out, err = run(capsys, "tune", *CLOUD, "--model", "my_models:ready")
     assert status == 0
     assert "tuned forward" not in err
     assert "tuning: 1 measured" in err

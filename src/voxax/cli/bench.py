@@ -43,6 +43,7 @@ def bench(
         most: Number of kernels to print.
         json_: Print JSON instead of tables.
     """
+    from voxax.cli.progress import working
     from voxax.predict import LEFT_OUT, TOPOLOGIES, count_all, render
 
     chips = [chip.strip() for chip in (tpu or "").split(",") if chip.strip()]
@@ -56,7 +57,8 @@ def bench(
     place = workload.model.rpartition(":")[0]
     if place.endswith(".py") and not Path(place).is_file():
         raise InputError(f"--model {workload.model}: there is no file {place}")
-    programs = count_all([(chip, "voxax.cli.bench:to_compile", arguments) for chip in chips])
+    with working(f"compiling for {', '.join(chips)}", begin=False):
+        programs = count_all([(chip, "voxax.cli.bench:to_compile", arguments) for chip in chips])
     if json_:
         found = [_to_json(program) for program in programs]
         print(json.dumps({"predicted": found, "left out": LEFT_OUT}, indent=2))

@@ -61,6 +61,7 @@ def detect(
     keep_heap()
     keep_programs()
     from voxax.cli.detection_task import Detection
+    from voxax.cli.progress import working
     from voxax.cli.published import check_choice
     from voxax.cli.run_folder import check_writable
     from voxax.cli.tasks import task_as
@@ -83,12 +84,14 @@ def detect(
     if checkpoint is not None:
         task_as(checkpoint, Detection)
     check_writable(out)
-    cloud = read(file, columns=columns, item=item)
+    with working(f"reading {file}", begin=False):
+        cloud = read(file, columns=columns, item=item)
     detector: _Trained | _Published
-    if checkpoint is not None:
-        detector = _Trained(checkpoint)
-    else:
-        detector = _Published(network, options, min_score, **needed)  # type: ignore[arg-type]
+    with working("loading the network", begin=False):
+        if checkpoint is not None:
+            detector = _Trained(checkpoint)
+        else:
+            detector = _Published(network, options, min_score, **needed)  # type: ignore[arg-type]
     objects = _above(detector(cloud), min_score)
 
     name = file.name.replace(".", "_")
@@ -131,6 +134,7 @@ class _Trained:
         self.trainer = restore(checkpoint, self.task.trainer())
 
     def __call__(self, cloud: PointCloud) -> Objects:
+        from voxax.cli.progress import MESSAGES, working
         from voxax.cli.tasks import planned
         from voxax.detection import Objects
         from voxax.errors import InputError
@@ -144,8 +148,10 @@ class _Trained:
                 f"{cloud.source or 'the scan'} has no points in the region that the network looks "
                 f"at, {self.task.bounds}; they span {low} to {high}, in meters with z up"
             )
-        voxels = planned(self.trainer.model(), example.voxels, self.checkpoint)
-        found = self.trainer.detect(voxels)
+        with working(MESSAGES["plan"], begin=False):
+            voxels = planned(self.trainer.model(), example.voxels, self.checkpoint)
+        with working(MESSAGES["run"], begin=False):
+            found = self.trainer.detect(voxels)
         return self.task.objects(*(values[0] for values in found))
 
 
@@ -181,11 +187,14 @@ class _Published:
         )
 
     def __call__(self, cloud: PointCloud) -> Objects:
+        from voxax.cli.progress import MESSAGES, working
         from voxax.cli.published import outputs
         from voxax.detection import Objects
         from voxax.models import found_boxes
 
-        output = outputs(self.model, self.preparation(cloud).voxels)
+        voxels = self.preparation(cloud).voxels
+        with working(MESSAGES["run"], begin=False):
+            output = outputs(self.model, voxels)
         (found,) = found_boxes(
             output,
             self.region,

@@ -56,6 +56,7 @@ def export(
         portable: With --cpu, leave out native kernels, for machines without them.
         executable: With --cpu, add machine code for CPUs like this one.
     """
+    from voxax.cli.progress import working
     from voxax.cli.run_folder import check_writable
     from voxax.io.program import export_program
     from voxax.predict import TOPOLOGIES
@@ -78,20 +79,21 @@ def export(
         network, channels = _trained(checkpoint)
     else:
         network = model_of(str(model), channels, classes)
-    about = export_program(
-        network,
-        output,
-        capacity=capacity,
-        channels=channels,
-        platform="tpu" if tpu else "cuda" if cuda else "cpu",
-        device=TOPOLOGIES.get(tpu.removeprefix("tpu"), tpu) if tpu else None,
-        ndim=ndim,
-        batch_size=batch_size,
-        dtype=dtype,
-        algorithm=algorithm,
-        portable=portable,
-        executable=executable,
-    )
+    with working("compiling the network", begin=False):
+        about = export_program(
+            network,
+            output,
+            capacity=capacity,
+            channels=channels,
+            platform="tpu" if tpu else "cuda" if cuda else "cpu",
+            device=TOPOLOGIES.get(tpu.removeprefix("tpu"), tpu) if tpu else None,
+            ndim=ndim,
+            batch_size=batch_size,
+            dtype=dtype,
+            algorithm=algorithm,
+            portable=portable,
+            executable=executable,
+        )
     size = output.stat().st_size / 2**20
     print(f"{output}: {size:.1f} MB for {about['platform']}, {about['device']}")
     if cpu:

@@ -1,11 +1,15 @@
-"""Progress in the terminal: spinners with timed phases, the training bar, the table of results."""
+"""Progress of commands: spinners with timed phases, the training bar, the table of results.
+
+Without a terminal a line comes every ten seconds, which tells what is waited for and how long.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +28,49 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+EVERY = 10.0
+"""Seconds between two lines without a terminal."""
 
-def working(message: str) -> AbstractContextManager[Any]:
-    """Show ``message`` and the time while the block runs; print one line without a terminal."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
+
+@contextlib.contextmanager
+def working(message: str, *, begin: bool = True) -> Iterator[Progress | None]:
+    """Show ``message`` and the time while the block runs.
+
+    Args:
+      message: what the command does.
+      begin: without a terminal, print it at once, and not only after ten seconds. False is for
+        commands whose output is read: all goes to the standard error then.
+    """
+    console = Console(highlight=False, stderr=not begin)
+    if console.is_terminal:
+        columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+        with Progress(*columns, console=console, transient=True) as progress:
+            progress.add_task(message, total=None)
+            yield progress
+        return
+    if begin:
         console.print(message, soft_wrap=True)
-        return nullcontext()
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    progress = Progress(*columns, console=console, transient=True)
-    progress.add_task(message, total=None)
-    return progress
+    with regularly(lambda s: console.print(f"{message}: {s:.0f} s so far", soft_wrap=True)):
+        yield None
+
+
+@contextlib.contextmanager
+def regularly(tell: Callable[[float], None]) -> Iterator[None]:
+    """Call ``tell`` with the seconds since the begin, every ten seconds while the block runs."""
+    begin, done = time.perf_counter(), threading.Event()
+
+    def run() -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+            while not done.wait(EVERY):
+                tell(time.perf_counter() - begin)
+
+    thread = threading.Thread(target=run, name="voxax progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 class training_bar:
@@ -58,13 +94,22 @@ class training_bar:
         )
         self._task = self._progress.add_task("training", total=steps, completed=done, status="")
         self._begin, self._done = time.perf_counter(), 0
+        self._lines = contextlib.ExitStack()
 
     def __enter__(self) -> training_bar:
         self._progress.start()
+        if not self._progress.console.is_terminal:
+            self._lines.enter_context(regularly(self._tell_state))
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._lines.close()
         self._progress.stop()
+
+    def _tell_state(self, seconds: float) -> None:
+        task = self._progress.tasks[0]
+        made = f"training: {task.completed:.0f} of {task.total:.0f} steps, {seconds:.0f} s so far"
+        self.tell(f"{made}  {task.fields['status']}".rstrip())
 
     def update(self, loss: float, told: str, programs: int) -> None:
         """Count one more step."""
@@ -137,10 +182,11 @@ def result_table(
     console.print(f"next: {command}", soft_wrap=True)
 
 
-_MESSAGES = {
+MESSAGES = {
     "simulate": "simulating or reading scenes",
     "plan": "planning: which kernel maps the network needs, how large its levels are",
     "compile": "compiling the training step, once",
+    "run": "compiling the network and running it",
     "validate": "validating",
     "pictures": "drawing",
 }
@@ -149,7 +195,7 @@ _MESSAGES = {
 @contextlib.contextmanager
 def phase(name: str, seconds: dict[str, float]) -> Iterator[None]:
     """Show what the command is doing, and add the time of the block to ``seconds[name]``."""
-    begin, message = time.perf_counter(), _MESSAGES.get(name, "")
+    begin, message = time.perf_counter(), MESSAGES.get(name, "")
     kept = jax.config.values["jax_compilation_cache_dir"]
     if name == "compile" and kept:
         message += f" (minutes on a TPU); later runs find it in {kept}"

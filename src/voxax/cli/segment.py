@@ -63,6 +63,7 @@ def segment(
 
     keep_heap()
     keep_programs()
+    from voxax.cli.progress import working
     from voxax.cli.published import check_choice
     from voxax.cli.run_folder import check_writable
     from voxax.cli.scenes import near_origin
@@ -85,12 +86,14 @@ def segment(
     if checkpoint is not None:
         task_as(checkpoint, Segmentation)
     check_writable(out)
-    cloud = read(file, columns=columns, item=item)
+    with working(f"reading {file}", begin=False):
+        cloud = read(file, columns=columns, item=item)
     segmenter: _Trained | _Published
-    if checkpoint is not None:
-        segmenter = _Trained(checkpoint)
-    else:
-        segmenter = _Published(network, signed_colors, options, **needed)  # type: ignore[arg-type]
+    with working("loading the network", begin=False):
+        if checkpoint is not None:
+            segmenter = _Trained(checkpoint)
+        else:
+            segmenter = _Published(network, signed_colors, options, **needed)  # type: ignore[arg-type]
     upright = dataclasses.replace(cloud, positions=_upright(cloud.positions, up))
     factor, note = _scale(upright.positions, segmenter.voxel_size, scale, checkpoint is not None)
     metric = dataclasses.replace(upright, positions=upright.positions * factor)
@@ -101,16 +104,17 @@ def segment(
     name = file.name.replace(".", "_")
     colors = np.stack([rgb(color) for color in class_colors(names)])
     ply = out / f"{name}_labeled.ply"
-    write_ply(ply, cloud.positions, labels=prediction, colors=colors[prediction])
-    picture = segmentation_png(
-        out / f"{name}_labeled.png",
-        near_origin(upright.positions) * (scale or 1.0),
-        prediction,
-        None,
-        names,
-        title=f"voxax segment: {file.name}",
-        subtitle=note,
-    )
+    with working("writing the results", begin=False):
+        write_ply(ply, cloud.positions, labels=prediction, colors=colors[prediction])
+        picture = segmentation_png(
+            out / f"{name}_labeled.png",
+            near_origin(upright.positions) * (scale or 1.0),
+            prediction,
+            None,
+            names,
+            title=f"voxax segment: {file.name}",
+            subtitle=note,
+        )
     print(f"{len(cloud)} points in {count} voxels of {segmenter.voxel_size} m. {note}".strip())
     shares = np.bincount(prediction, minlength=len(names)) / max(len(cloud), 1)
     print(", ".join(f"{n} {s:.0%}" for n, s in zip(names, shares, strict=True)))
@@ -132,11 +136,14 @@ class _Trained:
 
     def __call__(self, cloud: PointCloud) -> tuple[np.ndarray, int]:
         """Return the class of each point, ``int32[N]``, and the number of voxels."""
+        from voxax.cli.progress import MESSAGES, working
         from voxax.cli.tasks import planned
 
-        example = self.preparation(cloud)
-        voxels = planned(self.trainer.model(), example.voxels, self.checkpoint)
-        logits = self.trainer.logits(voxels)
+        with working(MESSAGES["plan"], begin=False):
+            example = self.preparation(cloud)
+            voxels = planned(self.trainer.model(), example.voxels, self.checkpoint)
+        with working(MESSAGES["run"], begin=False):
+            logits = self.trainer.logits(voxels)
         return logits[example.inverse].argmax(-1).astype(np.int32), int(example.voxels.count)
 
 
@@ -166,10 +173,12 @@ class _Published:
 
     def __call__(self, cloud: PointCloud) -> tuple[np.ndarray, int]:
         """Return the class of each point, ``int32[N]``, and the number of voxels."""
+        from voxax.cli.progress import MESSAGES, working
         from voxax.cli.published import outputs
 
         example = self.preparation(cloud)
-        found = outputs(self.model, example.voxels)
+        with working(MESSAGES["run"], begin=False):
+            found = outputs(self.model, example.voxels)
         found.raise_if_overflowed()
         logits = np.asarray(found.features, np.float32)
         return logits[example.inverse].argmax(-1).astype(np.int32), int(example.voxels.count)

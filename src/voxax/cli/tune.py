@@ -17,6 +17,7 @@ from voxax.cli.workload import Workload
 from voxax.errors import InputError, MissingExtraError
 
 DEFAULT = Workload()
+_BUILDING = "making the network and its kernel maps"
 
 
 def tune(
@@ -50,6 +51,7 @@ def tune(
     if tpu is not None:
         return _predict(workload, tpu, anew, details)
     import voxax as vx
+    from voxax.cli.progress import working
     from voxax.hardware import describe, keep_programs
     from voxax.tuning import autotune_mode
     from voxax.tuning.cache import cache_for, device_name
@@ -57,7 +59,8 @@ def tune(
     keep_programs()
     mode = autotune_mode()  # a mistake in the environment shows before minutes of work
     cache = cache_for(device_name(describe()))
-    built = workload.build()
+    with working(_BUILDING, begin=False):
+        built = workload.build()
     print(built.title, flush=True)
     try:
         with _progress():
@@ -78,6 +81,7 @@ def _place(cache: Any, saved: bool) -> str:
 
 def _predict(workload: Workload, generations: str, anew: bool, details: bool) -> int:
     from voxax import _compat
+    from voxax.cli.progress import working
     from voxax.hardware import describe
     from voxax.predict import TOPOLOGIES, chip_named
     from voxax.predict.candidates import is_known, predict_all, products_of
@@ -92,7 +96,8 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
     names = [chip_named(chip).name for chip in chips]
     if not _compat.has_libtpu():
         raise MissingExtraError('predicting for TPUs needs libtpu: pip install "voxax[tpu]"')
-    built = workload.build()
+    with working(_BUILDING, begin=False):
+        built = workload.build()
     for name in names:
         print(f"{built.title}, predicted for {name}", flush=True)
         hardware = describe(TOPOLOGIES[name])
@@ -134,15 +139,18 @@ def _progress() -> Iterator[None]:
         return
     from rich.console import Console
 
+    from voxax.cli.progress import regularly
+
     console = Console(highlight=False, stderr=True)
     log = logging.getLogger("voxax.tuning")
     status = console.status("tuning") if console.is_terminal else None
     handler, level = _Tuned(console, status), log.level
+    told = contextlib.nullcontext() if status else regularly(handler.tell)
     if log.getEffectiveLevel() > logging.INFO:
         log.setLevel(logging.INFO)
     log.addHandler(handler)
     try:
-        with status or contextlib.nullcontext():
+        with status or contextlib.nullcontext(), told:
             yield
     finally:
         log.removeHandler(handler)
@@ -160,12 +168,19 @@ class _Tuned(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if not str(record.msg).startswith("tuned "):
             return
+        self._count += 1
         if self._status is None:
             self._console.print(record.getMessage(), soft_wrap=True, markup=False)
             return
-        self._count += 1
-        seconds = time.perf_counter() - self._begin
-        self._status.update(f"tuning: {self._count} measured, {seconds:.0f} s")
+        self.tell(time.perf_counter() - self._begin)
+
+    def tell(self, seconds: float) -> None:
+        """Show how many problems were measured in how long."""
+        text = f"tuning: {self._count} measured, {seconds:.0f} s"
+        if self._status is None:
+            self._console.print(text, soft_wrap=True)
+        else:
+            self._status.update(text)
 
 
 Sensor = Literal["lidar32", "lidar64", "lidar128"]
@@ -202,8 +217,10 @@ def explain(
             if value is not None:
                 raise InputError(f"--{name} {value} belongs to --roofline: give that too")
         import voxax as vx
+        from voxax.cli.progress import working
 
-        built = workload.build()
+        with working(_BUILDING, begin=False):
+            built = workload.build()
         report = vx.explain(built.call, *built.arguments)
         print(built.title)
         print(report.details() if details else report)

@@ -20,9 +20,10 @@ from voxax.geometry.kernel_spec import KernelSpec
 # Of an input on the ladder, above the largest sample.
 _INPUT_MARGIN = 1.05
 _STEP = 4
-# Rows of a level of stride 2 in those of the input: LiDAR sweeps at 5 cm need up to 0.79, at 10 cm
-# 0.67, rooms and surfaces 0.3 to 0.5. Each doubling of the stride halves them at least.
-_SHARE = 0.75
+# Rows of a level of stride 2 in those of the input's capacity, of which scans fill 0.6 on average.
+# LiDAR sweeps at 5 cm need up to 0.79 of their voxels, at 10 cm 0.55 to 0.67, rooms and surfaces
+# 0.3 to 0.5. Each doubling of the stride halves them at least.
+_SHARE = 0.6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +155,7 @@ def rows_by_stride(
 ) -> tuple[int, ...]:
     """Return the capacity of every level, from the input's capacity wherever that is enough.
 
-    A level of total stride s has ``1.5 / s`` times the rows of the level that it was coarsened
+    A level of total stride s has ``1.2 / s`` times the rows of the level that it was coarsened
     from, at most all. Where one needs more, all have twice as many, and so on: at a factor of s
     each has room for every scan. Generative levels take a step of the ladder for their count.
 

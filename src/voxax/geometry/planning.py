@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -32,6 +34,8 @@ from voxax.geometry.losses import Level
 from voxax.geometry.model_step import pure_call
 from voxax.geometry.voxel_geometry import AttachedMaps, MapRecord, VoxelGeometry
 from voxax.geometry.voxels import Voxels
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Plan:
           model: any callable on Voxels; a ``flax.nnx`` module is traced without being changed.
           voxels: an example; only its shapes matter.
         """
-        recorder = _Recorder(voxels.geometry)
+        begin, recorder = time.perf_counter(), _Recorder(voxels.geometry)
         example = dataclasses.replace(
             voxels, geometry=dataclasses.replace(voxels.geometry, attached=None)
         )
@@ -80,6 +84,12 @@ class Plan:
         call, state = pure_call(model)
         with recording_maps(recorder), _compat.separate_traces("plan"):
             jax.eval_shape(run, state, example)
+        _log.info(
+            "planned in %.1f s: %d kernel maps on %d levels",
+            time.perf_counter() - begin,
+            len(recorder.records),
+            len(recorder.strides),
+        )
         return cls(
             tuple(recorder.records),
             tuple(recorder.parents),
@@ -178,9 +188,9 @@ class Plan:
         Args:
           voxels: concrete voxels; NumPy leaves stay NumPy (no device is touched).
           maps: also build the maps now; otherwise only the capacities are attached.
-          grow: where a level needs more than its fitted capacity, double the rows of all levels
-            below the input, on accelerators take the next bucket of the input, until each holds
-            its own; otherwise raise.
+          grow: where a level needs more than its fitted capacity, take the levels of a plan that
+            is not fitted, on accelerators those of the next bucket of the input that holds them;
+            otherwise raise.
           capacity: rows of the result, such as :meth:`capacity` gives; None takes those of the
             voxels.
 
@@ -246,11 +256,9 @@ class Plan:
         if self.fit is None:
             levels = zip(self.fixed, counts[1:], strict=True)
             return (capacity, *(own or bucket_capacity(n) for own, n in levels))
-        first, factor = capacity, 1
+        first = capacity
         while True:
-            given, *fitted = self.capacities(capacity)
-            levels = zip(self.fixed, fitted, strict=True)
-            capacities = (given, *(own or factor * rows for own, rows in levels))
+            capacities = self.capacities(capacity)
             short = [i for i, (n, c) in enumerate(zip(counts, capacities, strict=True)) if n > c]
             if not short:
                 return capacities
@@ -261,10 +269,10 @@ class Plan:
                     f"capacity is {capacities[level]} (input capacity {capacity}): refit the plan "
                     "on samples like this one, or allow grow=True"
                 )
+            _log.info("a level of %s rows needs more: %s", capacities, counts)
             if self.on_ladder:  # the input keeps its rows, which labels have too
-                factor *= 2
-            else:
-                capacity = self.capacity(capacity + 1)
+                return rows_by_stride(capacity, counts, self.parents, self.fixed)
+            capacity = self.capacity(capacity + 1)
 
     def _views(
         self, record: MapRecord, levels: list[np.ndarray], capacities: Sequence[int]

@@ -9,6 +9,7 @@ ago. Calls of the native library are found by name: see :func:`voxax._native.tar
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import stat
 import warnings
@@ -24,6 +25,7 @@ MOST_BYTES = 4 << 30
 # What compiles faster is compiled again: a file for each small program would cost more.
 _LEAST_SECONDS = 0.1
 _NAMES = "*-cache"  # as JAX names them; the time of their last use is beside them
+_log = logging.getLogger(__name__)
 _refused: set[str] = set()
 
 
@@ -65,6 +67,7 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
     chosen = settings["jax_compilation_cache_dir"]
     if chosen or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return Path(chosen) if chosen else None
+    path: Path | str = "the user's cache directory"
     try:
         path = programs_folder() if folder is None else Path(folder).expanduser().absolute()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -72,7 +75,6 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
         if reason is None:
             _remove_halves(path)
     except (OSError, RuntimeError) as error:  # a read-only folder, or no home directory
-        path = folder or "voxax's cache directory"
         reason = getattr(error, "strerror", None) or str(error)
     if reason is not None:
         _warn(f"compiled programs are not kept in {path}: {reason}")
@@ -84,6 +86,7 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
     ):
         if settings[name] == default and name.upper() not in os.environ:
             jax.config.update(name, value)
+    _log.info("compiled programs are kept in %s", path)
     return Path(path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ from voxax.geometry.row_operations import as_dtype
 from voxax.hardware import keep_programs as keep_programs_on_disk
 from voxax.models.checkpoint import check_same_arrays
 from voxax.models.writers import OnMetrics
+
+_log = logging.getLogger(__name__)
 
 
 @checked_operator
@@ -249,6 +252,7 @@ class StepTrainer(abc.ABC):
         def gradients(params: Any, state: Any, voxels: Voxels, labels: Any) -> Any:
             self.programs += 1  # runs while tracing: once per compiled program
             self._is_traced = True
+            _log.info("program %d: a training step of %d rows", self.programs, voxels.capacity)
 
             def loss_of(params: Any) -> tuple[jax.Array, tuple[Any, Any, Any]]:
                 module = nnx.merge(self._train_graph, params, state, copy=True)
@@ -269,6 +273,7 @@ class StepTrainer(abc.ABC):
 
         def evaluate(params: Any, state: Any, voxels: Voxels) -> Any:
             self.programs += 1
+            _log.info("program %d: an evaluation of %d rows", self.programs, voxels.capacity)
             return self._evaluation(nnx.merge(self._eval_graph, params, state, copy=True), voxels)
 
         self._gradients = self._jit(gradients, 2, (False, False, False, True, False))
