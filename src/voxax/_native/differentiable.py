@@ -26,6 +26,7 @@ def differentiable_on_cpu(
     portable: Body,
     gradients: Body,
     *,
+    shapes: Callable[..., Sequence[Any]] | None = None,
     eager: HostBody | None = None,
     eager_gradients: HostBody | None = None,
 ) -> Body:
@@ -41,6 +42,8 @@ def differentiable_on_cpu(
       gradients: ``(cotangent, *arrays, *results, moves=, **static)`` to one cotangent for each
         argument in ``moves``, the places of those that are differentiated; None where the
         derivative of ``portable`` is to be taken.
+      shapes: ``(*arrays, **static)`` to a ``ShapeDtypeStruct`` for each result; of the arrays it
+        reads shapes and dtypes alone. None traces ``native`` or ``portable`` for them.
       eager, eager_gradients: ``native`` and ``gradients`` for NumPy arrays, of the same bits:
         eager calls on a CPU then compile nothing.
     """
@@ -74,9 +77,6 @@ def differentiable_on_cpu(
     def fast(*arrays: Any, static: tuple) -> Any:
         return native(*arrays, **dict(static))
 
-    def fast_or_plain(*arrays: Any, static: tuple) -> Any:
-        return (fast if _native.unavailable() is None else plain)(*arrays, static=static)
-
     def fast_on_host(*arrays: Any, static: tuple) -> Any:
         return eager(*arrays, **dict(static)) if eager is not None else None
 
@@ -85,10 +85,14 @@ def differentiable_on_cpu(
             return None
         return eager_gradients(*arrays, moves=moves, **dict(static))
 
-    # Shapes of derivatives are known: to find them, JAX would trace the portable implementation.
-    def of_value(*avals: Any, **params: Any) -> Any:
-        return jax.eval_shape(functools.partial(fast_or_plain, **params), *avals)
+    def of_value(*avals: Any, static: tuple) -> Any:
+        if shapes is not None:
+            return shapes(*avals, **dict(static))
+        body = native if _native.unavailable() is None else portable
+        operands = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+        return jax.eval_shape(functools.partial(body, **dict(static)), *operands)
 
+    # JAX would trace the portable implementation for them, in each equation of a derivative anew.
     def of_tangent(*avals: Any, size: int, **params: Any) -> Any:
         return (avals[size],)
 
@@ -150,7 +154,7 @@ def _primitive(
 ) -> Any:
     """A primitive of several results that runs ``native`` on CPUs with the library.
 
-    ``shapes`` takes and returns ``ShapeDtypeStruct``s in place of the arrays.
+    ``shapes`` takes abstract values in place of the arrays, and returns one for each result.
     """
     primitive = _compat.Primitive(name)
     primitive.multiple_results = True
@@ -176,8 +180,7 @@ def _primitive(
 
     @primitive.def_abstract_eval
     def _(*avals: Any, **params: Any) -> list[Any]:
-        operands = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
-        return [_compat.alike(out, avals[0]) for out in shapes(*operands, **params)]
+        return [_compat.alike(out, avals[0]) for out in shapes(*avals, **params)]
 
     _compat.register_lowering(primitive, "cpu", on_cpu, on_cpu, portable)
     _compat.register_lowering(primitive, None, portable, portable, portable)

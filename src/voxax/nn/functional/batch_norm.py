@@ -154,10 +154,14 @@ def _portable(
     return y, mean, jax.lax.rsqrt(variance + epsilon), *averages
 
 
-def _native(x: jax.Array, *arrays: jax.Array, **static: Any) -> tuple[jax.Array, ...]:
+def _shapes(x: jax.Array, *arrays: jax.Array, **static: Any) -> tuple[Any, ...]:
     channel = jax.ShapeDtypeStruct(x.shape[1:], wide_fraction(x.dtype))
-    results = (jax.ShapeDtypeStruct(x.shape, x.dtype), channel, channel, channel, channel)
-    return tuple(library_call("voxax_batch_norm", results, x, *arrays, **_attributes(**static)))
+    return jax.ShapeDtypeStruct(x.shape, x.dtype), channel, channel, channel, channel
+
+
+def _native(x: jax.Array, *arrays: jax.Array, **static: Any) -> tuple[jax.Array, ...]:
+    results, attributes = _shapes(x), _attributes(**static)
+    return tuple(library_call("voxax_batch_norm", results, x, *arrays, **attributes))
 
 
 def _attributes(**static: Any) -> dict[str, Any]:
@@ -281,6 +285,7 @@ _batch_norm = differentiable_on_cpu(
     _native,
     _portable,
     _gradients,
+    shapes=_shapes,
     eager=_on_host,
     eager_gradients=_gradients_on_host,
 )
