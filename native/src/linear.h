@@ -1,13 +1,17 @@
 // Linear layers: products of valid rows under one tap.
 #pragma once
 
-#include <numeric>
-
-#include "product.h"
+#include "kernels.h"
 #include "row_blocks.h"
-#include "weight_product.h"
 
 namespace voxax::VOXAX_ISA {
+
+template <typename Stored>
+inline constexpr Element kElementOf = Element::kFloat32;
+template <>
+inline constexpr Element kElementOf<double> = Element::kFloat64;
+template <>
+inline constexpr Element kElementOf<BFloat16> = Element::kBFloat16;
 
 // The valid rows. Where they are the first ones, as in Voxels, row i of the list is row i.
 struct ValidRows {
@@ -24,6 +28,20 @@ struct ValidRows {
   bool leading;
 };
 
+// RUN<Stored>(call, parallel) for the types that products have.
+#define VOXAX_BY_PRODUCT(RUN, call, parallel)                  \
+  if (call.in.empty()) return "features first";                \
+  switch (call.in[0].kind) {                                   \
+    case Kind::kFloat32:                                       \
+      return RUN<float>(call, parallel);                       \
+    case Kind::kFloat64:                                       \
+      return RUN<double>(call, parallel);                      \
+    case Kind::kBFloat16:                                      \
+      return RUN<BFloat16>(call, parallel);                    \
+    default:                                                   \
+      return "features of float32, float64 or bfloat16";       \
+  }
+
 // As measured for products over kernel maps, voxax/kernels/implicit_gemm/cpu.py.
 inline constexpr int64_t kLinearTile = 256, kLinearTileOfFew = 128, kLinearFewRows = 8192, kLinearWeightTile = 2048;
 
@@ -33,6 +51,7 @@ void MultiplyRows(const Stored* x, const ValidRows& valid, int64_t rows, const S
                   int64_t columns, int64_t depth_stride, int64_t column_stride, const Stored* bias,
                   Stored* y, const Parallel& parallel) {
   Product p{};
+  p.element = kElementOf<Stored>;
   p.x = x;
   p.w = w;
   p.neighbors = valid.list.get();
@@ -50,7 +69,7 @@ void MultiplyRows(const Stored* x, const ValidRows& valid, int64_t rows, const S
   p.rows = valid.order();
   p.bias = bias;
   BadRow bad{-1};
-  RunProduct<Stored>(p, parallel, &bad);
+  BestKernels().product(p, parallel, &bad);
   if (valid.leading) {
     std::fill(y + valid.count * columns, y + rows * columns, Stored{});
     return;
@@ -97,6 +116,7 @@ const char* RunLinearGradients(const Call& call, const Parallel& parallel) {
   const ValidRows list(valid, rows);
   MultiplyRows<Stored>(dy, list, rows, w, columns, depth, int64_t{1}, columns, nullptr, dx, parallel);
   WeightProduct p{};
+  p.element = kElementOf<Stored>;
   p.x = x;
   p.dy = dy;
   p.neighbors = list.list.get();
@@ -109,7 +129,7 @@ const char* RunLinearGradients(const Call& call, const Parallel& parallel) {
   p.columns = columns;
   p.tile = std::min(kLinearWeightTile, std::max<int64_t>(list.count, 1));
   BadRow bad{-1};
-  RunWeightProduct<Stored>(p, parallel, &bad);
+  BestKernels().weight_product(p, parallel, &bad);
   const int64_t blocks = Blocks(list.count, columns);
   Buffer<T> parts(blocks * columns);
   ForBlocks(parallel, list.count, columns, [&](int64_t b, int64_t begin, int64_t end) {

@@ -1,16 +1,20 @@
 // The random numbers of jax.random, and dropout by them.
 #pragma once
 
+#include <memory>
+
 #include "row_blocks.h"
 
 namespace voxax::VOXAX_ISA {
 
 // Threefry with two words of 32 bits and 20 rounds: Salmon et al., "Parallel Random Numbers: As Easy as
 // 1, 2, 3", SC 2011.
-inline void Threefry(uint32_t key0, uint32_t key1, uint32_t* x0, uint32_t* x1) {
+// `Word` is one of 32 bits, or a vector of them.
+template <typename Word>
+inline void Threefry(uint32_t key0, uint32_t key1, Word* x0, Word* x1) {
   constexpr int rotations[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
   const uint32_t keys[3] = {key0, key1, key0 ^ key1 ^ 0x1bd11bdau};
-  uint32_t a = *x0 + keys[0], b = *x1 + keys[1];
+  Word a = *x0 + keys[0], b = *x1 + keys[1];
   for (uint32_t round = 0; round < 5; ++round) {
     for (int rotation : rotations[round % 2]) {
       a += b;
@@ -57,14 +61,24 @@ inline const char* RunPermutation(const Call& call, const Parallel&) {
   return nullptr;
 }
 
-// Whether jax.random.bernoulli(key, probability) keeps the number at this place.
-inline bool Keeps(const uint32_t* key, int64_t place, float probability) {
-  uint32_t high = static_cast<uint32_t>(place >> 32), low = static_cast<uint32_t>(place);
-  Threefry(key[0], key[1], &high, &low);
-  const uint32_t bits = (high ^ low) >> 9 | 0x3f800000u;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value - 1.0f < probability;
+// For so many places from `first` on, whether jax.random.bernoulli(key, probability) keeps the number.
+inline void ListKept(const uint32_t* key, int64_t first, int64_t count, float probability, bool* kept) {
+  typedef uint32_t Words __attribute__((vector_size(kBytes)));
+  constexpr int64_t lanes = kBytes / sizeof(uint32_t);
+  for (int64_t at = 0; at < count; at += lanes) {
+    Words high, low;
+    for (int64_t i = 0; i < lanes; ++i) {
+      high[i] = static_cast<uint32_t>((first + at + i) >> 32);
+      low[i] = static_cast<uint32_t>(first + at + i);
+    }
+    Threefry(key[0], key[1], &high, &low);
+    for (int64_t i = 0; i < std::min(lanes, count - at); ++i) {
+      const uint32_t bits = (high[i] ^ low[i]) >> 9 | 0x3f800000u;
+      float value;
+      std::memcpy(&value, &bits, sizeof value);
+      kept[at + i] = value - 1.0f < probability;
+    }
+  }
 }
 
 // In: x [N, C], valid [N], scene [N] or [0], key [2]. Out: y = x / divisor where kept. Without scenes
@@ -84,17 +98,18 @@ const char* RunDropout(const Call& call, const Parallel& parallel) {
   const float probability = static_cast<float>(checked.number(0));
   const T divisor = static_cast<T>(checked.number(1));
   if (!checked.good()) return "x [N, C], valid and scene [N], a key of two words";
+  const int64_t drawn = together ? 1 : channels;  // of a row
   ForBlocks(parallel, rows, channels, [&](int64_t, int64_t begin, int64_t end) {
+    const std::unique_ptr<bool[]> kept(new bool[drawn]);
     for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * channels;
-      const int64_t group = scene == nullptr ? r : scene[r];
-      if (!IsValid(valid, r) || (together && !Keeps(key, group, probability))) {
-        std::fill_n(y + at, channels, Stored{});
-        continue;
+      if (IsValid(valid, r)) {
+        ListKept(key, (scene == nullptr ? r : scene[r]) * drawn, drawn, probability, kept.get());
+      } else {
+        std::fill_n(kept.get(), drawn, false);
       }
       for (int64_t c = 0; c < channels; ++c) {
-        const bool kept = together || Keeps(key, group * channels + c, probability);
-        Narrow(kept ? Widen(x[at + c]) / divisor : T(0), y + at + c);
+        Narrow(kept[together ? 0 : c] ? Widen(x[at + c]) / divisor : T(0), y + at + c);
       }
     }
   });

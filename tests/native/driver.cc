@@ -960,7 +960,8 @@ class Owned {
 // valid, nothing of what stands there in the others, and no call for arrays that do not fit.
 void TestOperator(OperatorPlace place, Random& random, Pool& pool) {
   constexpr Kind kinds[] = {Kind::kFloat32, Kind::kFloat64, Kind::kBFloat16, Kind::kFloat16};
-  const Kind kind = kinds[Draw(random, 0, 3)];
+  const bool multiplies = place == kPlaceOf_linear || place == kPlaceOf_linear_gradients;
+  const Kind kind = kinds[Draw(random, 0, multiplies ? 2 : 3)];
   const Kind sums = kind == Kind::kFloat64 ? kind : Kind::kFloat32;
   const int64_t rows = Draw(random, 0, Draw(random, 0, 3) ? 200 : 3000), groups = Draw(random, 1, 3);
   const int64_t channels = groups * Draw(random, 1, 30), scenes = Draw(random, 0, 4);

@@ -111,6 +111,7 @@ OPERATORS = {
     "loss": functools.partial(loss, False),
     "weighted loss": functools.partial(loss, True),
 }
+NEED_ROWS = ("largest", "smallest", "attention", "attention of one head")  # in plain JAX
 TOLERANCE = {"float32": 2e-5, "float64": 1e-11, "bfloat16": 2e-2, "float16": 3e-3}
 
 
@@ -199,7 +200,7 @@ def test_forward_mode_second_order_and_vmap(rng, name):
     check_near(*results, 1e-4)
 
 
-@pytest.mark.parametrize("name", sorted(set(OPERATORS) - {"largest", "smallest"}))
+@pytest.mark.parametrize("name", [n for n in OPERATORS if n not in NEED_ROWS])
 def test_no_rows(rng, name):
     x, valid, scene, channel = arrays(rng, "float32", rows=0)
     native, _, given, static, places = OPERATORS[name](x, valid, scene, channel)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -98,6 +100,26 @@ def _by_map(
     return total.astype(product_dtype(a.dtype))
 
 
+def apply_on_host(
+    problem: Problem,
+    parameters: Parameters,
+    a: np.ndarray,
+    b: np.ndarray,
+    views: Mapping[str, np.ndarray],
+) -> np.ndarray | None:
+    """Run the product of NumPy arrays over the kernel map of the sizes, where it fits at once."""
+    sizes, rows = views["sizes"], problem.out_rows
+    if rows * problem.layer.num_offsets > _ENTRIES:
+        return None
+    if _may_be_uniform(problem):
+        scenes = sizes.reshape(problem.layer.grid[0], -1)
+        if (scenes == scenes[:, :1]).all():  # an ordinary convolution, which is XLA's
+            return None
+    (name,) = table_read(parameters, problem.product, symmetric=False)
+    table = _table(problem, np.arange(rows, dtype=np.int32), sizes)
+    return cpu.apply_on_host(_mapped(problem, rows), parameters, a, b, {name: table})
+
+
 def _mapped(problem: Problem, rows: int) -> Problem:
     """Return the problem over a kernel map with ``rows`` rows."""
     if problem.product == "dgrad":
@@ -105,11 +127,13 @@ def _mapped(problem: Problem, rows: int) -> Problem:
     return problem.with_layer(kind="dense", out_capacity=rows)
 
 
-def _table(problem: Problem, rows: jax.Array, sizes: jax.Array) -> jax.Array:
+def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
     """Return ``int32[R, K]``, the row on the other side of each tap of these rows, or -1.
 
     Rows are output positions; for dgrad input positions, whose taps are the outputs that read them.
+    Arrays are all of JAX or all of NumPy.
     """
+    xp = np if isinstance(rows, np.ndarray) else jnp
     grid, backward = grid_of(problem), problem.product == "dgrad"
     own, other = (grid.inputs, grid.outputs) if backward else (grid.outputs, grid.inputs)
     taps, reach = _taps(grid)
@@ -128,10 +152,10 @@ def _table(problem: Problem, rows: jax.Array, sizes: jax.Array) -> jax.Array:
         there &= (at >= 0) & (at < extent)
         index = index * extent + at
     if backward:
-        size = sizes.at[jnp.where(there, index, 0)].get(mode="promise_in_bounds")
+        size = sizes[xp.where(there, index, 0)]
     else:
-        size = sizes[jnp.minimum(number, sizes.shape[0] - 1)][:, None]
-    return jnp.where(there & (size >= reach), index, -1).astype(jnp.int32)
+        size = sizes[xp.minimum(number, sizes.shape[0] - 1)][:, None]
+    return xp.where(there & (size >= reach), index, -1).astype(np.int32)
 
 
 def _taps(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
@@ -158,6 +182,7 @@ NATIVE = dataclasses.replace(
     space=space,
     heuristic=first_of(space),
     apply=apply,
+    on_host=apply_on_host,
     preferred=_leads,
     decisive=_leads,
     alone=True,
