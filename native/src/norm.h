@@ -77,18 +77,6 @@ inline int64_t ListValid(const bool* valid, int64_t begin, int64_t end, int64_t*
   return count;
 }
 
-inline bool AnyValid(const bool* valid, int64_t begin, int64_t end) {
-  return std::memchr(valid + begin, 1, end - begin) != nullptr;
-}
-
-// Rows of one block become zero.
-template <typename Stored>
-void ClearBlock(Stored* y, int64_t begin, int64_t end, int64_t channels) {
-  WriteZeros(reinterpret_cast<char*>(y + begin * channels),
-             (end - begin) * channels * static_cast<int64_t>(sizeof(Stored)));
-  FinishStreams();
-}
-
 // Mean and variance of each channel over the valid rows, block by block; blocks are joined as by Chan,
 // Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
 // Returns the number of valid rows; without any, both are 0.
@@ -144,9 +132,8 @@ void WriteNormalized(const BatchNorm& p, const Parallel& parallel, const T* mean
   Stored* y = static_cast<Stored*>(p.y);
   const int64_t length = NormBlock(p.channels), blocks = (p.rows + length - 1) / length;
   parallel.Run(blocks, [&](int64_t b) {
-    const int64_t begin = b * length, end = std::min(p.rows, begin + length);
-    if (!AnyValid(p.valid, begin, end)) return ClearBlock(y, begin, end, p.channels);
-    for (int64_t r = begin; r < end; ++r) {
+    const int64_t end = std::min(p.rows, (b + 1) * length);
+    for (int64_t r = b * length; r < end; ++r) {
       const int64_t at = r * p.channels;
       if (!p.valid[r]) {
         std::fill_n(y + at, p.channels, Stored{});
@@ -165,7 +152,9 @@ void WriteNormalized(const BatchNorm& p, const Parallel& parallel, const T* mean
 }
 
 template <typename Stored>
-void RunBatchNorm(const BatchNorm& p, const Parallel& parallel, BadRow*) {
+void RunBatchNorm(const BatchNorm& given, const Parallel& parallel, BadRow*) {
+  BatchNorm p = given;
+  p.rows = RowsWithValid(p.valid, p.rows);
   using T = typename SumOf<Stored>::type;
   T *mean = static_cast<T*>(p.mean), *inverse = static_cast<T*>(p.inverse);
   std::vector<T> factor(p.channels);
@@ -194,6 +183,7 @@ void RunBatchNorm(const BatchNorm& p, const Parallel& parallel, BadRow*) {
   }
   (p.relu ? WriteNormalized<true, Stored, T>
           : WriteNormalized<false, Stored, T>)(p, parallel, mean, factor.data());
+  ClearRows(static_cast<Stored*>(p.y), p.rows, given.rows, p.channels, parallel);
 }
 
 // dscale = sum of dz * (x - mean) * inverse, dbias = sum of dz; dz is dy where y > 0, or all of it.
@@ -261,13 +251,8 @@ void WriteGradients(const BatchNormGradients& p, const Parallel& parallel) {
   }
   const int64_t length = NormBlock(p.channels), blocks = (p.rows + length - 1) / length;
   parallel.Run(blocks, [&](int64_t b) {
-    const int64_t begin = b * length, end = std::min(p.rows, begin + length);
-    if (!AnyValid(p.valid, begin, end)) {
-      ClearBlock(dx, begin, end, p.channels);
-      if (dresidual != nullptr) ClearBlock(dresidual, begin, end, p.channels);
-      return;
-    }
-    for (int64_t r = begin; r < end; ++r) {
+    const int64_t end = std::min(p.rows, (b + 1) * length);
+    for (int64_t r = b * length; r < end; ++r) {
       const int64_t at = r * p.channels;
       if (!p.valid[r]) {
         std::fill_n(dx + at, p.channels, Stored{});
@@ -290,8 +275,14 @@ void WriteGradients(const BatchNormGradients& p, const Parallel& parallel) {
 }
 
 template <typename Stored>
-void RunBatchNormGradients(const BatchNormGradients& p, const Parallel& parallel, BadRow*) {
+void RunBatchNormGradients(const BatchNormGradients& given, const Parallel& parallel, BadRow*) {
+  BatchNormGradients p = given;
+  p.rows = RowsWithValid(p.valid, p.rows);
   (p.relu ? WriteGradients<true, Stored> : WriteGradients<false, Stored>)(p, parallel);
+  for (void* rows : {p.dx, p.dresidual}) {
+    if (rows == nullptr) continue;
+    ClearRows(static_cast<Stored*>(rows), p.rows, given.rows, p.channels, parallel);
+  }
 }
 
 }  // namespace voxax::VOXAX_ISA

@@ -131,8 +131,15 @@ bool FindPacked(const Lookup& p, const std::vector<Column>& columns, const Paral
   parallel.Run((p.centers_rows + kChunk - 1) / kChunk, [&](int64_t c) {
     const int64_t begin = c * kChunk, count = std::min(kChunk, p.centers_rows - begin);
     uint64_t center[kChunk];
+    bool any = false;
     for (int64_t i = 0; i < count; ++i) {
-      center[i] = valid(begin + i) ? packing(p.centers + (begin + i) * W) : UINT64_MAX;
+      const bool there = valid(begin + i);
+      center[i] = there ? packing(p.centers + (begin + i) * W) : UINT64_MAX;
+      any |= there;
+    }
+    if (!any) {
+      std::fill_n(p.found + begin * p.taps, count * p.taps, -1);
+      return;
     }
     for (const Column& column : columns) {
       const uint64_t delta = packing.Delta(column.offset);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "padding.h"
 #include "rows.h"
 #include "split.h"
 
@@ -12,11 +13,12 @@ void InvertTable(const Table& table, int64_t in_rows, int32_t* found, const Para
   // same place, so the result is one for any number of them. More than a few would read for long.
   constexpr int64_t kReaders = 4;
   const Split split(in_rows, std::min(parallel.threads(), kReaders));
+  const int64_t rows = baseline::RowsWithPairs(table.neighbors, table.rows, table.taps);
   split.Run(parallel, [&](int64_t, int64_t begin, int64_t end) {
     const int64_t taps = table.taps;
     std::fill(found + begin * taps, found + end * taps, -1);
     const uint64_t mine = end - begin;
-    for (int64_t row = 0; row < table.rows; ++row) {
+    for (int64_t row = 0; row < rows; ++row) {
       const int32_t* named = table.neighbors + row * taps;
       for (int64_t tap = 0; tap < taps; ++tap) {
         // One comparison for both ends: below `begin` the difference is huge.
@@ -30,7 +32,7 @@ void InvertTable(const Table& table, int64_t in_rows, int32_t* found, const Para
 void ListPairs(const Table& table, int64_t places, int32_t* pairs, int32_t* starts,
                const Parallel& parallel) {
   const int64_t taps = table.taps;
-  const Split split(table.rows, parallel);
+  const Split split(baseline::RowsWithPairs(table.neighbors, table.rows, taps), parallel);
   // Where each part writes next, tap by tap.
   std::vector<std::vector<int64_t>> next(split.parts);
   split.Run(parallel, [&](int64_t part, int64_t begin, int64_t end) {

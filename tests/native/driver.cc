@@ -8,6 +8,7 @@
 // Usage: voxax_driver [rounds [seed [library]]]. Prints what failed; exits with 0 where nothing did.
 // Of a library it checks that it loads, with every symbol that it needs.
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cmath>
@@ -30,6 +31,7 @@
 #include "kernels.h"
 #include "maps.h"
 #include "operators.h"
+#include "pages.h"
 #include "points.h"
 #include "rows.h"
 #include "split.h"
@@ -237,7 +239,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // ---- maps
 
-enum MapKind { kRandom, kNone, kToOne, kFull, kOneBad, kSomeBad, kAllBad, kMapKinds };
+enum MapKind { kRandom, kNone, kToOne, kFull, kOneBad, kSomeBad, kAllBad, kPadded, kMapKinds };
 
 struct Map {
   std::vector<int32_t> rows;  // [out_rows, taps]
@@ -265,6 +267,9 @@ Map MakeMap(MapKind kind, int64_t in_rows, int64_t out_rows, int64_t taps, Rando
   }
   if (kind == kOneBad && !map.rows.empty()) {
     map.rows[Draw(random, 0, out_rows * taps - 1)] = bad();
+  }
+  if (kind == kPadded) {
+    std::fill(map.rows.begin() + Draw(random, 0, out_rows) * taps, map.rows.end(), -1);
   }
   return map;
 }
@@ -805,6 +810,31 @@ void TestTables(MapKind kind, Random& random, Pool& pool) {
   }
 }
 
+// ---- pages
+
+// What is left out reads as zeros, and what was written is never left out.
+void TestPages(Random& random) {
+  const int64_t size = Draw(random, 1, 6 << 20);
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char* bytes = static_cast<char*>(memory);
+  if (Draw(random, 0, 1)) PreferLargePages(bytes, size);
+  const int64_t begin = Draw(random, 1, size);
+  std::fill(bytes, bytes + begin, 1);
+  for (int64_t i = Draw(random, 0, 9); i > 0 && begin < size; --i) bytes[Draw(random, begin, size - 1)] = 1;
+  int64_t cleared = 0;
+  const char* end = bytes + begin;
+  for (const Span& span : SpansToClear(bytes + begin, size - begin)) {
+    Expect(end <= span.begin && span.begin + span.bytes <= bytes + size, "spans are in order");
+    std::fill(span.begin, span.begin + span.bytes, 0);
+    end = span.begin + span.bytes;
+    cleared += span.bytes;
+  }
+  Expect(std::all_of(bytes + begin, bytes + size, [](char byte) { return byte == 0; }),
+         "all of " + std::to_string(size - begin) + " bytes are zero, " + std::to_string(cleared) +
+             " of them were cleared");
+  munmap(memory, size);
+}
+
 // ---- normalization
 
 // Near the formulas in float64, and the same bits whatever the threads do.
@@ -819,7 +849,8 @@ void TestBatchNorm(int64_t rows, int64_t channels, Element element, Random& rand
   const Values old_variance(sums, channels, 2.25);
   const std::unique_ptr<bool[]> valid(new bool[rows]);
   int64_t count = 0;
-  for (int64_t r = 0; r < rows; ++r) count += valid[r] = Draw(random, 0, 4) > 0;
+  const int64_t padding = Draw(random, 0, 1) * Draw(random, 0, rows);
+  for (int64_t r = 0; r < rows; ++r) count += valid[r] = r < rows - padding && Draw(random, 0, 4) > 0;
   BatchNorm p{};
   p.element = element, p.x = x.data(), p.valid = valid.get(), p.rows = rows, p.channels = channels;
   p.scale = scale.data(), p.bias = bias.data();
@@ -1200,6 +1231,7 @@ int Main(int rounds, uint64_t seed) {
             TestCells<float>(1 + i % 4, random);
             TestCells<double>(1 + i % 4, random);
           }
+          for (int i = 0; i < 40; ++i) TestPages(random);
           for (int i = 0; i < 12; ++i) {
             const int64_t most = i % 4 == 0 ? 3000 : 300;
             TestBatchNorm(Draw(random, 0, most), Draw(random, 0, 90), kElements[i % 3], random, pool);
