@@ -15,8 +15,8 @@ from voxax.models.training import masked_cross_entropy
 MODULES = {"vx": vx, "F": F, "D": D}
 # These take no arrays, or arrays of the host alone.
 ON_HOST = {
-    "vx": "algorithms bucket_capacity check_static explain fits plan reload_environment tune "
-    "voxelize_on_host",
+    "vx": "algorithms bucket_capacity check_static explain fits keep_programs plan "
+    "reload_environment tune voxelize_on_host",
     "F": "kernel_point_positions",
     "D": "anchor_boxes augment average_precision center_distance_ap flip kitti_ap nuscenes_score "
     "rotate scale translate",

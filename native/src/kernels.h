@@ -1,6 +1,7 @@
 // The kernels of one instruction set, as a table of functions.
 #pragma once
 
+#include "operators.h"
 #include "parallel.h"
 #include "problem.h"
 
@@ -16,6 +17,7 @@ struct Kernels {
   void (*extremes)(const Extremes&, const Parallel&, BadRow*);
   void (*batch_norm)(const BatchNorm&, const Parallel&, BadRow*);
   void (*batch_norm_gradients)(const BatchNormGradients&, const Parallel&, BadRow*);
+  const Operator* operators;  // by OperatorPlace
 };
 
 // Those of the widest vectors that this processor has and the build knows.

@@ -9,7 +9,7 @@ from conformance.definition import Operator
 from oracle import normalization as loops
 from voxax.nn import functional as F
 from voxax.nn.modules.norm import BatchNorm
-from voxax.nn.modules.pointwise import Dropout
+from voxax.nn.modules.pointwise import GELU, Dropout, Linear
 
 EPSILON = 1e-3
 GROUPS = 2
@@ -135,6 +135,34 @@ def elementwise(sites, params, batch_size):
     return {site: np.sin(value) * params["scale"] + 1 for site, value in sites.items()}
 
 
+def run_gelu(voxels, params):
+    del params
+    return GELU()(voxels)
+
+
+def gelu(sites, params, batch_size):
+    del params, batch_size
+    inner = {site: 0.7978845608028654 * (x + 0.044715 * x**3) for site, x in sites.items()}
+    return {site: x * (1 + np.tanh(inner[site])) / 2 for site, x in sites.items()}
+
+
+def linear_params(rng, ndim, channels):
+    del ndim
+    return {"kernel": rng.normal(size=(channels, 5)), "bias": rng.normal(size=5)}
+
+
+def run_linear(voxels, params):
+    module = Linear(voxels.num_channels, 5, param_dtype=params["kernel"].dtype)
+    module.linear.kernel.set_value(params["kernel"])
+    module.linear.bias.set_value(params["bias"])
+    return module(voxels)
+
+
+def linear(sites, params, batch_size):
+    del batch_size
+    return {site: value @ params["kernel"] + params["bias"] for site, value in sites.items()}
+
+
 OPERATORS = (
     *norm("batch_norm", batch_norm, lambda s: loops.batch_norm(s, EPSILON)),
     *norm("layer_norm", layer_norm, lambda s: loops.layer_norm(s, EPSILON)),
@@ -153,5 +181,7 @@ OPERATORS = (
     Operator("batch_norm_relu", run_batch_norm_relu, batch_norm_relu, affine_params),
     Operator("dropout_rate_zero", run_dropout_zero, unchanged),
     Operator("dropout_evaluation", run_dropout_evaluation, unchanged),
+    Operator("gelu", run_gelu, gelu),
+    Operator("linear", run_linear, linear, linear_params),
     Operator("elementwise", run_elementwise, elementwise, scale_params),
 )

@@ -3,8 +3,8 @@
 import pytest
 
 import voxax as vx
-from voxax.coords import ladder_capacity
 from voxax import InputError
+from voxax.coords import ladder_capacity
 
 
 def test_a_bucket_holds_its_rows_and_wastes_at_most_a_fifth():

@@ -106,7 +106,8 @@ def test_levels_that_are_not_fitted_follow_from_the_input():
         levels = dict(vx.plan(model, voxels).geometry.level_capacities)
         capacity = ladder_capacity(len(np.unique(rows, axis=0)))
         assert voxels.capacity == capacity
-        assert levels == {(s,) * 3: share * capacity for s, share in zip((2, 4), shares, strict=True)}
+        strides = zip((2, 4), shares, strict=True)
+        assert levels == {(s,) * 3: share * capacity for s, share in strides}
         assert int(vx.plan(model, voxels).num_dropped) == 0
 
 
@@ -140,7 +141,7 @@ def test_generative_levels_take_a_rung_of_their_own(scans):
 
 def test_voxels_beyond_a_given_capacity_are_an_error(scans):
     plan = vx.Plan.record(network(), scans[0])
-    with pytest.raises(vx.CapacityError, match="voxels do not fit into capacity 64: give capacity="):
+    with pytest.raises(vx.CapacityError, match="do not fit into capacity 64: give capacity="):
         plan.attach(scans[0], capacity=64)
 
 

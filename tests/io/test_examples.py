@@ -102,9 +102,7 @@ def test_plan_is_attached_and_preparation_is_picklable():
     example = preparation(cloud())
     assert example.voxels.geometry.attached is not None
     assert example.voxels.capacity == plan.capacity(int(drafted.voxels.count))
-    np.testing.assert_array_equal(
-        example.voxels.valid_features(), drafted.voxels.valid_features()
-    )
+    np.testing.assert_array_equal(example.voxels.valid_features(), drafted.voxels.valid_features())
 
 
 def test_unknown_attribute_is_refused():

@@ -30,6 +30,7 @@
 #include "cells.h"
 #include "kernels.h"
 #include "maps.h"
+#include "operators.h"
 #include "pages.h"
 #include "points.h"
 #include "rows.h"
@@ -923,6 +924,256 @@ void TestBatchNorm(int64_t rows, int64_t channels, Element element, Random& rand
   }
 }
 
+// ---- operators
+
+// An array of its own memory, which ends where the array ends.
+class Owned {
+ public:
+  Owned(Kind kind, std::vector<int64_t> shape) : kind_(kind), shape_(std::move(shape)) {
+    for (int64_t length : shape_) size_ *= length;
+    bytes_.reset(new char[size_ * Width()]);
+    std::memset(bytes_.get(), 0x7f, size_ * Width());
+  }
+  int64_t Width() const {
+    if (kind_ == Kind::kBool) return 1;
+    if (kind_ == Kind::kBFloat16 || kind_ == Kind::kFloat16) return 2;
+    return kind_ == Kind::kFloat64 ? 8 : 4;
+  }
+  // Small numbers; in rows that are not valid, NaN.
+  Owned& Draw(Random& random, const bool* valid = nullptr) {
+    const int64_t row = shape_.empty() ? 1 : std::max<int64_t>(size_ / std::max<int64_t>(shape_[0], 1), 1);
+    for (int64_t i = 0; i < size_; ++i) {
+      const bool known = valid == nullptr || valid[i / row];
+      Set(i, known ? voxax::Draw(random, -15, 15) / 4.0 : std::numeric_limits<double>::quiet_NaN());
+    }
+    return *this;
+  }
+  Owned& Whole(Random& random, int64_t low, int64_t high) {
+    for (int64_t i = 0; i < size_; ++i) Set(i, static_cast<double>(voxax::Draw(random, low, high)));
+    return *this;
+  }
+  void Set(int64_t i, double value) {
+    const float narrow = static_cast<float>(value);
+    const int32_t whole = std::isnan(value) ? 0 : static_cast<int32_t>(value);
+    const bool truth = value > 0;
+    uint32_t bits;
+    std::memcpy(&bits, &narrow, 4);
+    // Half precision has these numbers, in 3 bits of exponent: quarters up to 15 / 4.
+    uint16_t half = static_cast<uint16_t>(bits >> 16);
+    if (kind_ == Kind::kFloat16) half = Half(narrow);
+    const void* from = &narrow;
+    if (kind_ == Kind::kFloat64) from = &value;
+    if (kind_ == Kind::kInt32 || kind_ == Kind::kUInt32) from = &whole;
+    if (kind_ == Kind::kBool) from = &truth;
+    if (Width() == 2) from = &half;
+    std::memcpy(bytes_.get() + i * Width(), from, Width());
+  }
+  static uint16_t Half(float value) {
+    if (std::isnan(value)) return 0x7e00;
+    if (value == 0) return 0;
+    int exponent;
+    const float share = std::frexp(std::abs(value), &exponent);
+    const int mantissa = static_cast<int>(share * 2048) - 1024;
+    return static_cast<uint16_t>((value < 0 ? 0x8000 : 0) | (exponent + 14) << 10 | mantissa);
+  }
+  Array array() const { return {kind_, bytes_.get(), shape_}; }
+  const char* data() const { return bytes_.get(); }
+  int64_t bytes() const { return size_ * Width(); }
+
+ private:
+  Kind kind_;
+  std::vector<int64_t> shape_;
+  int64_t size_ = 1;
+  std::unique_ptr<char[]> bytes_;
+};
+
+// Values are checked in Python. Here: the same bits whatever the threads do, zeros in rows that are not
+// valid, nothing of what stands there in the others, and no call for arrays that do not fit.
+void TestOperator(OperatorPlace place, Random& random, Pool& pool) {
+  constexpr Kind kinds[] = {Kind::kFloat32, Kind::kFloat64, Kind::kBFloat16, Kind::kFloat16};
+  const Kind kind = kinds[Draw(random, 0, 3)];
+  const Kind sums = kind == Kind::kFloat64 ? kind : Kind::kFloat32;
+  const int64_t rows = Draw(random, 0, Draw(random, 0, 3) ? 200 : 3000), groups = Draw(random, 1, 3);
+  const int64_t channels = groups * Draw(random, 1, 30), scenes = Draw(random, 0, 4);
+  const int64_t columns = Draw(random, 1, 40);
+  const std::unique_ptr<bool[]> valid(new bool[rows]);
+  const bool leading = Draw(random, 0, 1);
+  for (int64_t r = 0; r < rows; ++r) valid[r] = leading ? r < rows / 2 : Draw(random, 0, 4) > 0;
+  Owned mask(Kind::kBool, {rows}), scene(Kind::kInt32, {rows});
+  for (int64_t r = 0; r < rows; ++r) mask.Set(r, valid[r]);
+  scene.Whole(random, -1, scenes);
+  const auto features = [&](int64_t width) {
+    return std::move(Owned(kind, {rows, width}).Draw(random, valid.get()));
+  };
+  const auto channel = [&](int64_t width) {
+    return std::move(Owned(sums, {Draw(random, 0, 1) ? width : 0}).Draw(random));
+  };
+  const auto by_scene = [&](Kind of) { return std::move(Owned(of, {scenes, channels}).Draw(random)); };
+  std::vector<Owned> in;
+  std::vector<std::pair<Kind, std::vector<int64_t>>> out;
+  Call call;
+  call.sizes = {1};
+  call.numbers = {0.5, 0.5};
+  const auto add = [&](auto&&... arrays) { (in.push_back(std::move(arrays)), ...); };
+  const auto x_like = std::make_pair(kind, std::vector<int64_t>{rows, channels});
+  const auto wide = std::make_pair(sums, std::vector<int64_t>{channels});
+  const auto scene_wide = std::make_pair(sums, std::vector<int64_t>{scenes, channels});
+  const auto one = std::make_pair(Kind::kFloat32, std::vector<int64_t>{});
+  bool by_row = true;  // the first result is features
+  switch (place) {
+    case kPlaceOf_activation:
+      call.sizes = {Draw(random, 0, 7)};
+      add(features(channels), std::move(mask));
+      if (Draw(random, 0, 1)) add(features(channels));
+      out = {x_like};
+      break;
+    case kPlaceOf_row_norm:
+      add(features(channels), std::move(mask), channel(channels), channel(channels));
+      out = {x_like};
+      break;
+    case kPlaceOf_row_norm_gradients:
+      add(features(channels), features(channels), std::move(mask), channel(channels));
+      out = {x_like, wide, wide};
+      break;
+    case kPlaceOf_scene_norm:
+      call.sizes = {groups};
+      add(features(channels), std::move(mask), std::move(scene), channel(channels), channel(channels));
+      out = {x_like, scene_wide, scene_wide};
+      break;
+    case kPlaceOf_scene_norm_gradients:
+      call.sizes = {groups};
+      add(features(channels), features(channels), std::move(mask), std::move(scene), channel(channels),
+          by_scene(sums), by_scene(sums));
+      out = {x_like, wide, wide};
+      break;
+    case kPlaceOf_scene_sums:
+      add(features(channels), std::move(mask), std::move(scene));
+      out = {scene_wide, {Kind::kInt32, {scenes}}};
+      by_row = false;
+      break;
+    case kPlaceOf_scene_rows:
+      add(by_scene(kind), std::move(mask), std::move(scene));
+      out = {x_like};
+      break;
+    case kPlaceOf_scene_extremes:
+      add(features(channels), std::move(mask), std::move(scene));
+      out = {{kind, {scenes, channels}}};
+      by_row = false;
+      break;
+    case kPlaceOf_scene_extremes_gradients:
+      add(features(channels), std::move(mask), std::move(scene), by_scene(kind), by_scene(kind));
+      out = {x_like};
+      break;
+    case kPlaceOf_linear:
+      add(features(channels), std::move(mask), std::move(Owned(kind, {channels, columns}).Draw(random)),
+          std::move(Owned(kind, {Draw(random, 0, 1) ? columns : 0}).Draw(random)));
+      out = {{kind, {rows, columns}}};
+      break;
+    case kPlaceOf_linear_gradients:
+      add(features(columns), features(channels), std::move(mask),
+          std::move(Owned(kind, {channels, columns}).Draw(random)));
+      out = {x_like, {kind, {channels, columns}}, {sums, {columns}}};
+      break;
+    case kPlaceOf_cross_entropy:
+    case kPlaceOf_cross_entropy_gradients: {
+      Owned labels(Kind::kInt32, {rows});
+      for (int64_t r = 0; r < rows; ++r) labels.Set(r, valid[r] ? Draw(random, -1, channels) : -1);
+      Owned weights(Kind::kFloat32, {Draw(random, 0, 1) ? channels : 0});
+      add(features(channels), std::move(labels), std::move(weights.Whole(random, 0, 3)));
+      out = {one, one};
+      by_row = place == kPlaceOf_cross_entropy_gradients;
+      if (by_row) {
+        add(std::move(Owned(Kind::kFloat32, {}).Whole(random, 1, 9)),
+            std::move(Owned(Kind::kFloat32, {}).Draw(random)));
+        out = {x_like};
+      }
+      break;
+    }
+    case kPlaceOf_cat:
+      add(features(channels), features(columns), features(1), std::move(mask));
+      out = {{kind, {rows, channels + columns + 1}}};
+      break;
+    case kPlaceOf_cat_gradients:
+      add(features(channels + columns), std::move(mask));
+      out = {x_like, {kind, {rows, columns}}};
+      break;
+    case kPlaceOf_attention:
+    case kPlaceOf_attention_gradients: {
+      // Every valid row has a slot, some have two.
+      const bool gradient = place == kPlaceOf_attention_gradients;
+      const int64_t length = Draw(random, 1, 40), width = Draw(random, 1, 20);
+      std::vector<int32_t> listed;
+      Owned own_slot(Kind::kInt32, {rows});
+      for (int64_t r = 0; r < rows; ++r) {
+        own_slot.Set(r, valid[r] ? static_cast<double>(listed.size()) : -1);
+        for (int64_t i = valid[r] ? Draw(random, 1, 2) : 0; i > 0; --i) listed.push_back(r);
+      }
+      const int64_t patches = (static_cast<int64_t>(listed.size()) + length - 1) / length;
+      listed.resize(patches * length, -1);
+      Owned slots(Kind::kInt32, {patches, length});
+      for (size_t i = 0; i < listed.size(); ++i) slots.Set(i, listed[i]);
+      call.sizes = {groups};
+      if (gradient) add(features(groups * width));
+      add(features(3 * groups * width), std::move(slots), std::move(own_slot));
+      out = {{kind, {rows, gradient ? 3 * groups * width : groups * width}}};
+      break;
+    }
+    case kPlaceOf_dropout:
+      call.sizes = {Draw(random, 0, 1)};
+      add(features(channels), std::move(mask),
+          Draw(random, 0, 1) ? std::move(scene) : Owned(Kind::kInt32, {0}),
+          std::move(Owned(Kind::kUInt32, {2}).Whole(random, 0, 1 << 30)));
+      out = {x_like};
+      break;
+    case kPlaceOf_fold_in:
+      add(std::move(Owned(Kind::kUInt32, {2}).Whole(random, 0, 1 << 30)),
+          std::move(Owned(Kind::kUInt32, {}).Whole(random, 0, 1 << 30)));
+      out = {{Kind::kUInt32, {2}}};
+      by_row = false;
+      break;
+    case kPlaceOf_permutation:
+      add(std::move(Owned(Kind::kUInt32, {2}).Whole(random, 0, 1 << 30)));
+      out = {{Kind::kInt32, {Draw(random, 0, 1000)}}};
+      by_row = false;
+      break;
+    default:
+      return Expect(false, "an operator without a test: " + std::to_string(place));
+  }
+  for (const Owned& array : in) call.in.push_back(array.array());
+  const std::string what = "operator " + std::to_string(place) + " of dtype " +
+                           std::to_string(static_cast<int>(kind)) + ", " + std::to_string(rows) + " x " +
+                           std::to_string(channels);
+  std::vector<std::string> first;
+  for (int way = 0; way < kWays; ++way) {
+    std::vector<Owned> made;
+    for (const auto& [of, shape] : out) made.emplace_back(of, shape);
+    call.out.clear();
+    for (const Owned& array : made) call.out.push_back(array.array());
+    const char* wrong = nullptr;
+    Scheduled(way, pool, [&](const Parallel& parallel) {
+      wrong = BestKernels().operators[place](call, parallel);
+    });
+    Expect(wrong == nullptr, what + " takes " + (wrong == nullptr ? "" : wrong));
+    std::vector<std::string> found;
+    for (const Owned& array : made) found.emplace_back(array.data(), array.bytes());
+    if (way == 0) first = found;
+    Expect(found == first, what + ", way " + std::to_string(way));
+  }
+  if (by_row && rows > 0) {
+    const int64_t width = static_cast<int64_t>(first[0].size()) / rows;
+    int64_t kept = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto begin = first[0].begin() + r * width;
+      kept += !valid[r] && std::any_of(begin, begin + width, [](char byte) { return byte != 0; });
+    }
+    Expect(kept == 0, what + " leaves something in rows that are not valid");
+  }
+  call.in.pop_back();
+  if (place != kPlaceOf_activation) {
+    Expect(BestKernels().operators[place](call, Parallel(1, nullptr)) != nullptr, what + " takes anything");
+  }
+}
+
 // ---- all of it
 
 const Shape kShapes[] = {
@@ -991,6 +1242,9 @@ int Main(int rounds, uint64_t seed) {
           for (int i = 0; i < 12; ++i) {
             const int64_t most = i % 4 == 0 ? 3000 : 300;
             TestBatchNorm(Draw(random, 0, most), Draw(random, 0, 90), kElements[i % 3], random, pool);
+          }
+          for (int i = 0; i < 6 * kOperators; ++i) {
+            TestOperator(static_cast<OperatorPlace>(i % kOperators), random, pool);
           }
           for (int i = 0; i < 40; ++i) {
             TestPoints<float>(random, pool);

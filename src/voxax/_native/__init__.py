@@ -24,6 +24,26 @@ CALLS = {
     "voxax_extreme_rows": 1,
     "voxax_batch_norm": 1,
     "voxax_batch_norm_gradients": 1,
+    "voxax_activation": 1,
+    "voxax_row_norm": 1,
+    "voxax_row_norm_gradients": 1,
+    "voxax_scene_norm": 1,
+    "voxax_scene_norm_gradients": 1,
+    "voxax_scene_sums": 1,
+    "voxax_scene_rows": 1,
+    "voxax_scene_extremes": 1,
+    "voxax_scene_extremes_gradients": 1,
+    "voxax_cat": 1,
+    "voxax_cat_gradients": 1,
+    "voxax_linear": 1,
+    "voxax_linear_gradients": 1,
+    "voxax_cross_entropy": 1,
+    "voxax_cross_entropy_gradients": 1,
+    "voxax_attention": 1,
+    "voxax_attention_gradients": 1,
+    "voxax_dropout": 1,
+    "voxax_fold_in": 1,
+    "voxax_permutation": 1,
     "voxax_find_neighbors": 1,
     "voxax_sort_rows": 1,
     "voxax_unique_rows": 1,
@@ -35,7 +55,7 @@ CALLS = {
 
 Programs in files call them: raise the version when operands, attributes or results change.
 """
-_ABI = 9  # of handlers.cc
+_ABI = 11  # of handlers.cc
 
 
 def unavailable() -> str | None:

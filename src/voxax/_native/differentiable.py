@@ -39,7 +39,8 @@ def differentiable_on_cpu(
       native, portable: ``(*arrays, **static) -> tuple of arrays`` in ordinary JAX, of the same
         shapes and dtypes; ``static`` is hashable.
       gradients: ``(cotangent, *arrays, *results, moves=, **static)`` to one cotangent for each
-        argument in ``moves``, the places of those that are differentiated.
+        argument in ``moves``, the places of those that are differentiated; None where the
+        derivative of ``portable`` is to be taken.
       eager, eager_gradients: ``native`` and ``gradients`` for NumPy arrays, of the same bits:
         eager calls on a CPU then compile nothing.
     """
@@ -61,7 +62,10 @@ def differentiable_on_cpu(
         return jax.vjp(function, *at)[1](ct)
 
     def native_pulled(*arrays: Any, size: int, moves: tuple[int, ...], static: tuple) -> Any:
-        return gradients(*arrays, moves=moves, **dict(static))
+        found = gradients(*arrays, moves=moves, **dict(static))
+        if found is None:
+            return pulled(*arrays, size=size, moves=moves, static=static)
+        return found
 
     def plain(*arrays: Any, static: tuple) -> Any:
         made, *others = portable(*arrays, **dict(static))

@@ -34,6 +34,7 @@ from voxax.geometry.halo import refuse_shard
 from voxax.geometry.host_merge import REDUCTIONS, Reduction, merge_rows, reduce_on_host
 from voxax.geometry.input_checks import check_capacity, check_mean_digits, check_sum_range
 from voxax.geometry.losses import Level, Losses
+from voxax.geometry.row_operations import join_rows, read_rows
 from voxax.geometry.voxel_geometry import VoxelGeometry, check_overflow
 
 
@@ -49,10 +50,16 @@ def gathered_on_host(features: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 @eagerly(gathered_on_host)
 @jax.jit
-def gather_rows(features: jax.Array, rows: jax.Array) -> jax.Array:
-    """``features[rows]``, zero where ``rows`` is -1: ``[N, C]``, ``int32[...]`` to ``[..., C]``."""
+def _gathered(features: jax.Array, rows: jax.Array) -> jax.Array:
     index = jnp.where(rows < 0, features.shape[0], rows)
     return features.at[index].get(mode="fill", fill_value=0)
+
+
+def gather_rows(features: jax.Array, rows: jax.Array) -> jax.Array:
+    """``features[rows]``, zero where ``rows`` is -1: ``[N, C]``, ``int32[...]`` to ``[..., C]``."""
+    if _compat.is_traced(features) and _compat.is_evaluated(features, rows) and features.ndim == 2:
+        return read_rows(features, rows)
+    return _gathered(features, rows)
 
 
 def rows_on_host(coords: np.ndarray, queries: np.ndarray) -> np.ndarray:
@@ -116,6 +123,9 @@ def stacked(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
     """``jnp.concatenate``; arrays of several dtypes follow JAX's rules of promotion."""
     if len({array.dtype for array in arrays}) > 1:
         return jnp.concatenate(arrays, axis=axis)
+    two = all(array.ndim == 2 for array in arrays)
+    if two and _compat.is_traced(arrays) and _compat.is_evaluated(arrays):
+        return join_rows(*arrays, axis=axis)
     return _stack(tuple(arrays), axis=axis)
 
 

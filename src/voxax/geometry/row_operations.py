@@ -20,7 +20,7 @@ from voxax import _compat, _native
 from voxax._native import host_products
 from voxax._native.eager import HostBody, empty_array, on_host, threads
 from voxax._native.on_cpu import library_call
-from voxax.geometry.dtypes import accumulator
+from voxax.geometry.dtypes import accumulator, wide_fraction
 
 
 def clear_rows(x: jax.Array, valid: jax.Array) -> jax.Array:
@@ -53,6 +53,52 @@ def add_to_rows(x: jax.Array, row: jax.Array) -> jax.Array:
     others. That is made by the library on CPUs, under ``jit`` too: XLA adds in another order.
     """
     return _add_row_p.bind(*_compat.vary_alike(x, row))
+
+
+def put_rows(x: jax.Array, indices: jax.Array, rows: int) -> jax.Array:
+    """Return ``y [rows, C]`` with ``y[indices[m, c], c] += x[m, c]``; rows -1 are left out."""
+    return _put_p.bind(*_compat.vary_alike(x, indices), rows=rows)
+
+
+def read_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
+    """Return ``x[rows] [..., C]``, zero where the row is -1 or behind the last; not in programs."""
+    return _read_p.bind(x, rows)
+
+
+def join_rows(*arrays: jax.Array, axis: int) -> jax.Array:
+    """Return ``jnp.concatenate`` of arrays ``[N, C]`` of one dtype; not in programs."""
+    return _join_p.bind(*arrays, axis=axis)
+
+
+def mean_rows(total: jax.Array, neighbors: jax.Array, dtype: Any) -> jax.Array:
+    """Return sums ``[M, C]`` over the taps of ``neighbors [M, K]``, by how many there are."""
+    return _mean_p.bind(*_compat.vary_alike(total, neighbors), dtype=jnp.dtype(dtype))
+
+
+def multiply_rows(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return ``a * b`` of arrays ``[N, C]``."""
+    same = a.shape == b.shape and a.dtype == b.dtype
+    return _call(_multiply_p, jnp.multiply, a, b) if same else a * b
+
+
+def negative_rows(x: jax.Array) -> jax.Array:
+    """Return ``-x``."""
+    return _call(_negative_p, jnp.negative, x)
+
+
+def repeat_row(row: jax.Array, rows: int) -> jax.Array:
+    """Return ``row [C]`` as ``[rows, C]``; not in programs."""
+    return _repeat_p.bind(row, rows=rows, dtype=row.dtype)
+
+
+def as_dtype(x: jax.Array, dtype: Any) -> jax.Array:
+    """Return ``x`` in another dtype."""
+    dtype = jnp.dtype(dtype)
+    if x.dtype == dtype:
+        return x
+    if not _compat.is_evaluated(x):
+        return x.astype(dtype)
+    return _convert_p.bind(x, dtype=dtype)
 
 
 def _call(primitive: Any, portable: Callable[..., jax.Array], *args: Any) -> jax.Array:
@@ -186,10 +232,109 @@ def _put(ct: jax.Array, indices: jax.Array, *, rows: int) -> jax.Array:
 def _put_on_host(ct: np.ndarray, indices: np.ndarray, *, rows: int) -> np.ndarray:
     total = empty_array((rows, ct.shape[1]), ct.dtype)
     total[...] = 0
-    there = indices >= 0
+    there = (indices >= 0) & (indices < rows)
     channel = np.broadcast_to(np.arange(ct.shape[1]), indices.shape)
     np.add.at(total, (indices[there], channel[there]), ct[there])
     return total
+
+
+def _read(x: jax.Array, rows: jax.Array) -> jax.Array:
+    index = jnp.where(rows < 0, x.shape[0], rows)
+    return x.at[index].get(mode="fill", fill_value=0)
+
+
+def _read_on_host(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    found = empty_array((*rows.shape, x.shape[1]), x.dtype)
+    there = (rows >= 0) & (rows < len(x))
+    found[...] = 0
+    found[there] = x[rows[there]]
+    return found
+
+
+def _written(ct: jax.Array, rows: jax.Array, *, length: int) -> jax.Array:
+    index = jnp.where(rows < 0, length, rows)
+    return jnp.zeros((length, ct.shape[-1]), ct.dtype).at[index].add(ct, mode="drop")
+
+
+def _written_on_host(ct: np.ndarray, rows: np.ndarray, *, length: int) -> np.ndarray:
+    total = empty_array((length, ct.shape[-1]), ct.dtype)
+    total[...] = 0
+    there = (rows >= 0) & (rows < length)
+    targets = rows[there]
+    if len(np.unique(targets)) == len(targets):
+        total[targets] = ct[there]
+        # The sum of zero and a negative zero is zero.
+        return np.add(total, np.zeros((), ct.dtype), out=total)
+    np.add.at(total, targets, ct[there])
+    return total
+
+
+def _joined(*arrays: jax.Array, axis: int) -> jax.Array:
+    return jnp.concatenate(arrays, axis)
+
+
+def _joined_on_host(*arrays: np.ndarray, axis: int) -> np.ndarray:
+    shape = list(arrays[0].shape)
+    shape[axis] = sum(array.shape[axis] for array in arrays)
+    return np.concatenate(arrays, axis, out=empty_array(shape, arrays[0].dtype))
+
+
+def _part(x: jax.Array, *, start: int, size: int, axis: int) -> jax.Array:
+    return jax.lax.slice_in_dim(x, start, start + size, axis=axis)
+
+
+def _part_on_host(x: np.ndarray, *, start: int, size: int, axis: int) -> np.ndarray:
+    chosen = x[:, start : start + size] if axis == 1 else x[start : start + size]
+    found = empty_array(chosen.shape, x.dtype)
+    found[...] = chosen
+    return found
+
+
+def _mean(total: jax.Array, neighbors: jax.Array, *, dtype: Any) -> jax.Array:
+    number = jnp.maximum(jnp.sum(neighbors >= 0, axis=1, dtype=jnp.int32), 1)
+    wide = wide_fraction(dtype)
+    share = 1 / number.astype(wide)  # XLA does not divide each channel
+    return (total.astype(wide) * share[:, None]).astype(dtype)
+
+
+def _mean_on_host(total: np.ndarray, neighbors: np.ndarray, *, dtype: Any) -> np.ndarray:
+    wide, found = wide_fraction(dtype), empty_array(total.shape, dtype)
+    share = 1 / np.maximum((neighbors >= 0).sum(1), 1).astype(wide)
+    found[...] = (total.astype(wide) * share[:, None]).astype(dtype)
+    return found
+
+
+def _multiplied_on_host(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.multiply(a, b, out=empty_array(a.shape, a.dtype))
+
+
+def _negative_on_host(x: np.ndarray) -> np.ndarray:
+    return np.negative(x, out=empty_array(x.shape, x.dtype))
+
+
+def _converted(x: jax.Array, *, dtype: Any) -> jax.Array:
+    return x.astype(dtype)
+
+
+def _converted_on_host(x: np.ndarray, *, dtype: Any) -> np.ndarray | None:
+    if not jnp.issubdtype(dtype, jnp.floating) and jnp.issubdtype(x.dtype, jnp.floating):
+        return None  # XLA saturates
+    found = empty_array(x.shape, dtype)
+    found[...] = x.astype(dtype)
+    return found
+
+
+def _joined_shape(*arrays: Any, axis: int) -> jax.ShapeDtypeStruct:
+    shape = list(arrays[0].shape)
+    shape[axis] = sum(array.shape[axis] for array in arrays)
+    return jax.ShapeDtypeStruct(tuple(shape), arrays[0].dtype)
+
+
+def _part_shape(x: Any, *, start: int, size: int, axis: int) -> jax.ShapeDtypeStruct:
+    del start
+    shape = list(x.shape)
+    shape[axis] = size
+    return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
 
 
 def _like_first(x: Any, *others: Any, **params: Any) -> jax.ShapeDtypeStruct:
@@ -251,6 +396,12 @@ _positive_p = _staged(
 _gate_p = _staged("relu_gate", _anywhere(_gated), _gated_on_host)
 _add_p = _staged("add_rows", _anywhere(jnp.add), _added_on_host)
 _add_row_p = _staged("add_to_rows", _anywhere(_row_added), _row_added_on_host)
+_convert_p = _staged(
+    "convert_rows",
+    _anywhere(_converted),
+    _converted_on_host,
+    lambda x, *, dtype: jax.ShapeDtypeStruct(x.shape, dtype),
+)
 _take_p = _staged(
     "take_rows",
     _anywhere(_taken),
@@ -263,6 +414,28 @@ _put_p = _staged(
     _put_on_host,
     lambda ct, indices, *, rows: jax.ShapeDtypeStruct((rows, ct.shape[1]), ct.dtype),
 )
+_read_p = _staged(
+    "read_rows",
+    _anywhere(_read),
+    _read_on_host,
+    lambda x, rows: jax.ShapeDtypeStruct((*rows.shape, x.shape[1]), x.dtype),
+)
+_write_p = _staged(
+    "write_rows",
+    _anywhere(_written),
+    _written_on_host,
+    lambda ct, rows, *, length: jax.ShapeDtypeStruct((length, ct.shape[-1]), ct.dtype),
+)
+_join_p = _staged("join_rows", _anywhere(_joined), _joined_on_host, _joined_shape)
+_part_p = _staged("part_of_rows", _anywhere(_part), _part_on_host, _part_shape)
+_mean_p = _staged(
+    "mean_rows",
+    _anywhere(_mean),
+    _mean_on_host,
+    lambda total, neighbors, *, dtype: jax.ShapeDtypeStruct(total.shape, dtype),
+)
+_multiply_p = _staged("multiply_rows", _anywhere(jnp.multiply), _multiplied_on_host)
+_negative_p = _staged("negative_rows", _anywhere(jnp.negative), _negative_on_host)
 _sum_p = _staged(
     "column_sums",
     _summed,
@@ -299,6 +472,52 @@ def _row_pulled(ct: Any, x: Any, row: Any) -> list[Any]:
     return [ct if known(x) else None, total]
 
 
+def _product_moving(a: Any, b: Any, ta: Any, tb: Any) -> Any:
+    if isinstance(tb, _compat.Zero):
+        return _multiply_p.bind(ta, b)
+    if isinstance(ta, _compat.Zero):
+        return _multiply_p.bind(a, tb)
+    return _add_p.bind(_multiply_p.bind(ta, b), _multiply_p.bind(a, tb))
+
+
+def _product_pulled(ct: Any, a: Any, b: Any) -> list[Any]:
+    known = _compat.is_undefined_primal
+    return [
+        _multiply_p.bind(ct, b) if known(a) else None,
+        _multiply_p.bind(ct, a) if known(b) else None,
+    ]
+
+
+def _join_moving(*both: Any, axis: int) -> Any:
+    arrays, tangents = both[: len(both) // 2], both[len(both) // 2 :]
+    filled = (
+        jnp.zeros(a.shape, a.dtype) if isinstance(t, _compat.Zero) else t
+        for a, t in zip(arrays, tangents, strict=True)
+    )
+    return _join_p.bind(*filled, axis=axis)
+
+
+def _join_pulled(ct: Any, *arrays: Any, axis: int) -> list[Any]:
+    result, start = [], 0
+    for array in arrays:
+        known = _compat.is_undefined_primal(array)
+        size = (array.aval if known else array).shape[axis]
+        options = {"start": start, "size": size, "axis": axis}
+        result.append(_part_p.bind(ct, **options) if known else None)
+        start += size
+    return result
+
+
+def _part_pulled(ct: Any, x: Any, *, start: int, size: int, axis: int) -> list[Any]:
+    def zeros(length: int) -> np.ndarray:
+        shape = list(x.aval.shape)
+        shape[axis] = length
+        return np.zeros(shape, ct.dtype)
+
+    after = x.aval.shape[axis] - start - size
+    return [_join_p.bind(zeros(start), ct, zeros(after), axis=axis)]
+
+
 def _both_pulled(ct: Any, a: Any, b: Any) -> list[Any]:
     return [ct if _compat.is_undefined_primal(x) else None for x in (a, b)]
 
@@ -321,6 +540,41 @@ _rules(
 _rules(_add_p, jnp.add, _sum_of_moving, _both_pulled)
 _rules(_add_row_p, _row_added, _row_moving, _row_pulled)
 _rules(
+    _read_p,
+    _read,
+    lambda x, rows, tx, _: _read_p.bind(tx, rows),
+    lambda ct, x, rows: [_write_p.bind(ct, rows, length=x.aval.shape[0]), None],
+)
+_rules(
+    _write_p,
+    _written,
+    lambda ct, rows, tct, _, *, length: _write_p.bind(tct, rows, length=length),
+    lambda ct, x, rows, *, length: [_read_p.bind(ct, rows), None],
+)
+_rules(_join_p, _joined, _join_moving, _join_pulled)
+_rules(
+    _part_p,
+    _part,
+    lambda x, tx, **params: _part_p.bind(tx, **params),
+    _part_pulled,
+)
+_rules(
+    _mean_p,
+    _mean,
+    lambda total, neighbors, tt, _, *, dtype: _mean_p.bind(tt, neighbors, dtype=dtype),
+    lambda ct, total, neighbors, *, dtype: [
+        _mean_p.bind(ct, neighbors, dtype=total.aval.dtype),
+        None,
+    ],
+)
+_rules(_multiply_p, jnp.multiply, _product_moving, _product_pulled)
+_rules(
+    _negative_p,
+    jnp.negative,
+    lambda x, tx: _negative_p.bind(tx),
+    lambda ct, x: [_negative_p.bind(ct)],
+)
+_rules(
     _sum_p,
     functools.partial(_summed, "any"),
     lambda x, tx, *, dtype: _sum_p.bind(tx, dtype=dtype),
@@ -331,6 +585,12 @@ _rules(
     _repeated,
     lambda row, trow, **params: _repeat_p.bind(trow, **params),
     lambda ct, row, *, rows, dtype: [_sum_p.bind(ct, dtype=row.aval.dtype)],
+)
+_rules(
+    _convert_p,
+    _converted,
+    lambda x, tx, *, dtype: _convert_p.bind(tx, dtype=dtype),
+    lambda ct, x, *, dtype: [_convert_p.bind(ct, dtype=x.aval.dtype)],
 )
 _rules(
     _take_p,

@@ -37,6 +37,7 @@ from voxax.geometry.eager import (
     as_host_array,
     eagerly,
     in_either,
+    known_on_cpu,
     known_on_host,
     to_device_of,
 )
@@ -68,7 +69,14 @@ from voxax.geometry.regroup import (
     reduce_rows,
     stacked,
 )
-from voxax.geometry.row_operations import add_rows
+from voxax.geometry.row_operations import (
+    add_rows,
+    as_dtype,
+    multiply_rows,
+    negative_rows,
+    read_rows,
+    repeat_row,
+)
 from voxax.geometry.voxel_geometry import Held, VoxelGeometry, check_overflow
 
 # Names that tensors have, or sparse tensors of other libraries.
@@ -208,7 +216,7 @@ class Voxels:
         return self._elementwise(other, operator.mul, "a * b")
 
     def __neg__(self) -> Voxels:
-        return self.map(lambda f: -_summable(f))
+        return self.map(lambda f: negative_rows(_summable(f)))
 
     def __rsub__(self, other: Any) -> Voxels:
         return -self + other
@@ -230,10 +238,9 @@ class Voxels:
             a, b = self.features, other.features
             if function is operator.mul:  # each operand scales the other's cotangent
                 a, b = (v.replace_features(v.features).features for v in (self, other))
-            function = add_rows if function is operator.add else function
-            return out.replace_features(function(_summable(a), _summable(b)))
+            return out.replace_features(_combined(function, _summable(a), _summable(b)))
         if isinstance(other, int | float):
-            return self.map(lambda f: function(_summable(f), other))
+            return self.map(lambda f: _with_number(function, _summable(f), other))
         if isinstance(other, jax.Array | np.ndarray | np.generic) and other.ndim <= 1:
             row = jnp.broadcast_to(jnp.asarray(other), (1, self.num_channels))
             return self.map(lambda f: function(_summable(f), row))
@@ -344,8 +351,23 @@ class Voxels:
 
 
 def _summable(features: jax.Array) -> jax.Array:
-    wide = product_dtype(features.dtype)
-    return features if features.dtype == wide else features.astype(wide)
+    return as_dtype(features, product_dtype(features.dtype))
+
+
+def _combined(function: Callable[..., Any], a: jax.Array, b: jax.Array) -> jax.Array:
+    """``a + b``, ``a - b`` or ``a * b`` of rows."""
+    if function is operator.sub and a.dtype == b.dtype:
+        return add_rows(a, negative_rows(b)) if _compat.is_evaluated(a, b) else a - b
+    return {operator.add: add_rows, operator.mul: multiply_rows}.get(function, function)(a, b)
+
+
+def _with_number(function: Callable[..., Any], features: jax.Array, number: float) -> jax.Array:
+    """Rows combined with a number in their dtype."""
+    floating = jnp.issubdtype(features.dtype, jnp.floating)
+    if not floating or not _compat.is_evaluated(features):
+        return function(features, number)
+    row = np.full(features.shape[1:], number, features.dtype)
+    return _combined(function, features, repeat_row(row, features.shape[0]))
 
 
 @in_either()
@@ -659,7 +681,26 @@ def to_dense(
             f"number for each axis{axes_hint(len(shape), voxels.geometry.ndim)}"
         )
     corner = (0,) * len(shape) if origin is None else tuple(int(o) for o in origin)
-    return _scattered(voxels.features, voxels.coords, corner, (voxels.batch_size, *shape))
+    features, shape = voxels.features, (voxels.batch_size, *shape)
+    if (
+        _compat.is_traced(features)
+        and _compat.is_evaluated(features)
+        and known_on_cpu(voxels.coords)
+    ):
+        return read_rows(features, _rows_of_cells(np.asarray(voxels.coords), corner, shape))
+    return _scattered(features, voxels.coords, corner, shape)
+
+
+def _rows_of_cells(
+    coords: np.ndarray, corner: tuple[int, ...], shape: tuple[int, ...]
+) -> np.ndarray:
+    """``int32[*shape]``: the row at each cell of the grid, or -1."""
+    index = coords - np.asarray((0, *corner), np.int32)[None]
+    inside = ((index >= 0) & (index < np.asarray(shape, np.int32)[None])).all(axis=1)
+    (rows,) = np.nonzero(inside & (coords[:, 0] != PAD))
+    found = np.full(shape, -1, np.int32)
+    found[tuple(index[rows].T)] = rows
+    return found
 
 
 @in_either("corner", "shape")

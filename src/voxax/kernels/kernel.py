@@ -255,6 +255,7 @@ class Kernel:
       on_host: the computation for NumPy arrays, for eager calls on a CPU; None where it has none.
       fused: dgrad and wgrad at once, where this kernel is chosen for both; None where it has no
         such program.
+      fused_on_host: the same for NumPy arrays, of the same bits.
       preferred: ``(problem, hardware)`` to whether it is taken unmeasured before algorithms that
         come earlier in the registry or the request.
       decisive: ``(problem, hardware)`` to whether it is known to be the fastest by a wide margin:
@@ -278,6 +279,7 @@ class Kernel:
     views: Mapping[str, View] = dataclasses.field(default_factory=dict)
     on_host: ApplyOnHost | None = None
     fused: Fused | None = None
+    fused_on_host: Callable[..., tuple[np.ndarray, np.ndarray]] | None = None
     preferred: Callable[[Problem, HardwareInfo], bool] = lambda problem, hardware: False
     decisive: Callable[[Problem, HardwareInfo], bool] = lambda problem, hardware: False
     unproven: bool = False

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from voxax.errors import InputError, check_known
@@ -24,6 +25,7 @@ from voxax.interop.sources import renaming
 from voxax.models.options import LAYER_OPTIONS, check_integers, check_options
 from voxax.models.voxel_backbone import NORM, inside_grid
 from voxax.nn.arguments import static
+from voxax.nn.functional.batch_norm import batch_norm
 from voxax.nn.modules.constructor import own_rngs
 from voxax.nn.modules.sparse_convs import he_normal
 
@@ -71,7 +73,39 @@ class DenseConvNormAct(nnx.Module):
         self.norm = nnx.BatchNorm(out_channels, use_fast_variance=False, rngs=rngs, **norm)
 
     def __call__(self, grid: jax.Array) -> jax.Array:
-        return jax.nn.relu(self.norm(self.conv(grid)))
+        return _normalized(self.norm, self.conv(grid))
+
+
+def _normalized(norm: nnx.BatchNorm, grid: jax.Array) -> jax.Array:
+    """Return ``relu(norm(grid))``; flax's own norm of all channels is one native call on CPUs."""
+    training = not norm.use_running_average
+    scale, bias = norm.scale, norm.bias
+    own = type(norm) is nnx.BatchNorm and nnx.BatchNorm.__call__ is _FLAX_CALL
+    if not own or scale is None or bias is None or norm.axis not in (-1, grid.ndim - 1):
+        return jax.nn.relu(norm(grid))
+    if norm.dtype is not None or norm.axis_index_groups is not None:
+        return jax.nn.relu(norm(grid))
+    rows = grid.reshape(-1, grid.shape[-1])
+    made = batch_norm(
+        rows.astype(jnp.result_type(rows, norm.mean[...])),
+        np.ones(rows.shape[0], bool),
+        norm.mean[...],
+        norm.var[...],
+        scale[...],
+        bias[...],
+        training=training,
+        momentum=norm.momentum,
+        epsilon=norm.epsilon,
+        axis_name=norm.axis_name,
+        relu=True,
+    )
+    if training:
+        norm.mean.set_value(made.mean)
+        norm.var.set_value(made.variance)
+    return made.features.reshape(grid.shape)
+
+
+_FLAX_CALL = nnx.BatchNorm.__call__
 
 
 def dense_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,10 +15,12 @@ from flax import nnx
 
 from voxax import _compat
 from voxax._array_types import Array, Float, Int, Int32
+from voxax._native.operators import differentiable_operator
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.losses import Losses
+from voxax.geometry.row_operations import as_dtype
 from voxax.hardware import keep_programs as keep_programs_on_disk
 from voxax.models.checkpoint import check_same_arrays
 from voxax.models.writers import OnMetrics
@@ -61,17 +63,69 @@ def masked_cross_entropy(
         )
     if not _compat.is_traced(logits, labels):
         check_labels(labels, classes, ignore_label)
-    labels, known = _known_labels(labels, classes, ignore_label)
+    labels = _as_int32(labels)
+    if axis_name is None and logits.dtype.name in _NATIVE:
+        given = np.zeros(0, np.float32) if class_weights is None else class_weights
+        weights = as_dtype(jnp.asarray(given), jnp.float32)
+        loss, _ = _cross_entropy(logits, labels, weights, ignored=_narrow(ignore_label))
+        return loss
+    loss, _ = _portable_cross_entropy(
+        logits, labels, class_weights, ignored=_narrow(ignore_label), axis_name=axis_name
+    )
+    return loss
+
+
+_NATIVE = ("float32", "bfloat16", "float16")
+
+
+def _portable_cross_entropy(
+    logits: Any, labels: jax.Array, class_weights: Any, *, ignored: int, axis_name: Any = None
+) -> tuple[jax.Array, jax.Array]:
+    """Return the loss, and the sum of weights that it is divided by."""
+    known = (labels >= 0) & (labels < logits.shape[1]) & (labels != ignored)
     safe = jnp.where(known, labels, 0)
     rows = jnp.where(known[:, None], logits.astype(jnp.float32), 0.0)
     loss = optax.softmax_cross_entropy_with_integer_labels(rows, safe)
     weight = known.astype(jnp.float32)
-    if class_weights is not None:
+    if class_weights is not None and np.shape(class_weights)[0]:
         weight = weight * jnp.asarray(class_weights)[safe]
     total, number = jnp.sum(loss * weight), jnp.sum(weight)
     if axis_name is not None:
         total, number = jax.lax.psum((total, number), axis_name)
-    return total / jnp.maximum(number, 1e-6)
+    return total / jnp.maximum(number, 1e-6), number
+
+
+def _cross_entropy_value(call: Any, logits: Any, labels: Any, weights: Any, *, ignored: int) -> Any:
+    number = jax.ShapeDtypeStruct((), jnp.float32)
+    return call("cross_entropy", (number, number), logits, labels, weights, sizes=(ignored,))
+
+
+def _cross_entropy_gradients(
+    call: Any,
+    ct: Any,
+    logits: Any,
+    labels: Any,
+    weights: Any,
+    loss: Any,
+    number: Any,
+    *,
+    moves: tuple[int, ...],
+    ignored: int,
+) -> Any:
+    del loss
+    if moves != (0,):
+        return None
+    result = jax.ShapeDtypeStruct(logits.shape, logits.dtype)
+    operands = logits, labels, weights, number, ct
+    return call("cross_entropy_gradients", (result,), *operands, sizes=(ignored,))
+
+
+_cross_entropy = differentiable_operator(
+    "voxax_cross_entropy",
+    _cross_entropy_value,
+    _portable_cross_entropy,
+    _cross_entropy_gradients,
+)
 
 
 def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> None:
@@ -117,6 +171,12 @@ def _known_labels(
     labels: Any, classes: int, ignore_label: int | None
 ) -> tuple[jax.Array, jax.Array]:
     """Return the labels as ``int32``, and a mask of those of a class."""
+    labels = _as_int32(labels)
+    return labels, (labels >= 0) & (labels < classes) & (labels != _narrow(ignore_label))
+
+
+def _as_int32(labels: Any) -> jax.Array:
+    """Return labels as ``int32``; what that cannot hold stays outside of the classes."""
     if not hasattr(labels, "dtype"):
         raise InputError(f"labels of type {type(labels).__name__}: give an array of integers")
     if not jnp.issubdtype(labels.dtype, jnp.integer):
@@ -125,8 +185,9 @@ def _known_labels(
     if info.max > 2**31 - 1:  # what int32 cannot hold must not wrap around into a class
         clip = np.clip if isinstance(labels, np.ndarray) else jnp.clip
         labels = clip(labels, max(int(info.min), -1), 2**31 - 1)
-    labels = jnp.asarray(labels, jnp.int32)
-    return labels, (labels >= 0) & (labels < classes) & (labels != _narrow(ignore_label))
+    if isinstance(labels, np.ndarray):
+        return jax.device_put(labels.astype(np.int32))
+    return as_dtype(labels, jnp.int32)
 
 
 def _narrow(ignore_label: int | None) -> int:

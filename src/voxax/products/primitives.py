@@ -110,6 +110,14 @@ def _run_on_host(
     choice = choice_for(Problem.of(product, "cpu", a, b, layer), layer)
     if choice.kernel.on_host is None:
         return None
+    found = _views_on_host(choice, views, layer)
+    return choice.kernel.on_host(choice.problem, choice.parameters, a, b, found)
+
+
+def _views_on_host(
+    choice: Choice, views: tuple[np.ndarray, ...], layer: Layer
+) -> dict[str, np.ndarray]:
+    """As :func:`_with_views`, of NumPy arrays."""
     found = dict(zip(layer.view_names, views, strict=True))
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
     missing = tuple(name for name in builders if name not in found)
@@ -123,7 +131,7 @@ def _run_on_host(
             symmetric=layer.symmetric,
         )
         found.update(zip(missing, built, strict=True))
-    return choice.kernel.on_host(choice.problem, choice.parameters, a, b, found)
+    return found
 
 
 def _output_shape(
@@ -233,6 +241,29 @@ def _run_gradients(
     return dx, other.apply(second.problem, second.parameters, x, dy, by_name)
 
 
+def _run_tangent_on_host(
+    tx: np.ndarray, w: np.ndarray, x: np.ndarray, tw: np.ndarray, *views: Any, layer: Layer
+) -> np.ndarray | None:
+    one = _run_on_host("forward", tx, w, *views, layer=layer)
+    other = _run_on_host("forward", x, tw, *views, layer=layer)
+    return None if one is None or other is None else np.add(one, other, out=one)
+
+
+def _run_gradients_on_host(
+    dy: np.ndarray, x: np.ndarray, w: np.ndarray, *views: Any, layer: Layer
+) -> tuple[np.ndarray, np.ndarray] | None:
+    problems = Problem.of("dgrad", "cpu", dy, w, layer), Problem.of("wgrad", "cpu", x, dy, layer)
+    first, second = (choice_for(p, layer) for p in problems)
+    if first.kernel is second.kernel and first.kernel.fused is not None:
+        if first.kernel.fused_on_host is None:
+            return None
+        found = _views_on_host(first, views, layer)
+        return first.kernel.fused_on_host(first.problem, dy, x, w, found)
+    dx = _run_on_host("dgrad", dy, w, *views, layer=layer)
+    dw = _run_on_host("wgrad", x, dy, *views, layer=layer)
+    return None if dx is None or dw is None else (dx, dw)
+
+
 def _transpose_tangent(
     ct: Any, tx: Any, w: Any, x: Any, tw: Any, *views: Any, layer: Layer
 ) -> list:
@@ -277,7 +308,7 @@ def _bilinear(product: Product) -> Any:
     return primitive
 
 
-def _composed(name: str, parts: Parts, run: Any, transpose: Any, *, many: bool) -> Any:
+def _composed(name: str, parts: Parts, run: Any, transpose: Any, eager: Any, *, many: bool) -> Any:
     """A primitive composed of products: the tuple of their results (``many``), or their sum.
 
     Its JVP and batching are those of the products. A program that needs one result of several
@@ -288,6 +319,7 @@ def _composed(name: str, parts: Parts, run: Any, transpose: Any, *, many: bool) 
       parts: see :data:`Parts`.
       run: ``(platform, *operands, *views, layer=)`` to the result.
       transpose: ``(cotangents, *operands, *views, layer=)`` to one cotangent or None per operand.
+      eager: ``run`` of NumPy arrays, or None where it does not take them.
       many: whether there are several results.
     """
     first_view = 1 + max(place for _, *places in parts for place in places)
@@ -334,7 +366,7 @@ def _composed(name: str, parts: Parts, run: Any, transpose: Any, *, many: bool) 
         )
         return [i in kept for i in range(len(operands))], alone
 
-    primitive = _compat.staged_primitive(name, run, shapes, many=many)
+    primitive = _compat.staged_primitive(name, run, shapes, many=many, eager=on_host(eager))
     _compat.set_rules(primitive, jvp, transpose, batch)
     if many:
         _compat.set_dce_rule(primitive, drop_unused)
@@ -351,9 +383,16 @@ _PRIMITIVES: dict[Product, Any] = {"forward": forward_p, "dgrad": dgrad_p, "wgra
 _TANGENT: Parts = (("forward", 0, 1), ("forward", 2, 3))
 _GRADIENTS: Parts = (("dgrad", 0, 2), ("wgrad", 1, 0))
 
-tangent_p = _composed("voxax_tangent", _TANGENT, _run_tangent, _transpose_tangent, many=False)
+tangent_p = _composed(
+    "voxax_tangent", _TANGENT, _run_tangent, _transpose_tangent, _run_tangent_on_host, many=False
+)
 gradients_p = _composed(
-    "voxax_gradients", _GRADIENTS, _run_gradients, _transpose_gradients, many=True
+    "voxax_gradients",
+    _GRADIENTS,
+    _run_gradients,
+    _transpose_gradients,
+    _run_gradients_on_host,
+    many=True,
 )
 
 PARTS: dict[Any, Parts] = {

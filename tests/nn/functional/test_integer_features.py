@@ -238,7 +238,8 @@ REFUSED = {
 # These read no features.
 WITHOUT = {
     "algorithms", "bucket_capacity", "check_static", "choose_size", "cubic_windows",
-    "curve_order", "cut_patches", "cylindrical_windows", "explain", "fits", "kernel_map",
+    "curve_order", "cut_patches", "cylindrical_windows", "explain", "fits",
+    "keep_programs", "kernel_map",
     "kernel_point_penalty", "kernel_point_positions", "knn_search", "plan", "poly6",
     "radius_search", "reload_environment", "serial_order", "tune",
 }  # fmt: skip

@@ -8,10 +8,14 @@ channels, a LiDAR sweep and an indoor scan.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import numpy as np
 
+from voxax._native import host_depthwise
+from voxax._native.eager import empty_array, threads
+from voxax._native.host_products import elements_of
 from voxax._native.on_cpu import library_call
 from voxax.hardware import HardwareInfo
 from voxax.kernels.implicit_gemm import cpu
@@ -69,6 +73,50 @@ def gradients(
     return dx, dw
 
 
+def apply_on_host(
+    problem: Problem,
+    parameters: Parameters,
+    a: np.ndarray,
+    b: np.ndarray,
+    views: Mapping[str, np.ndarray],
+) -> np.ndarray:
+    """Run a product of NumPy arrays; the size of tiles changes no bit."""
+    del parameters
+    found = empty_array(problem.result_shape, a.dtype)
+    host_depthwise.depthwise(
+        *map(_dense, (a, b, views[table_name(problem)])),
+        elements_of(found),
+        wgrad=problem.product == "wgrad",
+        reverse=problem.product == "dgrad" and problem.layer.symmetric,
+        threads=threads(),
+    )
+    return found
+
+
+def gradients_on_host(
+    problem: Problem,
+    dy: np.ndarray,
+    x: np.ndarray,
+    w: np.ndarray,
+    views: Mapping[str, np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`gradients` of NumPy arrays."""
+    dx, dw = empty_array(x.shape, x.dtype), empty_array(w.shape, w.dtype)
+    table = views[table_read((), "dgrad", problem.layer.symmetric)[0]]
+    host_depthwise.depthwise_gradients(
+        *map(_dense, (dy, x, w, table)),
+        elements_of(dx),
+        elements_of(dw),
+        reverse=problem.layer.symmetric,
+        threads=threads(),
+    )
+    return dx, dw
+
+
+def _dense(array: np.ndarray) -> np.ndarray:
+    return elements_of(np.ascontiguousarray(array))
+
+
 NATIVE = dataclasses.replace(
     cpu.NATIVE,
     name="implicit",
@@ -76,6 +124,7 @@ NATIVE = dataclasses.replace(
     space=space,
     heuristic=first_of(space),
     apply=apply,
-    on_host=None,
+    on_host=apply_on_host,
     fused=gradients,
+    fused_on_host=gradients_on_host,
 )

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from voxax._array_types import Array, Float, Int, Num
+from voxax._native.operators import FRACTIONS, differentiable_operator
 from voxax.errors import InputError, check_known
 from voxax.geometry import CurveOrder, Voxels, Windows, curve_order, cut_patches
 from voxax.geometry.call_checks import checked_operator
@@ -32,6 +33,7 @@ from voxax.nn.functional.attention_tiles import (
     attend_in_patches,
 )
 from voxax.nn.functional.flash_attention import ROWS, Implementation, by_cudnn, by_splash, choose
+from voxax.nn.functional.normalization import with_cleared_features
 from voxax.products.convolution import precision_name
 
 SerialOrder = Literal["z", "z-trans", "hilbert", "hilbert-trans"]
@@ -145,8 +147,59 @@ def serialized_attention(
         patch_size = min(patch_size, -(-voxels.capacity // ROWS) * ROWS)
     cut = cut_patches(voxels, patch_size, along, fill=fill)
     chosen = choose(implementation, _head(voxels, num_heads, 3), how, patch_size)
+    if chosen == "tiles" and table is None and voxels.features.dtype.name in FRACTIONS:
+        options = {"heads": num_heads, "scale": how.scale, "precision": how.precision}
+        (features,) = _in_patches(voxels.features, *cut, **options)
+        return with_cleared_features(voxels, features)
     given = voxels.features, voxels.coords, cut, None, how
     return voxels.replace_features(_attend(*given, num_heads, chosen, beside=0))
+
+
+def _in_patches_portable(
+    packed: jax.Array,
+    rows: jax.Array,
+    place: jax.Array,
+    *,
+    heads: int,
+    scale: float,
+    precision: str,
+) -> tuple[jax.Array, ...]:
+    none = jnp.zeros((packed.shape[0], 0), jnp.int32)  # where coordinates would be read
+    how = Logits(scale, precision, None, TILE)
+    return (_attend(packed, none, Patches(rows, place), None, how, heads, "tiles", beside=0),)
+
+
+def _in_patches_value(
+    call: Any, packed: Any, rows: Any, place: Any, *, heads: int, scale: float, precision: str
+) -> Any:
+    del precision
+    result = jax.ShapeDtypeStruct((packed.shape[0], packed.shape[1] // 3), packed.dtype)
+    options = {"sizes": (heads,), "numbers": (scale,)}
+    return call("attention", (result,), packed, rows, place, **options)
+
+
+def _in_patches_gradients(
+    call: Any,
+    dy: Any,
+    packed: Any,
+    rows: Any,
+    place: Any,
+    y: Any,
+    *,
+    moves: tuple[int, ...],
+    heads: int,
+    scale: float,
+    precision: str,
+) -> Any:
+    del y, moves, precision
+    result = jax.ShapeDtypeStruct(packed.shape, packed.dtype)
+    options = {"sizes": (heads,), "numbers": (scale,)}
+    return call("attention_gradients", (result,), dy, packed, rows, place, **options)
+
+
+_in_patches = differentiable_operator(
+    "voxax_attention", _in_patches_value, _in_patches_portable, _in_patches_gradients
+)
 
 
 @checked_operator

@@ -5,7 +5,6 @@ Source: Ioffe and Szegedy, "Batch Normalization", ICML 2015.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -18,10 +17,15 @@ from voxax._native.differentiable import differentiable_on_cpu
 from voxax._native.eager import empty_array, threads
 from voxax._native.host_products import elements_of
 from voxax._native.on_cpu import library_call
-from voxax.geometry import Points, Voxels
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import fraction_dtype, wide_fraction
-from voxax.nn.functional.normalization import Rows, masked_moments, normalized
+from voxax.geometry.row_operations import as_dtype
+from voxax.nn.functional.normalization import (
+    Rows,
+    masked_moments,
+    normalized,
+    with_cleared_features,
+)
 
 _NATIVE = ("float32", "float64", "bfloat16")
 
@@ -70,9 +74,12 @@ def batch_norm(
       relu: return ``max(result, 0)``.
     """
     dtype, wide = fraction_dtype(features.dtype), wide_fraction(features.dtype)
-    features = _as(features, dtype)
+    features = as_dtype(features, dtype)
     rest = np.zeros((0, features.shape[1]), dtype) if residual is None else residual
-    averages, affine = (_as(mean, wide), _as(variance, wide)), (_as(scale, wide), _as(bias, wide))
+    averages = as_dtype(mean, wide), as_dtype(variance, wide)
+    if training:
+        averages = tuple(map(jax.lax.stop_gradient, averages))
+    affine = as_dtype(scale, wide), as_dtype(bias, wide)
     options = {"momentum": float(momentum), "epsilon": float(epsilon), "relu": bool(relu)}
     shared = training and axis_name is not None
     if shared or dtype.name not in _NATIVE or rest.dtype != dtype:
@@ -84,12 +91,7 @@ def batch_norm(
     else:
         made = _batch_norm(features, valid, *affine, rest, *averages, training=training, **options)
     y, _, _, *new = made
-    return Normalized(y, _as(new[0], mean.dtype), _as(new[1], variance.dtype))
-
-
-def _as(array: jax.Array, dtype: Any) -> jax.Array:
-    """The array in this dtype. A conversion to the same one takes JAX many calls in a trace."""
-    return array if array.dtype == dtype else array.astype(dtype)
+    return Normalized(y, as_dtype(new[0], mean.dtype), as_dtype(new[1], variance.dtype))
 
 
 @checked_operator
@@ -120,13 +122,6 @@ def normalize(
         voxels.features, voxels.valid, mean, variance, *affine, training=False, epsilon=epsilon
     )
     return with_cleared_features(voxels, made.features)
-
-
-def with_cleared_features(voxels: Rows, features: jax.Array) -> Rows:
-    """Return the same rows with features whose padding is zero already."""
-    if isinstance(voxels, Voxels | Points):
-        return dataclasses.replace(voxels, features=features)
-    return voxels.replace_features(features)
 
 
 def _portable(

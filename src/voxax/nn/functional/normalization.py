@@ -6,18 +6,23 @@ share no statistics. Batch normalization, over all valid rows, is in ``batch_nor
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax._array_types import Array, Bool, Float, Num
+from voxax._native.operators import FRACTIONS, differentiable_operator
 from voxax.errors import InputError
 from voxax.geometry import Points, Voxels
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import fraction_dtype, wide_fraction
+from voxax.geometry.eager import in_either
 from voxax.geometry.halo import split_axis
+from voxax.geometry.row_operations import as_dtype
 
 
 class FeatureRows(Protocol):
@@ -128,9 +133,7 @@ def layer_norm(
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
     """
     check_affine(voxels.features.shape[1], scale, bias)
-    given = voxels.features, voxels.valid, scale, bias
-    features = _row_norm(*given, epsilon, True)
-    return voxels.replace_features(features)
+    return _with_row_norm(voxels, scale, bias, epsilon, True)
 
 
 @checked_operator
@@ -142,9 +145,7 @@ def rms_norm(voxels: Rows, scale: Num[Array, " C"] | None = None, epsilon: float
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019.
     """
     check_affine(voxels.features.shape[1], scale)
-    given = voxels.features, voxels.valid, scale, None
-    features = _row_norm(*given, epsilon, False)
-    return voxels.replace_features(features)
+    return _with_row_norm(voxels, scale, None, epsilon, False)
 
 
 def check_affine(channels: int, scale: jax.Array | None, bias: jax.Array | None = None) -> None:
@@ -157,14 +158,42 @@ def check_affine(channels: int, scale: jax.Array | None, bias: jax.Array | None 
             )
 
 
+def _with_row_norm(
+    rows: Rows,
+    scale: jax.Array | None,
+    bias: jax.Array | None,
+    epsilon: float,
+    centered: bool,
+) -> Rows:
+    dtype = fraction_dtype(rows.features.dtype)
+    options = {"epsilon": float(epsilon), "centered": centered}
+    call = _row_norm if dtype.name in FRACTIONS else _row_norm_portable
+    features = as_dtype(rows.features, dtype)
+    (y,) = call(features, rows.valid, *_affine(scale, bias, dtype), **options)
+    return with_cleared_features(rows, y)
+
+
+def with_cleared_features(voxels: Rows, features: jax.Array) -> Rows:
+    """Return the same rows with features whose padding is zero already."""
+    if isinstance(voxels, Voxels | Points):
+        return dataclasses.replace(voxels, features=features)
+    return voxels.replace_features(features)
+
+
+def _affine(scale: jax.Array | None, bias: jax.Array | None, dtype: Any) -> list[Any]:
+    """Scale and bias in the dtype of sums over features; what is left out has no elements."""
+    wide = wide_fraction(dtype)
+    return [np.zeros(0, wide) if a is None else as_dtype(a, wide) for a in (scale, bias)]
+
+
 # The backward pass computes the few operations again, and so keeps the features alone.
 @functools.partial(jax.jit, static_argnames=("epsilon", "centered"))
 @functools.partial(jax.checkpoint, static_argnums=(4, 5))
-def _row_norm(
+def _row_normed(
     features: jax.Array,
     valid: jax.Array,
-    scale: jax.Array | None,
-    bias: jax.Array | None,
+    scale: jax.Array,
+    bias: jax.Array,
     epsilon: float,
     centered: bool,
 ) -> jax.Array:
@@ -172,11 +201,58 @@ def _row_norm(
     if centered:
         x = x - jnp.mean(x, axis=1, keepdims=True)
     y = x * jax.lax.rsqrt(jnp.mean(x * x, axis=1, keepdims=True) + epsilon)
-    if scale is not None:
-        y = y * scale.astype(y.dtype)[None, :]
-    if bias is not None:
-        y = y + bias.astype(y.dtype)[None, :]
-    return y.astype(fraction_dtype(features.dtype))
+    if scale.shape[0]:
+        y = y * scale[None, :]
+    if bias.shape[0]:
+        y = clear_padding(y + bias[None, :], valid)
+    return y.astype(features.dtype)
+
+
+def _row_norm_portable(
+    x: jax.Array,
+    valid: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    *,
+    epsilon: float,
+    centered: bool,
+) -> tuple[jax.Array, ...]:
+    return (_row_normed(x, valid, scale, bias, epsilon, centered),)
+
+
+def _row_norm_value(
+    call: Any, x: Any, valid: Any, scale: Any, bias: Any, *, epsilon: float, centered: bool
+) -> Any:
+    result = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    options = {"sizes": (centered,), "numbers": (epsilon,)}
+    return call("row_norm", (result,), x, valid, scale, bias, **options)
+
+
+def _row_norm_gradients(
+    call: Any,
+    dy: Any,
+    x: Any,
+    valid: Any,
+    scale: Any,
+    bias: Any,
+    y: Any,
+    *,
+    moves: tuple[int, ...],
+    epsilon: float,
+    centered: bool,
+) -> Any:
+    del y
+    channel = jax.ShapeDtypeStruct(x.shape[1:], scale.dtype)
+    results = jax.ShapeDtypeStruct(x.shape, x.dtype), channel, channel
+    options = {"sizes": (centered,), "numbers": (epsilon,)}
+    dx, dscale, dbias = call("row_norm_gradients", results, dy, x, valid, scale, **options)
+    found = {0: dx, 2: dscale[: scale.shape[0]], 3: dbias[: bias.shape[0]]}
+    return tuple(found[place] for place in moves)
+
+
+_row_norm = differentiable_operator(
+    "voxax_row_norm", _row_norm_value, _row_norm_portable, _row_norm_gradients
+)
 
 
 Scenes = TypeVar("Scenes", Voxels, Points)
@@ -214,18 +290,16 @@ def group_norm(
     check_affine(channels, scale, bias)
     if num_groups < 1 or channels % num_groups:
         raise InputError(f"num_groups={num_groups} must divide the {channels} channels")
-    features = _group_norm(
-        voxels.features,
-        voxels.valid,
-        scene_index(voxels),
-        scale,
-        bias,
-        batch_size=voxels.batch_size,
-        num_groups=num_groups,
-        epsilon=epsilon,
-        axis=split_axis(voxels),
-    )
-    return voxels.replace_features(features)
+    dtype = fraction_dtype(voxels.features.dtype)
+    given = as_dtype(voxels.features, dtype), voxels.valid, scene_index(voxels)
+    arrays = *given, *_affine(scale, bias, dtype)
+    options = {"batch_size": voxels.batch_size, "groups": num_groups, "epsilon": float(epsilon)}
+    axis = split_axis(voxels)
+    if axis is not None or dtype.name not in FRACTIONS:
+        y, *_ = _scene_norm_portable(*arrays, axis=axis, **options)
+    else:
+        y, *_ = _scene_norm(*arrays, **options)
+    return with_cleared_features(voxels, y)
 
 
 @checked_operator
@@ -246,28 +320,35 @@ def instance_norm(
 
 def scene_index(voxels: Voxels | Points) -> jax.Array:
     """Return the scene of each row, ``int32[capacity]``; padding rows may hold anything."""
-    return voxels.batch_index if isinstance(voxels, Points) else voxels.coords[:, 0]
+    return voxels.batch_index if isinstance(voxels, Points) else _first(voxels.coords)
 
 
-@functools.partial(jax.jit, static_argnames=("batch_size", "num_groups", "epsilon", "axis"))
-def _group_norm(
+@in_either()
+def _first(xp: Any, coords: Any) -> Any:
+    del xp
+    return coords[:, 0]
+
+
+@functools.partial(jax.jit, static_argnames=("batch_size", "groups", "epsilon", "axis"))
+def _scene_norm_portable(
     features: jax.Array,
     valid: jax.Array,
     scene: jax.Array,
-    scale: jax.Array | None,
-    bias: jax.Array | None,
+    scale: jax.Array,
+    bias: jax.Array,
     *,
     batch_size: int,
-    num_groups: int,
+    groups: int,
     epsilon: float,
-    axis: str | None,
-) -> jax.Array:
+    axis: str | None = None,
+) -> tuple[jax.Array, ...]:
+    """Return the features, and the mean and ``1 / sqrt(variance + epsilon)`` by scene [B, C]."""
     x = clear_padding(features, valid)
     wide, channels = x.dtype, x.shape[1]
     members = (scene[:, None] == jnp.arange(batch_size, dtype=scene.dtype)[None, :]) & valid[
         :, None
     ]
-    number = jnp.sum(members, axis=0, dtype=jnp.int32) * (channels // num_groups)
+    number = jnp.sum(members, axis=0, dtype=jnp.int32) * (channels // groups)
     if axis is not None:
         number = jax.lax.psum(number, axis)
     number = jnp.maximum(number, 1).astype(wide)
@@ -283,8 +364,8 @@ def _group_norm(
         )
         if axis is not None:
             total = jax.lax.psum(total, axis)
-        total = total.reshape(batch_size, num_groups, -1).sum(axis=2)
-        return jnp.repeat(total / number[:, None], channels // num_groups, axis=1)
+        total = total.reshape(batch_size, groups, -1).sum(axis=2)
+        return jnp.repeat(total / number[:, None], channels // groups, axis=1)
 
     def read(statistic: jax.Array) -> jax.Array:
         """Read the statistic ``[batch_size, C]`` of each row's scene; zero in padding."""
@@ -295,11 +376,49 @@ def _group_norm(
 
         return jax.lax.scan(select, jnp.zeros_like(x), (members.T, statistic))[0]
 
-    centered = x - read(mean_of(x))
-    factor = jax.lax.rsqrt(mean_of(centered * centered) + epsilon)
-    if scale is not None:
-        factor = factor * scale.astype(wide)[None, :]
+    mean = mean_of(x)
+    centered = x - read(mean)
+    factor = inverse = jax.lax.rsqrt(mean_of(centered * centered) + epsilon)
+    if scale.shape[0]:
+        factor = factor * scale[None, :]
     y = centered * read(factor)
-    if bias is not None:
-        y = y + bias.astype(wide)[None, :]
-    return y.astype(fraction_dtype(features.dtype))
+    if bias.shape[0]:
+        y = clear_padding(y + bias[None, :], valid)
+    return y.astype(features.dtype), mean, inverse
+
+
+def _scene_norm_value(
+    call: Any, x: Any, *arrays: Any, batch_size: int, groups: int, epsilon: float
+) -> Any:
+    scenes = jax.ShapeDtypeStruct((batch_size, x.shape[1]), wide_fraction(x.dtype))
+    results = jax.ShapeDtypeStruct(x.shape, x.dtype), scenes, scenes
+    return call("scene_norm", results, x, *arrays, sizes=(groups,), numbers=(epsilon,))
+
+
+def _scene_norm_gradients(
+    call: Any,
+    dy: Any,
+    x: Any,
+    valid: Any,
+    scene: Any,
+    scale: Any,
+    bias: Any,
+    y: Any,
+    mean: Any,
+    inverse: Any,
+    *,
+    moves: tuple[int, ...],
+    groups: int,
+    **rest: Any,
+) -> Any:
+    channel = jax.ShapeDtypeStruct(x.shape[1:], scale.dtype)
+    results = jax.ShapeDtypeStruct(x.shape, x.dtype), channel, channel
+    operands = dy, x, valid, scene, scale, mean, inverse
+    dx, dscale, dbias = call("scene_norm_gradients", results, *operands, sizes=(groups,))
+    found = {0: dx, 3: dscale[: scale.shape[0]], 4: dbias[: bias.shape[0]]}
+    return tuple(found[place] for place in moves)
+
+
+_scene_norm = differentiable_operator(
+    "voxax_scene_norm", _scene_norm_value, _scene_norm_portable, _scene_norm_gradients
+)

@@ -16,14 +16,17 @@ from voxax._array_types import Array, Int, Int32, Num
 from voxax._native import host_products
 from voxax._native.eager import threads
 from voxax._native.on_cpu import library_call, natively_on_cpu
+from voxax._native.operators import FRACTIONS
 from voxax.errors import GeometryMismatchError, InputError, check_known
 from voxax.geometry import KernelMap, KernelShape, Voxels
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wide_fraction
 from voxax.geometry.halo import refuse_shard, split_axis
 from voxax.geometry.input_checks import check_mean_digits, check_sum_range
-from voxax.geometry.row_operations import take_rows
+from voxax.geometry.row_operations import as_dtype, mean_rows, put_rows, take_rows
 from voxax.nn.arguments import output_voxels, refuse_arrays, request_map
+from voxax.nn.functional.by_scene import best_by_scene, sum_by_scene
+from voxax.nn.functional.normalization import scene_index
 from voxax.products import convolve
 
 Size = int | Sequence[int]
@@ -227,9 +230,8 @@ def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
     dtype = voxels.features.dtype
     wide = wide_fraction(dtype)
     ones = jnp.ones((kmap.num_offsets, voxels.num_channels), wide)
-    total = convolve(voxels.features.astype(wide), ones, kmap)
-    number = jnp.maximum(jnp.sum(kmap.neighbors >= 0, axis=1, dtype=jnp.int32), 1)
-    return (total / number.astype(wide)[:, None]).astype(fraction_dtype(dtype))
+    total = convolve(as_dtype(voxels.features, wide), ones, kmap)
+    return mean_rows(total, kmap.neighbors, fraction_dtype(dtype))
 
 
 @checked_operator
@@ -304,12 +306,10 @@ def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax
     """Return ``out [capacity, C]`` with ``out[indices[m, c], c] += features[m, c]``; int32 for 8-
     and 16-bit integers."""
     dtype = features.dtype
-    wide = accumulator(dtype)
-    row = jnp.where(indices < 0, capacity, indices)
-    channel = jnp.broadcast_to(jnp.arange(features.shape[1], dtype=jnp.int32)[None, :], row.shape)
-    out = jnp.zeros((capacity, features.shape[1]), wide)
-    summed = out.at[row, channel].add(features.astype(wide), mode="drop")
-    return summed.astype(product_dtype(dtype))
+    summed = put_rows(
+        as_dtype(features, accumulator(dtype)), as_dtype(indices, jnp.int32), capacity
+    )
+    return as_dtype(summed, product_dtype(dtype))
 
 
 @checked_operator
@@ -337,83 +337,16 @@ def global_pool(
         check_mean_digits(voxels.features)
     if reduction == "sum":
         check_sum_range(voxels.features, lambda f: global_pool(voxels.replace_features(f), "sum"))
-    dtype = voxels.features.dtype
-    scene = jnp.where(voxels.valid, voxels.coords[:, 0], voxels.batch_size)
-    shape = (voxels.batch_size, voxels.num_channels)
-    number = jnp.zeros((voxels.batch_size,), jnp.int32).at[scene].add(1, mode="drop")
-    axis = split_axis(voxels)
-    if axis is not None:
-        number = jax.lax.psum(number, axis)
-    zero = jnp.zeros((), dtype)
+    dtype, axis = voxels.features.dtype, split_axis(voxels)
+    scene, scenes = scene_index(voxels), voxels.batch_size
     if reduction in ("max", "min"):
-        x = jnp.where(voxels.valid[:, None], voxels.features, zero)
-        merge = _best_with_gradient if jnp.issubdtype(dtype, jnp.inexact) else _best
-        best = merge(x, scene, voxels.batch_size, reduction, axis)
-        return jnp.where(number[:, None] > 0, best, zero)
+        return best_by_scene(
+            voxels.features, voxels.valid, scene, scenes, largest=reduction == "max", axis=axis
+        )
     wide = wide_fraction(dtype) if reduction == "mean" else accumulator(dtype)
-    x = jnp.where(voxels.valid[:, None], voxels.features.astype(wide), jnp.zeros((), wide))
-    total = jnp.zeros(shape, wide).at[scene].add(x, mode="drop")
-    if axis is not None:
-        total = jax.lax.psum(total, axis)
+    features = as_dtype(voxels.features, dtype if dtype.name in FRACTIONS else wide)
+    total, number = sum_by_scene(features, voxels.valid, scene, scenes, axis=axis)
     if reduction == "mean":
-        mean = total / jnp.maximum(number, 1).astype(wide)[:, None]
-        return mean.astype(fraction_dtype(dtype))
+        total = total / jnp.maximum(number, 1).astype(wide)[:, None]
+        return total.astype(fraction_dtype(dtype))
     return total.astype(product_dtype(dtype))
-
-
-def _best(
-    x: jax.Array, scene: jax.Array, batch_size: int, reduction: str, axis: str | None
-) -> jax.Array:
-    """Return the largest (smallest) row of each scene, of all its shards: ``[batch_size, C]``."""
-    # Begins with the worst number there is: an infinity would stop ``jax.debug_infs``.
-    numbers = jnp.where(x == x, x, jnp.zeros((), x.dtype))
-    if reduction == "max":
-        worst = jnp.min(numbers, axis=0)
-        start = worst if axis is None else jax.lax.pmin(worst, axis)
-        best = jnp.broadcast_to(start, (batch_size, x.shape[1])).at[scene].max(x, mode="drop")
-        return best if axis is None else jax.lax.pmax(best, axis)
-    worst = jnp.max(numbers, axis=0)
-    start = worst if axis is None else jax.lax.pmax(worst, axis)
-    best = jnp.broadcast_to(start, (batch_size, x.shape[1])).at[scene].min(x, mode="drop")
-    return best if axis is None else jax.lax.pmin(best, axis)
-
-
-_best_with_gradient = jax.custom_jvp(_best, nondiff_argnums=(2, 3, 4))
-
-
-@_best_with_gradient.defjvp
-def _best_jvp(
-    batch_size: int,
-    reduction: str,
-    axis: str | None,
-    primals: tuple[jax.Array, jax.Array],
-    tangents: tuple[jax.Array, jax.Array],
-) -> tuple[jax.Array, jax.Array]:
-    """Share the gradient among equal rows, on whichever shard they lie."""
-    scene = primals[1]
-    x = _stored(primals[0], scene)
-    best = _best(x, scene, batch_size, reduction, axis)
-    # NaN, which wins, is not equal to itself.
-    wins = (x == best.at[scene].get(mode="clip")) | (x != x)
-
-    def total(values: jax.Array) -> jax.Array:
-        start = jnp.zeros(best.shape, accumulator(x.dtype))
-        found = start.at[scene].add(values.astype(start.dtype), mode="drop")
-        return found if axis is None else jax.lax.psum(found, axis)
-
-    tangent = total(jnp.where(wins, tangents[0], jnp.zeros((), x.dtype)))
-    return best, (tangent / jnp.maximum(total(wins), 1)).astype(x.dtype)
-
-
-def _stored(x: jax.Array, scene: jax.Array) -> jax.Array:
-    """Return ``x``, computed once, while ``scene`` is not negative.
-
-    XLA computes a cheap operand again in each loop that reads it, and may round it otherwise
-    there (``a * b + c`` with one rounding or two). The row that gave the largest value is then
-    equal to it no longer, and its gradient is lost: seen on the CPU, of a sum of two poolings
-    under ``JAX_DISABLE_MOST_OPTIMIZATIONS``. ``optimization_barrier`` is gone before loops are
-    fused. A loop whose number of rounds is not known stays.
-    """
-    x, scene, start = _compat.vary_alike(x, scene, jnp.zeros_like(x))
-    rounds = jnp.any(scene >= 0).astype(jnp.int32)
-    return jax.lax.fori_loop(0, rounds, lambda _, __: x, start)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import functools
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax._native.operators import FRACTIONS, differentiable_operator
+from voxax._native.random import PLAIN_KEY, is_plain_key, key_words
 from voxax.errors import InputError, check_known
 from voxax.geometry import Points, Voxels
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import fraction_dtype
 from voxax.geometry.halo import split_axis
-from voxax.nn.functional.normalization import clear_padding, scene_index
+from voxax.geometry.row_operations import as_dtype
+from voxax.nn.functional.normalization import (
+    clear_padding,
+    scene_index,
+    with_cleared_features,
+)
 
 DropoutMode = Literal["feature", "voxel", "channel", "scene"]
 
@@ -55,16 +62,13 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
     axis = split_axis(voxels)
     if axis is not None and mode not in ("channel", "scene"):
         key = jax.random.fold_in(key, jax.lax.axis_index(axis))
-    features = _dropout(
-        voxels.features,
-        voxels.valid,
-        scene_index(voxels),
-        key,
-        rate=rate,
-        mode=mode,
-        batch_size=voxels.batch_size,
-    )
-    return voxels.replace_features(features)
+    arrays = as_dtype(voxels.features, dtype), voxels.valid, scene_index(voxels)
+    options = {"rate": float(rate), "mode": mode, "batch_size": voxels.batch_size}
+    if dtype.name in FRACTIONS and is_plain_key(key):
+        (features,) = _dropout(*arrays, key_words(key), **options)
+    else:
+        features = _portable(*arrays, key, **options)
+    return with_cleared_features(voxels, features)
 
 
 def check_dropout(rate: float, mode: str) -> None:
@@ -75,7 +79,7 @@ def check_dropout(rate: float, mode: str) -> None:
 
 
 @functools.partial(jax.jit, static_argnames=("rate", "mode", "batch_size"))
-def _dropout(
+def _portable(
     features: jax.Array,
     valid: jax.Array,
     scene: jax.Array,
@@ -96,4 +100,46 @@ def _dropout(
         shape = (rows, channels) if mode == "feature" else (rows, 1)
         kept = jax.random.bernoulli(key, probability, shape)
     x = clear_padding(features, valid) / (1 - rate)
-    return jnp.where(kept, x, jnp.zeros((), x.dtype)).astype(fraction_dtype(features.dtype))
+    return jnp.where(kept, x, jnp.zeros((), x.dtype)).astype(features.dtype)
+
+
+def _of_words(*arrays: jax.Array, **static: Any) -> tuple[jax.Array, ...]:
+    *arrays, words = arrays
+    return (_portable(*arrays, jax.random.wrap_key_data(words, impl=PLAIN_KEY), **static),)
+
+
+def _value(
+    call: Any,
+    x: Any,
+    valid: Any,
+    scene: Any,
+    words: Any,
+    *,
+    rate: float,
+    mode: DropoutMode,
+    batch_size: int,
+) -> Any:
+    del batch_size
+    group = scene if mode in ("channel", "scene") else scene[:0]
+    result = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    options = {"sizes": (mode in ("voxel", "scene"),), "numbers": (1 - rate, 1 - rate)}
+    return call("dropout", (result,), x, valid, group, words, **options)
+
+
+def _gradients(
+    call: Any,
+    dy: Any,
+    x: Any,
+    valid: Any,
+    scene: Any,
+    words: Any,
+    y: Any,
+    *,
+    moves: Any,
+    **rest: Any,
+) -> Any:
+    del x, y, moves
+    return _value(call, dy, valid, scene, words, **rest)
+
+
+_dropout = differentiable_operator("voxax_dropout", _value, _of_words, _gradients)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from voxax._native.random import is_plain_key, permutation
 from voxax.errors import InputError
 from voxax.geometry import CurveOrder, Voxels, cubic_windows, cylindrical_windows
 from voxax.geometry.patches import Fill, check_length
@@ -28,7 +29,7 @@ from voxax.nn.functional.rotary import check_rotary
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.keys import next_key
 from voxax.nn.modules.norm import LayerNorm
-from voxax.nn.modules.pointwise import GELU, Dropout, Linear
+from voxax.nn.modules.pointwise import GELU, Dropout, Linear, next_of_stream
 from voxax.nn.modules.sparse_convs import SubMConv
 
 
@@ -475,7 +476,9 @@ class SerialOrders(CheckedModule):
             return [serial_order(voxels, name) for name in names]
         every = [serial_order(voxels, name) for name in self.orders]
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *every)
-        turn = jax.random.permutation(self.rngs(), len(every))
+        key = next_of_stream(self.rngs)
+        draw = permutation if is_plain_key(key) else jax.random.permutation
+        turn = draw(key, len(every))
         return [
             jax.tree.map(lambda x, i=i: x[turn[i % len(every)]], stacked) for i in range(number)
         ]

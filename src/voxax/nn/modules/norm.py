@@ -18,8 +18,13 @@ from voxax.nn.functional import (
     layer_norm,
     rms_norm,
 )
-from voxax.nn.functional.batch_norm import batch_norm, with_cleared_features
-from voxax.nn.functional.normalization import FeatureRows, Rows, Scenes
+from voxax.nn.functional.batch_norm import batch_norm
+from voxax.nn.functional.normalization import (
+    FeatureRows,
+    Rows,
+    Scenes,
+    with_cleared_features,
+)
 from voxax.nn.modules.constructor import CheckedModule
 from voxax.nn.modules.sparse_convs import filled
 

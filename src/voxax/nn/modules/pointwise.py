@@ -10,12 +10,16 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from voxax._native.random import fold_in, is_plain_key
 from voxax.errors import InputError
-from voxax.geometry import Voxels
+from voxax.geometry import Points, Voxels
 from voxax.geometry.dtypes import fraction_dtype
-from voxax.geometry.row_operations import relu
+from voxax.geometry.row_operations import as_dtype, relu
 from voxax.nn.arguments import check_channels, refuse_arrays
 from voxax.nn.functional import dropout
+from voxax.nn.functional.activation import activate, takes
+from voxax.nn.functional.linear import linear
+from voxax.nn.functional.normalization import with_cleared_features
 from voxax.nn.functional.random_drop import DropoutMode, Scenes, check_dropout
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.keys import HostKeys
@@ -35,6 +39,13 @@ class _Named:
             return relu(x)
         return getattr(jax.nn, self.name)(x, **dict(self.options))
 
+    @property
+    def operator(self) -> str:
+        """The name that :func:`voxax.nn.functional.activation.activate` may have for it."""
+        if self.name == "gelu":
+            return "gelu_tanh" if dict(self.options).get("approximate", True) else "gelu"
+        return {"swish": "silu"}.get(self.name, self.name)
+
 
 RELU = _Named("relu")
 
@@ -52,6 +63,10 @@ class Activation(CheckedModule):
 
     def __call__(self, voxels: Voxels) -> Voxels:
         refuse_arrays(self, voxels)
+        name = self.fn.operator if isinstance(self.fn, _Named) else ""
+        if isinstance(voxels, Voxels | Points) and takes(name, voxels.features.dtype):
+            features = activate(voxels.features, voxels.valid, name)
+            return with_cleared_features(voxels, features)
         return voxels.map(self._of)
 
     def _of(self, x: jax.Array) -> jax.Array:
@@ -65,7 +80,10 @@ class _Smooth(Activation):
 
     def __call__(self, voxels: Voxels) -> Voxels:
         refuse_arrays(self, voxels)
-        return voxels.map(lambda x: self._of(x.astype(fraction_dtype(x.dtype))))
+        dtype = fraction_dtype(voxels.features.dtype)
+        if voxels.features.dtype != dtype:
+            voxels = voxels.map(lambda x: as_dtype(x, dtype))
+        return super().__call__(voxels)
 
 
 class ReLU(Activation):
@@ -139,7 +157,30 @@ class Linear(CheckedModule):
 
     def __call__(self, voxels: Voxels) -> Voxels:
         check_channels(self, self.linear.in_features, voxels)
-        return voxels.map(self.linear)
+        layer = self.linear
+        if not isinstance(voxels, Voxels | Points) or not _is_plain(layer):
+            return voxels.map(layer)
+        kernel, bias = layer.kernel[...], None if layer.bias is None else layer.bias[...]
+        dtype = layer.dtype
+        if dtype is None:
+            dtype = jnp.result_type(voxels.features, kernel, *(() if bias is None else (bias,)))
+        features = linear(
+            as_dtype(voxels.features, dtype),
+            voxels.valid,
+            kernel.astype(dtype),
+            None if bias is None else bias.astype(dtype),
+            precision=layer.precision,
+        )
+        return with_cleared_features(voxels, features)
+
+
+def _is_plain(layer: nnx.Linear) -> bool:
+    """Return whether the layer is flax's own, with nothing in place of its parts."""
+    own = type(layer) is nnx.Linear and nnx.Linear.__call__ is _FLAX_CALL
+    return own and layer.dot_general is jax.lax.dot_general and layer.preferred_element_type is None
+
+
+_FLAX_CALL = nnx.Linear.__call__
 
 
 class Dropout(CheckedModule):
@@ -187,8 +228,21 @@ class Dropout(CheckedModule):
             )
         if isinstance(source, nnx.Rngs):
             source = source[self.rng_collection]
-        key = source() if isinstance(source, nnx.RngStream) else source
+        key = next_of_stream(source) if isinstance(source, nnx.RngStream) else source
         return dropout(voxels, self.rate, key, self.mode)
+
+
+def next_of_stream(stream: nnx.RngStream) -> jax.Array:
+    """Return the key that ``stream()`` returns, and count it there."""
+    key, count = stream.key[...], stream.count[...]
+    own = type(stream) is nnx.RngStream and nnx.RngStream.__call__ is _FLAX_DRAW
+    if not own or key.shape or not is_plain_key(key):
+        return stream()
+    stream.count[...] += 1
+    return fold_in(key, count)
+
+
+_FLAX_DRAW = nnx.RngStream.__call__
 
 
 class DropPath(Dropout):

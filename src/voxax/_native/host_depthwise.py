@@ -1,0 +1,86 @@
+"""Depthwise products for NumPy arrays: no JAX, no program to compile.
+
+As :mod:`voxax._native.host_products`; results have the same bits for any number of threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from voxax._native.host import call
+from voxax._native.host_products import ELEMENTS
+
+_TILE = 256
+_WGRAD, _REVERSED = 1, 2
+
+
+def depthwise(
+    x: np.ndarray,
+    w: np.ndarray,
+    neighbors: np.ndarray,
+    y: np.ndarray,
+    *,
+    wgrad: bool = False,
+    reverse: bool = False,
+    threads: int = 1,
+) -> None:
+    """Write ``y[m] = sum_k x[neighbors[m, k]] * w[k]``, or the gradient of the weight.
+
+    Args:
+      x: ``[N, C]`` of float32, float64, or uint16 with the bits of bfloat16, dense in memory as
+        the others are.
+      w: ``[K, C]`` of the same dtype; for ``wgrad`` the gradients of the outputs ``[M, C]``.
+      neighbors: ``int32[M, K]``, rows of ``x`` or -1.
+      y: ``[M, C]`` of the same dtype; for ``wgrad`` ``[K, C]``.
+      wgrad: sum ``x[neighbors[m, k]] * w[m]`` over rows m.
+      reverse: tap k of the map multiplies ``w[K - 1 - k]``.
+      threads: at most so many.
+
+    Raises:
+      ValueError: shapes that do not fit, or a map that names other rows.
+    """
+    (rows, taps), channels = neighbors.shape, x.shape[1]
+    given, made = ((rows, taps) if wgrad else (taps, rows)), y.shape
+    fits = w.shape == (given[0], channels) and made == (given[1], channels)
+    _check(fits and x.dtype == w.dtype == y.dtype, x, w, neighbors, y)
+    flags = _WGRAD * wgrad + _REVERSED * reverse
+    sizes = len(x), rows, taps, channels, ELEMENTS[x.dtype]
+    call("depthwise", x, w, neighbors, *sizes, flags, _TILE, threads, y)
+
+
+def depthwise_gradients(
+    dy: np.ndarray,
+    x: np.ndarray,
+    w: np.ndarray,
+    neighbors: np.ndarray,
+    dx: np.ndarray,
+    dw: np.ndarray,
+    *,
+    reverse: bool = False,
+    threads: int = 1,
+) -> None:
+    """Write the gradients of features ``[N, C]`` and weight ``[K, C]`` by those of the outputs.
+
+    Args:
+      dy: ``[M, C]``; the others have its dtype.
+      x, w: what was multiplied.
+      neighbors: ``int32[N, K]``, rows of ``dy`` or -1.
+      dx, dw: of the shapes of ``x`` and ``w``.
+      reverse, threads: as in :func:`depthwise`.
+
+    Raises:
+      ValueError: as there.
+    """
+    (rows, taps), channels = neighbors.shape, dy.shape[1]
+    fits = x.shape == dx.shape == (rows, channels) and w.shape == dw.shape == (taps, channels)
+    _check(fits and len({a.dtype for a in (dy, x, w, dx, dw)}) == 1, dy, w, neighbors, dx)
+    sizes = rows, len(dy), taps, channels, ELEMENTS[dy.dtype]
+    call("depthwise_gradients", dy, x, w, neighbors, *sizes, int(reverse), threads, dx, dw)
+
+
+def _check(fits: bool, x: np.ndarray, w: np.ndarray, neighbors: np.ndarray, y: np.ndarray) -> None:
+    if not fits or x.dtype not in ELEMENTS or neighbors.dtype != np.int32:
+        raise ValueError(
+            f"rows {x.shape} of {x.dtype}, weights {w.shape} of {w.dtype}, a map of "
+            f"{neighbors.shape} and results {y.shape} of {y.dtype}: they do not fit"
+        )

@@ -1,0 +1,87 @@
+"""Operators of the library with two callers: XLA, in programs, and ctypes, for NumPy arrays.
+
+An operator takes arrays, whole numbers and numbers, and checks them itself: see
+``native/src/operators.h``. One description of a call, ``(call, *arrays, **static)``, serves both.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax._native.differentiable import Body, differentiable_on_cpu
+from voxax._native.eager import empty_array, threads
+from voxax._native.host import call as host_call
+from voxax._native.on_cpu import library_call
+
+# In the order of Kind in operators.h.
+_KINDS = ("float32", "float64", "bfloat16", "float16", "int32", "uint32", "bool")
+
+FRACTIONS = _KINDS[:4]
+"""Dtypes of features that the operators take."""
+
+
+def by_xla(
+    name: str,
+    results: Sequence[jax.ShapeDtypeStruct],
+    *arrays: Any,
+    sizes: Sequence[int] = (0,),
+    numbers: Sequence[float] = (0.0,),
+) -> tuple[jax.Array, ...]:
+    """Call the operator ``name`` in a program."""
+    options = {"sizes": np.array(sizes, np.int64), "numbers": np.array(numbers, np.float64)}
+    return tuple(library_call(f"voxax_{name}", tuple(results), *arrays, **options))
+
+
+def on_numpy(
+    name: str,
+    results: Sequence[jax.ShapeDtypeStruct],
+    *arrays: np.ndarray,
+    sizes: Sequence[int] = (0,),
+    numbers: Sequence[float] = (0.0,),
+) -> tuple[np.ndarray, ...]:
+    """Call the operator ``name`` on NumPy arrays.
+
+    Raises:
+      ValueError: arrays that do not fit.
+    """
+    dense = [np.ascontiguousarray(a).reshape(np.shape(a)) for a in arrays]
+    found = [empty_array(result.shape, result.dtype) for result in results]
+    shapes: list[int] = []
+    for array in (*dense, *found):
+        shapes += [_KINDS.index(array.dtype.name), array.ndim, *array.shape]
+    places = np.array([array.ctypes.data for array in (*dense, *found)], np.uintp)
+    lists = np.array(shapes, np.int64), len(dense), len(found)
+    sizes, numbers = np.array(sizes, np.int64), np.array(numbers, np.float64)
+    host_call(name, places, *lists, sizes, len(sizes), numbers, len(numbers), threads())
+    return tuple(found)
+
+
+def differentiable_operator(
+    name: str, value: Callable[..., Any], portable: Body, gradients: Callable[..., Any]
+) -> Body:
+    """Return a function that runs an operator on CPUs with the library, ``portable`` elsewhere.
+
+    As :func:`voxax._native.differentiable.differentiable_on_cpu`. Eager calls compile nothing.
+
+    Args:
+      name: of the primitive.
+      value: ``(call, *arrays, **static)`` to a tuple of arrays; ``call`` is :func:`by_xla` or
+        :func:`on_numpy`.
+      portable: the same in ordinary JAX, without ``call``.
+      gradients: ``(call, cotangent, *arrays, *results, moves=, **static)`` to one cotangent for
+        each place in ``moves``, or None: ``portable`` is differentiated.
+    """
+
+    return differentiable_on_cpu(
+        name,
+        functools.partial(value, by_xla),
+        portable,
+        functools.partial(gradients, by_xla),
+        eager=functools.partial(value, on_numpy),
+        eager_gradients=functools.partial(gradients, on_numpy),
+    )

@@ -1,0 +1,77 @@
+"""The random numbers of ``jax.random`` by the library on CPUs: their hash is a loop to XLA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax._native import operators
+from voxax._native.on_cpu import natively_on_cpu
+
+PLAIN_KEY = "threefry2x32"
+"""The generator of the keys that the library takes."""
+
+
+def is_plain_key(key: Any) -> bool:
+    """Return whether the library draws what JAX draws with this key."""
+    if not jax.config.jax_threefry_partitionable or getattr(key, "shape", None) is None:  # pyright: ignore[reportAttributeAccessIssue]
+        return False
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key.shape == () and str(jax.random.key_impl(key)) == PLAIN_KEY
+    default = jax.config.jax_default_prng_impl  # pyright: ignore[reportAttributeAccessIssue]
+    return key.dtype == np.uint32 and key.shape == (2,) and default == PLAIN_KEY
+
+
+def key_words(key: jax.Array) -> jax.Array:
+    """Return ``uint32[2]`` of a key for which :func:`is_plain_key` holds."""
+    return jax.random.key_data(key)
+
+
+def fold_in(key: jax.Array, number: jax.Array) -> jax.Array:
+    """Return ``jax.random.fold_in(key, number)`` for such a typed key and a ``uint32[]``."""
+    (words,) = _fold_in(key_words(key), number)
+    return jax.random.wrap_key_data(words, impl=PLAIN_KEY)
+
+
+def permutation(key: jax.Array, count: int) -> jax.Array:
+    """Return ``jax.random.permutation(key, count)``, ``int32[count]``, for up to 1000 numbers."""
+    (order,) = _permutation(key_words(key), count=count)
+    return order
+
+
+def _order_portable(words: jax.Array, *, count: int) -> tuple[jax.Array, ...]:
+    key = jax.random.wrap_key_data(words, impl=PLAIN_KEY)
+    return (jax.random.permutation(key, np.arange(count, dtype=np.int32)),)
+
+
+def _order_native(words: jax.Array, *, count: int) -> tuple[jax.Array, ...]:
+    return operators.by_xla("permutation", (jax.ShapeDtypeStruct((count,), np.int32),), words)
+
+
+def _order_on_host(words: np.ndarray, *, count: int) -> tuple[np.ndarray, ...]:
+    return operators.on_numpy("permutation", (jax.ShapeDtypeStruct((count,), np.int32),), words)
+
+
+_permutation = natively_on_cpu(
+    "voxax_permutation", _order_native, _order_portable, eager=_order_on_host
+)
+_WORDS = (jax.ShapeDtypeStruct((2,), np.uint32),)
+
+
+def _portable(words: jax.Array, number: jax.Array) -> tuple[jax.Array, ...]:
+    key = jax.random.wrap_key_data(words, impl=PLAIN_KEY)
+    return (jax.random.key_data(jax.random.fold_in(key, number)),)
+
+
+def _native(words: jax.Array, number: jax.Array) -> tuple[jax.Array, ...]:
+    return operators.by_xla("fold_in", _WORDS, words, number)
+
+
+def _on_host(words: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, ...]:
+    return operators.on_numpy("fold_in", _WORDS, words, number)
+
+
+_fold_in = natively_on_cpu("voxax_fold_in", _native, _portable, eager=_on_host)
