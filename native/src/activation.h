@@ -57,7 +57,8 @@ void WriteActivated(const Stored* dy, const Stored* x, const bool* valid, int64_
                     int64_t channels, double parameter, Stored* y, const Parallel& parallel) {
   using T = typename SumOf<Stored>::type;
   const T p = static_cast<T>(parameter);
-  ForBlocks(parallel, rows, channels, [&](int64_t, int64_t begin, int64_t end) {
+  const int64_t used = RowsWithValid(valid, rows);
+  ForBlocks(parallel, used, channels, [&](int64_t, int64_t begin, int64_t end) {
     const auto full = [&](int64_t first, int64_t after) {
       const int64_t at = first * channels;
       ForChannels<T>((after - first) * channels, [&](auto lanes, int64_t i) {
@@ -71,6 +72,7 @@ void WriteActivated(const Stored* dy, const Stored* x, const bool* valid, int64_
       std::fill(y + first * channels, y + after * channels, Stored{});
     });
   });
+  ClearRows(y, used, rows, channels, parallel);
 }
 
 // In: x [N, C], valid [N] or [0], and dy [N, C] for the gradient. Sizes: the function. Numbers: its

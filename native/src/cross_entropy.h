@@ -27,6 +27,12 @@ struct Labeled {
     const int64_t label = labels[row];
     return label >= 0 && label < classes && label != ignored ? label : -1;
   }
+  // Up to the last that counts.
+  int64_t Counted() const {
+    int64_t counted = rows;
+    while (counted > 0 && Class(counted - 1) < 0) --counted;
+    return counted;
+  }
   float Weight(int64_t label) const { return weights == nullptr ? 1.0f : weights[label]; }
 
   // exps[c] = exp(logit - largest); returns their sum and the largest.
@@ -57,9 +63,9 @@ const char* RunCrossEntropy(const Call& call, const Parallel& parallel) {
   const bool good = p.Read(checked, 0);
   float *loss = checked.Out<float>(0, {}), *number = checked.Out<float>(1, {});
   if (!good || !checked.good()) return "logits [N, K], labels [N], weights [K] of float32";
-  const int64_t blocks = Blocks(p.rows, p.classes);
+  const int64_t counted = p.Counted(), blocks = Blocks(counted, p.classes);
   std::vector<double> losses(blocks), numbers(blocks);
-  ForBlocks(parallel, p.rows, p.classes, [&](int64_t b, int64_t begin, int64_t end) {
+  ForBlocks(parallel, counted, p.classes, [&](int64_t b, int64_t begin, int64_t end) {
     Buffer<float> exps(p.classes);
     for (int64_t r = begin; r < end; ++r) {
       const int64_t label = p.Class(r);
@@ -91,7 +97,8 @@ const char* RunCrossEntropyGradients(const Call& call, const Parallel& parallel)
   Stored* dlogits = good ? checked.Out<Stored>(0, {p.rows, p.classes}) : nullptr;
   if (!good || !checked.good()) return "logits [N, K], labels [N], weights [K], number and ct of float32";
   const float share = *ct / std::max(*number, 1e-6f);
-  ForBlocks(parallel, p.rows, p.classes, [&](int64_t, int64_t begin, int64_t end) {
+  const int64_t counted = p.Counted();
+  ForBlocks(parallel, counted, p.classes, [&](int64_t, int64_t begin, int64_t end) {
     Buffer<float> exps(p.classes);
     for (int64_t r = begin; r < end; ++r) {
       Stored* to = dlogits + r * p.classes;
@@ -108,6 +115,7 @@ const char* RunCrossEntropyGradients(const Call& call, const Parallel& parallel)
       }
     }
   });
+  ClearRows(dlogits, counted, p.rows, p.classes, parallel);
   return nullptr;
 }
 

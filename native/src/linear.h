@@ -71,8 +71,7 @@ void MultiplyRows(const Stored* x, const ValidRows& valid, int64_t rows, const S
   BadRow bad{-1};
   BestKernels().product(p, parallel, &bad);
   if (valid.leading) {
-    std::fill(y + valid.count * columns, y + rows * columns, Stored{});
-    return;
+    return ClearRows(y, valid.count, rows, columns, parallel);
   }
   int64_t next = 0;
   for (int64_t i = 0; i <= valid.count; ++i) {

@@ -48,6 +48,7 @@ ffi::Error FromXla(OperatorPlace place, const char* name, ffi::ThreadPool pool,
   call.sizes.assign(sizes.begin(), sizes.end());
   call.numbers.assign(numbers.begin(), numbers.end());
   bool known = true;
+  for (size_t i = 0; i < rets.size(); ++i) Written(**rets.get<ffi::AnyBuffer>(i));
   for (size_t i = 0; i < args.size(); ++i) known = known && Add(*args.get<ffi::AnyBuffer>(i), &call.in);
   for (size_t i = 0; i < rets.size(); ++i) known = known && Add(**rets.get<ffi::AnyBuffer>(i), &call.out);
   const char* wrong = known ? nullptr : "arrays of dtypes that it knows";

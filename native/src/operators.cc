@@ -3,6 +3,7 @@
 
 #include "activation.h"
 #include "attention.h"
+#include "cat.h"
 #include "cross_entropy.h"
 #include "linear.h"
 #include "random.h"
@@ -32,6 +33,8 @@ const char* linear_gradients(const Call& call, const Parallel& parallel) {
 }
 VOXAX_BY_DTYPE(cross_entropy, RunCrossEntropy)
 VOXAX_BY_DTYPE(cross_entropy_gradients, RunCrossEntropyGradients)
+VOXAX_BY_DTYPE(cat, RunCat)
+VOXAX_BY_DTYPE(cat_gradients, RunCatGradients)
 VOXAX_BY_DTYPE(attention, RunAttention)
 VOXAX_BY_DTYPE(attention_gradients, RunAttentionGradients)
 VOXAX_BY_DTYPE(dropout, RunDropout)

@@ -43,6 +43,8 @@ using Operator = const char* (*)(const Call&, const Parallel&);
   X(linear_gradients)                                                                         \
   X(cross_entropy)                                                                            \
   X(cross_entropy_gradients)                                                                  \
+  X(cat)                                                                                      \
+  X(cat_gradients)                                                                            \
   X(attention)                                                                                \
   X(attention_gradients)                                                                      \
   X(dropout)                                                                                  \

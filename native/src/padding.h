@@ -37,8 +37,9 @@ inline int64_t RowsWithPairs(const int32_t* neighbors, int64_t rows, int64_t tap
   return taps == 0 ? 0 : (entries + taps - 1) / taps;
 }
 
-// Rows up to the last that is valid.
+// Rows up to the last that is valid; NULL: all are.
 inline int64_t RowsWithValid(const bool* valid, int64_t rows) {
+  if (valid == nullptr) return rows;
   constexpr int64_t kBlock = 64;
   for (; rows >= kBlock; rows -= kBlock) {
     bool any = false;

@@ -34,7 +34,8 @@ const char* RunRowNorm(const Call& call, const Parallel& parallel) {
   const bool centered = checked.size(0) != 0;
   const T epsilon = static_cast<T>(checked.number(0));
   if (!checked.good()) return "x [N, C], valid [N], scale and bias [C] in the type of the sums";
-  ForBlocks(parallel, rows, channels, [&](int64_t, int64_t begin, int64_t end) {
+  const int64_t used = RowsWithValid(valid, rows);
+  ForBlocks(parallel, used, channels, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * channels;
       if (!IsValid(valid, r)) {
@@ -52,6 +53,7 @@ const char* RunRowNorm(const Call& call, const Parallel& parallel) {
       });
     }
   });
+  ClearRows(y, used, rows, channels, parallel);
   return nullptr;
 }
 
@@ -69,9 +71,9 @@ const char* RunRowNormGradients(const Call& call, const Parallel& parallel) {
   const bool centered = checked.size(0) != 0;
   const T epsilon = static_cast<T>(checked.number(0));
   if (!checked.good()) return "dy and x [N, C], valid [N], scale [C] in the type of the sums";
-  const int64_t blocks = Blocks(rows, channels);
+  const int64_t used = RowsWithValid(valid, rows), blocks = Blocks(used, channels);
   Buffer<T> scales(blocks * channels), biases(blocks * channels);
-  ForBlocks(parallel, rows, channels, [&](int64_t b, int64_t begin, int64_t end) {
+  ForBlocks(parallel, used, channels, [&](int64_t b, int64_t begin, int64_t end) {
     T *own_scale = &scales[b * channels], *own_bias = &biases[b * channels];
     std::fill_n(own_scale, channels, T(0));
     std::fill_n(own_bias, channels, T(0));
@@ -106,6 +108,7 @@ const char* RunRowNormGradients(const Call& call, const Parallel& parallel) {
       });
     }
   });
+  ClearRows(dx, used, rows, channels, parallel);
   JoinParts(scales.get(), blocks, channels, dscale);
   JoinParts(biases.get(), blocks, channels, dbias);
   return nullptr;

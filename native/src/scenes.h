@@ -105,7 +105,8 @@ const char* RunSceneRows(const Call& call, const Parallel& parallel) {
   const int32_t* scene = checked.In<int32_t>(2, {rows});
   Stored* y = checked.Out<Stored>(0, {rows, channels});
   if (!checked.good()) return "values [B, C], valid and scene [N], y [N, C]";
-  ForBlocks(parallel, rows, channels, [&](int64_t, int64_t begin, int64_t end) {
+  const int64_t used = RowsWithValid(valid, rows);
+  ForBlocks(parallel, used, channels, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       if (IsValid(valid, r) && scene[r] >= 0 && scene[r] < scenes) {
         std::copy_n(values + scene[r] * channels, channels, y + r * channels);
@@ -114,6 +115,7 @@ const char* RunSceneRows(const Call& call, const Parallel& parallel) {
       }
     }
   });
+  ClearRows(y, used, rows, channels, parallel);
   return nullptr;
 }
 
@@ -176,7 +178,8 @@ const char* RunSceneNorm(const Call& call, const Parallel& parallel) {
                inverse);
   average(inverse);
   for (int64_t i = 0; i < scenes * channels; ++i) inverse[i] = 1 / std::sqrt(inverse[i] + epsilon);
-  ForBlocks(parallel, rows, channels, [&](int64_t, int64_t begin, int64_t end) {
+  const int64_t used = RowsWithValid(valid, rows);
+  ForBlocks(parallel, used, channels, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * channels;
       if (!IsValid(valid, r) || scene[r] < 0 || scene[r] >= scenes) {
@@ -194,6 +197,7 @@ const char* RunSceneNorm(const Call& call, const Parallel& parallel) {
       });
     }
   });
+  ClearRows(y, used, rows, channels, parallel);
   return nullptr;
 }
 
@@ -247,7 +251,8 @@ const char* RunSceneNormGradients(const Call& call, const Parallel& parallel) {
       values[i] /= static_cast<T>(std::max<int64_t>(by_scene.count(i / channels), 1) * (channels / groups));
     }
   }
-  ForBlocks(parallel, rows, channels, [&](int64_t, int64_t begin, int64_t end) {
+  const int64_t used = RowsWithValid(valid, rows);
+  ForBlocks(parallel, used, channels, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * channels;
       if (!IsValid(valid, r) || scene[r] < 0 || scene[r] >= scenes) {
@@ -266,6 +271,7 @@ const char* RunSceneNormGradients(const Call& call, const Parallel& parallel) {
       });
     }
   });
+  ClearRows(dx, used, rows, channels, parallel);
   return nullptr;
 }
 
@@ -341,7 +347,8 @@ const char* RunSceneExtremesGradients(const Call& call, const Parallel& parallel
                },
                shares.get());
   for (int64_t i = 0; i < scenes * channels; ++i) shares[i] = Widen(ct[i]) / std::max(shares[i], T(1));
-  ForBlocks(parallel, rows, channels, [&](int64_t, int64_t begin, int64_t end) {
+  const int64_t used = RowsWithValid(valid, rows);
+  ForBlocks(parallel, used, channels, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const bool counts = IsValid(valid, r) && scene[r] >= 0 && scene[r] < scenes;
       for (int64_t c = 0; c < channels; ++c) {
@@ -350,6 +357,7 @@ const char* RunSceneExtremesGradients(const Call& call, const Parallel& parallel
       }
     }
   });
+  ClearRows(dx, used, rows, channels, parallel);
   return nullptr;
 }
 

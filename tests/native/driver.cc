@@ -1090,6 +1090,14 @@ void TestOperator(OperatorPlace place, Random& random, Pool& pool) {
       }
       break;
     }
+    case kPlaceOf_cat:
+      add(features(channels), features(columns), features(1), std::move(mask));
+      out = {{kind, {rows, channels + columns + 1}}};
+      break;
+    case kPlaceOf_cat_gradients:
+      add(features(channels + columns), std::move(mask));
+      out = {x_like, {kind, {rows, columns}}};
+      break;
     case kPlaceOf_attention:
     case kPlaceOf_attention_gradients: {
       // Every valid row has a slot, some have two.

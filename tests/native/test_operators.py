@@ -10,6 +10,7 @@ import pytest
 from voxax import _native
 from voxax._native import operators
 from voxax._native.random import fold_in, permutation
+from voxax.geometry import joined_channels
 from voxax.models import training
 from voxax.nn.functional import activation, attention, by_scene, dropout, linear, normalization
 
@@ -94,7 +95,13 @@ def attend(heads, x, valid, scene, channel):
     return attention._in_patches, attention._in_patches_portable, given, static, (0,)
 
 
+def cat(x, valid, scene, channel):
+    given = x, x[:, :7] * 2, x[:, 3:4], valid
+    return joined_channels._cat, joined_channels._portable, given, {}, (0, 1, 2)
+
+
 OPERATORS = {
+    "cat": cat,
     **{name: functools.partial(act, name) for name in activation._KNOWN},
     "layer norm": functools.partial(row_norm, True),
     "RMS norm": functools.partial(row_norm, False),

@@ -19,6 +19,7 @@ from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wi
 from voxax.geometry.eager import eagerly, in_either
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.input_checks import check_mean_digits
+from voxax.geometry.joined_channels import can_join, join_channels
 from voxax.geometry.origin import Origin
 from voxax.geometry.regroup import (
     choose_capacity,
@@ -119,7 +120,9 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
     for other in rest:
         found, geometry = on_geometry_of(joined, other, "cat")
         joined, parts = dataclasses.replace(first, geometry=geometry), [*parts, found.features]
-    return joined.replace_features(stacked(parts, axis=1))
+    if not can_join(parts):
+        return joined.replace_features(stacked(parts, axis=1))
+    return dataclasses.replace(joined, features=join_channels(parts, joined.valid))
 
 
 @checked_operator
