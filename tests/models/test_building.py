@@ -60,6 +60,11 @@ def test_streams_of_a_user_add_their_own_alone():
     assert built <= streams + 1
 
 
+def same_keys(a, b):
+    assert a.dtype == b.dtype
+    np.testing.assert_array_equal(jax.random.key_data(a), jax.random.key_data(b))
+
+
 @pytest.mark.parametrize("seed", [0, 1, 12345, 2**31 - 1])
 def test_keys_are_those_of_jax(seed):
     key = jax.random.key(seed)
@@ -69,26 +74,24 @@ def test_keys_are_those_of_jax(seed):
         np.testing.assert_array_equal(words, jax.random.key_data(key))
     theirs, ours = nnx.Rngs(seed), rngs_of(seed)
     for _ in range(3):
-        a, b = theirs.params(), next_key(ours)
-        assert a.dtype == b.dtype
-        np.testing.assert_array_equal(*map(jax.random.key_data, (a, b)))
+        same_keys(theirs.params(), next_key(ours))
     assert theirs.params.count == ours.params.count
 
 
 def test_layers_take_turns_with_flax():
     """One stream gives the same keys, whoever draws them."""
     ours, theirs = nnx.Rngs(params=3), nnx.Rngs(params=3)
-    Linear(2, 3, rngs=ours), SubMConv3d(2, 2, 3, rngs=ours)
+    Linear(2, 3, rngs=ours)
+    SubMConv3d(2, 2, 3, rngs=ours)
     for _ in range(4):  # weight and bias of both
         theirs.params()
-    np.testing.assert_array_equal(*(jax.random.key_data(r.params()) for r in (ours, theirs)))
+    same_keys(ours.params(), theirs.params())
 
 
 @pytest.mark.parametrize("kind", ["rbg", "unsafe_rbg"])
 def test_keys_of_other_kinds_are_drawn_by_jax(kind):
     ours, theirs = (nnx.Rngs(jax.random.key(3, impl=kind)) for _ in range(2))
-    a, b = next_key(ours), theirs.params()
-    np.testing.assert_array_equal(*map(jax.random.key_data, (a, b)))
+    same_keys(next_key(ours), theirs.params())
     assert SubMConv3d(2, 2, 3, rngs=ours).weight.shape == (27, 2, 2)
 
 

@@ -135,3 +135,33 @@ def test_shapes_that_do_not_fit(rng):
             host_norm.batch_norm(
                 x, valid, scale, bias, wrong, mean, variance, np.empty_like(x), **options
             )
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("axis", [None, "i"])
+def test_in_training_the_old_averages_have_no_derivative(rng, jit, axis):
+    """Nor have the new ones, in reverse and in forward mode, and under ``vmap``."""
+    valid, x, _, _, scale, bias, *averages = problem(rng, 30, 4, 20)
+    x[~valid] = 0
+
+    def loss(x, mean, variance):
+        made = batch_norm(x, valid, mean, variance, scale, bias, training=True, axis_name=axis)
+        return (made.features**3).sum() + made.mean.sum() + made.variance.sum(), made.features
+
+    def squeezed(x, mean, variance):
+        if axis is None:
+            return loss(x, mean, variance)[0]
+        return jax.vmap(loss, (0, None, None), axis_name=axis)(x[None], mean, variance)[0][0]
+
+    gradient = jax.grad(squeezed, (0, 1, 2))
+    of_x, *of_averages = (jax.jit(gradient) if jit else gradient)(x, *averages)
+    assert np.abs(of_x).max() > 0
+    assert not any(np.any(g) for g in of_averages)
+    ones = jax.tree.map(np.ones_like, averages)
+    _, tangent = jax.jvp(lambda *a: squeezed(x, *a), tuple(map(jnp.asarray, averages)), tuple(ones))
+    assert tangent == 0
+
+    def features(x):
+        return (batch_norm(x, valid, *averages, scale, bias, training=True).features ** 3).sum()
+
+    np.testing.assert_allclose(of_x, jax.grad(features)(x), rtol=1e-4, atol=1e-4)

@@ -75,10 +75,9 @@ def batch_norm(
     """
     dtype, wide = fraction_dtype(features.dtype), wide_fraction(features.dtype)
     features = as_dtype(features, dtype)
-    rest = np.zeros((0, features.shape[1]), dtype) if residual is None else residual
+    none: Any = np.zeros((0, features.shape[1]), dtype)
+    rest = none if residual is None else residual
     averages = as_dtype(mean, wide), as_dtype(variance, wide)
-    if training:
-        averages = tuple(map(jax.lax.stop_gradient, averages))
     affine = as_dtype(scale, wide), as_dtype(bias, wide)
     options = {"momentum": float(momentum), "epsilon": float(epsilon), "relu": bool(relu)}
     shared = training and axis_name is not None
