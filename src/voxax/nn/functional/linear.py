@@ -35,7 +35,7 @@ def linear(
       precision: of the product, as ``jax.lax.dot_general`` takes it; the library's is full.
     """
     check_process()
-    added = np.zeros((0,), features.dtype) if bias is None else bias
+    added: Any = np.zeros((0,), features.dtype) if bias is None else bias
     call = _linear if features.dtype.name in _NATIVE else _portable
     return call(features, valid, weight, added, precision=precision)[0]
 
