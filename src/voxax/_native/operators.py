@@ -56,8 +56,8 @@ def on_numpy(
         shapes += [_KINDS.index(array.dtype.name), array.ndim, *array.shape]
     places = np.array([array.ctypes.data for array in (*dense, *found)], np.uintp)
     lists = np.array(shapes, np.int64), len(dense), len(found)
-    sizes, numbers = np.array(sizes, np.int64), np.array(numbers, np.float64)
-    host_call(name, places, *lists, sizes, len(sizes), numbers, len(numbers), threads())
+    whole, real = np.array(sizes, np.int64), np.array(numbers, np.float64)
+    host_call(name, places, *lists, whole, len(whole), real, len(real), threads())
     return tuple(found)
 
 

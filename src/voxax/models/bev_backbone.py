@@ -88,7 +88,7 @@ def _normalized(norm: nnx.BatchNorm, grid: jax.Array) -> jax.Array:
     rows = grid.reshape(-1, grid.shape[-1])
     made = batch_norm(
         rows.astype(jnp.result_type(rows, norm.mean[...])),
-        np.ones(rows.shape[0], bool),
+        jnp.asarray(np.ones(rows.shape[0], bool)),
         norm.mean[...],
         norm.var[...],
         scale[...],

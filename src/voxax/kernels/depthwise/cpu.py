@@ -84,7 +84,9 @@ def apply_on_host(
     del parameters
     found = empty_array(problem.result_shape, a.dtype)
     host_depthwise.depthwise(
-        *map(_dense, (a, b, views[table_name(problem)])),
+        _dense(a),
+        _dense(b),
+        _dense(views[table_name(problem)]),
         elements_of(found),
         wgrad=problem.product == "wgrad",
         reverse=problem.product == "dgrad" and problem.layer.symmetric,
@@ -104,7 +106,10 @@ def gradients_on_host(
     dx, dw = empty_array(x.shape, x.dtype), empty_array(w.shape, w.dtype)
     table = views[table_read((), "dgrad", problem.layer.symmetric)[0]]
     host_depthwise.depthwise_gradients(
-        *map(_dense, (dy, x, w, table)),
+        _dense(dy),
+        _dense(x),
+        _dense(w),
+        _dense(table),
         elements_of(dx),
         elements_of(dw),
         reverse=problem.layer.symmetric,

@@ -33,7 +33,7 @@ def linear(
       bias: ``[C_out]`` of the same dtype, or None.
       precision: of the product, as ``jax.lax.dot_general`` takes it; the library's is full.
     """
-    added = np.zeros((0,), features.dtype) if bias is None else bias
+    added: Any = np.zeros((0,), features.dtype) if bias is None else bias
     call = _linear if features.dtype.name in _NATIVE else _portable
     return call(features, valid, weight, added, precision=precision)[0]
 

@@ -104,8 +104,8 @@ def _portable(
 
 
 def _of_words(*arrays: jax.Array, **static: Any) -> tuple[jax.Array, ...]:
-    *arrays, words = arrays
-    return (_portable(*arrays, jax.random.wrap_key_data(words, impl=PLAIN_KEY), **static),)
+    *rows, words = arrays
+    return (_portable(*rows, jax.random.wrap_key_data(words, impl=PLAIN_KEY), **static),)
 
 
 def _value(
