@@ -12,7 +12,7 @@ from voxax._native import operators
 from voxax._native.random import fold_in, permutation
 from voxax.geometry import joined_channels
 from voxax.models import training
-from voxax.nn.functional import activation, attention, by_scene, dropout, linear, normalization
+from voxax.nn.functional import activation, attention, by_scene, linear, normalization, random_drop
 
 pytestmark = pytest.mark.skipif(
     _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
@@ -72,7 +72,7 @@ def multiply(with_bias, x, valid, scene, channel):
 def drop(mode, x, valid, scene, channel):
     static = {"rate": 0.3, "mode": mode, "batch_size": SCENES}
     given = x, valid, scene, jnp.asarray(WORDS)
-    return dropout._dropout, dropout._of_words, given, static, (0,)
+    return random_drop._dropout, random_drop._of_words, given, static, (0,)
 
 
 def loss(weighted, x, valid, scene, channel):
