@@ -55,7 +55,8 @@ def voxelize_on_host(
       voxel_size: edge length, a number or one per axis.
       batch_index: ``int[N]`` or None.
       batch_size: number of scenes; None reads it off ``batch_index``.
-      capacity: static rows; None buckets the count, or ``min_capacity`` if that is more.
+      capacity: static rows; None buckets the count, or ``min_capacity`` if that is more. For the
+        steps of a plan, give its ``attach`` the capacity that its ``capacity(count)`` returns.
       min_capacity: see ``capacity``.
       origin: position of the lattice origin, in float64; None is zero.
 
