@@ -39,7 +39,9 @@ def network(residual=False):
 def cloud(number):
     rng = np.random.default_rng(number)
     positions = rng.uniform(-4, 4, (number, 3)).astype(np.float32)
-    return vx.voxelize(positions, rng.normal(size=(number, 4)).astype(np.float32), 0.5)
+    features = rng.normal(size=(number, 4)).astype(np.float32)
+    # Not the default, by which some of these numbers would have the same shapes.
+    return vx.voxelize(positions, features, 0.5, capacity=vx.bucket_capacity(number))
 
 
 def check_programs(run, programs, of_each_size):
