@@ -87,10 +87,10 @@ coloring.by_tile(ids, 128)
 coloring.by_window(ids, np.ones((2, 4, 1), int), 1, 128)
 coloring.by_feature(ids)
 coloring.by_label(ids)
-host, _ = vx.voxelize_on_host(positions, np.ones((n, 1)), 0.5, scenes)
 voxels, row = vx.voxelize(positions, None, 0.5, scenes, return_inverse=True)
 assert voxels.batch_size == SCENE + 1 and (row >= 0).all()
 assert sorted(set(voxels.valid_coords()[:, 0].tolist())) == [0, 7, SCENE]
+host, _ = vx.voxelize_on_host(positions, np.ones((n, 1)), 0.5, scenes, capacity=voxels.capacity)
 np.testing.assert_array_equal(host.coords, voxels.coords)
 """
 DETECTION = """

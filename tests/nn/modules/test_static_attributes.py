@@ -154,7 +154,7 @@ def test_every_module_is_here():
     public = {
         name
         for package in (modules, models)
-        for name, value in vars(package).items()
+        for name, value in ((name, getattr(package, name)) for name in package.__all__)
         if isinstance(value, type) and issubclass(value, nnx.Module)
     }
     assert public - set(MADE) == {"CenterDetector", "MinkUNet", "UNet"}

@@ -147,9 +147,9 @@ def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
     for axis, (place, step, extent) in enumerate(zip(places, grid.stride, other[1:], strict=True)):
         at = place[:, None] - taps[axis] if backward else place[:, None] * step + taps[axis]
         if backward and step > 1:
-            there &= at % step == 0
+            there = there & (at % step == 0)
             at = at // step
-        there &= (at >= 0) & (at < extent)
+        there = there & (at >= 0) & (at < extent)
         index = index * extent + at
     if backward:
         size = sizes[xp.where(there, index, 0)]
