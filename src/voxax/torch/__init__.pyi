@@ -1,3 +1,6 @@
+from . import functional as functional
+from . import modules as modules
+from . import spconv as spconv
 from .bridge import to_jax as to_jax
 from .bridge import to_torch as to_torch
 from .functional import global_pool as global_pool

@@ -1,0 +1,2 @@
+from . import functional as functional
+from . import modules as modules
