@@ -93,18 +93,25 @@ def _own_weights(monkeypatch):
         monkeypatch.setattr(constructor, "_made", itertools.count(1))
 
 
+_KEPT_PROGRAMS = (
+    "jax_compilation_cache_dir",
+    "jax_compilation_cache_max_size",
+    "jax_persistent_cache_min_compile_time_secs",
+)
+_USUAL = {name: jax.config.values[name] for name in _KEPT_PROGRAMS}
+
+
 @pytest.fixture(autouse=True)
 def _usual_folder():
-    """Commands say where JAX keeps compiled programs, for a process of their own."""
-    names = (
-        "jax_compilation_cache_dir",
-        "jax_compilation_cache_max_size",
-        "jax_persistent_cache_min_compile_time_secs",
-    )
-    before = [jax.config.values[name] for name in names]
+    """Trainers and commands say where JAX keeps compiled programs, for a process of their own."""
+    _keep_programs_as_usual()  # a fixture of a module may have made a trainer
     yield
-    if before != [jax.config.values[name] for name in names]:
-        for name, value in zip(names, before, strict=True):
+    _keep_programs_as_usual()
+
+
+def _keep_programs_as_usual() -> None:
+    if {name: jax.config.values[name] for name in _KEPT_PROGRAMS} != _USUAL:
+        for name, value in _USUAL.items():
             jax.config.update(name, value)
         compilation_cache.reset_cache()  # it would keep to its folder
 
