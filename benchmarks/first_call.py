@@ -126,6 +126,7 @@ class WithJax:
 
         import voxax as vx
 
+        vx.keep_programs()  # a trainer calls it by itself
         model = self.network()
         model.eval()
         planned = vx.plan(model, self.voxels(rows, features))
@@ -469,7 +470,7 @@ def main() -> None:
         text = [
             "# The wait",
             "",
-            f"`benchmarks/first_call.py`: medians of {options.rounds} processes, which took turns. "
+            f"`benchmarks/first_call.py`: medians of {options.rounds} processes each, which took turns. "
             f"{info.model}, {info.cpu_cores} cores; {versions}; beside it ran {options.beside}. "
             f"{SCAN}: {facts['voxels']:,} voxels of {VOXEL_SIZE} m; {SCANS} parts of it with "
             f"{facts['smallest']:,} to {facts['largest']:,} voxels of 0.1 m, of which the calls "

@@ -235,12 +235,12 @@ const char* RunAttentionGradients(const Call& call, const Parallel& parallel) {
       head.AddOuter(query.get(), dweights.get(), count, &dkey);
       head.Reduce(dweights.get(), count, head.key, dquery.get());
       for (int64_t q = 0; q < count; ++q) {
-        Stored* to = dpacked + rows[first + q] * 3 * channels + number * p.width;
+        Stored* to = dpacked + rows[first + q] * (3 * channels) + number * p.width;
         for (int64_t d = 0; d < p.width; ++d) Narrow(dquery[q * p.width + d] * scale, to + d);
       }
     }
     for (int64_t j = 0; j < head.keys(); ++j) {
-      T* to = &parts[(patch * p.length + head.slot(j)) * 2 * channels + number * p.width];
+      T* to = parts.get() + (patch * p.length + head.slot(j)) * 2 * channels + number * p.width;
       for (int64_t d = 0; d < p.width; ++d) {
         to[d] = dkey[d * head.pitch() + j];
         to[channels + d] = dvalue[d * head.pitch() + j];

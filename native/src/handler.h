@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "operators.h"
 #include "pages.h"
 #include "parallel.h"
 #include "problem.h"
@@ -34,21 +35,41 @@ inline bool Countable(std::initializer_list<int64_t> rows) {
 
 inline ffi::Error TooManyRows() { return Invalid("at most 2^31 - 1 rows"); }
 
-inline bool ElementOf(ffi::DataType dtype, Element* element) {
+inline bool KindOf(ffi::DataType dtype, Kind* kind) {
   switch (dtype) {
     case ffi::DataType::F32:
-      *element = Element::kFloat32;
+      *kind = Kind::kFloat32;
       return true;
     case ffi::DataType::F64:
-      *element = Element::kFloat64;
+      *kind = Kind::kFloat64;
       return true;
     case ffi::DataType::BF16:
-      *element = Element::kBFloat16;
+      *kind = Kind::kBFloat16;
+      return true;
+    case ffi::DataType::F16:
+      *kind = Kind::kFloat16;
+      return true;
+    case ffi::DataType::S32:
+      *kind = Kind::kInt32;
+      return true;
+    case ffi::DataType::U32:
+      *kind = Kind::kUInt32;
+      return true;
+    case ffi::DataType::PRED:
+      *kind = Kind::kBool;
       return true;
     default:
       return false;
   }
 }
+
+inline bool ElementOf(ffi::DataType dtype, Element* element) {
+  Kind kind;
+  if (!KindOf(dtype, &kind) || kind > Kind::kBFloat16) return false;
+  *element = static_cast<Element>(kind);  // they begin alike
+  return true;
+}
+static_assert(static_cast<int64_t>(Element::kBFloat16) == static_cast<int64_t>(Kind::kBFloat16));
 
 // The memory of a result, which a kernel is about to write.
 inline void* Written(ffi::AnyBuffer result) {

@@ -1,6 +1,7 @@
 // Shared by the functions that ctypes calls on arrays: errors, elements, and threads of the library's own.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 
@@ -29,6 +30,11 @@ int64_t OnThreads(int64_t threads, const Call& call) {
 }
 
 inline bool Countable(int64_t rows) { return 0 <= rows && rows <= INT32_MAX; }
+
+// Rows of a tile, of what a caller asked for.
+inline int64_t TileOf(int64_t asked, int64_t rows) {
+  return std::clamp<int64_t>(asked, 1, std::max<int64_t>(rows, 1));
+}
 
 // 0: float32, 1: float64, 2: bfloat16.
 inline bool ElementOf(int64_t number, Element* element) {

@@ -24,7 +24,7 @@ VOXAX_EXPORT int64_t voxax_host_depthwise(const void* x, const void* w, const in
   p.taps = taps;
   p.channels = channels;
   p.reversed = flags & 2;
-  p.tile = std::min(tile, std::max<int64_t>(out_rows, 1));
+  p.tile = TileOf(tile, out_rows);
   p.last_cache = LastCacheBytes();
   return OnThreads(threads, [&](const Parallel& parallel, BadRow* bad) {
     const Kernels& kernels = BestKernels();

@@ -27,10 +27,6 @@ bool Distinct(const int32_t* rows, int64_t count) {
   return true;
 }
 
-int64_t TileOf(int64_t asked, int64_t rows) {
-  return std::clamp<int64_t>(asked, 1, std::max<int64_t>(rows, 1));
-}
-
 }  // namespace
 
 // As voxax::Product, of one group; strides: those of taps, depth and columns.

@@ -20,6 +20,20 @@ inline int64_t NormBlock(int64_t channels) {
   return std::clamp<int64_t>(16384 / std::max<int64_t>(channels, 1), 16, 1024);
 }
 
+inline int64_t Blocks(int64_t rows, int64_t channels) {
+  const int64_t length = NormBlock(channels);
+  return (rows + length - 1) / length;
+}
+
+// block(number, begin, end) for blocks of rows.
+template <typename Block>
+void ForBlocks(const Parallel& parallel, int64_t rows, int64_t channels, const Block& block) {
+  const int64_t length = NormBlock(channels);
+  parallel.Run(Blocks(rows, channels), [&](int64_t b) {
+    block(b, b * length, std::min(rows, (b + 1) * length));
+  });
+}
+
 // Calls step(lanes, c) for all channels: vectors first, then one by one. `lanes` is a constant.
 template <typename T, typename Step>
 inline void ForChannels(int64_t channels, const Step& step) {
@@ -83,12 +97,12 @@ inline int64_t ListValid(const bool* valid, int64_t begin, int64_t end, int64_t*
 template <typename Stored, typename T>
 int64_t Moments(const BatchNorm& p, const Parallel& parallel, T* mean, T* variance) {
   const Stored* x = static_cast<const Stored*>(p.x);
-  const int64_t length = NormBlock(p.channels), blocks = (p.rows + length - 1) / length;
+  const int64_t blocks = Blocks(p.rows, p.channels);
   Buffer<T> means(blocks * p.channels), squares(blocks * p.channels);
   std::vector<int64_t> counts(blocks);
-  parallel.Run(blocks, [&](int64_t b) {
+  ForBlocks(parallel, p.rows, p.channels, [&](int64_t b, int64_t begin, int64_t end) {
     int64_t rows[1024];
-    const int64_t count = ListValid(p.valid, b * length, std::min(p.rows, (b + 1) * length), rows);
+    const int64_t count = ListValid(p.valid, begin, end, rows);
     counts[b] = count;
     if (count == 0) return;
     ForChannels<T>(p.channels, [&](auto lanes, int64_t c) {
@@ -130,10 +144,8 @@ void WriteNormalized(const BatchNorm& p, const Parallel& parallel, const T* mean
   const Stored* residual = static_cast<const Stored*>(p.residual);
   const T* bias = static_cast<const T*>(p.bias);
   Stored* y = static_cast<Stored*>(p.y);
-  const int64_t length = NormBlock(p.channels), blocks = (p.rows + length - 1) / length;
-  parallel.Run(blocks, [&](int64_t b) {
-    const int64_t end = std::min(p.rows, (b + 1) * length);
-    for (int64_t r = b * length; r < end; ++r) {
+  ForBlocks(parallel, p.rows, p.channels, [&](int64_t, int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * p.channels;
       if (!p.valid[r]) {
         std::fill_n(y + at, p.channels, Stored{});
@@ -193,12 +205,12 @@ int64_t SumGradients(const BatchNormGradients& p, const Parallel& parallel) {
   const Stored *dy = static_cast<const Stored*>(p.dy), *y = static_cast<const Stored*>(p.y);
   const Stored* x = static_cast<const Stored*>(p.x);
   const T *mean = static_cast<const T*>(p.mean), *inverse = static_cast<const T*>(p.inverse);
-  const int64_t length = NormBlock(p.channels), blocks = (p.rows + length - 1) / length;
+  const int64_t blocks = Blocks(p.rows, p.channels);
   Buffer<T> scales(blocks * p.channels), biases(blocks * p.channels);
   std::vector<int64_t> counts(blocks);
-  parallel.Run(blocks, [&](int64_t b) {
+  ForBlocks(parallel, p.rows, p.channels, [&](int64_t b, int64_t begin, int64_t end) {
     int64_t rows[1024];
-    const int64_t count = ListValid(p.valid, b * length, std::min(p.rows, (b + 1) * length), rows);
+    const int64_t count = ListValid(p.valid, begin, end, rows);
     counts[b] = count;
     if (count == 0) return;
     ForChannels<T>(p.channels, [&](auto lanes, int64_t c) {
@@ -249,10 +261,8 @@ void WriteGradients(const BatchNormGradients& p, const Parallel& parallel) {
     slope[c] = dscale[c] / static_cast<T>(total) * inverse[c];
     constant[c] = dbias[c] / static_cast<T>(total);
   }
-  const int64_t length = NormBlock(p.channels), blocks = (p.rows + length - 1) / length;
-  parallel.Run(blocks, [&](int64_t b) {
-    const int64_t end = std::min(p.rows, (b + 1) * length);
-    for (int64_t r = b * length; r < end; ++r) {
+  ForBlocks(parallel, p.rows, p.channels, [&](int64_t, int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * p.channels;
       if (!p.valid[r]) {
         std::fill_n(dx + at, p.channels, Stored{});

@@ -7,58 +7,43 @@
 namespace voxax {
 namespace {
 
-bool KindOf(ffi::DataType dtype, Kind* kind) {
-  switch (dtype) {
-    case ffi::DataType::F32:
-      *kind = Kind::kFloat32;
-      return true;
-    case ffi::DataType::F64:
-      *kind = Kind::kFloat64;
-      return true;
-    case ffi::DataType::BF16:
-      *kind = Kind::kBFloat16;
-      return true;
-    case ffi::DataType::F16:
-      *kind = Kind::kFloat16;
-      return true;
-    case ffi::DataType::S32:
-      *kind = Kind::kInt32;
-      return true;
-    case ffi::DataType::U32:
-      *kind = Kind::kUInt32;
-      return true;
-    case ffi::DataType::PRED:
-      *kind = Kind::kBool;
-      return true;
-    default:
-      return false;
-  }
+// The dtypes that no operator has are known as none.
+Array ArrayOf(ffi::AnyBuffer buffer, void* data) {
+  const auto dims = buffer.dimensions();
+  Kind kind = Kind::kKinds;
+  KindOf(buffer.element_type(), &kind);
+  return {kind, data, {dims.begin(), dims.end()}};
 }
 
-bool Add(ffi::AnyBuffer buffer, std::vector<Array>* arrays) {
-  const auto dims = buffer.dimensions();
-  arrays->push_back({Kind::kFloat32, buffer.untyped_data(), {dims.begin(), dims.end()}});
-  return KindOf(buffer.element_type(), &arrays->back().kind);
+// Returns what does not fit, or null.
+const char* Run(OperatorPlace place, const Call& call, const Parallel& parallel) {
+  for (const auto* arrays : {&call.in, &call.out}) {
+    for (const Array& array : *arrays) {
+      if (!array.shape.empty() && array.shape[0] > INT32_MAX) return "at most 2^31 - 1 rows";
+    }
+  }
+  return BestKernels().operators[place](call, parallel);
 }
 
 ffi::Error FromXla(OperatorPlace place, const char* name, ffi::ThreadPool pool,
                    ffi::RemainingArgs args, ffi::RemainingRets rets,
                    ffi::Span<const int64_t> sizes, ffi::Span<const double> numbers) {
-  Call call;
-  call.sizes.assign(sizes.begin(), sizes.end());
-  call.numbers.assign(numbers.begin(), numbers.end());
-  bool known = true;
-  for (size_t i = 0; i < rets.size(); ++i) Written(**rets.get<ffi::AnyBuffer>(i));
-  for (size_t i = 0; i < args.size(); ++i) known = known && Add(*args.get<ffi::AnyBuffer>(i), &call.in);
-  for (size_t i = 0; i < rets.size(); ++i) known = known && Add(**rets.get<ffi::AnyBuffer>(i), &call.out);
-  const char* wrong = known ? nullptr : "arrays of dtypes that it knows";
-  if (wrong == nullptr) {
-    ffi::Error error = OnPool(pool, [&](const Parallel& parallel) {
-      wrong = BestKernels().operators[place](call, parallel);
-    });
-    if (error.failure()) return error;
-  }
-  if (wrong == nullptr) return ffi::Error::Success();
+  const char* wrong = nullptr;
+  ffi::Error error = OnPool(pool, [&](const Parallel& parallel) {
+    Call call;
+    call.sizes.assign(sizes.begin(), sizes.end());
+    call.numbers.assign(numbers.begin(), numbers.end());
+    for (size_t i = 0; i < args.size(); ++i) {
+      const ffi::AnyBuffer given = *args.get<ffi::AnyBuffer>(i);
+      call.in.push_back(ArrayOf(given, given.untyped_data()));
+    }
+    for (size_t i = 0; i < rets.size(); ++i) {
+      const ffi::AnyBuffer result = **rets.get<ffi::AnyBuffer>(i);
+      call.out.push_back(ArrayOf(result, Written(result)));
+    }
+    wrong = Run(place, call, parallel);
+  });
+  if (error.failure() || wrong == nullptr) return error;
   return Invalid(std::string(name) + " takes " + wrong);
 }
 
@@ -77,7 +62,7 @@ int64_t FromHost(OperatorPlace place, void* const* data, const int64_t* shapes, 
       (i < in ? call.in : call.out).push_back({static_cast<Kind>(kind), data[i], {shapes, shapes + rank}});
       shapes += rank;
     }
-    return BestKernels().operators[place](call, OwnThreads(threads)) == nullptr ? 0 : -2;
+    return Run(place, call, OwnThreads(threads)) == nullptr ? 0 : -2;
   } catch (const std::exception&) {
     return -1;
   }

@@ -19,7 +19,7 @@ struct Span {
 
 // The parts of [begin, begin + bytes) that may be other than zero, in spans of 1 MiB at most: without the
 // pages that nobody has written to, which read as zeros and take no memory. `begin` is inside of one
-// allocation, in which the byte before it was written. Where the system does not tell, all of it.
+// allocation of memory without a file, in which the byte before it was written. Where the system does not tell, all of it.
 std::vector<Span> SpansToClear(char* begin, int64_t bytes);
 
 }  // namespace voxax

@@ -99,7 +99,8 @@ const char* RunDropout(const Call& call, const Parallel& parallel) {
   const T divisor = static_cast<T>(checked.number(1));
   if (!checked.good()) return "x [N, C], valid and scene [N], a key of two words";
   const int64_t drawn = together ? 1 : channels;  // of a row
-  ForBlocks(parallel, rows, channels, [&](int64_t, int64_t begin, int64_t end) {
+  const int64_t used = RowsWithValid(valid, rows);
+  ForBlocks(parallel, used, channels, [&](int64_t, int64_t begin, int64_t end) {
     const std::unique_ptr<bool[]> kept(new bool[drawn]);
     for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * channels;
@@ -113,6 +114,7 @@ const char* RunDropout(const Call& call, const Parallel& parallel) {
       }
     }
   });
+  ClearRows(y, used, rows, channels, parallel);
   return nullptr;
 }
 

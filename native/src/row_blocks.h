@@ -117,19 +117,6 @@ void ForStretches(const bool* valid, int64_t begin, int64_t end, const Full& ful
   }
 }
 
-// block(number, begin, end) for blocks of rows.
-template <typename Block>
-void ForBlocks(const Parallel& parallel, int64_t rows, int64_t channels, const Block& block) {
-  const int64_t length = NormBlock(channels);
-  parallel.Run((rows + length - 1) / length, [&](int64_t b) {
-    block(b, b * length, std::min(rows, (b + 1) * length));
-  });
-}
-inline int64_t Blocks(int64_t rows, int64_t channels) {
-  const int64_t length = NormBlock(channels);
-  return (rows + length - 1) / length;
-}
-
 // total[c] = the sum of parts [blocks, channels], in order.
 template <typename T>
 void JoinParts(const T* parts, int64_t blocks, int64_t channels, T* total) {

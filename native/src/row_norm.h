@@ -74,7 +74,7 @@ const char* RunRowNormGradients(const Call& call, const Parallel& parallel) {
   const int64_t used = RowsWithValid(valid, rows), blocks = Blocks(used, channels);
   Buffer<T> scales(blocks * channels), biases(blocks * channels);
   ForBlocks(parallel, used, channels, [&](int64_t b, int64_t begin, int64_t end) {
-    T *own_scale = &scales[b * channels], *own_bias = &biases[b * channels];
+    T *own_scale = scales.get() + b * channels, *own_bias = biases.get() + b * channels;
     std::fill_n(own_scale, channels, T(0));
     std::fill_n(own_bias, channels, T(0));
     for (int64_t r = begin; r < end; ++r) {

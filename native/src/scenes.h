@@ -5,19 +5,35 @@
 
 namespace voxax::VOXAX_ISA {
 
+// Which scene each row is of. In: valid [N] and scene [N], at `place` and behind it.
+struct SceneIndex {
+  SceneIndex(Checked* checked, size_t place, int64_t rows, int64_t scenes)
+      : valid(checked->Optional<bool>(place, {rows})),
+        scene(checked->In<int32_t>(place + 1, {rows})),
+        rows(rows),
+        scenes(scenes) {}
+
+  // Whether the row is valid, and of one of the scenes.
+  bool Has(int64_t r) const { return IsValid(valid, r) && scene[r] >= 0 && scene[r] < scenes; }
+
+  const bool* valid;
+  const int32_t* scene;
+  int64_t rows, scenes;
+};
+
 // The valid rows, scene after scene, cut into units of one scene each. Rows of no scene are left out.
 class RowsByScene {
  public:
-  RowsByScene(const bool* valid, const int32_t* scene, int64_t rows, int64_t scenes, int64_t channels)
-      : starts_(scenes + 1), order_(rows) {
-    const auto has = [&](int64_t r) { return IsValid(valid, r) && scene[r] >= 0 && scene[r] < scenes; };
+  RowsByScene(const SceneIndex& index, int64_t channels) : starts_(index.scenes + 1), order_(index.rows) {
+    const int32_t* scene = index.scene;
+    const int64_t rows = index.rows, scenes = index.scenes;
     for (int64_t r = 0; r < rows; ++r) {
-      if (has(r)) ++starts_[scene[r] + 1];
+      if (index.Has(r)) ++starts_[scene[r] + 1];
     }
     for (int64_t s = 0; s < scenes; ++s) starts_[s + 1] += starts_[s];
     std::vector<int64_t> next(starts_.begin(), starts_.end() - 1);
     for (int64_t r = 0; r < rows; ++r) {
-      if (has(r)) order_[next[scene[r]]++] = static_cast<int32_t>(r);
+      if (index.Has(r)) order_[next[scene[r]]++] = static_cast<int32_t>(r);
     }
     const int64_t length = NormBlock(channels);
     for (int64_t s = 0; s < scenes; ++s) {
@@ -41,6 +57,19 @@ class RowsByScene {
       const Unit& unit = units_[u];
       call(unit.scene, u, order_.get() + unit.begin, unit.end - unit.begin);
     });
+  }
+
+  // total [scenes, channels] = the sums of the rows of x.
+  template <typename T, typename Stored>
+  void SumRows(const Parallel& parallel, const Stored* x, int64_t channels, T* total) const {
+    Sum(parallel, channels,
+        [&](int64_t, const int32_t* own, int64_t number, auto lanes, int64_t c) {
+          using C = Lane<T, lanes.value>;
+          typename C::Value sum{};
+          for (int64_t i = 0; i < number; ++i) sum += C::Load(x + own[i] * channels + c);
+          return sum;
+        },
+        total);
   }
 
   // total [scenes, channels] = the sums over units of what add(scene, rows, count, lanes, c) returns.
@@ -76,40 +105,31 @@ const char* RunSceneSums(const Call& call, const Parallel& parallel) {
   const int64_t rows = checked.in_axis(0, 0), channels = checked.in_axis(0, 1);
   const int64_t scenes = checked.out_axis(0, 0);
   const Stored* x = checked.In<Stored>(0, {rows, channels});
-  const bool* valid = checked.Optional<bool>(1, {rows});
-  const int32_t* scene = checked.In<int32_t>(2, {rows});
+  const SceneIndex index(&checked, 1, rows, scenes);
   T* total = checked.Out<T>(0, {scenes, channels});
   int32_t* count = checked.Out<int32_t>(1, {scenes});
   if (!checked.good()) return "x [N, C], valid and scene [N], total [B, C], count [B]";
-  const RowsByScene by_scene(valid, scene, rows, scenes, channels);
-  by_scene.Sum(parallel, channels,
-               [&](int64_t, const int32_t* own, int64_t number, auto lanes, int64_t c) {
-                 using C = Lane<T, lanes.value>;
-                 typename C::Value sum{};
-                 for (int64_t i = 0; i < number; ++i) sum += C::Load(x + own[i] * channels + c);
-                 return sum;
-               },
-               total);
+  const RowsByScene by_scene(index, channels);
+  by_scene.SumRows(parallel, x, channels, total);
   for (int64_t s = 0; s < scenes; ++s) count[s] = static_cast<int32_t>(by_scene.count(s));
   return nullptr;
 }
 
-// The transpose. In: values [B, C] of any type, valid [N], scene [N]. Out: y [N, C] in features' type.
+// The transpose. In: values [B, C], valid [N], scene [N]. Out: y [N, C].
 template <typename Stored>
 const char* RunSceneRows(const Call& call, const Parallel& parallel) {
   Checked checked(call);
   const int64_t scenes = checked.in_axis(0, 0), channels = checked.in_axis(0, 1);
   const int64_t rows = checked.in_axis(2, 0);
   const Stored* values = checked.In<Stored>(0, {scenes, channels});
-  const bool* valid = checked.Optional<bool>(1, {rows});
-  const int32_t* scene = checked.In<int32_t>(2, {rows});
+  const SceneIndex index(&checked, 1, rows, scenes);
   Stored* y = checked.Out<Stored>(0, {rows, channels});
   if (!checked.good()) return "values [B, C], valid and scene [N], y [N, C]";
-  const int64_t used = RowsWithValid(valid, rows);
+  const int64_t used = RowsWithValid(index.valid, rows);
   ForBlocks(parallel, used, channels, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      if (IsValid(valid, r) && scene[r] >= 0 && scene[r] < scenes) {
-        std::copy_n(values + scene[r] * channels, channels, y + r * channels);
+      if (index.Has(r)) {
+        std::copy_n(values + index.scene[r] * channels, channels, y + r * channels);
       } else {
         std::fill_n(y + r * channels, channels, Stored{});
       }
@@ -139,15 +159,14 @@ const char* RunSceneNorm(const Call& call, const Parallel& parallel) {
   const int64_t rows = checked.in_axis(0, 0), channels = checked.in_axis(0, 1);
   const int64_t scenes = checked.out_axis(1, 0), groups = checked.size(0);
   const Stored* x = checked.In<Stored>(0, {rows, channels});
-  const bool* valid = checked.Optional<bool>(1, {rows});
-  const int32_t* scene = checked.In<int32_t>(2, {rows});
+  const SceneIndex index(&checked, 1, rows, scenes);
   const T *scale = checked.Optional<T>(3, {channels}), *bias = checked.Optional<T>(4, {channels});
   Stored* y = checked.Out<Stored>(0, {rows, channels});
   T *mean = checked.Out<T>(1, {scenes, channels}), *inverse = checked.Out<T>(2, {scenes, channels});
   const T epsilon = static_cast<T>(checked.number(0));
   checked.Require(groups > 0 && channels % std::max<int64_t>(groups, 1) == 0);
   if (!checked.good()) return "x [N, C], valid and scene [N], scale and bias [C], groups that divide C";
-  const RowsByScene by_scene(valid, scene, rows, scenes, channels);
+  const RowsByScene by_scene(index, channels);
   const auto average = [&](T* values) {
     ShareInGroups(scenes, channels, groups, values);
     for (int64_t s = 0; s < scenes; ++s) {
@@ -155,14 +174,7 @@ const char* RunSceneNorm(const Call& call, const Parallel& parallel) {
       for (int64_t c = 0; c < channels; ++c) values[s * channels + c] /= number;
     }
   };
-  by_scene.Sum(parallel, channels,
-               [&](int64_t, const int32_t* own, int64_t number, auto lanes, int64_t c) {
-                 using C = Lane<T, lanes.value>;
-                 typename C::Value sum{};
-                 for (int64_t i = 0; i < number; ++i) sum += C::Load(x + own[i] * channels + c);
-                 return sum;
-               },
-               mean);
+  by_scene.SumRows(parallel, x, channels, mean);
   average(mean);
   by_scene.Sum(parallel, channels,
                [&](int64_t s, const int32_t* own, int64_t number, auto lanes, int64_t c) {
@@ -178,15 +190,15 @@ const char* RunSceneNorm(const Call& call, const Parallel& parallel) {
                inverse);
   average(inverse);
   for (int64_t i = 0; i < scenes * channels; ++i) inverse[i] = 1 / std::sqrt(inverse[i] + epsilon);
-  const int64_t used = RowsWithValid(valid, rows);
+  const int64_t used = RowsWithValid(index.valid, rows);
   ForBlocks(parallel, used, channels, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * channels;
-      if (!IsValid(valid, r) || scene[r] < 0 || scene[r] >= scenes) {
+      if (!index.Has(r)) {
         std::fill_n(y + at, channels, Stored{});
         continue;
       }
-      const int64_t of = scene[r] * channels;
+      const int64_t of = index.scene[r] * channels;
       ForChannels<T>(channels, [&](auto lanes, int64_t c) {
         using C = Lane<T, lanes.value>;
         typename C::Value factor = C::Load(inverse + of + c);
@@ -210,24 +222,16 @@ const char* RunSceneNormGradients(const Call& call, const Parallel& parallel) {
   const int64_t rows = checked.in_axis(0, 0), channels = checked.in_axis(0, 1);
   const int64_t scenes = checked.in_axis(5, 0), groups = checked.size(0);
   const Stored *dy = checked.In<Stored>(0, {rows, channels}), *x = checked.In<Stored>(1, {rows, channels});
-  const bool* valid = checked.Optional<bool>(2, {rows});
-  const int32_t* scene = checked.In<int32_t>(3, {rows});
+  const SceneIndex index(&checked, 2, rows, scenes);
   const T* scale = checked.Optional<T>(4, {channels});
   const T *mean = checked.In<T>(5, {scenes, channels}), *inverse = checked.In<T>(6, {scenes, channels});
   Stored* dx = checked.Out<Stored>(0, {rows, channels});
   T *dscale = checked.Out<T>(1, {channels}), *dbias = checked.Out<T>(2, {channels});
   checked.Require(groups > 0 && channels % std::max<int64_t>(groups, 1) == 0);
   if (!checked.good()) return "dy and x [N, C], valid and scene [N], scale [C], mean and inverse [B, C]";
-  const RowsByScene by_scene(valid, scene, rows, scenes, channels);
+  const RowsByScene by_scene(index, channels);
   Buffer<T> constant(scenes * channels), slope(scenes * channels);
-  by_scene.Sum(parallel, channels,
-               [&](int64_t, const int32_t* own, int64_t number, auto lanes, int64_t c) {
-                 using C = Lane<T, lanes.value>;
-                 typename C::Value sum{};
-                 for (int64_t i = 0; i < number; ++i) sum += C::Load(dy + own[i] * channels + c);
-                 return sum;
-               },
-               constant.get());
+  by_scene.SumRows(parallel, dy, channels, constant.get());
   by_scene.Sum(parallel, channels,
                [&](int64_t s, const int32_t* own, int64_t number, auto lanes, int64_t c) {
                  using C = Lane<T, lanes.value>;
@@ -251,15 +255,15 @@ const char* RunSceneNormGradients(const Call& call, const Parallel& parallel) {
       values[i] /= static_cast<T>(std::max<int64_t>(by_scene.count(i / channels), 1) * (channels / groups));
     }
   }
-  const int64_t used = RowsWithValid(valid, rows);
+  const int64_t used = RowsWithValid(index.valid, rows);
   ForBlocks(parallel, used, channels, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * channels;
-      if (!IsValid(valid, r) || scene[r] < 0 || scene[r] >= scenes) {
+      if (!index.Has(r)) {
         std::fill_n(dx + at, channels, Stored{});
         continue;
       }
-      const int64_t of = scene[r] * channels;
+      const int64_t of = index.scene[r] * channels;
       ForChannels<T>(channels, [&](auto lanes, int64_t c) {
         using C = Lane<T, lanes.value>;
         const typename C::Value factor = C::Load(inverse + of + c);
@@ -284,18 +288,17 @@ const char* RunSceneExtremes(const Call& call, const Parallel& parallel) {
   const int64_t rows = checked.in_axis(0, 0), channels = checked.in_axis(0, 1);
   const int64_t scenes = checked.out_axis(0, 0);
   const Stored* x = checked.In<Stored>(0, {rows, channels});
-  const bool* valid = checked.Optional<bool>(1, {rows});
-  const int32_t* scene = checked.In<int32_t>(2, {rows});
+  const SceneIndex index(&checked, 1, rows, scenes);
   Stored* best = checked.Out<Stored>(0, {scenes, channels});
   const bool largest = checked.size(0) != 0;
   if (!checked.good()) return "x [N, C], valid and scene [N], best [B, C]";
-  const RowsByScene by_scene(valid, scene, rows, scenes, channels);
+  const RowsByScene by_scene(index, channels);
   const auto better = [&](T value, T than) {
     return (largest ? value > than : value < than) || value != value;
   };
   Buffer<T> parts(by_scene.units() * channels);
   by_scene.ForUnits(parallel, [&](int64_t, int64_t unit, const int32_t* own, int64_t count) {
-    T* found = &parts[unit * channels];
+    T* found = parts.get() + unit * channels;
     for (int64_t c = 0; c < channels; ++c) found[c] = Widen(x[own[0] * channels + c]);
     for (int64_t i = 1; i < count; ++i) {
       for (int64_t c = 0; c < channels; ++c) {
@@ -325,12 +328,11 @@ const char* RunSceneExtremesGradients(const Call& call, const Parallel& parallel
   const int64_t rows = checked.in_axis(0, 0), channels = checked.in_axis(0, 1);
   const int64_t scenes = checked.in_axis(3, 0);
   const Stored* x = checked.In<Stored>(0, {rows, channels});
-  const bool* valid = checked.Optional<bool>(1, {rows});
-  const int32_t* scene = checked.In<int32_t>(2, {rows});
+  const SceneIndex index(&checked, 1, rows, scenes);
   const Stored *best = checked.In<Stored>(3, {scenes, channels}), *ct = checked.In<Stored>(4, {scenes, channels});
   Stored* dx = checked.Out<Stored>(0, {rows, channels});
   if (!checked.good()) return "x [N, C], valid and scene [N], best and its gradient [B, C]";
-  const RowsByScene by_scene(valid, scene, rows, scenes, channels);
+  const RowsByScene by_scene(index, channels);
   const auto wins = [](T value, T than) { return value == than || value != value; };
   Buffer<T> shares(scenes * channels);
   by_scene.Sum(parallel, channels,
@@ -347,12 +349,12 @@ const char* RunSceneExtremesGradients(const Call& call, const Parallel& parallel
                },
                shares.get());
   for (int64_t i = 0; i < scenes * channels; ++i) shares[i] = Widen(ct[i]) / std::max(shares[i], T(1));
-  const int64_t used = RowsWithValid(valid, rows);
+  const int64_t used = RowsWithValid(index.valid, rows);
   ForBlocks(parallel, used, channels, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const bool counts = IsValid(valid, r) && scene[r] >= 0 && scene[r] < scenes;
+      const bool counts = index.Has(r);
       for (int64_t c = 0; c < channels; ++c) {
-        const int64_t at = r * channels + c, of = counts ? scene[r] * channels + c : 0;
+        const int64_t at = r * channels + c, of = counts ? index.scene[r] * channels + c : 0;
         Narrow(counts && wins(Widen(x[at]), Widen(best[of])) ? shares[of] : T(0), dx + at);
       }
     }

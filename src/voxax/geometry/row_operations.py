@@ -60,7 +60,7 @@ def put_rows(x: jax.Array, indices: jax.Array, rows: int) -> jax.Array:
     return _put_p.bind(*_compat.vary_alike(x, indices), rows=rows)
 
 
-def read_rows(x: jax.Array, rows: jax.Array) -> jax.Array:
+def read_rows(x: jax.Array, rows: jax.Array | np.ndarray) -> jax.Array:
     """Return ``x[rows] [..., C]``, zero where the row is -1 or behind the last; not in programs."""
     return _read_p.bind(x, rows)
 
@@ -86,7 +86,7 @@ def negative_rows(x: jax.Array) -> jax.Array:
     return _call(_negative_p, jnp.negative, x)
 
 
-def repeat_row(row: jax.Array, rows: int) -> jax.Array:
+def repeat_row(row: jax.Array | np.ndarray, rows: int) -> jax.Array:
     """Return ``row [C]`` as ``[rows, C]``; not in programs."""
     return _repeat_p.bind(row, rows=rows, dtype=row.dtype)
 
