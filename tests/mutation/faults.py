@@ -161,9 +161,8 @@ def _(original):
     return wrong
 
 
-@fault(
-    "duplicates added instead of averaged", "voxax.geometry.voxels:reduce_rows", near="duplicates"
-)
+@fault("duplicates added instead of averaged", "voxax.geometry.voxels:reduce_rows",
+       "voxax.geometry.voxels:reduce_on_host", near="duplicates")  # fmt: skip
 def _(original):
     def wrong(features, inverse, capacity, reduction):
         kind = "sum" if reduction == "mean" else reduction

@@ -179,7 +179,8 @@ class Learning:
         if self.trainer.steps >= self.task.steps:
             return
         chosen = list(itertools.islice(itertools.cycle(scenes), self.batch_size))
-        example = self._make(chosen, (None,) * self.batch_size)()
+        # Augmented as the samples that the capacities are fitted to: others may outgrow them.
+        example = self._make(chosen, (0,) * self.batch_size)()
         self.trainer.compile(example.voxels, example.labels)
 
     def train(
