@@ -6,13 +6,6 @@
 
 namespace voxax::VOXAX_ISA {
 
-template <typename Stored>
-inline constexpr Element kElementOf = Element::kFloat32;
-template <>
-inline constexpr Element kElementOf<double> = Element::kFloat64;
-template <>
-inline constexpr Element kElementOf<BFloat16> = Element::kBFloat16;
-
 // The valid rows. Where they are the first ones, as in Voxels, row i of the list is row i.
 struct ValidRows {
   ValidRows(const bool* valid, int64_t rows) : list(rows) {
@@ -51,7 +44,7 @@ void MultiplyRows(const Stored* x, const ValidRows& valid, int64_t rows, const S
                   int64_t columns, int64_t depth_stride, int64_t column_stride, const Stored* bias,
                   Stored* y, const Parallel& parallel) {
   Product p{};
-  p.element = kElementOf<Stored>;
+  p.element = static_cast<Element>(kKindOf<Stored>);
   p.x = x;
   p.w = w;
   p.neighbors = valid.list.get();
@@ -91,8 +84,7 @@ const char* RunLinear(const Call& call, const Parallel& parallel) {
   const bool* valid = checked.Optional<bool>(1, {rows});
   const Stored *w = checked.In<Stored>(2, {depth, columns}), *bias = checked.Optional<Stored>(3, {columns});
   Stored* y = checked.Out<Stored>(0, {rows, columns});
-  checked.Require(rows <= INT32_MAX);
-  if (!checked.good()) return "x [N, C], valid [N], w [C, D], bias [D] of one dtype, N below 2^31";
+  if (!checked.good()) return "x [N, C], valid [N], w [C, D], bias [D] of one dtype";
   const ValidRows list(valid, rows);
   MultiplyRows(x, list, rows, w, depth, columns, columns, int64_t{1}, bias, y, parallel);
   return nullptr;
@@ -110,12 +102,11 @@ const char* RunLinearGradients(const Call& call, const Parallel& parallel) {
   const Stored* w = checked.In<Stored>(3, {depth, columns});
   Stored *dx = checked.Out<Stored>(0, {rows, depth}), *dw = checked.Out<Stored>(1, {depth, columns});
   T* dbias = checked.Out<T>(2, {columns});
-  checked.Require(rows <= INT32_MAX);
-  if (!checked.good()) return "dy [N, D], x [N, C], valid [N], w [C, D] of one dtype, N below 2^31";
+  if (!checked.good()) return "dy [N, D], x [N, C], valid [N], w [C, D] of one dtype";
   const ValidRows list(valid, rows);
   MultiplyRows<Stored>(dy, list, rows, w, columns, depth, int64_t{1}, columns, nullptr, dx, parallel);
   WeightProduct p{};
-  p.element = kElementOf<Stored>;
+  p.element = static_cast<Element>(kKindOf<Stored>);
   p.x = x;
   p.dy = dy;
   p.neighbors = list.list.get();

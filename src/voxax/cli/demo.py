@@ -53,7 +53,7 @@ def demo(
             small CenterPoint.
         out: Folder for the results of one run. A second run needs --resume, --overwrite or another
             folder.
-        steps: Training steps, of --batch-size scenes each. By default 160, to detect 1000.
+        steps: Training steps, of --batch-size scenes each. By default 160, to detect 1500.
         input: To segment, a labeled scan to learn from instead; half of its blocks of 10 m are for
             validation.
         labels: Labels of --input (.label, .npy, .npz), if the file has none.
