@@ -506,9 +506,9 @@ def main() -> None:
             f"`benchmarks/first_call.py`: medians of {options.rounds} processes each, which took "
             f"turns. {info.model}, {info.cpu_cores} cores; {versions}; beside it ran "
             f"{options.beside}. {SCAN}: {facts['voxels']:,} voxels of {VOXEL_SIZE} m; {SCANS} "
-            f"parts of it with {facts['smallest']:,} to {facts['largest']:,} voxels of 0.1 m, of which "
-            f"the calls without `jit` take {SIZES}. Seconds, where nothing else is said. The first "
-            "calls count from the start of the process, but for the import of torch-pointcloud by "
+            f"parts of it with {facts['smallest']:,} to {facts['largest']:,} voxels of 0.1 m, of "
+            f"which the calls without `jit` take {SIZES}. Seconds, where nothing else is said. "
+            "The first calls count from the start of the process, but for the import of torch-pointcloud by "
             "both contestants of PyTorch; passes count from the first scan. Both make kernel maps. "
             f"Later calls are there twice: with {MADE} in each call, as spconv does, and with "
             f"{KEPT}, where a contestant can keep them.",
