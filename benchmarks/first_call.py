@@ -508,10 +508,10 @@ def main() -> None:
             f"{options.beside}. {SCAN}: {facts['voxels']:,} voxels of {VOXEL_SIZE} m; {SCANS} "
             f"parts of it with {facts['smallest']:,} to {facts['largest']:,} voxels of 0.1 m, of "
             f"which the calls without `jit` take {SIZES}. Seconds, where nothing else is said. "
-            "The first calls count from the start of the process, but for the import of torch-pointcloud by "
-            "both contestants of PyTorch; passes count from the first scan. Both make kernel maps. "
-            f"Later calls are there twice: with {MADE} in each call, as spconv does, and with "
-            f"{KEPT}, where a contestant can keep them.",
+            "The first calls count from the start of the process, but for the import of "
+            "torch-pointcloud by both contestants of PyTorch; passes count from the first scan. "
+            f"Both make kernel maps. Later calls are there twice: with {MADE} in each, as spconv "
+            f"does, and with {KEPT}, where a contestant can keep them.",
             "",
         ]
         for task in TASKS:
