@@ -5,10 +5,13 @@
 Each measurement is a process of its own, and contestants take turns: voxax with an empty cache
 folder ("cold"), voxax that finds the programs of an earlier process in it ("kept"), the same
 kernels without a compiler (``voxax.torch.spconv``), and spconv with one thread, where alone it is
-right. Networks, optimizer (AdamW), voxels and labels are the same; kernel maps are made inside what
-is timed, but in the steady calls, which find them made. Seconds count from the start of the
-process, imports included; only spconv's SpUNet34C is not charged for importing torch-pointcloud,
-which loads much that the network does not need.
+right. Networks, optimizer (AdamW), voxels and labels are the same. First calls count from the start
+of the process, imports included; only the two contestants of PyTorch are not charged for importing
+torch-pointcloud, of which SpUNet34C needs little. Passes count from the first scan.
+
+Kernel maps are made inside first calls and passes. Later calls are measured twice, and their memory
+too: with maps made in each call, which is all that spconv does, and with maps kept from one call to
+the next, where a contestant can keep them.
 
 Medians of the rounds, and the ratio to spconv's. Results go to results/first_call.md and .json,
 after each task. About an hour on 2 cores. Needs
@@ -19,6 +22,7 @@ after each task. About an hour on 2 cores. Needs
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import shutil
@@ -45,6 +49,9 @@ SIZES = 20  # of the eager calls
 STEADY = 5  # calls
 CONTESTANTS = ("voxax, cold", "voxax, kept", "voxax.torch.spconv", "spconv, 1 thread")
 JAX = CONTESTANTS[:2]
+MADE, KEPT = "maps made", "maps kept"
+Runs = dict[str, Callable[[], Any]]
+"""Later calls by what they do about kernel maps; the first one is the first call too."""
 TASKS = {
     "first forward": "MinkUNet18",
     "first training step": "MinkUNet18",
@@ -120,7 +127,15 @@ class WithJax:
 
         return (SpUNet if TASKS[self.task] == "SpUNet34C" else MinkUNet18)(4, CLASSES)
 
-    def forward(self, rows: Any, features: Any) -> Callable[[], Any]:
+    def planned(self, model: Any, rows: Any, features: Any) -> Callable[[str], Any]:
+        """Voxels with all maps, or with the capacities of the levels alone, when first asked."""
+        import voxax as vx
+
+        voxels = self.voxels(rows, features)
+        plan = vx.Plan.record(model, voxels)
+        return functools.cache(lambda how: plan.attach(voxels, maps=how == KEPT))
+
+    def forward(self, rows: Any, features: Any) -> Runs:
         import jax
         from flax import nnx
 
@@ -129,22 +144,27 @@ class WithJax:
         vx.keep_programs()  # a trainer calls it by itself
         model = self.network()
         model.eval()
-        planned = vx.plan(model, self.voxels(rows, features))
         run = nnx.jit(lambda model, voxels: model(voxels).features)
-        return lambda: jax.block_until_ready(run(model, planned))
+        planned = self.planned(model, rows, features)
+        return {
+            how: lambda how=how: jax.block_until_ready(run(model, planned(how)))
+            for how in (KEPT, MADE)
+        }
 
-    def step(self, rows: Any, features: Any, labels: Any) -> Callable[[], Any]:
+    def step(self, rows: Any, features: Any, labels: Any) -> Runs:
         import jax
         import optax
 
-        import voxax as vx
         from voxax.models.training import Trainer
 
         model = self.network()
         trainer = Trainer(model, optax.adamw(1e-3))
-        planned = vx.plan(model, self.voxels(rows, features))
-        padded = self.padded(planned, labels)
-        return lambda: jax.block_until_ready(trainer.step(planned, padded)[0])
+        planned = self.planned(model, rows, features)
+        padded = self.padded(planned(KEPT), labels)
+        return {
+            how: lambda how=how: jax.block_until_ready(trainer.step(planned(how), padded)[0])
+            for how in (KEPT, MADE)
+        }
 
     @staticmethod
     def padded(voxels: Any, labels: Any) -> Any:
@@ -177,6 +197,7 @@ class WithJax:
         import jax.numpy as jnp
         from flax import nnx
 
+        import voxax as vx
         from voxax.nn.modules import (
             BatchNorm,
             ReLU,
@@ -188,22 +209,23 @@ class WithJax:
 
         class Layers(nnx.Module):
             def __init__(self) -> None:
-                rngs = nnx.Rngs(0)
+                options: Any = {"use_bias": False, "rngs": nnx.Rngs(0)}
                 self.fine = Sequential(
-                    SubMConv3d(4, 32, 3, rngs=rngs), BatchNorm(32), ReLU(),
-                    SubMConv3d(32, 32, 3, rngs=rngs), BatchNorm(32), ReLU(),
+                    SubMConv3d(4, 32, 3, **options), BatchNorm(32), ReLU(),
+                    SubMConv3d(32, 32, 3, **options), BatchNorm(32), ReLU(),
                 )  # fmt: skip
                 self.coarse = Sequential(
-                    SparseConv3d(32, 64, 2, 2, rngs=rngs), BatchNorm(64), ReLU(),
-                    SubMConv3d(64, 64, 3, rngs=rngs), BatchNorm(64), ReLU(),
+                    SparseConv3d(32, 64, 2, 2, **options), BatchNorm(64), ReLU(),
+                    SubMConv3d(64, 64, 3, **options), BatchNorm(64), ReLU(),
                 )  # fmt: skip
-                self.up = SparseConvTranspose3d(64, 32, 2, 2, rngs=rngs)
+                self.up = SparseConvTranspose3d(64, 32, 2, 2, **options)
                 self.end = Sequential(BatchNorm(32), ReLU())
 
             def __call__(self, voxels: Any) -> Any:
                 fine = self.fine(voxels)
                 return self.end(self.up(self.coarse(fine), fine))
 
+        vx.keep_programs()
         layers = Layers()
         graph, params, rest = nnx.split(layers, nnx.Param, ...)
 
@@ -268,7 +290,7 @@ class WithTorch:
         model = spconv_minkunet.MinkUNet(4, CLASSES)
         return model, model
 
-    def forward(self, rows: Any, features: Any) -> Callable[[], Any]:
+    def forward(self, rows: Any, features: Any) -> Runs:
         import torch
         from spconv.pytorch.conv import SparseConvolution
 
@@ -277,18 +299,24 @@ class WithTorch:
         for module in model.modules():
             if not self.ours and isinstance(module, SparseConvolution):
                 module.training = True  # it refuses a bias in evaluation mode
-        x = self.tensor(rows, features)
 
-        def run() -> None:
+        def run(x: Any) -> None:
             with torch.no_grad():
                 call(x)
 
-        return run
+        return self.runs(run, rows, features)
 
-    def step(self, rows: Any, features: Any, labels: Any) -> Callable[[], Any]:
+    def step(self, rows: Any, features: Any, labels: Any) -> Runs:
         train = self.trained()
-        x = self.tensor(rows, features)
-        return lambda: train(x, labels)
+        return self.runs(lambda x: train(x, labels), rows, features)
+
+    def runs(self, run: Callable[[Any], Any], rows: Any, features: Any) -> Runs:
+        """Tensors of voxax keep their maps; torch-pointcloud makes its own in each call."""
+        found: Runs = {MADE: lambda: run(self.tensor(rows, features))}
+        if self.ours and TASKS[self.task] != "SpUNet34C":
+            x = self.tensor(rows, features)
+            found[KEPT] = lambda: run(x)
+        return found
 
     def trained(self) -> Callable[[Any, Any], None]:
         import torch
@@ -374,16 +402,20 @@ def one(task: str, who: str, path: Path) -> dict[str, float]:
         word = task.replace("eager", "without jit, five layers").replace(" g", ", g")
         return passes(contestant.eager(scans, "gradients" in task), word)
     ((rows, features, labels),) = examples(path, ["whole"])
-    if task == "first forward":
-        run = contestant.forward(rows, features)
-        run()
-        return {"MinkUNet18, first forward": since_start(), "MinkUNet18, forward": steady(run)}
-    run = contestant.step(rows, features, labels)
-    run()
+    network, training = TASKS[task], task != "first forward"
+    step = "training step" if training else "forward"
+    given = (rows, features, labels) if training else (rows, features)
+    runs: Runs = (contestant.step if training else contestant.forward)(*given)
+    next(iter(runs.values()))()
     seconds = since_start() - getattr(contestant, "uncounted", 0.0)
-    network = TASKS[task]
-    found = {f"{network}, first training step": seconds, f"{network}, training step": steady(run)}
-    found[f"{network}, memory of a training step, MB"] = peak_added_by(run) / 1e6
+    found = {f"{network}, first {step}": seconds}
+    for how in (MADE, KEPT):
+        if how in runs:
+            runs[how]()  # may be a program of its own
+            found[f"{network}, {step}, {how}"] = steady(runs[how])
+            if training:
+                peak = peak_added_by(runs[how]) / 1e6
+                found[f"{network}, memory of a {step}, {how}, MB"] = peak
     return found
 
 
@@ -437,7 +469,8 @@ def table(results: dict[str, dict[str, list[float]]]) -> list[str]:
     ]
     for name, by in results.items():
         middle = {who: statistics.median(values) for who, values in by.items()}
-        cells = [f"{middle[who]:.3g}" if who in middle else "failed" for who in CONTESTANTS]
+        absent = "" if KEPT in name else "failed"
+        cells = [f"{middle[who]:.3g}" if who in middle else absent for who in CONTESTANTS]
         peer = middle.get(CONTESTANTS[-1])
         cells += [f"{middle[who] / peer:.2f}" if peer and who in middle else "" for who in JAX]
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -470,13 +503,15 @@ def main() -> None:
         text = [
             "# The wait",
             "",
-            f"`benchmarks/first_call.py`: medians of {options.rounds} processes each, which took turns. "
-            f"{info.model}, {info.cpu_cores} cores; {versions}; beside it ran {options.beside}. "
-            f"{SCAN}: {facts['voxels']:,} voxels of {VOXEL_SIZE} m; {SCANS} parts of it with "
-            f"{facts['smallest']:,} to {facts['largest']:,} voxels of 0.1 m, of which the calls "
-            f"without `jit` take {SIZES}. Seconds, where nothing else is said. The first calls "
-            "count from the start of the process; kernel maps are made inside them, inside the "
-            "passes, and kept for the steady calls.",
+            f"`benchmarks/first_call.py`: medians of {options.rounds} processes each, which took "
+            f"turns. {info.model}, {info.cpu_cores} cores; {versions}; beside it ran "
+            f"{options.beside}. {SCAN}: {facts['voxels']:,} voxels of {VOXEL_SIZE} m; {SCANS} "
+            f"parts of it with {facts['smallest']:,} to {facts['largest']:,} voxels of 0.1 m, of "
+            f"which the calls without `jit` take {SIZES}. Seconds, where nothing else is said. "
+            "The first calls count from the start of the process, but for the import of "
+            "torch-pointcloud by both contestants of PyTorch; passes count from the first scan. "
+            f"Both make kernel maps. Later calls are there twice: with {MADE} in each, as spconv "
+            f"does, and with {KEPT}, where a contestant can keep them.",
             "",
         ]
         for task in TASKS:

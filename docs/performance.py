@@ -35,8 +35,7 @@ PAGES = {
     ),
     "wait": (
         "The wait for first results",
-        "What a new process, a new size and a call without `jit` wait for on two cores, beside "
-        "the same networks in PyTorch.",
+        "Each row names what a process did on two cores, beside the same networks in PyTorch.",
         ("first_call",),
     ),
     "gpu": (

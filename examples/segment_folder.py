@@ -48,13 +48,12 @@ def main(arguments=None):
     classes = len(scans.class_names)
     model = MinkUNet14(prepare.num_channels, classes, width=options.width, rngs=nnx.Rngs(0))
 
-    # The sizes of all levels, from a few scans and with a margin: every scan of at most these sizes
-    # runs the same compiled program. One that does not fit in validation is an error that says so.
+    # The sizes of all levels, from a few scans and with a margin: few compiled programs run all
+    # scans. One that needs more rows compiles another.
     some = (*scans.train[:8], *scans.validation[:8])
     samples = [prepare(scan()).voxels for scan in some]
     plan = vx.Plan.record(model, samples[0]).fitted(samples, margin=1.3)
-    rows = vx.bucket_capacity(max(int(1.1 * int(v.count)) for v in samples))
-    prepare = Preparation(options.voxel_size, attributes, plan=plan, min_capacity=rows)
+    prepare = Preparation(options.voxel_size, attributes, plan=plan)
 
     schedule = optax.cosine_onecycle_schedule(max(options.steps, 2), 6e-3)
     trainer = Trainer(model, optax.adamw(schedule))

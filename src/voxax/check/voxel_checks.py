@@ -50,7 +50,7 @@ def wasted(
 ) -> list[Finding]:
     """Report voxels, given or made on the way, that use less than half of their capacity.
 
-    Every layer computes all rows of its capacity. Where there are several examples, the one that
+    All rows take memory, and on accelerators time. Where there are several examples, the one that
     needs most counts.
 
     Args:

@@ -48,7 +48,8 @@ def to_bev(
       extent: static ``(low, high)`` along the axis, lattice coordinates at the voxels' stride.
         Voxels outside of ``low <= coordinate < high`` are left out. None takes all;
         ``"concat"`` needs it.
-      capacity: static rows; None buckets eagerly, takes the input's under ``jax.jit``.
+      capacity: static rows; None takes one of a few sizes eagerly, the input's under
+        ``jax.jit``.
 
     Returns:
       Voxels of D - 1 axes with ``C`` channels, or ``(high - low) * C`` for ``"concat"``. Stride,

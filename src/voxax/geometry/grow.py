@@ -53,8 +53,8 @@ def dilate(
       kernel_size, kernel_shape, dilation: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`; a tap at ``offset`` reaches
         ``site - offset * dilation``.
-      capacity: static rows; None buckets eagerly, and takes (number of taps) times the input's
-        capacity under ``jax.jit``, which always suffices and is usually far too much.
+      capacity: static rows; None takes one of a few sizes eagerly, and (number of taps) times
+        the input's capacity under ``jax.jit``, which always suffices and is usually far too much.
 
     Returns:
       Voxels with the old features, zero at the new sites.
@@ -81,8 +81,8 @@ def add_sites(
       voxels: the voxels; all are kept.
       offsets: static, K tuples of D integers.
       keep: ``bool[voxels.capacity, K]``; its values in padding rows are ignored.
-      capacity: static rows; None buckets eagerly, and takes K + 1 times the input's capacity under
-        ``jax.jit``, which always suffices and is usually far too much.
+      capacity: static rows; None takes one of a few sizes eagerly, and K + 1 times the
+        input's under ``jax.jit``, which always suffices and is usually far too much.
 
     Returns:
       Voxels with the old features, zero at the new sites.
@@ -129,8 +129,8 @@ def refine(
 
     Args:
       factor: an integer, or one per axis.
-      capacity: static rows; None buckets eagerly, takes ``factor**D`` times the input's
-        capacity under ``jax.jit``.
+      capacity: static rows; None takes one of a few sizes eagerly, ``factor**D`` times the
+        input's capacity under ``jax.jit``.
 
     Raises:
       InputError: a factor below 1; eager: children outside the coordinate range.

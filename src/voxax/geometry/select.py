@@ -30,7 +30,7 @@ def prune(
 
     Args:
       mask: ``bool[voxels.capacity]``; its values in padding rows are ignored.
-      capacity: static rows; None buckets the number kept eagerly, takes the input's capacity
+      capacity: static rows; None takes one of a few sizes eagerly, the input's capacity
         under ``jax.jit``.
 
     Raises:
@@ -62,7 +62,7 @@ def top_k(
         scores of padding rows are ignored. Gradients flow through the features of
         the voxels that are kept, none through the scores.
       k: static, at least 1.
-      capacity: static rows; None buckets the number kept eagerly, takes
+      capacity: static rows; None takes one of a few sizes eagerly,
         ``min(k * batch_size, voxels.capacity)`` under ``jax.jit``.
 
     Raises:

@@ -59,7 +59,8 @@ def union(
       reduction: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"`` of the operands that have the
         voxel; half precision is added in float32, sums of 8- and 16-bit integers are int32, means
         of integers float32.
-      capacity: static rows; None buckets eagerly, takes the sum of both under ``jax.jit``.
+      capacity: static rows; None takes one of a few sizes eagerly, the sum of both under
+        ``jax.jit``.
 
     Raises:
       InputError: operands of different lattices or channels, an unknown reduction; eager: the mean

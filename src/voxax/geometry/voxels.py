@@ -412,8 +412,8 @@ def from_coords(
         Rows whose entries equal ``PAD`` are padding.
       features: ``[N, C]``.
       batch_size: number of scenes; batch indices must lie in ``[0, batch_size)``.
-      capacity: static rows of the result; None buckets the number of voxels eagerly, and
-        takes N under ``jax.jit``.
+      capacity: static rows of the result; None takes one of a few sizes eagerly, and N
+        under ``jax.jit``.
       reduction: how duplicates merge: ``mean``, ``sum``, ``max``, ``min``, ``first``. Means of
         integers are float32 and sums of 8- and 16-bit integers int32; the others keep the dtype.
       return_inverse: also return ``int32[N]``, each input's row, -1 where it was dropped.
@@ -537,7 +537,8 @@ def voxelize(
       voxel_size: edge length in the positions' unit, a number or one per axis; required.
       batch_index: ``int[N]``, the scene of each point; None puts all in scene 0.
       reduction: how the points of a voxel merge; see :meth:`Voxels.from_coords`.
-      capacity: static rows of the result; None buckets eagerly, takes N under ``jax.jit``.
+      capacity: static rows of the result; None takes one of a few sizes eagerly, N under
+        ``jax.jit``.
       return_inverse: also return ``int32[N]``, the voxel row of each point, -1 if dropped.
       batch_size: number of scenes, static; None reads it off ``batch_index`` eagerly.
       origin: position of the lattice origin, in float64; None is zero, or that of the Points.
@@ -729,7 +730,8 @@ def from_dense(
     Args:
       dense: ``[B, *shape, C]``.
       mask: ``bool[B, *shape]``, active sites; None takes sites with any non-zero channel.
-      capacity: static rows; None buckets eagerly and takes every site under ``jax.jit``.
+      capacity: static rows; None takes one of a few sizes eagerly and every site under
+        ``jax.jit``.
     """
     if dense.ndim < 3:
         raise InputError(f"from_dense needs [B, *shape, C], got shape {dense.shape}")
@@ -753,7 +755,8 @@ def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
     Args:
       scenes: voxels of the same stride and number of channels; empty scenes are allowed.
         Voxel size and origin are taken from the first.
-      capacity: static rows; None buckets eagerly and takes the sum under ``jax.jit``.
+      capacity: static rows; None takes one of a few sizes eagerly and the sum under
+        ``jax.jit``.
 
     Raises:
       InputError: an empty list, or scenes of other strides or channels.
@@ -788,8 +791,8 @@ def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
 
     Args:
       voxels: ``batch_size`` scenes.
-      capacity: static rows of each; None takes the bucket of the largest scene eagerly, so that
-        all scenes run the same programs, and the batch's capacity under ``jax.jit``.
+      capacity: static rows of each; None takes one of a few sizes eagerly, which the largest scene
+        fits, so that all scenes run the same programs, and the batch's capacity under ``jax.jit``.
 
     Raises:
       CapacityError: eager, and a scene does not fit ``capacity``. Traced overflow is counted

@@ -51,8 +51,8 @@ class VoxelNeXtBackbone(nnx.Module):
       grid: cells along x, y and z: the range over the voxel size. One more is added along z.
       channels: of the first five levels; the sixth has those of the fifth.
       out_channels: of the result.
-      capacity: static rows on the ground plane; None buckets eagerly, takes as many as can be
-        reached under ``jax.jit``: nine for each row of the three levels, or all cells.
+      capacity: static rows on the ground plane; None takes one of a few sizes eagerly, as many as
+        can be reached under ``jax.jit``: nine for each row of the three levels, or all cells.
       norm: arguments of every batch normalization but the last.
       last_norm: those of the last.
       rngs: None takes a key that no other layer has.
@@ -145,7 +145,8 @@ def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels
     Args:
       levels: voxels of axes x, y, z with the same channels, each of twice the stride before it, and
         made from it: the last one knows of all losses.
-      capacity: static rows; None takes a bucket eagerly, the rows of all levels under ``jax.jit``.
+      capacity: static rows; None takes one of a few sizes eagerly, the rows of all levels
+        under ``jax.jit``.
 
     Returns:
       Voxels of axes x and y on the first level's lattice.

@@ -54,8 +54,8 @@ def focal_conv(
       gate: multiply each voxel's features by its own importance before the convolution: through
         this the importance of centers learns. Those of other taps decide only, and have no
         gradient; the source trains them with a loss of their own.
-      capacity: static rows of the result; None buckets eagerly, and takes K + 1 times the input's
-        under ``jax.jit``, which always suffices and is mostly far too much.
+      capacity: static rows of the result; None takes one of a few sizes eagerly, and K + 1
+        times the input's under ``jax.jit``, which always suffices and is mostly far too much.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
 

@@ -113,7 +113,8 @@ class VoxelFeatureEncoder(CheckedModule):
       origin: position of the lattice origin; None is zero.
       use_positions, use_mean_offset, use_center_offset: what enters beside the features:
         positions as given, offsets from the mean of the voxel's points, from its center.
-      capacity: static rows of the result; None buckets eagerly, takes N under ``jax.jit``.
+      capacity: static rows of the result; None takes one of a few sizes eagerly, N under
+        ``jax.jit``.
       momentum, epsilon, axis_name: of the batch normalization.
       dtype: computation dtype of the layers, and that of the result; None is ``param_dtype``.
         Offsets are always taken in at least float32.

@@ -21,7 +21,8 @@ class Voxelize(CheckedModule):
     Args:
       voxel_size: edge length in the positions' unit, a number or one per axis.
       reduction: how the points of a voxel merge.
-      capacity: static rows of the result; None buckets eagerly, takes N under ``jax.jit``.
+      capacity: static rows of the result; None takes one of a few sizes eagerly, N under
+        ``jax.jit``.
       origin: position of the lattice origin; None is zero.
       return_inverse: also return the voxel row of each point.
     """
