@@ -49,10 +49,11 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
 
     It holds for all programs of this process that take 0.1 s or more to compile, of other libraries
     too. The commands ``demo``, ``train``, ``segment``, ``detect`` and ``tune`` call it, and so do
-    trainers such as :class:`voxax.models.training.Trainer`. A setting of JAX's own comes first: where ``jax_compilation_cache_dir`` or
-    ``JAX_COMPILATION_CACHE_DIR`` is set, or the cache is turned off by
-    ``JAX_ENABLE_COMPILATION_CACHE=false``, nothing is changed. The folder holds 4 GiB at most,
-    unless ``jax_compilation_cache_max_size`` says otherwise; it may serve several processes.
+    trainers such as :class:`voxax.models.training.Trainer`. A setting of JAX's own comes first:
+    where ``jax_compilation_cache_dir`` or ``JAX_COMPILATION_CACHE_DIR`` is set, or the cache is
+    turned off by ``JAX_ENABLE_COMPILATION_CACHE=false``, nothing is changed. The folder holds 4 GiB
+    at most, unless ``jax_compilation_cache_max_size`` says otherwise; it may serve several
+    processes.
 
     Args:
       folder: None is ``programs`` in voxax's cache directory. A new one is made with mode 0700.
