@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +12,18 @@ import numpy as np
 from voxax._native.operators import FRACTIONS, differentiable_operator
 from voxax._native.random import PLAIN_KEY, is_plain_key, key_words
 from voxax.errors import InputError, check_known
-from voxax.geometry import Points, Voxels
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import fraction_dtype
 from voxax.geometry.halo import split_axis
 from voxax.geometry.row_operations import as_dtype
 from voxax.nn.functional.normalization import (
+    Scenes,
     clear_padding,
     scene_index,
     with_cleared_features,
 )
 
 DropoutMode = Literal["feature", "voxel", "channel", "scene"]
-
-Scenes = TypeVar("Scenes", Voxels, Points)
 
 
 @checked_operator
