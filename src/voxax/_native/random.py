@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -26,11 +27,6 @@ def is_plain_key(key: Any) -> bool:
         return key.shape == () and str(jax.random.key_impl(key)) == PLAIN_KEY
     default = jax.config.jax_default_prng_impl  # pyright: ignore[reportAttributeAccessIssue]
     return key.dtype == np.uint32 and key.shape == (2,) and default == PLAIN_KEY
-
-
-def key_words(key: jax.Array) -> jax.Array:
-    """Return ``uint32[2]`` of a key for which :func:`is_plain_key` holds."""
-    return jax.random.key_data(key)
 
 
 def fold_in(words: jax.Array, number: jax.Array) -> jax.Array:
@@ -62,7 +58,7 @@ def fold_in_on_host(words: np.ndarray, number: np.ndarray | int) -> np.ndarray:
 
 def permutation(key: jax.Array, count: int) -> jax.Array:
     """Return ``jax.random.permutation(key, count)``, ``int32[count]``, for up to 1000 numbers."""
-    (order,) = _permutation(key_words(key), count=count)
+    (order,) = _permutation(jax.random.key_data(key), count=count)
     return order
 
 
@@ -71,16 +67,15 @@ def _order_portable(words: jax.Array, *, count: int) -> tuple[jax.Array, ...]:
     return (jax.random.permutation(key, np.arange(count, dtype=np.int32)),)
 
 
-def _order_native(words: jax.Array, *, count: int) -> tuple[jax.Array, ...]:
-    return operators.by_xla("permutation", (jax.ShapeDtypeStruct((count,), np.int32),), words)
-
-
-def _order_on_host(words: np.ndarray, *, count: int) -> tuple[np.ndarray, ...]:
-    return operators.on_numpy("permutation", (jax.ShapeDtypeStruct((count,), np.int32),), words)
+def _order(call: Any, words: Any, *, count: int) -> Any:
+    return call("permutation", (jax.ShapeDtypeStruct((count,), np.int32),), words)
 
 
 _permutation = natively_on_cpu(
-    "voxax_permutation", _order_native, _order_portable, eager=_order_on_host
+    "voxax_permutation",
+    functools.partial(_order, operators.by_xla),
+    _order_portable,
+    eager=functools.partial(_order, operators.on_numpy),
 )
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax._native.operators import FRACTIONS, differentiable_operator
-from voxax._native.random import PLAIN_KEY, is_plain_key, key_words
+from voxax._native.random import PLAIN_KEY, is_plain_key
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import fraction_dtype
@@ -63,7 +63,7 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
     arrays = as_dtype(voxels.features, dtype), voxels.valid, scene_index(voxels)
     options = {"rate": float(rate), "mode": mode, "batch_size": voxels.batch_size}
     if dtype.name in FRACTIONS and is_plain_key(key):
-        (features,) = _dropout(*arrays, key_words(key), **options)
+        (features,) = _dropout(*arrays, jax.random.key_data(key), **options)
     else:
         features = _portable(*arrays, key, **options)
     return with_cleared_features(voxels, features)

@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from voxax import _compat
-from voxax._native.random import PLAIN_KEY, fold_in, fold_in_on_host, is_plain_key, key_words
+from voxax._native.random import PLAIN_KEY, fold_in, fold_in_on_host, is_plain_key
 
 
 def next_key(stream: nnx.RngStream) -> jax.Array:
@@ -25,7 +25,7 @@ def next_key(stream: nnx.RngStream) -> jax.Array:
     key, count = stream.key.get_value(), stream.count.get_value()
     if type(stream) is not nnx.RngStream or key.shape or not is_plain_key(key):
         return stream()
-    words = key_words(key)
+    words = jax.random.key_data(key)
     if all(_compat.is_readable(x) and not x.committed for x in (words, count)):
         # Ready, since NumPy ends the process on an array that had no memory.
         words, count = map(np.asarray, jax.block_until_ready((words, count)))
