@@ -26,9 +26,9 @@ def differentiable_on_cpu(
     portable: Body,
     gradients: Body,
     *,
+    eager: HostBody,
+    eager_gradients: HostBody,
     shapes: Callable[..., Sequence[Any]] | None = None,
-    eager: HostBody | None = None,
-    eager_gradients: HostBody | None = None,
 ) -> Body:
     """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
 
@@ -42,10 +42,10 @@ def differentiable_on_cpu(
       gradients: ``(cotangent, *arrays, *results, moves=, **static)`` to one cotangent for each
         argument in ``moves``, the places of those that are differentiated; None where the
         derivative of ``portable`` is to be taken.
-      shapes: ``(*arrays, **static)`` to a ``ShapeDtypeStruct`` for each result; of the arrays it
-        reads shapes and dtypes alone. None traces ``native`` or ``portable`` for them.
       eager, eager_gradients: ``native`` and ``gradients`` for NumPy arrays, of the same bits:
         eager calls on a CPU then compile nothing.
+      shapes: ``(*arrays, **static)`` to a ``ShapeDtypeStruct`` for each result; of the arrays it
+        reads shapes and dtypes alone. None traces ``native`` or ``portable`` for them.
     """
 
     def first(arrays: Sequence[Any], moves: tuple[int, ...], static: tuple) -> Any:
@@ -78,11 +78,9 @@ def differentiable_on_cpu(
         return native(*arrays, **dict(static))
 
     def fast_on_host(*arrays: Any, static: tuple) -> Any:
-        return eager(*arrays, **dict(static)) if eager is not None else None
+        return eager(*arrays, **dict(static))
 
     def pulled_on_host(*arrays: Any, size: int, moves: tuple[int, ...], static: tuple) -> Any:
-        if eager_gradients is None:
-            return None
         return eager_gradients(*arrays, moves=moves, **dict(static))
 
     def of_value(*avals: Any, static: tuple) -> Any:
