@@ -1,5 +1,6 @@
 """Building a network and its optimizer: programs compiled, and keys computed on the host."""
 
+import functools
 import subprocess
 import sys
 
@@ -77,6 +78,30 @@ def test_keys_are_those_of_jax(seed):
     for _ in range(3):
         same_keys(theirs.params(), next_key(ours.params))
     assert theirs.params.count == ours.params.count
+
+
+def drawn(draw, key):
+    """Words of two keys of a stream, and its count."""
+    stream = nnx.Rngs(key).params
+    keys = [jax.random.key_data(draw(stream)) for _ in range(2)]
+    return jnp.stack(keys), stream.count[...]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        jax.jit,
+        jax.vmap,
+        lambda f: lambda key: jax.jvp(lambda x: (x, f(key)), (1.0,), (1.0,))[0][1],
+        lambda f: lambda key: f(jax.device_put(key, jax.devices()[0])),
+    ],
+    ids=["jit", "vmap", "jvp", "committed"],
+)
+def test_keys_are_those_of_flax_in_every_trace(way):
+    key = jax.random.key(5) if way is not jax.vmap else jax.random.split(jax.random.key(5), 3)
+    ours, theirs = (way(functools.partial(drawn, draw))(key) for draw in (next_key, lambda s: s()))
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    assert jax.tree.map(lambda x: x.committed, ours) == jax.tree.map(lambda x: x.committed, theirs)
 
 
 def test_layers_take_turns_with_flax():
