@@ -672,6 +672,7 @@ def staged_primitive(
     *,
     many: bool,
     eager: Callable[..., Any] | None = None,
+    platforms: Sequence[str] = ("cpu", "gpu", "tpu"),
 ) -> Primitive:
     """Make a primitive, called ``name`` in jaxprs, without rules of differentiation.
 
@@ -684,6 +685,7 @@ def staged_primitive(
       many: it computes a tuple, and not one array.
       eager: ``(*arrays, **params)`` for operands with values, or None where it does not take them;
         it must compute what the compiled program does, bit by bit.
+      platforms: those that ``implementation`` tells from ``any``.
 
     The compiled eager path keeps one jitted program per set of parameters: without that, each eager
     call costs about 35 ms of tracing instead of 0.02 ms (measured on a CPU).
@@ -713,8 +715,9 @@ def staged_primitive(
 
     primitive.def_impl(impl)
     primitive.def_abstract_eval(abstract_eval)
-    for platform in (None, *_PLATFORMS):
-        known = _PLATFORMS.get(platform or "", "any")
+    for platform, known in ((None, "any"), *_PLATFORMS.items()):
+        if platform is not None and known not in platforms:
+            continue
         # XLA does not partition Mosaic kernels, which are for "tpu" alone. An exported program does
         # not call the native ones, which are for "cpu" alone, unless it says so; nor those in
         # Triton, for "gpu" alone, whose call JAX does not promise to keep.

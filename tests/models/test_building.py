@@ -1,5 +1,6 @@
 """Building a network and its optimizer: programs compiled, and keys computed on the host."""
 
+import functools
 import subprocess
 import sys
 
@@ -10,10 +11,11 @@ import optax
 import pytest
 from flax import nnx
 
+from voxax._native.random import fold_in_on_host
 from voxax.models import MinkUNet18
 from voxax.models.training import Trainer, starting_on_host
 from voxax.nn.modules import Linear, SubMConv3d
-from voxax.nn.modules.keys import fold_in, next_key, rngs_of
+from voxax.nn.modules.keys import next_key, rngs_of
 
 FRESH = """
 import jax
@@ -70,12 +72,36 @@ def test_keys_are_those_of_jax(seed):
     key = jax.random.key(seed)
     words = np.asarray(jax.random.key_data(key))
     for data in (0, 1, 77, 2**32 - 1):
-        key, words = jax.random.fold_in(key, np.uint32(data)), fold_in(words, data)
+        key, words = jax.random.fold_in(key, np.uint32(data)), fold_in_on_host(words, data)
         np.testing.assert_array_equal(words, jax.random.key_data(key))
     theirs, ours = nnx.Rngs(seed), rngs_of(seed)
     for _ in range(3):
-        same_keys(theirs.params(), next_key(ours))
+        same_keys(theirs.params(), next_key(ours.params))
     assert theirs.params.count == ours.params.count
+
+
+def drawn(draw, key):
+    """Words of two keys of a stream, and its count."""
+    stream = nnx.Rngs(key).params
+    keys = [jax.random.key_data(draw(stream)) for _ in range(2)]
+    return jnp.stack(keys), stream.count[...]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        jax.jit,
+        jax.vmap,
+        lambda f: lambda key: jax.jvp(lambda x: (x, f(key)), (1.0,), (1.0,))[0][1],
+        lambda f: lambda key: f(jax.device_put(key, jax.devices()[0])),
+    ],
+    ids=["jit", "vmap", "jvp", "committed"],
+)
+def test_keys_are_those_of_flax_in_every_trace(way):
+    key = jax.random.key(5) if way is not jax.vmap else jax.random.split(jax.random.key(5), 3)
+    ours, theirs = (way(functools.partial(drawn, draw))(key) for draw in (next_key, lambda s: s()))
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    assert jax.tree.map(lambda x: x.committed, ours) == jax.tree.map(lambda x: x.committed, theirs)
 
 
 def test_layers_take_turns_with_flax():
@@ -91,7 +117,7 @@ def test_layers_take_turns_with_flax():
 @pytest.mark.parametrize("kind", ["rbg", "unsafe_rbg"])
 def test_keys_of_other_kinds_are_drawn_by_jax(kind):
     ours, theirs = (nnx.Rngs(jax.random.key(3, impl=kind)) for _ in range(2))
-    same_keys(next_key(ours), theirs.params())
+    same_keys(next_key(ours.params), theirs.params())
     assert SubMConv3d(2, 2, 3, rngs=ours).weight.shape == (27, 2, 2)
 
 

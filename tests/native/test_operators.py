@@ -251,11 +251,12 @@ def test_activations_far_out(name):
 
 def test_keys_are_those_of_jax():
     key = jax.random.key(7)
+    words = jax.random.key_data(key)
     for number in (0, 1, 2**32 - 1):
         number = np.uint32(number)
         wanted = jax.random.key_data(jax.random.fold_in(key, number))
-        for found in (fold_in(key, number), jax.jit(fold_in)(key, number)):
-            np.testing.assert_array_equal(jax.random.key_data(found), wanted)
+        for found in (fold_in(words, number), jax.jit(fold_in)(words, number)):
+            np.testing.assert_array_equal(found, wanted)
     for count in (1, 4, 900):
         wanted = jax.random.permutation(key, count)
         for found in (permutation(key, count), jax.jit(permutation, static_argnums=1)(key, count)):

@@ -26,9 +26,9 @@ def differentiable_on_cpu(
     portable: Body,
     gradients: Body,
     *,
+    eager: HostBody,
+    eager_gradients: HostBody,
     shapes: Callable[..., Sequence[Any]] | None = None,
-    eager: HostBody | None = None,
-    eager_gradients: HostBody | None = None,
 ) -> Body:
     """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
 
@@ -42,10 +42,10 @@ def differentiable_on_cpu(
       gradients: ``(cotangent, *arrays, *results, moves=, **static)`` to one cotangent for each
         argument in ``moves``, the places of those that are differentiated; None where the
         derivative of ``portable`` is to be taken.
-      shapes: ``(*arrays, **static)`` to a ``ShapeDtypeStruct`` for each result; of the arrays it
-        reads shapes and dtypes alone. None traces ``native`` or ``portable`` for them.
       eager, eager_gradients: ``native`` and ``gradients`` for NumPy arrays, of the same bits:
         eager calls on a CPU then compile nothing.
+      shapes: ``(*arrays, **static)`` to a ``ShapeDtypeStruct`` for each result; of the arrays it
+        reads shapes and dtypes alone. None traces ``native`` or ``portable`` for them.
     """
 
     def first(arrays: Sequence[Any], moves: tuple[int, ...], static: tuple) -> Any:
@@ -78,11 +78,9 @@ def differentiable_on_cpu(
         return native(*arrays, **dict(static))
 
     def fast_on_host(*arrays: Any, static: tuple) -> Any:
-        return eager(*arrays, **dict(static)) if eager is not None else None
+        return eager(*arrays, **dict(static))
 
     def pulled_on_host(*arrays: Any, size: int, moves: tuple[int, ...], static: tuple) -> Any:
-        if eager_gradients is None:
-            return None
         return eager_gradients(*arrays, moves=moves, **dict(static))
 
     def of_value(*avals: Any, static: tuple) -> Any:
@@ -156,35 +154,21 @@ def _primitive(
 
     ``shapes`` takes abstract values in place of the arrays, and returns one for each result.
     """
-    primitive = _compat.Primitive(name)
-    primitive.multiple_results = True
 
-    def on_cpu(*args: Any, **params: Any) -> Any:
-        return (native if _native.unavailable() is None else portable)(*args, **params)
+    def run(platform: str, *args: Any, **params: Any) -> Any:
+        fast = platform == "cpu" and _native.unavailable() is None
+        return (native if fast else portable)(*args, **params)
 
-    at_once = None if eager is None else on_host(eager)
+    def at_once(*args: Any, **params: Any) -> Any:
+        if eager is None or _native.unavailable() is not None:
+            return None
+        return eager(*args, **params)
 
-    # Other eager calls: one program for each set of parameters.
-    @functools.lru_cache(maxsize=1024)
-    def jitted(params: tuple) -> Callable:
-        return jax.jit(functools.partial(primitive.bind, **dict(params)))
-
-    @primitive.def_impl
-    def _(*args: Any, **params: Any) -> Any:
-        if at_once is not None and _native.unavailable() is None:
-            outs = at_once(*args, **params)
-            if outs is not None:
-                return outs
-        with jax.disable_jit(False):
-            return jitted(tuple(sorted(params.items())))(*args)
-
-    @primitive.def_abstract_eval
-    def _(*avals: Any, **params: Any) -> list[Any]:
-        return [_compat.alike(out, avals[0]) for out in shapes(*avals, **params)]
-
-    _compat.register_lowering(primitive, "cpu", on_cpu, on_cpu, portable)
-    _compat.register_lowering(primitive, None, portable, portable, portable)
-    return primitive
+    return _compat.staged_primitive(
+        name, run, shapes, many=True,
+        eager=None if eager is None else on_host(at_once),
+        platforms=("cpu",),
+    )  # fmt: skip
 
 
 def _pushed_through(primitive: Any, body: Body) -> Callable[..., Any]:

@@ -38,57 +38,38 @@ def natively_on_cpu(
       eager: the library's function for NumPy arrays, ``(*arrays, **static)`` to a tuple, of the
         same bits as ``native``: eager calls on a CPU then compile nothing.
     """
-    primitive = _compat.Primitive(name)
-    primitive.multiple_results = True
 
-    def mapped(body: Body, axes: tuple, static: tuple) -> Body:
+    def run(platform: str, *args: Any, axes: tuple, static: tuple) -> Any:
+        body = portable
+        if platform == "cpu" and _native.unavailable() is None:
+            body = native
+        elif platform == "tpu" and tpu is not None:
+            body = tpu
         function = functools.partial(body, **dict(static))
         for in_axes in axes:
             function = jax.vmap(function, in_axes=in_axes)
-        return function
+        return function(*args)
 
-    at_once = None if eager is None else on_host(eager)
-
-    # Other eager calls: one program for each set of parameters.
-    @functools.lru_cache(maxsize=1024)
-    def jitted(axes: tuple, static: tuple) -> Callable:
-        return jax.jit(functools.partial(primitive.bind, axes=axes, static=static))
-
-    @primitive.def_impl
-    def _(*args: Any, axes: tuple, static: tuple) -> Any:
-        if at_once is not None and not axes and _native.unavailable() is None:
-            outs = at_once(*args, **dict(static))
-            if outs is not None:
-                return outs
-        with jax.disable_jit(False):
-            return jitted(axes, static)(*args)
-
-    @primitive.def_abstract_eval
-    def _(*avals: Any, axes: tuple, static: tuple) -> list[Any]:
-        shapes = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    def shapes(*avals: Any, **params: Any) -> Any:
+        operands = (jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
         # The native body is one call, the portable one may be hundreds of operations to trace.
-        body = native if _native.unavailable() is None else portable
-        outs = jax.eval_shape(mapped(body, axes, static), *shapes)
-        return [_compat.alike(out, avals[0]) for out in outs]
+        return jax.eval_shape(functools.partial(run, "cpu", **params), *operands)
+
+    def at_once(*args: Any, axes: tuple, static: tuple) -> Any:
+        if eager is None or axes or _native.unavailable() is not None:
+            return None
+        return eager(*args, **dict(static))
 
     def batch(args: Any, dims: Any, *, axes: tuple, static: tuple) -> tuple[Any, tuple]:
         outs = primitive.bind(*args, axes=(*axes, tuple(dims)), static=static)
         return outs, (0,) * len(outs)
 
-    def lowered(body: Body) -> Body:
-        return lambda *args, axes, static: mapped(body, axes, static)(*args)
-
-    def on_cpu(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
-        body = native if _native.unavailable() is None else portable
-        return body(*args, **static)
-
+    primitive = _compat.staged_primitive(
+        name, run, shapes, many=True,
+        eager=None if eager is None else on_host(at_once),
+        platforms=("cpu",) if tpu is None else ("cpu", "tpu"),
+    )  # fmt: skip
     _compat.set_batch_rule(primitive, batch)
-    ours, others = lowered(on_cpu), lowered(portable)
-    _compat.register_lowering(primitive, "cpu", ours, ours, others)
-    _compat.register_lowering(primitive, None, others, others, others)
-    if tpu is not None:
-        tiles = lowered(tpu)
-        _compat.register_lowering(primitive, "tpu", tiles, others, tiles)
 
     def call(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
         same = _compat.vary_alike(*args)

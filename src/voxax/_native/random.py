@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -10,6 +11,9 @@ import numpy as np
 
 from voxax._native import operators
 from voxax._native.on_cpu import natively_on_cpu
+
+_ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
+_PARITY, _MASK = 0x1BD11BDA, 2**32 - 1
 
 PLAIN_KEY = "threefry2x32"
 """The generator of the keys that the library takes."""
@@ -25,20 +29,36 @@ def is_plain_key(key: Any) -> bool:
     return key.dtype == np.uint32 and key.shape == (2,) and default == PLAIN_KEY
 
 
-def key_words(key: jax.Array) -> jax.Array:
-    """Return ``uint32[2]`` of a key for which :func:`is_plain_key` holds."""
-    return jax.random.key_data(key)
+def fold_in(words: jax.Array, number: jax.Array) -> jax.Array:
+    """Return the words of ``jax.random.fold_in(key, number)``, ``uint32[2]``.
+
+    Args:
+      words: ``uint32[2]`` of a key for which :func:`is_plain_key` holds.
+      number: ``uint32[]``.
+    """
+    return _fold_in(words, number)[0]
 
 
-def fold_in(key: jax.Array, number: jax.Array) -> jax.Array:
-    """Return ``jax.random.fold_in(key, number)`` for such a typed key and a ``uint32[]``."""
-    (words,) = _fold_in(key_words(key), number)
-    return jax.random.wrap_key_data(words, impl=PLAIN_KEY)
+def fold_in_on_host(words: np.ndarray, number: np.ndarray | int) -> np.ndarray:
+    """Return what :func:`fold_in` returns, without the library.
+
+    Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+    """
+    first, second = (int(word) for word in words)
+    schedule = first, second, first ^ second ^ _PARITY
+    a, b = first, (int(number) + second) & _MASK
+    for turn in range(5):
+        for rotation in _ROTATIONS[turn % 2]:
+            a = (a + b) & _MASK
+            b = ((b << rotation | b >> (32 - rotation)) & _MASK) ^ a
+        a = (a + schedule[(turn + 1) % 3]) & _MASK
+        b = (b + schedule[(turn + 2) % 3] + turn + 1) & _MASK
+    return np.array([a, b], np.uint32)
 
 
 def permutation(key: jax.Array, count: int) -> jax.Array:
     """Return ``jax.random.permutation(key, count)``, ``int32[count]``, for up to 1000 numbers."""
-    (order,) = _permutation(key_words(key), count=count)
+    (order,) = _permutation(jax.random.key_data(key), count=count)
     return order
 
 
@@ -47,18 +67,16 @@ def _order_portable(words: jax.Array, *, count: int) -> tuple[jax.Array, ...]:
     return (jax.random.permutation(key, np.arange(count, dtype=np.int32)),)
 
 
-def _order_native(words: jax.Array, *, count: int) -> tuple[jax.Array, ...]:
-    return operators.by_xla("permutation", (jax.ShapeDtypeStruct((count,), np.int32),), words)
-
-
-def _order_on_host(words: np.ndarray, *, count: int) -> tuple[np.ndarray, ...]:
-    return operators.on_numpy("permutation", (jax.ShapeDtypeStruct((count,), np.int32),), words)
+def _order(call: Any, words: Any, *, count: int) -> Any:
+    return call("permutation", (jax.ShapeDtypeStruct((count,), np.int32),), words)
 
 
 _permutation = natively_on_cpu(
-    "voxax_permutation", _order_native, _order_portable, eager=_order_on_host
+    "voxax_permutation",
+    functools.partial(_order, operators.by_xla),
+    _order_portable,
+    eager=functools.partial(_order, operators.on_numpy),
 )
-_WORDS = (jax.ShapeDtypeStruct((2,), np.uint32),)
 
 
 def _portable(words: jax.Array, number: jax.Array) -> tuple[jax.Array, ...]:
@@ -67,11 +85,11 @@ def _portable(words: jax.Array, number: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _native(words: jax.Array, number: jax.Array) -> tuple[jax.Array, ...]:
-    return operators.by_xla("fold_in", _WORDS, words, number)
+    return operators.by_xla("fold_in", (jax.ShapeDtypeStruct((2,), np.uint32),), words, number)
 
 
 def _on_host(words: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, ...]:
-    return operators.on_numpy("fold_in", _WORDS, words, number)
+    return (fold_in_on_host(words, number),)
 
 
 _fold_in = natively_on_cpu("voxax_fold_in", _native, _portable, eager=_on_host)

@@ -24,7 +24,6 @@ from voxax._native.on_cpu import natively_on_cpu
 from voxax.coords import (
     COORD_LIMIT,
     PAD,
-    UniqueRows,
     coarsen,
     find_neighbors,
     floor_divide,
@@ -334,11 +333,7 @@ def _coarsened(coords: jax.Array, stride: tuple[int, ...]) -> jax.Array:
     return coarsen(coords, stride)
 
 
-def _unique_on_host(rows: np.ndarray, capacity: int) -> UniqueRows:
-    return merge_rows(rows, capacity)
-
-
-_unique_rows = eagerly(_unique_on_host, native=True)(unique_rows)
+_unique_rows = eagerly(merge_rows, native=True)(unique_rows)
 
 
 # Jitted so that an eager call on an accelerator is one program instead of a hundred small ones.

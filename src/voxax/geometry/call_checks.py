@@ -15,7 +15,7 @@ from voxax.errors import InputError
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _FOREIGN = {
-    "padding": "leave it out. Kernels are centered, and coordinates end nowhere; "
+    "padding": "leave it out. Kernels are centered, and coordinates have no bounds; "
     "generative=True with spatial_shape= makes the output sites of spconv's strided layers",
     "padding_mode": "leave it out: voxels that do not exist count as zero",
     "output_padding": "leave it out: a transposed layer returns to out_voxels=",

@@ -174,10 +174,14 @@ def _row_added_on_host(x: np.ndarray, row: np.ndarray) -> np.ndarray:
     return found
 
 
-def _summed(platform: str, x: jax.Array, *, dtype: Any) -> jax.Array:
+def _summed(x: jax.Array, *, dtype: Any) -> jax.Array:
+    return jnp.sum(x.astype(accumulator(x.dtype)), axis=0).astype(dtype)
+
+
+def _summed_on_cpu(x: jax.Array, *, dtype: Any) -> jax.Array:
     wide = accumulator(x.dtype)
-    if platform != "cpu" or wide not in _NATIVE or _native.unavailable() is not None:
-        return jnp.sum(x.astype(wide), axis=0).astype(dtype)
+    if wide not in _NATIVE or _native.unavailable() is not None:
+        return _summed(x, dtype=dtype)
     # All rows under one tap from a single one: the product of weights is their sum.
     result = jax.ShapeDtypeStruct((1, 1, 1, x.shape[1]), wide)
     ones, table = jnp.ones((1, 1), wide), jnp.zeros((x.shape[0], 1), jnp.int32)
@@ -273,10 +277,15 @@ def _joined(*arrays: jax.Array, axis: int) -> jax.Array:
     return jnp.concatenate(arrays, axis)
 
 
-def _joined_on_host(*arrays: np.ndarray, axis: int) -> np.ndarray:
+def _joined_shape(*arrays: Any, axis: int) -> jax.ShapeDtypeStruct:
     shape = list(arrays[0].shape)
     shape[axis] = sum(array.shape[axis] for array in arrays)
-    return np.concatenate(arrays, axis, out=empty_array(shape, arrays[0].dtype))
+    return jax.ShapeDtypeStruct(tuple(shape), arrays[0].dtype)
+
+
+def _joined_on_host(*arrays: np.ndarray, axis: int) -> np.ndarray:
+    result = _joined_shape(*arrays, axis=axis)
+    return np.concatenate(arrays, axis, out=empty_array(result.shape, result.dtype))
 
 
 def _part(x: jax.Array, *, start: int, size: int, axis: int) -> jax.Array:
@@ -324,12 +333,6 @@ def _converted_on_host(x: np.ndarray, *, dtype: Any) -> np.ndarray | None:
     return found
 
 
-def _joined_shape(*arrays: Any, axis: int) -> jax.ShapeDtypeStruct:
-    shape = list(arrays[0].shape)
-    shape[axis] = sum(array.shape[axis] for array in arrays)
-    return jax.ShapeDtypeStruct(tuple(shape), arrays[0].dtype)
-
-
 def _part_shape(x: Any, *, start: int, size: int, axis: int) -> jax.ShapeDtypeStruct:
     del start
     shape = list(x.shape)
@@ -341,34 +344,41 @@ def _like_first(x: Any, *others: Any, **params: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
-def _staged(
+def _primitive(
     name: str,
-    implementation: Callable[..., jax.Array],
+    portable: Callable[..., jax.Array],
     eager: HostBody,
     shape: Callable[..., jax.ShapeDtypeStruct] = _like_first,
+    *,
+    on_cpu: Callable[..., jax.Array] | None = None,
+    jvp: Callable | None = None,
+    transpose: Callable | None = None,
 ) -> Any:
-    """A primitive of one result from ``(platform, *arrays, **params)`` and a body for NumPy."""
-    return _compat.staged_primitive(name, implementation, shape, many=False, eager=on_host(eager))
-
-
-def _rules(
-    primitive: Any, portable: Callable, jvp: Callable, transpose: Callable | None = None
-) -> None:
-    """Set the rules of a primitive.
+    """A primitive of one result.
 
     Args:
-      primitive: of one result.
-      portable: what it computes; under ``vmap`` this is mapped.
-      jvp: ``(*primals, *tangents, **params)`` to the result's tangent; tangents may be Zero.
+      name: as it appears in a jaxpr.
+      portable: ``(*arrays, **params)`` in ordinary JAX; under ``vmap`` this is mapped.
+      eager: ``portable`` for NumPy arrays.
+      shape: of the result.
+      on_cpu: what programs for CPUs run in place of ``portable``.
+      jvp: ``(*primals, *tangents, **params)`` to the result's tangent; tangents may be Zero. None:
+        it is linear in the first operand, and no other has a tangent.
       transpose: ``(cotangent, *operands, **params)`` to one cotangent, or None, for each operand;
         None where it is not linear.
     """
+
+    def run(platform: str, *arrays: Any, **params: Any) -> jax.Array:
+        body = on_cpu if on_cpu is not None and platform == "cpu" else portable
+        return body(*arrays, **params)
 
     def pushed(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
         out = primitive.bind(*primals, **params)
         if all(isinstance(t, _compat.Zero) for t in tangents):
             return out, _compat.no_tangent(out)
-        return out, jvp(*primals, *tangents, **params)
+        if jvp is not None:
+            return out, jvp(*primals, *tangents, **params)
+        return out, primitive.bind(tangents[0], *primals[1:], **params)
 
     def pulled(ct: Any, *operands: Any, **params: Any) -> Any:
         if transpose is None or isinstance(ct, _compat.Zero):
@@ -378,76 +388,12 @@ def _rules(
     def batch(args: Any, dims: Any, **params: Any) -> tuple[Any, int]:
         return jax.vmap(functools.partial(portable, **params), tuple(dims))(*args), 0
 
+    platforms = () if on_cpu is None else ("cpu",)
+    primitive = _compat.staged_primitive(
+        name, run, shape, many=False, eager=on_host(eager), platforms=platforms
+    )
     _compat.set_rules(primitive, pushed, None if transpose is None else pulled, batch)
-
-
-def _anywhere(portable: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    return lambda platform, *args, **params: portable(*args, **params)
-
-
-_clear_p = _staged("clear_rows", _anywhere(_cleared), _cleared_on_host)
-_relu_p = _staged("relu", _anywhere(jax.nn.relu), _relu_on_host)
-_positive_p = _staged(
-    "relu_passes",
-    _anywhere(_positive),
-    _positive_on_host,
-    lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bool_),
-)
-_gate_p = _staged("relu_gate", _anywhere(_gated), _gated_on_host)
-_add_p = _staged("add_rows", _anywhere(jnp.add), _added_on_host)
-_add_row_p = _staged("add_to_rows", _anywhere(_row_added), _row_added_on_host)
-_convert_p = _staged(
-    "convert_rows",
-    _anywhere(_converted),
-    _converted_on_host,
-    lambda x, *, dtype: jax.ShapeDtypeStruct(x.shape, dtype),
-)
-_take_p = _staged(
-    "take_rows",
-    _anywhere(_taken),
-    _taken_on_host,
-    lambda x, indices: jax.ShapeDtypeStruct(indices.shape, x.dtype),
-)
-_put_p = _staged(
-    "put_rows",
-    _anywhere(_put),
-    _put_on_host,
-    lambda ct, indices, *, rows: jax.ShapeDtypeStruct((rows, ct.shape[1]), ct.dtype),
-)
-_read_p = _staged(
-    "read_rows",
-    _anywhere(_read),
-    _read_on_host,
-    lambda x, rows: jax.ShapeDtypeStruct((*rows.shape, x.shape[1]), x.dtype),
-)
-_write_p = _staged(
-    "write_rows",
-    _anywhere(_written),
-    _written_on_host,
-    lambda ct, rows, *, length: jax.ShapeDtypeStruct((length, ct.shape[-1]), ct.dtype),
-)
-_join_p = _staged("join_rows", _anywhere(_joined), _joined_on_host, _joined_shape)
-_part_p = _staged("part_of_rows", _anywhere(_part), _part_on_host, _part_shape)
-_mean_p = _staged(
-    "mean_rows",
-    _anywhere(_mean),
-    _mean_on_host,
-    lambda total, neighbors, *, dtype: jax.ShapeDtypeStruct(total.shape, dtype),
-)
-_multiply_p = _staged("multiply_rows", _anywhere(jnp.multiply), _multiplied_on_host)
-_negative_p = _staged("negative_rows", _anywhere(jnp.negative), _negative_on_host)
-_sum_p = _staged(
-    "column_sums",
-    _summed,
-    _summed_on_host,
-    lambda x, *, dtype: jax.ShapeDtypeStruct(x.shape[1:], dtype),
-)
-_repeat_p = _staged(
-    "repeat_row",
-    _anywhere(_repeated),
-    _repeated_on_host,
-    lambda row, *, rows, dtype: jax.ShapeDtypeStruct((rows, *row.shape), dtype),
-)
+    return primitive
 
 
 def _sum_of_moving(a: Any, b: Any, ta: Any, tb: Any) -> Any:
@@ -466,10 +412,9 @@ def _row_moving(x: Any, row: Any, tx: Any, trow: Any) -> Any:
 
 
 def _row_pulled(ct: Any, x: Any, row: Any) -> list[Any]:
-    known = _compat.is_undefined_primal
-    dtype = row.aval.dtype if known(row) else None
-    total = _sum_p.bind(ct, dtype=dtype) if known(row) else None
-    return [ct if known(x) else None, total]
+    unknown = _compat.is_undefined_primal
+    total = _sum_p.bind(ct, dtype=row.aval.dtype) if unknown(row) else None
+    return [ct if unknown(x) else None, total]
 
 
 def _product_moving(a: Any, b: Any, ta: Any, tb: Any) -> Any:
@@ -481,10 +426,10 @@ def _product_moving(a: Any, b: Any, ta: Any, tb: Any) -> Any:
 
 
 def _product_pulled(ct: Any, a: Any, b: Any) -> list[Any]:
-    known = _compat.is_undefined_primal
+    unknown = _compat.is_undefined_primal
     return [
-        _multiply_p.bind(ct, b) if known(a) else None,
-        _multiply_p.bind(ct, a) if known(b) else None,
+        _multiply_p.bind(ct, b) if unknown(a) else None,
+        _multiply_p.bind(ct, a) if unknown(b) else None,
     ]
 
 
@@ -500,10 +445,10 @@ def _join_moving(*both: Any, axis: int) -> Any:
 def _join_pulled(ct: Any, *arrays: Any, axis: int) -> list[Any]:
     result, start = [], 0
     for array in arrays:
-        known = _compat.is_undefined_primal(array)
-        size = (array.aval if known else array).shape[axis]
-        options = {"start": start, "size": size, "axis": axis}
-        result.append(_part_p.bind(ct, **options) if known else None)
+        unknown = _compat.is_undefined_primal(array)
+        size = (array.aval if unknown else array).shape[axis]
+        part = {"start": start, "size": size, "axis": axis}
+        result.append(_part_p.bind(ct, **part) if unknown else None)
         start += size
     return result
 
@@ -522,85 +467,117 @@ def _both_pulled(ct: Any, a: Any, b: Any) -> list[Any]:
     return [ct if _compat.is_undefined_primal(x) else None for x in (a, b)]
 
 
-_rules(
-    _clear_p,
+_clear_p = _primitive(
+    "clear_rows",
     _cleared,
-    lambda x, valid, tx, _: _clear_p.bind(tx, valid),
-    lambda ct, x, valid: [_clear_p.bind(ct, valid), None],
+    _cleared_on_host,
+    transpose=lambda ct, x, valid: [_clear_p.bind(ct, valid), None],
 )
 # What a derivative keeps is the mask: a quarter of the bytes of x.
-_rules(_relu_p, jax.nn.relu, lambda x, tx: _gate_p.bind(tx, _positive_p.bind(x)))
-_rules(_positive_p, _positive, lambda x, _: _compat.no_tangent(_positive_p.bind(x)))
-_rules(
-    _gate_p,
+_relu_p = _primitive(
+    "relu",
+    jax.nn.relu,
+    _relu_on_host,
+    jvp=lambda x, tx: _gate_p.bind(tx, _positive_p.bind(x)),
+)
+_positive_p = _primitive(
+    "relu_passes",
+    _positive,
+    _positive_on_host,
+    lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bool_),
+    jvp=lambda x, _: _compat.no_tangent(_positive_p.bind(x)),
+)
+_gate_p = _primitive(
+    "relu_gate",
     _gated,
-    lambda t, passes, tt, _: _gate_p.bind(tt, passes),
-    lambda ct, t, passes: [_gate_p.bind(ct, passes), None],
+    _gated_on_host,
+    transpose=lambda ct, t, passes: [_gate_p.bind(ct, passes), None],
 )
-_rules(_add_p, jnp.add, _sum_of_moving, _both_pulled)
-_rules(_add_row_p, _row_added, _row_moving, _row_pulled)
-_rules(
-    _read_p,
+_add_p = _primitive("add_rows", jnp.add, _added_on_host, jvp=_sum_of_moving, transpose=_both_pulled)
+_add_row_p = _primitive(
+    "add_to_rows", _row_added, _row_added_on_host, jvp=_row_moving, transpose=_row_pulled
+)
+_convert_p = _primitive(
+    "convert_rows",
+    _converted,
+    _converted_on_host,
+    lambda x, *, dtype: jax.ShapeDtypeStruct(x.shape, dtype),
+    transpose=lambda ct, x, *, dtype: [_convert_p.bind(ct, dtype=x.aval.dtype)],
+)
+_take_p = _primitive(
+    "take_rows",
+    _taken,
+    _taken_on_host,
+    lambda x, indices: jax.ShapeDtypeStruct(indices.shape, x.dtype),
+    transpose=lambda ct, x, indices: [_put_p.bind(ct, indices, rows=x.aval.shape[0]), None],
+)
+_put_p = _primitive(
+    "put_rows",
+    _put,
+    _put_on_host,
+    lambda ct, indices, *, rows: jax.ShapeDtypeStruct((rows, ct.shape[1]), ct.dtype),
+    transpose=lambda ct, x, indices, *, rows: [_take_p.bind(ct, indices), None],
+)
+_read_p = _primitive(
+    "read_rows",
     _read,
-    lambda x, rows, tx, _: _read_p.bind(tx, rows),
-    lambda ct, x, rows: [_write_p.bind(ct, rows, length=x.aval.shape[0]), None],
+    _read_on_host,
+    lambda x, rows: jax.ShapeDtypeStruct((*rows.shape, x.shape[1]), x.dtype),
+    transpose=lambda ct, x, rows: [_write_p.bind(ct, rows, length=x.aval.shape[0]), None],
 )
-_rules(
-    _write_p,
+_write_p = _primitive(
+    "write_rows",
     _written,
-    lambda ct, rows, tct, _, *, length: _write_p.bind(tct, rows, length=length),
-    lambda ct, x, rows, *, length: [_read_p.bind(ct, rows), None],
+    _written_on_host,
+    lambda ct, rows, *, length: jax.ShapeDtypeStruct((length, ct.shape[-1]), ct.dtype),
+    transpose=lambda ct, x, rows, *, length: [_read_p.bind(ct, rows), None],
 )
-_rules(_join_p, _joined, _join_moving, _join_pulled)
-_rules(
-    _part_p,
-    _part,
-    lambda x, tx, **params: _part_p.bind(tx, **params),
-    _part_pulled,
+_join_p = _primitive(
+    "join_rows",
+    _joined,
+    _joined_on_host,
+    _joined_shape,
+    jvp=_join_moving,
+    transpose=_join_pulled,
 )
-_rules(
-    _mean_p,
+_part_p = _primitive("part_of_rows", _part, _part_on_host, _part_shape, transpose=_part_pulled)
+_mean_p = _primitive(
+    "mean_rows",
     _mean,
-    lambda total, neighbors, tt, _, *, dtype: _mean_p.bind(tt, neighbors, dtype=dtype),
-    lambda ct, total, neighbors, *, dtype: [
+    _mean_on_host,
+    lambda total, neighbors, *, dtype: jax.ShapeDtypeStruct(total.shape, dtype),
+    transpose=lambda ct, total, neighbors, *, dtype: [
         _mean_p.bind(ct, neighbors, dtype=total.aval.dtype),
         None,
     ],
 )
-_rules(_multiply_p, jnp.multiply, _product_moving, _product_pulled)
-_rules(
-    _negative_p,
+_multiply_p = _primitive(
+    "multiply_rows",
+    jnp.multiply,
+    _multiplied_on_host,
+    jvp=_product_moving,
+    transpose=_product_pulled,
+)
+_negative_p = _primitive(
+    "negative_rows",
     jnp.negative,
-    lambda x, tx: _negative_p.bind(tx),
-    lambda ct, x: [_negative_p.bind(ct)],
+    _negative_on_host,
+    transpose=lambda ct, x: [_negative_p.bind(ct)],
 )
-_rules(
-    _sum_p,
-    functools.partial(_summed, "any"),
-    lambda x, tx, *, dtype: _sum_p.bind(tx, dtype=dtype),
-    lambda ct, x, *, dtype: [_repeat_p.bind(ct, rows=x.aval.shape[0], dtype=x.aval.dtype)],
+_sum_p = _primitive(
+    "column_sums",
+    _summed,
+    _summed_on_host,
+    lambda x, *, dtype: jax.ShapeDtypeStruct(x.shape[1:], dtype),
+    on_cpu=_summed_on_cpu,
+    transpose=lambda ct, x, *, dtype: [
+        _repeat_p.bind(ct, rows=x.aval.shape[0], dtype=x.aval.dtype)
+    ],
 )
-_rules(
-    _repeat_p,
+_repeat_p = _primitive(
+    "repeat_row",
     _repeated,
-    lambda row, trow, **params: _repeat_p.bind(trow, **params),
-    lambda ct, row, *, rows, dtype: [_sum_p.bind(ct, dtype=row.aval.dtype)],
-)
-_rules(
-    _convert_p,
-    _converted,
-    lambda x, tx, *, dtype: _convert_p.bind(tx, dtype=dtype),
-    lambda ct, x, *, dtype: [_convert_p.bind(ct, dtype=x.aval.dtype)],
-)
-_rules(
-    _take_p,
-    _taken,
-    lambda x, indices, tx, _: _take_p.bind(tx, indices),
-    lambda ct, x, indices: [_put_p.bind(ct, indices, rows=x.aval.shape[0]), None],
-)
-_rules(
-    _put_p,
-    _put,
-    lambda ct, indices, tct, _, *, rows: _put_p.bind(tct, indices, rows=rows),
-    lambda ct, x, indices, *, rows: [_take_p.bind(ct, indices), None],
+    _repeated_on_host,
+    lambda row, *, rows, dtype: jax.ShapeDtypeStruct((rows, *row.shape), dtype),
+    transpose=lambda ct, row, *, rows, dtype: [_sum_p.bind(ct, dtype=row.aval.dtype)],
 )

@@ -89,7 +89,7 @@ _ELSEWHERE = {
     "dense": "voxels.to_dense() makes a grid",
     "detach": "jax.lax.stop_gradient takes voxels",
     "replace_feature": "voxels.replace_features(features) does it",
-    "spatial_shape": "coordinates end nowhere; to_dense(shape) and layers take a shape",
+    "spatial_shape": "coordinates have no bounds; to_dense(shape) and layers take a shape",
 }
 
 

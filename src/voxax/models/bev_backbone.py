@@ -80,10 +80,9 @@ def _normalized(norm: nnx.BatchNorm, grid: jax.Array) -> jax.Array:
     """Return ``relu(norm(grid))``; flax's own norm of all channels is one native call on CPUs."""
     training = not norm.use_running_average
     scale, bias = norm.scale, norm.bias
-    own = type(norm) is nnx.BatchNorm and nnx.BatchNorm.__call__ is _FLAX_CALL
-    if not own or scale is None or bias is None or norm.axis not in (-1, grid.ndim - 1):
-        return jax.nn.relu(norm(grid))
-    if norm.dtype is not None or norm.axis_index_groups is not None:
+    plain = type(norm) is nnx.BatchNorm and nnx.BatchNorm.__call__ is _FLAX_CALL
+    plain &= norm.dtype is None and norm.axis_index_groups is None
+    if not plain or scale is None or bias is None or norm.axis not in (-1, grid.ndim - 1):
         return jax.nn.relu(norm(grid))
     rows = grid.reshape(-1, grid.shape[-1])
     made = batch_norm(

@@ -66,23 +66,19 @@ def masked_cross_entropy(
         )
     if not _compat.is_traced(logits, labels):
         check_labels(labels, classes, ignore_label)
-    labels = _as_int32(labels)
+    given = np.zeros(0, np.float32) if class_weights is None else class_weights
+    operands = logits, _as_int32(labels), as_dtype(jnp.asarray(given), jnp.float32)
+    ignored = _narrow(ignore_label)
     if axis_name is None and logits.dtype.name in _NATIVE:
-        given = np.zeros(0, np.float32) if class_weights is None else class_weights
-        weights = as_dtype(jnp.asarray(given), jnp.float32)
-        loss, _ = _cross_entropy(logits, labels, weights, ignored=_narrow(ignore_label))
-        return loss
-    loss, _ = _portable_cross_entropy(
-        logits, labels, class_weights, ignored=_narrow(ignore_label), axis_name=axis_name
-    )
-    return loss
+        return _cross_entropy(*operands, ignored=ignored)[0]
+    return _portable_cross_entropy(*operands, ignored=ignored, axis_name=axis_name)[0]
 
 
 _NATIVE = ("float32", "bfloat16", "float16")
 
 
 def _portable_cross_entropy(
-    logits: Any, labels: jax.Array, class_weights: Any, *, ignored: int, axis_name: Any = None
+    logits: Any, labels: jax.Array, weights: jax.Array, *, ignored: int, axis_name: Any = None
 ) -> tuple[jax.Array, jax.Array]:
     """Return the loss, and the sum of weights that it is divided by."""
     known = (labels >= 0) & (labels < logits.shape[1]) & (labels != ignored)
@@ -90,8 +86,8 @@ def _portable_cross_entropy(
     rows = jnp.where(known[:, None], logits.astype(jnp.float32), 0.0)
     loss = optax.softmax_cross_entropy_with_integer_labels(rows, safe)
     weight = known.astype(jnp.float32)
-    if class_weights is not None and np.shape(class_weights)[0]:
-        weight = weight * jnp.asarray(class_weights)[safe]
+    if weights.shape[0]:
+        weight = weight * weights[safe]
     total, number = jnp.sum(loss * weight), jnp.sum(weight)
     if axis_name is not None:
         total, number = jax.lax.psum((total, number), axis_name)
@@ -165,17 +161,8 @@ def count_outside(
     Raises:
       InputError: labels that are no integers.
     """
-    labels, known = _known_labels(labels, classes, ignore_label)
-    unknown = ~known & (labels >= 0) & (labels != _narrow(ignore_label))
-    return jnp.sum(unknown, dtype=jnp.int32)
-
-
-def _known_labels(
-    labels: Any, classes: int, ignore_label: int | None
-) -> tuple[jax.Array, jax.Array]:
-    """Return the labels as ``int32``, and a mask of those of a class."""
     labels = _as_int32(labels)
-    return labels, (labels >= 0) & (labels < classes) & (labels != _narrow(ignore_label))
+    return jnp.sum((labels >= classes) & (labels != _narrow(ignore_label)), dtype=jnp.int32)
 
 
 def _as_int32(labels: Any) -> jax.Array:

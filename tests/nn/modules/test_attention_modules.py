@@ -252,7 +252,10 @@ def test_an_order_is_computed_once(monkeypatch):
 
 BAD = {
     "num_heads=5 must divide channels=12": lambda: m.SceneAttention(12, 5),
-    "patch_size 0 must be an integer from 1 to 1048576": lambda: m.SerializedAttention(12, 2, 0),
+    "of patch_size=0: give an integer of at least 1": lambda: m.SerializedAttention(12, 2, 0),
+    "patch_size 2097152 must be an integer from 1 to 1048576": (
+        lambda: m.SerializedAttention(12, 2, 2**21)
+    ),
     "a head of 4 channels cannot be turned along 3 axes: give a multiple of 6": (
         lambda: m.SceneAttention(12, 3, rotary_base=10.0)
     ),

@@ -102,7 +102,7 @@ def _extremes_portable(
     place, zero = _place(valid, scene, scenes), jnp.zeros((), x.dtype)
     x = jnp.where(valid[:, None], x, zero)
     merge = _best_of_scenes if jnp.issubdtype(x.dtype, jnp.inexact) else _best
-    best = merge(x, place, scenes, "max" if largest else "min", axis)
+    best = merge(x, place, scenes, largest, axis)
     return (jnp.where(_numbers(place, scenes, axis)[:, None] > 0, best, zero),)
 
 
@@ -127,20 +127,19 @@ _extremes = differentiable_operator(
 
 
 def _best(
-    x: jax.Array, scene: jax.Array, batch_size: int, reduction: str, axis: str | None
+    x: jax.Array, scene: jax.Array, batch_size: int, largest: bool, axis: str | None
 ) -> jax.Array:
     """Return the largest (smallest) row of each scene, of all its shards: ``[batch_size, C]``."""
     # Begins with the worst number there is: an infinity would stop ``jax.debug_infs``.
     numbers = jnp.where(x == x, x, jnp.zeros((), x.dtype))
-    if reduction == "max":
-        worst = jnp.min(numbers, axis=0)
-        start = worst if axis is None else jax.lax.pmin(worst, axis)
-        best = jnp.broadcast_to(start, (batch_size, x.shape[1])).at[scene].max(x, mode="drop")
-        return best if axis is None else jax.lax.pmax(best, axis)
-    worst = jnp.max(numbers, axis=0)
-    start = worst if axis is None else jax.lax.pmax(worst, axis)
-    best = jnp.broadcast_to(start, (batch_size, x.shape[1])).at[scene].min(x, mode="drop")
-    return best if axis is None else jax.lax.pmin(best, axis)
+    start = jnp.min(numbers, axis=0) if largest else jnp.max(numbers, axis=0)
+    if axis is not None:
+        start = jax.lax.pmin(start, axis) if largest else jax.lax.pmax(start, axis)
+    place = jnp.broadcast_to(start, (batch_size, x.shape[1])).at[scene]
+    best = place.max(x, mode="drop") if largest else place.min(x, mode="drop")
+    if axis is not None:
+        best = jax.lax.pmax(best, axis) if largest else jax.lax.pmin(best, axis)
+    return best
 
 
 _best_of_scenes = jax.custom_jvp(_best, nondiff_argnums=(2, 3, 4))
@@ -149,7 +148,7 @@ _best_of_scenes = jax.custom_jvp(_best, nondiff_argnums=(2, 3, 4))
 @_best_of_scenes.defjvp
 def _best_jvp(
     batch_size: int,
-    reduction: str,
+    largest: bool,
     axis: str | None,
     primals: tuple[jax.Array, jax.Array],
     tangents: tuple[jax.Array, jax.Array],
@@ -157,7 +156,7 @@ def _best_jvp(
     """Share the gradient among equal rows, on whichever shard they lie."""
     scene = primals[1]
     x = _stored(primals[0], scene)
-    best = _best(x, scene, batch_size, reduction, axis)
+    best = _best(x, scene, batch_size, largest, axis)
     # NaN, which wins, is not equal to itself.
     wins = (x == best.at[scene].get(mode="clip")) | (x != x)
 

@@ -1,4 +1,4 @@
-"""The functions of :mod:`voxax.nn.dynamic` that are public."""
+"""The public functions of :mod:`voxax.nn.dynamic`, since a stub takes names of its own package."""
 
 from voxax.nn.dynamic.deform_conv import deform_conv as deform_conv
 from voxax.nn.dynamic.dynamic_conv import DYNAMIC_CONV_ALGO_MODE as DYNAMIC_CONV_ALGO_MODE

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from voxax._native.operators import FRACTIONS, differentiable_operator
-from voxax._native.random import PLAIN_KEY, is_plain_key, key_words
+from voxax._native.random import PLAIN_KEY, is_plain_key
 from voxax.errors import InputError, check_known
-from voxax.geometry import Points, Voxels
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import fraction_dtype
 from voxax.geometry.halo import split_axis
 from voxax.geometry.row_operations import as_dtype
 from voxax.nn.functional.normalization import (
+    Scenes,
     clear_padding,
     scene_index,
     with_cleared_features,
 )
 
 DropoutMode = Literal["feature", "voxel", "channel", "scene"]
-
-Scenes = TypeVar("Scenes", Voxels, Points)
 
 
 @checked_operator
@@ -65,7 +63,7 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
     arrays = as_dtype(voxels.features, dtype), voxels.valid, scene_index(voxels)
     options = {"rate": float(rate), "mode": mode, "batch_size": voxels.batch_size}
     if dtype.name in FRACTIONS and is_plain_key(key):
-        (features,) = _dropout(*arrays, key_words(key), **options)
+        (features,) = _dropout(*arrays, jax.random.key_data(key), **options)
     else:
         features = _portable(*arrays, key, **options)
     return with_cleared_features(voxels, features)

@@ -29,7 +29,7 @@ from voxax.nn.functional.rotary import check_rotary
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.keys import next_key
 from voxax.nn.modules.norm import LayerNorm
-from voxax.nn.modules.pointwise import GELU, Dropout, Linear, next_of_stream
+from voxax.nn.modules.pointwise import GELU, Dropout, Linear
 from voxax.nn.modules.sparse_convs import SubMConv
 
 
@@ -62,7 +62,7 @@ class RelativeTable(CheckedModule):
         rngs = own_rngs(rngs)
         shape = (ndim, 2 * reach + 1, num_heads)
         draw = jax.nn.initializers.truncated_normal(0.02)
-        self.weight = nnx.Param(draw(next_key(rngs), shape, param_dtype))
+        self.weight = nnx.Param(draw(next_key(rngs.params), shape, param_dtype))
         self.reach = reach
 
 
@@ -476,7 +476,7 @@ class SerialOrders(CheckedModule):
             return [serial_order(voxels, name) for name in names]
         every = [serial_order(voxels, name) for name in self.orders]
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *every)
-        key = next_of_stream(self.rngs)
+        key = next_key(self.rngs)
         draw = permutation if is_plain_key(key) else jax.random.permutation
         turn = draw(key, len(every))
         return [

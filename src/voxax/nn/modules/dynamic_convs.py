@@ -107,7 +107,7 @@ class DynamicConv(CheckedModule):
         self.of_bank: Mapping[str, Any] = FrozenDict(given if method == "bank" else {})
         taps = math.prod(self.kernel_size)
         kernels = [
-            kernel_init(next_key(rngs), (taps, in_channels, out_channels), param_dtype)
+            kernel_init(next_key(rngs.params), (taps, in_channels, out_channels), param_dtype)
             for _ in range(num_weights or 1)
         ]
         shape = (*self.kernel_size, in_channels, out_channels)
@@ -222,7 +222,9 @@ class SparseDynamicConv(CheckedModule):
         self.options: Mapping[str, Any] = FrozenDict(options)
         taps = KernelSpec.make(self.ndim, self.kernel_size).num_offsets
         shape = (taps, in_channels, out_channels)
-        weights = [kernel_init(next_key(rngs), shape, param_dtype) for _ in range(num_weights)]
+        weights = [
+            kernel_init(next_key(rngs.params), shape, param_dtype) for _ in range(num_weights)
+        ]
         self.weight = nnx.Param(weights[0] if num_weights == 1 else jnp.stack(weights))
         self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
 
@@ -365,10 +367,10 @@ class DeformConv(CheckedModule):
         self.dtype, self.precision = dtype, precision
         taps = math.prod(self.kernel_size)
         shape = (*self.kernel_size, in_channels // groups, out_channels)
-        drawn = (
-            kernel_init(next_key(rngs), (taps, *shape[-2:]), param_dtype) if use_weight else None
-        )
-        self.weight = None if drawn is None else nnx.Param(drawn.reshape(shape))
+        self.weight = None
+        if use_weight:
+            drawn = kernel_init(next_key(rngs.params), (taps, *shape[-2:]), param_dtype)
+            self.weight = nnx.Param(drawn.reshape(shape))
         self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
         self.predicted = offset_groups * taps * (ndim + (modulation is not None))
         self.predict = nnx.Param(
@@ -445,7 +447,9 @@ class FocalConv(CheckedModule):
         self.capacity = static(capacity)
         taps = math.prod(self.kernel_size)
         shapes = ((taps, in_channels, out_channels), (taps, in_channels, taps))
-        weight, predict = (kernel_init(next_key(rngs), shape, param_dtype) for shape in shapes)
+        weight, predict = (
+            kernel_init(next_key(rngs.params), shape, param_dtype) for shape in shapes
+        )
         self.weight, self.predict = nnx.Param(weight), nnx.Param(predict)
         self.predict_bias = nnx.Param(jnp.zeros((taps,), param_dtype))
         self.bias = nnx.Param(jnp.zeros((out_channels,), param_dtype)) if use_bias else None

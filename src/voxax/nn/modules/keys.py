@@ -1,7 +1,7 @@
-"""Keys for weights, computed on the host.
+"""Keys of streams, of the numbers that flax gives.
 
 flax computes the next key of a stream by two programs, and a seed's key by two more, which a new
-process compiles before the first weight is drawn. The numbers here are the same.
+process compiles before the first weight is drawn.
 """
 
 from __future__ import annotations
@@ -13,37 +13,35 @@ import numpy as np
 from flax import nnx
 
 from voxax import _compat
-
-_THREEFRY = "threefry2x32"
-_ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
-_PARITY, _MASK = 0x1BD11BDA, 2**32 - 1
+from voxax._native.random import PLAIN_KEY, fold_in, fold_in_on_host, is_plain_key
 
 
-def next_key(rngs: nnx.Rngs) -> jax.Array:
-    """Return what ``rngs.params()`` returns, and count it there.
+def next_key(stream: nnx.RngStream) -> jax.Array:
+    """Return what ``stream()`` returns, and count it there.
 
-    Inside a trace, and for keys of another kind than JAX's default one, flax computes it.
+    It compiles nothing where the numbers are known, and is one operator of the library in a
+    program for CPUs. For keys of another kind than JAX's default one, flax computes it.
     """
-    stream = rngs.params
-    if type(stream) is not nnx.RngStream or not _compat.is_evaluating():
-        return stream()
     key, count = stream.key.get_value(), stream.count.get_value()
-    if key.shape or str(jax.random.key_impl(key)) != _THREEFRY:
+    if type(stream) is not nnx.RngStream or key.shape or not is_plain_key(key):
         return stream()
     words = jax.random.key_data(key)
-    if not all(_compat.is_readable(x) and not x.committed for x in (words, count)):
-        return stream()
-    # Ready, since NumPy ends the process on an array that had no memory.
-    words, count = map(np.asarray, jax.block_until_ready((words, count)))
-    stream.count.set_value(jax.device_put(count + np.uint32(1)))
-    return _key(fold_in(words, int(count)))
+    if all(_compat.is_readable(x) and not x.committed for x in (words, count)):
+        # Ready, since NumPy ends the process on an array that had no memory.
+        words, count = map(np.asarray, jax.block_until_ready((words, count)))
+        words, count = jax.device_put((fold_in_on_host(words, count), count + np.uint32(1)))
+    else:
+        words, count = fold_in(words, count), count + 1
+    stream.count.set_value(count)
+    return jax.random.wrap_key_data(words, impl=PLAIN_KEY)
 
 
 def rngs_of(seed: int) -> nnx.Rngs:
     """Return ``nnx.Rngs(seed)`` of a seed below 2**31."""
-    if not _compat.is_evaluating() or jax.config.jax_default_prng_impl != _THREEFRY:  # pyright: ignore[reportAttributeAccessIssue]
+    if not _compat.is_evaluating() or jax.config.jax_default_prng_impl != PLAIN_KEY:  # pyright: ignore[reportAttributeAccessIssue]
         return nnx.Rngs(seed)
-    return nnx.Rngs(_key(np.array([0, seed], np.uint32)))
+    words = jax.device_put(np.array([0, seed], np.uint32))
+    return nnx.Rngs(jax.random.wrap_key_data(words, impl=PLAIN_KEY))
 
 
 class HostKeys:
@@ -59,25 +57,4 @@ class HostKeys:
 
     def params(self) -> jax.Array:
         """Return the next key of the stream of weights."""
-        return next_key(self._rngs)
-
-
-def _key(words: np.ndarray) -> jax.Array:
-    return jax.random.wrap_key_data(jax.device_put(words), impl=_THREEFRY)
-
-
-def fold_in(words: Any, data: int) -> np.ndarray:
-    """Return the words ``uint32[2]`` of ``jax.random.fold_in`` for a key of the kind Threefry-2x32.
-
-    Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
-    """
-    first, second = (int(word) for word in words)
-    schedule = first, second, first ^ second ^ _PARITY
-    a, b = first, (data + second) & _MASK
-    for number in range(5):
-        for rotation in _ROTATIONS[number % 2]:
-            a = (a + b) & _MASK
-            b = ((b << rotation | b >> (32 - rotation)) & _MASK) ^ a
-        a = (a + schedule[(number + 1) % 3]) & _MASK
-        b = (b + schedule[(number + 2) % 3] + number + 1) & _MASK
-    return np.array([a, b], np.uint32)
+        return next_key(self._rngs.params)

@@ -63,7 +63,7 @@ class ContinuousConv(CheckedModule):
         self.mapping: Mapping = mapping
         self.radius, self.window = float(radius), window
         self.normalize, self.precision = normalize, precision
-        self.weight = nnx.Param(kernel_init(next_key(rngs), shape, param_dtype))
+        self.weight = nnx.Param(kernel_init(next_key(rngs.params), shape, param_dtype))
         self.bias = nnx.Param(jnp.zeros((out_channels,), param_dtype)) if use_bias else None
 
     def __call__(
@@ -134,7 +134,7 @@ class KernelPointConv(CheckedModule):
         self.extent, self.precision = float(extent), precision
         self.deformable, self.modulated = deformable, modulated
         shape = (num_kernel_points, in_channels, out_channels)
-        self.weight = nnx.Param(kernel_init(next_key(rngs), shape, param_dtype))
+        self.weight = nnx.Param(kernel_init(next_key(rngs.params), shape, param_dtype))
         predicted = num_kernel_points * (ndim * deformable + modulated)
         start = [jnp.zeros(s, param_dtype) for s in ((*shape[:2], predicted), (predicted,))]
         self.predict, self.predict_bias = (nnx.Param(p) if predicted else None for p in start)

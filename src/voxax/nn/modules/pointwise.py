@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from voxax._native.random import fold_in, is_plain_key
 from voxax.errors import InputError
 from voxax.geometry import Points, Voxels
 from voxax.geometry.dtypes import fraction_dtype
@@ -22,7 +21,7 @@ from voxax.nn.functional.linear import linear
 from voxax.nn.functional.normalization import with_cleared_features
 from voxax.nn.functional.random_drop import DropoutMode, Scenes, check_dropout
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
-from voxax.nn.modules.keys import HostKeys
+from voxax.nn.modules.keys import HostKeys, next_key
 from voxax.nn.modules.sparse_convs import filled, he_normal, zeros
 from voxax.products.convolution import precision_name
 
@@ -228,21 +227,8 @@ class Dropout(CheckedModule):
             )
         if isinstance(source, nnx.Rngs):
             source = source[self.rng_collection]
-        key = next_of_stream(source) if isinstance(source, nnx.RngStream) else source
+        key = next_key(source) if isinstance(source, nnx.RngStream) else source
         return dropout(voxels, self.rate, key, self.mode)
-
-
-def next_of_stream(stream: nnx.RngStream) -> jax.Array:
-    """Return the key that ``stream()`` returns, and count it there."""
-    key, count = stream.key[...], stream.count[...]
-    own = type(stream) is nnx.RngStream and nnx.RngStream.__call__ is _FLAX_DRAW
-    if not own or key.shape or not is_plain_key(key):
-        return stream()
-    stream.count[...] += 1
-    return fold_in(key, count)
-
-
-_FLAX_DRAW = nnx.RngStream.__call__
 
 
 class DropPath(Dropout):

@@ -70,7 +70,7 @@ def initial_bias(
     use_bias: bool, bias_init: Initializer, rngs: nnx.Rngs, channels: int, dtype: Any
 ) -> nnx.Param | None:
     """Return a bias ``[C]`` as ``bias_init`` draws it, or None."""
-    return nnx.Param(bias_init(next_key(rngs), (channels,), dtype)) if use_bias else None
+    return nnx.Param(bias_init(next_key(rngs.params), (channels,), dtype)) if use_bias else None
 
 
 class Convolution(CheckedModule):
@@ -200,7 +200,7 @@ class SpatiallySparseConv(Convolution):
         options = {"groups": groups, "precision": precision, **requests}
         spec = self._describe(in_channels, ndim, relation, capacity, dtype, options)
         taps, c_in = spec.num_offsets, in_channels // groups
-        weight = kernel_init(next_key(rngs), (taps, c_in, out_channels), param_dtype)
+        weight = kernel_init(next_key(rngs.params), (taps, c_in, out_channels), param_dtype)
         if groups > 1:
             weight = weight.reshape(taps, c_in, groups, out_channels // groups).swapaxes(1, 2)
         self.weight = nnx.Param(weight)
@@ -254,7 +254,7 @@ class SpatiallySparseDepthwiseConv(Convolution):
         requests = static_requests("depthwise", fwd_algo, bwd_algo)
         options = {"precision": precision, **requests}
         spec = self._describe(channels, ndim, relation, capacity, dtype, options)
-        weight = kernel_init(next_key(rngs), (spec.num_offsets, 1, channels), param_dtype)
+        weight = kernel_init(next_key(rngs.params), (spec.num_offsets, 1, channels), param_dtype)
         self.weight = nnx.Param(weight[:, 0])
         self.bias = initial_bias(use_bias, bias_init, rngs, channels, param_dtype)
 
