@@ -303,7 +303,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(voxax_find_neighbors, voxax::RunFindNeighborsCall,
                                   .Ret<ffi::Buffer<ffi::S32>>());
 
 // Counts the changes of what Python (_ABI in voxax/_native) and this library expect of each other.
-extern "C" VOXAX_EXPORT int voxax_abi() { return 11; }
+extern "C" VOXAX_EXPORT int voxax_abi() { return 12; }
 
 // The interface that this file was compiled against: Python registers the handlers only where the
 // installed jaxlib has the same major version and at least this minor one.

@@ -2,6 +2,7 @@
 #include "operators.h"
 
 #include "activation.h"
+#include "add_rows.h"
 #include "attention.h"
 #include "cat.h"
 #include "cross_entropy.h"
@@ -33,6 +34,7 @@ const char* linear_gradients(const Call& call, const Parallel& parallel) {
 }
 VOXAX_BY_DTYPE(cross_entropy, RunCrossEntropy)
 VOXAX_BY_DTYPE(cross_entropy_gradients, RunCrossEntropyGradients)
+VOXAX_BY_DTYPE(add_rows, RunAddRows)
 VOXAX_BY_DTYPE(cat, RunCat)
 VOXAX_BY_DTYPE(cat_gradients, RunCatGradients)
 VOXAX_BY_DTYPE(attention, RunAttention)

@@ -43,6 +43,7 @@ using Operator = const char* (*)(const Call&, const Parallel&);
   X(linear_gradients)                                                                         \
   X(cross_entropy)                                                                            \
   X(cross_entropy_gradients)                                                                  \
+  X(add_rows)                                                                                 \
   X(cat)                                                                                      \
   X(cat_gradients)                                                                            \
   X(attention)                                                                                \

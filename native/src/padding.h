@@ -74,7 +74,7 @@ void ClearRows(Stored* y, int64_t begin, int64_t end, int64_t channels, const Pa
   char* to = reinterpret_cast<char*>(y + begin * channels);
   const int64_t bytes = (end - begin) * channels * static_cast<int64_t>(sizeof(Stored));
   // Of an array without a written row the system's answer would not tell what memory it is.
-  const std::vector<Span> spans = begin > 0 ? SpansToClear(to, bytes) : std::vector<Span>{{to, bytes}};
+  const std::vector<Span> spans = begin > 0 ? ReleasePages(to, bytes) : std::vector<Span>{{to, bytes}};
   parallel.Run(static_cast<int64_t>(spans.size()), [&](int64_t i) {
     WriteZeros(spans[i].begin, spans[i].bytes);
     FinishStreams();

@@ -11,6 +11,7 @@ namespace voxax {
 namespace {
 
 constexpr int64_t kWorthACall = 1 << 20, kLongest = 1 << 20;
+constexpr uintptr_t kLargePage = 2 << 20;
 
 #if defined(__linux__)
 // A page's entry in /proc/self/pagemap, see the kernel's Documentation/admin-guide/mm/pagemap.rst.
@@ -45,11 +46,46 @@ void Append(char* begin, char* end, std::vector<Span>* spans) {
   }
 }
 
+#if defined(__linux__)
+// Adds the pages of [begin, end) that are in memory. False: the system does not tell.
+bool AppendPresent(const PageMap& map, char* begin, char* end, std::vector<Span>* spans) {
+  static const auto size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  constexpr int64_t kAtOnce = 512;
+  uint64_t entries[kAtOnce];
+  if (begin == end) return true;
+  const uintptr_t last = (reinterpret_cast<uintptr_t>(end) - 1) / size;
+  char* at = begin;       // what lies before is in spans, or zero
+  char* written = begin;  // the end of what is to be cleared from `at` on
+  for (uintptr_t page = reinterpret_cast<uintptr_t>(begin) / size; page <= last;) {
+    const int64_t count = std::min<int64_t>(last - page + 1, kAtOnce);
+    if (!map.Read(page, count, entries)) return false;
+    for (int64_t i = 0; i < count; ++i, ++page) {
+      char* const to = std::min(end, reinterpret_cast<char*>((page + 1) * size));
+      if (entries[i] & (kPresent | kSwapped)) {
+        written = to;
+      } else {
+        Append(at, written, spans);
+        at = written = to;
+      }
+    }
+  }
+  Append(at, written, spans);
+  return true;
+}
+
+// Whether a page that was written is of memory without a file.
+bool IsPrivate(const PageMap& map, const char* written) {
+  static const auto size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  uint64_t entry;
+  return map.Read(reinterpret_cast<uintptr_t>(written) / size, 1, &entry) && (entry & kPresent) &&
+         !(entry & kOfFile);
+}
+#endif
+
 }  // namespace
 
 void PreferLargePages(void* data, int64_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-  constexpr uintptr_t kLargePage = 2 << 20;
   if (bytes < kWorthACall) return;
   const auto address = reinterpret_cast<uintptr_t>(data);
   const uintptr_t begin = address / kLargePage * kLargePage;
@@ -62,36 +98,21 @@ void PreferLargePages(void* data, int64_t bytes) {
 #endif
 }
 
-std::vector<Span> SpansToClear(char* begin, int64_t bytes) {
+std::vector<Span> ReleasePages(char* begin, int64_t bytes) {
   std::vector<Span> spans;
   char* const end = begin + bytes;
 #if defined(__linux__)
-  if (bytes >= kWorthACall) {
-    static const auto size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    const PageMap map;
-    constexpr int64_t kAtOnce = 512;
-    uint64_t entries[kAtOnce];
-    // A page of a file that nobody has read yet is not zero: only where the page before is no such one.
-    const uintptr_t before = (reinterpret_cast<uintptr_t>(begin) - 1) / size;
-    bool known = map.Read(before, 1, entries) && (entries[0] & kPresent) && !(entries[0] & kOfFile);
-    const uintptr_t last = (reinterpret_cast<uintptr_t>(end) - 1) / size;
-    char* at = begin;       // what lies before is in spans, or zero
-    char* written = begin;  // the end of what is to be cleared from `at` on
-    for (uintptr_t page = reinterpret_cast<uintptr_t>(begin) / size; known && page <= last;) {
-      const int64_t count = std::min<int64_t>(last - page + 1, kAtOnce);
-      known = map.Read(page, count, entries);
-      for (int64_t i = 0; known && i < count; ++i, ++page) {
-        char* const to = std::min(end, reinterpret_cast<char*>((page + 1) * size));
-        if (entries[i] & (kPresent | kSwapped)) {
-          written = to;
-        } else {
-          Append(at, written, &spans);
-          at = written = to;
-        }
-      }
-    }
-    if (known) {
-      Append(at, written, &spans);
+  const PageMap map;
+  // A page of a file that nobody has read yet is not zero, and one that is given back has the file's bytes.
+  if (bytes >= kWorthACall && IsPrivate(map, begin - 1)) {
+    const auto from = reinterpret_cast<uintptr_t>(begin), to = reinterpret_cast<uintptr_t>(end);
+    const uintptr_t first = (from + kLargePage - 1) / kLargePage * kLargePage;
+    const uintptr_t last = to / kLargePage * kLargePage;
+    const bool released =
+        first < last && madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) == 0;
+    char* const until = released ? begin + (first - from) : end;
+    char* const after = released ? end - (to - last) : end;
+    if (AppendPresent(map, begin, until, &spans) && AppendPresent(map, after, end, &spans)) {
       return spans;
     }
     spans.clear();

@@ -17,9 +17,12 @@ struct Span {
   int64_t bytes;
 };
 
-// The parts of [begin, begin + bytes) that may be other than zero, in spans of 1 MiB at most: without the
-// pages that nobody has written to, which read as zeros and take no memory. `begin` is inside of one
-// allocation of memory without a file, in which the byte before it was written. Where the system does not tell, all of it.
-std::vector<Span> SpansToClear(char* begin, int64_t bytes);
+// Makes [begin, begin + bytes) zeros, but for the spans that it returns, of 1 MiB at most, which the
+// caller has to clear. Nothing is done to pages that nobody has written to, which read as zeros and take no
+// memory; large pages in full are given back to the system and become such ones: else what arrays of
+// other sizes left in a program's temporaries would take memory until its end. `begin` is inside of one
+// allocation of memory without a file, in which the byte before it was written. Where the system does not tell,
+// all of it is returned.
+std::vector<Span> ReleasePages(char* begin, int64_t bytes);
 
 }  // namespace voxax

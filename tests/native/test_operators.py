@@ -10,7 +10,7 @@ import pytest
 from voxax import _native
 from voxax._native import operators
 from voxax._native.random import fold_in, permutation
-from voxax.geometry import joined_channels
+from voxax.geometry import branches, joined_channels
 from voxax.models import training
 from voxax.nn.functional import activation, attention, by_scene, linear, normalization, random_drop
 
@@ -100,7 +100,12 @@ def cat(x, valid, scene, channel):
     return joined_channels._cat, joined_channels._portable, given, {}, (0, 1, 2)
 
 
+def add(x, valid, scene, channel):
+    return branches._sum, branches._portable, (x, x[:, ::-1] * 2, valid), {}, (0, 1)
+
+
 OPERATORS = {
+    "add": add,
     "cat": cat,
     **{name: functools.partial(act, name) for name in activation._KNOWN},
     "layer norm": functools.partial(row_norm, True),

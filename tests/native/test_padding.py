@@ -11,6 +11,8 @@ from flax import nnx
 from test_native import native
 
 import voxax as vx
+from voxax._native import operators
+from voxax._native.eager import empty_array
 from voxax.nn.functional import spatially_sparse_depthwise_conv
 from voxax.nn.functional.batch_norm import batch_norm
 from voxax.nn.modules import (
@@ -124,6 +126,14 @@ def test_valid_rows_need_not_come_first(rng):
     assert not y[~valid].any()
 
 
+def present_pages(array):
+    page = os.sysconf("SC_PAGE_SIZE")
+    with open("/proc/self/pagemap", "rb") as file:
+        file.seek(array.ctypes.data // page * 8)
+        entries = np.frombuffer(file.read(array.nbytes // page * 8), np.uint64)
+    return np.count_nonzero(entries >> np.uint64(63))
+
+
 @pytest.mark.skipif(not os.access("/proc/self/pagemap", os.R_OK), reason="the system does not tell")
 def test_padding_of_a_result_takes_no_memory():
     voxels = scene(np.random.default_rng(1), 400_000)
@@ -131,11 +141,20 @@ def test_padding_of_a_result_takes_no_memory():
     graph, state = nnx.split(conv)
     call = jax.jit(lambda state, voxels: nnx.merge(graph, state)(voxels).features)
     y = jax.block_until_ready(call(state, vx.plan(conv, voxels)))
-    memory, page = np.asarray(y), os.sysconf("SC_PAGE_SIZE")
-    pages = memory.nbytes // page
-    with open("/proc/self/pagemap", "rb") as file:
-        file.seek(memory.ctypes.data // page * 8)
-        entries = np.frombuffer(file.read(pages * 8), np.uint64)
+    memory = np.asarray(y)
     # 640 KB of 102 MB are rows of voxels; a large page may reach further.
-    assert np.count_nonzero(entries >> np.uint64(63)) < 0.1 * pages
+    assert present_pages(memory) < 0.1 * memory.nbytes // os.sysconf("SC_PAGE_SIZE")
     assert not memory[VOXELS:].any()
+
+
+@pytest.mark.skipif(not os.access("/proc/self/pagemap", os.R_OK), reason="the system does not tell")
+def test_padding_of_memory_that_was_used_is_given_back(monkeypatch):
+    rows, used = 400_000, 2500
+    memory = empty_array((rows, C), np.float32)
+    memory[...] = 1
+    monkeypatch.setattr(operators, "empty_array", lambda shape, dtype: memory)
+    x, valid = np.ones((rows, C), np.float32), np.arange(rows) < used
+    operators.on_numpy("add_rows", (jax.ShapeDtypeStruct(x.shape, x.dtype),), x, x, valid)
+    assert present_pages(memory) < 0.2 * memory.nbytes // os.sysconf("SC_PAGE_SIZE")
+    assert (memory[:used] == 2).all()
+    assert not memory[used:].any()

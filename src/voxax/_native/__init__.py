@@ -33,6 +33,7 @@ CALLS = {
     "voxax_scene_rows": 1,
     "voxax_scene_extremes": 1,
     "voxax_scene_extremes_gradients": 1,
+    "voxax_add_rows": 1,
     "voxax_cat": 1,
     "voxax_cat_gradients": 1,
     "voxax_linear": 1,
@@ -55,7 +56,7 @@ CALLS = {
 
 Programs in files call them: raise the version when operands, attributes or results change.
 """
-_ABI = 11  # of handlers.cc
+_ABI = 12  # of handlers.cc
 
 
 def unavailable() -> str | None:

@@ -82,8 +82,17 @@ def natively_on_cpu(
     return call
 
 
-def library_call(name: str, results: Any, *arrays: jax.Array, **attributes: Any) -> Any:
-    """Call a function of the library. Under ``vmap`` the calls run one after the other."""
+def library_call(
+    name: str,
+    results: Any,
+    *arrays: jax.Array,
+    aliases: dict[int, int] | None = None,
+    **attributes: Any,
+) -> Any:
+    """Call a function of the library. Under ``vmap`` the calls run one after the other.
+
+    ``aliases`` are places of operands, each with that of the result that may take its memory.
+    """
     target = name if _compat.exports_native_calls() else _native.target(name)
-    call = jax.ffi.ffi_call(target, results, vmap_method="sequential")
+    call = jax.ffi.ffi_call(target, results, vmap_method="sequential", input_output_aliases=aliases)
     return call(*arrays, **attributes)

@@ -31,10 +31,17 @@ def by_xla(
     *arrays: Any,
     sizes: Sequence[int] = (0,),
     numbers: Sequence[float] = (0.0,),
+    in_place: bool = False,
 ) -> tuple[jax.Array, ...]:
-    """Call the operator ``name`` in a program."""
+    """Call the operator ``name`` in a program.
+
+    Args:
+      in_place: the first result may take the memory of the first array, which XLA copies where it
+        is read again.
+    """
     options = {"sizes": np.array(sizes, np.int64), "numbers": np.array(numbers, np.float64)}
-    return tuple(library_call(f"voxax_{name}", tuple(results), *arrays, **options))
+    function, aliases = f"voxax_{name}", {0: 0} if in_place else None
+    return tuple(library_call(function, tuple(results), *arrays, aliases=aliases, **options))
 
 
 def on_numpy(
@@ -43,12 +50,14 @@ def on_numpy(
     *arrays: np.ndarray,
     sizes: Sequence[int] = (0,),
     numbers: Sequence[float] = (0.0,),
+    in_place: bool = False,
 ) -> tuple[np.ndarray, ...]:
-    """Call the operator ``name`` on NumPy arrays.
+    """Call the operator ``name`` on NumPy arrays, which stay as they are.
 
     Raises:
       ValueError: arrays that do not fit.
     """
+    del in_place
     dense = [np.ascontiguousarray(a).reshape(np.shape(a)) for a in arrays]
     found = [empty_array(result.shape, result.dtype) for result in results]
     shapes: list[int] = []

@@ -16,6 +16,7 @@ from flax.core import FrozenDict
 
 from voxax.errors import InputError
 from voxax.geometry import Voxels, cat
+from voxax.geometry.branches import branch
 from voxax.interop.minkowski import Minkowski
 from voxax.interop.sources import Source, renaming
 from voxax.interop.torchsparse import TorchSparse
@@ -96,8 +97,9 @@ class ResidualBlock(nnx.Module):
         self.shortcut = Sequential(*shortcut)
 
     def __call__(self, voxels: Voxels) -> Voxels:
+        voxels, shortcut = branch(voxels)
         residual = self.second(self.first(voxels))
-        return norm_act(self.norm, self.act, residual, self.shortcut(voxels))
+        return norm_act(self.norm, self.act, residual, self.shortcut(shortcut))
 
 
 class UNet(nnx.Module):
@@ -140,7 +142,8 @@ class UNet(nnx.Module):
         skips = []
         for level, (down, residual) in enumerate(zip(self.down, self.down_blocks, strict=True)):
             with jax.named_scope(f"down{level + 1}"):
-                skips.append(voxels)
+                voxels, skip = branch(voxels)
+                skips.append(skip)
                 voxels = down(voxels)
                 for block in residual:
                     voxels = block(voxels)
