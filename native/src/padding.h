@@ -3,8 +3,8 @@
 // They take next to no time, and in results next to no memory. What arguments hold there does not matter:
 // a kernel map has no entry in such a row and names none, and where rows have a mask it is false there,
 // so nothing is read. In results these rows are zero, as in every array that XLA sees: kernels look for
-// the last row that counts, leave pages of new memory behind it alone, which are zero already, and clear
-// others past the caches.
+// the last row that counts, leave pages of new memory behind it alone, which are zero already, give large
+// ones back to the system, and clear others past the caches.
 #pragma once
 
 #include <algorithm>

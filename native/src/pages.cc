@@ -106,8 +106,11 @@ std::vector<Span> ReleasePages(char* begin, int64_t bytes) {
   // A page of a file that nobody has read yet is not zero, and one that is given back has the file's bytes.
   if (bytes >= kWorthACall && IsPrivate(map, begin - 1)) {
     const auto from = reinterpret_cast<uintptr_t>(begin), to = reinterpret_cast<uintptr_t>(end);
-    const uintptr_t first = (from + kLargePage - 1) / kLargePage * kLargePage;
-    const uintptr_t last = to / kLargePage * kLargePage;
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    uintptr_t first = (from + kLargePage - 1) / kLargePage * kLargePage;
+    uintptr_t last = to / kLargePage * kLargePage;
+    if (first - from >= kLargePage / 2) first = (from + page - 1) / page * page;
+    if (to - last >= kLargePage / 2) last = to / page * page;
     const bool released =
         first < last && madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) == 0;
     char* const until = released ? begin + (first - from) : end;

@@ -18,11 +18,13 @@ struct Span {
 };
 
 // Makes [begin, begin + bytes) zeros, but for the spans that it returns, of 1 MiB at most, which the
-// caller has to clear. Nothing is done to pages that nobody has written to, which read as zeros and take no
-// memory; large pages in full are given back to the system and become such ones: else what arrays of
-// other sizes left in a program's temporaries would take memory until its end. `begin` is inside of one
-// allocation of memory without a file, in which the byte before it was written. Where the system does not tell,
-// all of it is returned.
+// caller has to clear. Pages that nobody has written to stay as they are: they read as zeros, and take no
+// memory. Large pages are given back to the system, and halves of them, and become such ones: else what
+// arrays of other sizes left in a program's temporaries would stay in memory until its end. Of less than a
+// half, later writes would find small pages instead, which takes longer than to clear it.
+//
+// `begin` is inside of one allocation of memory without a file, in which the byte before it was written.
+// Where the system does not tell, all of it is returned.
 std::vector<Span> ReleasePages(char* begin, int64_t bytes);
 
 }  // namespace voxax

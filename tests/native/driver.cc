@@ -823,7 +823,7 @@ void TestPages(Random& random) {
   for (int64_t i = Draw(random, 0, 9); i > 0 && begin < size; --i) bytes[Draw(random, begin, size - 1)] = 1;
   int64_t cleared = 0;
   const char* end = bytes + begin;
-  for (const Span& span : SpansToClear(bytes + begin, size - begin)) {
+  for (const Span& span : ReleasePages(bytes + begin, size - begin)) {
     Expect(end <= span.begin && span.begin + span.bytes <= bytes + size, "spans are in order");
     std::fill(span.begin, span.begin + span.bytes, 0);
     end = span.begin + span.bytes;
@@ -1091,6 +1091,10 @@ void TestOperator(OperatorPlace place, Random& random, Pool& pool) {
       }
       break;
     }
+    case kPlaceOf_add_rows:
+      add(features(channels), features(channels), std::move(mask));
+      out = {x_like};
+      break;
     case kPlaceOf_cat:
       add(features(channels), features(columns), features(1), std::move(mask));
       out = {{kind, {rows, channels + columns + 1}}};
