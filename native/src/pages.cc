@@ -109,8 +109,10 @@ std::vector<Span> ReleasePages(char* begin, int64_t bytes) {
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     uintptr_t first = (from + kLargePage - 1) / kLargePage * kLargePage;
     uintptr_t last = to / kLargePage * kLargePage;
-    if (first - from >= kLargePage / 2) first = (from + page - 1) / page * page;
-    if (to - last >= kLargePage / 2) last = to / page * page;
+    if (to - from >= 2 * kLargePage) {
+      if (first - from >= kLargePage / 2) first = (from + page - 1) / page * page;
+      if (to - last >= kLargePage / 2) last = to / page * page;
+    }
     const bool released =
         first < last && madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) == 0;
     char* const until = released ? begin + (first - from) : end;

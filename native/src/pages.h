@@ -19,9 +19,9 @@ struct Span {
 
 // Makes [begin, begin + bytes) zeros, but for the spans that it returns, of 1 MiB at most, which the
 // caller has to clear. Pages that nobody has written to stay as they are: they read as zeros, and take no
-// memory. Large pages are given back to the system, and halves of them, and become such ones: else what
-// arrays of other sizes left in a program's temporaries would stay in memory until its end. Of less than a
-// half, later writes would find small pages instead, which takes longer than to clear it.
+// memory. Large pages are given back to the system, of much padding halves of them too, and become such ones:
+// else what arrays of other sizes left in a program's temporaries would stay in memory until its end. What
+// is written later into a part of a large page finds small ones, which takes longer than to clear it.
 //
 // `begin` is inside of one allocation of memory without a file, in which the byte before it was written.
 // Where the system does not tell, all of it is returned.
