@@ -148,6 +148,25 @@ def is_begun() -> bool:
     return _private(xla_bridge, "backends_are_initialized", lambda: False)()
 
 
+def put_on(device: Any, array: np.ndarray, *, committed: bool) -> jax.Array:
+    """``jax.device_put`` of a NumPy array to one device, in a quarter of the time.
+
+    Eager layers make about ten arrays each. The array is not committed to the device unless asked.
+    """
+    from jax._src.interpreters import pxla
+
+    put = _private(pxla, "batched_device_put")
+    if put is None or array.dtype.itemsize > 4:  # of 64 bits, a setting of JAX's decides
+        return jax.device_put(array, device if committed else None)
+    aval = jax.core.ShapedArray(array.shape, array.dtype)
+    return put(aval, _sharding_on(device), [array], [device], committed)
+
+
+@functools.cache
+def _sharding_on(device: Any) -> jax.sharding.SingleDeviceSharding:
+    return jax.sharding.SingleDeviceSharding(device)
+
+
 def is_readable(array: Any) -> bool:
     """True if the values of an array can be read by this process, now."""
     if isinstance(array, jax.Array):

@@ -47,16 +47,16 @@ def on_host(body: HostBody) -> Callable[..., Any]:
             return None
         if found is None:
             return None
-        (device,) = where
+        device, committed = where
 
         def given(result: np.ndarray) -> jax.Array:
             for arg, array in zip(args, arrays, strict=True):
                 if result is array:
-                    if isinstance(arg, jax.Array) and (device is None or arg.committed):
+                    if isinstance(arg, jax.Array) and (arg.committed or not committed):
                         return arg
                     # The caller may write to it, or it has another device.
                     result = result.copy()
-            return jax.device_put(result, device)
+            return _compat.put_on(device, result, committed=committed)
 
         with _compat.evaluating(), jax.transfer_guard_host_to_device("allow"):
             return tuple(map(given, found)) if isinstance(found, tuple) else given(found)
@@ -64,8 +64,8 @@ def on_host(body: HostBody) -> Callable[..., Any]:
     return call
 
 
-def _place(args: Sequence[Any]) -> tuple[Any] | None:
-    """The CPU that the operands are committed to, None if to none; None where they are elsewhere.
+def _place(args: Sequence[Any]) -> tuple[Any, bool] | None:
+    """The CPU of the operands, and whether any is committed to it; None where they are elsewhere.
 
     As under ``jit``, what is committed to no device is computed on the default one.
     """
@@ -84,15 +84,15 @@ def _place(args: Sequence[Any]) -> tuple[Any] | None:
             if pinned not in (None, device):
                 return None
             pinned = device
-    device = _default_device() if pinned is None else pinned
+    device = default_device() if pinned is None else pinned
     if device.platform != "cpu" or device.process_index != jax.process_index():
         return None
     if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # pyright: ignore[reportAttributeAccessIssue]
         return None
-    return (pinned,)
+    return device, pinned is not None
 
 
-def _default_device() -> Any:
+def default_device() -> Any:
     chosen = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
     if chosen is None or isinstance(chosen, str):
         return jax.local_devices(backend=chosen)[0]

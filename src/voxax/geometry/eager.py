@@ -16,6 +16,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax._native import host
+from voxax._native.eager import default_device
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -26,7 +27,10 @@ def known_on_host(*values: Any) -> bool:
     Inside ``jax.jit`` this is False for NumPy arrays too: shapes there must not follow from data.
     """
     arrays = [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
-    if _compat.is_traced(arrays) or _compat.is_traced(jnp.zeros((), jnp.int32)):
+    if _compat.is_traced(arrays):
+        return False
+    # Of the transformations, only jit's and others' that record make tracers of constants.
+    if not _compat.is_evaluating() and _compat.is_traced(jnp.zeros((), jnp.int32)):
         return False
     return len(_devices(arrays)) <= 1
 
@@ -66,10 +70,17 @@ def to_device_of(given: Any, made: Any) -> Any:
     place = None if pinned is None else pinned.sharding
     if isinstance(place, jax.sharding.NamedSharding):  # its axes may be too many for others
         place = jax.sharding.NamedSharding(place.mesh, jax.sharding.PartitionSpec())
+    device = default_device() if pinned is None else next(iter(pinned.devices()))
+    single = place is None or isinstance(place, jax.sharding.SingleDeviceSharding)
+    single = single and device.platform == "cpu"  # others have several kinds of memory
 
     def put(array: Any) -> jax.Array:
-        if isinstance(array, np.ndarray) and any(np.may_share_memory(array, c) for c in callers):
+        if not isinstance(array, np.ndarray):
+            return jax.device_put(array, place)
+        if any(np.may_share_memory(array, c) for c in callers):
             array = array.copy()
+        if single:
+            return _compat.put_on(device, array, committed=pinned is not None)
         return jax.device_put(array, place)
 
     return jax.tree.map(put, made)
