@@ -367,10 +367,11 @@ class DeformConv(CheckedModule):
         self.dtype, self.precision = dtype, precision
         taps = math.prod(self.kernel_size)
         shape = (*self.kernel_size, in_channels // groups, out_channels)
-        self.weight = None
+        weight = None
         if use_weight:
             drawn = kernel_init(next_key(rngs.params), (taps, *shape[-2:]), param_dtype)
-            self.weight = nnx.Param(drawn.reshape(shape))
+            weight = nnx.Param(drawn.reshape(shape))
+        self.weight = weight
         self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
         self.predicted = offset_groups * taps * (ndim + (modulation is not None))
         self.predict = nnx.Param(
