@@ -39,8 +39,15 @@ class Ending:
         del frame
         if self.number is None:
             self.number = number
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, self.again)
             self._first()
             raise KeyboardInterrupt
+
+    def again(self, number: int, frame: FrameType | None) -> None:
+        """Handle Ctrl-C after :meth:`take`: let the watching thread end the process first."""
+        time.sleep(10 * _MOMENT)
+        signal.default_int_handler(number, frame)
 
     def status(self, status: int) -> int:
         """Return the exit status of a command that ended with ``status``, 0 or 130 of Ctrl-C."""
@@ -100,6 +107,8 @@ def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[End
         for number in taken:
             if signal.getsignal(number) == ending.take:
                 signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) == ending.again:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager
@@ -139,8 +148,8 @@ def _watch(reader: int, numbers: list[int]) -> None:
 
 def _is_waited_for(number: int, handler: object) -> bool:
     """Whether ``handler`` ends a command: Python's own of Ctrl-C, or one of this module."""
-    if number == signal.SIGINT:
-        return handler is signal.default_int_handler
+    if number == signal.SIGINT and handler is signal.default_int_handler:
+        return True
     return isinstance(getattr(handler, "__self__", None), Ending)
 
 
