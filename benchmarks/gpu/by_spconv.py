@@ -8,61 +8,56 @@ import numpy as np
 import spconv
 import spconv.pytorch as sp
 import torch
-from benchmarks.gpu.by_torch import DEVICE, operands, stepped, wait
+from benchmarks.gpu import by_torch
+from benchmarks.gpu.by_torch import DEVICE, wait
+from benchmarks.gpu.published import SEVEN
 from benchmarks.gpu.rows import NETWORKS, Row
 from benchmarks.gpu.stopwatch import timed
-from benchmarks.peers.spconv_minkunet import MinkUNet
+from benchmarks.peers.spconv_minkunet import PLANES, MinkUNet, let_backward_run_on_cpu
 
 BLOCKS_OF_34 = (2, 3, 4, 6, 2, 2, 2, 2)
+let_backward_run_on_cpu()
 
 
 def versions() -> dict[str, str]:
     return {"spconv": spconv.__version__, "PyTorch": torch.__version__}
 
 
+class Spconv:
+    def __init__(self, coords: np.ndarray) -> None:
+        self._grid = ((coords[:, 1:].max(0) // 16 + 1) * 16).tolist()
+        self._scenes = int(coords[:, 0].max()) + 1
+
+    def sites(self, coords: torch.Tensor, x: torch.Tensor) -> sp.SparseConvTensor:
+        return sp.SparseConvTensor(x, coords, self._grid, self._scenes)
+
+    def layer(self, channels: int, bias: bool) -> torch.nn.Module:
+        return sp.SubMConv3d(channels, channels, 3, bias=bias, indice_key="map")
+
+    def apply(self, layer: torch.nn.Module, sites: Any, x: torch.Tensor) -> tuple[Any, Any]:
+        result = layer(sites.replace_feature(x))
+        return result, result.features
+
+
 def measure(row: Row, cloud: dict[str, np.ndarray]) -> dict[str, Any]:
-    coords = torch.from_numpy(cloud["coords"]).to(DEVICE)
-    grid = ((cloud["coords"][:, 1:].max(0) // 16 + 1) * 16).tolist()
-    if row.operation == "map":
-        return timed(_map(coords, grid), wait)
-    if row.operation in NETWORKS:
-        return timed(_network(row, coords, grid), wait)
-    x, w, dy = operands(row, len(coords))
-    conv = sp.SubMConv3d(row.channels, row.channels, 3, bias=False, indice_key="map")
-    conv = conv.to(DEVICE, x.dtype)
-    conv.train(row.trains)
-    tensor = sp.SparseConvTensor(x, coords, grid, 1)
-    known = conv(tensor).indice_dict  # the map is made here
-
-    def forward(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        del w
-        given = sp.SparseConvTensor(x, coords, grid, 1, indice_dict=known)
-        return conv(given).features
-
-    return timed(stepped(row, forward, x, conv.weight if row.trains else w, dy), wait)
+    if row.operation in NETWORKS or row.operation in SEVEN:
+        return timed(_network(row, cloud["coords"]), wait)
+    return by_torch.measured(Spconv(cloud["coords"]), row, cloud)
 
 
-def _map(coords: torch.Tensor, grid: list[int]) -> Any:
-    conv = sp.SubMConv3d(1, 1, 3, bias=False, indice_key="map").to(DEVICE)
-    ones = torch.ones(len(coords), 1, device=DEVICE)
-
-    def run() -> Any:
-        with torch.no_grad():  # one channel: nearly all of it is the map
-            return conv(sp.SparseConvTensor(ones, coords, grid, 1)).features
-
-    return run
-
-
-def _network(row: Row, coords: torch.Tensor, grid: list[int]) -> Any:
+def _network(row: Row, coords: np.ndarray) -> Any:
     """Training under autocast; inference in the dtype itself, since spconv's layers stay float32
     under autocast in evaluation."""
     dtype = getattr(torch, row.dtype)
-    model, call = (_spunet if row.operation == "SpUNet34C" else _minkunet)(coords, grid)
+    model, call, channels = _model(row.operation, coords)
     model = model.to(DEVICE).train(row.trains)
-    features = torch.randn(len(coords), 4, device=DEVICE)
+    for module in model.modules():
+        if hasattr(module, "indice_key") and module.bias is not None:
+            module.training = True  # spconv refuses a bias in evaluation
+    features = torch.randn(len(coords), channels, device=DEVICE)
     if not row.trains:
         model, features = model.to(dtype), features.to(dtype)
-    labels = torch.randint(0, 20, (len(coords),), device=DEVICE)
+    labels = torch.randint(0, 16, (len(coords),), device=DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 
     def infer() -> Any:
@@ -71,7 +66,11 @@ def _network(row: Row, coords: torch.Tensor, grid: list[int]) -> Any:
 
     def train() -> Any:
         with torch.autocast(DEVICE, dtype, enabled=row.dtype != "float32"):
-            loss = torch.nn.functional.cross_entropy(call(features).float(), labels)
+            out = call(features).float()
+            if channels == 4:
+                loss = torch.nn.functional.cross_entropy(out, labels)
+            else:  # of a detector the rows are others
+                loss = out.square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -80,15 +79,37 @@ def _network(row: Row, coords: torch.Tensor, grid: list[int]) -> Any:
     return train if row.trains else infer
 
 
-def _minkunet(coords: torch.Tensor, grid: list[int]) -> tuple[torch.nn.Module, Any]:
-    model = MinkUNet(4, 20, blocks=BLOCKS_OF_34)
-    return model, lambda features: model(sp.SparseConvTensor(features, coords, grid, 1))
+def _model(name: str, coords: np.ndarray) -> tuple[torch.nn.Module, Any, int]:
+    """The network, a call of it on features, and their channels."""
+    rows = torch.from_numpy(coords).to(DEVICE)
+    sites = Spconv(coords)
+    if name == "SpUNet34C":
+        from torch_pointcloud.models import SparseUNetSegmentation
+
+        model, batch, cells = SparseUNetSegmentation(4, 20), rows[:, 0].long(), rows[:, 1:].long()
+        return model, lambda features: model(features, cells, batch), 4
+    if name in SEVEN and SEVEN[name].range is not None:
+        return _detector(name, coords)
+    if name in SEVEN:
+        work = SEVEN[name]
+        planes = [round(work.width * plane) for plane in PLANES]
+        model = MinkUNet(4, work.classes, stem=round(work.width * 32), planes=planes)
+    else:
+        model = MinkUNet(4, 20, blocks=BLOCKS_OF_34)
+    return model, lambda features: model(sites.sites(rows, features)), 4
 
 
-def _spunet(coords: torch.Tensor, grid: list[int]) -> tuple[torch.nn.Module, Any]:
-    from torch_pointcloud.models import SparseUNetSegmentation
+def _detector(name: str, coords: np.ndarray) -> tuple[torch.nn.Module, Any, int]:
+    from torch_pointcloud.models.second import VoxelResBackbone8x
 
-    del grid
-    model, batch = SparseUNetSegmentation(4, 20), coords[:, 0].long()
-    cells = coords[:, 1:].long()
-    return model, lambda features: model(features, cells, batch)
+    work = SEVEN[name]
+    model = VoxelResBackbone8x(work.channels)
+    x, y, z = work.grid
+    upright = torch.from_numpy(np.ascontiguousarray(coords[:, [0, 3, 2, 1]])).to(DEVICE)
+    scenes = int(coords[:, 0].max()) + 1
+
+    def call(features: torch.Tensor) -> torch.Tensor:
+        given = sp.SparseConvTensor(features, upright.clone(), [z + 1, y, x], scenes)
+        return model(given).features
+
+    return model, call, work.channels

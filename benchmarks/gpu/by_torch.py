@@ -1,15 +1,37 @@
-"""Plain PyTorch: gather, multiply, add, tap by tap, with the pairs computed before."""
+"""Plain PyTorch: gather, multiply, add, tap by tap, with the pairs computed before.
+
+And what all libraries on PyTorch share: :func:`measured`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from benchmarks.gpu.rows import Row
-from benchmarks.gpu.stopwatch import timed
+from benchmarks.gpu.rows import STACK, Row
+from benchmarks.gpu.stopwatch import REHEARSAL, timed
+from benchmarks.tpu.scans import neighbors
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu" and not REHEARSAL:
+    raise ImportError(f"PyTorch {torch.__version__} sees no GPU")
+
+UNWRITTEN = {"note": "not written here"}
+
+
+class Library(Protocol):
+    """3x3x3 submanifold layers of a library on PyTorch."""
+
+    def sites(self, coords: torch.Tensor, x: torch.Tensor) -> Any:
+        """What a layer takes beside the features ``x``; the map is in it, or is made later."""
+        ...
+
+    def layer(self, channels: int, bias: bool) -> torch.nn.Module: ...
+
+    def apply(self, layer: torch.nn.Module, sites: Any, x: torch.Tensor) -> tuple[Any, Any]:
+        """The sites with their map, and the layer's result."""
+        ...
 
 
 def versions() -> dict[str, str]:
@@ -22,23 +44,70 @@ def wait(result: Any) -> None:
         torch.cuda.synchronize()
 
 
+def measured(library: Library, row: Row, cloud: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the times of a map, a layer with its map made before, or layers with their map."""
+    coords = torch.from_numpy(cloud["coords"]).to(DEVICE)
+    if row.operation == "map":
+        ones = torch.ones(len(coords), 1, device=DEVICE)
+        one = library.layer(1, False).to(DEVICE)
+
+        def build() -> Any:
+            with torch.no_grad():  # one channel: nearly all of it is the map
+                return library.apply(one, library.sites(coords, ones), ones)
+
+        return timed(build, wait)
+    if row.operation == "layer":
+        x, _, dy = operands(row, len(coords))
+        layer = library.layer(row.channels, False).to(DEVICE, x.dtype)
+        layer.train(row.trains)
+        with torch.no_grad():
+            sites, _ = library.apply(layer, library.sites(coords, x), x)
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            return library.apply(layer, sites, x)[1]
+
+        params = tuple(p for p in layer.parameters() if p.requires_grad)
+        return timed(stepped(row, forward, x, params, dy), wait)
+    if row.operation.startswith(STACK):
+        return timed(_stack(library, row, coords), wait)
+    return UNWRITTEN
+
+
+def _stack(library: Library, row: Row, coords: torch.Tensor) -> Any:
+    """As FlexGEMM's benchmark: the map, the layers, and the gradients of their parameters."""
+    dtype = getattr(torch, row.dtype)
+    number = int(row.operation.removeprefix(STACK))
+    layers = [library.layer(row.channels, True).to(DEVICE, dtype) for _ in range(number)]
+    params = [p for layer in layers for p in layer.parameters()]
+    x = torch.randn(len(coords), row.channels, device=DEVICE).to(dtype)
+    dy = torch.ones_like(x)
+
+    def run() -> Any:
+        sites, out = library.sites(coords, x), x
+        for layer in layers:
+            sites, out = library.apply(layer, sites, out)
+        return torch.autograd.grad(out, params, dy)
+
+    return run
+
+
 def measure(row: Row, cloud: dict[str, np.ndarray]) -> dict[str, Any]:
     if row.operation == "map":
         return timed(_search(cloud["coords"]), wait)
     if row.operation != "layer":
-        return {"note": "plain PyTorch has no such network: not written here"}
+        return UNWRITTEN
     x, w, dy = operands(row, len(cloud["coords"]))
-    columns = torch.from_numpy(cloud["neighbors"]).to(DEVICE).unbind(1)
+    columns = torch.from_numpy(neighbors(cloud["coords"][:, 1:])).to(DEVICE).unbind(1)
     outs = [torch.nonzero(column >= 0)[:, 0] for column in columns]
     ins = [column[out].long() for column, out in zip(columns, outs, strict=True)]
 
-    def forward(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    def forward(x: torch.Tensor) -> torch.Tensor:
         result = x.new_zeros(len(x), w.shape[2])
         for rows, out, matrix in zip(ins, outs, w.unbind(0), strict=True):
             result.index_add_(0, out, x.index_select(0, rows) @ matrix)
         return result
 
-    return timed(stepped(row, forward, x, w, dy), wait)
+    return timed(stepped(row, forward, x, (w,), dy), wait)
 
 
 def operands(row: Row, rows: int) -> tuple[torch.Tensor, ...]:
@@ -48,18 +117,19 @@ def operands(row: Row, rows: int) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(*s, generator=generator).to(DEVICE, dtype) for s in shapes)
 
 
-def stepped(row: Row, forward: Any, x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> Any:
-    """One call of ``forward``, with both gradients where the row trains."""
+def stepped(
+    row: Row, forward: Any, x: torch.Tensor, params: tuple[torch.Tensor, ...], dy: torch.Tensor
+) -> Any:
+    """One call of ``forward``, with the gradients of all where the row trains."""
     if not row.trains:
 
         def infer() -> torch.Tensor:
             with torch.no_grad():
-                return forward(x, w)
+                return forward(x)
 
         return infer
-    x.requires_grad_()
-    w.requires_grad_()
-    return lambda: torch.autograd.grad(forward(x, w), (x, w), dy)
+    wanted = tuple(tensor.requires_grad_() for tensor in (x, *params))
+    return lambda: torch.autograd.grad(forward(x), wanted, dy)
 
 
 def _search(coords: np.ndarray) -> Any:

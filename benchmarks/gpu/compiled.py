@@ -12,26 +12,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jax
-import jax.numpy as jnp
 from benchmarks.gpu.lowered import alone
 
-from voxax import _compat
 from voxax.hardware import gpu_sheet, targeting
-
-
-@dataclasses.dataclass(frozen=True)
-class Kernel:
-    """A call of a Triton kernel, as :func:`voxax._compat.triton_call` gets it."""
-
-    function: Any
-    types: tuple[str, ...]
-    programs: int
-    constants: dict[str, Any]
-    warps: int
-    stages: int
+from voxax.kernels.triton_call import Compilation, noting_calls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,32 +45,23 @@ class Resources:
     programs_per_core: int
 
 
-def kernel_of(problem: Any, parameters: Any, target: str) -> Kernel:
+def kernel_of(problem: Any, parameters: Any, target: str) -> Compilation:
     """The Triton kernel that a product calls on a target of :func:`gpu_sheet`."""
-    found = []
-
-    def caught(function, operands, sizes, out, programs, constants, **options):
-        types = [f"*{_compat.triton_dtype(a.dtype)}" for a in (*operands, out)]
-        types[len(operands) : len(operands)] = ["i32"] * len(sizes)
-        found.append((function, tuple(types), programs, dict(constants), options))
-        return jnp.zeros(out.shape, out.dtype)
-
     run, arguments = alone(problem, parameters)
-    with mock.patch.object(_compat, "triton_call", caught), targeting(gpu_sheet(target).info):
+    with noting_calls() as found, targeting(gpu_sheet(target).info):
         jax.eval_shape(run, *arguments)
-    ((function, types, programs, constants, options),) = found
-    return Kernel(function, types, programs, constants, options["warps"], options["stages"])
+    (kernel,) = found
+    return kernel
 
 
-def resources(kernel: Kernel, target: str) -> Resources:
+def resources(kernel: Compilation, target: str) -> Resources:
     """Compile a kernel and read what it needs."""
-    generation = gpu_sheet(target).info.generation or ""
-    made = _compat.compiled_by_triton(
-        kernel.function, kernel.types, kernel.constants, generation, kernel.warps, kernel.stages
-    )
+    sheet = gpu_sheet(target)
+    made = kernel.compiled(sheet.info.generation or "")
     read = _on_amd if target.startswith("gfx") else _on_nvidia
     registers, spilled, wide, narrow, products = read(made)
     shared = made.metadata.shared
+    threads = kernel.launch.warps * (64 if target.startswith("gfx") else 32)
     return Resources(
         registers=registers,
         spilled=spilled,
@@ -93,7 +70,7 @@ def resources(kernel: Kernel, target: str) -> Resources:
         narrow=narrow,
         buffers=_buffers(made.asm["ttgir"]),
         products=products,
-        programs_per_core=gpu_sheet(target).blocks_per_core(kernel.warps, registers, shared),
+        programs_per_core=sheet.blocks_per_core(threads, registers, shared),
     )
 
 
@@ -121,9 +98,9 @@ def _on_nvidia(made: Any) -> tuple[int, int, int, int, dict[str, int]]:
 def _on_amd(made: Any) -> tuple[int, int, int, int, dict[str, int]]:
     text = made.asm["amdgcn"]
     loads = re.findall(r"^\s+(?:global|buffer)_load_(?:lds_)?(\w+)", text, re.M)
-    wide = sum(load == "dwordx4" for load in loads)
+    wide = sum(load in ("dwordx4", "b128") for load in loads)
     spilled = 4 * int(_only(r"\.vgpr_spill_count:\s+(\d+)", text))
-    products = collections.Counter(re.findall(r"v_mfma_\w+", text))
+    products = collections.Counter(re.findall(r"v_(?:mfma|wmma)_\w+", text))
     return (
         int(_only(r"\.vgpr_count:\s+(\d+)", text)),
         spilled,

@@ -21,12 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from benchmarks.gpu.lowered import CHIPS, as_if_here
+from benchmarks.workloads import surface
 from flax import nnx
 from jax.experimental import topologies
 
 import voxax as vx
 from voxax.geometry import Plan
-from voxax.models import MinkUNet34
+from voxax.geometry.build import MapRequest, recording_maps
+from voxax.models import MinkUNet, MinkUNet18, MinkUNet34
 from voxax.models.training import masked_cross_entropy
 from voxax.nn.functional import spatially_sparse_conv
 
@@ -98,6 +100,42 @@ def sorts(text: str) -> list[str]:
     return [line for line in map(_sort_shapes, text.splitlines()) if line]
 
 
+_STAGES = {
+    "sort": "sorts",
+    "scatter": "scatters",
+    "reduce-window": "scans",
+    "gather": "searches and gathers",
+    "reduce": "reductions",
+    "while": "loops",
+}
+
+
+def stages(text: str) -> collections.Counter[str]:
+    """Return the kernels that a compiled program starts by what is in them, the first that fits.
+
+    Programs without loops.
+    """
+    bodies: dict[str, str] = {}
+    entry = name = ""
+    for line in text.splitlines():
+        if head := re.match(r"(ENTRY )?%?([\w.\-]+) .*\{$", line):
+            name = head[2]
+            entry = name if head[1] else entry
+            bodies[name] = ""
+        elif name:
+            bodies[name] += line + "\n"
+    found: collections.Counter[str] = collections.Counter()
+    for line in bodies[entry].splitlines():
+        number = sum(launches(f"ENTRY %one () {{\n{line}\n}}\n").values())
+        called = re.search(r"calls=%?([\w.\-]+)", line)
+        inside = line + (bodies[called[1]] if called else "")
+        stage = next((kind for kind in _STAGES if f" {kind}(" in inside), None)
+        if stage == "sort":
+            number = next(sort_kernels(shapes) for shapes in sorts(inside) if shapes)
+        found[_STAGES[stage] if stage else "elementwise"] += number
+    return +found
+
+
 def _sort_shapes(line: str) -> str:
     found = re.match(r"\s+(?:ROOT )?%?[\w.\-]+ = (.*?) sort\(", line)
     return found[1] if found else ""
@@ -149,6 +187,33 @@ def way_back(voxels: vx.Voxels) -> tuple[jax.Array, jax.Array]:
     return down.neighbors, up.neighbors
 
 
+def made(coords: jax.Array, features: jax.Array) -> tuple[jax.Array, ...]:
+    """What voxels of these coordinates consist of, duplicates merged."""
+    voxels = vx.Voxels.from_coords(coords, features, capacity=len(coords))
+    return voxels.coords, voxels.features, voxels.count, voxels.num_dropped
+
+
+def unet(voxels: vx.Voxels) -> MinkUNet:
+    """A MinkUNet18 for the voxels."""
+    model = MinkUNet18(voxels.num_channels, 20, rngs=nnx.Rngs(0))
+    model.eval()
+    return model
+
+
+def all_maps(voxels: vx.Voxels) -> list[jax.Array]:
+    """The tables of all maps of MinkUNet18; XLA leaves its convolutions out."""
+    tables: list[jax.Array] = []
+
+    def noted(request: MapRequest, kernel_map: vx.KernelMap) -> vx.KernelMap:
+        del request
+        tables.append(kernel_map.neighbors)
+        return kernel_map
+
+    with recording_maps(noted):
+        unet(voxels)(voxels)
+    return list({id(table): table for table in tables}.values())
+
+
 def layer(w: jax.Array, voxels: vx.Voxels) -> jax.Array:
     """A 3x3x3 layer."""
     return spatially_sparse_conv(voxels, w, 3).features
@@ -164,13 +229,13 @@ def layer_with_gradients(w: jax.Array, voxels: vx.Voxels, dy: jax.Array) -> Any:
     return out, pull(dy)
 
 
-def network(voxels: vx.Voxels, trains: bool) -> tuple[Any, Any, Any]:
-    """MinkUNet34 in float16 with its maps: the function, its parameters, and the voxels.
+def network(voxels: vx.Voxels, trains: bool, make: Any = MinkUNet34) -> tuple[Any, Any, Any]:
+    """A network in float16 with its maps: the function, its parameters, and the voxels.
 
     Inference with weights that are float16 too; else each is converted in every call. In training
     the loss and all gradients, without an optimizer.
     """
-    model = MinkUNet34(4, 20, dtype=jnp.float16, rngs=nnx.Rngs(0))
+    model = make(4, 20, dtype=jnp.float16, rngs=nnx.Rngs(0))
     model.train() if trains else model.eval()
     voxels = Plan.record(model, voxels).attach(voxels, maps=False)
     graph, params, rest = nnx.split(model, nnx.Param, ...)
@@ -178,41 +243,56 @@ def network(voxels: vx.Voxels, trains: bool) -> tuple[Any, Any, Any]:
         params = jax.tree.map(lambda p: p.astype(jnp.float16), params)
     labels = jnp.zeros(voxels.capacity, jnp.int32)
 
-    def forward(params: Any, voxels: vx.Voxels) -> jax.Array:
-        return nnx.merge(graph, params, rest, copy=True)(voxels).features
+    def forward(state: Any, voxels: vx.Voxels) -> jax.Array:
+        return nnx.merge(graph, *state, copy=True)(voxels).features
 
     def loss(params: Any, voxels: vx.Voxels) -> jax.Array:
-        return masked_cross_entropy(forward(params, voxels), labels)
+        return masked_cross_entropy(forward((params, rest), voxels), labels)
 
-    return jax.value_and_grad(loss) if trains else forward, params, voxels
+    if trains:
+        return jax.value_and_grad(loss), params, voxels
+    return forward, (params, rest), voxels
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("cloud", type=Path, help="a file of --clouds of run.py")
-    parser.add_argument("--network", choices=("forward", "training"), help="only MinkUNet34")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("cloud", type=Path, nargs="?", help="a file of --clouds of run.py")
+    given.add_argument("--rows", type=int, help="voxels of a sphere's surface, in place of a cloud")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--network", choices=("forward", "training"), help="only MinkUNet34")
+    chosen.add_argument("--maps", action="store_true", help="only voxels and maps")
     parser.add_argument("--keep", type=Path, help="folder for the compiled programs' text")
     options = parser.parse_args()
-    with np.load(options.cloud) as file:
-        coords = file["coords"]
+    if options.rows:
+        coords = surface(options.rows)
+    else:
+        with np.load(options.cloud) as file:
+            coords = file["coords"]
 
     def show(name: str, function: Any, *arguments: Any) -> None:
         text = compiled(function, *arguments)
         if options.keep:
             (options.keep / f"{name.replace(' ', '_').replace('/', '_')}.txt").write_text(text)
-        found = launches(text)
-        print(f"| {name} | {sum(found.values())} | {dict(found)} |", flush=True)
+        kernels = sum(launches(text).values())
+        print(f"| {name} | {kernels} | {dict(stages(text))} |", flush=True)
 
-    voxels = vx.Voxels.from_coords(coords, jnp.ones((len(coords), 4)))
-    print(f"{voxels.capacity} rows\n\n| program | kernels | by kind |\n|---|---:|---|")
+    capacity = vx.bucket_capacity(len(coords))
+    voxels = vx.Voxels.from_coords(coords, jnp.ones((len(coords), 4)), capacity=capacity)
+    print(f"{voxels.capacity} rows\n\n| program | kernels | stages |\n|---|---:|---|")
     if options.network:
         trains = options.network == "training"
         show(f"MinkUNet34 {options.network}", *network(voxels, trains))
         return
+    show("from_coords", made, voxels.coords, voxels.features)
     show("3x3x3 map", lambda v: vx.kernel_map(v, 3).neighbors, voxels)
     show("3x3x3 map of stride 2", lambda v: vx.kernel_map(v, 3, stride=2).neighbors, voxels)
     show("2x2x2 map of stride 2", lambda v: vx.kernel_map(v, 2, stride=2).neighbors, voxels)
     show("2x2x2 maps of stride 2 and back", way_back, voxels)
+    planned = Plan.record(unet(voxels), voxels).attach(voxels, maps=False)
+    show("all maps of MinkUNet18", all_maps, planned)
+    if options.maps:
+        return
     x = jnp.ones((voxels.capacity, 64), jnp.float16)
     w = jnp.ones((27, 64, 64), jnp.float16)
     wide = voxels.replace_features(x)

@@ -1,4 +1,4 @@
-"""What each Triton kernel needs on five GPUs, none of which is here.
+"""What each Triton kernel needs on GPUs from a T4 on, none of which is here.
 
     pip install "voxax[triton]" && JAX_PLATFORMS=cpu python benchmarks/gpu/resources.py
 
@@ -66,15 +66,18 @@ def row_of(target: str, product: Any, case: tuple[str, str, int]) -> dict[str, A
     parameters = module_of(problem).space(problem, sheet.info)[0]
     kernel = kernel_of(problem, parameters, target)
     found = resources(kernel, target)
+    # Of an RDNA GPU a warp has 32 threads, and JAX counts 64.
+    launched = 64 if target.startswith("gfx") else 32
+    warps = kernel.launch.warps * launched // (sheet.info.lane_count or launched)
     return {
         "target": target,
         "case": f"{case[0]} {case[1]} C{case[2]}",
         "product": product,
         "tile": tile_of(dict(parameters)),
-        "stages": kernel.stages,
-        "warps": kernel.warps,
+        "stages": kernel.launch.stages,
+        "warps": kernel.launch.warps,
         **dataclasses.asdict(found),
-        "occupancy": f"{found.programs_per_core * kernel.warps} of {sheet.core_warps}",
+        "occupancy": f"{found.programs_per_core * warps} of {sheet.core_warps}",
     }
 
 
@@ -101,6 +104,10 @@ def main() -> None:
     for target in known_gpus():
         for case in CASES:
             for product in PRODUCTS:
+                problem = large(product, *case)
+                if reason := module_of(problem).supports(problem, gpu_sheet(target).info):
+                    print(target, case, reason)
+                    continue
                 rows.append(row_of(target, product, case))
                 print(rows[-1], flush=True)
     version = importlib.metadata.version("triton")
@@ -109,7 +116,9 @@ def main() -> None:
         f"`benchmarks/gpu/resources.py`, triton {version}; compiled, not run. The first candidate "
         f"of each\nproduct for 27 taps and {ROWS:,} rows. Tile: rows or pairs, then channels.\n"
         "*Steps in shared memory* are those of the operand that has fewest; 0 where copies are\n"
-        "ahead in registers. *16-byte copies* of NVIDIA's GPUs are `cp.async`.\n\n"
+        "ahead in registers. *16-byte copies* of NVIDIA's GPUs are `cp.async`, which sm_75 has "
+        "not.\nRefused, since Triton multiplies without matrix instructions and spills: half "
+        "precision on\nsm_75, float32 on gfx1100 and gfx1201.\n\n"
     )
     (out / "gpu_resources.md").write_text(head + table(rows) + "\n")
     values = {"triton": version, "rows": rows}

@@ -1,353 +1,319 @@
-"""Everything that needs a GPU, a row at a time; it goes on where it was stopped.
+"""Everything that needs a GPU, in the order of its worth; it goes on where it was stopped.
 
-    python benchmarks/gpu/run.py --data FOLDER --peers PYTHON
+    python benchmarks/gpu/run.py --data FOLDER --peers PYTHON --out FOLDER
 
-Stages: ``conformance`` (``pytest -m gpu``), ``sanitize`` (compute-sanitizer's memcheck and
-racecheck on small cases), ``rows`` (the table; those of most worth first), ``auto``
-(``benchmarks/tuning.py``: the tuner's choice against every candidate) and ``defaults`` (what the
-rows tuned becomes what voxax ships for this device: ``src/voxax/tuning/defaults``, to be looked at
-and committed). Each stage and each row is written to ``benchmarks/results/gpu.json`` and ``.md`` as
-soon as it is there. A row that takes longer than ``--limit`` is stopped, and tried again when the
-script is started again; by then much of it is compiled. Without a GPU: status 3.
+Stages, in this order: ``products`` (tests of the products on the device), the rows of ``chip``,
+``networks``, ``layers``, ``torchsparse``, ``flexgemm``, ``maps``, ``more`` and ``tuned`` (see
+``rows.py``), ``candidates`` (tests of every candidate), ``auto`` (``benchmarks/tuning.py``: the
+tuner's choice against every candidate), ``sanitize`` (compute-sanitizer), and ``defaults`` (what
+was tuned, to be looked at and copied to ``src/voxax/tuning/defaults``).
 
-``--rehearsal`` runs each kind of row once on the CPU instead, to show that the script works.
+Each row and each stage is written to ``gpu.json`` and ``gpu.md`` as soon as it is there. A row ends
+after ``--limit`` seconds. A stage gets half of what is left of ``--seconds``, the last one all.
+Started again into the same folder, first comes what was not begun, then what failed. Without a GPU:
+status 3. ``--rehearsal`` runs each kind of row once on the CPU, to show that the script works.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
+import hashlib
+import itertools
 import json
 import os
-import queue
 import shutil
+import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+import numpy as np  # noqa: E402
 from benchmarks.gpu import clouds, ledger, rows  # noqa: E402
+from benchmarks.gpu.checks import CHECKS  # noqa: E402
+from benchmarks.gpu.processes import library_process  # noqa: E402
 
-STAGES = ("conformance", "sanitize", "rows", "auto", "defaults")
+ROW_STAGES = tuple(rows.stages())
+STAGES = ("products", *ROW_STAGES, "candidates", "auto", "sanitize", "defaults")
 NO_GPU = 3
-_DEVICE_TESTS = ("-q", "-m", "gpu", "tests/kernels/test_gpu_device.py")
-# Memory is checked by page: JAX must not take it all ahead.
-_FRUGAL = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+LEAST = 5.0
+"""Seconds below which nothing is begun."""
 
 
 def main() -> None:
     options = _options()
-    machine = _machine(options)
-    if machine is None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends too
+    facts = _facts(options)
+    if facts is None:
         print(
-            "No GPU: JAX sees none here, so nothing was measured and no file was written.\n"
+            "No GPU: JAX sees none here, so nothing was measured.\n"
             'Install JAX for it (pip install "voxax[cuda]") on a machine that has one, and run\n'
             "benchmarks/gpu/run.sh again; or add --rehearsal to see the script work on the CPU.",
             file=sys.stderr,
         )
         sys.exit(NO_GPU)
-    kept = ledger.Ledger(options.out / "gpu.json", machine)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        options.cache.mkdir(parents=True, exist_ok=True)
+        (options.out / "gpu.tmp").write_text("")
+    except OSError as error:
+        sys.exit(
+            f"cannot write results: {error}; give --out and --cache folders that you may write"
+        )
+    machine, run = facts
+    kept = ledger.Ledger(options.out / "gpu.json", machine, run)
+    print(", ".join(f"{name} {value}" for name, value in {**machine, **run}.items()), flush=True)
+    kept.known["peers"] = _peers(options)
+    if options.anew:
+        kept.known["stages"], kept.known["rows"] = {}, {}
+    kept.write()
+    end = time.monotonic() + options.seconds
+    todo = _todo(options, kept)
+    for number, (stage, wanted) in enumerate(todo, 1):
+        left = end - time.monotonic()
+        seconds = left if number == len(todo) else left / 2
+        if seconds < LEAST:
+            print(f"{stage}: no time is left; start again with the same --out", flush=True)
+        elif wanted is not None:
+            _measure(stage, wanted, options, kept, seconds)
+        else:
+            try:
+                values = CHECKS[stage](options, seconds)
+            except Exception as error:  # the other stages go on
+                values = {"passed": False, "result": f"failed: {type(error).__name__}: {error}"}
+            kept.stage(stage, values)
+            print(f"{stage}: {values['result']}", flush=True)
+    if "defaults" in options.stages:  # takes no time, and what was tuned must not be lost
+        kept.stage("defaults", _defaults(options))
+    _summary(options, kept)
 
-    def check(stage: str, work: Callable[[argparse.Namespace], dict[str, Any]]) -> None:
-        if stage in options.stages and (options.anew or not _done(kept, stage)):
-            _note(kept, stage, work(options))
 
-    check("conformance", _conformance)
-    check("sanitize", _sanitize)
-    if "rows" in options.stages:
-        with tempfile.TemporaryDirectory() as folder:
-            _measure(options, kept, options.clouds or Path(folder))
-    check("auto", _auto)
-    if "defaults" in options.stages:  # each time: rows may have come
-        _note(kept, "defaults", _defaults(options))
-    print(f"Results: {kept.path} and {kept.path.with_suffix('.md')}")
-
-
-def _note(kept: ledger.Ledger, stage: str, values: dict[str, Any]) -> None:
-    kept.stage(stage, values)
-    print(f"{stage}: {values['result']}", flush=True)
+def _todo(options: argparse.Namespace, kept: ledger.Ledger) -> list[tuple[str, Any]]:
+    """Stages with their rows, or None for those without: what was not begun, then what failed."""
+    first, again = [], []
+    for stage in options.stages:
+        if stage in ROW_STAGES:
+            wanted = [row for row in _wanted(options, kept, stage) if not kept.has(row)]
+            tried = [row for row in wanted if kept.tried(row)]
+            new = [row for row in wanted if row not in tried]
+            first += [(stage, new)] if new else []
+            again += [(stage, tried)] if tried else []
+        elif stage != "defaults":
+            known = kept.known["stages"].get(stage, {})
+            if not known.get("passed"):
+                (again if known else first).append((stage, None))
+    return [*first, *again]
 
 
-def _done(kept: ledger.Ledger, stage: str) -> bool:
-    return kept.known["stages"].get(stage, {}).get("passed", False)
+def _wanted(options: argparse.Namespace, kept: ledger.Ledger, stage: str) -> list[rows.Row]:
+    """Rows of a stage, without those of absent peers."""
+    found = rows.selected(rows.stages(options.rehearsal)[stage], options.only)
+    peers = kept.known["peers"]
+    return [row for row in found if "absent" not in peers.get(row.library, {})]
 
 
-def _machine(options: argparse.Namespace) -> dict[str, Any] | None:
-    """Asked in a process of its own: this one leaves the GPU to others."""
+def _facts(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Facts of the machine and of this run; asked in a process of its own, which frees the GPU."""
     code = (
         "import json, jax\n"
         "d = jax.devices()[0]\n"
-        "print(json.dumps([d.platform, d.device_kind, jax.__version__]))"
+        "print(json.dumps([d.platform, d.device_kind, jax.__version__,"
+        " d.client.platform_version.splitlines()[-1]]))"
     )
-    given = os.environ if not options.rehearsal else {**os.environ, "JAX_PLATFORMS": "cpu"}
+    given = {**os.environ, **({"JAX_PLATFORMS": "cpu"} if options.rehearsal else {})}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=given, check=False
+        ["timeout", "-k", "5", "120", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=given,
+        check=False,
     )
     if done.returncode:
         print(done.stderr.strip()[-2000:], file=sys.stderr)
         return None
-    platform, kind, version = json.loads(done.stdout.strip().splitlines()[-1])
-    if options.rehearsal:
-        return {"device": kind, "JAX": version, "rehearsal": True}
-    return {"device": kind, "JAX": version} if platform == "gpu" else None
+    platform, kind, version, runtime = json.loads(done.stdout.strip().splitlines()[-1])
+    if not options.rehearsal and platform != "gpu":
+        return None
+    run = {
+        "begun": time.strftime("%Y-%m-%d %H:%M"),
+        "driver": _driver(),
+        "runtime": runtime,
+        "Python": sys.version.split()[0],
+        "code of voxax": _digest(),
+    }
+    rehearsal = {"rehearsal": True} if options.rehearsal else {}
+    return {"device": kind, "JAX": version, **rehearsal}, run
 
 
-def _conformance(options: argparse.Namespace) -> dict[str, Any]:
-    # Compiling takes most of the time, so workers share the GPU.
-    workers = "0" if options.rehearsal else str(min(12, os.cpu_count() or 1))
-    done = _stage(options, ["-m", "pytest", "-n", workers, *_DEVICE_TESTS])
-    return {"passed": done.returncode == 0, "result": _last_line(done.stdout or done.stderr)}
+def _digest() -> str:
+    found = hashlib.sha256()
+    for path in sorted((ROOT / "src" / "voxax").rglob("*.py")):
+        found.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:12]
 
 
-def _sanitize(options: argparse.Namespace) -> dict[str, Any]:
-    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if not Path(tool).exists():
-        return {"passed": False, "result": "not run: no compute-sanitizer (it comes with CUDA)"}
-    results, passed = [], True
-    for check in ("memcheck", "racecheck"):
-        watched = (tool, "--tool", check, "--error-exitcode", "9", "--target-processes", "all")
-        cases = "explicit_gemm and strided and (float32 or bfloat16)"
-        done = _stage(options, ["-m", "pytest", "-n", "0", *_DEVICE_TESTS, "-k", cases], watched)
-        passed = passed and done.returncode == 0
-        summary = [line for line in done.stdout.splitlines() if "SUMMARY" in line]
-        last = (summary or [_last_line(done.stdout or done.stderr)])[-1].strip()
-        results.append(f"{check}: {last}")
-    return {"passed": passed, "result": "; ".join(results)}
-
-
-def _auto(options: argparse.Namespace) -> dict[str, Any]:
-    """AUTO over the best candidate; the table is ``tuning.md`` in a folder beside the results."""
-    into = options.out / "gpu_tuning"
-    into.mkdir(parents=True, exist_ok=True)
-    command = [str(ROOT / "benchmarks" / "tuning.py"), "--out", str(into)]
-    command += [] if options.data is None else ["--data", str(options.data)]
-    command += ["--only", "no such workload"] if options.rehearsal else []
-    done = _stage(options, command)
-    means = [line for line in done.stdout.splitlines() if "AUTO over the best" in line]
-    result = means[-1].strip() if means else _last_line(done.stdout or done.stderr)
-    return {"passed": done.returncode == 0, "result": result.replace("|", "/")}
-
-
-def _stage(
-    options: argparse.Namespace, arguments: list[str], watched: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
-    """Run Python, inside ``watched``, at most for the time that a stage has."""
-    command = [*watched, sys.executable, *arguments]
-    given = {**os.environ, **_FRUGAL}
-    given |= {"JAX_PLATFORMS": "cpu"} if options.rehearsal else {"VOXAX_TEST_PLATFORM": "cuda,cpu"}
+def _driver() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=given,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=options.stage_limit,
-        )
-    except subprocess.TimeoutExpired as error:
-        shown = error.stdout or b""
-        shown = shown.decode() if isinstance(shown, bytes) else shown
-        last = f"stopped after {options.stage_limit:g} s; last line: {_last_line(shown)}"
-        done = subprocess.CompletedProcess(command, 1, last, "")
-    print((done.stdout + done.stderr)[-5000:], flush=True)
-    return done
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+        return done.stdout.partition("\n")[0]
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"unknown ({type(error).__name__})"
 
 
-def _cache(options: argparse.Namespace) -> Path:
-    """Return the cache of the rows' processes: beside the results, so a run that was stopped
-    goes on with it."""
-    return options.out / "gpu_cache"
+def _peers(options: argparse.Namespace) -> dict[str, dict[str, str]]:
+    """Versions of the peers, or why one is absent."""
+    found = {}
+    with contextlib.ExitStack() as stack:
+        asked = {n: stack.enter_context(library_process(n, options, 60, [])) for n in ledger.NAMES}
+        for name, process in asked.items():
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            ended = {"absent": f"its import ended with status {process.wait()}"}
+            found[name] = json.loads(line) if line else ended
+            reason = found[name].get("absent")
+            shown = f"absent: {reason}" if reason else ", ".join(map(" ".join, found[name].items()))
+            print(f"{ledger.NAMES[name]}: {shown}", flush=True)
+    return found
 
 
-def _defaults(options: argparse.Namespace) -> dict[str, Any]:
-    shipped = ROOT / "src" / "voxax" / "tuning" / "defaults"
-    into = options.out / "defaults" if options.rehearsal else shipped
-    found = sorted((_cache(options) / "tuning").glob("*.json"))
-    into.mkdir(parents=True, exist_ok=True)
-    for path in found:
-        shutil.copyfile(path, into / path.name)
-    names = ", ".join(path.name for path in found)
-    return {"passed": bool(found), "result": f"{names} written" if found else "nothing was tuned"}
-
-
-def _measure(options: argparse.Namespace, kept: ledger.Ledger, folder: Path) -> None:
-    wanted = rows.selected(rows.every_row(options.rehearsal), options.only)
-    wanted = [row for row in wanted if options.anew or not kept.has(row)]
-    processes: dict[str, _Process] = {}
-    begin = time.monotonic()
-    try:
-        for number, row in enumerate(wanted, 1):
-            if time.monotonic() - begin > options.seconds:
-                print(f"{options.seconds:g} s are over: {len(wanted) - number + 1} rows are left")
-                break
-            values = _values_of(row, options, kept, processes, folder)
-            kept.add(row, values)
-            print(f"{number}/{len(wanted)} {row}: {_shown(values)}", flush=True)
-    finally:
-        for process in processes.values():
-            process.close()
-
-
-def _values_of(
-    row: rows.Row,
+def _measure(
+    stage: str,
+    wanted: list[rows.Row],
     options: argparse.Namespace,
     kept: ledger.Ledger,
-    processes: dict[str, _Process],
-    folder: Path,
-) -> dict[str, Any]:
-    """What a row's process answers, or a note why there is nothing: the other rows go on."""
+    seconds: float,
+) -> None:
+    """Measure the rows of a stage, library by library, for at most so many seconds."""
+    end = time.monotonic() + seconds
+    print(f"{stage}: {len(wanted)} rows, at most {seconds:.0f} s", flush=True)
+    order = sorted(wanted, key=lambda row: rows.LIBRARIES.index(row.library))
+    for library, group in itertools.groupby(order, key=lambda row: row.library):
+        left = [row for row in group if _cloud_is_there(row, options, kept)]
+        while left:
+            if end - time.monotonic() < LEAST:
+                print(f"{stage}: its time is over, {len(left)} rows of {library} are left")
+                break
+            _answers(library, left, options, kept, end)
+
+
+def _cloud_is_there(row: rows.Row, options: argparse.Namespace, kept: ledger.Ledger) -> bool:
+    if not row.cloud:
+        return True
     try:
-        if row.cloud:
-            path = clouds.prepare(row.cloud, options.data, folder)
-        if row.library in processes and processes[row.library].stopped:
-            processes.pop(row.library).close()
-        if row.library not in processes:
-            processes[row.library] = _Process(row.library, options, folder)
-        values = processes[row.library].ask(row)
-        if row.operation == "layer":
-            values["lower_bound"] = _lower_bound(row, path, kept)
-        return values
-    except Exception as error:
-        return {"note": f"failed: {type(error).__name__}: {error}"[:300]}
+        with np.load(clouds.prepare(row.cloud, options.data, options.clouds)) as file:
+            if row.cloud not in kept.known["clouds"]:
+                facts = {"voxels": len(file["coords"]), "source": str(file["source"])}
+                pairs = {"pairs": int(file["pairs"])} if "pairs" in file else {}
+                kept.known["clouds"][row.cloud] = {**facts, **pairs}
+    except Exception as error:  # the other rows go on
+        _keep(row, {"note": f"failed: {type(error).__name__}: {error}"[:300]}, kept)
+        return False
+    return True
 
 
-def _lower_bound(row: rows.Row, path: Path, kept: ledger.Ledger) -> float | None:
+def _answers(
+    library: str,
+    left: list[rows.Row],
+    options: argparse.Namespace,
+    kept: ledger.Ledger,
+    end: float,
+) -> None:
+    """Let a process measure rows until it ends, and take from ``left`` those that are settled."""
+    begin = time.monotonic()
+
+    def settle(values: dict[str, Any]) -> None:
+        nonlocal begin
+        took, begin = time.monotonic() - begin, time.monotonic()
+        if left[0].operation == "layer":
+            values["lower_bound"] = _lower_bound(left[0], kept)
+        _keep(left.pop(0), {**values, "took": round(took, 1)}, kept)
+
+    with library_process(library, options, end - begin, left) as process:
+        assert process.stdout is not None
+        for line in itertools.islice(process.stdout, 1, None):  # the first has versions
+            settle(json.loads(line))
+    if left and time.monotonic() < end - 0.5:  # else the stage's time was over, not the row's
+        ended = f"its process ended with status {process.returncode}; see {library}.log"
+        stopped = time.monotonic() - begin >= options.limit
+        settle({"note": f"stopped after {options.limit:g} s" if stopped else ended})
+
+
+def _keep(row: rows.Row, values: dict[str, Any], kept: ledger.Ledger) -> None:
+    kept.add(row, values)
+    shown = values.get("note", "")
+    if "seconds" in values:
+        shown = f"{1e3 * values['seconds']:.3f} ms, alone {1e3 * values['latency']:.3f} ms"
+    took = f" ({values['took']} s)" if "took" in values else ""
+    print(f"{row}: {shown}{took}", flush=True)
+
+
+def _lower_bound(row: rows.Row, kept: ledger.Ledger) -> float | None:
     """Seconds that no layer goes below: products or bytes, whichever takes longer; and a launch."""
-    import numpy as np
-
     known = kept.known["rows"]
     rates, launch = known.get("voxax rates", {}), known.get("voxax launch", {})
     rate, bandwidth = rates.get("matrix", {}).get(row.dtype), rates.get("bandwidth")
-    if not rate or not bandwidth or "seconds" not in launch:
+    cloud = kept.known["clouds"].get(row.cloud, {})
+    if not rate or not bandwidth or "seconds" not in launch or "pairs" not in cloud:
         return None
-    with np.load(path) as file:
-        pairs, places = int((file["neighbors"] >= 0).sum()), len(file["coords"])
-    item, c = {"float32": 4}.get(row.dtype, 2), row.channels
-    moved = (pairs * c + places * c + 27 * c * c) * item + 4 * pairs
+    item, c, pairs = {"float32": 4}.get(row.dtype, 2), row.channels, cloud["pairs"]
+    moved = (pairs * c + cloud["voxels"] * c + 27 * c * c) * item + 4 * pairs
     once = max(2 * pairs * c * c / rate, moved / bandwidth)
     return (3 if row.trains else 1) * once + launch["seconds"]
 
 
-class _Process:
-    """A library that answers row by row.
-
-    Attributes:
-      stopped: it answers no more, and a new one may.
-    """
-
-    def __init__(self, library: str, options: argparse.Namespace, folder: Path) -> None:
-        peer = library != "voxax"
-        python = options.peers if peer and options.peers else sys.executable
-        cache = _cache(options).resolve()
-        given = {**os.environ, **_FRUGAL, "VOXAX_AUTOTUNE_BUDGET": str(options.budget)}
-        given["VOXAX_CACHE_DIR"] = str(cache)
-        given["JAX_COMPILATION_CACHE_DIR"] = str(cache / "compiled")
-        if options.rehearsal:
-            given["JAX_PLATFORMS"] = "cpu"
-        script = Path(__file__).with_name("measure.py")
-        cache.mkdir(parents=True, exist_ok=True)
-        self.stopped = False
-        self._limit, self._log = options.limit, cache / f"{library}.log"
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(
-                [str(python), str(script), library, str(folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=None if options.verbose else log,
-                text=True,
-                env=given,
-            )
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
-        # What does not start does not start again.
-        self._absent = self._answer().get("failed")
-        self.stopped = False
-
-    def ask(self, row: rows.Row) -> dict[str, Any]:
-        """Return the row's result, or a note why there is none."""
-        if self._absent:
-            return {"note": f"absent: {self._absent}"}
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it ended: so says its answer
-            self._process.stdin.write(json.dumps(dataclasses.asdict(row)) + "\n")
-            self._process.stdin.flush()
-        values = self._answer()
-        return {"note": values["failed"]} if "failed" in values else values
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put("")
-
-    def _answer(self) -> dict[str, Any]:
-        try:
-            line = self._lines.get(timeout=self._limit)
-        except queue.Empty:
-            self._process.kill()
-            self.stopped = True
-            return {"failed": f"stopped after {self._limit:g} s"}
-        if not line:
-            self.stopped = True
-            return {"failed": f"its process ended; see {self._log.name}"}
-        return json.loads(line)
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+def _defaults(options: argparse.Namespace) -> dict[str, Any]:
+    found = sorted((options.cache / "tuning").glob("*.json"))
+    into = options.out / "defaults"
+    into.mkdir(exist_ok=True)
+    for path in found:
+        shutil.copyfile(path, into / path.name)
+    names = ", ".join(f"{into.name}/{path.name}" for path in found)
+    return {"passed": bool(found), "result": names or "nothing was tuned"}
 
 
-def _shown(values: dict[str, Any]) -> str:
-    if "seconds" not in values:
-        return str(values.get("note", ""))
-    return f"{1e3 * values['seconds']:.3f} ms, alone {1e3 * values['latency']:.3f} ms"
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].strip(" =")[:300] if lines else "no output"
+def _summary(options: argparse.Namespace, kept: ledger.Ledger) -> None:
+    stages = [stage for stage in options.stages if stage in ROW_STAGES]
+    wanted = [row for stage in stages for row in _wanted(options, kept, stage)]
+    measured, tried = sum(map(kept.has, wanted)), sum(map(kept.tried, wanted))
+    absent = sum("absent" in facts for facts in kept.known["peers"].values())
+    print(
+        f"{len(wanted)} rows: {measured} measured, {tried - measured} failed, "
+        f"{len(wanted) - tried} left. Absent peers: {absent}.\n"
+        f"Results: {kept.path} and {kept.path.with_suffix('.md')}"
+    )
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     given = os.environ.get("VOXAX_TEST_DATA")
+    results = ROOT / "benchmarks" / "results" / "gpu_run"
     parser.add_argument("--data", type=Path, default=given, help="folder of scans")
-    parser.add_argument("--clouds", type=Path, help="folder that keeps the clouds of the rows")
-    parser.add_argument("--peers", type=Path, help="Python that has PyTorch, and perhaps spconv")
+    parser.add_argument("--clouds", type=Path, help="folder of the clouds (in --cache)")
+    parser.add_argument("--peers", type=Path, help="Python that has PyTorch and the peers")
+    parser.add_argument("--out", type=Path, default=results, help=f"for results ({results})")
     parser.add_argument(
-        "--budget", type=float, default=60, help="seconds that voxax may tune for a row"
+        "--cache", type=Path, help="for programs, clouds, what was tuned, logs (--out's cache)"
     )
-    parser.add_argument("--limit", type=float, default=120, help="seconds of a row at most")
-    parser.add_argument("--stage-limit", type=float, default=600, help="of a stage at most")
-    parser.add_argument(
-        "--seconds", type=float, default=float("inf"), help="begin no row after so many"
-    )
+    parser.add_argument("--seconds", type=float, default=1500, help="of all stages")
+    parser.add_argument("--limit", type=float, default=240, help="seconds of a row at most")
+    parser.add_argument("--budget", type=float, default=20, help="seconds that a row may tune")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
     parser.add_argument("--only", default="", help="rows whose names have these words")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
-    parser.add_argument("--anew", action="store_true", help="measure again what is known")
+    parser.add_argument("--anew", action="store_true", help="forget what is known")
     parser.add_argument(
         "--rehearsal", action="store_true", help="each kind of row once, on the CPU"
     )
-    parser.add_argument("--verbose", action="store_true", help="show what libraries print")
     options = parser.parse_args()
     options.data = None if options.data is None else Path(options.data)
-    if options.rehearsal and options.out == ROOT / "benchmarks" / "results":
+    options.cache = options.cache or options.out / "cache"
+    options.clouds = options.clouds or options.cache / "clouds"
+    if options.rehearsal and options.out == results:
         parser.error("--rehearsal needs an --out of its own: its times are no results")
     return options
 

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, a row at a time: conformance, compute-sanitizer, and the tables.
-# Started again it goes on where it was stopped. Without a GPU it says so and ends with status 3.
+# Everything that needs a GPU, in the order of its worth: tests of the products, networks, layers,
+# the workloads of others, maps, tests of every candidate, compute-sanitizer.
+# Killed, it loses one row; started again, it goes on. Without a GPU it ends with status 3.
 #
-#     benchmarks/gpu/run.sh [--data FOLDER] [--peers PYTHON] [--stages ...] [--only WORDS]
+#     benchmarks/gpu/run.sh [--data FOLDER] [--peers PYTHON] [--out FOLDER] [--seconds 1500] ...
 #
-# PYTHON chooses the interpreter that has voxax; --peers one that has PyTorch, and perhaps spconv.
+# PYTHON chooses the interpreter; --peers another one that has PyTorch and perhaps peers.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-exec "${PYTHON:-python}" benchmarks/gpu/run.py "$@"
+python=${PYTHON:-$(command -v python || command -v python3)}
+# voxax need not be installed.
+"$python" -c 'import voxax' 2>/dev/null || export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}"
+exec "$python" benchmarks/gpu/run.py "$@"

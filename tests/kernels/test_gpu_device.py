@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from benchmarks.gpu.lowered import CHIPS, TRITON, custom_calls
 from benchmarks.workloads import random_cube
+from flax import nnx
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from jax.sharding import PartitionSpec as P
 
@@ -27,6 +28,7 @@ from voxax.hardware import HardwareInfo, describe, targeting
 from voxax.kernels import lookup
 from voxax.kernels.explicit_gemm import xla
 from voxax.kernels.implicit_gemm import gpu
+from voxax.models import ResidualBlock
 from voxax.nn.functional import spatially_sparse_conv
 
 MAPS = {
@@ -160,6 +162,24 @@ def test_a_layer_with_its_map_runs_in_one_program(algorithm):
     with jax.transfer_guard("disallow"):
         first, second = step(weight, voxels), step(weight, voxels)
     np.testing.assert_array_equal(np.asarray(first), np.asarray(second))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", LIMIT)
+def test_a_block_in_inference_is_that_of_explicit_gemm(dtype):
+    """The Triton kernels apply what follows; XLA's product does not."""
+    the_gpu()
+    voxels = make_voxels(random_cube(3000), 16, capacity=4096)
+    model = ResidualBlock(16, 64, use_bias=True, dtype=jnp.dtype(dtype), rngs=nnx.Rngs(0))
+    model.eval()
+    graph, state = nnx.split(model)
+    found = {}
+    for name in ("implicit_gemm", "explicit_gemm"):
+        with vx.algorithms(forward=name):
+            run = jax.jit(lambda s, v: nnx.merge(graph, s)(v).features)
+            assert custom_calls(run.lower(state, voxels)).count(TRITON) == 2 * name.startswith("im")
+            found[name] = np.asarray(run(state, voxels), np.float32)
+    assert relative_error(*found.values()) < 2 * LIMIT[dtype]
 
 
 def shard_losses(mesh, w, voxels):

@@ -23,6 +23,7 @@ from benchmarks.workloads import random_cube
 import problems
 import voxax as vx
 from samples import make_voxels, slow_unless
+from voxax.hardware import gpu_sheet
 from voxax.kernels import triton_call
 from voxax.kernels.implicit_gemm import gpu
 from voxax.nn.functional import spatially_sparse_conv
@@ -98,6 +99,10 @@ def test_full_precision_unless_less_is_asked_for():
         problem = problem_of("forward", dtype="float32", precision=precision)
         assert gpu.precision_of(problem, CHIPS["cuda"].info) == name
         assert gpu.precision_of(problem, CHIPS["rocm"].info) == "ieee"
+    problem = problem_of("forward", dtype="float32", precision="TF32_TF32_F32_X3")
+    chips = {"sm_75": "ieee", "sm_80": "tf32x3", "sm_90": "tf32x3", "gfx942": "ieee"}
+    for target, name in chips.items():
+        assert gpu.precision_of(problem, gpu_sheet(target).info) == name
 
 
 @pytest.mark.parametrize(
@@ -130,10 +135,18 @@ def test_unknown_gpus_run_on_xla():
 
 
 def test_blocks_fit_the_shared_memory_that_the_chip_has():
+    """Many need more by the most that Triton takes: those are compiled."""
     for chip, product, dtype in itertools.product(CHIPS.values(), PRODUCTS, gpu.DTYPES):
         problem = problem_of(product, dtype=dtype, channels=(256, 256))
+        limit = chip.info.shared_memory_bytes
         found = gpu.space(problem, chip.info)
         assert found
-        assert all(gpu.shared_bytes(problem, p) <= chip.info.shared_memory_bytes for p in found)
+        for parameters in found:
+            if gpu.shared_bytes(problem, parameters) > limit:
+                kernel = gpu.compilation_of(problem, parameters, chip.info)
+                assert kernel.compiled(chip.info.generation).metadata.shared <= limit
+    many = problem_of("forward", channels=(128, 128)).with_layer(out_capacity=98_304)
+    first = dict(gpu.space(many, CHIPS["rocm"].info)[0])
+    assert first["out_block"] == (64 if triton_call.absence() else 128)
     small = vx.hardware.HardwareInfo("gpu", "small", generation="9.0", shared_memory_bytes=100)
     assert "a block has 100" in gpu.supports(problem_of("forward"), small)

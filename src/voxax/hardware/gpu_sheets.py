@@ -1,8 +1,8 @@
 """What makers' documents say of GPUs that are not present: sizes, rates and limits.
 
-Sources: NVIDIA's data sheets of A100 (80 GB, SXM), H100 (SXM5) and B200, rates without sparsity;
-CUDA C++ programming guide, "compute capabilities"; AMD's data sheets of MI300X and MI355X, and the
-instruction set architectures CDNA 3 and CDNA 4.
+Sources: NVIDIA's data sheets and white papers, rates without sparsity and with sums in float32; the
+CUDA programming guide, "compute capabilities"; AMD's data sheets and the instruction set
+architectures CDNA 2 to 4, RDNA 3 and 4. What they do not say is None.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class GpuSheet:
       reserved_bytes: shared memory that the runtime takes of each block.
       l2_bandwidth: bytes per second between second-level cache and cores; None where no document
         says so.
+      core_blocks: most blocks of one core.
     """
 
     info: HardwareInfo
@@ -34,23 +35,27 @@ class GpuSheet:
     reserved_bytes: int
     l2_bandwidth: float | None = None
 
-    def blocks_per_core(self, warps: int, registers: int, shared_bytes: int) -> int:
+    core_blocks: int = 32
+
+    def blocks_per_core(self, threads: int, registers: int, shared_bytes: int) -> int:
         """Blocks that one core runs at once.
 
         Args:
-          warps: of a block.
+          threads: of a block.
           registers: of a thread.
           shared_bytes: of a block.
         """
+        lanes = self.info.lane_count or 1
+        warps = -(-threads // lanes)
         stepped = -(-registers // _REGISTER_STEP) * _REGISTER_STEP
-        of_unit = self.unit_registers // (stepped * (self.info.lane_count or 1))
+        of_unit = self.unit_registers // (stepped * lanes)
         by_registers = min(_UNITS * of_unit, self.core_warps) // warps
         by_memory = self.core_shared_bytes // max(shared_bytes + self.reserved_bytes, 1)
-        return min(by_registers, by_memory, _CORE_BLOCKS)
+        return min(by_registers, by_memory, self.core_blocks)
 
 
 # Alike on all of them: registers come in steps of 8, a core has four units.
-_REGISTER_STEP, _UNITS, _CORE_BLOCKS = 8, 4, 32
+_REGISTER_STEP, _UNITS = 8, 4
 
 
 def _sheet(
@@ -59,11 +64,17 @@ def _sheet(
     cores: int,
     shared: tuple[int, int],
     bandwidth: float,
-    half: float,
-    single: float,
+    half: float | None = None,
+    single: float | None = None,
     l2_bandwidth: float | None = None,
+    *,
+    blocks: tuple[int, int] = (64, 32),
+    registers: int = 16_384,
+    lanes: int = 32,
 ) -> GpuSheet:
+    """``shared``: of a block and of a core, KiB; ``blocks``: warps and blocks of a core."""
     amd = generation.startswith("gfx")
+    rates = {"bfloat16": half if generation != "7.5" else None, "float16": half, "float32": single}
     facts = facts_from(
         "data sheet",
         platform="gpu",
@@ -71,39 +82,59 @@ def _sheet(
         generation=generation,
         cores=cores,
         cores_per_chip=cores,
-        lane_count=64 if amd else 32,
-        shared_memory_bytes=shared[0],
+        lane_count=lanes,
+        shared_memory_bytes=1024 * shared[0],
         memory_bandwidth=bandwidth,
-        peak_rates=(("bfloat16", half), ("float16", half), ("float32", single)),
+        peak_rates=tuple((name, rate) for name, rate in rates.items() if rate is not None),
     )
     return GpuSheet(
         info=HardwareInfo.from_facts(facts),
-        core_shared_bytes=shared[1],
-        unit_registers=32_768 if amd else 16_384,
-        core_warps=32 if amd else 64,
-        reserved_bytes=0 if amd else 1024,
+        core_shared_bytes=1024 * shared[1],
+        unit_registers=registers,
+        core_warps=blocks[0],
+        core_blocks=blocks[1],
+        reserved_bytes=0 if amd or generation == "7.5" else 1024,
         l2_bandwidth=l2_bandwidth,
     )
 
 
 # By what Triton calls the target. Rates are dense; those of float32 are with all its digits. An
 # A100's second-level cache gives 5,120 bytes a clock (its white paper); H100's says nothing: the
-# same is taken, at the 1.83 GHz of its rates.
+# same is taken, at the 1.83 GHz of its rates. gfx90a is one of the two dies of an MI250X. A core of
+# RDNA is a work group processor, of two compute units.
+_CDNA = {"blocks": (32, 32), "registers": 32_768, "lanes": 64}
+_RDNA = {"blocks": (64, 32), "registers": 49_152}
 _SHEETS = {
+    "sm_75": _sheet("Tesla T4", "7.5", 40, (64, 64), 320e9, 65e12, 8.1e12, blocks=(32, 16)),
     "sm_80": _sheet(
-        "NVIDIA A100-SXM4-80GB", "8.0", 108, (166_912, 167_936), 2.039e12, 312e12, 19.5e12, 7.2e12
+        "NVIDIA A100-SXM4-80GB", "8.0", 108, (163, 164), 2.039e12, 312e12, 19.5e12, 7.2e12
+    ),
+    "sm_86": _sheet(
+        "NVIDIA GeForce RTX 3090", "8.6", 82, (99, 100), 936e9, 71e12, 35.6e12, blocks=(48, 16)
+    ),
+    "sm_89": _sheet(
+        "NVIDIA GeForce RTX 4090", "8.9", 128, (99, 100), 1.008e12, 165e12, 82.6e12, blocks=(48, 24)
     ),
     "sm_90": _sheet(
-        "NVIDIA H100 80GB HBM3", "9.0", 132, (232_448, 233_472), 3.35e12, 989e12, 67e12, 9.4e12
+        "NVIDIA H100 80GB HBM3", "9.0", 132, (227, 228), 3.35e12, 989e12, 67e12, 9.4e12
     ),
-    "sm_100": _sheet("NVIDIA B200", "10.0", 148, (232_448, 233_472), 8e12, 2250e12, 75e12),
-    "gfx942": _sheet("gfx942", "gfx942", 304, (65_536, 65_536), 5.3e12, 1307e12, 163e12),
-    "gfx950": _sheet("gfx950", "gfx950", 256, (163_840, 163_840), 8e12, 2516e12, 157e12),
+    "sm_100": _sheet("NVIDIA B200", "10.0", 148, (227, 228), 8e12, 2250e12, 75e12),
+    "sm_103": _sheet("NVIDIA GB300", "10.3", 160, (227, 228), 8e12, 2500e12, 80e12),
+    "sm_110": _sheet("NVIDIA Thor", "11.0", 20, (227, 228), 273e9, blocks=(48, 24)),
+    "sm_120": _sheet(
+        "NVIDIA GeForce RTX 5090", "12.0", 170, (99, 100), 1.792e12, 209e12, 105e12, blocks=(48, 24)
+    ),
+    "sm_121": _sheet("NVIDIA GB10", "12.1", 48, (99, 100), 273e9, blocks=(48, 24)),
+    "gfx90a": _sheet("gfx90a", "gfx90a", 110, (64, 64), 1.6e12, 191e12, 47.9e12, **_CDNA),
+    "gfx942": _sheet("gfx942", "gfx942", 304, (64, 64), 5.3e12, 1307e12, 163e12, **_CDNA),
+    "gfx950": _sheet("gfx950", "gfx950", 256, (160, 160), 8e12, 2516e12, 157e12, **_CDNA),
+    "gfx1100": _sheet("gfx1100", "gfx1100", 48, (64, 128), 960e9, 123e12, 61.4e12, **_RDNA),
+    "gfx1201": _sheet("gfx1201", "gfx1201", 32, (64, 128), 640e9, 195e12, 48.7e12, **_RDNA),
 }
 
 
 def gpu_sheet(target: str) -> GpuSheet:
-    """The sheet of a GPU: ``sm_80``, ``sm_90``, ``sm_100``, ``gfx942`` or ``gfx950``.
+    """The sheet of a GPU, by what compilers call it: ``sm_90``, ``gfx942``; see :func:`known_gpus`.
 
     Raises:
       InputError: another name.

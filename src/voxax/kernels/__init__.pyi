@@ -1,3 +1,4 @@
+from .kernel import Epilogue as Epilogue
 from .kernel import Kernel as Kernel
 from .kernel import Layer as Layer
 from .kernel import Parameters as Parameters

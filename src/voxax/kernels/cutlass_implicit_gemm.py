@@ -166,6 +166,6 @@ CUTLASS = Kernel(
     apply=apply,
     views=gpu.TRITON.views,
     unproven=True,
-    revision=3,
+    revision=4,
     rank=30,
 )

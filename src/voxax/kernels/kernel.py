@@ -217,6 +217,53 @@ class ApplyOnHost(Protocol):
     ) -> np.ndarray | None: ...
 
 
+@dataclasses.dataclass(frozen=True)
+class Epilogue:
+    """What follows a forward product in inference, for each row and channel of its result ``y``:
+
+    ``(y + bias - mean) / sqrt(variance + epsilon) * scale + shift + residual``.
+
+    Attributes:
+      valid: ``bool[M]``; the other rows become zero, whatever they and the residual hold.
+      mean, variance, scale, shift: ``[C_out]``, each in a dtype of its own.
+      bias: ``[C_out]``, or None.
+      residual: ``[M, C_out]`` in the dtype of ``y``, or None.
+      epsilon: added to the variance.
+      relu: negative results become zero.
+    """
+
+    valid: jax.Array
+    mean: jax.Array
+    variance: jax.Array
+    scale: jax.Array
+    shift: jax.Array
+    bias: jax.Array | None
+    residual: jax.Array | None
+    epsilon: float
+    relu: bool
+
+
+jax.tree_util.register_dataclass(
+    Epilogue,
+    data_fields=["valid", "mean", "variance", "scale", "shift", "bias", "residual"],
+    meta_fields=["epsilon", "relu"],
+)
+
+
+class WithEpilogue(Protocol):
+    """Executes a forward product and what follows it, rounded once; None: not this one."""
+
+    def __call__(
+        self,
+        problem: Problem,
+        parameters: Parameters,
+        a: jax.Array,
+        b: jax.Array,
+        views: Views,
+        epilogue: Epilogue,
+    ) -> jax.Array | None: ...
+
+
 class Fused(Protocol):
     """Executes dgrad and wgrad of one layer at once: ``(dx, dw)``.
 
@@ -253,6 +300,8 @@ class Kernel:
       views: the arrays among those that are built by code beside the kernel, by name. The others
         are the map's own, see :class:`voxax.geometry.KernelMap`.
       on_host: the computation for NumPy arrays, for eager calls on a CPU; None where it has none.
+      with_epilogue: the forward product with an :class:`Epilogue`; None where it has no such
+        program.
       fused: dgrad and wgrad at once, where this kernel is chosen for both; None where it has no
         such program.
       fused_on_host: the same for NumPy arrays, of the same bits.
@@ -278,6 +327,7 @@ class Kernel:
     apply: Apply
     views: Mapping[str, View] = dataclasses.field(default_factory=dict)
     on_host: ApplyOnHost | None = None
+    with_epilogue: WithEpilogue | None = None
     fused: Fused | None = None
     fused_on_host: Callable[..., tuple[np.ndarray, np.ndarray]] | None = None
     preferred: Callable[[Problem, HardwareInfo], bool] = lambda problem, hardware: False

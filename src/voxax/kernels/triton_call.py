@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ import numpy as np
 
 from voxax import _compat
 from voxax.hardware import hardware_of
+from voxax.kernels.triton_target import refusal
 
 # Triton's interpreter replaces functions of Triton's language while it runs.
 _interpreting = threading.Lock()
@@ -26,17 +29,65 @@ class Launch:
       stages: passes of its loop whose copies are under way at once.
       warps: threads of a program by 32, on AMD's GPUs by 64.
       interpret: run in Triton's interpreter, on the host.
+      options: others of Triton's compiler, by name.
     """
 
     stages: int
     warps: int
     interpret: bool = False
+    options: tuple[tuple[str, int], ...] = ()
 
 
-def absence() -> str | None:
-    """The reason why no Triton kernel can be called, or None."""
-    missing = _compat.missing_for_triton()
-    return missing and f"the Triton kernels need {missing}"
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """What a call is compiled from.
+
+    Attributes:
+      kernel, constants: as :func:`call` has them.
+      types: of the kernel's other parameters, as Triton writes them.
+      launch, programs: as :func:`call` has them.
+    """
+
+    kernel: Any
+    types: tuple[str, ...]
+    constants: Mapping[str, Any]
+    launch: Launch
+    programs: int
+
+    def compiled(self, generation: str) -> Any:
+        """Triton's result for a GPU, which need not be here. Triton keeps results on disk."""
+        launch = self.launch
+        return _compat.compiled_by_triton(
+            self.kernel,
+            self.types,
+            self.constants,
+            generation,
+            launch.warps,
+            launch.stages,
+            launch.options,
+        )
+
+
+_noted: contextvars.ContextVar[list[Compilation] | None]
+_noted = contextvars.ContextVar("voxax_noted_calls", default=None)
+
+
+@contextlib.contextmanager
+def noting_calls() -> Iterator[list[Compilation]]:
+    """Inside, calls run nothing and give zeros; they are listed."""
+    found: list[Compilation] = []
+    token = _noted.set(found)
+    try:
+        yield found
+    finally:
+        _noted.reset(token)
+
+
+def absence(generation: str | None = None) -> str | None:
+    """The reason why no Triton kernel can be called, on such a GPU where one is named, or None."""
+    if missing := _compat.missing_for_triton():
+        return f"the Triton kernels need {missing}"
+    return refusal(generation) if generation else None
 
 
 def call(
@@ -51,7 +102,8 @@ def call(
     """Run ``kernel(*operands, *sizes, out, **constants)``.
 
     Args:
-      kernel: a function under ``triton.jit``, whose parameters come in this order.
+      kernel: a function under ``triton.jit``, whose parameters come in this order, but for those
+        among the constants, which may stand anywhere.
       launch: see there.
       programs: their number, along one axis: CUDA allows 2^31 along the first.
       out: shape and dtype of the result, all of which the kernel writes.
@@ -59,6 +111,11 @@ def call(
       sizes: numbers that do not change the compiled kernel.
       constants: those that do.
     """
+    if (noted := _noted.get()) is not None:
+        types = [f"*{_compat.triton_dtype(a.dtype)}" for a in (*operands, out)]
+        types[len(operands) : len(operands)] = ["i32"] * len(sizes)
+        noted.append(Compilation(kernel, tuple(types), dict(constants), launch, programs))
+        return jnp.zeros(out.shape, out.dtype)
     if launch.interpret:
 
         def run(*arrays: Any) -> np.ndarray:
@@ -75,6 +132,7 @@ def call(
         generation=hardware_of("gpu")[0].generation or "",
         warps=launch.warps,
         stages=launch.stages,
+        options=launch.options,
     )
 
 
@@ -107,9 +165,11 @@ def _interpreted(
     # The interpreter multiplies bfloat16 as integers; float32 has the same products.
     kept = [np.ascontiguousarray(array, _wide(array.dtype)) for array in arrays]
     result = np.full(out.shape, np.nan, _wide(out.dtype))
+    given = (*map(_Memory, kept), *sizes, _Memory(result))
+    names = (name for name in kernel.arg_names if name not in constants)
     with _interpreting:
         run = InterpretedFunction(kernel.fn)
-        run[(programs,)](*map(_Memory, kept), *sizes, _Memory(result), **constants)
+        run[(programs,)](**dict(zip(names, given, strict=True)), **constants)
     return result.astype(out.dtype)
 
 

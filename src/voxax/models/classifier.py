@@ -17,9 +17,9 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry import Voxels
 from voxax.models.minkunet import ConvNormAct, ResidualBlock
+from voxax.models.minkunet_stages import BLOCKS, PLANES
 from voxax.models.training import StepTrainer, check_labels, count_outside, masked_cross_entropy
 from voxax.nn.functional import global_pool
-from voxax.nn.minkunet_stages import BLOCKS, PLANES
 from voxax.nn.modules import Linear
 from voxax.nn.modules.constructor import own_rngs
 

@@ -6,6 +6,7 @@ Neural Networks", CVPR 2019.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -20,10 +21,10 @@ from voxax.geometry.branches import branch
 from voxax.interop.minkowski import Minkowski
 from voxax.interop.sources import Source, renaming
 from voxax.interop.torchsparse import TorchSparse
-from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
+from voxax.models.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
 from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
 from voxax.nn.modules.constructor import own_rngs
-from voxax.nn.modules.sequential import norm_act
+from voxax.nn.modules.sequential import conv_norm_act
 
 
 class ConvNormAct(nnx.Module):
@@ -64,7 +65,7 @@ class ConvNormAct(nnx.Module):
         self.act = ReLU()
 
     def __call__(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
-        return norm_act(self.norm, self.act, self.conv(voxels, out_voxels))
+        return conv_norm_act(self.conv, self.norm, self.act, voxels, out_voxels)
 
 
 class ResidualBlock(nnx.Module):
@@ -98,8 +99,8 @@ class ResidualBlock(nnx.Module):
 
     def __call__(self, voxels: Voxels) -> Voxels:
         voxels, shortcut = branch(voxels)
-        residual = self.second(self.first(voxels))
-        return norm_act(self.norm, self.act, residual, self.shortcut(shortcut))
+        added = functools.partial(self.shortcut, shortcut)
+        return conv_norm_act(self.second, self.norm, self.act, self.first(voxels), shortcut=added)
 
 
 class UNet(nnx.Module):

@@ -18,12 +18,12 @@ from voxax.interop.checkpoint_file import Location, write_checkpoint
 from voxax.interop.sources import load_weights, weights_of
 from voxax.models.centerpoint import CenterPoint
 from voxax.models.minkunet import MinkUNet
+from voxax.models.minkunet_stages import BLOCKS
 from voxax.models.options import check_options
 from voxax.models.ptv3 import PTv3
 from voxax.models.second import SECOND
 from voxax.models.spunet import SpUNet
 from voxax.models.voxelnext import VoxelNeXt
-from voxax.nn.minkunet_stages import BLOCKS
 
 Build = Callable[..., nnx.Module]
 

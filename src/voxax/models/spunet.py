@@ -18,8 +18,8 @@ from voxax.errors import InputError
 from voxax.interop.sources import Source, renaming
 from voxax.interop.spconv import Spconv
 from voxax.models.minkunet import ConvNormAct, UNet
+from voxax.models.minkunet_stages import BLOCKS, PLANES, Stage
 from voxax.nn.arguments import static
-from voxax.nn.minkunet_stages import BLOCKS, PLANES, Stage
 from voxax.nn.modules import Linear
 from voxax.nn.modules.constructor import own_rngs
 

@@ -26,7 +26,7 @@ from voxax.interop.spconv import Spconv, spconv_offsets
 from voxax.models.minkunet import ConvNormAct, ResidualBlock
 from voxax.nn.arguments import static
 from voxax.nn.modules.constructor import own_rngs
-from voxax.nn.modules.sequential import norm_act
+from voxax.nn.modules.sequential import conv_norm_act
 
 NORM: Mapping[str, Any] = FrozenDict(epsilon=1e-3, momentum=0.99)
 """Arguments of the batch normalizations in detectors."""
@@ -73,7 +73,7 @@ class GrowingConv(ConvNormAct):
     def within(self, voxels: Voxels, capacity: int) -> Voxels:
         """Convolve onto at most ``capacity`` rows, for voxels that no plan knows."""
         reached = kernel_map(voxels, capacity=capacity, **self.conv.relation)
-        return norm_act(self.norm, self.act, self.conv(voxels, kernel_map=reached))
+        return conv_norm_act(self.conv, self.norm, self.act, voxels, kernel_map=reached)
 
 
 def stage(

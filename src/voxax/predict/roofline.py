@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,7 @@ from voxax.geometry.model_step import step_of
 from voxax.hardware import HardwareInfo
 from voxax.kernels import Problem
 from voxax.products.lower_bound import PairCounter, lower_bound_of
-from voxax.products.primitives import forward_p
+from voxax.products.primitives import epilogue_p, forward_p
 
 _REPEATS = 5
 
@@ -85,7 +86,7 @@ def roofline(model: Callable[[Voxels], Any], voxels: Voxels, info: HardwareInfo)
     def watched(*values: Any) -> list[Any]:
         equations.clear()
         found: list[Any] = []
-        for equation, operands, _ in _compat.watch(jaxpr, values, forward_p):
+        for equation, operands, _ in _compat.watch(jaxpr, values, forward_p, epilogue_p):
             equations.append(equation)
             found.append(operands)
         return found
@@ -100,13 +101,14 @@ def roofline(model: Callable[[Voxels], Any], voxels: Voxels, info: HardwareInfo)
 
 def _layer(index: int, equation: Any, operands: Any, info: HardwareInfo) -> LayerRoofline:
     layer = equation.params["layer"]
-    features, weight, *views = operands
+    features, weight, *rest = operands
+    views = rest[len(rest) - len(layer.view_names) :]
     out = equation.outvars[0].aval
     taps, (c_in, c_out) = layer.num_offsets, (features.shape[1], out.shape[1])
     problem = Problem.of("forward", info.platform, features, weight, layer)
     pairs = PairCounter().count(dict(zip(layer.view_names, views, strict=True)), problem)
     bound = lower_bound_of(problem, pairs, info)
-    run = jax.jit(lambda *values: forward_p.bind(*values, layer=layer))
+    run = jax.jit(functools.partial(equation.primitive.bind, **equation.params))
     return LayerRoofline(
         f"{index} {_compat.scope_of(equation)}".strip(),
         f"{layer.in_capacity} -> {layer.out_capacity} rows, {taps} taps, {c_in} -> {c_out}",

@@ -26,12 +26,12 @@ from voxax.geometry.kernel_maps import View
 from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
 from voxax.hardware import HardwareInfo, hardware_of, target_platform
-from voxax.kernels import Layer, Problem, Product, WeightKind, registry
+from voxax.kernels import Epilogue, Layer, Problem, Product, WeightKind, registry
 from voxax.kernels.dynamic.grid import output_grid, tile_maximum
 from voxax.kernels.dynamic.grouped import prefix_of
 from voxax.kernels.kernel import Uniform
 from voxax.kernels.rows import zeros
-from voxax.products.primitives import choice_for, eager_key, forward_p
+from voxax.products.primitives import After, choice_for, convolved, eager_key, forward_p
 from voxax.tuning import Request, admitted, autotune_mode, views_of
 from voxax.tuning.entry import density_bucket
 from voxax.tuning.sample import map_key, note_map
@@ -64,6 +64,48 @@ def convolve(
       ``[out_capacity, C_out]`` in the promoted dtype of features and weight; int32 where
       that is an integer of 8 or 16 bits.
     """
+    algorithms = fwd_algo, dgrad_algo, wgrad_algo
+    operands, views, layer = _entered(features, weight, kernel_map, *algorithms, precision)
+    return forward_p.bind(*_compat.vary_alike(*operands, *views), layer=layer)
+
+
+def convolve_with_epilogue(
+    features: jax.Array,
+    weight: jax.Array,
+    kernel_map: KernelMap,
+    epilogue: Epilogue,
+    after: After,
+    *,
+    fwd_algo: Request = None,
+    dgrad_algo: Request = None,
+    wgrad_algo: Request = None,
+    precision: jax.lax.PrecisionLike = None,
+) -> jax.Array:
+    """``after(convolve(features, weight, kernel_map), epilogue)``, in one kernel where it can be.
+
+    Derivatives are those of the two, one after the other.
+
+    Args:
+      epilogue: what follows the product.
+      after: applies it to the product's result, ``[out_capacity, C_out]`` and of that dtype too.
+      features, weight, kernel_map, fwd_algo, dgrad_algo, wgrad_algo, precision: as for
+        :func:`convolve`, of floating-point numbers.
+    """
+    algorithms = fwd_algo, dgrad_algo, wgrad_algo
+    operands, views, layer = _entered(features, weight, kernel_map, *algorithms, precision)
+    return convolved(*operands, views, epilogue, after, layer)
+
+
+def _entered(
+    features: jax.Array,
+    weight: jax.Array,
+    kernel_map: KernelMap,
+    fwd_algo: Request,
+    dgrad_algo: Request,
+    wgrad_algo: Request,
+    precision: jax.lax.PrecisionLike,
+) -> tuple[tuple[jax.Array, jax.Array], list[jax.Array], Layer]:
+    """Return the operands of :func:`convolve` in one dtype, the map's arrays, and the layer."""
     features, kernel_map = kernel_map.with_halo(features)
     _refuse_symbolic(kernel_map)
     dtype = common_dtype(features.dtype, weight.dtype)
@@ -83,7 +125,9 @@ def convolve(
         density=_density(kernel_map) if tunes else None,
         **asked,
     )
-    if _compat.is_evaluated(features, weight) and known_on_cpu(kernel_map.view("neighbors")):
+    evaluated = _compat.is_evaluated(features, weight) and not _compat.is_mapped(features, weight)
+    # Of a mapped call another problem is computed, which the batching rule makes.
+    if evaluated and known_on_cpu(kernel_map.view("neighbors")):
         if layer.density is not None:  # the choice may be measured on this map
             note_map(map_key(layer), {"neighbors": kernel_map.view("neighbors")})
         moves = _compat.is_traced(features), _compat.is_traced(weight)
@@ -98,9 +142,8 @@ def convolve(
     if layer.density is not None:
         note_map(map_key(layer), views)
     # Under jax.grad a conversion to the same dtype is an operation, with a program to compile.
-    given = (x if x.dtype == dtype else x.astype(dtype) for x in (features, weight))
-    operands = _compat.vary_alike(*given, *views.values())
-    return forward_p.bind(*operands, layer=layer)
+    a, b = (x if x.dtype == dtype else x.astype(dtype) for x in (features, weight))
+    return (a, b), list(views.values()), layer
 
 
 def _refuse_symbolic(kernel_map: KernelMap) -> None:

@@ -19,6 +19,10 @@ Two more, of depthwise layers alone, are sums and pairs of these, each other's t
 dgrad and wgrad of such a layer both read the same rows of dy and do little else. A kernel that is
 chosen for both may compute both at once, where one equation asks for both.
 
+One more is the forward product with an :class:`~voxax.kernels.Epilogue`, for inference: a kernel
+may apply it before it writes. It has no rule of its own for derivatives: they are those of the
+product and of what follows it, one after the other.
+
 ``vmap`` over features or weights folds the batch into groups of one grouped product.
 """
 
@@ -26,7 +30,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -38,8 +42,8 @@ from voxax._native.eager import on_host
 from voxax.geometry.dtypes import product_dtype
 from voxax.geometry.host import table_views
 from voxax.geometry.kernel_maps import invert_neighbors, list_pairs
-from voxax.kernels import Layer, Problem, Product
-from voxax.tuning import Choice, choose
+from voxax.kernels import Epilogue, Layer, Problem, Product
+from voxax.tuning import Choice, applies_epilogue, choose
 from voxax.tuning.request import epoch
 
 
@@ -373,6 +377,60 @@ def _composed(name: str, parts: Parts, run: Any, transpose: Any, eager: Any, *, 
     return primitive
 
 
+After = Callable[[jax.Array, Epilogue], jax.Array]
+"""Applies an epilogue to a product's result, in ordinary JAX."""
+
+
+def convolved(x: Any, w: Any, views: Sequence[Any], epilogue: Epilogue, after: After, layer: Layer):
+    """``after(forward(x, w), epilogue)``, as one equation."""
+    leaves, tree = jax.tree.flatten(epilogue)
+    operands = _compat.vary_alike(x, w, *leaves, *views)
+    return epilogue_p.bind(*operands, layer=layer, tree=tree, after=after)
+
+
+def _parted(rest: Sequence[Any], tree: Any) -> tuple[Epilogue, Sequence[Any]]:
+    """The epilogue, and the views behind its arrays."""
+    number = tree.num_leaves
+    return jax.tree.unflatten(tree, rest[:number]), rest[number:]
+
+
+def _run_epilogue(
+    platform: str, x: Any, w: Any, *rest: Any, layer: Layer, tree: Any, after: After
+) -> jax.Array:
+    epilogue, views = _parted(rest, tree)
+    problem = Problem.of("forward", platform, x, w, layer)
+    choice = _chosen(problem, layer)
+    by_name = _with_views(choice, dict(zip(layer.view_names, views, strict=True)))
+    kernel, arguments = choice.kernel, (problem, choice.parameters, x, w, by_name)
+    made = None
+    if kernel.with_epilogue is not None and applies_epilogue(choice):
+        made = kernel.with_epilogue(*arguments, epilogue)
+    return after(kernel.apply(*arguments), epilogue) if made is None else made
+
+
+def _epilogue_spelled_out(
+    x: Any, w: Any, *rest: Any, layer: Layer, tree: Any, after: After
+) -> jax.Array:
+    epilogue, views = _parted(rest, tree)
+    return after(forward_p.bind(x, w, *views, layer=layer), epilogue)
+
+
+def _epilogue_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    moves = [place for place, t in enumerate(tangents) if not isinstance(t, _compat.Zero)]
+
+    def function(*moved: Any) -> jax.Array:
+        values = dict(enumerate(primals)) | dict(zip(moves, moved, strict=True))
+        return _epilogue_spelled_out(*values.values(), **params)
+
+    at, along = ([values[place] for place in moves] for values in (primals, tangents))
+    return jax.jvp(function, at, along)
+
+
+def _epilogue_batch(args: Any, dims: Any, **params: Any) -> tuple[Any, int]:
+    run = functools.partial(_epilogue_spelled_out, **params)
+    return jax.vmap(run, tuple(dims))(*args), 0
+
+
 def _sum_of(terms: list[Any], like: Any) -> Any:
     return functools.reduce(_compat.add_tangents, terms) if terms else _compat.no_tangent(like)
 
@@ -395,10 +453,19 @@ gradients_p = _composed(
     many=True,
 )
 
+epilogue_p = _compat.staged_primitive(
+    "voxax_forward_epilogue",
+    _run_epilogue,
+    lambda x, w, *rest, layer, **_: _output_shape("forward", x, w, layer=layer),
+    many=False,
+)
+_compat.set_rules(epilogue_p, _epilogue_jvp, None, _epilogue_batch)
+
 PARTS: dict[Any, Parts] = {
     **{primitive: ((product, 0, 1),) for product, primitive in _PRIMITIVES.items()},
     tangent_p: _TANGENT,
     gradients_p: _GRADIENTS,
+    epilogue_p: (("forward", 0, 1),),
 }
 """The parts of each primitive."""
 

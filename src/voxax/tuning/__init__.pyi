@@ -1,4 +1,5 @@
 from .decide import Choice as Choice
+from .epilogue import applies_epilogue as applies_epilogue
 from .request import Request as Request
 from .request import Resolved as Resolved
 from .request import admitted as admitted

@@ -305,7 +305,7 @@ def _measure(
         return sample.name, measured
 
     with progress(key, len(tried)):
-        name, measured = _in_worker(work, device)
+        name, measured = in_worker(work, device)
     reached = {(m.algorithm, m.parameters) for m in measured}
     left = [
         Measured(*c.identity, None, "skipped", known.get(c.identity, NO_TIME))
@@ -369,14 +369,14 @@ def _compared(problem: Problem, candidate: Candidate, device: Any) -> str | None
         sample = _sample(problem, (reference, candidate), None)
         return check(problem, candidate, reference, sample)
 
-    return _in_worker(work, device)
+    return in_worker(work, device)
 
 
 def _sample(problem: Problem, candidates: Iterable[Candidate], views: _Views) -> Sample:
     return sample_of(problem, views, views_read(problem, candidates))
 
 
-def _in_worker(work: Callable[[], _Result], device: Any) -> _Result:
+def in_worker(work: Callable[[], _Result], device: Any) -> _Result:
     """Run ``work()`` in a thread of its own, on ``device``.
 
     Inside a trace, JAX would record what ``work`` computes; a new thread has no trace. It does

@@ -122,13 +122,6 @@ def test_an_unknown_name_is_refused(name):
         OPTIONS[name]("bogus")
 
 
-def test_an_unknown_precision_is_refused_from_pytorch():
-    pytest.importorskip("torch")
-    torch = pytest.importorskip("voxax.torch")
-    with pytest.raises(vx.InputError, match="unknown precision 'bogus'; known: default, high"):
-        torch.SubMConv3d(2, 2, precision="bogus")
-
-
 @pytest.mark.parametrize("precision", ["float32", "highest", jax.lax.Precision.HIGHEST, None])
 def test_aliases_of_a_precision_are_one_problem(precision):
     assert precision_name(precision) == "highest"

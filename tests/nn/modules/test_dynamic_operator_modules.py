@@ -65,8 +65,10 @@ def test_point_convolutions(rng):
     features = rng.standard_normal((40, 4)).astype(np.float32)
     points = vx.Points.make(positions, features, capacity=48)
     found = vx.radius_search(points, radius=0.8, capacity=40)
-    rigid = KernelPointConv(4, 5, 7, extent=0.32)
-    moving = KernelPointConv(4, 5, 7, extent=0.32, deformable=True, modulated=True)
+    rigid = KernelPointConv(4, 5, 7, extent=0.32, rngs=nnx.Rngs(0))
+    moving = KernelPointConv(
+        4, 5, 7, extent=0.32, deformable=True, modulated=True, rngs=nnx.Rngs(0)
+    )
     continuous = ContinuousConv(4, 5, radius=0.8)
     run = nnx.jit(lambda *modules: [module(points, found).features for module in modules])
     first, second, third = run(rigid, moving, continuous)

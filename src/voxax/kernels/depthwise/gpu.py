@@ -27,7 +27,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
     """Depthwise weights on GPUs."""
     if problem.layer.kind != "depthwise":
         return f"these kernels take depthwise weights, not {problem.layer.kind} ones"
-    return gpu.unfit(problem, hardware) or absence()
+    return gpu.unfit(problem, hardware) or absence(hardware.generation)
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:

@@ -6,16 +6,18 @@ the operands as the kernel wants them.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 
 from voxax.geometry.dtypes import product_dtype
-from voxax.hardware import HardwareInfo, hardware_of
+from voxax.hardware import HardwareInfo, hardware_of, targeting
 from voxax.kernels.implicit_gemm.tap_order import VIEWS, tiles_of
 from voxax.kernels.kernel import (
     EVERY_PRODUCT,
+    Epilogue,
     Kernel,
     Parameters,
     Problem,
@@ -24,11 +26,13 @@ from voxax.kernels.kernel import (
     first_of,
 )
 from voxax.kernels.rows import oriented
-from voxax.kernels.triton_call import Launch, absence
+from voxax.kernels.triton_call import Compilation, Launch, absence, noting_calls
 
 DTYPES = ("float32", "float16", "bfloat16")
 # Of these precisions float32 operands may be rounded to tensor float32, on NVIDIA's tensor cores.
 ONE_PASS = ("default", "high", "TF32_TF32_F32", "BF16_BF16_F32")
+# And of this one each is the sum of two such numbers, three of whose four products are added.
+THREE_PASSES = "TF32_TF32_F32_X3"
 # The list of a tile's taps is found by comparing each with each. 7 x 7 x 7.
 MOST_TAPS = 343
 # Triton's products have no smaller side.
@@ -51,12 +55,23 @@ _PLAIN = (
     (32, 64, 32, 3, 4),
     (16, 32, 32, 3, 2),
 )
+# The same of wgrad, whose rows are the pairs of a step. A block reads each operand once for each
+# block of the other's channels, from the cache: by the rates of an H100, 128 channels take 0.6 of
+# the time in blocks of 128 x 128, and 256 take 0.5, or 0.4 in blocks of 256 x 128
+# (gpu_estimate.md). Without tensor cores Triton holds a step in registers: ptxas spilled with 32
+# pairs, or with half of the warps.
+_WGRAD_TENSOR = (
+    (64, 64, 64, 3, 4),
+    (64, 128, 128, 3, 8),
+    (32, 64, 64, 3, 2),
+    (64, 128, 256, 4, 8),
+    (64, 128, 128, 4, 8),
+    (16, 32, 32, 3, 1),
+)
+_WGRAD_PLAIN = ((16, 64, 64, 3, 8), (16, 32, 32, 3, 4))
 _WIDE = 128
 # Tiles are taken small enough for so many programs a core.
 _PROGRAMS_PER_CORE = 2
-# Pairs of one step of wgrad, on tensor cores and without: there Triton holds a step in registers,
-# and ptxas spilled with 32 pairs, or with half of the warps.
-_WGRAD_ROWS, _WGRAD_PLAIN_ROWS = 64, 16
 # Parts of its sum. The tap with most pairs, the center, has one of each row: with fewer parts than
 # one for so many rows its programs are the last to end.
 _SPLITS = (1, 4, 16, 64)
@@ -68,20 +83,46 @@ _CACHED_PARTIAL_BYTES = 2**25
 _SLICES = (2, 8)
 _MOST_PARTIAL_BYTES = 2**28
 _NAMES = ("in_block", "out_block", "num_stages", "num_warps")
+# Options of Triton's compiler for AMD's matrix cores, tried with the first blocks. With kpack 2 a
+# thread reads twice as many numbers of an operand at once: of 64 channels in float16 the forward
+# kernel for gfx942 has 24 reads of shared memory in place of 48. matrix_instr_nonkdim 16 makes
+# products of 16 x 16 results, which end sooner, in place of 32 x 32, for up to 22 registers more.
+# Neither changes how many programs a core has. gfx950 has no kpack, and RDNA neither. waves_per_eu
+# is left out: shared memory limits those programs, registers do not; asked for 4 waves, the
+# compiler spilled in wgrad of 256 channels, and for 2 it used as many registers or more.
+_AMD_OPTIONS: dict[str, tuple[tuple[tuple[str, int], ...], ...]] = {
+    "gfx90a": ((("kpack", 2),), (("kpack", 2), ("matrix_instr_nonkdim", 16))),
+    "gfx942": ((("kpack", 2),), (("kpack", 2), ("matrix_instr_nonkdim", 16))),
+    "gfx950": ((("matrix_instr_nonkdim", 16),),),
+}
+_OPTIONS = ("kpack", "matrix_instr_nonkdim")
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
     """Dense and grouped weights on GPUs, whose blocks fit shared memory."""
     if problem.layer.kind == "depthwise":
         return "these kernels multiply matrices, not depthwise weights"
-    reason = unfit(problem, hardware)
+    reason = unfit(problem, hardware) or _without_matrix_units(problem, hardware)
     if reason is None and not space(problem, hardware):
         least = min(shared_bytes(problem, p) for p in _every(problem, hardware))
         return (
             f"the Triton kernels need {least} bytes of shared memory, a block has "
             f"{hardware.shared_memory_bytes}"
         )
-    return reason or absence()
+    return reason or absence(hardware.generation)
+
+
+def _without_matrix_units(problem: Problem, hardware: HardwareInfo) -> str | None:
+    """The reason why Triton's products of this dtype are no better than XLA's on this GPU, or None:
+    it compiles them to single sums that spill registers (benchmarks/results/gpu_resources.md)."""
+    generation = hardware.generation or ""
+    if is_amd(hardware):
+        without = problem.dtype == "float32" and generation.startswith(("gfx11", "gfx12"))
+    else:
+        without = problem.dtype != "float32" and float(generation) < 8
+    if not without:
+        return None
+    return f"Triton multiplies {problem.dtype} without matrix instructions on {generation}"
 
 
 def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
@@ -104,20 +145,22 @@ def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
     """Blocks that fit shared memory, those of enough programs first; wgrad also parts, the others
     slices where rows are few."""
-    limit = hardware.shared_memory_bytes or 0
-    fitting = [p for p in _every(problem, hardware) if shared_bytes(problem, p) <= limit]
+    fitting = [p for p in _every(problem, hardware) if _fits(problem, p, hardware)]
     wanted = _PROGRAMS_PER_CORE * (hardware.cores or 1)
+    # The first wide one comes in front.
+    wide = next((p for p in fitting if int(dict(p)["out_block"]) >= _WIDE), None)
     if problem.product != "wgrad":
-        # As listed where there are programs enough, but the first wide one in front; else those of
-        # most programs.
-        wide = next((p for p in fitting if int(dict(p)["out_block"]) >= _WIDE), None)
+        # As listed where there are programs enough; else those of most programs.
         whole = sorted(fitting, key=lambda p: (-min(_programs(problem, p), wanted), p != wide))
-        return (*whole, *_sliced(problem, whole, wanted))
-    return tuple(
-        tuple(sorted((*p, ("split_k_factor", splits))))
-        for splits in _splits(problem, wanted)
-        for p in fitting
-    )
+        found = [*whole, *_sliced(problem, whole, wanted)]
+    else:
+        found = [
+            tuple(sorted((*p, ("split_k_factor", splits))))
+            for splits in _splits(problem, wanted)
+            for p in sorted(fitting, key=lambda p: p != wide)
+        ]
+    options = _AMD_OPTIONS.get(hardware.generation or "", ())
+    return (*found, *(tuple(sorted((*p, *more))) for p in found[:1] for more in options))
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
@@ -133,9 +176,17 @@ def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[st
 
 
 def apply(
-    problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
+    problem: Problem,
+    parameters: Parameters,
+    a: jax.Array,
+    b: jax.Array,
+    views: Views,
+    epilogue: Epilogue | None = None,
 ) -> jax.Array:
-    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
+    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform.
+
+    An epilogue is for a forward product whose sum is in one part.
+    """
     # Only where it runs: the package is an extra.
     from voxax.kernels.implicit_gemm import gpu_kernel
 
@@ -154,6 +205,7 @@ def apply(
             stages=int(values["num_stages"]),
             warps=int(values["num_warps"]),
             interpret=bool(values.get("interpret", 0)),
+            options=tuple((n, int(values[n])) for n in _OPTIONS if n in values),
         ),
         precision=precision_of(problem, hardware_of("gpu")[0]),
     )
@@ -172,8 +224,35 @@ def apply(
         result if splits == 1 else jnp.float32,
         transposed=dgrad,
         reverse=dgrad and problem.layer.symmetric,
+        epilogue=epilogue,
     )
     return (y[0] if splits == 1 else jnp.sum(y, axis=0)).astype(result)
+
+
+def with_epilogue(
+    problem: Problem,
+    parameters: Parameters,
+    a: jax.Array,
+    b: jax.Array,
+    views: Views,
+    epilogue: Epilogue,
+) -> jax.Array | None:
+    """As :func:`apply`. None where parts are to be added first: XLA does both in one kernel; and
+    where the result on its way out does not fit shared memory."""
+    residual = epilogue.residual
+    if dict(parameters).get("split_k_factor", 1) != 1 or 0 in (*a.shape, *b.shape):
+        return None
+    if residual is not None and residual.dtype != product_dtype(a.dtype):
+        return None
+    run = functools.partial(apply, problem, parameters)
+    if not dict(parameters).get("interpret"):
+        hardware, _ = hardware_of("gpu")
+        with noting_calls() as found:
+            jax.eval_shape(run, a, b, views, epilogue)
+        made = found[0].compiled(hardware.generation or "")
+        if made.metadata.shared > (hardware.shared_memory_bytes or 0):
+            return None
+    return run(a, b, views, epilogue)
 
 
 def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
@@ -190,8 +269,12 @@ def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.
 def precision_of(problem: Problem, hardware: HardwareInfo) -> str:
     """What Triton calls the precision of products: all digits of float32, unless fewer are asked
     for and the GPU has tensor cores for them."""
-    rounded = problem.dtype == "float32" and problem.layer.precision in ONE_PASS
-    return "tf32" if rounded and not is_amd(hardware) else "ieee"
+    precision = problem.layer.precision
+    if problem.dtype != "float32" or is_amd(hardware):
+        return "ieee"
+    if precision == THREE_PASSES and float(hardware.generation or 0) >= 8:
+        return "tf32x3"
+    return "tf32" if precision in ONE_PASS else "ieee"
 
 
 def is_amd(hardware: HardwareInfo) -> bool:
@@ -211,40 +294,87 @@ def blocks(
     _, most_out, most_in, stages, warps = shape
     groups = problem.layer.groups
     gathered, other = problem.gathered_channels // groups, problem.other_channels // groups
-    if problem.product == "wgrad":  # both are sides of the result
-        most_in = most_out
     values = (side(gathered, most_in), side(other, most_out), stages, warps)
     return (("body", "triton"), *zip(_NAMES, values, strict=True))
 
 
+def _fits(problem: Problem, parameters: Parameters, hardware: HardwareInfo) -> bool:
+    """Whether a block's shared memory holds a program's.
+
+    Most need no compiler: they fit by the most that Triton takes, or do not by the least.
+    """
+    limit = hardware.shared_memory_bytes or 0
+    most = shared_bytes(problem, parameters)
+    if most <= limit or _least_shared_bytes(problem, parameters) > limit:
+        return most <= limit
+    if absence(hardware.generation):
+        return False
+    made = compilation_of(problem, parameters, hardware).compiled(hardware.generation or "")
+    return made.metadata.shared <= limit
+
+
+@functools.lru_cache(maxsize=1024)
+def compilation_of(problem: Problem, parameters: Parameters, hardware: HardwareInfo) -> Compilation:
+    """What a product's kernel is compiled from on a GPU, which need not be here."""
+    layer = problem.layer
+    outs, ins, taps = layer.out_capacity, layer.in_capacity, layer.num_offsets
+    shapes = {
+        "sorted_neighbors": (taps + 1, outs),
+        "transposed_sorted_neighbors": (taps + 1, ins),
+        "pairs": (2, taps * outs),
+        "pair_starts": (taps + 1,),
+    }
+    names = reads(parameters, problem.product, layer.symmetric)
+    views = {name: jax.ShapeDtypeStruct(shapes[name], jnp.int32) for name in names}
+    operands = [jax.ShapeDtypeStruct(shape, problem.dtype) for shape in problem.operand_shapes]
+    with targeting(hardware), noting_calls() as found:
+        jax.eval_shape(functools.partial(apply, problem, parameters), *operands, views)
+    (only,) = found
+    return only
+
+
 def shared_bytes(problem: Problem, parameters: Parameters) -> int:
-    """Shared memory of a program: operands of each stage, or the result on its way out.
+    """The most shared memory of a program: operands of each stage, or the result on its way out.
 
     Triton pads rows of 512 bytes by 16 on some GPUs, and may keep a barrier for each stage.
     """
+    values, stage, result = _blocks_in_memory(problem, parameters)
+    item = jnp.dtype(problem.dtype).itemsize
+    return max(values["num_stages"] * (stage * item * 17 // 16 + 16), 4 * result)
+
+
+def _least_shared_bytes(problem: Problem, parameters: Parameters) -> int:
+    """The least: where a product reads registers, one stage fewer is in memory."""
+    values, stage, _ = _blocks_in_memory(problem, parameters)
+    return (values["num_stages"] - 1) * stage * jnp.dtype(problem.dtype).itemsize
+
+
+def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[str, int], int, int]:
+    """The parameters as numbers; numbers of the operands of a stage, and of a result."""
     values = {name: int(value) for name, value in parameters if name != "body"}
     rows = values.get("fwd_block_size", values.get("gemm_block_size", 0))
-    item = jnp.dtype(problem.dtype).itemsize
     ins, outs = values["in_block"], values["out_block"]
     if problem.product == "wgrad":
-        stage, result = rows * (ins + outs), ins * outs
-    else:
-        stage, result = (rows + outs) * ins, rows * outs
-    return max(values["num_stages"] * (stage * item * 17 // 16 + 16), 4 * result)
+        return values, rows * (ins + outs), ins * outs
+    return values, (rows + outs) * ins, rows * outs
 
 
 def _every(problem: Problem, hardware: HardwareInfo) -> list[Parameters]:
     """Each of the blocks above, as this problem can use it; of wgrad without the parts."""
+    # Three passes hold both halves of their operands in registers: ptxas spilled in large blocks.
     exact = problem.dtype == "float32" and problem.layer.precision not in ONE_PASS
     wgrad = problem.product == "wgrad"
+    if wgrad:
+        shapes = _WGRAD_PLAIN if exact else _WGRAD_TENSOR
+    else:
+        shapes = _PLAIN if exact else _TENSOR
     found: list[Parameters] = []
-    for shape in _PLAIN if exact else _TENSOR:
+    for shape in shapes:
         values = dict(blocks(problem, shape))
-        pairs = min(shape[0], _WGRAD_PLAIN_ROWS if exact else _WGRAD_ROWS)
-        rows = pairs if wgrad else shape[0]
-        values["gemm_block_size" if wgrad else "fwd_block_size"] = rows
-        warps = 2 * shape[4] if wgrad and exact else shape[4]
-        values["num_warps"] = min(warps, _most_warps(problem, hardware, values))
+        if wgrad and shape[1] >= _WIDE and (values["out_block"], values["in_block"]) != shape[1:3]:
+            continue  # a block that the channels do not fill
+        values["gemm_block_size" if wgrad else "fwd_block_size"] = shape[0]
+        values["num_warps"] = min(shape[4], _most_warps(problem, hardware, values))
         found.append(tuple(sorted(values.items())))
     return list(dict.fromkeys(found))
 
@@ -300,7 +430,9 @@ def _programs(problem: Problem, parameters: Parameters) -> int:
 def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
     """On an H100 the same algorithm in Pallas took, in float16, 0.08 to 0.86 times as long as
     explicit_gemm in all products that were measured (docs/gpu.md); float32 was not measured."""
-    return problem.dtype in ("float16", "bfloat16") and not is_amd(hardware)
+    if is_amd(hardware) or float(hardware.generation or 0) < 8:
+        return False
+    return problem.dtype in ("float16", "bfloat16")
 
 
 TRITON = Kernel(
@@ -314,8 +446,9 @@ TRITON = Kernel(
     reads=reads,
     apply=apply,
     views=VIEWS,
+    with_epilogue=with_epilogue,
     preferred=_preferred,
     unproven=True,
-    revision=2,
+    revision=3,
     rank=20,
 )

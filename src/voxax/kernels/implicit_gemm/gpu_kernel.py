@@ -31,6 +31,7 @@ import triton
 import triton.language as tl
 
 from voxax.kernels.implicit_gemm.tap_order import Tiles
+from voxax.kernels.kernel import Epilogue
 from voxax.kernels.triton_call import Launch, call
 
 
@@ -61,6 +62,13 @@ def forward_kernel(
     taps,
     x,
     w,
+    valid,
+    mean,
+    variance,
+    scale,
+    shift,
+    bias,
+    residual,
     rows,
     out,
     TAPS: tl.constexpr,
@@ -73,10 +81,15 @@ def forward_kernel(
     SPLITS: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     REVERSED: tl.constexpr,
+    EPSILON: tl.constexpr,
+    RELU: tl.constexpr,
     PRECISION: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """See :func:`product`; OFFSET is the dtype of positions in the operands."""
+    """See :func:`product`; OFFSET is the dtype of positions in the operands.
+
+    Without an epilogue the arrays from ``valid`` on are None.
+    """
     in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
     out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
     column = tl.program_id(0) % (GROUPS * out_blocks)
@@ -127,8 +140,43 @@ def forward_kernel(
     if OUT % OUT_BLOCK != 0:
         written = written & (outs < OUT)[None, :]
     target = (tl.full((), 0, OFFSET) + split) * rows + targets
-    at = out + (target * GROUPS + group)[:, None] * OUT + outs[None, :]
-    tl.store(at, total.to(out.dtype.element_ty), mask=written)
+    if valid is None:
+        at = out + (target * GROUPS + group)[:, None] * OUT + outs[None, :]
+        tl.store(at, total.to(out.dtype.element_ty), mask=written)
+    else:
+        voxels = tl.load(valid + targets, mask=there, other=0) != 0
+        # Piece by piece: a thread holds what belongs to its channels in registers.
+        pieces: tl.constexpr = 4 if OUT_BLOCK >= 128 else OUT_BLOCK // 32 if OUT_BLOCK > 32 else 1
+        width: tl.constexpr = OUT_BLOCK // pieces
+        if pieces == 4:
+            parts = tl.permute(tl.reshape(total, (ROWS, 2, 2, width)), (0, 3, 1, 2))
+            even, odd = tl.split(parts)
+            first, third = tl.split(even)
+            second, fourth = tl.split(odd)
+            parts = (first, second, third, fourth)
+        elif pieces == 2:
+            parts = tl.split(tl.permute(tl.reshape(total, (ROWS, 2, width)), (0, 2, 1)))
+        else:
+            parts = (total,)
+        for piece in tl.static_range(pieces):
+            own = column % out_blocks * OUT_BLOCK + piece * width + tl.arange(0, width)
+            channels, inside = group * OUT + own, own < OUT
+            spread = tl.load(variance + channels, mask=inside, other=1.0).to(tl.float32)
+            factor = tl.load(scale + channels, mask=inside, other=0.0).to(tl.float32)
+            factor = tl.div_rn(factor, tl.sqrt_rn(spread + EPSILON))
+            center = tl.load(mean + channels, mask=inside, other=0.0).to(tl.float32)
+            if bias is not None:
+                center -= tl.load(bias + channels, mask=inside, other=0.0).to(tl.float32)
+            constant = tl.load(shift + channels, mask=inside, other=0.0).to(tl.float32)
+            result = (parts[piece] - center[None, :]) * factor[None, :] + constant[None, :]
+            kept = there[:, None] & inside[None, :]
+            place = (targets.to(OFFSET) * GROUPS + group)[:, None] * OUT + own[None, :]
+            if residual is not None:
+                result += tl.load(residual + place, mask=kept, other=0.0).to(tl.float32)
+            if RELU:
+                result = tl.where(result < 0.0, 0.0, result)  # NaN stays
+            result = tl.where(voxels[:, None], result, 0.0)
+            tl.store(out + place, result.to(out.dtype.element_ty), mask=kept)
 
 
 @triton.jit
@@ -202,6 +250,7 @@ def product(
     *,
     transposed: bool = False,
     reverse: bool = False,
+    epilogue: Epilogue | None = None,
 ) -> jax.Array:
     """``y[order[m]] = sum_k x[table[k, m]] @ w[k]``.
 
@@ -212,6 +261,7 @@ def product(
       dtype: of the result.
       transposed: the last two axes of ``w`` are exchanged.
       reverse: the taps of ``w`` come in the opposite order.
+      epilogue: applied before the result is rounded; where ``splits`` is 1.
 
     Returns:
       ``[splits, rows, G * C_out]``, to be added up.
@@ -226,10 +276,19 @@ def product(
         "ROWS": config.rows,
         "TRANSPOSED": transposed,
         "REVERSED": reverse,
+        "EPSILON": epilogue.epsilon if epilogue else 0.0,
+        "RELU": epilogue.relu if epilogue else False,
     }
     programs = groups * -(-c_out // config.out_block) * config.splits * len(tiles.taps)
-    operands = tiles.table, tiles.taps, x, w
+    after = {name: getattr(epilogue, name, None) for name in _OF_EPILOGUE}
+    constants |= {name: None for name, array in after.items() if array is None}
+    given = (array for array in after.values() if array is not None)
+    operands = tiles.table, tiles.taps, x, w, *given
     return call(forward_kernel, config.launch, programs, out, operands, (rows,), constants)
+
+
+# The order of the kernel's parameters.
+_OF_EPILOGUE = ("valid", "mean", "variance", "scale", "shift", "bias", "residual")
 
 
 def weight_product(

@@ -204,8 +204,9 @@ def _row_normed(
     if scale.shape[0]:
         y = y * scale[None, :]
     if bias.shape[0]:
-        y = clear_padding(y + bias[None, :], valid)
-    return y.astype(features.dtype)
+        y = y + bias[None, :]
+    # Without a bias padding is zero here, but its cotangents are not.
+    return clear_padding(y, valid).astype(features.dtype)
 
 
 def _row_norm_portable(

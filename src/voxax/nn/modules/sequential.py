@@ -1,4 +1,5 @@
-"""Layers one after the other. A normalization and what follows it run as one operator.
+"""Layers one after the other. A normalization and what follows it run as one operator, in inference
+on GPUs together with the convolution before.
 
 Only what is exactly the library's own class is fused, with the library's own ``__call__``: a
 subclass, or a method that somebody put in its place, is called as it is.
@@ -10,13 +11,20 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from flax import nnx
 
 from voxax.errors import InputError
 from voxax.geometry import Points, Voxels
+from voxax.geometry.eager import known_on_cpu
+from voxax.hardware import target_platform
+from voxax.nn.arguments import by_product
+from voxax.nn.functional.conv_norm import conv_norm
 from voxax.nn.modules.norm import BatchNorm
 from voxax.nn.modules.pointwise import RELU, ReLU
+from voxax.nn.modules.sparse_convs import SpatiallySparseConv
 
+_CONV_CALL = SpatiallySparseConv.__call__
 _CALLS = {BatchNorm: BatchNorm.__call__, ReLU: ReLU.__call__}
 
 
@@ -48,6 +56,71 @@ def norm_act(norm: Any, act: Any, voxels: Any, shortcut: Voxels | None = None) -
     return act(normed if shortcut is None else normed + shortcut)
 
 
+def conv_norm_act(
+    conv: Any,
+    norm: Any,
+    act: Any,
+    voxels: Any,
+    *given: Any,
+    shortcut: Callable[[], Voxels] | None = None,
+    **options: Any,
+) -> Any:
+    """Return ``act(norm(conv(voxels)) + shortcut())``; in inference on GPUs as one product.
+
+    Args:
+      conv, norm, act: layers.
+      voxels, given, options: what ``conv`` takes.
+      shortcut: makes voxels on the coordinates of the convolution's result.
+
+    Raises:
+      GeometryMismatchError: ``shortcut`` has other coordinates.
+    """
+    if _is_one_product(conv, norm, act, voxels):
+        added = None if shortcut is None else shortcut()
+        made = _in_one(conv, norm, added, *conv.call_arguments(voxels, *given, **options))
+        if made is not None:
+            return made
+        shortcut = None if added is None else lambda: added
+    made = conv(voxels, *given, **options)
+    return norm_act(norm, act, made, None if shortcut is None else shortcut())
+
+
+def _is_one_product(conv: Any, norm: Any, act: Any, voxels: Any) -> bool:
+    return (
+        target_platform() == "gpu"
+        and _is_plain_conv(conv)
+        and _fuses(norm, act)
+        and norm.use_running_average
+        and norm.num_features == conv.out_channels
+        and isinstance(voxels, Voxels)
+        and not known_on_cpu(voxels.features)
+    )
+
+
+def _is_plain_conv(conv: Any) -> bool:
+    kind = type(conv)
+    own = isinstance(conv, SpatiallySparseConv) and kind.__call__ is _CONV_CALL
+    return own and kind.FUNCTION is SpatiallySparseConv.FUNCTION
+
+
+def _in_one(
+    conv: SpatiallySparseConv,
+    norm: BatchNorm,
+    residual: Voxels | None,
+    voxels: Voxels,
+    weight: jax.Array,
+    given: dict[str, Any],
+) -> Voxels | None:
+    statistics = norm.mean[...], norm.var[...], norm.scale[...], norm.bias[...]
+    options = dict(conv.options)
+    own = {name: options.pop(name) for name in ("groups", "precision")}
+    with jax.named_scope(type(conv).__name__):
+        return conv_norm(
+            voxels, weight, statistics, epsilon=norm.epsilon, relu=True, residual=residual,
+            requests=by_product(**options), **own, **given,
+        )  # fmt: skip
+
+
 def _adds_to(shortcut: Voxels, voxels: Any) -> bool:
     """Return whether the features can be added as they are."""
     if not isinstance(voxels, Voxels) or shortcut.geometry is not voxels.geometry:
@@ -75,8 +148,10 @@ class Sequential(nnx.Module):
         while place < len(layers):
             if hasattr(voxels, "features"):
                 _refuse_array_layer(place, layers[place])
-            pair = layers[place : place + 2]
-            if len(pair) == 2 and _fuses(*pair) and isinstance(voxels, Voxels | Points):
+            pair, three = layers[place : place + 2], layers[place : place + 3]
+            if len(three) == 3 and _is_plain_conv(three[0]) and _fuses(*three[1:]):
+                voxels, place = conv_norm_act(*three, voxels), place + 3
+            elif len(pair) == 2 and _fuses(*pair) and isinstance(voxels, Voxels | Points):
                 voxels, place = pair[0](voxels, relu=True), place + 2
             else:
                 voxels, place = layers[place](voxels), place + 1

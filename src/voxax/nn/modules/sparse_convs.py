@@ -119,16 +119,29 @@ class Convolution(CheckedModule):
         kernel_map: KernelMap | None = None,
     ) -> Voxels:
         """Convolve; ``out_voxels`` gives the target of a transposed convolution."""
+        voxels, weight, given = self.call_arguments(voxels, out_voxels, kernel_map)
+        with jax.named_scope(type(self).__name__):  # the layer's name in profiles
+            return type(self).FUNCTION(voxels, weight, **given, **self.options)
+
+    def call_arguments(
+        self,
+        voxels: Voxels,
+        out_voxels: Voxels | None = None,
+        kernel_map: KernelMap | None = None,
+    ) -> tuple[Voxels, jax.Array, dict[str, Any]]:
+        """Check the input of a call; return it and the weight in the layer's dtype, and arguments
+        of the function besides :attr:`options`."""
         check_input(self, voxels)
         weight, bias = self.weight[...], None if self.bias is None else self.bias[...]
         if self.dtype is not None:
             weight = weight.astype(self.dtype)
-            voxels = voxels.map(lambda f: f.astype(self.dtype))
-        shape: dict[str, Any] = {"kernel_map": kernel_map, "out_voxels": out_voxels}
+            # A copy clears padding, which is a kernel of its own on GPUs.
+            if voxels.features.dtype != self.dtype:
+                voxels = voxels.map(lambda f: f.astype(self.dtype))
+        given: dict[str, Any] = {"kernel_map": kernel_map, "out_voxels": out_voxels, "bias": bias}
         if kernel_map is None:
-            shape |= {**self.relation, "capacity": self.capacity}
-        with jax.named_scope(type(self).__name__):  # the layer's name in profiles
-            return type(self).FUNCTION(voxels, weight, bias=bias, **shape, **self.options)
+            given |= {**self.relation, "capacity": self.capacity}
+        return voxels, weight, given
 
 
 class SpatiallySparseConv(Convolution):

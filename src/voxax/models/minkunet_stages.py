@@ -1,4 +1,4 @@
-"""Sizes of MinkUNet's stages, for the networks of flax and of PyTorch modules.
+"""Sizes of MinkUNet's stages.
 
 Source: Choy, Gwak, Savarese, "4D Spatio-Temporal ConvNets: Minkowski Convolutional
 Neural Networks", CVPR 2019.

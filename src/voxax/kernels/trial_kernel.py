@@ -1,0 +1,27 @@
+"""Compile a small Triton kernel for a GPU: ``python -m voxax.kernels.trial_kernel 12.1``.
+
+``triton_target.py`` runs it in a process of its own, which LLVM may end.
+"""
+
+# pyright: reportMissingImports=false
+# Triton is an extra, which is absent where types are checked.
+
+from __future__ import annotations
+
+import sys
+
+import triton
+import triton.language as tl
+
+from voxax import _compat
+
+
+@triton.jit
+def _product(a, b, c, SIDE: tl.constexpr):
+    places = tl.arange(0, SIDE)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
+    tl.store(c + places, tl.dot(tl.load(a + places), tl.load(b + places)))
+
+
+if __name__ == "__main__":
+    types = ["*fp16", "*fp16", "*fp32"]
+    _compat.compiled_by_triton(_product, types, {"SIDE": 64}, sys.argv[1], warps=4, stages=2)
