@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import importlib.metadata
 import importlib.util
 import itertools
 import tempfile
@@ -119,6 +120,16 @@ def is_evaluated(*values: Any) -> bool:
     return True
 
 
+def is_mapped(*values: Any) -> bool:
+    """True if an array is mapped by ``jax.vmap``, also beneath ``jax.grad`` or ``jax.jvp``."""
+    for leaf in jax.tree.leaves(values):
+        while isinstance(leaf, jax.core.Tracer):
+            if _value_in(leaf, ("val",)) is not None:
+                return True
+            leaf = _value_in(leaf, ("primal",))
+    return False
+
+
 def _value_in(tracer: Any, names: Sequence[str]) -> Any:
     """What a tracer of a derivative or a map holds under the first of these names, or None."""
     # Asked of the class: to say that a tracer has no such attribute takes JAX long.
@@ -158,8 +169,13 @@ def put_on(device: Any, array: np.ndarray, *, committed: bool) -> jax.Array:
     put = _private(pxla, "batched_device_put")
     if put is None or array.dtype.itemsize > 4:  # of 64 bits, a setting of JAX's decides
         return jax.device_put(array, device if committed else None)
-    aval = jax.core.ShapedArray(array.shape, array.dtype)
+    aval = _shaped(array.shape, array.dtype)
     return put(aval, _sharding_on(device), [array], [device], committed)
+
+
+@functools.lru_cache(maxsize=1024)
+def _shaped(shape: tuple[int, ...], dtype: np.dtype) -> jax.core.ShapedArray:
+    return jax.core.ShapedArray(shape, dtype)
 
 
 @functools.cache
@@ -391,8 +407,17 @@ def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 def _is_placed(array: Any) -> bool:
     """True for an array on a mesh with explicit axes, or inside a ``shard_map``."""
+    if _is_on_one_device(array):
+        return False
     aval = jax.typeof(array)
     return bool(_varying(aval)) or _is_explicit(getattr(aval, "sharding", None))
+
+
+def _is_on_one_device(array: Any) -> bool:
+    """True for nearly all eager arrays. To ask for an array's type takes far longer."""
+    if isinstance(array, jax.core.Tracer):
+        return False
+    return isinstance(getattr(array, "sharding", None), jax.sharding.SingleDeviceSharding)
 
 
 def gathered(tree: Any) -> Any:
@@ -538,12 +563,9 @@ def _is_explicit(sharding: Any) -> bool:
 
 def _typed_sharding(leaf: Any) -> Any:
     """The sharding that is part of an array's type; None where it is on one device."""
-    if isinstance(leaf, jax.core.Tracer):
-        return getattr(jax.typeof(leaf), "sharding", None)
-    # Nearly all eager arrays are on one device, and their type takes time.
-    if isinstance(getattr(leaf, "sharding", None), jax.sharding.SingleDeviceSharding):
+    if _is_on_one_device(leaf) or not isinstance(leaf, jax.Array):
         return None
-    return getattr(jax.typeof(leaf), "sharding", None) if isinstance(leaf, jax.Array) else None
+    return getattr(jax.typeof(leaf), "sharding", None)
 
 
 def _explicit_spec(leaf: Any) -> tuple[Any, ...]:
@@ -799,6 +821,7 @@ def register_lowering(
     rules = [mlir.lower_fun(function, primitive.multiple_results) for function in functions]
 
     def rule(ctx: Any, *args: Any, **params: Any) -> Any:
+        ctx = _with_own_functions(ctx)
         module = _private(ctx, "module_context")
         kind = int(_is_partitioned(_private(module, "axis_context", _UNKNOWN)))
         # What is unknown takes the way that runs everywhere.
@@ -813,6 +836,19 @@ def register_lowering(
             _absent_device.reset(token)
 
     mlir.register_lowering(primitive, rule, platform=platform)
+
+
+def _with_own_functions(ctx: Any) -> Any:
+    """The context of a rule whose jitted functions the other rules of a program do not see.
+
+    JAX lowers a jitted function once for a program, whatever the platform. In a program for several
+    platforms one that a GPU's rule lowers first would run on CPUs too.
+    """
+    module = _private(ctx, "module_context")
+    alone = len(_private(module, "platforms", ())) < 2
+    if alone or _private(module, "cached_primitive_lowerings") is None:
+        return ctx
+    return ctx.replace(module_context=module.replace(cached_primitive_lowerings={}))
 
 
 _absent_device: contextvars.ContextVar[Any]
@@ -960,7 +996,13 @@ def tpu_topology(name: str) -> list[Any]:
 
 
 # Triton's names of dtypes.
-_TRITON_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int32": "i32"}
+_TRITON_DTYPES = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "int32": "i32",
+    "bool": "i1",
+}
 
 
 def triton_dtype(dtype: Any) -> str:
@@ -985,6 +1027,7 @@ def compiled_by_triton(
     generation: str,
     warps: int,
     stages: int,
+    options: Sequence[tuple[str, int]] = (),
 ) -> Any:
     """Compile a Triton kernel; no GPU is needed. Triton keeps results on disk.
 
@@ -994,25 +1037,65 @@ def compiled_by_triton(
         bytes, as JAX's do.
       constants: by name.
       generation: compute capability, as ``9.0``, or AMD's name, as ``gfx942``.
-      warps, stages: options of Triton's compiler.
+      warps: threads by 32, on AMD's GPUs by 64, as JAX's launcher counts them.
+      stages: option of Triton's compiler.
+      options: others, by name.
+
+    Raises:
+      RuntimeError: it is compiled for another number of threads than JAX would launch.
     """
     import triton  # pyright: ignore[reportMissingImports]
     from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingImports]
     from triton.compiler import ASTSource  # pyright: ignore[reportMissingImports]
 
-    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
-    if generation.startswith("gfx"):
+    given: dict[str, Any] = {"num_stages": stages, "enable_fp_fusion": True, **dict(options)}
+    amd = generation.startswith("gfx")
+    # JAX's launcher (jaxlib/gpu/triton_kernels.cc) counts 64 threads on all of AMD's GPUs.
+    threads = warps * (64 if amd else 32)
+    if amd:
         target = GPUTarget("hip", generation, 64 if generation.startswith("gfx9") else 32)
     else:
         target = GPUTarget("cuda", int(generation.replace(".", "")), 32)
-        # JAX assembles it again, by a ptxas that may be older than Triton's: of CUDA 12.8 at least.
-        options["ptx_version"] = 87
-    signature = dict(zip(kernel.arg_names, types, strict=False))
-    signature |= dict.fromkeys(constants, "constexpr")
-    arrays = [place for place, kind in enumerate(types) if kind.startswith("*")]
+        given["ptx_version"] = ptx_version(generation)
+    given["num_warps"] = threads // target.warp_size
+    kinds = iter(types)
+    signature = {
+        name: "constexpr" if name in constants else next(kinds) for name in kernel.arg_names
+    }
+    arrays = [place for place, kind in enumerate(signature.values()) if kind.startswith("*")]
     aligned = {(place,): [["tt.divisibility", 16]] for place in arrays}
     source = ASTSource(kernel, signature, dict(constants), aligned)
-    return triton.compile(source, target=target, options=options)
+    made = triton.compile(source, target=target, options=given)
+    size = getattr(made.metadata, "warp_size", target.warp_size)
+    if made.metadata.num_warps * size != threads:
+        raise RuntimeError(
+            f"Triton {triton.__version__} compiled {made.metadata.name} for {generation} with "
+            f"{made.metadata.num_warps} warps of {size} threads, and JAX would launch {threads} "
+            "threads: please report it. vx.algorithms('explicit_gemm') runs without Triton"
+        )
+    return made
+
+
+# The least version of PTX that names a GPU, times ten. JAX assembles PTX by a ptxas that may be
+# older than Triton's, and for a GPU that its version does not name LLVM ends the process.
+_PTX_OF = {"10.3": 88, "12.1": 88, "11.0": 90}
+
+
+def ptx_version(generation: str) -> int:
+    """The version of PTX, times ten, for a compute capability: 8.7, of CUDA 12.8, or a later one
+    that it needs."""
+    return _PTX_OF.get(generation, 87)
+
+
+def assembled_ptx() -> int | None:
+    """The newest version of PTX, times ten, that JAX's assembler takes; None if it is unknown."""
+    plugin = importlib.util.find_spec("jax_cuda12_plugin")
+    package = "nvidia-cuda-nvcc" if plugin is None else "nvidia-cuda-nvcc-cu12"
+    try:
+        major, minor, *_ = map(int, importlib.metadata.version(package).split("."))
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+    return 10 * (major - 4) + minor - (1 if major == 12 else 0)
 
 
 def triton_call(
@@ -1026,6 +1109,7 @@ def triton_call(
     generation: str,
     warps: int,
     stages: int,
+    options: tuple[tuple[str, int], ...] = (),
 ) -> jax.Array:
     """Run a Triton kernel, with operands, sizes, result and constants in this order.
 
@@ -1033,7 +1117,7 @@ def triton_call(
       sizes: numbers of 32 bits.
       out: of the result.
       programs: their number.
-      kernel, constants, generation, warps, stages: see :func:`compiled_by_triton`.
+      kernel, constants, generation, warps, stages, options: see :func:`compiled_by_triton`.
     """
     return _triton_call_p.bind(
         *operands,
@@ -1045,6 +1129,7 @@ def triton_call(
         generation=generation,
         warps=warps,
         stages=stages,
+        options=options,
     )
 
 
@@ -1066,11 +1151,12 @@ def _lower_triton_call(
     generation: str,
     warps: int,
     stages: int,
+    options: tuple[tuple[str, int], ...],
 ) -> Any:
     """To the custom call of JAX's GPU plugins, which holds PTX, or on AMD's GPUs a file's name."""
     arrays = [f"*{triton_dtype(a.dtype)}" for a in (*ctx.avals_in, out)]
     types = (*arrays[:-1], *["i32"] * len(sizes), arrays[-1])
-    made = compiled_by_triton(kernel, types, dict(constants), generation, warps, stages)
+    made = compiled_by_triton(kernel, types, dict(constants), generation, warps, stages, options)
     if "ptx" in made.asm:
         code, capability = made.asm["ptx"], int(generation.replace(".", ""))
     else:

@@ -76,15 +76,34 @@ def test_neighbors_on_device_and_host_equal_a_dictionary(grid, offsets):
 
 
 @pytest.mark.parametrize("grid", [name for name in GRIDS if name != "empty"])
-@pytest.mark.parametrize("steps", [(0,), (0, 1, 2), (0, 2, 3)])
+@pytest.mark.parametrize("steps", [(0,), (0, 1, 2), (0, 2, 3), (0, 3, 7, 8, 15, 16)])
 def test_columns_searched_at_once_are_those_that_are_walked(grid, steps):
     """GPUs search all columns at once, without a loop; here both run on the CPU."""
     rows = GRIDS[grid]()
     table, ndim = padded(rows), rows.shape[1] - 1
-    starts = np.asarray([(0, *offset) for offset in box_offsets((3,) * ndim, (1,) * ndim)])
-    arguments = (*map(jnp.asarray, (table, table, table[:, 0] != PAD)), jnp.asarray(starts[::3]))
-    found = lookup._search_columns(*arguments, steps=steps)
+    starts = np.asarray([(0, *offset) for offset in box_offsets((3,) * ndim, (1,) * ndim)])[::3]
+    starts = jnp.asarray(starts, jnp.int32)
+    arguments = (*map(jnp.asarray, (table, table, table[:, 0] != PAD)), starts)
+    with jax.disable_jit():  # XLA compiles each size for seconds
+        found = lookup._search_columns(*arguments, steps=steps)
     np.testing.assert_array_equal(found, lookup._walk_columns(*arguments, steps=steps))
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("number", [1, 2, 15, 16, 100])
+def test_rows_that_are_searched(number, width, x64, rng):
+    """Of any number of rows: the turns of a search differ in length."""
+    rows = np.unique(rng.integers(-9, 9, (number, width)).astype(np.int32), axis=0)
+    queries = np.concatenate([rows, rows + 1, [[10] * width, [-10] * width]]).astype(np.int32)
+    valid, here = np.ones(len(queries), bool), jnp.zeros((1, width), jnp.int32)
+    columns = [jnp.asarray(queries[None, :, axis]) for axis in range(width)]
+    with jax.disable_jit(), jax.enable_x64(x64):
+        before, there = lookup.search_runs(jnp.asarray(rows), columns, here, jnp.asarray(valid), 1)
+    assert before.dtype == there.dtype == jnp.int32
+    expected = [sum(tuple(row) < tuple(query) for row in rows) for query in queries]
+    np.testing.assert_array_equal(before[0], expected)
+    np.testing.assert_array_equal(there[0], [(rows == query).all(1).any() for query in queries])
 
 
 @pytest.mark.usefixtures("on_host")

@@ -69,6 +69,11 @@ def test_values_and_gradients(rng, size, relu, training, dtype):
         x, valid, scale, bias, residual, mean, variance, found,
         momentum=MOMENTUM, epsilon=EPSILON, **options,
     )  # fmt: skip
+    alone = host_norm.batch_norm(
+        x, valid, scale, bias, None, mean, variance, None,
+        momentum=MOMENTUM, epsilon=EPSILON, **options,
+    )  # fmt: skip
+    assert all(map(np.array_equal, alone, (used_mean, inverse, *new)))
     dscale, dbias = host_norm.batch_norm_gradients(
         dy, x, found, valid, used_mean, inverse, scale, dx, dresidual, **options
     )

@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import voxax as vx
 from voxax import _native
-from voxax._native.eager import empty_array, on_host
+from voxax._native.eager import on_host
+from voxax._native.memory import empty_array
 from voxax._native.on_cpu import natively_on_cpu
 
 native = pytest.mark.skipif(
@@ -136,6 +138,13 @@ def test_transfer_guards_let_results_through(guard):
     with jax.transfer_guard(guard):
         made = doubled(x)
     np.testing.assert_array_equal(made, [2, 2, 2])
+
+
+def test_transfer_guards_let_voxels_through():
+    coords = np.array([[0, 1, 2, 3], [0, 4, 5, 6]])
+    with jax.transfer_guard_host_to_device("disallow"):
+        voxels = vx.Voxels.from_coords(coords, np.ones((2, 1), np.float32))
+    assert int(voxels.count) == 2
 
 
 def test_threads_do_not_meet():

@@ -10,7 +10,7 @@ import pytest
 
 import voxax as vx
 from parallel.own_devices import on_devices
-from voxax import _native
+from voxax import _compat, _native
 from voxax.nn.functional import spatially_sparse_conv, spatially_sparse_depthwise_conv
 
 OFFSETS = 27
@@ -59,6 +59,29 @@ def test_an_exported_network_computes_the_same(platforms, rng):
     found = through_bytes(exported).call(*arguments)
     assert np.asarray(wanted).any()
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_function_that_two_platforms_share_is_lowered_for_each():
+    """JAX would lower it once, for the platform whose rule comes first."""
+
+    @jax.jit
+    def shared(values):
+        return jax.lax.platform_dependent(
+            values, cuda=lambda values: values + 1, default=lambda values: values - 1
+        )
+
+    primitive = _compat.staged_primitive(
+        "shared", lambda platform, values: shared(values), lambda values: values, many=False
+    )
+    values = jnp.arange(3.0)
+    for function in (
+        lambda values: (primitive.bind(values), shared(values)),
+        lambda values: (shared(values), primitive.bind(values)),
+    ):
+        for platforms in (("cuda", "tpu", "cpu"), ("cpu", "cuda")):
+            exported = jax.export.export(jax.jit(function), platforms=platforms)(values)
+            for found in through_bytes(exported).call(values):
+                np.testing.assert_array_equal(found, values - 1)
 
 
 def test_exported_gradients_are_the_same(rng):

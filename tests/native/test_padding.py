@@ -12,7 +12,7 @@ from test_native import native
 
 import voxax as vx
 from voxax._native import operators
-from voxax._native.eager import empty_array
+from voxax._native.memory import empty_array
 from voxax.nn.functional import spatially_sparse_depthwise_conv
 from voxax.nn.functional.batch_norm import batch_norm
 from voxax.nn.modules import (

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat
@@ -21,11 +20,9 @@ from voxax._native.host import BadRowError
 HostBody = Callable[..., Any]
 """``(*NumPy arrays, **static)`` to an array, a tuple of them, or None: it does not take these.
 
-A result is one of the arguments, or owns its memory: :func:`empty_array` makes one that JAX takes
-without a copy. Arguments are never written to.
+A result is one of the arguments, or owns its memory: :func:`voxax._native.memory.empty_array` makes
+one that JAX takes without a copy. Arguments are never written to.
 """
-
-_ALIGNED = 64  # bytes, of what JAX takes as it is
 
 
 def on_host(body: HostBody) -> Callable[..., Any]:
@@ -102,16 +99,6 @@ def default_device() -> Any:
 def _as_numpy(arg: Any) -> np.ndarray:
     """The array as NumPy has it, in place; waits until it is computed."""
     return arg if isinstance(arg, np.ndarray) else np.asarray(arg)
-
-
-def empty_array(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """An array without values, in memory that JAX takes as it is."""
-    dtype, count = jnp.dtype(dtype), 1
-    for size in shape:
-        count *= size
-    memory = np.empty(count * dtype.itemsize + _ALIGNED, np.uint8)
-    start = -memory.ctypes.data % _ALIGNED
-    return memory[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
 
 
 def threads() -> int:

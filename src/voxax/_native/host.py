@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from voxax._native import library
+from voxax._native.memory import empty_array
 
 _INT32_MAX = 2**31 - 1
 
@@ -34,7 +35,7 @@ def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndar
     """``int32[N, W]`` to ``(sorted distinct rows int32[M, W], place of each int32[N])``."""
     rows = np.ascontiguousarray(rows)
     unique = np.empty_like(rows)
-    inverse = np.empty(len(rows), np.int32)
+    inverse = empty_array((len(rows),), np.int32)
     count = call("unique_rows", rows, *rows.shape, threads, unique, inverse)
     return unique[:count].copy(), inverse
 
@@ -76,7 +77,7 @@ def find_neighbors(
     sorted_rows = np.ascontiguousarray(sorted_rows)
     centers = np.ascontiguousarray(centers, np.int32)
     offsets = np.ascontiguousarray(offsets, np.int32)
-    found = np.empty((rows, len(offsets)), np.int32)
+    found = empty_array((rows, len(offsets)), np.int32)
     found[len(centers) :] = -1
     sizes = len(offsets), centers.shape[1]
     table = sorted_rows, len(sorted_rows)
@@ -92,7 +93,7 @@ def takes_table(neighbors: np.ndarray) -> bool:
 def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.ndarray:
     """``int32[in_rows, K]``: the output row of each input row and tap, or -1."""
     neighbors = np.ascontiguousarray(neighbors)
-    found = np.empty((in_rows, neighbors.shape[1]), np.int32)
+    found = empty_array((in_rows, neighbors.shape[1]), np.int32)
     call("invert_table", neighbors, *neighbors.shape, in_rows, threads, found)
     return found
 
@@ -100,7 +101,7 @@ def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.nd
 def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
     """``(pairs int32[2, places], starts int32[K + 1])``."""
     neighbors = np.ascontiguousarray(neighbors)
-    pairs = np.empty((2, places), np.int32)
+    pairs = empty_array((2, places), np.int32)
     starts = np.empty(neighbors.shape[1] + 1, np.int32)
     call("list_pairs", neighbors, *neighbors.shape, places, 1, pairs, starts)
     return pairs, starts

@@ -21,7 +21,7 @@ def batch_norm(
     residual: np.ndarray | None,
     old_mean: np.ndarray,
     old_variance: np.ndarray,
-    y: np.ndarray,
+    y: np.ndarray | None,
     *,
     momentum: float,
     epsilon: float,
@@ -36,7 +36,7 @@ def batch_norm(
       valid: ``bool[N]``.
       scale, bias, old_mean, old_variance: ``[C]`` of float32, or float64 with ``x`` of it.
       residual: ``[N, C]`` of the dtype of ``x``, or None.
-      y: ``[N, C]`` of that dtype, dense in memory as the others are.
+      y: ``[N, C]`` of that dtype, dense in memory as the others are; None: it is not computed.
       momentum, epsilon, training, relu: as there.
       threads: at most so many.
 
@@ -46,7 +46,7 @@ def batch_norm(
     Raises:
       ValueError: shapes or dtypes that do not fit.
     """
-    rows = (x, y) if residual is None else (x, y, residual)
+    rows = tuple(array for array in (x, y, residual) if array is not None)
     _check(rows, valid, (scale, bias, old_mean, old_variance))
     found = [np.empty_like(scale) for _ in range(4)]
     numbers = np.array([momentum, epsilon], np.float64)

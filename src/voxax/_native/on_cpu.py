@@ -20,6 +20,7 @@ def natively_on_cpu(
     portable: Body,
     tpu: Body | None = None,
     *,
+    gpu: Body | None = None,
     eager: HostBody | None = None,
 ) -> Body:
     """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
@@ -27,14 +28,16 @@ def natively_on_cpu(
     On TPUs it runs ``tpu`` if given, which is traced for them alone, except in programs that XLA
     distributes over devices: it does not partition Pallas kernels.
 
+    On GPUs it runs ``gpu`` if given, which is traced for them alone.
+
     Programs of ``jax.export`` contain the portable implementation for CPUs too, since they may run
     where voxax is not installed; :func:`voxax.io.program.export_program` writes others. The
     function is not differentiable.
 
     Args:
       name: of the primitive, as it appears in a jaxpr.
-      native, portable, tpu: ``(*arrays, **static) -> tuple of arrays`` in ordinary JAX, of the same
-        shapes and dtypes; ``static`` is hashable. Under ``vmap`` the one that runs is mapped.
+      native, portable, tpu, gpu: ``(*arrays, **static) -> tuple of arrays`` in ordinary JAX, of the
+        same shapes and dtypes; ``static`` is hashable. Under ``vmap`` the one that runs is mapped.
       eager: the library's function for NumPy arrays, ``(*arrays, **static)`` to a tuple, of the
         same bits as ``native``: eager calls on a CPU then compile nothing.
     """
@@ -45,6 +48,8 @@ def natively_on_cpu(
             body = native
         elif platform == "tpu" and tpu is not None:
             body = tpu
+        elif platform == "gpu" and gpu is not None:
+            body = gpu
         function = functools.partial(body, **dict(static))
         for in_axes in axes:
             function = jax.vmap(function, in_axes=in_axes)
@@ -67,15 +72,15 @@ def natively_on_cpu(
     primitive = _compat.staged_primitive(
         name, run, shapes, many=True,
         eager=None if eager is None else on_host(at_once),
-        platforms=("cpu",) if tpu is None else ("cpu", "tpu"),
+        platforms=("cpu", *("tpu",) * (tpu is not None), *("gpu",) * (gpu is not None)),
     )  # fmt: skip
     _compat.set_batch_rule(primitive, batch)
 
     def call(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
         same = _compat.vary_alike(*args)
         # The rule of vmap is needed over explicit axes: JAX has none for many operations inside.
-        rule = tpu is not None or _native.unavailable() is None or _compat.is_on_explicit_mesh(same)
-        if not rule:
+        ways = (tpu, gpu) != (None, None) or _native.unavailable() is None
+        if not (ways or _compat.is_on_explicit_mesh(same)):
             return portable(*same, **static)
         return tuple(primitive.bind(*same, axes=(), static=tuple(sorted(static.items()))))
 

@@ -1,6 +1,7 @@
 from .capacity import bucket_capacity as bucket_capacity
 from .capacity import ladder_capacity as ladder_capacity
 from .capacity import round_up_rows as round_up_rows
+from .cells import unique_cells as unique_cells
 from .coarse import coarsen as coarsen
 from .coarse import floor_divide as floor_divide
 from .coarse import in_range as in_range

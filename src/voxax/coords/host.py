@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from voxax._native import host as native
+from voxax._native.memory import empty_array
 from voxax.coords.lattice import PAD
 
 
@@ -151,11 +152,12 @@ def _find_neighbors_by_dictionary(
 
 def coarsen(rows: np.ndarray, stride: Sequence[int]) -> np.ndarray:
     """``floor(rows / stride)`` of ``int32[N, 1 + D]`` without padding, batch index kept."""
-    return np.floor_divide(rows, np.asarray([1, *stride], np.int32))
+    step = np.asarray([1, *stride], np.int32)
+    return np.floor_divide(rows, step, out=empty_array(rows.shape, rows.dtype))
 
 
 def pad_rows(rows: np.ndarray, capacity: int) -> np.ndarray:
     """``int32[capacity, W]``: the first ``capacity`` rows, then padding."""
-    out = np.full((capacity, rows.shape[1]), PAD, np.int32)
-    out[: min(len(rows), capacity)] = rows[:capacity]
+    out, count = empty_array((capacity, rows.shape[1]), np.int32), min(len(rows), capacity)
+    out[:count], out[count:] = rows[:capacity], PAD
     return out

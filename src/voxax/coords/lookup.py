@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,8 +23,9 @@ from voxax.coords.tile_lookup import find_columns
 # offset costs one comparison per lattice step, a new search about log2(rows) of them.
 _LONGEST_WALK = 8
 # A step of a search on a GPU compares with so many rows less one as bits tell apart: each step is a
-# kernel or two, and waits for the one before.
-_WAY_BITS = 2
+# kernel, and waits for the one before.
+_WAY_BITS = 4
+LONGEST_RUN = 32  # bits
 
 Offsets = tuple[tuple[int, ...], ...]
 
@@ -76,12 +78,13 @@ def _halve_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
 
 
 def _search_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
-    def one_column(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
-        center = jnp.zeros((1, queries.shape[1]), jnp.int32)
-        valid = jnp.ones(queries.shape[:1], bool)
-        return _search_columns(sorted_coords, queries, valid, center, (0,))[0, 0]
+    def search(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
+        columns = [queries[None, :, axis] for axis in range(queries.shape[1])]
+        here, valid = jnp.zeros((1, len(columns)), jnp.int32), jnp.ones(queries.shape[:1], bool)
+        before, there = search_runs(sorted_coords, columns, here, valid, 1)
+        return jnp.where(there == 0, -1, before)[0]
 
-    ways = {"default": _halve_rows, "cuda": one_column, "rocm": one_column}
+    ways = {"default": _halve_rows, "cuda": search, "rocm": search}
     return (jax.lax.platform_dependent(sorted_coords, queries, **ways),)
 
 
@@ -182,46 +185,92 @@ def _search_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Results of :func:`_walk_columns` without a loop, all columns at once.
+    """Results of :func:`_walk_columns` without a loop, all columns at once."""
+    runs = range(0, steps[-1] + 1, _LONGEST_WALK)  # each begins so many cells on
+    begins = [starts.at[:, -1].add(run) for run in runs]
+    length = min(steps[-1] + 1, _LONGEST_WALK)
+    corners = [centers[None, :, axis] for axis in range(centers.shape[1])]
+    results = search_runs(sorted_coords, corners, jnp.concatenate(begins), valid, length)
+    shape = len(runs), len(starts), centers.shape[0]
+    before, there = (result.reshape(shape) for result in results)
+    found = []
+    for step in steps:
+        run, bit = step // _LONGEST_WALK, 1 << step % _LONGEST_WALK
+        row = before[run] + jax.lax.population_count(there[run] & (bit - 1))
+        found.append(jnp.where(there[run] & bit == 0, -1, row))
+    return jnp.stack(found, axis=1)
+
+
+def search_runs(
+    sorted_coords: jax.Array,
+    corners: Sequence[jax.Array],
+    steps: jax.Array,
+    valid: jax.Array,
+    length: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Find rows and those that follow along the last axis, without a loop: for GPUs.
 
     A GPU takes microseconds to start a kernel, whatever its size, and a loop starts several in each
-    pass. Here all steps are elementwise, so that few kernels hold them; each reads whole rows.
+    pass. Here each step is elementwise, one kernel, and reads whole rows.
+
+    Args:
+      sorted_coords: ``int32[N, W]`` in lexicographic order, N above 0.
+      corners: W columns ``int32[1 or C, M]``, with the steps the rows that are searched.
+      steps: ``int32[C, W]``, the first column zero.
+      valid: ``bool[M]``; of others the first result means nothing, and the second is 0.
+      length: cells of a run, at most :data:`LONGEST_RUN`.
+
+    Returns:
+      ``int32[C, M]`` twice: the first row that is not less, as of :func:`lower_bound`, and in bit n
+      whether the n-th cell from there on has a row. Those that have lie behind each other.
     """
-    rows, width = sorted_coords.shape
-    sorted_coords, centers, starts = _compat.vary_alike(sorted_coords, centers, starts)
-    query = [centers[None, :, axis] + starts[:, axis, None] for axis in range(width)]
+    sorted_coords, steps, valid, *corners = _compat.vary_alike(
+        sorted_coords, steps, valid, *corners
+    )
+    rows = sorted_coords.shape[0]
 
-    def read(position: jax.Array) -> list[jax.Array]:
-        inside = jnp.minimum(position, rows - 1)
-        return [
-            sorted_coords.at[inside, axis].get(mode="promise_in_bounds") for axis in range(width)
-        ]
+    def compared(end: Any) -> tuple[jax.Array, jax.Array]:
+        """Whether the row is less, and how many cells on it is, or -1."""
+        place = before + end
+        # Of signed integers JAX would ask whether they count from the end.
+        inside = jnp.minimum(place, rows - 1).astype(jnp.uint32)
+        less, alike = jnp.zeros(place.shape, bool), place < rows
+        for axis in reversed(range(steps.shape[1])):
+            value = sorted_coords.at[inside, axis].get(mode="promise_in_bounds")
+            # Moved instead of the corners, which the kernels then read where they are. It wraps
+            # around in padding alone, whose batch index differs.
+            value = value - steps[:, axis, None]
+            same = value == corners[axis]
+            less = (value < corners[axis]) | (same & less)
+            if axis == steps.shape[1] - 1:
+                cell = value - corners[axis]
+            else:
+                alike &= same
+        return less & (place < rows), jnp.where(alike, cell, -1)
 
-    def is_less(position: jax.Array) -> jax.Array:
-        less = jnp.zeros(position.shape, bool)
-        for row, wanted in reversed(list(zip(read(position), query, strict=True))):
-            less = (row < wanted) | ((row == wanted) & less)
-        return less & (position < rows)
-
-    before = jnp.zeros_like(query[0])  # rows that are known to be less
-    turns = -(-_bits(rows) // _WAY_BITS)
-    for turn in reversed(range(turns)):
-        size = 1 << (_WAY_BITS * turn)
-        end = (1 << _WAY_BITS) * size
-        skips = range(size, end if _compat.is_symbolic(rows) else min(end, rows + 1), size)
-        # Where one is less, all before it are too.
-        less = [is_less(before + (skip - 1)) for skip in skips]
-        before += size * sum(part.astype(jnp.int32) for part in less)
-    found = []
-    for step in range(steps[-1] + 1):
-        query[-1] = query[-1] + min(step, 1)
-        hit = before < rows
-        for row, wanted in zip(read(before), query, strict=True):
-            hit &= row == wanted
-        if step in steps:
-            found.append(jnp.where(hit & valid[None, :], before, -1))
-        before += hit.astype(jnp.int32)
-    return jnp.stack(found, axis=1)
+    before = jnp.zeros((len(steps), valid.shape[0]), jnp.int32)  # rows known to be less
+    before, _ = _compat.vary_alike(before, valid)
+    there, left = jnp.zeros_like(before), _bits(rows)
+    while left:
+        bits = -(-left // -(-left // _WAY_BITS))  # turns of like size, the longer ones first
+        left -= bits
+        size, number = 1 << left, (1 << bits) - 1
+        if not _compat.is_symbolic(rows):
+            number = min(number, rows // size)
+        ends = size * np.arange(1, number + 1, dtype=np.int32) - 1
+        if left:
+            less = jnp.sum(jax.vmap(compared)(ends)[0], 0, jnp.int32)
+        else:  # this turn sees all rows that a run may have; as a sum it would be two kernels
+            seen = [compared(end) for end in range(number + length)]
+            less = sum(part.astype(jnp.int32) for part, _ in seen[:number])
+            for _, cell in seen:
+                bit = jnp.left_shift(1, jnp.clip(cell, 0, length - 1))
+                there |= jnp.where((cell >= 0) & (cell < length), bit, 0)
+        # Where one is less, all before it are too. The result is read many times: XLA must neither
+        # compute it anew, nor take the kernel apart.
+        before = jax.lax.optimization_barrier(before + size * less)
+    there = jnp.where(valid[None], there, 0)
+    return jax.lax.optimization_barrier((before, there))
 
 
 def _matches(sorted_coords: jax.Array, position: jax.Array, queries: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ output voxels of strided and generative maps.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import contextvars
 import dataclasses
@@ -24,12 +25,14 @@ from voxax._native.on_cpu import natively_on_cpu
 from voxax.coords import (
     COORD_LIMIT,
     PAD,
+    UniqueRows,
     coarsen,
     find_neighbors,
     floor_divide,
     host,
     in_range,
     is_valid,
+    unique_cells,
     unique_rows,
 )
 from voxax.errors import InputError
@@ -306,7 +309,7 @@ def _build(
 
 
 def _without_padding(coords: np.ndarray) -> np.ndarray:
-    return coords[: np.count_nonzero(coords[:, 0] != PAD)]
+    return coords[: bisect.bisect_left(coords[:, 0], PAD)]
 
 
 def _neighbors_on_host(source: np.ndarray, out: np.ndarray, spec: KernelSpec) -> np.ndarray:
@@ -321,18 +324,12 @@ def _neighbors_of_cells_on_host(
     return _neighbors_on_host(source, out, spec)
 
 
-def _coarsened_on_host(coords: np.ndarray, stride: tuple[int, ...]) -> np.ndarray:
-    coarse = coords.copy()
-    rows = _without_padding(coords)
-    coarse[: len(rows)] = host.coarsen(rows, stride)
-    return coarse
+def _cells_on_host(coords: np.ndarray, stride: tuple[int, ...], capacity: int) -> UniqueRows:
+    cells = host.coarsen(_without_padding(coords), stride)
+    return merge_rows(host.pad_rows(cells, len(coords)), capacity)
 
 
-@eagerly(_coarsened_on_host, native=True)
-def _coarsened(coords: jax.Array, stride: tuple[int, ...]) -> jax.Array:
-    return coarsen(coords, stride)
-
-
+_unique_cells = eagerly(_cells_on_host, native=True)(unique_cells)
 _unique_rows = eagerly(merge_rows, native=True)(unique_rows)
 
 
@@ -395,6 +392,8 @@ def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
 
     Rows so far out that no tap could hit anything are left out before 32 bits wrap around.
     """
+    if set(spec.stride) == {1}:  # rows inside the range stay within 32 bits
+        return coarse, is_valid(coarse)
     reach = int(abs(spec.dilated_offsets).max())
     bound = jnp.asarray([(COORD_LIMIT + reach) // s + 1 for s in spec.stride], jnp.int32)
     near = is_valid(coarse) & jnp.all(jnp.abs(coarse[:, 1:]) <= bound[None, :], axis=1)
@@ -427,7 +426,7 @@ def _outputs(
     stride = output_stride(geometry.stride, spec)
     if capacity is None:
         capacity = dict(geometry.level_capacities).get(stride)
-    outside = None
+    sites = outside = None
     if spec.generative:
         sites, outside = _reached_sites(geometry.coords, spec)
         if not _compat.is_traced(outside) and int(outside):
@@ -436,9 +435,7 @@ def _outputs(
                 "[-2**30, 2**30): shift the scene towards its own origin, or clip with "
                 "spatial_shape="
             )
-    else:
-        sites = _coarsened(geometry.coords, spec.stride)
-    if capacity is None and spec.generative:
+    if capacity is None and sites is not None:
         if _recorder.get() is not None:  # a plan counts each level by itself
             capacity = geometry.capacity
         elif _compat.is_traced(geometry.coords):
@@ -449,7 +446,11 @@ def _outputs(
         else:
             full = _unique_rows(sites, sites.shape[0])
             capacity = default_capacity(int(full.count))
-    unique = _unique_rows(sites, geometry.capacity if capacity is None else capacity)
+    capacity = geometry.capacity if capacity is None else capacity
+    if sites is None:
+        unique = _unique_cells(geometry.coords, spec.stride, capacity)
+    else:
+        unique = _unique_rows(sites, capacity)
     check_overflow(unique.count, unique.num_dropped, stride)
     lost = unique.num_dropped if outside is None else unique.num_dropped + outside
     out = VoxelGeometry(

@@ -47,7 +47,9 @@ def _devices(arrays: Sequence[jax.Array]) -> set[Any]:
 
 def as_host_array(values: Any) -> np.ndarray:
     """The NumPy array of values in the dtype that JAX would give them; it may be theirs."""
-    values = jax.device_get(values) if isinstance(values, jax.Array) else np.asarray(values)
+    if isinstance(values, jax.Array) and any(d.platform != "cpu" for d in values.devices()):
+        values = jax.device_get(values)  # asked for, as a guard of transfers wants it
+    values = np.asarray(values)
     if values.dtype.kind in "OSU":  # no numbers: the caller says what they are
         return values
     return np.asarray(values, jax.dtypes.canonicalize_dtype(values.dtype))
@@ -83,7 +85,8 @@ def to_device_of(given: Any, made: Any) -> Any:
             return _compat.put_on(device, array, committed=pinned is not None)
         return jax.device_put(array, place)
 
-    return jax.tree.map(put, made)
+    with jax.transfer_guard_host_to_device("allow"):  # the caller asked for arrays of JAX
+        return jax.tree.map(put, made)
 
 
 def eagerly(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax._native.eager import threads
+from voxax._native.memory import empty_array
 from voxax.coords import PAD, UniqueRows, host
 from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.dtypes import accumulator, fraction_dtype, limits, product_dtype
@@ -31,7 +32,8 @@ def merge_rows(coords: np.ndarray, capacity: int | None) -> UniqueRows:
     whole = bool(valid.all())
     distinct, place = host.unique_rows(coords if whole else coords[valid], threads())
     rows = default_capacity(len(distinct)) if capacity is None else capacity
-    place = np.where(place < rows, place, -1).astype(np.int32)
+    if rows < len(distinct):
+        place[place >= rows] = -1
     inverse = place
     if not whole:
         inverse = np.full(len(coords), -1, np.int32)
@@ -83,8 +85,13 @@ def reduce_on_host(
             merge.at(row, place, values)
         return np.ascontiguousarray(merged.T.astype(dtype))
     to = product_dtype(dtype) if reduction == "sum" else fraction_dtype(dtype)
-    number = np.maximum(np.bincount(place, minlength=capacity), 1)
-    merged = np.empty((capacity, features.shape[1]), to)
+    number = np.bincount(place, minlength=capacity)
+    merged = empty_array((capacity, features.shape[1]), to)
+    if np.count_nonzero(number) == len(place):  # each row is alone
+        merged[number == 0] = 0
+        merged[place] = features + features.dtype.type(0)  # a sum has no negative zero
+        return merged
+    number = np.maximum(number, 1)
     for channel, values in enumerate(features.T):
         total = _sums(place, values, capacity)
         merged[:, channel] = total if reduction == "sum" else total / number

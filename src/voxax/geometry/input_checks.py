@@ -103,7 +103,8 @@ def check_batch_range(batch_index: Any, batch_size: int) -> None:
 
 def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
     """Batch indices and coordinate range of concrete rows (padding rows are skipped)."""
-    rows = coords[coords[:, 0] != PAD]
+    valid = coords[:, 0] != PAD
+    rows = coords if valid.all() else coords[valid]
     if not len(rows):
         return
     try:

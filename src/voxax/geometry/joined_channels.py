@@ -8,11 +8,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from voxax import _native
 from voxax._native.operators import FRACTIONS, differentiable_operator
 
 
 def can_join(arrays: Sequence[jax.Array]) -> bool:
-    """Return whether :func:`join_channels` takes these: two and more, of one dtype of fractions."""
+    """Return whether :func:`join_channels` takes these: two and more, of one dtype of fractions.
+
+    Without the library none, whose eager calls would compile a program for each size.
+    """
+    if _native.unavailable() is not None:
+        return False
     dtypes = {array.dtype for array in arrays}
     return len(arrays) > 1 and len(dtypes) == 1 and dtypes.pop().name in FRACTIONS
 

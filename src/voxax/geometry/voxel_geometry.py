@@ -105,6 +105,13 @@ class Memo:
             self._table[key] = value, snapshot, trace
         return value
 
+    def only(self, key: Hashable) -> Memo:
+        """A memo for the same arrays, with what is known under ``key``."""
+        memo = Memo()
+        if (known := self._table.get(key)) is not None:
+            memo._table[key] = known
+        return memo
+
     def names(self) -> tuple[Hashable, ...]:
         return tuple(self._table)
 
@@ -233,7 +240,7 @@ class VoxelGeometry:
         This is what a KernelMap holds: the memo of the geometry it was asked from holds the
         map, and a cycle would keep device memory until Python's next garbage collection.
         """
-        return dataclasses.replace(self, attached=None, memo=Memo())
+        return dataclasses.replace(self, attached=None, memo=self.memo.only("valid"))
 
     @property
     def arrays(self) -> tuple[Any, ...]:

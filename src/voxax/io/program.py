@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import re
 import zipfile
@@ -38,8 +39,8 @@ from voxax.io.decoding import check_count
 from voxax.io.npz import read_array
 from voxax.tuning import Request, algorithms, record_choices
 
-FORMAT = 2
-"""Of the file; 1 is read too: its programs for CPUs call no native kernels."""
+FORMAT = 3
+"""Of the file."""
 
 _PROGRAM, _WEIGHTS, _ABOUT = "program.stablehlo", "weights.npz", "about.json"
 _EXECUTABLE, _SIGNATURE = "executable", "executable.hmac"
@@ -255,7 +256,10 @@ def export_program(
 def load_program(
     path: str | Path, *, executable: bool = False, unsafe_unsigned_executable: bool = False
 ) -> Program:
-    """Load a program that :func:`export_program` wrote.
+    """Load a program that :func:`export_program` wrote, and that you trust.
+
+    A file that was damaged is refused. Against one that was forged with care nothing here helps:
+    what reads a program (MLIR's bytecode reader) was not made for it, and may end the process.
 
     Args:
       path: of the file.
@@ -265,9 +269,9 @@ def load_program(
       unsafe_unsigned_executable: read the pickle without checking who wrote it.
 
     Raises:
-      FileFormatError: no such file, another format, or a broken or hostile one: parts that are
-        packed, numbers beyond limits, weights or a program that differ from the description, calls
-        of other functions than voxax exports.
+      FileFormatError: no such file, another format, or a broken one: parts that are packed, a
+        program with another checksum, numbers beyond limits, weights or a program that differ from
+        the description, calls of other functions than voxax exports.
       InputError: the program is for a platform that this process does not have, or calls native
         kernels that this process does not have in the same version; with ``executable``, the file
         has none, or one for other CPUs or another version of JAX, or one that this user has not
@@ -280,6 +284,9 @@ def load_program(
         described = _member(path, archive, _ABOUT)
         about = _checked_about(path, json.loads(described))
         program, stored = (_member(path, archive, name) for name in (_PROGRAM, _WEIGHTS))
+        # On broken bytecode MLIR can crash, or loop without an end.
+        if hashlib.sha256(program).hexdigest() != about["program_sha256"]:
+            raise FileFormatError(f"{path}: its program is not the one that was written")
         machine_code = signature = None
         if executable and "executable" in about:
             machine_code = _member(path, archive, _EXECUTABLE)
@@ -362,9 +369,10 @@ def _checked_about(path: str | Path, about: Any) -> dict[str, Any]:
     """The description, with entries of the right types and numbers within limits."""
     if not isinstance(about, dict):
         raise FileFormatError(f"{path}: its description is no object")
-    if about.get("format") not in (1, FORMAT):
+    if about.get("format") != FORMAT:
         raise FileFormatError(
-            f"{path} has format {about.get('format')!r:.80}, this version reads 1 and {FORMAT}"
+            f"{path} has format {about.get('format')!r:.80}, this version reads {FORMAT}: export "
+            "it again"
         )
     needs, kernels = about.get("executable", {}), about.get("native_kernels", {})
     dtypes = about.get("weight_dtypes")
@@ -377,6 +385,7 @@ def _checked_about(path: str | Path, about: Any) -> dict[str, Any]:
         "platform": about.get("platform") in _PLATFORMS,
         "dtype": _is_dtype(about.get("dtype")),
         "weight_dtypes": isinstance(dtypes, list) and all(map(_is_dtype, dtypes)),
+        "program_sha256": isinstance(about.get("program_sha256"), str),
         "native_kernels": isinstance(kernels, dict)
         and all(isinstance(version, int) for version in kernels.values()),
         "executable": isinstance(needs, dict)
@@ -474,6 +483,7 @@ def _write(
     with _needing_flatbuffers():
         program = bytes(exported.serialize())
     arrays = [np.asarray(leaf) for leaf in leaves]
+    about["program_sha256"] = hashlib.sha256(program).hexdigest()
     about["weight_dtypes"] = [array.dtype.name for array in arrays]
     plain = [a.view(np.uint16) if a.dtype == jnp.bfloat16 else a for a in arrays]
     stored = BytesIO()

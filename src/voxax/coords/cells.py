@@ -1,0 +1,105 @@
+"""Distinct cells of rows that are in order already, without a sort on GPUs."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax import _compat
+from voxax._native.on_cpu import natively_on_cpu
+from voxax.coords.coarse import coarsen
+from voxax.coords.lattice import PAD
+from voxax.coords.lookup import LONGEST_RUN, search_runs
+from voxax.coords.ordering import is_valid
+from voxax.coords.unique import UniqueRows, unique_rows
+
+_MOST_SEARCHES = 17  # of a row; a sort takes less time than more
+
+
+# Jitted so that an eager call is one program instead of a dozen small ones.
+@functools.partial(jax.jit, static_argnames=("stride", "capacity"))
+def unique_cells(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> UniqueRows:
+    """``unique_rows(coarsen(coords, stride), capacity)`` of rows in canonical order.
+
+    Args:
+      coords: ``int32[N, 1 + D]``, sorted, distinct, padding last.
+      stride: D positive integers.
+      capacity: rows of the result, static.
+    """
+    return UniqueRows(*_find_cells(coords, stride=stride, capacity=capacity))
+
+
+def _sorted_cells(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> UniqueRows:
+    return unique_rows(coarsen(coords, stride), capacity)
+
+
+def _cells_on_gpu(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> UniqueRows:
+    searches = 2 * math.prod(stride[:-1]) - 1
+    known = not _compat.is_symbolic(coords.shape[0]) and coords.shape[0]
+    few = known and searches <= _MOST_SEARCHES and stride[-1] <= LONGEST_RUN
+    return (_searched_cells if few else _sorted_cells)(coords, stride, capacity)
+
+
+def _searched_cells(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> UniqueRows:
+    """The place of a cell is the number of cells before it, which lie in a few runs of rows.
+
+    A cell's rows are in lines along the last axis. Cells before it are those that begin before it
+    in one of these lines, or in lines before them of the same cells' columns, and so on.
+    """
+    rows = coords.shape[0]
+    valid, cells = is_valid(coords), coarsen(coords, stride)
+    starts, given, lines = _searches(stride)
+    corner = cells * jnp.asarray([[1, *stride]], jnp.int32)
+    lowest = jnp.iinfo(jnp.int32).min
+    query = [
+        jnp.where(jnp.asarray(given[:, axis, None]), corner[None, :, axis], lowest)
+        for axis in range(coords.shape[1])
+    ]
+    before, there = search_runs(coords, query, jnp.asarray(starts), valid, stride[-1])
+    head = jnp.full((rows,), -1, jnp.int32)
+    for line in reversed(range(lines)):
+        head = jnp.where(there[line] != 0, before[line], head)
+    first = head == jnp.arange(rows, dtype=jnp.int32)
+    upto = jnp.cumsum(first, dtype=jnp.int32)
+    last = jnp.maximum(before - 1, 0).astype(jnp.uint32)
+    number = jnp.where(before > 0, upto.at[last].get(mode="promise_in_bounds"), 0)
+    rank = jnp.sum(number[:lines], 0, jnp.int32) - jnp.sum(number[lines:], 0, jnp.int32)
+    kept = valid & (rank < capacity)
+    out = jnp.full((capacity, coords.shape[1]), PAD, jnp.int32)
+    out = out.at[jnp.where(kept & first, rank, capacity)].set(cells, mode="drop")
+    count = jnp.minimum(upto[-1], capacity)
+    return UniqueRows(out, count, upto[-1] - count, jnp.where(kept, rank, -1))
+
+
+@functools.lru_cache(maxsize=64)
+def _searches(stride: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, int]:
+    """Where cells are counted from the corner of a cell on.
+
+    Returns:
+      ``int32[searches, 1 + D]``, steps from the corner; ``bool[searches, 1 + D]``, False where the
+      lowest number stands in place of a coordinate; how many of the searches, the first ones, are
+      added. The others are subtracted.
+
+    Let F be the number of cells' first rows before a row. Of a line, those before the cell are
+    F(corner of the line) - F(begin of the line). Of a column of lines, they are those of each
+    line, and those of the lines before: F(begin of the first line) - F(begin of the column). The
+    begin of the first line of each column cancels, and so on to the first axis.
+    """
+    axes = len(stride)
+    searches = [[0, *steps, 0] for steps in itertools.product(*map(range, stride[:-1]))]
+    given = [[True] * (axes + 1)] * len(searches)
+    lines = len(searches)
+    for depth in range(1, axes):
+        for steps in itertools.product(*map(range, stride[:depth])):
+            if steps[-1]:
+                searches.append([0, *steps] + [0] * (axes - depth))
+                given.append([True] * (depth + 1) + [False] * (axes - depth))
+    return np.asarray(searches, np.int32), np.asarray(given), lines
+
+
+_find_cells = natively_on_cpu("unique_cells", _sorted_cells, _sorted_cells, gpu=_cells_on_gpu)
