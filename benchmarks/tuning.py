@@ -264,32 +264,34 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="also what CPUs do not try")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    workloads = [workload for workload in WORKLOADS if options.only in str(workload)]
+    if not workloads:
+        parser.error(f"no workload is called {options.only!r}")
+    options.out.mkdir(parents=True, exist_ok=True)
     os.environ["VOXAX_AUTOTUNE_BUDGET"] = "1e6"  # one process stands for many
     with tempfile.TemporaryDirectory() as cache:
         os.environ["VOXAX_CACHE_DIR"] = cache
         results = []
-        for workload in WORKLOADS:
-            if options.only in str(workload):
-                data = Path(options.data)
-                results.append(compare(workload, data, options.rounds, options.all))
-                print(json.dumps(results[-1]), flush=True)
-    if not results:
-        parser.error(f"no workload is called {options.only!r}")
+        for workload in workloads:
+            data = Path(options.data)
+            results.append(compare(workload, data, options.rounds, options.all))
+            print(json.dumps(results[-1]), flush=True)
+            print(write(results, options.rounds, options.out), flush=True)
+
+
+def write(results: list[dict[str, Any]], rounds: int, folder: Path) -> str:
+    """Write what is known so far, since a run may be stopped; return its first result."""
     import jax
 
     from voxax.hardware import describe
 
     info = describe()
     device = f"{info.model or info.device_kind}, {info.cpu_cores} cores"
-    report = {
-        "device": device,
-        "jax": jax.__version__,
-        "rounds": options.rounds,
-        "results": results,
-    }
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "tuning.json").write_text(json.dumps(report, indent=1) + "\n")
-    (options.out / "tuning.md").write_text(to_markdown(report))
+    report = {"device": device, "jax": jax.__version__, "rounds": rounds, "results": results}
+    text = to_markdown(report)
+    (folder / "tuning.json").write_text(json.dumps(report, indent=1) + "\n")
+    (folder / "tuning.md").write_text(text)
+    return next(line for line in text.splitlines() if line.startswith("AUTO over the best"))
 
 
 if __name__ == "__main__":

@@ -36,12 +36,15 @@ class Contestant:
     Args:
       script, arguments: the command line after Python's.
       threads: of PyTorch; JAX takes all cores.
+      python: which runs it.
     """
 
-    def __init__(self, script: str, *arguments: Any, threads: int) -> None:
+    def __init__(
+        self, script: str, *arguments: Any, threads: int, python: str = sys.executable
+    ) -> None:
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(
-            [sys.executable, script, *map(str, arguments)],
+            [python, script, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
