@@ -43,6 +43,24 @@ inline void ForChannels(int64_t channels, const Step& step) {
   for (; c < channels; ++c) step(std::integral_constant<int, 1>(), c);
 }
 
+// Calls step(lanes, width, c) for all channels, `width` vectors of `lanes` at a time: their sums are chains of
+// operations that wait for each other, and several run side by side.
+template <typename T, typename Step>
+inline void ForChannelGroups(int64_t channels, const Step& step) {
+  constexpr int lanes = Simd<T>::kLanes, many = 4 * lanes;
+  int64_t c = 0;
+  for (; c + many <= channels; c += many) {
+    step(std::integral_constant<int, lanes>(), std::integral_constant<int, 4>(), c);
+  }
+  for (; c + 2 * lanes <= channels; c += 2 * lanes) {
+    step(std::integral_constant<int, lanes>(), std::integral_constant<int, 2>(), c);
+  }
+  for (; c + lanes <= channels; c += lanes) {
+    step(std::integral_constant<int, lanes>(), std::integral_constant<int, 1>(), c);
+  }
+  for (; c < channels; ++c) step(std::integral_constant<int, 1>(), std::integral_constant<int, 1>(), c);
+}
+
 // One channel, or a vector of them, in the type of the sums.
 template <typename T, int Lanes>
 struct Lane {
@@ -105,17 +123,25 @@ int64_t Moments(const BatchNorm& p, const Parallel& parallel, T* mean, T* varian
     const int64_t count = ListValid(p.valid, begin, end, rows);
     counts[b] = count;
     if (count == 0) return;
-    ForChannels<T>(p.channels, [&](auto lanes, int64_t c) {
+    ForChannelGroups<T>(p.channels, [&](auto lanes, auto width, int64_t c) {
       using C = Lane<T, lanes.value>;
-      typename C::Value sum{}, square{};
-      for (int64_t i = 0; i < count; ++i) sum += C::Load(x + rows[i] * p.channels + c);
-      const typename C::Value middle = sum / static_cast<T>(count);
+      typename C::Value middle[width.value]{}, square[width.value]{};
       for (int64_t i = 0; i < count; ++i) {
-        const typename C::Value off = C::Load(x + rows[i] * p.channels + c) - middle;
-        square += off * off;
+        const Stored* row = x + rows[i] * p.channels + c;
+        for (int w = 0; w < width.value; ++w) middle[w] += C::Load(row + w * lanes.value);
       }
-      C::Store(&means[b * p.channels + c], middle);
-      C::Store(&squares[b * p.channels + c], square);
+      for (int w = 0; w < width.value; ++w) middle[w] /= static_cast<T>(count);
+      for (int64_t i = 0; i < count; ++i) {
+        const Stored* row = x + rows[i] * p.channels + c;
+        for (int w = 0; w < width.value; ++w) {
+          const typename C::Value off = C::Load(row + w * lanes.value) - middle[w];
+          square[w] += off * off;
+        }
+      }
+      for (int w = 0; w < width.value; ++w) {
+        C::Store(&means[b * p.channels + c + w * lanes.value], middle[w]);
+        C::Store(&squares[b * p.channels + c + w * lanes.value], square[w]);
+      }
     });
   });
   std::vector<double> middle(p.channels), square(p.channels);
@@ -190,6 +216,7 @@ void RunBatchNorm(const BatchNorm& given, const Parallel& parallel, BadRow*) {
       static_cast<T*>(p.new_variance)[c] = variance;
     }
   }
+  if (p.y == nullptr) return;  // the averages alone
   for (int64_t c = 0; c < p.channels; ++c) {
     factor[c] = inverse[c] * static_cast<const T*>(p.scale)[c];
   }
@@ -213,18 +240,22 @@ int64_t SumGradients(const BatchNormGradients& p, const Parallel& parallel) {
     const int64_t count = ListValid(p.valid, begin, end, rows);
     counts[b] = count;
     if (count == 0) return;
-    ForChannels<T>(p.channels, [&](auto lanes, int64_t c) {
+    ForChannelGroups<T>(p.channels, [&](auto lanes, auto width, int64_t c) {
       using C = Lane<T, lanes.value>;
-      typename C::Value scale{}, bias{};
-      const typename C::Value middle = C::Load(mean + c);
+      typename C::Value scale[width.value]{}, bias[width.value]{};
       for (int64_t i = 0; i < count; ++i) {
-        const int64_t at = rows[i] * p.channels + c;
-        const typename C::Value value = Passed<Relu, C>(dy, y, at);
-        scale += value * (C::Load(x + at) - middle);
-        bias += value;
+        for (int w = 0; w < width.value; ++w) {
+          const int64_t k = c + w * lanes.value, at = rows[i] * p.channels + k;
+          const typename C::Value value = Passed<Relu, C>(dy, y, at);
+          scale[w] += value * (C::Load(x + at) - C::Load(mean + k));
+          bias[w] += value;
+        }
       }
-      C::Store(&scales[b * p.channels + c], scale * C::Load(inverse + c));
-      C::Store(&biases[b * p.channels + c], bias);
+      for (int w = 0; w < width.value; ++w) {
+        const int64_t k = c + w * lanes.value;
+        C::Store(&scales[b * p.channels + k], scale[w] * C::Load(inverse + k));
+        C::Store(&biases[b * p.channels + k], bias[w]);
+      }
     });
   });
   std::vector<double> scale(p.channels), bias(p.channels);

@@ -91,7 +91,7 @@ struct BatchNorm {
   double momentum, epsilon;  // momentum: weight of the old averages
   bool training, relu;
   int64_t rows, channels;
-  void* y;
+  void* y;                          // or NULL: only the statistics are wanted
   void *mean, *inverse;             // what was used: inverse = 1 / sqrt(variance + epsilon)
   void *new_mean, *new_variance;    // running averages; the old ones but for training
 };

@@ -13,11 +13,11 @@ from flax import nnx
 
 import voxax as vx
 from voxax.interop import (
+    from_minkowski,
     from_spconv,
-    from_torch,
     read_checkpoint,
+    to_minkowski,
     to_spconv,
-    to_torch,
     write_checkpoint,
 )
 from voxax.nn.modules import SubMConv3d
@@ -148,7 +148,7 @@ def test_a_hub_is_not_written_to():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("names", [(from_spconv, to_spconv), (from_torch, to_torch)])
+@pytest.mark.parametrize("names", [(from_spconv, to_spconv), (from_minkowski, to_minkowski)])
 def test_loading_casts_nothing(names, dtype):
     """The arrays take the dtype of the state dict, or there is an error."""
     load, save = names

@@ -7,7 +7,6 @@ import pytest
 import voxax as vx
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-vxt = pytest.importorskip("voxax.torch")
 
 pytestmark = pytest.mark.torch
 
@@ -18,9 +17,6 @@ CONSTRUCTORS = {
     "points": lambda c, p, f: vx.Points.make(p, f, c[:, 0]),
     "from_coords": vx.Voxels.from_coords,
     "voxelize": lambda c, p, f: vx.voxelize(p, f, 0.1, c[:, 0], return_inverse=True),
-    "torch_from_coords": vxt.Voxels.from_coords,
-    "torch_voxelize": lambda c, p, f: vxt.voxelize(p, f, 0.1),
-    "torch_replace_features": lambda c, p, f: vxt.Voxels.from_coords(c, f).replace_features(f),
 }
 
 
@@ -30,8 +26,6 @@ def test_caller_may_write_to_tensors_again(name):
     positions, features = 0.1 * coords[:, 1:] + 0.05, torch.ones(ROWS, 4)
     given = (coords, features) if name.endswith("from_coords") else (coords, positions, features)
     made = CONSTRUCTORS[name](*given)
-    if isinstance(made, vxt.Voxels):
-        made = made.coords.numpy(), made.features.numpy()
     want = [np.array(leaf) for leaf in jax.tree.leaves(made)]
     for tensor in (coords, positions, features):
         tensor += 3

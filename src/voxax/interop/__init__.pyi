@@ -3,8 +3,6 @@ from .checkpoint_file import write_checkpoint as write_checkpoint
 from .minkowski import from_minkowski as from_minkowski
 from .minkowski import minkowski_offsets as minkowski_offsets
 from .minkowski import to_minkowski as to_minkowski
-from .pytorch import from_torch as from_torch
-from .pytorch import to_torch as to_torch
 from .spconv import from_spconv as from_spconv
 from .spconv import spconv_offsets as spconv_offsets
 from .spconv import to_spconv as to_spconv

@@ -1,4 +1,7 @@
-"""voxax's operators as PyTorch modules, on the CPU. Needs ``pip install "voxax[torch]"``."""
+"""PyTorch on voxax's CPU kernels: packages with other libraries' names, and arrays from and to JAX.
+
+Needs ``pip install "voxax[torch]"``.
+"""
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
 # PyTorch is an extra, which is absent where types are checked.

@@ -12,7 +12,8 @@ the statistics of batch norm as ``NAME.SCAN.state.pt``, which ``voxax`` loads.
 Most packages are read from clones of their repositories, which ``VOXAX_TEST_OPENPCDET``,
 ``VOXAX_TEST_POINTCEPT``, ``VOXAX_TEST_MMDETECTION3D``, ``VOXAX_TEST_VIRCONV``,
 ``VOXAX_TEST_SPHEREFORMER``, ``VOXAX_TEST_SOFTGROUP``, ``VOXAX_TEST_ONEFORMER3D``,
-``VOXAX_TEST_LARGEKERNEL3D``, ``VOXAX_TEST_FOCALSCONV`` and ``VOXAX_TEST_TRELLIS`` name.
+``VOXAX_TEST_LARGEKERNEL3D``, ``VOXAX_TEST_FOCALSCONV``, ``VOXAX_TEST_TRELLIS``,
+``VOXAX_TEST_SONATA``, ``VOXAX_TEST_CONCERTO`` and ``VOXAX_TEST_UTONIA`` name.
 """
 
 from __future__ import annotations
@@ -305,6 +306,13 @@ def pointcept() -> None:
     stub_timm()
 
 
+def encoder(name: str) -> None:
+    """The package itself: its ``__init__`` imports nothing that is not here."""
+    sys.path.append(str(clone_of(f"VOXAX_TEST_{name.upper()}")))
+    stub("torch_scatter", segment_csr=segment_csr)
+    stub_timm()
+
+
 class DropPath(nn.Module):
     """timm's: leave out the branch for some rows in training."""
 
@@ -432,6 +440,32 @@ def call_pointcept(model: nn.Module, scan: Scan, x: torch.Tensor) -> Any:
     data = {"grid_coord": scan.coords, "coord": scan.coords.float(), "feat": x, "offset": offset}
     out = model(data)
     return out.feat if isinstance(out, dict) else out
+
+
+# Sonata, Concerto, Utonia
+
+
+def pretrained(name: str, **options: Any) -> Callable[[Scan], nn.Module]:
+    """The encoder that ``NAME.load`` makes, with the options of its file, and random weights."""
+
+    def build(scan: Scan) -> nn.Module:
+        file = __import__(f"{name}.model", fromlist=["PointTransformerV3"])
+        fixed = {"enc_mode": True, "enable_flash": False, "mask_token": True}
+        return file.PointTransformerV3(scan.features.shape[1], **fixed, **options)
+
+    return build
+
+
+def call_encoder(model: nn.Module, scan: Scan, x: torch.Tensor) -> Any:
+    """Return each level's features and cells, the finest first."""
+    offset = torch.tensor([len(x)])
+    coord = scan.coords.to(x.dtype) * 0.02
+    data = {"grid_coord": scan.coords, "coord": coord, "feat": x, "offset": offset}
+    point, levels = model(data), []
+    while point is not None:
+        levels.insert(0, [point.feat, point.grid_coord])
+        point = point.get("pooling_parent")
+    return levels
 
 
 # VirConv, FocalsConv, LargeKernel3D: on OpenPCDet
@@ -651,10 +685,12 @@ PACKAGES: dict[str, Callable[[], None]] = {
     "largekernel3d": largekernel3d,
     "focalsconv": focalsconv,
     "trellis": trellis,
+    **{name: functools.partial(encoder, name) for name in ("sonata", "concerto", "utonia")},
 }
 _SPUNET = ("sparse_unet.spconv_unet_v1m1_base", "SpUNet-v1m1")
 _PTV3 = ("point_transformer_v3.point_transformer_v3m1_base", "PT-v3m1")
 _NEXT = ("spconv_backbone_voxelnext", "VoxelResBackBone8xVoxelNeXt")
+_HEADS = (4, 8, 16, 32, 48)
 NETWORKS = {
     "SpUNet": Network("torch_pointcloud", spunet, call_packed),
     "SPFormerUNet": Network("torch_pointcloud", spformer, call_packed),
@@ -688,11 +724,22 @@ NETWORKS = {
         call_focals,
     ),
     "TRELLIS": Network("trellis", slat, call_slat),
+    "Sonata": Network("sonata", pretrained("sonata"), call_encoder),
+    "Concerto": Network(
+        "concerto",
+        pretrained("concerto", enc_channels=(64, 128, 256, 512, 768), enc_num_head=_HEADS),
+        call_encoder,
+    ),
+    # Its rotary embedding divides a head's channels by 3 and 2.
+    "Utonia": Network(
+        "utonia", pretrained("utonia", enc_channels=(54, 108, 216, 432, 576)), call_encoder
+    ),
 }
 
 
 def read_scan(path: Path) -> Scan:
-    arrays = np.load(path)
+    with np.load(path) as file:
+        arrays = dict(file)
     coords = torch.from_numpy(arrays["coords"])
     x, y, _ = (int(-(-(high + 1) // 16) * 16) for high in arrays["coords"].max(0))
     return Scan(coords, torch.from_numpy(arrays["features"]), (x, y, 40))

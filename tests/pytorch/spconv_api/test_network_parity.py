@@ -222,7 +222,8 @@ def references(inputs):  # noqa: F811
 def test_same_numbers(references, inputs, name, scan, tmp_path):  # noqa: F811
     theirs = references(name)[scan]
     make, tensor = CASES[name]
-    arrays = np.load(inputs / f"{scan}.npz")
+    with np.load(inputs / f"{scan}.npz") as file:
+        arrays = dict(file)
     grid = networks.read_scan(inputs / f"{scan}.npz").grid
     package = reference.NETWORKS[name].package.replace("_", "-")
 

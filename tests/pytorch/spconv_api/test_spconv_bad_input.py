@@ -7,7 +7,7 @@ from torch import nn
 
 import voxax.torch.spconv as spconv
 from voxax.errors import InputError
-from voxax.torch.spconv import duplicates, functional
+from voxax.torch.spconv import duplicates, functional, utils
 
 pytestmark = pytest.mark.torch
 
@@ -266,3 +266,14 @@ def test_no_voxels_through_a_network():
     out = net(tensor(torch.zeros(0, 4, dtype=torch.int32)))
     assert out.features.shape == (0, 4)
     assert out.spatial_shape == [1, 1, 2]
+
+
+def test_points_that_float32_moves_to_other_cells():
+    """Projected coordinates of maps: cells of float64 points would be those of others."""
+    origin = torch.tensor([500_000.0, 5_400_000.0, 100.0], dtype=torch.float64)
+    points = torch.rand(50, 3, dtype=torch.float64) * 5
+    far = [*origin.tolist(), *(origin + 5).tolist()]
+    with pytest.raises(InputError, match="Subtract an origin"):
+        utils.PointToVoxel([0.25] * 3, far, 3, 100, 5)(points + origin)
+    cells = utils.PointToVoxel([0.25] * 3, [0, 0, 0, 5, 5, 5], 3, 100, 5)(points)[1]
+    assert len(cells) == len(torch.unique((points / 0.25).floor(), dim=0))

@@ -12,7 +12,8 @@ import several_rows
 import torch
 
 import voxax.torch.spconv as spconv
-from voxax.torch.spconv import duplicates, functional, ops, products, utils
+from voxax.torch.core import products
+from voxax.torch.spconv import duplicates, functional, ops, utils
 
 pytestmark = pytest.mark.torch
 
@@ -90,7 +91,7 @@ def test_gradients():
     x = cloud()
     relation = x.sites().submanifold([3, 3], [1, 1])
     features = x.features[:, :2].detach().requires_grad_()
-    weight = torch.randn(2, 9, 2, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(9, 2, 2, dtype=torch.float64, requires_grad=True)
 
     def out(features, weight):
         return products.convolve(features, weight, relation)

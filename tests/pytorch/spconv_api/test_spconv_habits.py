@@ -101,13 +101,14 @@ def test_dtypes(net, dtype):
     assert (found.float() - expected).abs().max() <= limit * expected.abs().max()
 
 
-def test_autocast_is_for_training(net):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_is_for_training(net, dtype):
     x = scene()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert net.train().stem(x).features.dtype is torch.bfloat16
+    with torch.autocast("cpu", dtype):
+        assert net.train().stem(x).features.dtype is dtype
         out = net(x)
         assert net.eval().stem[0](x).features.dtype is torch.float32
-    assert out.dtype is torch.bfloat16
+    assert out.dtype is dtype
     out.float().sum().backward()
     for parameter in net.parameters():
         assert parameter.grad.dtype is torch.float32
@@ -429,3 +430,119 @@ print([name for name in seen if "compile" in name])
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.stdout.strip() == "[]", ran.stdout + ran.stderr[-2000:]
+
+
+VIEWS = {
+    "transposed": lambda x: x.t().contiguous().t(),
+    "every second column": lambda x: torch.stack([x, x], 2).reshape(len(x), -1)[:, ::2],
+    "later rows": lambda x: torch.cat([x[:3], x])[3:],
+    "expanded": lambda x: x[:, :1].expand(-1, 4),
+    "flipped": lambda x: x.flip(1),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_features_that_are_views(net, view):
+    x = scene()
+    features = VIEWS[view](x.features)
+    pool = spconv.SparseSequential(spconv.SparseMaxPool3d(2), spconv.SparseAvgPool3d(2))
+    view, copied = (x.replace_feature(given) for given in (features, features.contiguous()))
+    same(gradients(net, view), gradients(net, copied))
+    assert torch.equal(pool(view).features, pool(copied).features)
+
+
+def test_gradients_that_are_views(net):
+    x = scene()
+    for layer in (net.stem[0], spconv.SparseMaxPool3d(2), spconv.SparseAvgPool3d(2)):
+        found = []
+        for ones in (False, True):
+            leaf = x.features.clone().requires_grad_()
+            y = layer(x.replace_feature(leaf)).features
+            (y * torch.ones_like(y) if ones else y).sum().backward()
+            found.append(leaf.grad)
+        same(found[:1], found[1:])
+
+
+@pytest.mark.parametrize("change", ["operand", "result"])
+def test_writes_between_forward_and_backward(net, change):
+    """Autograd notices that an operand has changed; a result is the caller's."""
+    x = scene()
+    leaf = x.features.clone().requires_grad_()
+    operand = leaf * 1.0
+    y = net.stem[0](x.replace_feature(operand)).features
+    if change == "operand":
+        operand.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+    else:
+        kept = y.detach().clone()
+        y.relu_()
+        same([net.stem[0](x.replace_feature(operand)).features], [kept])
+
+
+def test_an_optimizer_that_writes_into_weights(net):
+    x = scene()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, foreach=True)
+    losses = []
+    for _ in range(10):
+        optimizer.zero_grad(set_to_none=False)
+        loss = (net(x) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    other = Net().eval()
+    other.load_state_dict(net.state_dict())
+    same([other(scene())], [net.eval()(x)])
+
+
+def test_functional_transforms(net):
+    """With maps that the transformation sees first, and with those of calls before it."""
+    poolings = spconv.SparseMaxPool3d(2, 1), spconv.SparseAvgPool3d(2, 1), spconv.ToDense()
+    net, pool = net.eval(), spconv.SparseSequential(*poolings)
+
+    def loss(parameters, features, x):
+        out = torch.func.functional_call(net, parameters, (x.replace_feature(features),))
+        return out.square().sum() + pool(x.replace_feature(features)).square().sum()
+
+    parameters = {name: p.detach() for name, p in net.named_parameters()}
+    for x in (scene(), scene()):
+        found = torch.func.grad(loss, argnums=(0, 1))(parameters, x.features, x)
+        leaf = x.features.clone().requires_grad_()
+        net.zero_grad()
+        loss(dict(net.named_parameters()), leaf, x).backward()
+        same(found[0].values(), [p.grad for p in net.parameters()])
+        same([found[1]], [leaf.grad])
+
+
+def test_compiled_under_autocast(net):
+    x = scene()
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = compiled(x), net(x)
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [spconv.SubMConv3d(4, 4, 3)],
+        [spconv.SparseConv3d(4, 4, 3, 2, indice_key="d"), spconv.SparseInverseConv3d(4, 4, 3, "d")],
+        [spconv.SparseConvTranspose3d(4, 4, 2, 2), spconv.SparseMaxPool3d(2)],
+        [spconv.SparseAvgPool3d(2), spconv.SubMConv3d(4, 4, 3)],
+    ],
+)
+def test_voxels_go_with_the_last_tensor(layers):
+    layers = spconv.SparseSequential(*layers)
+    layers(scene()).features.sum().backward()
+    gc.collect()
+    gc.disable()
+    try:
+        x = scene()
+        y = layers(x)
+        y.features.sum().backward()
+        kept = [weakref.ref(value) for value in (x, x.indices, x.sites(), y.indices, y.sites())]
+        del x, y
+        assert [ref() for ref in kept] == [None] * 5
+    finally:
+        gc.enable()

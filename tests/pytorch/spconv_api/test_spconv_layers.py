@@ -11,7 +11,8 @@ spconv = pytest.importorskip("voxax.torch.spconv")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from voxax.torch.spconv import fusion, kernel_map, pool, products  # noqa: E402
+from voxax.torch.core import kernel_map, known_calls  # noqa: E402
+from voxax.torch.spconv import pool  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -190,72 +191,6 @@ def test_checkpoints_of_other_layouts(layout, axes, monkeypatch):
         other.load_state_dict(saved)
 
 
-def numbers(kernel):
-    return {
-        "forward": products._forward,
-        "dgrad": products._data_gradient,
-        "wgrad": products._weight_gradient,
-    }[kernel]
-
-
-@pytest.mark.parametrize("kernel", ["forward", "dgrad", "wgrad"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_pytorch_multiplies_what_the_kernels_do(kernel, dtype, monkeypatch):
-    x = cloud(3, rows=200)
-    sites = x.sites()
-    strided, _ = sites.reached([3] * 3, [2] * 3, [1] * 3, [1] * 3, [4, 5, 5])
-    for relation in (sites.submanifold([3] * 3, [1] * 3), strided, strided.transpose()):
-        rows = torch.randn(relation.in_rows, 3).to(dtype)
-        grad = torch.randn(relation.out_rows, 4).to(dtype)
-        weight = torch.randn(4, 27, 3).to(dtype)
-        operands = {"forward": (rows, weight), "dgrad": (grad, weight), "wgrad": (rows, grad)}
-        found = numbers(kernel)(*operands[kernel], relation)
-        with monkeypatch.context() as without:
-            without.setattr(products, "natively", lambda kernel_map: False)
-            expected = numbers(kernel)(*operands[kernel], relation)
-        assert found.dtype == expected.dtype == dtype
-        scale = expected.abs().max().item()
-        limit = {torch.float64: 1e-13, torch.float32: 1e-5}.get(dtype, 1e-2)
-        torch.testing.assert_close(found, expected, rtol=0, atol=limit * scale)
-
-
-@pytest.mark.parametrize("ndim", [1, 2, 3, 4])
-def test_maps_without_the_kernels(ndim, monkeypatch):
-    x = cloud(ndim)
-    rows, ones = x.indices.numpy(), [1] * ndim
-    cases = [
-        ([3] * ndim, [2] * ndim, ones, ones, False),
-        ([2] * ndim, [2] * ndim, ones, ones, True),
-    ]
-
-    def maps():
-        yield kernel_map.submanifold_map(rows, [3] * ndim, [2] * ndim), rows
-        for kernel, stride, padding, dilation, transposed in cases:
-            shape = [2 * size for size in x.spatial_shape]
-            sizes = kernel, stride, padding, dilation
-            yield kernel_map.reached_map(rows, *sizes, shape, transposed)
-
-    found = list(maps())
-    monkeypatch.setattr(kernel_map.host, "available", lambda: False)
-    for (one, out), (other, expected) in zip(found, maps(), strict=True):
-        assert (out == expected).all()
-        assert torch.equal(one.neighbors, other.neighbors)
-        assert torch.equal(one.backwards, other.backwards)
-
-
-def test_gradients_of_any_order():
-    x = cloud(2, rows=12)
-    relation, _ = x.sites().reached([3] * 2, [2] * 2, [1] * 2, [1] * 2, [7, 7])
-    features = x.features.clone().requires_grad_()
-    weight = torch.randn(2, 9, 3, dtype=torch.float64, requires_grad=True)
-
-    def out(features, weight):
-        return products.convolve(features, weight, relation)
-
-    assert torch.autograd.gradcheck(out, (features, weight))
-    assert torch.autograd.gradgradcheck(out, (features, weight))
-
-
 def network():
     torch.manual_seed(0)
     net = spconv.SparseSequential(
@@ -429,9 +364,9 @@ def test_hooks_are_called():
 
 
 def test_classes_that_another_package_changed_before_are_not_fused():
-    fusion.know(_TenReLU, nn.ReLU)
-    assert _TenReLU not in fusion._KNOWN
-    assert nn.ReLU in fusion._KNOWN
+    known_calls.know(_TenReLU, nn.ReLU)
+    assert _TenReLU not in known_calls._KNOWN
+    assert nn.ReLU in known_calls._KNOWN
 
 
 def test_known_modules_are_fused(monkeypatch):
@@ -451,10 +386,10 @@ def test_known_modules_are_fused(monkeypatch):
 
 def test_maps_are_built_once(monkeypatch):
     built = []
-    for name in ("submanifold_map", "reached_map"):
+    for name in ("kept_map", "reached_map"):
         make = getattr(kernel_map, name)
         monkeypatch.setattr(
-            f"voxax.torch.spconv.sites.{name}",
+            f"voxax.torch.core.sites.{name}",
             lambda *args, make=make: built.append(args) or make(*args),
         )
     x = cloud(3)

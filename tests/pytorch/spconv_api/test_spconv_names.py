@@ -2,9 +2,7 @@
 
 import importlib
 import pkgutil
-import subprocess
 import sys
-from multiprocessing import util
 from types import ModuleType
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 import torch
 
 import voxax.torch.spconv as spconv
-from voxax.errors import ModuleLoadedError
 
 pytestmark = pytest.mark.torch
 
@@ -99,7 +96,7 @@ import os
 import spconv as package
 assert os.path.isfile(package.__file__)
 from spconv.utils import rbbox_iou, rbbox_intersection, non_max_suppression_cpu
-from spconv.pytorch.cppcore import TorchAllocator, get_current_stream, torch_tensor_to_tv
+from spconv.pytorch.cppcore import get_current_stream, torch_tensor_to_tv
 from spconv.pytorch.core import IndiceData, ImplicitGemmIndiceData, ThrustSortAllocator
 from spconv.pytorch.functional import SubMConvFunction
 from spconv.pytorch.spatial import RemoveDuplicate
@@ -158,26 +155,6 @@ def test_pairs_for_another_layer(installed):
     torch.testing.assert_close(out, second(x).features)
 
 
-def test_install_twice_and_take_back(installed):
-    spconv.install()
-    spconv.uninstall()
-    assert [n for n in sys.modules if n.split(".")[0] in ("spconv", "cumm")] == []
-    assert not [f for f in sys.meta_path if type(f).__module__.startswith("voxax.torch")]
-    assert not hasattr(util.spawnv_passfds, "before_voxax")
-    spconv.uninstall()
-
-
-def test_another_spconv_is_not_replaced(monkeypatch):
-    other = ModuleType("spconv")
-    other.__file__ = "site-packages/spconv/__init__.py"
-    monkeypatch.setitem(sys.modules, "spconv", other)
-    with pytest.raises(ModuleLoadedError, match=r"already imported, from site-packages.*before"):
-        spconv.install()
-    assert sys.modules["spconv"] is other
-    spconv.uninstall()
-    assert sys.modules["spconv"] is other
-
-
 def test_another_cumm_stays(installed, monkeypatch):
     spconv.uninstall()
     other = ModuleType("cumm")
@@ -212,37 +189,6 @@ def test_voxels_as_data_pipelines_make_them(installed):
     filled = means.numpy_view()
     for number, row in zip(numbers, filled, strict=True):
         np.testing.assert_allclose(row[number:], row[:number].mean(0) + 0 * row[number:], rtol=1e-5)
-
-
-SCRIPT = """
-import sys
-import spconv.pytorch as spconv
-import helper
-print(spconv.__name__, __name__, sys.argv[1:], helper.__name__)
-raise SystemExit(3)
-"""
-
-
-def run(*arguments, cwd):
-    command = [sys.executable, "-m", "voxax.torch.spconv", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
-
-
-@pytest.mark.parametrize("how", ["script", "module"])
-def test_running_a_script(tmp_path, how):
-    (tmp_path / "network.py").write_text(SCRIPT)
-    (tmp_path / "helper.py").write_text("")
-    named = ["network.py"] if how == "script" else ["-m", "network"]
-    ran = run(*named, "--lr", "1", cwd=tmp_path)
-    assert ran.returncode == 3, ran.stderr
-    assert ran.stdout.strip() == "voxax.torch.spconv __main__ ['--lr', '1'] helper"
-
-
-@pytest.mark.parametrize("arguments", [[], ["-m"], ["absent.py"]])
-def test_nothing_to_run(tmp_path, arguments):
-    ran = run(*arguments, cwd=tmp_path)
-    assert ran.returncode == 1
-    assert ("absent.py" if arguments == ["absent.py"] else "usage") in ran.stderr
 
 
 def test_pickles_of_spconv_load(installed):

@@ -22,6 +22,8 @@ or data sets is left out, in every clone. Besides:
 - OneFormer3D: the registry of mmdet3d.
 - TRELLIS: ``flash_attn``, ``trellis.representations`` and ``trellis.utils.elastic_utils``, for
   other blocks than these; ``Tensor.float`` keeps float64, for norms that compute in float32.
+- Sonata, Concerto, Utonia: ``torch_scatter`` (``segment_csr`` in PyTorch) and ``timm.layers``.
+  ``flash_attn`` is absent, and attention is PyTorch's. Weights are random.
 
 SPVCNN of torch-pointcloud is written with torchsparse, not spconv, and is not here.
 """
@@ -44,6 +46,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 # Occupied cells of a corner of at most 64 x 64 x 40 cells, high enough to be halved four times.
 SCANS = {"room_scan1.pcd": 0.15, "lidar_hdl32e_target.ply": 0.4}
 NAMES = sorted(networks.NETWORKS)
+IMPORTED = {
+    "pointcept": ("addict", "torch_geometric"),
+    **dict.fromkeys(("sonata", "concerto", "utonia"), ("addict", "huggingface_hub", "scipy")),
+}
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +84,9 @@ def require(package):
     variable = f"VOXAX_TEST_{package.upper()}"
     if not os.environ.get(variable):
         pytest.skip(f"{variable} does not name a clone of the repository")
-    if package == "pointcept":
-        for module in ("addict", "torch_geometric"):
-            if importlib.util.find_spec(module) is None:
-                pytest.skip(f"{module} is not installed, which Pointcept imports")
+    for module in IMPORTED.get(package, ()):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed, which {package} imports")
 
 
 def run(folder, by, name):

@@ -4,9 +4,7 @@ In place of ``import spconv.pytorch as spconv``. The layers call voxax's native 
 no program is compiled, whatever the number of voxels.
 """
 
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false
-# PyTorch is an extra, which is absent where types are checked.
-
+from voxax.torch.core.errors import ArgumentError
 from voxax.torch.spconv import constants as constants
 from voxax.torch.spconv import functional as functional
 from voxax.torch.spconv import ops as ops
@@ -33,7 +31,6 @@ from voxax.torch.spconv.conv import SubMConv3d as SubMConv3d
 from voxax.torch.spconv.conv import SubMConv4d as SubMConv4d
 from voxax.torch.spconv.core import SparseConvTensor as SparseConvTensor
 from voxax.torch.spconv.duplicates import strict as strict
-from voxax.torch.spconv.errors import SpconvError as SpconvError
 from voxax.torch.spconv.identity import Identity as Identity
 from voxax.torch.spconv.modules import RemoveGrid as RemoveGrid
 from voxax.torch.spconv.modules import SparseBatchNorm as SparseBatchNorm
@@ -60,6 +57,8 @@ from voxax.torch.spconv.tables import AddTableMisaligned as AddTableMisaligned
 from voxax.torch.spconv.tables import ConcatTable as ConcatTable
 from voxax.torch.spconv.tables import JoinTable as JoinTable
 
+SpconvError = ArgumentError
+"""A wrong argument: an ``InputError``, and as in spconv an ``AssertionError``."""
 __version__ = "2.3.8"
 """The version of spconv that this package follows."""
 SPCONV_VERSION_NUMBERS = [2, 3, 8]

@@ -1,76 +1,54 @@
 """spconv's differentiable functions on pairs, and sums of tensors at different voxels."""
 
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false
-# PyTorch is an extra, which is absent where types are checked.
-
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from voxax.torch.core.errors import ArgumentError
+from voxax.torch.core.kernel_map import KernelMap, unique_rows
+from voxax.torch.core.pooling import mean
 from voxax.torch.spconv import ops
-from voxax.torch.spconv.algo import Activation, ConvAlgo
+from voxax.torch.spconv.algo import Activation
 from voxax.torch.spconv.core import SparseConvTensor
-from voxax.torch.spconv.errors import SpconvError
-from voxax.torch.spconv.kernel_map import KernelMap, unique_rows
-from voxax.torch.spconv.pooling import AveragePool, MaxPool
+
+_REST = ("algo", "timer", "bias", "act_alpha", "act_beta", "act_type")
 
 
-def indice_conv(
-    features: torch.Tensor,
-    filters: torch.Tensor,
-    indice_pairs: torch.Tensor,
-    indice_pair_num: torch.Tensor,
-    num_activate_out: int,
-    algo: ConvAlgo = ConvAlgo.Native,
-    timer: Any = None,
-    bias: torch.Tensor | None = None,
-    act_alpha: float = 0.0,
-    act_beta: float = 0.0,
-    act_type: Activation = Activation.None_,
-) -> torch.Tensor:
-    """Return the features of a convolution of pairs, ``[num_activate_out, C_out]``."""
-    pairs = indice_pairs, indice_pair_num, num_activate_out
-    act = bias, act_alpha, act_beta, act_type
-    return ops.indice_conv(features, filters, *pairs, False, False, algo, timer, *act)
+def indice_conv(features: Tensor, filters: Tensor, *pairs: Any, **options: Any) -> Tensor:
+    """Return the features of a convolution of pairs, ``[num_activate_out, C_out]``.
+
+    Args:
+      features: ``[N, C_in]``.
+      filters: ``[C_out, *kernel_size, C_in]``.
+      pairs: ``indice_pairs``, ``indice_pair_num`` and ``num_activate_out``, then the arguments of
+        :func:`voxax.torch.spconv.ops.indice_conv` from ``algo`` on.
+      options: the same by name.
+    """
+    rest = dict(zip(_REST[: len(pairs[3:])], pairs[3:], strict=True))
+    return ops.indice_conv(features, filters, *pairs[:3], **rest, **options)
 
 
-def indice_subm_conv(
-    features: torch.Tensor,
-    filters: torch.Tensor,
-    indice_pairs: torch.Tensor,
-    indice_pair_num: torch.Tensor,
-    num_activate_out: int,
-    algo: ConvAlgo = ConvAlgo.Native,
-    *args: Any,
-    **kwargs: Any,
-) -> torch.Tensor:
+def indice_subm_conv(features: Tensor, filters: Tensor, *pairs: Any, **options: Any) -> Tensor:
     """As :func:`indice_conv`, of a submanifold layer's pairs and numbers."""
-    pairs = indice_pairs, indice_pair_num, num_activate_out
-    return ops.indice_conv(features, filters, *pairs, False, True, algo, *args, **kwargs)
+    return indice_conv(features, filters, *pairs, subm=True, **options)
 
 
-def indice_inverse_conv(
-    features: torch.Tensor,
-    filters: torch.Tensor,
-    indice_pairs: torch.Tensor,
-    indice_pair_num: torch.Tensor,
-    num_activate_out: int,
-    *args: Any,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """Return the features of the way back along pairs; further arguments as :func:`indice_conv`."""
-    pairs = indice_pairs.flip(0), indice_pair_num, num_activate_out
-    return indice_conv(features, filters, *pairs, *args, **kwargs)
+def indice_inverse_conv(features: Tensor, filters: Tensor, *pairs: Any, **options: Any) -> Tensor:
+    """As :func:`indice_conv`, the way back along the pairs."""
+    return indice_conv(features, filters, *pairs, inverse=True, **options)
 
 
 def implicit_gemm(
-    features: torch.Tensor,
-    filters: torch.Tensor,
-    pair_fwd: torch.Tensor,
-    pair_bwd: torch.Tensor,
+    features: Tensor,
+    filters: Tensor,
+    pair_fwd: Tensor,
+    pair_bwd: Tensor,
     pair_mask_fwd_splits: Any,
     pair_mask_bwd_splits: Any,
     mask_argsort_fwd_splits: Any,
@@ -81,11 +59,11 @@ def implicit_gemm(
     is_subm: bool,
     timer: Any = None,
     fp32_accum: bool | None = None,
-    bias: torch.Tensor | None = None,
+    bias: Tensor | None = None,
     act_alpha: float = 0.0,
     act_beta: float = 0.0,
     act_type: Activation = Activation.None_,
-) -> torch.Tensor:
+) -> Tensor:
     """Return the features of a convolution of a table ``pair_fwd int32[K, M]``."""
     del pair_bwd, pair_mask_bwd_splits, mask_argsort_bwd_splits
     masked = pair_mask_fwd_splits, mask_argsort_fwd_splits, num_activate_out, masks
@@ -93,35 +71,66 @@ def implicit_gemm(
     return ops.implicit_gemm(features, filters, pair_fwd, *masked, *rest)[0]
 
 
+class MaxPool(torch.autograd.Function):
+    """:func:`ops.largest` with spconv's gradient, which all equal values have."""
+
+    @staticmethod
+    def forward(x: Tensor, kernel_map: KernelMap) -> Tensor:
+        return ops.largest(x, kernel_map)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
+        ctx.kernel_map = inputs[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        x, out = ctx.saved_tensors
+        return ops.largest_backward(x, out, grad, ctx.kernel_map), None
+
+
+class AveragePool(torch.autograd.Function):
+    """The mean with spconv's gradient: multiplied by the number of voxels, not divided."""
+
+    @staticmethod
+    def forward(x: Tensor, kernel_map: KernelMap) -> Tensor:
+        return mean(x, kernel_map)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        del output
+        ctx.kernel_map = inputs[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return ops.average_backward(grad, ctx.kernel_map, ctx.kernel_map.counts), None
+
+
 def indice_maxpool(
-    features: torch.Tensor,
-    indice_pairs: torch.Tensor,
-    indice_pair_num: torch.Tensor,
-    num_activate_out: int,
-) -> torch.Tensor:
+    features: Tensor, indice_pairs: Tensor, indice_pair_num: Tensor, num_activate_out: int
+) -> Tensor:
     """Return the largest value under each window of pairs, and 0 at least."""
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return MaxPool.apply(features, KernelMap.of_pairs(indice_pairs, *sizes))
 
 
 def indice_maxpool_implicit_gemm(
-    features: torch.Tensor,
-    indice_pairs_fwd: torch.Tensor,
-    indice_pairs_bwd: torch.Tensor,
-    num_activate_out: int,
-) -> torch.Tensor:
+    features: Tensor, indice_pairs_fwd: Tensor, indice_pairs_bwd: Tensor, num_activate_out: int
+) -> Tensor:
     """Return the largest value under each window of a table ``int32[K, M]``, and 0 at least."""
     del indice_pairs_bwd, num_activate_out
     return MaxPool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
 
 
 def indice_avgpool_implicit_gemm(
-    features: torch.Tensor,
-    indice_pairs_fwd: torch.Tensor,
-    indice_pairs_bwd: torch.Tensor,
+    features: Tensor,
+    indice_pairs_fwd: Tensor,
+    indice_pairs_bwd: Tensor,
     num_activate_out: int,
     calc_count: bool,
-) -> torch.Tensor:
+) -> Tensor:
     """Return the mean over the voxels under each window of a table ``int32[K, M]``."""
     del indice_pairs_bwd, num_activate_out, calc_count
     return AveragePool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
@@ -132,19 +141,16 @@ def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
 
     Pairs of layers before are kept only where one of the tensors has all the voxels.
 
-    Args:
-      tens: tensors of one spatial shape, batch size and number of channels.
-
     Raises:
-      SpconvError: none, or tensors that differ in these.
+      SpconvError: none, or tensors that differ in spatial shape, batch size or channels.
     """
     if not tens:
-        raise SpconvError("sparse_add of no tensors: expected one or more")
+        raise ArgumentError("sparse_add of no tensors: expected one or more")
     first = tens[0]
     for other in tens:
         said = [(x.spatial_shape, x.batch_size, x.features.shape[1]) for x in (first, other)]
         if said[0] != said[1]:
-            raise SpconvError(
+            raise ArgumentError(
                 f"adding tensors of (spatial_shape, batch_size, channels) {said[0]} and {said[1]}"
             )
         other.sites().duplicates()
@@ -166,43 +172,11 @@ def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
 sparse_add_hash_based = sparse_add
 
 
-class SparseConvFunction:
-    """Name of :func:`indice_conv` for code that calls ``apply``."""
-
-    apply = staticmethod(indice_conv)
-
-
-class SparseInverseConvFunction:
-    """Name of :func:`indice_inverse_conv` for code that calls ``apply``."""
-
-    apply = staticmethod(indice_inverse_conv)
-
-
-class SubMConvFunction:
-    """Name of :func:`indice_subm_conv` for code that calls ``apply``."""
-
-    apply = staticmethod(indice_subm_conv)
-
-
-class SparseImplicitGemmFunction:
-    """Name of :func:`implicit_gemm` for code that calls ``apply``."""
-
-    apply = staticmethod(implicit_gemm)
-
-
-class SparseMaxPoolFunction:
-    """Name of :func:`indice_maxpool` for code that calls ``apply``."""
-
-    apply = staticmethod(indice_maxpool)
-
-
-class SparseMaxPoolImplicitGemmFunction:
-    """Name of :func:`indice_maxpool_implicit_gemm` for code that calls ``apply``."""
-
-    apply = staticmethod(indice_maxpool_implicit_gemm)
-
-
-class SparseAvgPoolImplicitGemmFunction:
-    """Name of :func:`indice_avgpool_implicit_gemm` for code that calls ``apply``."""
-
-    apply = staticmethod(indice_avgpool_implicit_gemm)
+# What code of spconv calls by ``apply``.
+SparseConvFunction = SimpleNamespace(apply=indice_conv)
+SparseInverseConvFunction = SimpleNamespace(apply=indice_inverse_conv)
+SubMConvFunction = SimpleNamespace(apply=indice_subm_conv)
+SparseImplicitGemmFunction = SimpleNamespace(apply=implicit_gemm)
+SparseMaxPoolFunction = SimpleNamespace(apply=indice_maxpool)
+SparseMaxPoolImplicitGemmFunction = SimpleNamespace(apply=indice_maxpool_implicit_gemm)
+SparseAvgPoolImplicitGemmFunction = SimpleNamespace(apply=indice_avgpool_implicit_gemm)

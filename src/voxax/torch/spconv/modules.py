@@ -1,20 +1,15 @@
 """Containers, and plain modules for sparse tensors."""
 
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false
-# PyTorch is an extra, which is absent where types are checked.
-
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from typing import Any, ClassVar
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
+from voxax.torch.core.errors import ArgumentError
+from voxax.torch.core.known_calls import has_averages, is_known, know, only_results_count
 from voxax.torch.spconv.core import SparseConvTensor
-from voxax.torch.spconv.errors import SpconvError
-from voxax.torch.spconv.fusion import epilogue_of, know
 
 
 class SparseModule(nn.Module):
@@ -38,9 +33,6 @@ class SparseSequential(SparseModule):
     Args:
       args: modules, or one ordered dict of them.
       kwargs: more modules, by name.
-
-    Raises:
-      SpconvError: a name that is taken.
     """
 
     def __init__(self, *args: Any, **kwargs: nn.Module) -> None:
@@ -50,9 +42,7 @@ class SparseSequential(SparseModule):
         else:
             named = [(str(index), module) for index, module in enumerate(args)]
         for name, module in [*named, *kwargs.items()]:
-            if name in self._modules:
-                raise SpconvError(f"the name {name!r} is taken in this SparseSequential")
-            self.add_module(name, module)
+            SparseSequential.add(self, module, name)
 
     def __getitem__(self, idx: int) -> nn.Module:
         if not -len(self) <= idx < len(self):
@@ -63,14 +53,10 @@ class SparseSequential(SparseModule):
         return len(self._modules)
 
     def add(self, module: nn.Module, name: str | None = None) -> None:
-        """Append a module.
-
-        Raises:
-          SpconvError: the name is taken.
-        """
+        """Append a module, or raise :class:`SpconvError`: the name is taken."""
         name = str(len(self._modules)) if name is None else name
         if name in self._modules:
-            raise SpconvError(f"the name {name!r} is taken in this SparseSequential")
+            raise ArgumentError(f"the name {name!r} is taken in this SparseSequential")
         self.add_module(name, module)
 
     def forward(self, input: Any) -> Any:
@@ -83,7 +69,7 @@ class SparseSequential(SparseModule):
         while modules:
             module = modules.pop(0)
             if isinstance(input, SparseConvTensor) and is_sparse_conv(module):
-                norm, relu = epilogue_of(module, modules)  # type: ignore[arg-type]
+                norm, relu = _epilogue_of(module, modules)
                 if norm is not None or relu:
                     input = module.with_epilogue(input, norm, relu)  # type: ignore[union-attr]
                     del modules[: (norm is not None) + relu]
@@ -95,11 +81,29 @@ class SparseSequential(SparseModule):
         return input
 
 
+def _epilogue_of(conv: Any, behind: list[Any]) -> tuple[nn.BatchNorm1d | None, bool]:
+    """Return the normalization, and whether there is a ReLU, that can be computed with ``conv``.
+
+    None and False where gradients are on, a program is traced or under autocast, and for
+    modules that run code of the user: subclasses, replaced methods and hooks.
+    """
+    if not only_results_count() or not is_known(conv):
+        return None, False
+    norm, relu, *_ = *behind[:2], None, None
+    if not (
+        isinstance(norm, nn.BatchNorm1d)
+        and has_averages(norm, conv.weight.dtype)
+        and is_known(norm)
+        and norm.num_features == conv.out_channels
+    ):
+        norm, relu = None, norm
+    return norm, isinstance(relu, nn.ReLU) and is_known(relu)
+
+
 class _OnFeatures(nn.Module):
     """Applies the module behind it in the method order to the features of a sparse tensor."""
 
     def forward(self, input: Any) -> Any:
-        """Return a tensor for a tensor, a sparse tensor for a sparse one."""
         if isinstance(input, SparseConvTensor):
             return input.replace_feature(super().forward(input.features))
         return super().forward(input)
@@ -125,44 +129,17 @@ know(SparseBatchNorm, SparseReLU)
 
 
 class ToDense(SparseModule):
-    """``x.dense()`` as a module."""
+    """``x.dense()`` as a module: ``[B, C, *spatial_shape]``."""
 
-    def forward(self, x: SparseConvTensor) -> torch.Tensor:
-        """Return ``[B, C, *spatial_shape]``."""
+    def forward(self, x: SparseConvTensor) -> Tensor:
         return x.dense()
 
 
 class RemoveGrid(SparseModule):
-    """Drop ``x.grid``, which nothing reads on a CPU."""
+    """Drop ``x.grid``, which nothing reads on a CPU, and return the same tensor."""
 
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
-        """Return the same tensor."""
         x.grid = None
-        return x
-
-
-class PrintTensorMeta(nn.Module):
-    """Print smallest, largest and mean value of what passes."""
-
-    def forward(self, x: SparseConvTensor | torch.Tensor) -> SparseConvTensor | torch.Tensor:
-        """Return the argument."""
-        values = x.features if isinstance(x, SparseConvTensor) else x
-        print(values.min(), values.max(), values.mean())  # noqa: T201 (it is what this is for)
-        return x
-
-
-class PrintCurrentTime(nn.Module):
-    """Print the seconds since the module was made, or reset."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first_time = time.time()
-
-    def forward(self, x: Any, msg: str = "", reset: bool = False) -> Any:
-        """Return the argument."""
-        if reset:
-            self.first_time = time.time()
-        print(msg, time.time() - self.first_time)  # noqa: T201 (it is what this is for)
         return x
 
 

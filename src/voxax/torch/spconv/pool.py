@@ -1,31 +1,26 @@
 """Pooling layers."""
 
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false
-# PyTorch is an extra, which is absent where types are checked.
-
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
+from voxax.torch.core.errors import ArgumentError
+from voxax.torch.core.uncompiled import uncompiled
 from voxax.torch.spconv.algo import ConvAlgo
-from voxax.torch.spconv.core import SparseConvTensor, expand_nd
-from voxax.torch.spconv.errors import SpconvError, check_features, whole
-from voxax.torch.spconv.indice_data import ImplicitGemmIndiceData, IndiceData
-from voxax.torch.spconv.kernel_map import KernelMap
+from voxax.torch.spconv.core import ImplicitGemmIndiceData, IndiceData, SparseConvTensor, expand_nd
+from voxax.torch.spconv.functional import AveragePool, MaxPool
 from voxax.torch.spconv.modules import SparseModule
-from voxax.torch.spconv.ops import get_conv_output_size
-from voxax.torch.spconv.pooling import AveragePool, MaxPool
-from voxax.torch.spconv.recording import VoxelCount, recorded
-from voxax.torch.spconv.uncompiled import uncompiled
+from voxax.torch.spconv.ops import relation
+from voxax.torch.spconv.window import Size, Window
 
-Size = int | Sequence[int]
+__all__ = ["ImplicitGemmIndiceData", "IndiceData", "expand_nd"]
 
 
-class _Pool(VoxelCount, SparseModule):
+class _Pool(Window):
     """Base of poolings over windows; arguments as those of convolutions.
 
     Args:
@@ -34,7 +29,7 @@ class _Pool(VoxelCount, SparseModule):
       indice_key: of the pairs that an inverse convolution reads.
     """
 
-    # With more taps the pairs are those of ConvAlgo.Native.
+    FUNCTION: ClassVar[type[torch.autograd.Function]]
     MOST_TAPS: ClassVar[int]
 
     def __init__(
@@ -50,16 +45,10 @@ class _Pool(VoxelCount, SparseModule):
         record_voxel_count: bool = False,
         name: str | None = None,
     ) -> None:
-        super().__init__(name=name)
-        self.ndim = ndim = whole("ndim", ndim)
-        self.kernel_size = expand_nd(ndim, kernel_size)
-        self.stride = list(self.kernel_size) if stride is None else expand_nd(ndim, stride)
-        self.padding, self.dilation = expand_nd(ndim, padding), expand_nd(ndim, dilation)
-        self.subm, self.indice_key = subm, indice_key
-        few = math.prod(self.kernel_size) <= self.MOST_TAPS
-        usual = ConvAlgo.MaskImplicitGemm if few else ConvAlgo.Native
-        self.algo = usual if algo is None else algo
-        self._count_voxels(record_voxel_count, not subm)
+        sizes = kernel_size, kernel_size if stride is None else stride, padding, dilation
+        counts = record_voxel_count and not subm
+        super().__init__(ndim, sizes, subm, indice_key, algo, self.MOST_TAPS, counts, name)
+        self.record_voxel_count = record_voxel_count
 
     def extra_repr(self) -> str:
         """Return the arguments, as spconv prints them."""
@@ -68,53 +57,27 @@ class _Pool(VoxelCount, SparseModule):
 
     @uncompiled
     def forward(self, input: SparseConvTensor) -> SparseConvTensor:
-        """Pool.
-
-        Raises:
-          SpconvError: wrong dtypes or indices, or an ``indice_key`` that exists.
-        """
-        if not isinstance(input, SparseConvTensor):
-            raise SpconvError(f"{type(input).__name__} where a SparseConvTensor is expected")
-        check_features(input.features, input.indices.shape[0])
+        """Pool, or raise :class:`SpconvError`: dtypes, indices, an ``indice_key`` that exists."""
+        record = self._begin(input, type(self).__name__)
         if self.indice_key is not None and self.indice_key in input.indice_dict:
-            raise SpconvError(
+            raise ArgumentError(
                 f"indice_key {self.indice_key!r} already exists in this sparse tensor: poolings "
                 "have keys of their own"
             )
-        with recorded(self, input, type(self).__name__, self._parameters_for_record) as record:
-            sites = input.sites()
-            if self.subm:
-                kernel_map, out = sites.submanifold(self.kernel_size, self.dilation), sites
-            else:
-                sizes = self.kernel_size, self.stride, self.padding, self.dilation
-                shape = get_conv_output_size(sites.spatial_shape, *sizes)
-                kernel_map, out = sites.reached(*sizes, shape)
-            record.found()
-            made = input.on(out, self._pooled(input.features, kernel_map))
-            self._count(len(out.indices))
-            if self.indice_key is not None:
-                kind = IndiceData if self.algo is ConvAlgo.Native else ImplicitGemmIndiceData
-                sizes = self.kernel_size, self.stride, self.dilation, self.padding
-                data = kind.of(kernel_map, sites, out, self.subm, self.algo, *sizes)
-                made.indice_dict = {**input.indice_dict, self.indice_key: data}
-            record.done(made)
+        sites, sizes = input.sites(), (self.kernel_size, self.stride, self.padding, self.dilation)
+        kernel_map, out = relation(sites, sizes, self.subm)
+        record.found()
+        made = input.on(out, self.FUNCTION.apply(input.features, kernel_map))
+        self._count(len(out.indices))
+        made.indice_dict = self._left(input, kernel_map, sites, out)
+        record.done(made)
         return made
-
-    def _parameters_for_record(self) -> dict[str, Any]:
-        names = ("kernel_size", "stride", "padding", "dilation")
-        return {name: getattr(self, name) for name in names}
-
-    def _pooled(self, features: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
-        raise NotImplementedError
 
 
 class SparseMaxPool(_Pool):
     """Largest value under each window, and 0 at least; all that equal it have its gradient."""
 
-    MOST_TAPS = 128
-
-    def _pooled(self, features: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
-        return MaxPool.apply(features, kernel_map)
+    FUNCTION, MOST_TAPS = MaxPool, 128
 
 
 class SparseAvgPool(_Pool):
@@ -126,22 +89,17 @@ class SparseAvgPool(_Pool):
       SpconvError: more than 32 taps.
     """
 
-    MOST_TAPS = 32
+    FUNCTION, MOST_TAPS = AveragePool, 32
 
     def __init__(self, ndim: int, kernel_size: Size = 3, *args: Any, **kwargs: Any) -> None:
         super().__init__(ndim, kernel_size, *args, **kwargs)
         if math.prod(self.kernel_size) > self.MOST_TAPS:
-            raise SpconvError(f"kernel_size {self.kernel_size} of a mean: at most 32 taps")
+            raise ArgumentError(f"kernel_size {self.kernel_size} of a mean: at most 32 taps")
         self.algo = ConvAlgo.MaskImplicitGemm
-
-    def _pooled(self, features: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
-        return AveragePool.apply(features, kernel_map)
 
 
 class _OfDimension(_Pool):
     """The constructor of the classes of one dimension."""
-
-    NDIM: ClassVar[int]
 
     def __init__(
         self,
@@ -154,68 +112,48 @@ class _OfDimension(_Pool):
         record_voxel_count: bool = False,
         name: str | None = None,
     ) -> None:
-        window = self.NDIM, kernel_size, stride, padding, dilation, indice_key
-        super().__init__(*window, False, algo, record_voxel_count, name)
+        sizes = kernel_size, stride, padding, dilation
+        super().__init__(self.NDIM, *sizes, indice_key, False, algo, record_voxel_count, name)
 
 
-class SparseMaxPool1d(_OfDimension, SparseMaxPool):
+class SparseMaxPool1d(_OfDimension, SparseMaxPool, ndim=1):
     """1-D :class:`SparseMaxPool`."""
 
-    NDIM = 1
 
-
-class SparseMaxPool2d(_OfDimension, SparseMaxPool):
+class SparseMaxPool2d(_OfDimension, SparseMaxPool, ndim=2):
     """2-D :class:`SparseMaxPool`."""
 
-    NDIM = 2
 
-
-class SparseMaxPool3d(_OfDimension, SparseMaxPool):
+class SparseMaxPool3d(_OfDimension, SparseMaxPool, ndim=3):
     """3-D :class:`SparseMaxPool`."""
 
-    NDIM = 3
 
-
-class SparseMaxPool4d(_OfDimension, SparseMaxPool):
+class SparseMaxPool4d(_OfDimension, SparseMaxPool, ndim=4):
     """4-D :class:`SparseMaxPool`."""
 
-    NDIM = 4
 
-
-class SparseAvgPool1d(_OfDimension, SparseAvgPool):
+class SparseAvgPool1d(_OfDimension, SparseAvgPool, ndim=1):
     """1-D :class:`SparseAvgPool`."""
 
-    NDIM = 1
 
-
-class SparseAvgPool2d(_OfDimension, SparseAvgPool):
+class SparseAvgPool2d(_OfDimension, SparseAvgPool, ndim=2):
     """2-D :class:`SparseAvgPool`."""
 
-    NDIM = 2
 
-
-class SparseAvgPool3d(_OfDimension, SparseAvgPool):
+class SparseAvgPool3d(_OfDimension, SparseAvgPool, ndim=3):
     """3-D :class:`SparseAvgPool`."""
-
-    NDIM = 3
 
 
 class SparseGlobalMaxOrAvgPool(SparseModule):
-    """Pooling over each scene; a scene without voxels gives zeros.
-
-    Args:
-      is_mean: mean instead of maximum.
-      name: of the layer.
-    """
+    """Pooling over each scene, the mean or the maximum; a scene without voxels gives zeros."""
 
     def __init__(self, is_mean: bool, name: str | None = None) -> None:
         super().__init__(name=name)
         self.is_mean = is_mean
 
-    def forward(self, input: SparseConvTensor) -> torch.Tensor:
+    def forward(self, input: SparseConvTensor) -> Tensor:
         """Return ``[batch_size, C]``, or of means, as spconv does, the first: ``[batch_size]``."""
-        check_features(input.features, input.indices.shape[0])
-        input.sites()
+        input.sites()  # checks it
         scene, shape = input.indices[:, 0].long(), (input.batch_size, input.features.shape[1])
         if not self.is_mean:
             index = scene[:, None].expand(input.features.shape)
@@ -240,17 +178,3 @@ class SparseGlobalAvgPool(SparseGlobalMaxOrAvgPool):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(True, name)
-
-
-ALL_POOL_LAYERS = {
-    SparseAvgPool,
-    SparseAvgPool1d,
-    SparseAvgPool2d,
-    SparseAvgPool3d,
-    SparseMaxPool,
-    SparseMaxPool1d,
-    SparseMaxPool2d,
-    SparseMaxPool3d,
-    SparseMaxPool4d,
-}
-"""All poolings over windows."""

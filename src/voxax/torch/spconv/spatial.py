@@ -1,8 +1,5 @@
 """Voxels without repetitions."""
 
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false
-# PyTorch is an extra, which is absent where types are checked.
-
 from __future__ import annotations
 
 import torch
@@ -12,10 +9,12 @@ from voxax.torch.spconv.modules import SparseModule
 
 
 class RemoveDuplicate(SparseModule):
-    """Keep one row of each voxel. spconv's own fails on every tensor but one of two voxels."""
+    """Keep the first row of each voxel, by batch index and coordinates, without pairs.
+
+    spconv's own fails on every tensor but one of two voxels.
+    """
 
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
-        """Return the first row of each voxel, by batch index and coordinates, without pairs."""
         _, places = torch.unique(x.indices, dim=0, return_inverse=True)
         order = torch.arange(len(places), device=places.device)
         count = int(places.max()) + 1 if len(places) else 0

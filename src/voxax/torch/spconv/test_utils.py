@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from voxax.torch.spconv.errors import whole
+from voxax.torch.core.integers import whole
 
 
 class TestCase(unittest.TestCase):
@@ -46,38 +46,28 @@ def generate_sparse_data(
     """Draw distinct voxels with features from NumPy's global generator, in spconv's order.
 
     Args:
-      shape: D sizes of the grid.
+      shape: D sizes of the grid; coordinates are multiples of ``shape_scale``.
       num_points: voxels of each scene.
-      num_channels: C.
-      integer: draw integers.
-      data_range: low and high end of the features.
-      with_dense: return the dense grid too.
-      dtype: of the features.
-      shape_scale: coordinates are multiples of it.
+      num_channels, integer, data_range, dtype: of the features: C, whether integers, and ends.
 
     Returns:
       ``features [N, C]``, ``indices int32[N, D + 1]`` with the scene last, and ``features_dense
-      [B, C, *shape]``.
+      [B, C, *shape]`` if asked for.
     """
     shape = [whole("shape", size) for size in shape]
-    num_channels, shape_scale = (
-        whole("num_channels", num_channels),
-        whole("shape_scale", shape_scale),
-    )
-    axes = [np.arange(size // shape_scale) for size in shape]
-    cells = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, len(shape)) * shape_scale
-    rows = []
+    channels, scale = whole("num_channels", num_channels), whole("shape_scale", shape_scale)
+    axes = [np.arange(size // scale) for size in shape]
+    cells, rows = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, len(shape)) * scale, []
     for scene, number in enumerate(num_points):
         np.random.shuffle(cells)  # noqa: NPY002 (the same numbers as spconv's)
-        rows.append(
-            np.pad(cells[: whole("num_points", number)], ((0, 0), (0, 1)), constant_values=scene)
-        )
+        picked = cells[: whole("num_points", number)]
+        rows.append(np.pad(picked, ((0, 0), (0, 1)), constant_values=scene))
     indices = np.concatenate(rows).astype(np.int32)
     draw: Any = np.random.randint if integer else np.random.uniform
-    features = draw(*data_range, size=(len(indices), num_channels)).astype(dtype)
+    features = draw(*data_range, size=(len(indices), channels)).astype(dtype)
     made = {"features": features, "indices": indices}
     if with_dense:
-        dense = np.zeros((len(num_points), *shape, num_channels), dtype)
+        dense = np.zeros((len(num_points), *shape, channels), dtype)
         dense[tuple(np.roll(indices, 1, axis=1).T)] = features
         made["features_dense"] = np.ascontiguousarray(np.moveaxis(dense, -1, 1))
     return made

@@ -1,0 +1,135 @@
+"""Registers a package of voxax under another library's names, so that code runs unchanged."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from voxax.errors import ModuleLoadedError
+from voxax.torch.core import children
+
+
+class Aliases:
+    """One library's names, from :meth:`install` to :meth:`uninstall`.
+
+    Args:
+      package: voxax's package, whose ``install`` the children of multiprocessing call.
+      library: the library's name.
+    """
+
+    def __init__(self, package: str, library: str) -> None:
+        self._package = package
+        self._library = library
+        self._absent: Mapping[str, str] = {}
+        self._options: dict[str, str] = {}
+        self._modules: dict[str, ModuleType] = {}
+        self._attributes: list[tuple[ModuleType, str]] = []
+
+    @property
+    def installed(self) -> bool:
+        """Whether the names are registered."""
+        return bool(self._modules)
+
+    def install(
+        self,
+        names: Mapping[str, str | ModuleType],
+        absent: Mapping[str, str] | None = None,
+        **options: str,
+    ) -> None:
+        """Register modules, also in children that multiprocessing spawns or forks from a server.
+
+        A name whose first part another package has, as ``cumm`` for spconv, is left out. Does
+        nothing when it has been done already.
+
+        Args:
+          names: for each of the library's modules, parents first, a module, or the name of one in
+            the package (``""``: itself).
+          absent: the library's modules that are not here, and why: importing one says it.
+          options: what children give the package's ``install``.
+
+        Raises:
+          ModuleLoadedError: the library itself is loaded, or it was installed with other options.
+        """
+        if self.installed:
+            if options == self._options:
+                return
+            raise ModuleLoadedError(
+                f"{self._library} is installed with {self._options}, not {options}: call "
+                f"{self._package}.uninstall() first"
+            )
+        if loaded := sys.modules.get(self._library):
+            raise ModuleLoadedError(
+                f"{self._library} is already imported, from {getattr(loaded, '__file__', None)}: "
+                f"call {self._package}.install() before anything imports {self._library}, or run "
+                f"the script with `python -m {self._package}`"
+            )
+        modules = {
+            name: own(self._package, module) if isinstance(module, str) else module
+            for name, module in names.items()
+            if name.partition(".")[0] not in sys.modules
+        }
+        for name, module in modules.items():
+            parent, _, last = name.rpartition(".")
+            if parent and not hasattr(modules[parent], last):
+                setattr(modules[parent], last, module)
+                self._attributes.append((modules[parent], last))
+        sys.modules.update(modules)
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        self._modules, self._absent, self._options = modules, absent or {}, options
+        children.pass_on(self._package, [name for name in modules if "." not in name], options)
+
+    def uninstall(self) -> None:
+        """Undo :meth:`install`. Names that were imported before stay what they are."""
+        for name, module in self._modules.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+        for parent, name in self._attributes:
+            delattr(parent, name)
+        self._modules, self._attributes = {}, []
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+        children.keep(self._package)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Raise ModuleNotFoundError that says why, for modules of ``absent`` and those in them."""
+        del path, target
+        parts = name.split(".")
+        if parts[0] not in self._modules:
+            return
+        for count in range(len(parts), 0, -1):
+            if why := self._absent.get(".".join(parts[:count])):
+                text = f"No module named {name!r} in {self._package}: {why}"
+                raise ModuleNotFoundError(text, name=name)
+
+
+def own(package: str, name: str) -> ModuleType:
+    """Return a module of a package, or with ``""`` itself; ``".name"`` is beside it."""
+    return importlib.import_module(f".{name}" if name else package, package)
+
+
+def tree(package: str, name: str) -> dict[str, ModuleType]:
+    """Return a package and all its modules under another name.
+
+    All of them: what is left out, Python would load a second time, with other classes.
+    """
+    root = own(package, "")
+    modules = {name: root}
+    for found in pkgutil.walk_packages(root.__path__, f"{package}."):
+        last = found.name.removeprefix(f"{package}.")
+        if last != "__main__":
+            modules[f"{name}.{last}"] = own(package, last)
+    return modules
+
+
+def made(package: str, name: str, contents: Mapping[str, Any]) -> ModuleType:
+    """Return a package without files of its own; ``importlib.util.find_spec`` finds it too."""
+    module = ModuleType(name, f"{name}, as voxax has it: see {package}.install")
+    module.__path__, module.__file__ = [], own(package, "").__file__
+    module.__spec__ = ModuleSpec(name, None, origin=module.__file__, is_package=True)
+    vars(module).update(contents)
+    return module

@@ -1,0 +1,92 @@
+"""Children of multiprocessing import what this process imports by another library's name.
+
+A spawned child, or a fork server, begins with no module of this process. Its command line runs this
+file first. It installs finders, which load voxax's packages when the child imports such a name.
+Children that import none load nothing of voxax. Other programs that this process starts are not
+changed.
+"""
+
+# Runs on the standard library alone, before the child knows this process's `sys.path`.
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from multiprocessing import util
+from types import ModuleType
+from typing import Any
+
+_STARTS = ("from multiprocessing.spawn import ", "from multiprocessing.forkserver import ")
+_FILE = os.path.abspath(__file__)
+_BEFORE = (
+    "import importlib.util as found; "
+    f"spec = found.spec_from_file_location('voxax_children', {_FILE!r}); "
+    "module = found.module_from_spec(spec); spec.loader.exec_module(module); "
+)
+
+
+class _Finder:
+    """Finds a library's names: the first import of one installs all."""
+
+    def __init__(self, package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
+        self.of_voxax, self.names, self.options = package, names, options
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        del path, target
+        loader: Any = self
+        if name in self.names:
+            return ModuleSpec(name, loader, origin=self.of_voxax, is_package=True)
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        importlib.import_module(self.of_voxax).install(**self.options)
+        self.spec = sys.modules[spec.name].__spec__
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self.spec  # Python has put the library's in its place
+
+
+def begin(packages: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> None:
+    """Find the names of these packages in this child, and in its own children."""
+    for package, (names, options) in packages.items():
+        sys.meta_path.insert(0, _Finder(package, names, options))  # type: ignore[arg-type]
+        pass_on(package, names, options)
+
+
+def pass_on(package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
+    """Let children that multiprocessing starts from now on find names as :func:`begin` does."""
+    if not hasattr(util.spawnv_passfds, "of_voxax"):
+        util.spawnv_passfds = _preceding(util.spawnv_passfds)
+    # Of another copy of this file where this process is itself a child.
+    util.spawnv_passfds.of_voxax[package] = names, options
+
+
+def keep(package: str) -> None:
+    """Undo :func:`begin` and :func:`pass_on` for a package."""
+    start = util.spawnv_passfds
+    if hasattr(start, "of_voxax"):
+        start.of_voxax.pop(package, None)
+        if not start.of_voxax:
+            util.spawnv_passfds = start.__wrapped__
+    sys.meta_path[:] = [f for f in sys.meta_path if getattr(f, "of_voxax", None) != package]
+
+
+def _preceding(start: Callable[..., int]) -> Callable[..., int]:
+    """Return a start of processes in which multiprocessing's run this file first."""
+    packages: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {}
+
+    @functools.wraps(start)
+    def start_finding(path: bytes, args: Sequence[str | bytes], passfds: Sequence[int]) -> int:
+        made = list(args)
+        for place, text in enumerate(made):
+            if isinstance(text, str) and text.startswith(_STARTS) and made[place - 1] == "-c":
+                made[place] = f"{_BEFORE}module.begin({packages!r}); {text}"
+        return start(path, made, passfds)
+
+    start_finding.of_voxax = packages  # type: ignore[attr-defined]
+    return start_finding

@@ -1,0 +1,57 @@
+"""The error of every call that a layer refuses, and the checks that raise it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from voxax.errors import InputError
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+class ArgumentError(InputError, AssertionError):
+    """A wrong argument.
+
+    The libraries whose names the packages here have raise ``AssertionError`` for some of them and
+    ``ValueError`` for others; this is both.
+    """
+
+
+def check_cpu(tensor: Tensor, what: str) -> None:
+    """Raise :class:`ArgumentError` for a tensor on another device: nothing is copied silently."""
+    if tensor.device.type != "cpu":
+        raise ArgumentError(
+            f"{what} on {tensor.device}: voxax.torch runs on the CPU. Move the model and its "
+            "tensors with .cpu(), or use the original library on that device"
+        )
+
+
+def check_device(device: Any) -> None:
+    """Raise :class:`ArgumentError` for a device, by name or number, that is not the CPU."""
+    if isinstance(device, int) or torch.device(device).type != "cpu":
+        raise ArgumentError(f"device={device}: voxax.torch runs on the CPU")
+
+
+def check_rows(features: Tensor, rows: int) -> None:
+    """Raise :class:`ArgumentError` unless these are so many rows, of any dtype."""
+    check_cpu(features, "features")
+    if features.shape[0] != rows:
+        found = f"{features.shape[0]} rows of features for {rows} rows of indices"
+        raise ArgumentError(f"{found}: expected as many")
+
+
+def check_features(features: Tensor, rows: int, channels: int | None = None) -> None:
+    """Raise :class:`ArgumentError` unless these are floats of so many rows and channels."""
+    check_cpu(features, "features")
+    if features.dtype not in FLOATS:
+        raise ArgumentError(
+            f"features of {features.dtype}: expected float32, float64, float16 or bfloat16 "
+            "(quantized inference runs on GPUs only); convert with .float()"
+        )
+    check_rows(features, rows)
+    if channels is not None and features.shape[1] != channels:
+        found = f"features have {features.shape[1]} channels, the layer takes {channels}"
+        raise ArgumentError(f"channel size mismatch: {found}")

@@ -1,0 +1,317 @@
+"""Kernel maps: which input row each output row reads through each tap."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from voxax._native import host, host_products
+from voxax.coords import host as coordinates
+from voxax.torch.core.errors import ArgumentError
+from voxax.torch.core.integers import whole
+from voxax.torch.core.uncompiled import untransformed
+
+Sizes = Sequence[int]
+Unique = tuple[np.ndarray, np.ndarray]
+
+
+class KernelMap:
+    """A relation between the rows of two voxel sets.
+
+    Attributes:
+      table: ``int32[M, K]``: input row under each tap of an output row, or -1. Taps are in the
+        order of a flattened kernel.
+      in_rows, out_rows, taps: N, M and K.
+      symmetric: both sides are one set, and tap k read backwards is tap K - 1 - k.
+      order: ``int32[M]``, the output row that each row of the table is for, in an order in which
+        neighbors follow each other and stay in a cache; None: the same row.
+    """
+
+    def __init__(
+        self,
+        table: Tensor,
+        in_rows: int,
+        symmetric: bool = False,
+        backwards: Tensor | None = None,
+        order: Tensor | None = None,
+    ) -> None:
+        self.table, self.in_rows, self.symmetric = table, in_rows, symmetric
+        self.out_rows, self.taps = table.shape
+        self.order, self._backwards = order, backwards
+
+    @property
+    def neighbors(self) -> Tensor:
+        """``int32[M, K]``: the table by output row."""
+        if self.order is None:
+            return self.table
+        return torch.empty_like(self.table).index_copy_(0, self.order.long(), self.table)
+
+    @property
+    @untransformed
+    def backwards(self) -> Tensor:
+        """``int32[N, K]``: output row that an input row reaches through each tap, or -1."""
+        if self._backwards is None:
+            near, mirror = self.neighbors, self.symmetric
+            self._backwards = near.flip(1).contiguous() if mirror else invert(near, self.in_rows)
+        return self._backwards
+
+    @property
+    def counts(self) -> Tensor:
+        """``int64[M]``: number of input rows that an output row reads."""
+        return (self.neighbors >= 0).sum(1)
+
+    def by_tap(self) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """Yield, for each tap that occurs, its output rows, their input rows and the tap."""
+        neighbors = self.neighbors
+        for tap in range(self.taps):
+            rows = torch.nonzero(neighbors[:, tap] >= 0).flatten()
+            if len(rows):
+                yield rows, neighbors[rows, tap].long(), tap
+
+    @untransformed
+    def transpose(self) -> KernelMap:
+        """Return the map of the adjoint: inputs and outputs change places."""
+        return KernelMap(self.backwards, self.out_rows, False, self.neighbors)
+
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """``(int32[2, K, N], int32[K])``: input and output rows tap by tap, -1 behind the last.
+
+        By input row; of a symmetric map's taps behind the center, by output row.
+        """
+        pairs, numbers = pairs_of(self.backwards)
+        if self.symmetric:
+            behind = self.taps // 2 + 1
+            pairs[:, behind:] = pairs[:, : behind - 1].flip(0, 1)
+        return pairs, numbers
+
+    @staticmethod
+    def of_pairs(pairs: Tensor, numbers: Tensor, in_rows: int, rows: int) -> KernelMap:
+        """Return the map of pairs as :meth:`pairs` has them, onto so many output rows."""
+        rows = whole("rows", rows)
+        neighbors = pairs.new_full((rows, pairs.shape[1]), -1)
+        for tap, number in enumerate(numbers.tolist()):
+            neighbors[pairs[1, tap, :number].long(), tap] = pairs[0, tap, :number]
+        if int((neighbors >= 0).sum()) < int(numbers.sum()):
+            return PairMap(pairs, numbers, in_rows, rows)
+        return KernelMap(neighbors, in_rows)
+
+
+class PairMap(KernelMap):
+    """A relation in which an output row may read several input rows through one tap.
+
+    No table has room for that. ``pairs`` and ``numbers`` are as :meth:`KernelMap.pairs` has them.
+    """
+
+    def __init__(self, pairs: Tensor, numbers: Tensor, in_rows: int, out_rows: int) -> None:
+        self._pairs, self._numbers, self.symmetric = pairs, numbers, False
+        self.in_rows, self.out_rows, self.taps = in_rows, out_rows, pairs.shape[1]
+
+    @property
+    def neighbors(self) -> Tensor:
+        """Raise :class:`ArgumentError`: there is no table."""
+        raise ArgumentError(
+            "no table holds the pairs of voxels that occur several times: it has one row for each "
+            "tap. Take the pairs of each tap, or merge the voxels"
+        )
+
+    backwards = neighbors
+
+    @property
+    def counts(self) -> Tensor:
+        """As :attr:`KernelMap.counts`."""
+        rows = [torch.empty(0, dtype=torch.int64), *(outs for outs, _, _ in self.by_tap())]
+        return torch.bincount(torch.cat(rows), minlength=self.out_rows)
+
+    def by_tap(self) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """As :meth:`KernelMap.by_tap`."""
+        for tap, number in enumerate(self._numbers.tolist()):
+            if number:
+                ins, outs = self._pairs[:, tap, :number].long()
+                yield outs, ins, tap
+
+    def transpose(self) -> KernelMap:
+        """As :meth:`KernelMap.transpose`."""
+        return PairMap(self._pairs.flip(0), self._numbers, self.out_rows, self.in_rows)
+
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """As :meth:`KernelMap.pairs`."""
+        return self._pairs.clone(), self._numbers.clone()
+
+
+def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
+    """``(int32[2, K, N], int32[K])`` of a table ``int32[N, K]`` of output rows, or -1."""
+    rows, taps = backwards.shape
+    pairs, numbers = backwards.new_full((2, taps, rows), -1), backwards.new_zeros((taps,))
+    for ins, outs, tap in KernelMap(backwards, 0).by_tap():
+        numbers[tap] = len(ins)
+        pairs[0, tap, : len(ins)], pairs[1, tap, : len(ins)] = ins, outs
+    return pairs, numbers
+
+
+def invert(neighbors: Tensor, in_rows: int) -> Tensor:
+    """``int32[in_rows, K]``: the output row of each input row and tap, or -1."""
+    if host.available():
+        threads = torch.get_num_threads()
+        return torch.from_numpy(host.invert_table(neighbors.numpy(), in_rows, threads))
+    found = neighbors.new_full((in_rows, neighbors.shape[1]), -1)
+    for rows, ins, tap in KernelMap(neighbors, in_rows).by_tap():
+        found[ins, tap] = rows.to(torch.int32)
+    return found
+
+
+def unique_rows(rows: np.ndarray) -> Unique:
+    """Return the distinct rows in lexicographic order, and the place of each row among them."""
+    return coordinates.unique_rows(rows, torch.get_num_threads())
+
+
+def distinct_rows(unique: Unique) -> Unique:
+    """``(int64[U], int64[N])``: the first row of each kind, ascending, and the kind of each row."""
+    distinct, places = unique
+    first = np.empty(len(distinct), np.int64)
+    first[places[::-1]] = np.arange(len(places))[::-1]
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[places]
+
+
+@functools.lru_cache(maxsize=256)
+def box(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> np.ndarray:
+    """``int32[K, D]``: offsets around the center of a box, along the last axis first."""
+    sizes = zip(kernel_size, dilation, strict=True)
+    steps = [[(k - size // 2) * step for k in range(size)] for size, step in sizes]
+    offsets = np.asarray(list(itertools.product(*steps)), np.int32)
+    offsets.flags.writeable = False  # all calls get this array
+    return offsets
+
+
+def kept_map(rows: np.ndarray, offsets: np.ndarray, unique: Unique | None = None) -> KernelMap:
+    """Return the map of a layer that keeps the voxels, see ``Sites.kept``.
+
+    Rows ``int32[N, 1 + D]`` in any order are distinct; ``unique`` is their :func:`unique_rows`.
+    """
+    unique = unique_rows(rows) if unique is None else unique
+    kernel_map = onto_map(unique, unique, offsets)
+    kernel_map.symmetric = np.array_equal(offsets, -offsets[::-1])
+    return kernel_map
+
+
+def onto_map(
+    unique: Unique, out_unique: Unique, offsets: np.ndarray, stride: Sizes | None = None
+) -> KernelMap:
+    """Return the map onto given voxels, see ``Sites.onto``.
+
+    Args:
+      unique, out_unique: :func:`unique_rows` of inputs and outputs, all distinct.
+      offsets: ``int32[K, D]``.
+      stride: one per axis; None: 1.
+    """
+    (ordered, places), (outs, out_places) = unique, out_unique
+    centers, threads = outs, torch.get_num_threads()
+    if stride is not None:
+        centers = outs.astype(np.int64) * [1, *stride]
+    table = coordinates.find_neighbors(ordered, centers, offsets, threads=threads)
+    row_at = order = _row_at(places)
+    if unique is not out_unique:
+        order = _row_at(out_places)
+    elif order is not None and host.available():
+        host_products.renumber_table(table, order, threads=threads)
+        row_at = None
+    if row_at is not None:
+        table = np.append(row_at, np.int32(-1))[table]  # place -1 is the last
+    by_row = None if order is None else torch.from_numpy(order)
+    return KernelMap(torch.from_numpy(table), len(places), order=by_row)
+
+
+def _row_at(places: np.ndarray) -> np.ndarray | None:
+    """``int32[N]``: the row at each place of distinct rows; None where they are in order."""
+    given = np.arange(len(places), dtype=np.int32)
+    if np.array_equal(places, given):
+        return None
+    order = np.empty(len(places), np.int32)
+    order[places] = given
+    return order
+
+
+def expanded_map(
+    rows: np.ndarray, offsets: np.ndarray, stride: Sizes | None = None, by_row: bool = True
+) -> tuple[KernelMap, np.ndarray]:
+    """Return the map onto every voxel ``row * stride + offsets[k]``, and these voxels.
+
+    Args:
+      rows: ``int32[N, 1 + D]``, without duplicates.
+      offsets: ``int32[K, D]``.
+      stride: one per axis; None: 1.
+      by_row: outputs come in the order of a loop over rows, and inside it over taps; otherwise of
+        one over taps, and inside it over rows.
+
+    Raises:
+      ArgumentError: voxels beyond 32 bits.
+    """
+    moved = rows[:, None].astype(np.int64) * (1 if stride is None else [1, *stride])
+    moved = moved + np.concatenate([np.zeros((len(offsets), 1), np.int64), offsets], axis=1)
+    if moved.size and not -(2**31) <= moved.min() <= moved.max() < 2**31:
+        found = f"outputs at coordinates from {moved.min()} to {moved.max()}"
+        raise ArgumentError(f"{found}: they have 32 bits")
+    cells = moved.astype(np.int32) if by_row else moved.astype(np.int32).swapaxes(0, 1)
+    return _found_map(cells, np.ones(cells.shape[:2], bool), by_row)
+
+
+def _found_map(cells: np.ndarray, kept: np.ndarray, by_row: bool) -> tuple[KernelMap, np.ndarray]:
+    """Return the map onto the cells ``int32[N, K, 1 + D]`` that are kept, in this order of theirs.
+
+    Where not ``by_row``, they are ``[K, N, 1 + D]``.
+    """
+    reached = cells[kept]
+    first, place = distinct_rows(unique_rows(reached))
+    found = np.full(kept.shape, -1, np.int32)
+    found[kept] = place
+    backwards = torch.from_numpy(np.ascontiguousarray(found if by_row else found.T))
+    table = invert(backwards, len(first))
+    return KernelMap(table, len(backwards), backwards=backwards), reached[first]
+
+
+def reached_map(
+    rows: np.ndarray,
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    out_shape: Sizes,
+    transposed: bool,
+) -> tuple[KernelMap, np.ndarray]:
+    """Return the map of a layer onto every voxel that a tap reaches, and these voxels.
+
+    They come in the order of a loop over taps, and inside it over input rows.
+
+    Args:
+      rows: ``int32[N, 1 + D]``, without duplicates.
+      kernel_size, stride, padding, dilation: one per axis.
+      out_shape: outputs lie in it.
+      transposed: as in :func:`voxax._native.host_products.reached_rows`.
+    """
+    sizes = kernel_size, stride, padding, dilation, out_shape
+    cells = math.prod(map(int, out_shape)) * (int(rows[:, 0].max(initial=0)) + 1)
+    if cells >= 2**63:
+        shape = list(out_shape)
+        raise ArgumentError(f"{cells} cells of outputs of shape {shape}: at most 2^63 - 1")
+    if host.available():
+        out, neighbors = host_products.reached_rows(rows, sizes, transposed)
+        return KernelMap(torch.from_numpy(neighbors), len(rows)), out
+    taps = np.asarray(list(itertools.product(*map(range, kernel_size))), np.int64)
+    shift = (taps * dilation - np.asarray(padding))[:, None]
+    if transposed:
+        at = rows[:, 1:] * np.asarray(stride, np.int64) + shift
+        kept = np.ones(at.shape[:2], bool)
+    else:
+        at, rest = np.divmod(rows[:, 1:] - shift, stride)
+        kept = (rest == 0).all(2)
+    kept &= ((at >= 0) & (at < out_shape)).all(2)
+    scenes = np.broadcast_to(rows[:, :1], (*at.shape[:2], 1))
+    return _found_map(np.concatenate([scenes, at], axis=2).astype(np.int32), kept, False)

@@ -1,0 +1,77 @@
+"""Whether calling a module runs the code of a known class, and nothing of the user's.
+
+Only then may its result be computed in another way: with its neighbors, natively, or later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.nn.modules import module as torch_modules
+
+# What runs when a module is called. User code may replace any of it, on a module or on a class.
+_CALLED = ("forward", "__call__", "_call_impl", "_wrapped_call_impl", "_compiled_call_impl")
+_KNOWN: dict[type, list[Any]] = {}
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# Of all modules; PyTorch changes these dictionaries in place.
+_GLOBAL_HOOKS = [getattr(torch_modules, f"_global{name}") for name in _HOOKS]
+
+
+def know(*kinds: type[nn.Module]) -> None:
+    """Let modules of exactly these classes be known while they are called as they are now.
+
+    Classes of which another package has replaced a method are left out.
+    """
+    for kind in kinds:
+        if all(call is None or _is_original(call) for call in _calls(kind)):
+            _KNOWN[kind] = _calls(kind)
+
+
+def _calls(kind: type) -> list[Any]:
+    return [vars(base).get(name) for base in kind.__mro__ for name in _CALLED]
+
+
+def _is_original(call: Any) -> bool:
+    where = str(getattr(call, "__module__", None))
+    if where.startswith("torch.nn.modules."):
+        return not hasattr(call, "__wrapped__")
+    return where.startswith("voxax.torch.")
+
+
+know(nn.BatchNorm1d, nn.ReLU)
+
+
+def is_known(module: nn.Module) -> bool:
+    """Return whether calling the module runs the code of a known class, and nothing else."""
+    kind = type(module)
+    if any(getattr(module, name) for name in _HOOKS) or _KNOWN.get(kind) != _calls(kind):
+        return False
+    return vars(module).keys().isdisjoint(_CALLED)
+
+
+def nobody_listens() -> bool:
+    """Return whether nothing but results and gradients is asked for: no trace, autocast or hook."""
+    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        return False
+    # Forward derivatives and the tensors of ``torch.func`` are PyTorch's own matter.
+    if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+        return False
+    return not any(_GLOBAL_HOOKS)
+
+
+def only_results_count() -> bool:
+    """Return whether nothing but results is asked for: no gradient, trace, autocast or hook."""
+    return not torch.is_grad_enabled() and nobody_listens()
+
+
+def has_averages(norm: nn.BatchNorm1d, dtype: torch.dtype) -> bool:
+    """Return whether a norm has running averages in use, all of this dtype, float32 or float64."""
+    if norm.training or norm.running_mean is None or norm.running_var is None:
+        return False
+    parts = [norm.running_mean, *(p for p in (norm.weight, norm.bias) if p is not None)]
+    same = all(part.dtype == dtype for part in parts)
+    return same and dtype in (torch.float32, torch.float64)

@@ -1,0 +1,78 @@
+"""Extremes, sums and means under the windows of a kernel map, with gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from voxax._native import host_products
+from voxax.torch.core.kernel_map import KernelMap
+from voxax.torch.core.products import bits, convolve, natively
+
+
+def extreme_rows(features: Tensor, kernel_map: KernelMap, largest: bool = True) -> Tensor:
+    """``int64[M, C]``: the row under each window with the largest or smallest value, or -1.
+
+    Of equal values it is the first tap's.
+    """
+    if features.dtype is torch.float16:
+        return extreme_rows(features.float(), kernel_map, largest)
+    if natively(kernel_map):
+        table, threads = kernel_map.neighbors.numpy(), torch.get_num_threads()
+        options = {"largest": largest, "threads": threads}
+        return torch.from_numpy(host_products.extreme_rows(bits(features), table, **options)).long()
+    shape, none = (kernel_map.out_rows, features.shape[1]), features.shape[0]
+    best = features.new_full(shape, -torch.inf if largest else torch.inf)
+    for rows, ins, _ in kernel_map.by_tap():
+        index = rows[:, None].expand(-1, shape[1])
+        best.scatter_reduce_(0, index, features[ins], "amax" if largest else "amin")
+    found = features.new_full(shape, none, dtype=torch.int64)
+    for rows, ins, _ in kernel_map.by_tap():
+        value, winner = features[ins], best[rows]
+        equal = (value == winner) | (value.isnan() & winner.isnan())
+        first = torch.full_like(found, none)
+        index = rows[:, None].expand(-1, shape[1])
+        first.scatter_reduce_(0, index, torch.where(equal, ins[:, None], none), "amin")
+        found = torch.where(found == none, first, found)
+    return torch.where(found == none, -1, found)
+
+
+class _ExtremeRows(torch.autograd.Function):
+    """:func:`extreme_rows` on plain tensors, whatever ``torch.func`` makes of them."""
+
+    @staticmethod
+    def forward(features: Tensor, kernel_map: KernelMap, largest: bool) -> Tensor:
+        return extreme_rows(features, kernel_map, largest)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[None, None, None]:
+        return None, None, None
+
+
+def extreme(features: Tensor, kernel_map: KernelMap, largest: bool = True) -> Tensor:
+    """``[M, C]``: the largest or smallest value under each window, 0 without any.
+
+    The row of :func:`extreme_rows` has the gradient.
+    """
+    found = _ExtremeRows.apply(features, kernel_map, largest)
+    best = torch.take_along_dim(features, found.clamp(min=0), dim=0)
+    return torch.where(found >= 0, best, 0)
+
+
+def total(features: Tensor, kernel_map: KernelMap) -> Tensor:
+    """``[M, C]``: the sum of the rows under each window."""
+    ones = features.new_ones((kernel_map.taps, features.shape[1]))
+    return convolve(features, ones, kernel_map)
+
+
+def mean(features: Tensor, kernel_map: KernelMap) -> Tensor:
+    """``[M, C]``: the mean of the rows under each window, 0 without any, summed in float32."""
+    wide = torch.promote_types(features.dtype, torch.float32)
+    number = kernel_map.counts.clamp(min=1)[:, None]
+    return (total(features.to(wide), kernel_map) / number).to(features.dtype)

@@ -1,0 +1,192 @@
+"""The three products of a layer, with gradients of any order.
+
+They are bilinear and closed under differentiation: the gradient of each is written with the other
+two. The native kernels run them; without these, PyTorch does, tap by tap.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from voxax._native import host, host_depthwise, host_products, library
+from voxax.torch.core.kernel_map import KernelMap, PairMap
+
+
+def convolve(
+    features: Tensor,
+    weight: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None = None,
+    relu: bool = False,
+) -> Tensor:
+    """Return ``y[m] = sum_k features[neighbors[m, k]] @ weight[k] + bias``.
+
+    Args:
+      features: ``[N, C_in]``.
+      weight: ``[K, C_in, C_out]`` of the same dtype, with any strides; of a channelwise layer
+        ``[K, C]``, and ``@`` is a product of each channel.
+      kernel_map: from these rows.
+      bias: ``[C_out]``, added to every row.
+      relu: set negative results to 0; then gradients are off.
+
+    Returns:
+      ``[M, C_out]`` of that dtype; half precision is summed in float32.
+    """
+    if torch.is_grad_enabled():
+        out = _Forward.apply(features, weight, kernel_map)
+        # In place: nothing else holds the product.
+        return out if bias is None else out.add_(bias.to(out.dtype))
+    return _forward(features, weight, kernel_map, bias, relu)
+
+
+def _forward(
+    x: Tensor,
+    w: Tensor,
+    kernel_map: KernelMap,
+    bias: Tensor | None = None,
+    relu: bool = False,
+    back: bool = False,
+) -> Tensor:
+    """Return the product, or with ``back`` that by the adjoint, the gradient of features."""
+    if x.dtype is torch.float16:
+        return _forward(x.float(), w.float(), kernel_map, bias, relu, back).half()
+    dense, threads = w.dim() == 3, torch.get_num_threads()
+    w = w.transpose(1, 2) if back and dense else w
+    shape = kernel_map.in_rows if back else kernel_map.out_rows, w.shape[-1]
+    inverted, reverse = back and not kernel_map.symmetric, back and kernel_map.symmetric
+    if natively(kernel_map) and dense:
+        y, table = x.new_empty(shape), kernel_map.backwards if inverted else kernel_map.table
+        arrays = bits(x), view(w), table.numpy(), bits(y)
+        added = None if bias is None else bits(bias.to(x.dtype))
+        order = None if inverted else order_of(kernel_map)
+        options = {"bias": added, "relu": relu, "reverse": reverse}
+        host_products.product(*arrays, order=order, threads=threads, **options)
+        return y
+    if natively(kernel_map):
+        y, table = x.new_empty(shape), kernel_map.backwards if inverted else kernel_map.neighbors
+        arrays = bits(x), bits(w), table.numpy(), bits(y)
+        host_depthwise.depthwise(*arrays, reverse=reverse, threads=threads)
+    else:
+        y = x.new_zeros(shape, dtype=_wide(x))
+        for outs, ins, tap in kernel_map.by_tap():
+            to, source = (ins, outs) if back else (outs, ins)
+            rows, weight = x.index_select(0, source).to(y), w[tap].to(y)
+            y.index_add_(0, to, rows @ weight if dense else rows * weight)
+    y = y if bias is None else y.add_(bias.to(y.dtype))
+    return (y.relu_() if relu else y).to(x.dtype)
+
+
+def _data_gradient(dy: Tensor, w: Tensor, kernel_map: KernelMap) -> Tensor:
+    return _forward(dy, w, kernel_map, back=True)
+
+
+def _weight_gradient(x: Tensor, dy: Tensor, kernel_map: KernelMap, axes: int) -> Tensor:
+    if x.dtype is torch.float16:
+        return _weight_gradient(x.float(), dy.float(), kernel_map, axes).half()
+    threads, dense = torch.get_num_threads(), axes == 3
+    shape = (kernel_map.taps, x.shape[1], dy.shape[1])[:axes]
+    if not natively(kernel_map):
+        dw = x.new_zeros(shape, dtype=_wide(x))
+        for outs, ins, tap in kernel_map.by_tap():
+            left, right = x.index_select(0, ins).to(dw), dy.index_select(0, outs).to(dw)
+            dw[tap] = left.T @ right if dense else (left * right).sum(0)
+        return dw.to(x.dtype)
+    dw = x.new_empty(shape)
+    table = kernel_map.table if dense else kernel_map.neighbors
+    arrays = bits(x), bits(dy), table.numpy(), bits(dw)
+    if dense:
+        host_products.weight_product(*arrays, order=order_of(kernel_map), threads=threads)
+    else:
+        host_depthwise.depthwise(*arrays, wgrad=True, threads=threads)
+    return dw
+
+
+class _Product(torch.autograd.Function):
+    """Base of the products of two operands by a kernel map."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        del output
+        ctx.save_for_backward(*inputs[:2])
+        ctx.kernel_map = inputs[2]
+
+
+class _Forward(_Product):
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, kernel_map: KernelMap) -> Tensor:
+        return _forward(x, w, kernel_map)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        (dy,), (x, w) = grads, ctx.saved_tensors
+        wants_x, wants_w, _ = ctx.needs_input_grad
+        dx = _DataGradient.apply(dy, w, ctx.kernel_map) if wants_x else None
+        dw = _WeightGradient.apply(x, dy, ctx.kernel_map, w.dim()) if wants_w else None
+        return dx, dw, None
+
+
+class _DataGradient(_Product):
+    forward = staticmethod(_data_gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        (g,), (dy, w) = grads, ctx.saved_tensors
+        wants_dy, wants_w, _ = ctx.needs_input_grad
+        d_dy = _Forward.apply(g, w, ctx.kernel_map) if wants_dy else None
+        d_w = _WeightGradient.apply(g, dy, ctx.kernel_map, w.dim()) if wants_w else None
+        return d_dy, d_w, None
+
+
+class _WeightGradient(_Product):
+    forward = staticmethod(_weight_gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        (g,), (x, dy) = grads, ctx.saved_tensors
+        wants_x, wants_dy, *_ = ctx.needs_input_grad
+        d_x = _DataGradient.apply(dy, g, ctx.kernel_map) if wants_x else None
+        d_dy = _Forward.apply(x, g, ctx.kernel_map) if wants_dy else None
+        return d_x, d_dy, None, None
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def order_of(kernel_map: KernelMap) -> np.ndarray | None:
+    """Return the output rows of the map's table, None where they are in order."""
+    return None if kernel_map.order is None else kernel_map.order.numpy()
+
+
+def bits(tensor: Tensor) -> np.ndarray:
+    """Return the tensor's memory, a dense copy's where it is not; bfloat16 as its bits."""
+    return view(tensor.contiguous())
+
+
+def view(tensor: Tensor) -> np.ndarray:
+    """Return the tensor's memory with its strides; bfloat16 as its bits."""
+    tensor = tensor.detach()
+    return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+
+
+def natively(kernel_map: KernelMap) -> bool:
+    """Return whether the native kernels run, which read tables; without any, warn once."""
+    if host.available():
+        return not isinstance(kernel_map, PairMap)
+    _warn_slow()
+    return False
+
+
+@functools.cache
+def _warn_slow() -> None:
+    warnings.warn(
+        f"{library()[1]}: voxax.torch multiplies with PyTorch, many times slower. Install "
+        "voxax with a C++ compiler, or one of its wheels",
+        stacklevel=2,
+    )

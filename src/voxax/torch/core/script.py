@@ -1,0 +1,40 @@
+"""Runs a script in which another library's name is a package of voxax."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+
+def run_script(package: str, install: Callable[[], None], described: str | None) -> None:
+    """Install, then run what the command line names.
+
+    The script sees itself as ``__main__``, its own ``sys.argv``, and its folder first on
+    ``sys.path``, as when Python runs it.
+
+    ``--help`` shows how to call the package, and what is ``described``.
+
+    Raises:
+      SystemExit: the command line names nothing, or a script that is not there.
+    """
+    usage = f"usage: python -m {package} SCRIPT [ARGS...]\n       ... -m MODULE [ARGS...]"
+    arguments = sys.argv[1:]
+    if not arguments or arguments == ["-m"]:
+        sys.exit(usage)
+    if arguments[0] in ("-h", "--help"):
+        print(f"{usage}\n\n{described}")  # noqa: T201 (a command)
+        sys.exit(0)
+    install()
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        return
+    script = Path(arguments[0])
+    if not script.exists():
+        sys.exit(f"no script {script}")
+    sys.argv = arguments
+    # `python -m` puts the current folder first; Python itself puts a script's own there.
+    sys.path[0] = str(script.resolve().parent)
+    runpy.run_path(str(script), run_name="__main__")

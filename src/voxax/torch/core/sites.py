@@ -1,0 +1,212 @@
+"""The voxels of a tensor: checked once, with the maps that were built from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from voxax.torch.core.duplicates import Duplicates
+from voxax.torch.core.errors import ArgumentError, check_cpu
+from voxax.torch.core.integers import whole
+from voxax.torch.core.kernel_map import (
+    KernelMap,
+    Sizes,
+    Unique,
+    box,
+    distinct_rows,
+    expanded_map,
+    kept_map,
+    onto_map,
+    reached_map,
+    unique_rows,
+)
+from voxax.torch.core.uncompiled import untransformed
+
+
+class Sites:
+    """Indices with the maps that layers built from them.
+
+    A tensor hands its sites on to those with the same indices, so a map is built once however many
+    layers ask for it. They are left behind by copies and pickles, and do not outlive a write into
+    the indices: these are compared with a copy, since writes through ``.data`` and ``.numpy()``
+    leave a tensor's version as it is. Measured on one core of an EPYC: 0.04 ms for each layer on
+    76,556 voxels, where PyTorch's comparison takes 0.2 ms.
+
+    Args:
+      indices: ``int32[N, 1 + D]``, batch index first, in any order.
+      spatial_shape: D sizes, in which the coordinates lie; None: they are any integers.
+      batch_size: number of scenes.
+      made: by a layer, so that nothing needs to be checked.
+
+    Raises:
+      ArgumentError: indices on another device or outside these sizes.
+    """
+
+    @untransformed
+    def __init__(
+        self, indices: Tensor, spatial_shape: Sizes | None, batch_size: int, made: bool = False
+    ) -> None:
+        self.indices, self._made = indices, made
+        self.spatial_shape = [whole("spatial_shape", size) for size in spatial_shape or ()]
+        self.batch_size = whole("batch_size", batch_size)
+        if not made:
+            _check_indices(indices, self.spatial_shape, self.batch_size)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.rows = self.indices.numpy().copy(order="C")
+        self._duplicates: Duplicates | None = None
+        self._sorted: Unique | None = None
+        self._maps: dict[bytes, KernelMap] = {}
+        # Where other maps lead. These sites are not among them: the cycle would keep all until
+        # Python's collector comes.
+        self._reached: dict[tuple, tuple[KernelMap, Self]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("indices", "spatial_shape", "batch_size", "_made")
+        return {name: self.__dict__[name] for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def are_of(self, indices: Tensor, spatial_shape: Sizes, batch_size: int) -> bool:
+        """Return whether these are the sites of such a tensor, unchanged since."""
+        same = self.indices is indices and self.batch_size == batch_size
+        return same and self.spatial_shape == list(spatial_shape) and self.hold(indices)
+
+    @untransformed
+    def hold(self, indices: Tensor) -> bool:
+        """Return whether the maps are those of the voxels that the tensor holds now."""
+        return np.array_equal(self.rows, indices.numpy())
+
+    def submanifold(self, kernel_size: Sizes, dilation: Sizes) -> KernelMap:
+        """As :meth:`kept`, of a box with odd sizes, taps along the last axis first."""
+        if any(size % 2 == 0 for size in kernel_size):
+            raise ArgumentError(
+                f"a submanifold kernel of size {list(kernel_size)}: only odd sizes have a center"
+            )
+        return self.kept(box(tuple(kernel_size), tuple(dilation)))
+
+    @untransformed
+    def kept(self, offsets: np.ndarray) -> KernelMap:
+        """Return the map onto the same voxels: tap k of row m reads ``m + offsets[k]``.
+
+        Offsets are ``int32[K, D]``, in the order of the taps. Raises as :meth:`duplicates` does.
+        """
+        key, several = offsets.tobytes(), self.duplicates()
+        if key not in self._maps:
+            if several is None:
+                self._maps[key] = kept_map(self.rows, offsets, self.unique())
+            else:
+                self._maps[key] = several.kept(self.rows, offsets)
+        return self._maps[key]
+
+    @untransformed
+    def onto(self, out: Sites, offsets: np.ndarray, stride: Sizes | None = None) -> KernelMap:
+        """Return the map onto given voxels: tap k of row m reads ``m * stride + offsets[k]``.
+
+        It is not kept here. Of a transposed layer it is the ``transpose()`` of the map back. Raises
+        :class:`ArgumentError` for voxels of either side that occur several times.
+        """
+        self._refuse_duplicates()
+        out._refuse_duplicates()
+        return onto_map(self.unique(), out.unique(), offsets, stride)
+
+    @untransformed
+    def expanded(
+        self, offsets: np.ndarray, stride: Sizes | None = None, by_row: bool = True
+    ) -> tuple[KernelMap, Self]:
+        """Return the map onto every voxel ``row * stride + offsets[k]``, and these.
+
+        As :func:`voxax.torch.core.kernel_map.expanded_map`. Raises :class:`ArgumentError` for
+        voxels that occur several times, too.
+        """
+        key = ("expanded", offsets.tobytes(), *(stride or ()), by_row)
+        self._refuse_duplicates()
+        known = self._reached.get(key)
+        if known is None or not known[1].hold(known[1].indices):
+            kernel_map, out = expanded_map(self.rows, offsets, stride, by_row)
+            self._reached[key] = kernel_map, self._sites(out, None)
+        return self._reached[key]
+
+    @untransformed
+    def reached(self, *sizes: Sizes, transposed: bool = False) -> tuple[KernelMap, Self]:
+        """Return the map onto every voxel that a tap of a box reaches, and these.
+
+        Sizes as of :func:`voxax.torch.core.kernel_map.reached_map`. Raises as :meth:`duplicates`
+        does, and :class:`ArgumentError` for inputs without output, or an output without cells.
+        """
+        key = (transposed, *map(tuple, sizes))
+        known, several = self._reached.get(key), self.duplicates()
+        if known is None or not known[1].hold(known[1].indices):  # layers hand these tensors out
+            names = "kernel_size", "stride", "padding", "dilation"
+            said = [f"{name} {list(size)}" for name, size in zip(names, sizes, strict=False)]
+            described = ", ".join([f"spatial_shape {self.spatial_shape}", *said])
+            if min(sizes[-1]) <= 0:
+                shape = list(sizes[-1])
+                raise ArgumentError(f"an output of spatial shape {shape} has no cells: {described}")
+            make = reached_map if several is None else several.reached
+            kernel_map, out = make(self.rows, *sizes, transposed)  # type: ignore[misc]
+            if not len(out) and len(self.rows):
+                found = f"no output for any of {len(self.rows)} inputs: {described}"
+                raise ArgumentError(f"{found}. Enlarge the spatial shape or the padding")
+            self._reached[key] = kernel_map, self._sites(out, sizes[-1])
+        return self._reached[key]
+
+    def _sites(self, rows: np.ndarray, spatial_shape: Sizes | None) -> Self:
+        return type(self)(torch.from_numpy(rows), spatial_shape, self.batch_size, made=True)
+
+    def duplicates(self) -> Duplicates | None:
+        """Return which rows are one voxel, None where no two are; raises as :meth:`accept`."""
+        if self._made:
+            return None
+        if self._duplicates is None:
+            ordered, places = unique = self.unique()
+            self._made = len(ordered) == len(places)
+            if self._made:
+                return None
+            self._duplicates = Duplicates(*distinct_rows(unique))
+        self.accept(self._duplicates)
+        return self._duplicates
+
+    def accept(self, duplicates: Duplicates) -> None:
+        """Raise :class:`ArgumentError`; a package whose layers compute with them does not."""
+        raise ArgumentError(
+            f"{duplicates.described(self.rows)}: voxels are distinct. Merge them, for example with "
+            "torch.unique(indices, dim=0, return_inverse=True)"
+        )
+
+    def _refuse_duplicates(self) -> None:
+        if (several := self.duplicates()) is not None:
+            Sites.accept(self, several)
+
+    def unique(self) -> Unique:
+        """Return the rows in lexicographic order, and the place of each of them."""
+        if self._sorted is None:
+            self._sorted = unique_rows(self.rows)
+        return self._sorted
+
+
+def _check_indices(indices: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
+    check_cpu(indices, "indices")
+    if indices.shape[0] == 0:
+        return
+    low, high = (bound.tolist() for bound in torch.aminmax(indices, dim=0))
+    limits = [batch_size, *spatial_shape]
+    for axis, (smallest, largest, limit) in enumerate(zip(low, high, limits, strict=False)):
+        if smallest < 0 or largest >= limit:
+            name = f"coordinate of axis {axis - 1}" if axis else "batch index"
+            bound, sizes = ("spatial_shape", spatial_shape) if axis else ("batch_size", batch_size)
+            raise ArgumentError(
+                f"a {name} of {smallest if smallest < 0 else largest} in indices: with {bound} "
+                f"{sizes} it is 0 to {limit - 1}. Drop these rows, or enlarge {bound}"
+            )
+    cells = math.prod(limits)
+    if cells >= 2**63:
+        raise ArgumentError(f"{cells} cells of batch_size and spatial_shape {limits}: at most 2^63")

@@ -1,0 +1,11 @@
+"""Run a script in which ``import MinkowskiEngine`` is voxax: ``python -m voxax.torch.minkowski``.
+
+Its arguments are ``SCRIPT ARGS``, or ``-m MODULE ARGS`` for a module. Processes that the script
+spawns with ``multiprocessing`` import voxax as MinkowskiEngine too.
+"""
+
+from voxax.torch.core.script import run_script
+from voxax.torch.minkowski.aliases import install
+
+if __name__ == "__main__":
+    run_script("voxax.torch.minkowski", install, __doc__)

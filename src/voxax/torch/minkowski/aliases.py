@@ -1,0 +1,71 @@
+"""The package under MinkowskiEngine's own names, so that code which imports it runs unchanged."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from voxax.torch.core.aliases import Aliases, made
+
+_aliases = Aliases("voxax.torch.minkowski", "MinkowskiEngine")
+
+# MinkowskiEngine's modules, which public code imports with and without the package's name.
+_MODULES = {
+    "MinkowskiBroadcast": "broadcast",
+    "MinkowskiChannelwiseConvolution": "convolution",
+    "MinkowskiCommon": "arguments",
+    "MinkowskiConvolution": "convolution",
+    "MinkowskiCoordinateManager": "manager",
+    "MinkowskiFunctional": "functional",
+    "MinkowskiInterpolation": "sparse_matrix",
+    "MinkowskiKernelGenerator": "kernel_generator",
+    "MinkowskiNetwork": "module",
+    "MinkowskiNonlinearity": "nonlinearity",
+    "MinkowskiNormalization": "normalization",
+    "MinkowskiOps": "ops",
+    "MinkowskiPooling": "pooling",
+    "MinkowskiPruning": "site_sets",
+    "MinkowskiSparseTensor": "sparse_tensor",
+    "MinkowskiTensor": "tensor",
+    "MinkowskiTensorField": "tensor_field",
+    "MinkowskiUnion": "site_sets",
+    "sparse_matrix_functions": "sparse_matrix",
+}
+_OF_NETWORKS = "gradcheck", "init", "summary"
+_BLOCKS = "modules", "modules.resnet_block", "modules.senet_block"
+_PARTS = "diagnostics", *_BLOCKS, "utils", "utils.collation", "utils.quantization"
+
+
+def install() -> None:
+    """Make ``import MinkowskiEngine`` import this package, until :func:`uninstall`.
+
+    Registers ``MinkowskiEngine`` with its ``utils``, ``modules`` and ``Minkowski...`` modules, the
+    latter without the package's name too, and ``MinkowskiEngineBackend``, whose ``_C`` has the key
+    and the enumerations. They are the modules of this package, not copies. Does nothing when it
+    has been done already.
+
+    Raises:
+      ModuleLoadedError: MinkowskiEngine itself is loaded; its layers would not take these tensors.
+    """
+    if not _aliases.installed:
+        _aliases.install(_names())
+
+
+def uninstall() -> None:
+    """Undo :func:`install`: MinkowskiEngine is what is installed by that name, or nothing.
+
+    Names that were imported before stay what they are.
+    """
+    _aliases.uninstall()
+
+
+def _names() -> dict[str, str | ModuleType]:
+    backend = made("voxax.torch.minkowski", "MinkowskiEngineBackend", {})
+    return {
+        "MinkowskiEngine": "",
+        **{f"MinkowskiEngine.{name}": name for name in _PARTS},
+        **{f"MinkowskiEngine.utils.{name}": "utils.networks" for name in _OF_NETWORKS},
+        **{f"MinkowskiEngine.{name}": own for name, own in _MODULES.items()},
+        **_MODULES,
+        "MinkowskiEngineBackend": backend,
+        "MinkowskiEngineBackend._C": "backend",
+    }

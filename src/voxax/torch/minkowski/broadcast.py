@@ -1,0 +1,76 @@
+"""Rows of scenes joined to the sites in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from voxax.torch.core.errors import ArgumentError
+from voxax.torch.minkowski.constants import BroadcastMode
+from voxax.torch.minkowski.manager import CoordinateManager, Key
+from voxax.torch.minkowski.module import MinkowskiModuleBase
+from voxax.torch.minkowski.sparse_tensor import SparseTensor, check_sparse
+
+
+def spread(scenes: Tensor, key: Key, manager: CoordinateManager) -> Tensor:
+    """``[N, C]``: the row of each site's scene; there is one row of each scene."""
+    places, known = manager.scene_rows(key), manager.number_of_unique_batch_indices()
+    if len(scenes) != known:
+        raise ArgumentError(f"{len(scenes)} rows for {known} scenes: expected a pooled tensor")
+    return scenes[places]
+
+
+class MinkowskiBroadcastFunction:
+    """A broadcast, called as an autograd function is."""
+
+    @staticmethod
+    def apply(
+        rows: Tensor, scenes: Tensor, mode: Any, key: Key, scenes_key: Key, manager: Any
+    ) -> Tensor:
+        """Return the sum or the product of each row with that of its scene, as the mode says."""
+        found = spread(scenes, key, manager)
+        return rows + found if mode is BroadcastMode.ELEMENTWISE_ADDITON else rows * found
+
+
+class MinkowskiBroadcast(MinkowskiModuleBase):
+    """Each site gets the row of its scene in a pooled tensor."""
+
+    def forward(self, input: SparseTensor, input_glob: SparseTensor) -> SparseTensor:
+        """Return a tensor on the sites of ``input``."""
+        check_sparse(input)
+        check_sparse(input_glob)
+        rows = spread(input_glob.F, input.coordinate_map_key, input.coordinate_manager)
+        return input.replaced(self._joined(input.F, rows))
+
+    def _joined(self, features: Tensor, rows: Tensor) -> Tensor:
+        return rows
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+class MinkowskiBroadcastAddition(MinkowskiBroadcast):
+    """The sum of each site and the row of its scene."""
+
+    operation_type = BroadcastMode.ELEMENTWISE_ADDITON
+
+    def _joined(self, features: Tensor, rows: Tensor) -> Tensor:
+        return features + rows
+
+
+class MinkowskiBroadcastMultiplication(MinkowskiBroadcast):
+    """The product of each site and the row of its scene."""
+
+    operation_type = BroadcastMode.ELEMENTWISE_MULTIPLICATION
+
+    def _joined(self, features: Tensor, rows: Tensor) -> Tensor:
+        return features * rows
+
+
+class MinkowskiBroadcastConcatenation(MinkowskiBroadcast):
+    """The channels of each site, then those of its scene."""
+
+    def _joined(self, features: Tensor, rows: Tensor) -> Tensor:
+        return torch.cat([features, rows], 1)

@@ -1,0 +1,31 @@
+"""What MinkowskiEngine tells of itself and of GPUs, of which there are none here."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import torch
+
+
+def is_cuda_available() -> bool:
+    """Return False: these layers run on the CPU."""
+    return False
+
+
+def cuda_version() -> int:
+    """Return -1: there is no CUDA in these layers."""
+    return -1
+
+
+cudart_version = cuda_version
+
+
+def get_gpu_memory_info() -> tuple[int, int]:
+    """Return no free and no total memory of a GPU."""
+    return 0, 0
+
+
+def print_diagnostics() -> None:
+    """Print the versions of the system, Python and PyTorch."""
+    print(platform.platform(), sys.version, f"torch {torch.__version__}", sep="\n")  # noqa: T201 (its task)

@@ -1,0 +1,79 @@
+"""Residual blocks with squeeze and excitation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from voxax.torch.minkowski.broadcast import MinkowskiBroadcastMultiplication
+from voxax.torch.minkowski.modules.resnet_block import BasicBlock, Bottleneck
+from voxax.torch.minkowski.nonlinearity import LAYERS
+from voxax.torch.minkowski.ops import MinkowskiLinear
+from voxax.torch.minkowski.pooling import MinkowskiGlobalPooling
+
+
+class SELayer(nn.Module):
+    """Scales the channels of each scene by a function of their means.
+
+    Args:
+      channel: number of channels.
+      reduction: so many times fewer in the middle.
+      D: number of spatial axes.
+    """
+
+    def __init__(self, channel: int, reduction: int = 16, D: int = -1) -> None:
+        super().__init__()
+        del D
+        self.fc = nn.Sequential(
+            MinkowskiLinear(channel, channel // reduction),
+            LAYERS["MinkowskiReLU"](inplace=True),
+            MinkowskiLinear(channel // reduction, channel),
+            LAYERS["MinkowskiSigmoid"](),
+        )
+        self.pooling = MinkowskiGlobalPooling()
+        self.broadcast_mul = MinkowskiBroadcastMultiplication()
+
+    def forward(self, x: Any) -> Any:
+        """Return the scaled tensor."""
+        return self.broadcast_mul(x, self.fc(self.pooling(x)))
+
+
+class SEBasicBlock(BasicBlock):
+    """A :class:`BasicBlock` whose branch is scaled by :class:`SELayer`."""
+
+    def __init__(
+        self,
+        inplanes: int,
+        planes: int,
+        stride: int = 1,
+        dilation: int = 1,
+        downsample: nn.Module | None = None,
+        reduction: int = 16,
+        D: int = -1,
+    ) -> None:
+        super().__init__(inplanes, planes, stride, dilation, downsample, dimension=D)
+        self.se = SELayer(planes, reduction, D)
+
+    def _branch(self, x: Any) -> Any:
+        return self.se(super()._branch(x))
+
+
+class SEBottleneck(Bottleneck):
+    """A :class:`Bottleneck` whose branch is scaled by :class:`SELayer`."""
+
+    def __init__(
+        self,
+        inplanes: int,
+        planes: int,
+        stride: int = 1,
+        dilation: int = 1,
+        downsample: nn.Module | None = None,
+        D: int = 3,
+        reduction: int = 16,
+    ) -> None:
+        super().__init__(inplanes, planes, stride, dilation, downsample, dimension=D)
+        self.se = SELayer(planes * self.expansion, reduction, D)
+
+    def _branch(self, x: Any) -> Any:
+        return self.se(super()._branch(x))

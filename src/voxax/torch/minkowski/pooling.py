@@ -1,0 +1,219 @@
+"""Sums, averages and maxima: in windows, over scenes, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from voxax.torch.core import pooling
+from voxax.torch.core.errors import ArgumentError, check_features
+from voxax.torch.core.kernel_map import KernelMap
+from voxax.torch.minkowski.constants import PoolingMode
+from voxax.torch.minkowski.kernel_generator import KernelGenerator, generator_of
+from voxax.torch.minkowski.manager import Key, given, key_or_new
+from voxax.torch.minkowski.module import MinkowskiModuleBase
+from voxax.torch.minkowski.reduction import grouped
+from voxax.torch.minkowski.sparse_tensor import SparseTensor, check_sparse, target_key
+
+
+def _pooled(features: Tensor, kernel_map: KernelMap, mode: PoolingMode) -> Tensor:
+    check_features(features, kernel_map.in_rows)
+    kinds = {"SUM": pooling.total, "AVG": pooling.mean, "MAX": pooling.extreme}
+    return kinds[mode.name.split("_")[1]](features, kernel_map)
+
+
+class MinkowskiLocalPoolingFunction:
+    """A pooling in windows, called as an autograd function is."""
+
+    _TRANSPOSED = False
+
+    @classmethod
+    def apply(
+        cls,
+        rows: Tensor,
+        mode: Any,
+        generator: Any,
+        key: Key,
+        out_key: Any = None,
+        manager: Any = None,
+    ) -> Tensor:
+        """Return ``[M, C]``; a key that is not set gets the outputs."""
+        keys, back = (key, key_or_new(out_key, key)), cls._TRANSPOSED
+        expand = back and generator.expand_coordinates
+        related = given(manager).relation(*keys, generator.kernel(), back, True, expand)
+        return _pooled(rows, related, PoolingMode.LOCAL_SUM_POOLING if back else mode)
+
+
+class MinkowskiLocalPoolingTransposeFunction(MinkowskiLocalPoolingFunction):
+    """A transposed pooling, called as an autograd function is."""
+
+    _TRANSPOSED = True
+
+
+class MinkowskiPoolingBase(MinkowskiModuleBase):
+    """Base of the poolings in windows.
+
+    A window without a site gives 0. Where the kernel is as large as the stride, a window is all
+    sites that the stride joins; otherwise it lies around the output as a convolution's kernel does.
+
+    Args:
+      kernel_size, stride, dilation: of all axes or of each, of the default generator.
+      kernel_generator: sizes and region, in place of them.
+      is_transpose: from coarse sites to fine ones.
+      pooling_mode: sum, average or maximum.
+      dimension: number of spatial axes.
+
+    Raises:
+      ArgumentError: no dimension, or sizes below 1.
+    """
+
+    def __init__(
+        self,
+        kernel_size: Any = -1,
+        stride: Any = 1,
+        dilation: Any = 1,
+        kernel_generator: KernelGenerator | None = None,
+        is_transpose: bool = False,
+        pooling_mode: PoolingMode = PoolingMode.LOCAL_AVG_POOLING,
+        dimension: Any = -1,
+    ) -> None:
+        super().__init__()
+        sizes = kernel_size, stride, dilation
+        self.kernel_generator = generator_of(kernel_generator, *sizes, dimension)
+        self.dimension = dimension
+        self.is_transpose, self.pooling_mode = is_transpose, pooling_mode
+        transposed = MinkowskiLocalPoolingTransposeFunction
+        self.pooling = transposed() if is_transpose else MinkowskiLocalPoolingFunction()
+
+    def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
+        """Return the pooled tensor; coordinates as of a convolution."""
+        check_sparse(input, self.dimension)
+        key, manager = target_key(input, coordinates), input.coordinate_manager
+        options = self.pooling_mode, self.kernel_generator, input.coordinate_map_key, key, manager
+        out = self.pooling.apply(input.F, *options)
+        return SparseTensor(out, coordinate_map_key=key, coordinate_manager=manager)
+
+    def __repr__(self) -> str:
+        generator = self.kernel_generator
+        size, stride = generator.kernel_size, generator.kernel_stride
+        sizes = f"kernel_size={size}, stride={stride}, dilation={generator.kernel_dilation}"
+        return f"{type(self).__name__}({sizes})"
+
+
+class _Window(MinkowskiPoolingBase):
+    _MODE = PoolingMode.LOCAL_AVG_POOLING
+
+    def __init__(
+        self,
+        kernel_size: Any = -1,
+        stride: Any = 1,
+        dilation: Any = 1,
+        kernel_generator: KernelGenerator | None = None,
+        dimension: int | None = None,
+    ) -> None:
+        sizes = kernel_size, stride, dilation
+        super().__init__(*sizes, kernel_generator, False, self._MODE, dimension)
+
+
+class MinkowskiAvgPooling(_Window):
+    """The mean of the sites in each window; see :class:`MinkowskiPoolingBase`."""
+
+
+class MinkowskiSumPooling(_Window):
+    """The sum of the sites in each window; see :class:`MinkowskiPoolingBase`."""
+
+    _MODE = PoolingMode.LOCAL_SUM_POOLING
+
+
+class MinkowskiMaxPooling(_Window):
+    """The largest value in each window; see :class:`MinkowskiPoolingBase`."""
+
+    _MODE = PoolingMode.LOCAL_MAX_POOLING
+
+
+class MinkowskiPoolingTranspose(MinkowskiPoolingBase):
+    """Each fine site gets the sum of the coarse ones whose windows hold it."""
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        stride: Any,
+        dilation: Any = 1,
+        kernel_generator: KernelGenerator | None = None,
+        expand_coordinates: bool = False,
+        dimension: int | None = None,
+    ) -> None:
+        sizes = kernel_size, stride, dilation
+        super().__init__(*sizes, kernel_generator, True, dimension=dimension)
+        if kernel_generator is None:
+            self.kernel_generator.expand_coordinates = expand_coordinates
+
+
+class MinkowskiGlobalPoolingFunction:
+    """A pooling of scenes, called as an autograd function is."""
+
+    @staticmethod
+    def apply(
+        rows: Tensor, mode: Any, key: Key, out_key: Key | None = None, manager: Any = None
+    ) -> Tensor:
+        """Return ``[B, C]``; a key that is not set gets the scenes."""
+        places, origin = given(manager).scene_rows(key), given(manager).origin()
+        if out_key is not None and not out_key.is_key_set():
+            out_key.set_key(origin.get_key())
+        return _pooled(rows, grouped(places, manager.size(origin)), mode)
+
+
+class MinkowskiGlobalPooling(MinkowskiModuleBase):
+    """One row of each scene, in the order of the batch index; of a scene without sites zeros.
+
+    Args:
+      mode: sum, average or maximum, a global one.
+    """
+
+    _MODE = PoolingMode.GLOBAL_AVG_POOLING_PYTORCH_INDEX
+
+    def __init__(self, mode: PoolingMode | None = None) -> None:
+        super().__init__()
+        mode = self._MODE if mode is None else mode
+        if not isinstance(mode, PoolingMode) or not mode.name.startswith("GLOBAL"):
+            raise ArgumentError(f"mode={mode!r}: expected a global PoolingMode")
+        self.pooling_mode, self.pooling = mode, MinkowskiGlobalPoolingFunction()
+
+    def forward(self, input: Any, coordinates: Any = None) -> SparseTensor:
+        """Return the pooled scenes of a sparse tensor or a field."""
+        key, manager = Key(input.D + 1), input.coordinate_manager
+        if isinstance(input, SparseTensor):
+            key = target_key(input, coordinates)
+        out = self.pooling.apply(input.F, self.pooling_mode, input.coordinate_key, key, manager)
+        return SparseTensor(out, coordinate_map_key=key, coordinate_manager=manager)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(mode={self.pooling_mode})"
+
+
+class MinkowskiGlobalSumPooling(MinkowskiGlobalPooling):
+    """The sum of each scene."""
+
+    _MODE = PoolingMode.GLOBAL_SUM_POOLING_PYTORCH_INDEX
+
+
+class MinkowskiGlobalAvgPooling(MinkowskiGlobalPooling):
+    """The mean of each scene."""
+
+
+class MinkowskiGlobalMaxPooling(MinkowskiGlobalPooling):
+    """The largest value of each scene."""
+
+    _MODE = PoolingMode.GLOBAL_MAX_POOLING_PYTORCH_INDEX
+
+
+class MinkowskiDirectMaxPoolingFunction:
+    """The largest value of given rows, called as an autograd function is."""
+
+    @staticmethod
+    def apply(
+        in_map: Tensor, out_map: Tensor, rows: Tensor, number: int, is_sorted: bool = False
+    ) -> Tensor:
+        """Return ``[number, C]``: row ``out_map[i]`` takes ``rows[in_map[i]]``."""
+        return pooling.extreme(rows[in_map.long()], grouped(out_map, number))

@@ -1,0 +1,48 @@
+"""Rows that become one: sums, averages, maxima and first rows of groups."""
+
+from __future__ import annotations
+
+import torch
+
+from voxax.torch.core import pooling
+from voxax.torch.core.errors import ArgumentError, check_features
+from voxax.torch.core.kernel_map import KernelMap, PairMap
+from voxax.torch.minkowski.constants import SparseTensorQuantizationMode as Mode
+
+
+def grouped(places: torch.Tensor, groups: int) -> PairMap:
+    """Return the map by which each row goes to its group.
+
+    Args:
+      places: ``int[N]``, the group of each row.
+      groups: their number; some may be empty.
+    """
+    rows = torch.arange(len(places))
+    pairs = torch.stack([rows.int(), places.int()]).view(2, 1, -1)
+    return PairMap(pairs, torch.tensor([len(places)]), len(places), groups)
+
+
+def reduced(features: torch.Tensor, kernel_map: KernelMap, mode: Mode) -> torch.Tensor:
+    """``[M, C]``: what remains of the rows of each group, 0 of none.
+
+    Raises:
+      ArgumentError: a mode that does not say what remains, or integers to sum or compare.
+    """
+    if mode is Mode.RANDOM_SUBSAMPLE:
+        return _first(features, kernel_map)
+    check_features(features, kernel_map.in_rows)
+    if mode is Mode.UNWEIGHTED_SUM:
+        return pooling.total(features, kernel_map)
+    if mode is Mode.UNWEIGHTED_AVERAGE:
+        return pooling.mean(features, kernel_map)
+    if mode is Mode.MAX_POOL:
+        return pooling.extreme(features, kernel_map)
+    raise ArgumentError(f"{mode} does not say what remains of several rows of one site")
+
+
+def _first(features: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
+    first = torch.full((kernel_map.out_rows,), len(features))
+    for outs, ins, _ in kernel_map.by_tap():
+        first.scatter_reduce_(0, outs, ins, "amin")
+    padded = torch.cat([features, features.new_zeros((1, features.shape[1]))])
+    return padded[first]

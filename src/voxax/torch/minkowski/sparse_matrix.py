@@ -1,0 +1,108 @@
+"""Products of a sparse matrix and rows, of which linear interpolation between sites is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from voxax.torch.core.errors import ArgumentError, check_cpu
+from voxax.torch.minkowski.manager import CoordinateManager, Key
+from voxax.torch.minkowski.module import MinkowskiModuleBase
+
+
+def spmm(
+    rows: Tensor,
+    cols: Tensor,
+    vals: Tensor,
+    size: torch.Size,
+    mat: Tensor,
+    is_sorted: bool = False,
+    cuda_spmm_alg: int = 1,
+) -> Tensor:
+    """``[size[0], C]``: the product of a sparse matrix with ``mat``.
+
+    Args:
+      rows, cols, vals: ``[n]``: its entries; those of one place are added.
+      size: of the matrix.
+      mat: ``[size[1], C]`` of the dtype of ``vals``.
+      is_sorted, cuda_spmm_alg: accepted; GPUs use them.
+
+    Raises:
+      ArgumentError: other lengths or dtypes.
+    """
+    if not len(rows) == len(cols) == len(vals) or len(mat) != size[1]:
+        raise ArgumentError(
+            f"{len(rows)} rows, {len(cols)} columns and {len(vals)} values of a matrix {size}, "
+            f"{len(mat)} rows: expected three alike, and {size[1]} rows"
+        )
+    if vals.dtype != mat.dtype:
+        raise ArgumentError(f"values of {vals.dtype} for rows of {mat.dtype}: convert one of them")
+    out = mat.new_zeros((size[0], mat.shape[1]))
+    return out.index_add(0, rows.long(), mat[cols.long()] * vals[:, None])
+
+
+class MinkowskiSPMMFunction:
+    """:func:`spmm`, called as an autograd function is."""
+
+    @staticmethod
+    def apply(
+        rows: Tensor, cols: Tensor, vals: Tensor, size: Any, mat: Tensor, cuda_spmm_alg: int = 1
+    ) -> Tensor:
+        """Return the product."""
+        return spmm(rows, cols, vals, size, mat)
+
+
+class MinkowskiSPMMAverageFunction:
+    """The mean of the rows of ``mat`` at each row's entries."""
+
+    @staticmethod
+    def apply(
+        rows: Tensor, cols: Tensor, size: torch.Size, mat: Tensor, cuda_spmm_alg: int = 1
+    ) -> Tensor:
+        """Return ``[size[0], C]``, 0 without an entry."""
+        count = torch.bincount(rows.long(), minlength=size[0])
+        return spmm(rows, cols, (1 / count[rows.long()]).to(mat.dtype), size, mat)
+
+
+def interpolated(
+    features: Tensor, points: Tensor, key: Key, manager: CoordinateManager
+) -> tuple[Tensor, ...]:
+    """Return ``(float[P, C], int32 site, int32 point, float weight)``; where no site is, 0.
+
+    ``points`` are ``[P, 1 + D]`` of the dtype of the features, which lie on the sites of a key.
+    """
+    check_cpu(points, "points")
+    if points.dtype != features.dtype:
+        raise ArgumentError(f"points of {points.dtype} for features of {features.dtype}: convert")
+    if points.ndim != 2 or points.shape[1] != manager.D + 1:
+        raise ArgumentError(f"points of shape {tuple(points.shape)}: expected [P, {manager.D + 1}]")
+    sites, rows, weights = manager.interpolation_map_weight(key, points)
+    size = torch.Size([len(points), len(features)])
+    return spmm(rows, sites, weights, size, features), sites, rows, weights
+
+
+class MinkowskiInterpolationFunction:
+    """:func:`interpolated`, called as an autograd function is."""
+
+    apply = staticmethod(interpolated)
+
+
+class MinkowskiInterpolation(MinkowskiModuleBase):
+    """Values of a sparse tensor at points ``float[P, 1 + D]``, linear between sites.
+
+    On request also the pairs ``(int32 site, int32 point)``, and the weight of each.
+    """
+
+    def __init__(self, return_kernel_map: bool = False, return_weights: bool = False) -> None:
+        super().__init__()
+        self.return_kernel_map, self.return_weights = return_kernel_map, return_weights
+
+    def forward(self, input: Any, tfield: Tensor) -> Any:
+        """Return ``[P, C]``, with what else was asked for."""
+        keys = input.coordinate_map_key, input.coordinate_manager
+        out, sites, points, weights = interpolated(input.F, tfield, *keys)
+        extra = [(sites, points)] if self.return_kernel_map else []
+        extra += [weights] if self.return_weights else []
+        return (out, *extra) if extra else out

@@ -1,0 +1,52 @@
+"""What spconv has for finding faults: a timer of its kernels, and files of what they were given."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from voxax.torch.spconv import constants
+
+
+class CUDAKernelTimer:
+    """Accepts every call and measures nothing; ``SparseConvTensor.benchmark`` measures layers."""
+
+    def __init__(self, enable: bool = True) -> None:
+        self.enable, self._timer = enable, None
+
+    @contextlib.contextmanager
+    def namespace(self, name: str) -> Iterator[None]:
+        """Do nothing around what is timed."""
+        yield
+
+    record = namespace
+
+    def get_all_pair_time(self) -> dict[str, float]:
+        """Return no times."""
+        return {}
+
+    def collect_by_name(self, name: str, res: dict[str, float]) -> dict[str, float]:
+        """Return no times."""
+        del name, res
+        return {}
+
+
+def spconv_save_debug_data(data: Any) -> None:
+    """Pickle ``data`` into the file that the environment's ``SPCONV_DEBUG_SAVE_PATH`` names.
+
+    Prints what it did; a file that cannot be written is no error, so that the caller's own stays.
+    """
+    path = constants.SPCONV_DEBUG_SAVE_PATH
+    if not path:
+        print("SPCONV_DEBUG_SAVE_PATH is not set: no debug data is saved")  # noqa: T201
+        return
+    try:
+        with Path(path).open("wb") as file:
+            pickle.dump(data, file)
+    except (OSError, pickle.PicklingError, TypeError, AttributeError) as error:
+        print(f"debug data cannot be saved to {path}: {error}")  # noqa: T201
+    else:
+        print(f"debug data is saved to {path}")  # noqa: T201

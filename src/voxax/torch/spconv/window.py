@@ -1,0 +1,128 @@
+"""What convolutions and poolings share: sizes, pairs under a key, counts and times."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from voxax.torch.core.errors import ArgumentError, check_features
+from voxax.torch.core.integers import whole
+from voxax.torch.core.kernel_map import KernelMap
+from voxax.torch.spconv.algo import ConvAlgo
+from voxax.torch.spconv.core import SparseConvTensor, expand_nd
+from voxax.torch.spconv.duplicates import Sites
+from voxax.torch.spconv.indice_data import ImplicitGemmIndiceData, IndiceData
+from voxax.torch.spconv.modules import SparseModule
+
+Size = int | Sequence[int]
+_BUFFER = "max_num_voxels_during_training"
+
+
+class Window(SparseModule):
+    """Base of layers that move a window over voxels.
+
+    Args:
+      sizes: kernel size, stride, padding and dilation, each an integer or one per axis.
+      most_taps: of a window with more, the pairs are those of ``ConvAlgo.Native``.
+      counts: keep the largest number of outputs, in a buffer of the checkpoint.
+    """
+
+    NDIM: ClassVar[int]
+
+    def __init_subclass__(cls, ndim: int | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if ndim is not None:
+            cls.NDIM = ndim
+
+    def __init__(
+        self,
+        ndim: int,
+        sizes: Sequence[Size],
+        subm: bool,
+        indice_key: str | None,
+        algo: ConvAlgo | None,
+        most_taps: int,
+        counts: bool,
+        name: str | None,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.ndim = ndim = whole("ndim", ndim)
+        each = [expand_nd(ndim, size) for size in sizes]
+        self.kernel_size, self.stride, self.padding, self.dilation = each
+        self.subm, self.indice_key = subm, indice_key
+        few = math.prod(self.kernel_size) <= most_taps
+        usual = ConvAlgo.MaskImplicitGemm if few else ConvAlgo.Native
+        self.algo = usual if algo is None else algo
+        if counts:
+            self.register_buffer(_BUFFER, torch.zeros(1, dtype=torch.int32, device=device))
+            self.register_load_state_dict_pre_hook(_add_missing)
+
+    def get_max_num_voxels(self) -> Tensor | None:
+        """Return ``int32[1]``, or None where nothing is recorded."""
+        return getattr(self, _BUFFER, None)
+
+    def _count(self, rows: int) -> None:
+        if (largest := getattr(self, _BUFFER, None)) is not None:
+            largest.clamp_(min=rows)
+
+    def _parameters_for_record(self) -> dict[str, Any]:
+        names = ("kernel_size", "stride", "padding", "dilation")
+        return {name: getattr(self, name) for name in names}
+
+    def _begin(self, input: Any, kind: str, channels: int | None = None) -> Record:
+        """Check the input, and note when the layer begins."""
+        if not isinstance(input, SparseConvTensor):
+            raise ArgumentError(f"{type(input).__name__} where a SparseConvTensor is expected")
+        check_features(input.features, input.indices.shape[0], channels)
+        return Record(self, input, kind)
+
+    def _left(
+        self, input: SparseConvTensor, kernel_map: KernelMap, sites: Sites, out: Sites
+    ) -> dict[str, Any]:
+        """Return the pairs by key behind this layer."""
+        if self.indice_key is None:
+            return input.indice_dict
+        kind = IndiceData if self.algo is ConvAlgo.Native else ImplicitGemmIndiceData
+        sizes = self.kernel_size, self.stride, self.dilation, self.padding
+        data = kind.of(kernel_map, sites, out, self.subm, self.algo, *sizes)
+        return {**input.indice_dict, self.indice_key: data}
+
+
+class Record:
+    """Times of one call of a layer, noted under its name if ``input.benchmark`` is set."""
+
+    def __init__(self, layer: Window, input: SparseConvTensor, kind: str) -> None:
+        self.entry = None
+        if input.benchmark:
+            if layer.name is None:
+                raise ArgumentError("benchmark=True needs layers with a name: name=... when made")
+            lists = {"indice_gen_time": [], "time": [], "num_points": [], "num_out_points": []}
+            fresh = {"type": kind, **lists, "params": layer._parameters_for_record()}
+            self.entry = input.benchmark_record.setdefault(layer.name, fresh)
+        self.rows, self.start = input.features.shape[0], time.time()
+
+    def found(self) -> None:
+        """Note the time that the kernel map took."""
+        if self.entry is not None:
+            now = time.time()
+            self.entry["indice_gen_time"].append(now - self.start)
+            self.start = now
+
+    def done(self, out: SparseConvTensor) -> None:
+        """Note the rest."""
+        if self.entry is not None:
+            self.entry["time"].append(time.time() - self.start)
+            self.entry["num_points"].append(self.rows)
+            self.entry["num_out_points"].append(out.features.shape[0])
+
+
+def _add_missing(module: nn.Module, state_dict: dict, prefix: str, *rest: Any) -> None:
+    """Let checkpoints without the buffer load."""
+    del module, rest
+    state_dict.setdefault(prefix + _BUFFER, torch.zeros(1, dtype=torch.int32))

@@ -1,0 +1,90 @@
+"""The packages under TorchSparse's own names, so that code which imports it runs unchanged."""
+
+from __future__ import annotations
+
+from voxax.torch.core.aliases import Aliases
+
+_version_2_1 = Aliases("voxax.torch.torchsparse", "torchsparse")
+_version_1_4 = Aliases("voxax.torch.torchsparse.version_1_4", "torchsparse")
+# Modules of these packages, with those of TorchSparse that have what they have.
+_LAYERS = "nn.modules.activation nn.modules.conv nn.modules.crop nn.modules.norm nn.modules.pooling"
+_FUNCTION = "nn.functional"
+_MODULES = {
+    "": "",
+    "tensor": "tensor",
+    "operators": "operators",
+    "backend": "backend",
+    "backends": "backends utils.tune",
+    "backbones": "backbones backbones.resnet backbones.unet backbones.modules "
+    "backbones.modules.blocks",
+    "nn": "nn nn.modules",
+    "nn.layers": _LAYERS,
+    "nn.bev": "nn.modules.bev",
+    "nn.utils": "nn.utils nn.utils.apply nn.utils.kernel",
+    _FUNCTION: _FUNCTION,
+    f"{_FUNCTION}.rows": ".activation .crop .pooling",
+    f"{_FUNCTION}.conv": ".conv .conv.conv",
+    f"{_FUNCTION}.conv_config": ".conv.conv_config .conv.conv_mode .conv.utils",
+    f"{_FUNCTION}.hash": ".hash .query .conv.hash",
+    f"{_FUNCTION}.kmap": ".conv.kmap .conv.kmap.build_kmap .conv.kmap.downsample "
+    ".conv.kmap.upsample",
+    f"{_FUNCTION}.voxelize": ".count .devoxelize .voxelize",
+    "utils": "utils",
+    "utils.collate": "utils.collate",
+    "utils.grids": "utils.to_dense utils.utils",
+    "utils.quantize": "utils.quantize",
+    "utils.tensor_cache": "utils.tensor_cache",
+}
+_MODULES_1_4 = {  # with a dot: of 2.1
+    "": "operators",
+    "tensor": "tensor",
+    "nn": f"nn nn.modules {_LAYERS}",
+    ".nn.bev": "nn.modules.bev",
+    ".nn.utils": "nn.utils nn.utils.apply nn.utils.kernel",
+    "functional": f"{_FUNCTION} .activation .conv .count .crop .devoxelize .downsample .hash "
+    ".pooling .query .voxelize",
+    "utils": "utils",
+    ".utils.collate": "utils.collate",
+    ".utils.grids": "utils.utils",
+    "utils.quantize": "utils.quantize",
+}
+
+
+def _names(modules: dict[str, str]) -> dict[str, str]:
+    """Return the module here for each of TorchSparse's, parents first."""
+    found = {"torchsparse": ""}
+    for own, names in modules.items():
+        for name in names.split():
+            found[f"torchsparse.{_FUNCTION if name[0] == '.' else ''}{name}"] = own
+    return dict(sorted(found.items()))
+
+
+def install() -> None:
+    """Make ``import torchsparse`` import this package, until :func:`uninstall`.
+
+    Registers ``torchsparse`` with its modules, also in children that multiprocessing spawns. They
+    are the modules of this package, not copies. Does nothing when it has been done already.
+
+    Raises:
+      ModuleLoadedError: TorchSparse itself, or the package of the other version by its name, is
+        loaded; its layers would not take these tensors.
+    """
+    _version_2_1.install(_names(_MODULES))
+
+
+def uninstall() -> None:
+    """Undo :func:`install`: torchsparse is what is installed by that name, or nothing.
+
+    Names that were imported before stay what they are.
+    """
+    _version_2_1.uninstall()
+
+
+def install_1_4() -> None:
+    """As :func:`install`, for the package of TorchSparse 1.4."""
+    _version_1_4.install(_names(_MODULES_1_4))
+
+
+def uninstall_1_4() -> None:
+    """Undo :func:`install_1_4`."""
+    _version_1_4.uninstall()

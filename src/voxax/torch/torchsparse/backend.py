@@ -1,0 +1,82 @@
+"""TorchSparse's hash tables, whose keys are sorted here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from voxax.coords.host import find_neighbors
+from voxax.torch.core.errors import ArgumentError
+from voxax.torch.core.kernel_map import unique_rows
+from voxax.torch.torchsparse.nn.functional.kmap import centered
+from voxax.torch.torchsparse.utils.grids import make_divisible
+
+_MULTIPLE = 128
+
+
+class GPUHashTable:
+    """Rows by key, or by voxel, counted from 1; 0 where there is none.
+
+    Results have zeros up to a multiple of 128 rows. The constructor takes a capacity, or tensors,
+    which stay as they are.
+    """
+
+    def __init__(self, keys: int | torch.Tensor, values: torch.Tensor | None = None) -> None:
+        del keys, values
+        self._keys: torch.Tensor | None = None
+        self._coords: torch.Tensor | None = None
+
+    def insert_vals(self, keys: torch.Tensor) -> None:
+        """Insert ``int64[N]``; of equal keys the first counts."""
+        self._keys = keys
+
+    def lookup_vals(self, keys: torch.Tensor) -> torch.Tensor:
+        """``int32``: the row of each key ``int64[M]``."""
+        known = _inserted(self._keys, "insert_vals")
+        found = torch.zeros(make_divisible(len(keys), _MULTIPLE), dtype=torch.int32)
+        if len(known):
+            ordered, rows = torch.sort(known, stable=True)
+            place = torch.searchsorted(ordered, keys).clamp(max=len(ordered) - 1)
+            found[: len(keys)] = torch.where(ordered[place] == keys, rows[place] + 1, 0).int()
+        return found
+
+    def insert_coords(self, coords: torch.Tensor) -> None:
+        """Insert ``int32[N, 4]``, batch index last; of equal voxels the first counts."""
+        self._coords = coords
+
+    def lookup_coords(
+        self, coords: torch.Tensor, kernel_sizes: Any, tensor_strides: Any, kernel_volume: int
+    ) -> torch.Tensor:
+        """``int32[M, K]``: the rows around each of ``coords int32[M, 4] * tensor_strides``.
+
+        The batch index is last; sizes and strides are three integers each.
+        """
+        known = _rows(_inserted(self._coords, "insert_coords"))
+        offsets = centered(tuple(int(size) for size in kernel_sizes))
+        if len(offsets) != int(kernel_volume):
+            raise ArgumentError(f"kernel_volume={kernel_volume} of {len(offsets)} taps")
+        ordered, places = unique_rows(known)
+        first = np.zeros(len(ordered) + 1, np.int32)  # place -1 is the last
+        first[places[::-1]] = np.arange(len(known), 0, -1)
+        centers, place = unique_rows(_rows(coords))
+        moved = centers.astype(np.int64) * [1, *(int(stride) for stride in tensor_strides)]
+        table = find_neighbors(ordered, moved, offsets, threads=torch.get_num_threads())
+        found = np.zeros((make_divisible(len(coords), _MULTIPLE), len(offsets)), np.int32)
+        found[: len(coords)] = first[table][place]
+        return torch.from_numpy(found)
+
+
+GPUHashTable32 = GPUHashTable
+
+
+def _inserted(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
+    if tensor is None:
+        raise ArgumentError(f"a lookup in an empty table: call {name} first")
+    return tensor
+
+
+def _rows(coords: torch.Tensor) -> np.ndarray:
+    """Return batch index first."""
+    return np.ascontiguousarray(coords.numpy()[:, [3, 0, 1, 2]])

@@ -1,0 +1,230 @@
+"""Layers onto the plane of two axes, as a bird sees it, along the third.
+
+``dim`` is that axis: 0, 1 or 2 for x, y or z; sizes and offsets are of x, y and z. So it is in
+TorchSparse 1.4. TorchSparse 2.1 has the same code on coordinates whose columns it has moved: there
+the batch index is taken for x.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from voxax.torch.core.errors import ArgumentError, check_features
+from voxax.torch.core.integers import whole
+from voxax.torch.core.kernel_map import KernelMap, pairs_of, unique_rows
+from voxax.torch.core.products import convolve
+from voxax.torch.core.uncompiled import uncompiled
+from voxax.torch.torchsparse.nn.functional.conv import of_one_dtype
+from voxax.torch.torchsparse.tensor import SparseTensor, check_tensors
+from voxax.torch.torchsparse.utils.grids import make_ntuple, per_axis
+
+
+class _ToBEV(nn.Module):
+    """Base of the layers, with sizes that are 1 or more."""
+
+    def __init__(self, dim: int, **sizes: int) -> None:
+        super().__init__()
+        self.dim, self._sizes = whole("dim", dim), sizes
+        if not 0 <= self.dim < 3:
+            raise ArgumentError(f"dim={dim}: expected 0, 1 or 2, for x, y or z")
+        for name, size in sizes.items():
+            setattr(self, name, whole(name, size))
+            if size < 1:
+                raise ArgumentError(f"{name}={size}: expected 1 or more")
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        sizes = ", ".join(f"{name}={size}" for name, size in self._sizes.items())
+        return sizes or f"dim = {self.dim}"
+
+    @uncompiled
+    def _plane(self, input: SparseTensor, step: int = 1) -> tuple[torch.Tensor, SparseTensor]:
+        """Return the voxel on the plane of each row, and a tensor of these, in order."""
+        check_tensors(type(self).__name__, input)
+        cells, stride = input._cells().clone(), tuple(n * step for n in input.stride)
+        cells[:, 1:] = cells[:, 1:].div(step, rounding_mode="floor")
+        cells[:, 1 + self.dim] = 0
+        rows, places = unique_rows(input._coords_of(cells, stride).numpy())
+        output = input._kind(None, torch.from_numpy(rows), stride)
+        if input.spatial_range is not None:
+            sizes = [-(-size // step) for size in input.spatial_range[1:]]
+            sizes[self.dim] = 1
+            output.spatial_range = (input.spatial_range[0], *sizes)
+        return torch.from_numpy(places).long(), output
+
+
+class ToBEVReduction(_ToBEV):
+    """The mean over all voxels along the axis, at 0 of it, in lexicographic order."""
+
+    def __init__(self, dim: int = 1) -> None:
+        super().__init__(dim)
+
+    def forward(self, input: SparseTensor) -> SparseTensor:
+        """Return the means."""
+        places, output = self._plane(input)
+        total = input.feats.new_zeros(len(output.coords), input.feats.shape[1])
+        output.feats = total.index_add(0, places, input.feats) / torch.bincount(places)[:, None]
+        return output
+
+
+class _Convolution(_ToBEV):
+    """Base of layers with a matrix for each coordinate along the axis, and a bias."""
+
+    in_channels: int
+    n_kernels: int
+
+    def _parameters_of(self, bias: bool, *channels: int) -> None:
+        self.kernel = nn.Parameter(torch.zeros(self.n_kernels, *channels))
+        self.bias: Any = nn.Parameter(torch.zeros(1, channels[1])) if bias else 0
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the kernel from the range of ``1 / sqrt(in_channels)``."""
+        bound = 1 / math.sqrt(self.in_channels)
+        with torch.no_grad():
+            self.kernel.uniform_(-bound, bound)
+
+    @uncompiled
+    def _summed(self, input: SparseTensor, places: torch.Tensor, rows: int) -> torch.Tensor:
+        """``[rows, C_out]``: the sums of the products of voxels, and of a bias for each."""
+        along = input._cells()[:, 1 + self.dim].long()
+        if len(along) and not 0 <= int(along.min()) <= int(along.max()) < self.n_kernels:
+            raise ArgumentError(
+                f"coordinates from {int(along.min())} to {int(along.max())} strides along axis "
+                f"{self.dim}: expected 0 to {self.n_kernels - 1}, one for each kernel"
+            )
+        feats = input._features.rows()
+        check_features(feats, len(along), self.in_channels)
+        reached = torch.full((len(along), self.n_kernels), -1, dtype=torch.int32)
+        reached[torch.arange(len(along)), along] = places.int()
+        kernel_map = KernelMap.of_pairs(*pairs_of(reached), len(along), rows)
+        out = convolve(*of_one_dtype(feats, self.kernel), kernel_map)
+        return out + (kernel_map.counts[:, None] * self.bias).to(out.dtype)
+
+
+class ToBEVConvolution(_Convolution):
+    """The sum of products of the voxels along the axis with the matrix of their coordinate.
+
+    Args:
+      in_channels, out_channels: numbers of channels.
+      n_kernels: number of coordinates along the axis, in strides of the tensor.
+      stride: of the layer; TorchSparse's raises for any but 1.
+      dim: the axis, of which outputs are at 0, in lexicographic order.
+      bias: whether each product has one added.
+    """
+
+    stride: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        n_kernels: int,
+        stride: int = 1,
+        dim: int = 1,
+        bias: bool = False,
+    ) -> None:
+        channels = {"in_channels": in_channels, "out_channels": out_channels}
+        super().__init__(dim, **channels, n_kernels=n_kernels, stride=stride)
+        self._parameters_of(bias, *channels.values())
+
+    def forward(self, input: SparseTensor) -> SparseTensor:
+        """Convolve; an error for coordinates without a matrix."""
+        places, output = self._plane(input, self.stride)
+        output.feats = self._summed(input, places, len(output.coords))
+        return output
+
+
+class _Grid(_ToBEV):
+    """Base of layers onto a dense grid of ``shape`` cells that begins at ``offset``."""
+
+    def _grid_of(self, shape: Any, offset: Any) -> None:
+        self.offset: torch.Tensor
+        self.shape: torch.Tensor
+        begin = torch.tensor([[*make_ntuple(offset, ndim=3), 0]], dtype=torch.int32)
+        self.register_buffer("offset", begin)
+        self.register_buffer("shape", torch.tensor(per_axis("shape", shape), dtype=torch.int32))
+        self.bev_dims = [axis for axis in range(3) if axis != self.dim]
+        self.bev_shape = self.shape[self.bev_dims]
+
+    def _places(self, input: SparseTensor) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        """Return the cell of each row on the plane and along the axis, and the plane's sizes."""
+        check_tensors(type(self).__name__, input)
+        steps, cells = torch.tensor(input.stride), input._cells().long()
+        at = (cells[:, 1:] * steps - self.offset[0, :3]).div(steps, rounding_mode="floor")
+        outside = ((at < 0) | (at >= self.shape))[:, self.bev_dims].any(1)
+        if outside.any():
+            raise ArgumentError(
+                f"coords {input.coords[outside][0].tolist()} outside the grid of shape "
+                f"{self.shape.tolist()} from {self.offset[0].tolist()} on: enlarge it, or drop "
+                "these rows"
+            )
+        high, wide = self.bev_shape.tolist()
+        sizes = [int(cells[:, 0].max()) + 1 if len(cells) else 0, high, wide]
+        row, column = at[:, self.bev_dims].unbind(1)
+        return (cells[:, 0] * high + row) * wide + column, at[:, self.dim], sizes
+
+
+def _dense(feats: torch.Tensor, places: torch.Tensor, sizes: list[int], cells: int) -> torch.Tensor:
+    """``[B, cells * C, *plane]``: sums of the features at their places, and 0."""
+    channels = feats.shape[1]
+    grid = feats.new_zeros(math.prod(sizes) * cells, channels).index_add(0, places, feats)
+    return grid.view(*sizes, cells * channels).permute(0, 3, 1, 2).contiguous()
+
+
+class ToDenseBEVConvolution(_Convolution, _Grid):
+    """:class:`ToBEVConvolution` onto a dense grid, ``[B, out_channels, *plane]``.
+
+    Args:
+      in_channels, out_channels, dim, bias: as there.
+      shape: number of cells of each axis, in strides of the tensor; also of kernels.
+      offset: coordinates at which the plane begins.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        shape: Sequence[int] | torch.Tensor,
+        offset: Sequence[int] = (0, 0, 0),
+        dim: int = 1,
+        bias: bool = False,
+    ) -> None:
+        channels = {"in_channels": in_channels, "out_channels": out_channels}
+        super().__init__(dim, **channels, n_kernels=per_axis("shape", shape)[dim])
+        self._grid_of(shape, offset)
+        self._parameters_of(bias, *channels.values())
+
+    def forward(self, input: SparseTensor) -> torch.Tensor:
+        """Return the grid; an error for voxels outside it."""
+        places, _, sizes = self._places(input)
+        reached, rows = torch.unique(places, return_inverse=True)
+        return _dense(self._summed(input, rows, len(reached)), reached, sizes, 1)
+
+
+class ToBEVHeightCompression(_Grid):
+    """The features of all cells along the axis as channels, ``[B, cells * channels, *plane]``.
+
+    Args:
+      channels: of the input.
+      shape, offset, dim: as of :class:`ToDenseBEVConvolution`; voxels beyond the ends of the axis
+        are added to the last cell.
+    """
+
+    def __init__(
+        self, channels: int, shape: Any, offset: Sequence[int] = (0, 0, 0), dim: int = 1
+    ) -> None:
+        super().__init__(dim, channels=channels)
+        self._grid_of(shape, offset)
+
+    def forward(self, input: SparseTensor) -> torch.Tensor:
+        """Return the grid; an error for voxels outside its plane."""
+        places, along, sizes = self._places(input)
+        cells = int(self.shape[self.dim])
+        places = places * cells + along.clamp(0, cells - 1)
+        return _dense(input._features.rows(), places, sizes, cells)

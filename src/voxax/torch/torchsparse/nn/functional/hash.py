@@ -1,0 +1,64 @@
+"""Hashes of voxels, and rows by hash."""
+
+from __future__ import annotations
+
+import torch
+
+from voxax.torch.core.errors import ArgumentError, check_cpu
+from voxax.torch.torchsparse.backend import GPUHashTable
+from voxax.torch.torchsparse.utils.grids import check_integers
+
+# FNV-1a of four words of 64 bits, as signed numbers.
+_BASIS = 14695981039346656037 - 2**64
+_PRIME = 1099511628211
+
+
+def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
+    """Return a hash of each voxel, as TorchSparse's GPU kernels do.
+
+    Args:
+      coords: ``int32[N, 4]``, batch index first.
+      offsets: ``int32[K, 3]``, added to the coordinates; None: none.
+
+    Returns:
+      ``int64[N]``, or ``int64[K, N]`` with offsets.
+
+    Raises:
+      ArgumentError: other shapes or dtypes.
+    """
+    return fnv(coords, offsets, (1, 0))
+
+
+def fnv(coords: torch.Tensor, offsets: torch.Tensor | None, batch: tuple[int, int]) -> torch.Tensor:
+    """Return the hashes; ``batch``: columns of the batch index before and behind the others."""
+    check_integers("coords", coords, 4)
+    if offsets is not None:
+        check_integers("offsets", offsets, 3)
+        coords = coords + torch.nn.functional.pad(offsets, batch)[:, None]
+    found = torch.full(coords.shape[:-1], _BASIS, dtype=torch.int64)
+    for column in (coords.long() & 0xFFFFFFFF).unbind(-1):
+        found = (found ^ column) * _PRIME
+    return found
+
+
+def sphashquery(queries: torch.Tensor, references: torch.Tensor) -> torch.Tensor:
+    """Return the row of each query among the references, the first of equal ones, or -1.
+
+    Args:
+      queries: ``int64[...]``: hashes.
+      references: ``int64[N]``.
+
+    Returns:
+      ``int32`` of the shape of the queries.
+
+    Raises:
+      ArgumentError: another dtype or device.
+    """
+    for name, tensor in (("queries", queries), ("references", references)):
+        check_cpu(tensor, name)
+        if tensor.dtype is not torch.int64:
+            raise ArgumentError(f"{name} of {tensor.dtype}: expected int64 hashes, of sphash")
+    table = GPUHashTable(2 * len(references))
+    table.insert_vals(references)
+    flat = queries.reshape(-1)
+    return (table.lookup_vals(flat)[: len(flat)] - 1).view(queries.shape)

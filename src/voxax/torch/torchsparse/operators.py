@@ -1,0 +1,35 @@
+"""Several tensors as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from voxax.torch.core.kernel_map import unique_rows
+from voxax.torch.torchsparse import tensor as checks
+from voxax.torch.torchsparse.tensor import SparseTensor, with_features
+
+
+def cat(inputs: Sequence[SparseTensor]) -> SparseTensor:
+    """Return the channels of all tensors, one after the other; an error where voxels differ."""
+    checks.check_same_voxels("cat", *inputs)
+    feats = torch.cat([tensor._features.rows() for tensor in inputs], dim=1)
+    return with_features(inputs[0], feats)
+
+
+def generative_add(a: SparseTensor, b: SparseTensor) -> SparseTensor:
+    """Return the sum at the voxels of both, in lexicographic order.
+
+    Stride, spatial range and cache are those of the tensor with more voxels, the first of two.
+    """
+    checks.check_tensors("generative_add", a, b)
+    checks.check_channels("generative_add", a, b)
+    first, second = (a, b) if len(a.feats) >= len(b.feats) else (b, a)
+    rows, places = unique_rows(torch.cat([first.coords, second.coords]).numpy())
+    feats = torch.cat([first.feats, second.feats])
+    total = feats.new_zeros((len(rows), feats.shape[1]))
+    total = total.index_add(0, torch.from_numpy(places).long(), feats)
+    output = SparseTensor(total, torch.from_numpy(rows), first.stride, first.spatial_range)
+    output._caches = first._caches
+    return output

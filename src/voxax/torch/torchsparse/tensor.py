@@ -1,0 +1,234 @@
+"""Features at voxels, and at points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+
+from voxax.torch.core.errors import ArgumentError
+from voxax.torch.core.features import Features
+from voxax.torch.torchsparse.utils.grids import check_integers, make_ntuple, per_axis, to_dense
+from voxax.torch.torchsparse.utils.tensor_cache import new_cache
+
+_negative = False
+
+
+def get_allow_negative_coordinates() -> bool:
+    """Return whether layers take coordinates below 0."""
+    return _negative
+
+
+def set_allow_negative_coordinates(allow_negative_coordinates: bool) -> None:
+    """Let layers take coordinates below 0, or raise for them."""
+    global _negative
+    _negative = allow_negative_coordinates
+
+
+class _Parts:
+    """Base of tensors of features and coordinates, in attributes of these names."""
+
+    _parts: tuple[str, ...]
+
+    def cuda(self) -> Self:
+        """Move this tensor to a GPU, where layers refuse it."""
+        return self.to("cuda")
+
+    def detach(self) -> Self:
+        """Detach this tensor."""
+        return self._each(torch.Tensor.detach)
+
+    def to(self, device: Any, non_blocking: bool = True) -> Self:
+        """Move this tensor."""
+        return self._each(lambda part: part.to(device, non_blocking=non_blocking))
+
+    def _each(self, function: Callable[[Any], Any]) -> Self:
+        for name in self._parts:
+            setattr(self, name, function(getattr(self, name)))
+        return self
+
+
+class SparseTensor(_Parts):
+    """Features at voxels.
+
+    Args:
+      feats: ``[N, C]``.
+      coords: ``int32[N, 4]``: batch index, x, y, z, in units of the stride.
+      stride: of the voxels, one integer or three.
+      spatial_range: number of scenes and the size of each axis; layers keep it up to date.
+    """
+
+    _parts = ("feats", "coords")
+    _batch, _axes = 0, slice(1, 4)  # columns of the coords
+    _kind: type[SparseTensor]  # what functions make of tensors of this class and its subclasses
+
+    def __init__(
+        self, feats: Any, coords: torch.Tensor, stride: Any = 1, spatial_range: Any = None
+    ) -> None:
+        self.feats, self.coords = feats, coords
+        self.stride = per_axis("stride", stride)
+        self.spatial_range: tuple[int, ...] | None = None
+        if spatial_range is not None:
+            self.spatial_range = make_ntuple(spatial_range, ndim=4)
+        self._caches = self._new_cache()
+
+    @property
+    def feats(self) -> torch.Tensor:
+        """The features."""
+        return self._features.shown()
+
+    @feats.setter
+    def feats(self, feats: Any) -> None:
+        self._features = feats if isinstance(feats, Features) else Features(feats)
+
+    F = feats
+
+    @property
+    def C(self) -> Any:
+        """The coordinates."""
+        return self.coords
+
+    @C.setter
+    def C(self, coords: Any) -> None:
+        self.coords = coords
+
+    @property
+    def s(self) -> tuple[int, ...]:
+        """The stride."""
+        return self.stride
+
+    @s.setter
+    def s(self, stride: Any) -> None:
+        self.stride = make_ntuple(stride, ndim=3)
+
+    def cpu(self) -> Self:
+        """Move this tensor to the CPU."""
+        return self.to("cpu")
+
+    def half(self) -> Self:
+        """Convert the features of this tensor to float16."""
+        self.feats = self.feats.half()
+        return self
+
+    def dense(self) -> torch.Tensor:
+        """``[*spatial_range, C]``: the features in a grid; an error for coordinates outside."""
+        if self.spatial_range is None:
+            raise ArgumentError(
+                "dense() of a tensor without spatial_range: give SparseTensor(..., "
+                "spatial_range=(scenes, x, y, z))"
+            )
+        return to_dense(self.feats, self.coords, self.spatial_range)
+
+    def __add__(self, other: SparseTensor) -> SparseTensor:
+        check_same_voxels("+", self, other)
+        feats = self._features.added(other._features)
+        if feats is None:
+            check_channels("+", self, other)
+            feats = self._features.rows() + other._features.rows()
+        return with_features(self, feats)
+
+    def _new_cache(self) -> Any:
+        return new_cache()
+
+    def _share(self, output: Any) -> Any:
+        """Let a tensor of the same origin have the same cache, and return it."""
+        output.spatial_range, output._caches = self.spatial_range, self._caches
+        return output
+
+    def _cells(self) -> torch.Tensor:
+        """Return the coords as 2.1 has them."""
+        check_integers("coords", self.coords, 4, ", batch index first")
+        return self.coords
+
+    @staticmethod
+    def _coords_of(cells: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+        """Return the coords of such cells."""
+        del stride
+        return cells
+
+    def _made(
+        self, feats: Features, cells: torch.Tensor, stride: tuple[int, ...], spatial_range: Any
+    ) -> SparseTensor:
+        """Return what a layer makes of this tensor, with the same cache."""
+        output = SparseTensor(feats, cells, stride, spatial_range)
+        output._caches = self._caches
+        return output._remembered()
+
+    def _remembered(self) -> SparseTensor:
+        """Let the cache have the coords, and return the tensor."""
+        self._caches.cmaps.setdefault(self.stride, (self.coords, self.spatial_range))
+        return self
+
+
+SparseTensor._kind = SparseTensor
+
+
+def with_features(tensor: SparseTensor, feats: torch.Tensor | Features) -> SparseTensor:
+    """Return other features at the same voxels, with the same cache."""
+    return tensor._share(tensor._kind(feats, tensor.coords, tensor.stride))
+
+
+def check_tensors(name: str, *tensors: Any) -> None:
+    """Raise :class:`ArgumentError` unless these are one or more sparse tensors, with features."""
+    if not tensors:
+        raise ArgumentError(f"{name} of no tensors: expected one or more")
+    for tensor in tensors:
+        if not isinstance(tensor, SparseTensor):
+            raise ArgumentError(f"{name} of a {type(tensor).__name__}: expected a SparseTensor")
+        if tensor._features.waits:  # behind a layer, which has checked them
+            continue
+        feats, coords = tensor._features.rows(), tensor.coords
+        if not (isinstance(feats, torch.Tensor) and isinstance(coords, torch.Tensor)):
+            raise ArgumentError(
+                f"{name}: feats and coords of {type(feats)} and {type(coords)}: expected tensors. "
+                "Convert them with torch.as_tensor, or with sparse_collate"
+            )
+        if feats.ndim != 2 or feats.layout is not torch.strided:
+            raise ArgumentError(
+                f"{name}: feats of shape {list(feats.shape)} and {feats.layout}: expected [N, C], "
+                "torch.strided"
+            )
+
+
+def check_same_voxels(name: str, *tensors: SparseTensor) -> None:
+    """Raise :class:`ArgumentError` unless all have the same rows of coordinates."""
+    check_tensors(name, *tensors)
+    first = tensors[0].coords
+    for tensor in tensors[1:]:
+        if tensor.coords is not first and not torch.equal(tensor.coords, first):
+            raise ArgumentError(
+                f"{name} of tensors with {len(first)} and {len(tensor.coords)} voxels that differ: "
+                "expected the same coords in the same order. Take generative_add for others"
+            )
+
+
+def check_channels(name: str, *tensors: SparseTensor) -> None:
+    """Raise :class:`ArgumentError` unless all have as many channels."""
+    numbers = [tensor._features.rows().shape[1] for tensor in tensors]
+    if len(set(numbers)) > 1:
+        raise ArgumentError(f"{name} of tensors of {numbers} channels: expected as many")
+
+
+class PointTensor(_Parts):
+    """Features at points, with what was looked up for them.
+
+    Args:
+      feats, coords: ``[N, C]`` and ``[N, 4]``.
+      idx_query, weights: rows of the voxels around each point, and their weights, by stride.
+    """
+
+    _parts = ("F", "C")
+
+    def __init__(
+        self, feats: torch.Tensor, coords: torch.Tensor, idx_query: Any = None, weights: Any = None
+    ) -> None:
+        self.F, self.C = feats, coords
+        self.idx_query = {} if idx_query is None else idx_query
+        self.weights = {} if weights is None else weights
+        self.additional_features: dict[str, Any] = {"idx_query": {}, "counts": {}}
+
+    def __add__(self, other: PointTensor) -> PointTensor:
+        output = PointTensor(self.F + other.F, self.C, self.idx_query, self.weights)
+        output.additional_features = self.additional_features
+        return output

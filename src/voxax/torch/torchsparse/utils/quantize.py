@@ -1,0 +1,48 @@
+"""Voxels of points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from voxax.torch.core.errors import ArgumentError
+from voxax.torch.core.kernel_map import unique_rows
+
+Size = float | Sequence[float]
+
+
+def sparse_quantize(
+    coords: Any, voxel_size: Size = 1, *, return_index: bool = False, return_inverse: bool = False
+) -> Any:
+    """Return the voxels in which the points lie, in lexicographic order.
+
+    Args:
+      coords, voxel_size: numbers ``[N, 3]``, and one, or one per axis.
+      return_index, return_inverse: return the first point of each voxel, ``int64[M]``, and the
+        voxel of each point, ``int64[N]``, also: then a list.
+
+    Returns:
+      ``int32[M, 3]``.
+    """
+    points, sizes = np.asarray(coords), np.asarray(voxel_size, np.float64)
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise ArgumentError(f"coords of shape {points.shape}: expected [N, 3]")
+    if sizes.shape not in ((), (3,)) or not (sizes > 0).all():
+        raise ArgumentError(f"voxel_size={voxel_size}: expected one positive number, or three")
+    cells = np.floor(points / sizes)
+    if cells.size and not np.abs(cells).max() < 2**31:
+        raise ArgumentError(
+            f"cells up to {np.abs(cells).max():g}: they have 32 bits. Enlarge voxel_size="
+            f"{voxel_size}, or drop points that are not finite"
+        )
+    rows, inverse = unique_rows(np.pad(cells.astype(np.int32), ((0, 0), (1, 0))))
+    outputs = [rows[:, 1:].copy()]
+    if return_index:
+        first = np.empty(len(rows), np.int64)
+        first[inverse[::-1]] = np.arange(len(inverse))[::-1]
+        outputs.append(first)
+    if return_inverse:
+        outputs.append(inverse.astype(np.int64))
+    return outputs[0] if len(outputs) == 1 else outputs
