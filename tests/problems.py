@@ -1,6 +1,7 @@
 """Problems of tests, from all their fields at once."""
 
 import dataclasses
+import importlib.util
 
 import pytest
 
@@ -9,6 +10,13 @@ from voxax.tuning import space
 
 needs_triton = pytest.mark.skipif(
     triton_call.absence() is not None, reason=triton_call.absence() or "Triton is here"
+)
+
+needs_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("jax_plugins.xla_cuda13") is None
+    if importlib.util.find_spec("jax_plugins")
+    else True,
+    reason="XLA's compiler for CUDA is in JAX's plugin: pip install 'voxax[cuda]'",
 )
 
 OF_LAYER = {field.name for field in dataclasses.fields(Layer)}

@@ -1,6 +1,7 @@
 """An interpreter of PTX, for tests of kernels without a GPU: one block after another.
 
-Knows the instructions that voxax' own kernels become, and raises for any other. Numbers are exact
+Knows the instructions that voxax' own kernels become, in CUTLASS and for an A100 in Triton, and
+raises for any other. Numbers are exact
 but for the order of a tensor core's sums. It is stricter than a GPU: reads and writes outside of
 an operand raise, shared memory that nothing has written is NaN, and warps run one after another,
 in a random order, each as far as the next barrier.
@@ -11,13 +12,17 @@ Source: NVIDIA's PTX ISA, version 9.0, for the instructions and the layout of th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 LANES = 32
+_ALL = np.ones(LANES, bool)
+_MASKS = {width: np.uint64(2**width - 1) for width in (8, 16, 32, 64)}
 _HALVES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 _COMPARE = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
@@ -25,6 +30,11 @@ _COMPARE = {
 }  # fmt: skip
 _BINARY = {"add": np.add, "sub": np.subtract, "and": np.bitwise_and, "or": np.bitwise_or,
            "xor": np.bitwise_xor, "min": np.minimum, "max": np.maximum}  # fmt: skip
+# A fused product and sum is rounded once, which float64 does to all but a few last digits.
+_FLOAT = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative,
+          "fma": lambda a, b, c: (a.astype(float) * b + c).astype(np.float32)}  # fmt: skip
+# Of these only the forms that are rounded to the nearest.
+_ROUNDED = {"div": np.divide, "sqrt": np.sqrt}
 _BIT = {"b": np.uint64, "u": np.uint64, "s": np.int64}
 
 
@@ -49,6 +59,9 @@ class Program:
 
 def parse(text: str) -> Program:
     """The only kernel of a PTX module."""
+    text = text.split("\t.section")[0]
+    text = re.sub(r"^\s*\.(file|loc)\b.*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\[\s*([^\]]+?)\s*\]", lambda found: f"[{found[1].replace(' ', '')}]", text)
     (name,) = re.findall(r"\.entry\s+([\w$]+)", text)
     header, body = text[text.index(f".entry {name}") :].split("{", 1)
     threads = int(re.findall(r"\.reqntid\s+(\d+)", header)[0])
@@ -56,6 +69,8 @@ def parse(text: str) -> Program:
     code: list[Instruction] = []
     labels: dict[str, int] = {}
     body = re.sub(r"//.*", "", body)
+    # Scopes inside of a kernel: those of inline assembly declare nothing twice.
+    body = re.sub(r"^\s*[{}]\s*$", "", body, flags=re.MULTILINE)
     body = re.sub(r"^\s*(\$?[\w$]+):", r"\1:;", body, flags=re.MULTILINE)
     for statement in body.split(";"):
         words = " ".join(statement.split())
@@ -72,23 +87,32 @@ def parse(text: str) -> Program:
 
 
 class Memory:
-    """Operands in a GPU's global memory; every address outside of them raises."""
+    """Operands in a GPU's global memory; every address outside of them raises.
 
-    def __init__(self, arrays: list[np.ndarray]) -> None:
-        self.bases, self._bytes = [], []
-        base = 1 << 32
-        for array in arrays:
-            self.bases.append(base)
-            self._bytes.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())
-            base += (array.nbytes // 4096 + 2) * 4096
+    Args:
+      arrays: the operands, of which it keeps copies.
+      bases: their addresses; apart from each other where None.
+    """
+
+    def __init__(self, arrays: list[np.ndarray], bases: Sequence[int] | None = None) -> None:
+        self._bytes = [np.ascontiguousarray(a).reshape(-1).view(np.uint8).copy() for a in arrays]
+        if bases is None:
+            pages = np.cumsum([0] + [a.nbytes // 4096 + 2 for a in arrays])
+            bases = [(1 << 32) + 4096 * int(page) for page in pages[:-1]]
+        self.bases = list(bases)
+        self._order = np.argsort(self.bases)
+        self._sorted = np.asarray(self.bases, np.int64)[self._order]
 
     def array(self, number: int, like: np.ndarray) -> np.ndarray:
         return self._bytes[number].view(like.dtype).reshape(like.shape)
 
     def _place(self, address: int, size: int) -> tuple[np.ndarray, int]:
-        number = int(np.searchsorted(self.bases, address, "right")) - 1
-        start = address - self.bases[number] if number >= 0 else -1
-        if number < 0 or start + size > len(self._bytes[number]):
+        place = int(np.searchsorted(self._sorted, address, "right")) - 1
+        if place < 0:
+            raise IndexError(f"address {address} is before every operand")
+        number = int(self._order[place])
+        start = address - self.bases[number]
+        if start + size > len(self._bytes[number]):
             raise IndexError(f"address {start} of operand {number}, {size} bytes: outside of it")
         if address % size:
             raise IndexError(f"address {address} is no multiple of {size}")
@@ -120,7 +144,15 @@ class Shared:
         self.bytes[address : address + len(values)] = values
 
 
-def run(program: Program, memory: Memory, grid: int, shared: int, eager: bool, seed: int = 0):
+def run(
+    program: Program,
+    memory: Memory,
+    grid: int,
+    shared: int,
+    eager: bool,
+    seed: int = 0,
+    arguments: Sequence[int] | None = None,
+) -> None:
     """Every block of a launch along one axis.
 
     Args:
@@ -131,12 +163,14 @@ def run(program: Program, memory: Memory, grid: int, shared: int, eager: bool, s
       eager: asynchronous copies happen when they are asked for, else when they are awaited: a
         correct kernel gives the same both ways.
       seed: of the order of warps.
+      arguments: the parameters' bits; the operands' addresses where None.
     """
     rng = np.random.default_rng(seed)
+    values = memory.bases if arguments is None else arguments
     for block in range(grid):
         block_memory = Shared(shared)
         warps = [
-            Warp(program, memory, block_memory, block, first, eager)
+            Warp(program, memory, block_memory, block, first, eager, values)
             for first in range(0, program.threads, LANES)
         ]
         while not all(warp.done for warp in warps):
@@ -150,15 +184,25 @@ class Warp:
     """32 threads: those that are furthest behind go on, together."""
 
     def __init__(
-        self, program: Program, memory: Memory, shared: Shared, block: int, first: int, eager: bool
+        self,
+        program: Program,
+        memory: Memory,
+        shared: Shared,
+        block: int,
+        first: int,
+        eager: bool,
+        arguments: Sequence[int],
     ) -> None:
         self.program, self.memory, self.shared, self.eager = program, memory, shared, eager
+        self.arguments = arguments
         self.at = np.zeros(LANES, np.int64)
         self.registers: dict[str, np.ndarray] = {}
         self.special = {
             "%tid.x": np.arange(first, first + LANES, dtype=np.uint64),
             "%ctaid.x": np.full(LANES, block, np.uint64),
+            # CUTLASS' and Triton's names of shared memory.
             "__dynamic_shmem__0": np.zeros(LANES, np.uint64),
+            "global_smem": np.zeros(LANES, np.uint64),
         }
         # Copies that were started, and groups of them that were not awaited yet.
         self.asked: list[tuple[int, np.ndarray]] = []
@@ -170,20 +214,59 @@ class Warp:
 
     def to_barrier(self) -> None:
         while not self.done:
-            here = self.at[self.at >= 0].min()
-            instruction = self.program.code[here]
+            here = int(self.at[self.at >= 0].min())
             active = self.at == here
-            if instruction.guard is not None:
-                name, wanted = instruction.guard
-                active = active & (self.registers[name].astype(bool) == wanted)
-            self.at[self.at == here] += 1
+            if active.all():
+                # Together: one number says where all threads are, until they part.
+                if self._together(here):
+                    return
+                continue
+            instruction = self.program.code[here]
+            self.at[active] += 1
+            active = self._guarded(instruction, active)
             if not active.any():
                 continue
             if instruction.words[0] == "bar":
-                if not active.all():
-                    raise RuntimeError("a barrier that not all threads of a warp reach together")
-                return
+                # The threads of a warp that read what others of it wrote are in step here anyway.
+                if instruction.words[1] == "warp":
+                    continue
+                raise RuntimeError("a barrier that not all threads of a warp reach together")
             self._step(instruction, active)
+
+    def _together(self, here: int) -> bool:
+        """Go on while all threads do the same; True at a barrier."""
+        code = self.program.code
+        while True:
+            instruction = code[here]
+            kind = instruction.words[0]
+            active = self._guarded(instruction, _ALL)
+            here += 1
+            if active is not _ALL and not active.all():
+                if kind in ("bra", "ret", "bar") and active.any():
+                    self.at[:] = here
+                    if kind == "bar":
+                        raise RuntimeError("a barrier that not all threads reach together")
+                    self._step(instruction, active)
+                    return False
+                if active.any():
+                    self._step(instruction, active)
+            elif kind == "bra":
+                here = self.program.labels[instruction.operands[-1]]
+            elif kind == "ret":
+                self.at[:] = -1
+                return False
+            elif kind == "bar":
+                if instruction.words[1] != "warp":
+                    self.at[:] = here
+                    return True
+            else:
+                self._step(instruction, _ALL)
+
+    def _guarded(self, instruction: Instruction, active: np.ndarray) -> np.ndarray:
+        if instruction.guard is None:
+            return active
+        name, wanted = instruction.guard
+        return active & (self.registers[name].astype(bool) == wanted)
 
     def _step(self, instruction: Instruction, active: np.ndarray) -> None:
         words, operands = instruction.words, instruction.operands
@@ -193,6 +276,13 @@ class Warp:
             self.at[active] = self.program.labels[operands[-1]]
         elif kind == "ret":
             self.at[active] = -1
+        elif words[-1] == "f32" and (kind in _FLOAT or words[:2] in ((k, "rn") for k in _ROUNDED)):
+            values = [self._float(name) for name in operands[1:]]
+            with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+                result = {**_FLOAT, **_ROUNDED}[kind](*values)
+            self._set_float(operands[0], result, active)
+        elif words[-1][0] == "f" and (kind in _BINARY or kind in ("mul", "div", "neg")):
+            raise NotImplementedError(".".join(words))
         elif method is not None:
             method(words, operands, active)
         elif kind in _BINARY:
@@ -208,11 +298,12 @@ class Warp:
         elif operand in self.special:
             bits = self.special[operand]
         else:
-            bits = np.full(LANES, _number(operand), np.uint64)
+            bits = _constant(operand)
         if word == "pred":
             return bits.astype(bool)
         width = int(word[1:])
-        bits = bits & np.uint64(2**width - 1)
+        if width < 64:
+            bits = bits & _MASKS[width]
         if word[0] == "s" and width < 64:
             sign = np.uint64(1 << (width - 1))
             return ((bits ^ sign) - sign).view(np.int64)
@@ -224,21 +315,41 @@ class Warp:
     def _set(self, name: str, values: Any, words: tuple[str, ...], active: np.ndarray) -> None:
         word = words[-1]
         bits = np.asarray(values)
-        bits = bits.astype(np.uint64) if bits.dtype.kind in "bu" else bits.astype(np.int64)
-        bits = bits.view(np.uint64)
-        if word != "pred":
-            bits = bits & np.uint64(2 ** int(word[1:]) - 1)
-        old = self.registers.get(name, np.zeros(LANES, np.uint64))
-        self.registers[name] = np.where(active, bits, old)
+        if bits.dtype != np.uint64:
+            bits = bits.astype(np.uint64 if bits.dtype.kind in "bu" else np.int64).view(np.uint64)
+        if word not in ("pred", "b64", "u64", "s64"):
+            bits = bits & _MASKS[int(word[1:])]
+        if active is not _ALL:
+            bits = np.where(active, bits, self.registers.get(name, _constant("0")))
+        self.registers[name] = bits
+
+    def _float(self, name: str) -> np.ndarray:
+        return self._value(name, "b32").astype(np.uint32).view(np.float32)
+
+    def _set_float(self, name: str, values: np.ndarray, active: np.ndarray) -> None:
+        self._set(name, values.astype(np.float32).view(np.uint32), ("b32",), active)
 
     def _address(self, operand: str) -> np.ndarray:
         base, _, offset = operand.strip("[]").partition("+")
         return self._value(base).view(np.int64) + int(offset or 0)
 
     def _mov(self, words, operands, active):
-        if operands[1].startswith("{"):  # two halves
-            low, high = (self._value(name.strip(), "b16") for name in _names(operands[1]))
-            self._set(operands[0], low | (high << np.uint64(16)), words, active)
+        if operands[1].startswith("{"):
+            names = _names(operands[1])
+            width = int(words[-1][1:]) // len(names)
+            bits = np.zeros(LANES, np.uint64)
+            for place, name in enumerate(names):
+                part = self._value(name, f"b{width}").view(np.uint64)
+                bits = bits | part << np.uint64(width * place)
+            self._set(operands[0], bits, words, active)
+            return
+        if operands[0].startswith("{"):
+            names = _names(operands[0])
+            width = int(words[-1][1:]) // len(names)
+            bits = self._value(operands[1], words[-1]).view(np.uint64)
+            for place, name in enumerate(names):
+                if name != "_":
+                    self._set(name, bits >> np.uint64(width * place), (f"b{width}",), active)
             return
         self._set(operands[0], self._value(operands[1], words[-1]), words, active)
 
@@ -290,6 +401,15 @@ class Warp:
         by = self._value(operands[2], "u32").astype(value.dtype)
         self._set(operands[0], value >> by, words, active)
 
+    def _bfe(self, words, operands, active):
+        value = self._value(operands[1], "b32")
+        start, length = (self._value(name, "u32") for name in operands[2:4])
+        value = (value >> start) & ((np.uint64(1) << length) - np.uint64(1))
+        if words[-1][0] == "s":
+            sign = np.uint64(1) << (length - np.uint64(1))
+            value = ((value ^ sign) - sign).view(np.int64)
+        self._set(operands[0], value, words, active)
+
     def _selp(self, words, operands, active):
         a, b = self._both(words, operands[1:3])
         self._set(operands[0], np.where(self._value(operands[3], "pred"), a, b), words, active)
@@ -297,7 +417,13 @@ class Warp:
     def _setp(self, words, operands, active):
         if len(words) != 3:
             raise NotImplementedError(".".join(words))
-        a, b = self._both(words, operands[1:3])
+        if words[2] == "f32":
+            a, b = map(self._float, operands[1:3])
+            if words[1] == "num":
+                self._set(operands[0], ~(np.isnan(a) | np.isnan(b)), ("pred",), active)
+                return
+        else:
+            a, b = self._both(words, operands[1:3])
         self._set(operands[0], _COMPARE[words[1]](a, b), ("pred",), active)
 
     def _cvt(self, words, operands, active):
@@ -306,12 +432,20 @@ class Warp:
         if half is not None and words[1] == "rn" and source == "f32":
             bits = []
             for name in operands[1:]:
-                value = self._value(name, "b32").astype(np.uint32).view(np.float32)
+                value = self._float(name)
                 with np.errstate(invalid="ignore", over="ignore"):
                     bits.append(value.astype(half).view(np.uint16).astype(np.uint64))
             # Of two numbers the first becomes the upper half.
             joined = bits[0] if len(bits) == 1 else bits[0] << np.uint64(16) | bits[1]
             self._set(operands[0], joined, (f"b{16 * len(bits)}",), active)
+            return
+        if words[1:] == ("rna", "tf32", "f32"):  # to the nearest, ties away from zero
+            bits = self._value(operands[1], "b32") + np.uint64(0x1000)
+            self._set(operands[0], bits & np.uint64(0xFFFFE000), ("b32",), active)
+            return
+        if target == "f32" and source in _HALVES:
+            value = self._value(operands[1], "b16").astype(np.uint16).view(_HALVES[source])
+            self._set_float(operands[0], value, active)
             return
         if target[0] not in "us" or source[0] not in "us" or len(words) != 3:
             raise NotImplementedError(".".join(words))
@@ -321,34 +455,39 @@ class Warp:
         self._set(operands[0], self._value(operands[1]), ("b64",), active)
 
     def _shfl(self, words, operands, active):
-        if words[1:3] != ("sync", "idx") or not active.all():
+        if words[1:3] not in (("sync", "idx"), ("sync", "bfly")) or not active.all():
             raise NotImplementedError(".".join(words))
         lane = self._value(operands[2], "u32") & np.uint64(31)
+        if words[2] == "bfly":
+            lane = lane ^ np.arange(LANES, dtype=np.uint64)
         self._set(operands[0], self._value(operands[1], "b32")[lane], words, active)
 
     def _ld(self, words, operands, active):
         if words[1] == "param":
             number = self.program.parameters.index(operands[1].strip("[]"))
-            self._set(operands[0], np.full(LANES, self.memory.bases[number], np.uint64),
+            self._set(operands[0], np.full(LANES, self.arguments[number], np.uint64),
                       words, active)  # fmt: skip
             return
-        if words[1] not in ("global", "shared") or operands[0].startswith("{"):
+        if words[1] not in ("global", "shared"):
             raise NotImplementedError(".".join(words))
         place = self.memory if words[1] == "global" else self.shared
         word, addresses = words[-1], self._address(operands[1])
-        size = int(word[1:]) // 8
-        values = np.zeros(LANES, np.int64)
+        names = _names(operands[0])
+        kind = np.dtype(f"{'i' if word[0] == 's' else 'u'}{int(word[1:]) // 8}")
+        values = np.zeros((LANES, len(names)), kind)
         for lane in np.flatnonzero(active):
-            found = place.read(int(addresses[lane]), size)
-            values[lane] = int.from_bytes(found.tobytes(), "little", signed=word[0] == "s")
+            found = place.read(int(addresses[lane]), kind.itemsize * len(names))
+            values[lane] = found.view(kind)
         # A register may be wider than what is loaded: signs are kept, all else is filled with 0.
-        self._set(operands[0], values, ("b64",), active)
+        for name, column in zip(names, values.T, strict=True):
+            self._set(name, column.astype(np.int64 if word[0] == "s" else np.uint64), ("b64",),
+                      active)  # fmt: skip
 
     def _st(self, words, operands, active):
         word, addresses = words[-1], self._address(operands[0])
         place = {"global": self.memory, "shared": self.shared}[words[1]]
         kind = np.dtype(f"u{int(word[1:]) // 8}")
-        names = _names(operands[1]) if operands[1].startswith("{") else [operands[1]]
+        names = _names(operands[1])
         values = np.stack([self._value(name, f"b{word[1:]}").astype(kind) for name in names], 1)
         for lane in np.flatnonzero(active):
             place.write(int(addresses[lane]), values[lane].view(np.uint8))
@@ -358,18 +497,18 @@ class Warp:
             self.groups.append(self.asked)
             self.asked = []
         elif words[1:3] == ("async", "wait_group"):
-            left = int(operands[0])
+            left = int(operands[0], 0)
             while len(self.groups) > left:
                 for address, values in self.groups.pop(0):
                     self.shared.write(address, values)
-        elif words[:4] == ("cp", "async", "cg", "shared"):
+        elif words[:2] == ("cp", "async") and words[2] in ("ca", "cg") and words[3] == "shared":
             self._copy(operands, active)
         else:
             raise NotImplementedError(".".join(words))
 
     def _copy(self, operands, active):
         to, source = self._address(operands[0]), self._address(operands[1])
-        size = int(operands[2])
+        size = int(operands[2], 0)
         given = self._value(operands[3], "u32") if len(operands) > 3 else np.full(LANES, size)
         for lane in np.flatnonzero(active):
             values = np.zeros(size, np.uint8)
@@ -381,9 +520,10 @@ class Warp:
                 self.asked.append((int(to[lane]), values))
 
     def _ldmatrix(self, words, operands, active):
-        if words[:5] != ("ldmatrix", "sync", "aligned", "m8n8", "x4") or not active.all():
+        if words[:4] != ("ldmatrix", "sync", "aligned", "m8n8") or not active.all():
             raise NotImplementedError(".".join(words))
-        addresses = self._address(operands[1])
+        # The first 8 threads have the addresses of the first matrix's rows.
+        addresses = self._address(operands[1])[: 8 * int(words[4][1:])]
         rows = np.stack([self.shared.read(int(a), 16).view(np.uint16) for a in addresses])
         lane = np.arange(LANES)
         for matrix, name in enumerate(_names(operands[0])):
@@ -394,32 +534,62 @@ class Warp:
             self._set(name, bits, ("b32",), active)
 
     def _mma(self, words, operands, active):
-        if words[:4] != ("mma", "sync", "aligned", "m16n8k16") or not active.all():
+        if words[:3] != ("mma", "sync", "aligned") or not active.all():
             raise NotImplementedError(".".join(words))
-        if words[4:] not in (("row", "col", "f32", t, t, "f32") for t in _HALVES):
+        if words[3:] == ("m16n8k8", "row", "col", "f32", "tf32", "tf32", "f32"):
+            a, b = self._tf32_operands(operands)
+        elif words[3:] in (("m16n8k16", "row", "col", "f32", t, t, "f32") for t in _HALVES):
+            a, b = self._half_operands(operands, _HALVES[words[7]])
+        else:
             raise NotImplementedError(".".join(words))
-        half = _HALVES[words[7]]
         lane = np.arange(LANES)
         group, two = lane // 4, 2 * (lane % 4)
-        a, b, c = np.zeros((16, 16)), np.zeros((16, 8)), np.zeros((16, 8))
+        c = np.zeros((16, 8))
+        for number, name in enumerate(_names(operands[3])):
+            c[group + 8 * (number // 2), two + number % 2] = self._float(name)
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = (a @ b + c).astype(np.float32)
+        for number, name in enumerate(_names(operands[0])):
+            part = total[group + 8 * (number // 2), two + number % 2]
+            self._set_float(name, part, active)
+
+    def _half_operands(self, operands, half):
+        lane = np.arange(LANES)
+        group, two = lane // 4, 2 * (lane % 4)
+        a, b = np.zeros((16, 16)), np.zeros((16, 8))
         for number, name in enumerate(_names(operands[1])):
             row, column = group + 8 * (number % 2), two + 8 * (number // 2)
             a[row, column], a[row, column + 1] = self._pair(name, half)
         for number, name in enumerate(_names(operands[2])):
             b[two + 8 * number, group], b[two + 8 * number + 1, group] = self._pair(name, half)
-        for number, name in enumerate(_names(operands[3])):
-            values = self._value(name, "b32").astype(np.uint32).view(np.float32)
-            c[group + 8 * (number // 2), two + number % 2] = values
-        with np.errstate(invalid="ignore", over="ignore"):
-            total = (a @ b + c).astype(np.float32)
-        for number, name in enumerate(_names(operands[0])):
-            part = total[group + 8 * (number // 2), two + number % 2]
-            self._set(name, part.view(np.uint32), ("b32",), active)
+        return a, b
+
+    def _tf32_operands(self, operands):
+        lane = np.arange(LANES)
+        group, one = lane // 4, lane % 4
+        a, b = np.zeros((16, 8)), np.zeros((8, 8))
+        for number, name in enumerate(_names(operands[1])):
+            a[group + 8 * (number % 2), one + 4 * (number // 2)] = self._tf32(name)
+        for number, name in enumerate(_names(operands[2])):
+            b[one + 4 * number, group] = self._tf32(name)
+        return a, b
+
+    def _tf32(self, name: str) -> np.ndarray:
+        """A number whose last 13 bits the tensor core does not read."""
+        bits = self._value(name, "b32").astype(np.uint32) & np.uint32(0xFFFFE000)
+        return bits.view(np.float32).astype(float)
 
     def _pair(self, name: str, half: Any) -> tuple[np.ndarray, np.ndarray]:
         bits = self._value(name, "b32")
         low, high = bits & np.uint64(0xFFFF), bits >> np.uint64(16)
         return tuple(part.astype(np.uint16).view(half).astype(float) for part in (low, high))
+
+
+@functools.cache
+def _constant(text: str) -> np.ndarray:
+    values = np.full(LANES, _number(text), np.uint64)
+    values.flags.writeable = False
+    return values
 
 
 def _number(text: str) -> int:

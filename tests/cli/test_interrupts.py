@@ -285,6 +285,7 @@ def last(words):
     return 0
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # behind `nohup` it is ignored
 voxax.cli._run = last if late else wait
 sys.exit(voxax.cli.main())
 """

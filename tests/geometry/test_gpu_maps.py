@@ -3,8 +3,6 @@
 XLA compiles for an H100 that is not present, if JAX's plugin for CUDA is installed; nothing runs.
 """
 
-import importlib.util
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,17 +12,11 @@ from benchmarks.gpu.lowered import CHIPS, custom_calls, lower
 
 import voxax as vx
 from oracle import PAD
+from problems import needs_compiler
 from samples import make_voxels
 from voxax.coords import COORD_LIMIT, coarsen, ordering, sort_rows, unique_rows
 from voxax.geometry import KernelSpec, build
 from voxax.kernels.implicit_gemm.tap_order import sort_by_taps
-
-needs_compiler = pytest.mark.skipif(
-    importlib.util.find_spec("jax_plugins.xla_cuda13") is None
-    if importlib.util.find_spec("jax_plugins")
-    else True,
-    reason="XLA's compiler for CUDA is in JAX's plugin: pip install 'voxax[cuda]'",
-)
 
 ROWS = 98_304
 
@@ -86,9 +78,10 @@ def maps():
 
     return {
         "submanifold": (table(3), 0),
-        "strided": (table(3, 2), 1),
-        "cells": (table(2, 2), 1),
-        "cells and back": (launches.way_back, 1),
+        "strided": (table(3, 2), 0),
+        "cells": (table(2, 2), 0),
+        "cells and back": (launches.way_back, 0),
+        "large cells": (table(4, 4), 1),
     }
 
 
@@ -103,8 +96,10 @@ def test_a_map_has_one_sort_at_most_and_never_asks_the_host(name):
         assert f"stablehlo.{word}" not in text
 
 
-# Kernels that a program starts where a map has 98,304 rows; a sort by comparing is 28.
-LAUNCHES = {"submanifold": 12, "strided": 48, "cells": 38, "cells and back": 39}
+# Kernels that a program starts where a map has 98,304 rows; a sort by comparing is 28. With a sort
+# for each stride, and searches in steps of two bits, the first four were 12, 48, 37 and 38. The
+# fourth is 14 on JAX 0.12, and 13 on 0.10.2.
+LAUNCHES = {"submanifold": 6, "strided": 19, "cells": 12, "cells and back": 14, "large cells": 38}
 
 
 @needs_compiler

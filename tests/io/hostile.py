@@ -2,7 +2,8 @@
 
 ``python tests/io/hostile.py [NUMBER [SEED]]`` makes that many (500): scans, configurations,
 descriptions of checkpoints and programs. Each is read within 4.5 GB of address space and 5 s of a
-processor; it may be refused, and may end neither the process nor with a MemoryError.
+processor; it may be refused, and may end neither the process nor with a MemoryError. A program that
+was changed keeps the checksum of the whole one: JAX does not read every forged one safely.
 """
 
 import functools

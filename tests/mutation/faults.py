@@ -7,6 +7,7 @@ import itertools
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -399,6 +400,7 @@ def _(original):
         place, aside = Path(folder) / str(step), Path(folder).with_name("aside")
         (place / "description").mkdir(parents=True)
         (place / "description" / "metadata").write_text(json.dumps(description))
+        time.sleep(1.0)  # on a machine with other work the kill comes late
         original(aside, tree, description, step)
         (aside / str(step) / "default").rename(place / "default")
         return folder
