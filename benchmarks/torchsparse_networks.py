@@ -23,7 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent / "tests" / "pytorch" / "torchsparse"
-sys.path[:0] = [str(HERE.parent), str(HERE / "peers"), str(TESTS)]
+sys.path[:0] = [str(HERE.parent), str(HERE), str(HERE / "peers"), str(TESTS)]
 
 from turns import Contestant, answer, medians, write_results  # noqa: E402
 
@@ -44,7 +44,7 @@ CONTESTANTS = {  # threads
 
 def minkunet(spnn: Any, cat: Any) -> Any:
     """Return ``peers/spconv_minkunet.MinkUNet`` of TorchSparse's layers, with the same names."""
-    from spconv_minkunet import LEVELS, PLANES
+    from minkunet34c import PLANES
     from torch import nn
 
     def convolution(c_in: int, c_out: int, size: int = 3, act: bool = True, **kwargs: Any) -> Any:
@@ -75,13 +75,13 @@ def minkunet(spnn: Any, cat: Any) -> Any:
             self.down, self.down_blocks = nn.ModuleList(), nn.ModuleList()
             self.up, self.up_blocks = nn.ModuleList(), nn.ModuleList()
             channels, skips = 32, []
-            for planes in PLANES[:LEVELS]:
+            for planes in PLANES[:4]:
                 skips.append(channels)
                 self.down.append(convolution(channels, channels, 2, stride=2))
                 pair = Residual(channels, planes), Residual(planes, planes)
                 self.down_blocks.append(nn.Sequential(*pair))
                 channels = planes
-            for planes in PLANES[LEVELS:]:
+            for planes in PLANES[4:]:
                 self.up.append(convolution(channels, planes, 2, stride=2, transposed=True))
                 pair = Residual(planes + skips.pop(), planes), Residual(planes, planes)
                 self.up_blocks.append(nn.Sequential(*pair))
@@ -91,10 +91,10 @@ def minkunet(spnn: Any, cat: Any) -> Any:
         def forward(self, x: Any) -> Any:
             x = self.stem_second(self.stem(x))
             skips = []
-            for down, residual in zip(self.down, self.down_blocks, strict=True):
+            for down, residual in zip(self.down, self.down_blocks):  # noqa: B905 (Python 3.8)
                 skips.append(x)
                 x = residual(down(x))
-            for up, residual in zip(self.up, self.up_blocks, strict=True):
+            for up, residual in zip(self.up, self.up_blocks):  # noqa: B905 (Python 3.8)
                 x = residual(cat([up(x), skips.pop()]))
             return self.head(x.F)
 
@@ -131,7 +131,8 @@ def load(who: str, threads: int, folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     cells = torch.from_numpy(np.load(folder / "cells.npy"))
     features = torch.from_numpy(np.load(folder / "features.npy"))
-    state = torch.load(folder / "state.pt", weights_only=True)
+    arrays = np.load(folder / "state.npz")
+    state = {key: torch.from_numpy(arrays[key]) for key in arrays.files}
     zeros = torch.zeros(len(cells), 1, dtype=torch.int32)
     shape = [int(-(-(high + 1) // 16) * 16) for high in cells.max(0).values]
     if who == "spconv":
@@ -233,7 +234,7 @@ def main() -> None:
     runs = [f"{network}, {way}" for network in NETWORKS for way in WAYS]
     runs = [run for run in runs if all(word in run for word in options.only.split())]
     with tempfile.TemporaryDirectory() as folder:
-        write_state(Path(folder, "state.pt"))
+        write_state(Path(folder, "state.npz"))
         np.save(Path(folder, "cells.npy"), cells)
         np.save(Path(folder, "features.npy"), features)
         crew = {}
@@ -275,6 +276,7 @@ def main() -> None:
 
 def write_state(path: Path) -> None:
     """Write initial weights of MinkUNet18, with statistics that are not those of no data."""
+    import numpy as np
     import torch
 
     import voxax.torch.spconv as spconv_package
@@ -288,7 +290,8 @@ def write_state(path: Path) -> None:
         if isinstance(module, torch.nn.BatchNorm1d):
             torch.nn.init.uniform_(module.weight, 0.5, 1.5)
             torch.nn.init.normal_(module.bias, std=0.1)
-    torch.save(net.state_dict(), path)
+    # Not torch.save: PyTorch 1.12 cannot read such a file without running code in it.
+    np.savez(path, **{name: value.numpy() for name, value in net.state_dict().items()})
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ def _not_measured() -> str:
         "| TPUs | everything: figures for TPUs are predictions |\n"
         "| GPUs | everything but [one page](gpu.md) |\n"
         f"| CPUs | all but {' and '.join(processors)} with two cores; ARM was never timed |\n"
-        "| other libraries | MinkowskiEngine, TorchSparse, WarpConvNet and fVDB |\n"
+        "| other libraries | WarpConvNet, fVDB, TorchSparse 2 |\n"
         "| several machines | speed; the results of training over several processes were tested |\n"
         "| quality | no network was trained to convergence on a data set |\n"
     )
