@@ -3,7 +3,8 @@
     python benchmarks/tpu/layers.py --data FOLDER
 
 Submanifold layers of 16 to 256 channels in bfloat16 on three real scans at 5 cm: thin LiDAR, a
-dense scan and a room; forward and wgrad (dgrad of such a layer is forward over the reversed taps).
+dense scan and a room; forward, wgrad (dgrad of such a layer is forward over the reversed taps), and
+both gradients at once, as in a training step.
 Times are predicted from the TPU compiler's schedules (voxax.predict): whole programs, what XLA does
 before and after a kernel included; the kernel map is not. Of a device with two cores each takes
 half of the work. Nothing runs. The lower bound: features, weights and results once through HBM, or
@@ -32,21 +33,26 @@ from voxax.predict import TOPOLOGIES, CompiledProgram, outcomes
 
 RESULTS = Path(__file__).parents[1] / "results"
 SCANS, VOXEL = ("semantickitti", "lone_star", "office1"), 0.05
-CHANNELS, PRODUCTS = (16, 64, 128, 256), ("forward", "wgrad")
+CHANNELS, PRODUCTS = (16, 64, 128, 256), ("forward", "wgrad", "gradients")
 # XLA's gather is slow to compile where there is much: one width.
 METHODS = {
-    "windows": ("benchmarks.tpu.program:product", CHANNELS),
-    "gather": ("benchmarks.tpu.baselines:xla", (64,)),
+    "windows": ("benchmarks.tpu.program:product", CHANNELS, PRODUCTS),
+    "gather": ("benchmarks.tpu.baselines:xla", (64,), PRODUCTS[:2]),
 }
 
 
-def predicted(program: CompiledProgram, steps: float, table: np.ndarray, channels: int) -> Any:
+def predicted(
+    program: CompiledProgram, steps: float, table: np.ndarray, channels: int, product: str
+) -> Any:
     """The program's seconds and lower bound, and the window kernel's cycles and limit."""
     chip, rows = program.chip, len(table)
     passes = {kernel.name: steps for kernel in program.kernels if kernel.is_pallas}
     kernels = [cost for cost in program.costs(passes) if cost.kernel.is_pallas]
-    operations = 2 * int((table >= 0).sum()) * channels**2 / (chip.peak * chip.cores)
-    moved = 2 * (2 * rows * channels + 27 * channels**2) / (chip.bandwidth * chip.cores)
+    both = product == "gradients"  # which read dy once
+    operations = (1 + both) * 2 * int((table >= 0).sum()) * channels**2
+    operations /= chip.peak * chip.cores
+    moved = 2 * ((2 + both) * rows * channels + (1 + both) * 27 * channels**2)
+    moved /= chip.bandwidth * chip.cores
     return {
         "seconds": program.seconds(passes, at_least=True),
         "open": len(program.open(passes)),
@@ -58,8 +64,8 @@ def predicted(program: CompiledProgram, steps: float, table: np.ndarray, channel
 
 
 def measure(scan: str, table: np.ndarray, chip: str, method: str) -> list[dict[str, Any]]:
-    target, widths = METHODS[method]
-    cases = [(product, channels) for channels in widths for product in PRODUCTS]
+    target, widths, products = METHODS[method]
+    cases = [(product, channels) for channels in widths for product in products]
     asked = [
         (chip, target, {"product": product, "rows": len(table), "channels": channels})
         for product, channels in cases
@@ -71,8 +77,10 @@ def measure(scan: str, table: np.ndarray, chip: str, method: str) -> list[dict[s
         if isinstance(outcome, VoxaxError):
             found.append(row | {"error": str(outcome)[:600]})
             continue
-        steps = float(visits(chip, table, channels=channels)) if method == "windows" else 1.0
-        found.append(row | predicted(outcome, steps, table, channels))
+        steps = 1.0
+        if method == "windows":
+            steps = float(visits(chip, table, product=product, channels=channels))
+        found.append(row | predicted(outcome, steps, table, channels, product))
     return found
 
 
@@ -120,7 +128,7 @@ def against_gather(rows: list[dict[str, Any]]) -> str:
         "|---|---|" + "---:|" * len(TOPOLOGIES),
     ]
     for scan in dict.fromkeys(row["scan"] for row in rows):
-        for product in PRODUCTS:
+        for product in METHODS["gather"][2]:
             cells = []
             for chip in TOPOLOGIES:
                 ours = known.get((scan, "windows", 64, product, chip), {}).get("seconds")

@@ -71,21 +71,53 @@ def compile_product(topology, problem, parameters):
 
 
 def product(chip, product="forward", dtype="bfloat16", window=0, **options):
-    """Return the program for ``voxax.predict``: the window kernels in their blocks for a chip."""
-    problem = make_problem(product, dtype, **options)
-    return operands(problem, tpu.space(problem, facts(BY_CHIP[chip]))[window])
+    """Return the program for ``voxax.predict``: the window kernels in their blocks for a chip.
+
+    ``product="gradients"``: dgrad and wgrad at once.
+    """
+    problem, parameters = chosen(chip, product, dtype, window, **options)
+    both = product == "gradients"
+    return gradients(problem, parameters) if both else operands(problem, parameters)
 
 
-def visits(chip, neighbors, window=0, **options):
-    """Steps of the grid of the forward window kernel on one core, for a map ``int32[N, 27]``.
+def chosen(chip, product, dtype="bfloat16", window=0, **options):
+    """Return a product and its blocks for a chip; of ``gradients`` dgrad."""
+    both = product == "gradients"
+    problem, hardware = (
+        make_problem("dgrad" if both else product, dtype, **options),
+        facts(BY_CHIP[chip]),
+    )
+    if both:
+        return problem, kernel_of(problem).fused.heuristic(problem, hardware)
+    return problem, tpu.space(problem, hardware)[window]
+
+
+def gradients(problem, parameters):
+    """Return dgrad and wgrad at once as a function of arrays, and their shapes."""
+    fused = kernel_of(problem).fused
+    _, dy, w, views = operands(problem, parameters)
+    x = jax.ShapeDtypeStruct((problem.layer.in_capacity, problem.in_channels), problem.dtype)
+
+    def run(dy, x, w, views):
+        return fused.apply(problem, parameters, dy, x, w, views)
+
+    return run, dy, x, w, views
+
+
+def visits(chip, neighbors, window=0, product="forward", **options):
+    """Steps of the grid of a window kernel on one core, for a map ``int32[N, 27]``.
 
     Each tile is visited once for each window of its longest column.
     """
     rows, taps = neighbors.shape
-    problem = make_problem("forward", "bfloat16", rows=rows, **options)
-    parameters = tpu.space(problem, facts(BY_CHIP[chip]))[window]
+    problem, parameters = chosen(chip, product, window=window, rows=rows, **options)
     columns = columns_of(problem.layer.spec, taps)
     return steps(problem, parameters, np.asarray(find_windows(neighbors, columns)))
+
+
+def kernel_of(problem):
+    """Return the window kernel of a problem's weights."""
+    return depthwise_tpu.WINDOWED if problem.layer.kind == "depthwise" else tpu.WINDOWED
 
 
 def operands(problem, parameters, kernel=None):
@@ -110,8 +142,7 @@ def operands(problem, parameters, kernel=None):
             return shape(2, -(-rows // WINDOW_TILE), columns, dtype="int32")
         return shape(rows, problem.layer.num_offsets, dtype="int32")
 
-    if kernel is None:
-        kernel = depthwise_tpu.WINDOWED if problem.layer.kind == "depthwise" else tpu.WINDOWED
+    kernel = kernel or kernel_of(problem)
 
     def run(a, b, views):
         return kernel.apply(problem, parameters, a, b, views)

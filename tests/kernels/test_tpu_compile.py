@@ -6,11 +6,12 @@ Needs libtpu (`pip install .[tpu]`); run with `pytest -m tpu_compile`. Nothing i
 import jax
 import pytest
 from benchmarks.tpu.budgets import BUDGETS, cycles_per_row
-from benchmarks.tpu.program import TOPOLOGIES, compile_product, facts, make_problem
+from benchmarks.tpu.program import TOPOLOGIES, compile_product, facts, gradients, make_problem
 from window_operands import assert_in_its_memory
 
 from voxax import _compat
 from voxax.kernels.implicit_gemm import tpu
+from voxax.predict import compile_for
 
 pytestmark = [
     pytest.mark.tpu_compile,
@@ -28,6 +29,15 @@ def compiled(topology, product, dtype, window=0, **options):
     program = compile_product(topology, problem, parameters)
     assert_in_its_memory(program, dict(parameters)["resident"])
     return program, problem, dict(parameters)
+
+
+def compiled_gradients(topology, dtype, **options):
+    """dgrad and wgrad at once, and the problem of dgrad."""
+    problem = make_problem("dgrad", dtype, **options)
+    parameters = tpu.WINDOWED.fused.heuristic(problem, facts(topology))
+    program = compile_for(topology, *gradients(problem, parameters))
+    assert_in_its_memory(program, dict(parameters)["resident"])
+    return program, problem
 
 
 def padded(channels):
@@ -53,6 +63,26 @@ def test_products_compile(topology, product, dtype):
     program, problem, _ = compiled(topology, product, dtype)
     assert "tpu_custom_call" in program.as_text()
     check_memory(program, problem)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_both_gradients_compile_at_once(topology, dtype):
+    program, problem = compiled_gradients(topology, dtype)
+    assert program.as_text().count("tpu_custom_call") == 1
+    check_memory(program, problem)
+
+
+@pytest.mark.parametrize(
+    "options", [{"channels": (3, 200)}, {"kernel_size": 2, "stride": 2}, {"channels": 256}], ids=str
+)
+def test_both_gradients_of_other_relations_compile_at_once(options):
+    compiled_gradients("v6e:2x2", "bfloat16", **options)
+
+
+def test_gradients_whose_sums_do_not_fit_are_computed_one_after_the_other():
+    problem = make_problem("dgrad", "float32", channels=512)
+    assert tpu.WINDOWED.fused.heuristic(problem, facts(TOPOLOGIES[0])) is None
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -86,6 +116,8 @@ def test_products_compile_where_integers_have_64_bits(product):
     """The chip has none of those, and a Python number in an index map would be one."""
     with jax.enable_x64(True):
         compiled("v5e:2x2", product, "bfloat16")
+        if product == "dgrad":
+            compiled_gradients("v5e:2x2", "bfloat16")
 
 
 def test_cycles_of_a_row_stay_in_budget():

@@ -75,6 +75,29 @@ def test_products_are_those_of_explicit(options, dtype, window, block, channels,
     assert relative_error(actual, expected) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize(
+    ("options", "dtype", "window", "block", "channels"),
+    [
+        ({"kernel_size": (1, 3, 3)}, "bfloat16", 256, 16, 5),
+        slow_unless(False, {"kernel_size": 2, "stride": 2}, "float32", 128, 128, 130),
+    ],
+)
+def test_gradients_at_once_are_those_of_the_two_products(options, dtype, window, block, channels):
+    kmap = vx.kernel_map(make_voxels(random_cube(300), capacity=384), **options)
+    problem = problem_of("dgrad", kmap, channels, dtype)
+    chosen = (*tpu.parameters(tpu.Blocks(window, block, stripes=2, tiles=1)), ("interpret", 1))
+    (dy, w), (x, _) = (operands(kmap, product, channels, dtype) for product in PRODUCTS[1:])
+    views = problems.views_of(kmap, tpu.WINDOWED, problem, chosen)
+    found = tpu.WINDOWED.fused.apply(problem, chosen, dy, x, w, views)
+    for product, operand, actual in zip(PRODUCTS[1:], ((dy, w), (x, dy)), found, strict=True):
+        alone = dataclasses.replace(problem, product=product)
+        views = problems.views_of(kmap, xla.EXPLICIT, alone, xla.IM2COL)
+        expected = xla.EXPLICIT.apply(alone, xla.IM2COL, *operand, views)
+        assert actual.dtype == expected.dtype
+        assert np.isfinite(np.asarray(actual, np.float32)).all()
+        assert relative_error(actual, expected) < TOLERANCE[dtype], product
+
+
 def test_admitted_on_tpus_alone_and_refusals_say_why():
     kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 3)
     problem = problem_of("forward", kmap, 300, "float32")

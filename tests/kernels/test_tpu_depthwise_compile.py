@@ -4,29 +4,36 @@ import functools
 
 import jax
 import pytest
-from benchmarks.tpu.program import TOPOLOGIES, compile_product, make_problem
+from benchmarks.tpu.program import TOPOLOGIES, compile_product, gradients, make_problem
 from window_operands import assert_in_its_memory
 
 import problems
 from voxax import _compat
 from voxax.hardware import describe
 from voxax.kernels.depthwise import tpu
+from voxax.predict import compile_for
 
 pytestmark = [
     pytest.mark.tpu_compile,
     pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed"),
 ]
 
-PRODUCTS = ("forward", "dgrad", "wgrad")
+PRODUCTS = ("forward", "dgrad", "wgrad", "gradients")
 
 facts = functools.cache(describe)  # a process of its own each time
 
 
 def check(topology, product, dtype, window=0, **options):
-    problem = problems.changed(make_problem(product, dtype, **options), kind="depthwise")
+    both = product == "gradients"
+    problem = make_problem("dgrad" if both else product, dtype, **options)
+    problem = problems.changed(problem, kind="depthwise")
     assert tpu.supports(problem, facts(topology)) is None
-    parameters = tpu.space(problem, facts(topology))[window]
-    program = compile_product(topology, problem, parameters)
+    if both:
+        parameters = tpu.WINDOWED.fused.heuristic(problem, facts(topology))
+        program = compile_for(topology, *gradients(problem, parameters))
+    else:
+        parameters = tpu.space(problem, facts(topology))[window]
+        program = compile_product(topology, problem, parameters)
     assert_in_its_memory(program, dict(parameters)["resident"])
     # Three bfloat16 parts of one operand, float32 of the other, and the result before it is cut.
     rows, channels = 2 * problem.layer.in_capacity, -(-problem.in_channels // 128) * 128

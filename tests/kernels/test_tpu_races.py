@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from test_tpu_windows import TOLERANCE, both, parameters_of
+from test_tpu_windows import TOLERANCE, both, gradients, parameters_of
 
 import voxax as vx
 from interpreted import RACE, simulated
@@ -162,11 +162,14 @@ def tiny(relation):
 
 
 def simulate(relation, product, dtype, window=128, stripes=1, **changes):
-    """The kernel's result and im2col's. Rows are copied, even by one stripe."""
+    """Pairs of the kernel's result and im2col's. Rows are copied, even by one stripe."""
     blocks = dict(parameters_of(window, 16, 16, stripes)) | {"resident": 0}
     del blocks["interpret"]
+    chosen = tuple(sorted(blocks.items()))
     with simulated(**changes):
-        return both(tiny(relation), product, 3, 5, dtype, tuple(sorted(blocks.items())))
+        if product == "gradients":
+            return gradients(tiny(relation), 3, 5, dtype, chosen)
+        return [both(tiny(relation), product, 3, 5, dtype, chosen)]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +183,9 @@ def simulate(relation, product, dtype, window=128, stripes=1, **changes):
             # Two cores, each with a stripe of its own.
             (False, "submanifold", "forward", "bfloat16", {"num_cores_or_threads": 2}),
             (False, "strided", "wgrad", "bfloat16", {"num_cores_or_threads": 2}),
+            (False, "submanifold", "gradients", "bfloat16", {}),
+            (False, "submanifold", "gradients", "bfloat16", {"dma_execution_mode": "eager"}),
+            (False, "strided", "gradients", "float32", {"num_cores_or_threads": 2}),
         )
     ],
 )
@@ -187,10 +193,11 @@ def test_the_kernels_neither_race_nor_read_what_nobody_wrote(
     relation, product, dtype, changes, capsys
 ):
     stripes = changes.get("num_cores_or_threads", 1)
-    actual, expected = simulate(relation, product, dtype, stripes=stripes, **changes)
+    pairs = simulate(relation, product, dtype, stripes=stripes, **changes)
     assert RACE not in capsys.readouterr().out
-    assert np.isfinite(actual).all()
-    assert relative_error(actual, expected) < TOLERANCE[dtype]
+    for actual, expected in pairs:
+        assert np.isfinite(actual).all()
+        assert relative_error(actual, expected) < TOLERANCE[dtype]
 
 
 def test_windows_beyond_the_rows_are_noticed(monkeypatch):
@@ -205,7 +212,7 @@ def test_windows_beyond_the_rows_are_noticed(monkeypatch):
     monkeypatch.setattr(vx.KernelMap, "view", moved)
     # The pipeline would raise; a kernel that confines its copies selects nothing instead.
     try:
-        actual, expected = simulate("submanifold", "forward", "bfloat16")
+        ((actual, expected),) = simulate("submanifold", "forward", "bfloat16")
     except jax.errors.JaxRuntimeError as error:
         assert "Out-of-bounds" in str(error)  # noqa: PT017
     else:

@@ -26,6 +26,7 @@ from voxax.tuning.space import space_of
 
 CHIP = HardwareInfo(platform="tpu", device_kind="some", vmem_bytes=2**27, smem_bytes=2**20, cores=1)
 TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-2}
+GRADIENTS = "dgrad", "wgrad"
 
 
 def slabs(edge=12):
@@ -85,7 +86,24 @@ def both(kmap, product, c_in, c_out, dtype, parameters, precision="highest"):
     return [np.asarray(result, np.float32) for result in results]
 
 
-@pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
+def gradients(kmap, c_in, c_out, dtype, parameters, precision="highest"):
+    """dx and dw of the kernel that computes them at once, each with im2col's, in float32."""
+    problem = problem_of("dgrad", kmap, c_in, c_out, dtype, precision)
+    (dy, w), (x, _) = (operands(kmap, product, c_in, c_out, dtype) for product in GRADIENTS)
+    views = problems.views_of(kmap, tpu.WINDOWED, problem, parameters)
+    run = jax.jit(lambda *operands: tpu.WINDOWED.fused.apply(problem, parameters, *operands))
+    found = run(dy, x, w, views)
+    wanted = []
+    for product, operands_of in zip(GRADIENTS, ((dy, w), (x, dy)), strict=True):
+        alone = dataclasses.replace(problem, product=product)
+        views = problems.views_of(kmap, xla.EXPLICIT_GEMM, alone, xla.IM2COL)
+        wanted.append(xla.EXPLICIT_GEMM.apply(alone, xla.IM2COL, *operands_of, views))
+    assert [v.dtype for v in found] == [v.dtype for v in wanted] == [dtype, dtype]
+    assert [v.shape for v in found] == [v.shape for v in wanted]
+    return [[np.asarray(v, np.float32) for v in pair] for pair in zip(found, wanted, strict=True)]
+
+
+@pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad", "gradients"])
 @pytest.mark.parametrize(
     ("cloud", "options", "dtype", "blocks", "channels"),
     [
@@ -131,11 +149,18 @@ def both(kmap, product, c_in, c_out, dtype, parameters, precision="highest"):
 def test_products_are_those_of_explicit_gemm(cloud, options, dtype, blocks, channels, product):
     rows = CLOUDS[cloud]()
     kmap = vx.kernel_map(make_voxels(rows, capacity=640), **options)
-    actual, expected = both(kmap, product, *channels, dtype, parameters_of(*blocks))
-    assert np.isfinite(actual).all()
+    if product == "gradients":
+        window, _, out_block, *rest = blocks  # all channels of dy at once
+        of_dy = -(-channels[1] // 16) * 16
+        blocks = window, of_dy, min(out_block, 128), *rest
+        pairs = gradients(kmap, *channels, dtype, parameters_of(*blocks))
+    else:
+        pairs = [both(kmap, product, *channels, dtype, parameters_of(*blocks))]
     # Both round sums of this many terms, in other orders: the difference grows with the root.
     terms = kmap.num_offsets * max(channels)
-    assert relative_error(actual, expected) < TOLERANCE[dtype] * max(1, (terms / 1000) ** 0.5)
+    for actual, expected in pairs:
+        assert np.isfinite(actual).all()
+        assert relative_error(actual, expected) < TOLERANCE[dtype] * max(1, (terms / 1000) ** 0.5)
 
 
 def test_the_short_windows_are_exceeded():

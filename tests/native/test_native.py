@@ -154,7 +154,7 @@ def test_depthwise(simd, product, dtype, rng):
 
 def run_gradients(problem, table, x, dy, w):
     views = {"transposed_neighbors": jnp.asarray(inverted(table, problem.layer.in_capacity))}
-    return jax.jit(lambda *operands: gradients(problem, *operands, views))(dy, x, w)
+    return jax.jit(lambda *operands: gradients(problem, (), *operands, views))(dy, x, w)
 
 
 def check_gradients(rng, problem, table):

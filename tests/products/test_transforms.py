@@ -114,10 +114,11 @@ def primitives_of(function, *args):
     return re.findall(r"voxax_(forward|dgrad|wgrad|tangent|gradients)\b", text)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2)])
-def test_both_gradients_of_a_depthwise_layer_are_one_equation(kernel, stride):
+def test_both_gradients_of_a_layer_are_one_equation(kind, kernel, stride):
     """Check that a gradient of one operand runs only that product."""
-    x, w, kmap = problem("depthwise", stride, kernel)
+    x, w, kmap = problem(kind, stride, kernel)
 
     def loss(x, w):
         return jnp.sin(convolve(x, w, kmap)).sum()
@@ -165,8 +166,9 @@ def test_a_gradient_that_nobody_uses_is_not_computed():
     assert custom_calls(lambda x, w: gradients(x, w) and x, x, w) == []
 
 
-def test_a_depthwise_hessian_vector_product_computes_nothing_twice():
-    x, w, kmap = problem("depthwise")
+@pytest.mark.parametrize("kind", ["dense", "depthwise"])
+def test_a_hessian_vector_product_computes_nothing_twice(kind):
+    x, w, kmap = problem(kind)
 
     def loss(x, w):
         return jnp.sin(convolve(x, w, kmap)).sum()
@@ -179,9 +181,10 @@ def test_a_depthwise_hessian_vector_product_computes_nothing_twice():
     assert sorted(found) == ["dgrad"] * 2 + ["forward"] * 2 + ["gradients", "wgrad"]
 
 
-def test_depthwise_gradients_that_do_not_move_have_no_tangent():
+@pytest.mark.parametrize("kind", ["dense", "depthwise"])
+def test_gradients_that_do_not_move_have_no_tangent(kind):
     """The filters move alone, by what dy does not depend on: dw stands still."""
-    x, w, kmap = problem("depthwise")
+    x, w, kmap = problem(kind)
     dy = jnp.cos(convolve(x, w, kmap))
 
     def gradients(w):
@@ -211,9 +214,10 @@ def test_depthwise_scan_and_remat_change_nothing():
             assert relative_error(one, other) < 1e-5
 
 
-def test_depthwise_gradients_inside_shard_map_are_those_outside():
+@pytest.mark.parametrize("kind", ["dense", "depthwise"])
+def test_gradients_inside_shard_map_are_those_outside(kind):
     """The filters are shared by all shards, their gradient is the sum."""
-    x, w, kmap = problem("depthwise", kernel=3)
+    x, w, kmap = problem(kind, kernel=3)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))
     spec = jax.sharding.PartitionSpec
 
@@ -231,9 +235,10 @@ def test_depthwise_gradients_inside_shard_map_are_those_outside():
             assert relative_error(one, other) < 1e-5
 
 
-def test_depthwise_gradients_are_differentiable_again():
+@pytest.mark.parametrize("kind", ["depthwise", slow_unless(False, "dense")])
+def test_gradients_are_differentiable_again(kind):
     """Third derivatives, in every order of the modes: the two transpose each other."""
-    x, w, kmap = problem("depthwise", rows=6, capacity=8)
+    x, w, kmap = problem(kind, rows=6, capacity=8)
 
     def loss(x, w):
         return jnp.sin(convolve(x, w, kmap)).sum()
@@ -252,9 +257,10 @@ def test_depthwise_gradients_are_differentiable_again():
         check_grads(jax.jit(conv), operands, order=3, modes=("fwd", "rev"))
 
 
-def test_depthwise_tangents_and_gradients_are_linear_in_each_operand():
+@pytest.mark.parametrize("kind", ["dense", "depthwise"])
+def test_tangents_and_gradients_are_linear_in_each_operand(kind):
     """Every transpose that a rule has, against inner products."""
-    x, w, kmap = problem("depthwise", 2, 2)
+    x, w, kmap = problem(kind, 2, 2)
     rng = np.random.default_rng(0)
 
     def like(array):

@@ -264,7 +264,7 @@ class WithEpilogue(Protocol):
     ) -> jax.Array | None: ...
 
 
-class Fused(Protocol):
+class ApplyFused(Protocol):
     """Executes dgrad and wgrad of one layer at once: ``(dx, dw)``.
 
     ``problem`` is that of dgrad; ``views`` are those that both products read.
@@ -273,11 +273,28 @@ class Fused(Protocol):
     def __call__(
         self,
         problem: Problem,
+        parameters: Parameters,
         dy: jax.Array,
         x: jax.Array,
         w: jax.Array,
         views: Views,
     ) -> tuple[jax.Array, jax.Array]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """dgrad and wgrad at once, of a kernel that is chosen for both.
+
+    Attributes:
+      heuristic: ``(problem, hardware)``, the problem of dgrad, to the parameters to take; None:
+        one after the other.
+      apply: the computation, in traceable JAX.
+      on_host: the computation for NumPy arrays, of the same bits; None where it has none.
+    """
+
+    heuristic: Callable[[Problem, HardwareInfo], Parameters | None]
+    apply: ApplyFused
+    on_host: Callable[..., tuple[np.ndarray, np.ndarray]] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -302,9 +319,7 @@ class Kernel:
       on_host: the computation for NumPy arrays, for eager calls on a CPU; None where it has none.
       with_epilogue: the forward product with an :class:`Epilogue`; None where it has no such
         program.
-      fused: dgrad and wgrad at once, where this kernel is chosen for both; None where it has no
-        such program.
-      fused_on_host: the same for NumPy arrays, of the same bits.
+      fused: dgrad and wgrad at once; None where it has no such program.
       preferred: ``(problem, hardware)`` to whether it is taken unmeasured before algorithms that
         come earlier in the registry or the request.
       decisive: ``(problem, hardware)`` to whether it is known to be the fastest by a wide margin:
@@ -329,7 +344,6 @@ class Kernel:
     on_host: ApplyOnHost | None = None
     with_epilogue: WithEpilogue | None = None
     fused: Fused | None = None
-    fused_on_host: Callable[..., tuple[np.ndarray, np.ndarray]] | None = None
     preferred: Callable[[Problem, HardwareInfo], bool] = lambda problem, hardware: False
     decisive: Callable[[Problem, HardwareInfo], bool] = lambda problem, hardware: False
     unproven: bool = False

@@ -49,12 +49,15 @@ def table_read(parameters: Parameters, product: Product, symmetric: bool) -> tup
 
 def oriented(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
     """``(weight, table)`` such that forward and dgrad are ``sum_k x[table[:, k]] @ weight[k]``."""
+    return weight_read(problem, b), views[table_name(problem)]
+
+
+def weight_read(problem: Problem, b: jax.Array) -> jax.Array:
+    """The weight that goes with the table of :func:`table_name`: forward's, or its transpose."""
     if problem.product == "forward":
-        return b, views["neighbors"]
+        return b
     w = b if problem.layer.kind == "depthwise" else jnp.swapaxes(b, -1, -2)
-    if problem.layer.symmetric:
-        return w[::-1], views["neighbors"]
-    return w, views["transposed_neighbors"]
+    return w[::-1] if problem.layer.symmetric else w
 
 
 def with_zero_row(x: jax.Array) -> jax.Array:

@@ -11,13 +11,13 @@ the transposes of each are the other two over the same map. Hence gradients of a
 forward and reverse, for every algorithm, none of which defines a derivative. The
 algorithm is chosen below this level, when a product is lowered for a platform.
 
-Two more, of depthwise layers alone, are sums and pairs of these, each other's transposes::
+Two more are sums and pairs of these, each other's transposes::
 
     tangent    A x' w + A x w'                           ->  y'
     gradients  dy w^T, A^T dy                            ->  dx, dw
 
-dgrad and wgrad of such a layer both read the same rows of dy and do little else. A kernel that is
-chosen for both may compute both at once, where one equation asks for both.
+dgrad and wgrad both read the same rows of dy. A kernel that is chosen for both may compute both at
+once, where one equation asks for both.
 
 One more is the forward product with an :class:`~voxax.kernels.Epilogue`, for inference: a kernel
 may apply it before it writes. It has no rule of its own for derivatives: they are those of the
@@ -42,7 +42,9 @@ from voxax._native.eager import on_host
 from voxax.geometry.dtypes import product_dtype
 from voxax.geometry.host import table_views
 from voxax.geometry.kernel_maps import invert_neighbors, list_pairs
-from voxax.kernels import Epilogue, Layer, Problem, Product
+from voxax.hardware import hardware_of
+from voxax.kernels import Epilogue, Layer, Parameters, Problem, Product
+from voxax.kernels.kernel import Fused
 from voxax.tuning import Choice, applies_epilogue, choose
 from voxax.tuning.request import epoch
 
@@ -239,10 +241,21 @@ def _run_gradients(
     first, second = (_chosen(p, layer) for p in problems)
     by_name = _with_views(second, _with_views(first, by_name))
     kernel, other = first.kernel, second.kernel
-    if kernel is other and kernel.fused is not None:
-        return kernel.fused(first.problem, dy, x, w, by_name)
+    fused, parameters = _fused(first, second)
+    if fused is not None:
+        return fused.apply(first.problem, parameters, dy, x, w, by_name)
     dx = kernel.apply(first.problem, first.parameters, dy, w, by_name)
     return dx, other.apply(second.problem, second.parameters, x, dy, by_name)
+
+
+def _fused(dgrad: Choice, wgrad: Choice) -> tuple[Fused | None, Parameters]:
+    """The program that computes both at once, where one kernel is chosen for both and has one."""
+    fused = dgrad.kernel.fused
+    if dgrad.kernel is not wgrad.kernel or fused is None:
+        return None, ()
+    hardware, _ = hardware_of(dgrad.problem.platform)
+    parameters = fused.heuristic(dgrad.problem, hardware)
+    return (None, ()) if parameters is None else (fused, parameters)
 
 
 def _run_tangent_on_host(
@@ -258,11 +271,12 @@ def _run_gradients_on_host(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     problems = Problem.of("dgrad", "cpu", dy, w, layer), Problem.of("wgrad", "cpu", x, dy, layer)
     first, second = (choice_for(p, layer) for p in problems)
-    if first.kernel is second.kernel and first.kernel.fused is not None:
-        if first.kernel.fused_on_host is None:
+    fused, parameters = _fused(first, second)
+    if fused is not None:
+        if fused.on_host is None:
             return None
         found = _views_on_host(first, views, layer)
-        return first.kernel.fused_on_host(first.problem, dy, x, w, found)
+        return fused.on_host(first.problem, parameters, dy, x, w, found)
     dx = _run_on_host("dgrad", dy, w, *views, layer=layer)
     dw = _run_on_host("wgrad", x, dy, *views, layer=layer)
     return None if dx is None or dw is None else (dx, dw)
@@ -288,7 +302,7 @@ def _transpose_gradients(cts: Any, dy: Any, x: Any, w: Any, *views: Any, layer: 
 
 def _bilinear(product: Product) -> Any:
     """The primitive of a product. Its JVP is the product itself, once per operand with a tangent
-    (product rule); of a depthwise layer's forward product it is ``tangent`` where both have one.
+    (product rule); of the forward product it is ``tangent`` where both have one.
     """
 
     def jvp(primals: Any, tangents: Any, *, layer: Layer) -> tuple[Any, Any]:
@@ -296,7 +310,7 @@ def _bilinear(product: Product) -> Any:
         ta, tb, *_ = tangents
         out = primitive.bind(a, b, *views, layer=layer)
         moves_a, moves_b = (not isinstance(t, _compat.Zero) for t in (ta, tb))
-        if product == "forward" and layer.kind == "depthwise" and moves_a and moves_b:
+        if product == "forward" and moves_a and moves_b:
             return out, tangent_p.bind(ta, b, a, tb, *views, layer=layer)
         terms = [primitive.bind(ta, b, *views, layer=layer)] if moves_a else []
         terms += [primitive.bind(a, tb, *views, layer=layer)] if moves_b else []

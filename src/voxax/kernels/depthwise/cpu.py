@@ -20,7 +20,7 @@ from voxax._native.memory import empty_array
 from voxax._native.on_cpu import library_call
 from voxax.hardware import HardwareInfo
 from voxax.kernels.implicit_gemm import cpu
-from voxax.kernels.kernel import Parameters, Problem, Views, first_of
+from voxax.kernels.kernel import Fused, Parameters, Problem, Views, first_of
 from voxax.kernels.rows import table_name, table_read
 
 _TILE = 256
@@ -55,13 +55,19 @@ def apply(
 
 
 def gradients(
-    problem: Problem, dy: jax.Array, x: jax.Array, w: jax.Array, views: Views
+    problem: Problem,
+    parameters: Parameters,
+    dy: jax.Array,
+    x: jax.Array,
+    w: jax.Array,
+    views: Views,
 ) -> tuple[jax.Array, jax.Array]:
     """``(dx [N, C], dw [K, C])`` of a depthwise layer whose dgrad is ``problem``.
 
     dx has the bits of dgrad alone. dw is summed over input rows, where wgrad alone sums over
     output rows; both sum in an order that follows from the shapes.
     """
+    del parameters
     dx, dw = library_call(
         "voxax_depthwise_gradients",
         (jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct(w.shape, w.dtype)),
@@ -98,12 +104,14 @@ def apply_on_host(
 
 def gradients_on_host(
     problem: Problem,
+    parameters: Parameters,
     dy: np.ndarray,
     x: np.ndarray,
     w: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
     """:func:`gradients` of NumPy arrays."""
+    del parameters
     dx, dw = empty_array(x.shape, x.dtype), empty_array(w.shape, w.dtype)
     table = views[table_read((), "dgrad", problem.layer.symmetric)[0]]
     host_depthwise.depthwise_gradients(
@@ -131,6 +139,5 @@ NATIVE = dataclasses.replace(
     heuristic=first_of(space),
     apply=apply,
     on_host=apply_on_host,
-    fused=gradients,
-    fused_on_host=gradients_on_host,
+    fused=Fused(lambda problem, hardware: (), gradients, gradients_on_host),
 )

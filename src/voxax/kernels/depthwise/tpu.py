@@ -7,6 +7,7 @@ operands as the kernel wants them.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,8 +34,8 @@ from voxax.kernels.implicit_gemm.windows import (
     unfit,
     with_rows,
 )
-from voxax.kernels.kernel import Parameters, Problem, Views, first_of
-from voxax.kernels.rows import oriented
+from voxax.kernels.kernel import Fused, Parameters, Problem, Views, first_of
+from voxax.kernels.rows import weight_read
 
 _DTYPES = ("float32", "bfloat16")
 
@@ -99,53 +100,122 @@ def apply(
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
     # Not with voxax: only programs that use it need Pallas.
     from voxax.kernels.depthwise import tpu_kernel
-    from voxax.kernels.implicit_gemm.tpu_kernel import TileConfig, Visits
+    from voxax.kernels.implicit_gemm.tpu_kernel import Visits
 
-    values = dict(parameters)
-    names = ("window_rows", "channel_block", "stripes", "resident", "tiles")
-    blocks = Blocks(*(int(values[name]) for name in names))
-    kmap, shape = MapArrays.of(problem, views), problem.result_shape
-    table = kmap.table
-    if 0 in (*a.shape, *b.shape, *table.shape, *shape):
+    blocks, kmap, shape = _blocks_of(parameters), MapArrays.of(problem, views), problem.result_shape
+    if 0 in (*a.shape, *b.shape, *kmap.table.shape, *shape):
         return jnp.zeros(shape, a.dtype)
 
-    visits, fits = visits_of(problem, blocks, kmap.columns, kmap.windows, a.shape[0])
+    config, visits, fits = _configured(problem, parameters, kmap, a)
+    arguments = config, Visits(*visits), kmap.table
+    xs = [in_windows(block, blocks.window) for block in by_channels(a, blocks.channels)]
+
+    if problem.product == "wgrad":
+        dys = _tiles(blocks, b)
+        sums = [tpu_kernel.weight_product(*arguments, *p) for p in zip(xs, dys, strict=True)]
+        return _taps(problem, blocks, sums, fits, a.dtype)
+
+    start = unvisited(fits, blocks, (blocks.channels, shape[0]), a.dtype)
+    ws = _weights(problem, blocks, b, a.dtype)
+    parts = [tpu_kernel.product(*arguments, *p, start) for p in zip(xs, ws, strict=True)]
+    return _rows(parts, shape)
+
+
+def gradients(
+    problem: Problem,
+    parameters: Parameters,
+    dy: jax.Array,
+    x: jax.Array,
+    w: jax.Array,
+    views: Views,
+) -> tuple[jax.Array, jax.Array]:
+    """Run dgrad and wgrad with one selection, as ``implicit_gemm`` does."""
+    from voxax.kernels.depthwise import tpu_kernel
+    from voxax.kernels.implicit_gemm.tpu_kernel import Visits
+
+    blocks, kmap = _blocks_of(parameters), MapArrays.of(problem, views)
+    if 0 in (*dy.shape, *x.shape, *w.shape, *kmap.table.shape):
+        return jnp.zeros_like(x), jnp.zeros_like(w)
+
+    config, visits, fits = _configured(problem, parameters, kmap, dy, both=True)
+    start = unvisited(fits, blocks, (blocks.channels, x.shape[0]), x.dtype)
+    rows = [in_windows(block, blocks.window) for block in by_channels(dy, blocks.channels)]
+    operands = zip(rows, _weights(problem, blocks, w, x.dtype), _tiles(blocks, x), strict=True)
+    arguments = config, Visits(*visits), kmap.table
+    pairs = [tpu_kernel.gradients(*arguments, *p, start) for p in operands]
+    dw = _taps(problem, blocks, [sums for _, sums in pairs], fits, w.dtype)
+    # Of the table's taps, which dgrad of a symmetric layer reads in reverse.
+    return _rows([dx for dx, _ in pairs], x.shape), dw[::-1] if problem.layer.symmetric else dw
+
+
+def both(problem: Problem, hardware: HardwareInfo) -> Parameters | None:
+    """Blocks for :func:`gradients`."""
+    found = _fitting(problem, hardware, both=True)
+    return parameters(found[0]) if found else None
+
+
+def _blocks_of(parameters: Parameters) -> Blocks:
+    values = dict(parameters)
+    names = ("window_rows", "channel_block", "stripes", "resident", "tiles")
+    return Blocks(*(int(values[name]) for name in names))
+
+
+def _configured(
+    problem: Problem,
+    parameters: Parameters,
+    kmap: MapArrays,
+    gathered: jax.Array,
+    *,
+    both: bool = False,
+) -> tuple[Any, tuple[jax.Array, ...], jax.Array]:
+    """Return the ``TileConfig``, and what :func:`visits_of` returns."""
+    from voxax.kernels.implicit_gemm.tpu_kernel import TileConfig
+
+    blocks = _blocks_of(parameters)
     config = TileConfig(
         columns=kmap.columns,
         window=blocks.window,
         parts=1,
         resident=bool(blocks.resident),
         tiles=blocks.tiles,
-        vmem_bytes=allowed(_vmem_bytes(problem, blocks)),
-        interpret=bool(values.get("interpret", 0)),
+        vmem_bytes=allowed(_vmem_bytes(problem, blocks, both=both)),
+        interpret=bool(dict(parameters).get("interpret", 0)),
     )
-    packed = a.dtype == jnp.bfloat16
-    arguments = config, Visits(*visits), table
-    xs = [in_windows(block, blocks.window) for block in by_channels(a, blocks.channels)]
+    found = visits_of(problem, blocks, kmap.columns, kmap.windows, gathered.shape[0])
+    return config, *found
 
-    if problem.product == "wgrad":
-        dys = by_channels(b, blocks.channels)
-        if packed:
-            dys = [to_words(part, 0) for part in dys]
-        sums = [tpu_kernel.weight_product(*arguments, *p) for p in zip(xs, dys, strict=True)]
-        taps = [jnp.sum(part, axis=(0, 2)).reshape(-1, blocks.channels) for part in sums]
-        if packed:
-            taps = [from_words(part, 1) for part in taps]
-        whole = jnp.concatenate(taps, axis=1)[:, : problem.in_channels]
-        return unless_lost(whole, jnp.all(fits)).astype(a.dtype)
 
-    w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
-    ws = by_channels(w.astype(jnp.float32), blocks.channels)
-    if packed:
-        ws = [to_words(part, 0) for part in ws]
-    start = unvisited(fits, blocks, (blocks.channels, shape[0]), a.dtype)
-    parts = [tpu_kernel.product(*arguments, *p, start) for p in zip(xs, ws, strict=True)]
-    if packed:
+def _tiles(blocks: Blocks, other: jax.Array) -> list[jax.Array]:
+    """The operand that is not gathered, channels in the order of those that are."""
+    parts = by_channels(other, blocks.channels)
+    return [to_words(part, 0) for part in parts] if other.dtype == jnp.bfloat16 else parts
+
+
+def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list[jax.Array]:
+    """``[channels, K]`` by blocks of channels, likewise."""
+    parts = by_channels(weight_read(problem, w).astype(jnp.float32), blocks.channels)
+    return [to_words(part, 0) for part in parts] if dtype == jnp.bfloat16 else parts
+
+
+def _taps(
+    problem: Problem, blocks: Blocks, sums: list[jax.Array], fits: jax.Array, dtype: Any
+) -> jax.Array:
+    """``[K, C]`` of sums ``[stripes, K * channels, lanes]`` by blocks of channels."""
+    taps = [jnp.sum(part, axis=(0, 2)).reshape(-1, blocks.channels) for part in sums]
+    if dtype == jnp.bfloat16:
+        taps = [from_words(part, 1) for part in taps]
+    whole = jnp.concatenate(taps, axis=1)[:, : problem.in_channels]
+    return unless_lost(whole, jnp.all(fits)).astype(dtype)
+
+
+def _rows(parts: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
+    """``[rows, C]`` of blocks of channels, ``[channels, rows and more]``."""
+    if parts[0].dtype == jnp.bfloat16:
         parts = [from_words(part, 0) for part in parts]
     return jnp.concatenate(parts, axis=0)[: shape[1], : shape[0]].T
 
 
-def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
+def _fitting(problem: Problem, hardware: HardwareInfo, *, both: bool = False) -> list[Blocks]:
     halves = 2 if problem.dtype == "bfloat16" else 1
     sizes, stripes = block_sizes(problem.in_channels), hardware.cores or 1
     return fitting(
@@ -155,7 +225,9 @@ def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
             for size in sizes
             for resident, tiles in steps_of(hardware, size // halves)
         ),
-        lambda blocks: with_rows(_vmem_bytes(problem, blocks), _resident_bytes(problem, blocks)),
+        lambda blocks: with_rows(
+            _vmem_bytes(problem, blocks, both=both), _resident_bytes(problem, blocks)
+        ),
         lambda blocks: _smem_bytes(problem, blocks),
     )
 
@@ -170,8 +242,11 @@ def _resident_bytes(problem: Problem, blocks: Blocks) -> int:
     return blocks.resident * places * blocks.channels * operand
 
 
-def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
-    """Vector memory of a call: windows, what is held twice, what stays, what is computed."""
+def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
+    """Vector memory of a call: windows, what is held twice, what stays, what is computed.
+
+    ``both``: of dgrad with wgrad, which has weights and their sums, and two tiles.
+    """
     columns, taps = (
         columns_of(problem.layer.spec, problem.layer.num_offsets),
         problem.layer.num_offsets,
@@ -183,7 +258,7 @@ def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
     windows = 0 if blocks.resident else 3 * blocks.tiles * len(columns) * window
     # The table and a tile of the operand or result; weights over all lanes, or their sums.
     weights = taps * WINDOW_TILE * blocks.channels * wide
-    twice = (taps + 8) * rows * wide + tile * wide + weights
+    twice = (taps + 8) * rows * wide + (1 + both) * (tile * wide + weights)
     picked = taps * tile * operand
     computed = (blocks.window + WINDOW_TILE) * blocks.channels * wide
     # And registers that do not suffice.
@@ -198,4 +273,5 @@ WINDOWED = dataclasses.replace(
     space=space,
     heuristic=first_of(space),
     apply=apply,
+    fused=Fused(both, gradients),
 )

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 
 from voxax.kernels.implicit_gemm.tpu_kernel import (
-    Step,
     TileConfig,
     Visits,
+    call_of_gradients,
     call_of_rows,
     call_of_weights,
     channels_of,
@@ -39,19 +39,8 @@ def product(
         ``windows.in_windows``; C is a multiple of 16.
       unvisited: the result, as it is in tiles that have no visit; its memory becomes the result's.
     """
-    everywhere = jnp.broadcast_to(w.T.reshape(-1, 1), (w.size, WINDOW_TILE))
-
-    def multiply(step: Step, picked: Any, w_ref: Any, channels: int) -> jax.Array:
-        del step
-        tiles = []
-        for lanes in config.tile_lanes:
-            y = jnp.zeros((channels, WINDOW_TILE), jnp.float32)
-            for begin in range(0, config.taps * channels, channels):
-                y = y + _rows(picked, begin, channels, lanes) * w_ref[begin : begin + channels]
-            tiles.append(y)
-        return jnp.concatenate(tiles, axis=1)
-
-    return call_of_rows(config, visits, multiply, table, x, everywhere, unvisited)
+    multiply = functools.partial(_times_weights, config)
+    return call_of_rows(config, visits, multiply, table, x, _everywhere(w), unvisited)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -62,19 +51,65 @@ def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: A
 
     Args: those of :func:`product`; ``dy`` is ``[C, M]``.
     """
-    channels = channels_of(x)
+    shape = config.taps * channels_of(x), WINDOW_TILE
+    return call_of_weights(
+        config, visits, functools.partial(_add_weights, config), table, x, dy, shape
+    )
 
-    def add(picked: Any, dy_tile: jax.Array, out: Any) -> None:
-        cotangent = dy_tile.astype(jnp.float32)
+
+@functools.partial(jax.jit, static_argnums=0)
+def gradients(
+    config: TileConfig,
+    visits: Visits,
+    table: Any,
+    dy: Any,
+    w: Any,
+    x: jax.Array,
+    unvisited: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """dgrad and wgrad with one selection: the results of :func:`product` and
+    :func:`weight_product` over the rows ``dy[:, table[k, n]]``.
+
+    Args: those of :func:`product` for dgrad; ``x`` is ``[C, N]``.
+    """
+    return call_of_gradients(
+        config,
+        visits,
+        functools.partial(_times_weights, config),
+        functools.partial(_add_weights, config),
+        table,
+        dy,
+        _everywhere(w),
+        x,
+        (config.taps * channels_of(dy), WINDOW_TILE),
+        unvisited,
+    )
+
+
+def _everywhere(w: jax.Array) -> jax.Array:
+    """``[C, K]`` to ``[K * C, WINDOW_TILE]``: each weight in all lanes."""
+    return jnp.broadcast_to(w.T.reshape(-1, 1), (w.size, WINDOW_TILE))
+
+
+def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
+    """What the selected rows add to their tile, ``[C, config.rows]``."""
+    channels, tiles = w_ref.shape[0] // config.taps, []
+    for lanes in config.tile_lanes:
+        y = jnp.zeros((channels, WINDOW_TILE), jnp.float32)
         for begin in range(0, config.taps * channels, channels):
-            terms = [
-                _rows(picked, begin, channels, lanes) * cotangent[:, lanes]
-                for lanes in config.tile_lanes
-            ]
-            out[0, begin : begin + channels] += sum(terms[1:], terms[0])
+            y = y + _rows(picked, begin, channels, lanes) * w_ref[begin : begin + channels]
+        tiles.append(y)
+    return jnp.concatenate(tiles, axis=1)
 
-    shape = config.taps * channels, WINDOW_TILE
-    return call_of_weights(config, visits, add, table, x, dy, shape)
+
+def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> None:
+    """Add to ``out[0]`` the products of a tile of the other operand with the selected rows."""
+    channels, other = tile.shape[0], tile.astype(jnp.float32)
+    for begin in range(0, config.taps * channels, channels):
+        terms = [
+            _rows(picked, begin, channels, lanes) * other[:, lanes] for lanes in config.tile_lanes
+        ]
+        out[0, begin : begin + channels] += sum(terms[1:], terms[0])
 
 
 def _rows(picked: Any, begin: int, channels: int, lanes: slice) -> jax.Array:

@@ -43,13 +43,14 @@ from voxax.kernels.implicit_gemm.windows import (
 )
 from voxax.kernels.kernel import (
     EVERY_PRODUCT,
+    Fused,
     Kernel,
     Parameters,
     Problem,
     Views,
     first_of,
 )
-from voxax.kernels.rows import oriented
+from voxax.kernels.rows import weight_read
 
 # Bytes of vector memory: v4 has 16 MiB, all later generations 64 or more.
 _ROOMY = 2**25
@@ -109,62 +110,151 @@ def apply(
     # Not with voxax: only programs that use it need Pallas.
     from voxax.kernels.implicit_gemm import tpu_kernel
 
-    values = dict(parameters)
-    blocks = Blocks(*(int(values[name]) for name in _NAMES))
-    kmap, shape = MapArrays.of(problem, views), problem.result_shape
-    result, table = product_dtype(a.dtype), kmap.table
-    if 0 in (*a.shape, *b.shape, *table.shape, *shape):
+    blocks, kmap, shape = _blocks_of(parameters), MapArrays.of(problem, views), problem.result_shape
+    result = product_dtype(a.dtype)
+    if 0 in (*a.shape, *b.shape, *kmap.table.shape, *shape):
         return jnp.zeros(shape, result)
 
-    columns = kmap.columns
-    visits, fits = visits_of(problem, blocks, columns, kmap.windows, a.shape[0])
-    total, parts = accumulator(a.dtype), parts_of(problem)
-    config = tpu_kernel.TileConfig(
-        columns=columns,
-        window=blocks.window,
-        parts=parts,
-        resident=bool(blocks.resident),
-        tiles=blocks.tiles,
-        vmem_bytes=allowed(_vmem_bytes(problem, blocks)),
-        interpret=bool(values.get("interpret", 0)),
-        total=total,
-    )
-    a = a.astype(jnp.float32 if parts > 1 else jnp.bfloat16)
+    needed = _vmem_bytes(problem, blocks)
+    config, visits, fits = _configured(problem, parameters, kmap, a, needed)
+    a = a.astype(jnp.float32 if config.parts > 1 else jnp.bfloat16)
     x = [in_windows(block, blocks.window) for block in by_channels(a, blocks.in_block)]
-    arguments = config, tpu_kernel.Visits(*visits), table
+    arguments = config, tpu_kernel.Visits(*visits), kmap.table
 
     if problem.product == "wgrad":
         dy = by_channels(b.astype(a.dtype), blocks.out_block)
-        sums = [
-            [jnp.sum(tpu_kernel.weight_product(*arguments, xs, dys), axis=0) for dys in dy]
-            for xs in x
-        ]
-        taps = [[w.reshape(blocks.out_block, -1, blocks.in_block) for w in row] for row in sums]
-        if parts == 1:
-            taps = [[from_words(w, 2) for w in row] for row in taps]
-        whole = jnp.concatenate([jnp.concatenate(row, axis=0) for row in taps], axis=2)
-        whole = whole.transpose(1, 2, 0)[:, : problem.in_channels, : problem.out_channels]
+        sums = [[tpu_kernel.weight_product(*arguments, xs, dys) for dys in dy] for xs in x]
+        whole = _taps(config, blocks, sums).transpose(1, 2, 0)
+        whole = whole[:, : problem.in_channels, : problem.out_channels]
         # The dtype first: with x64 enabled integers were summed in 64 bits.
         return unless_lost(whole.astype(result), jnp.all(fits))
 
-    w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
     # Partial sums over blocks of channels stay wide.
-    kept = result if len(x) == 1 else total
-    start = unvisited(fits, blocks, (blocks.out_block, shape[0]), kept)
-    # Of several terms in the first alone: twice the least integer is zero.
-    starts = [start] + [jnp.zeros_like(start)] * (len(x) - 1)
+    kept = result if len(x) == 1 else config.total
     outs = []
-    for ws in _split(_padded_weight(w, blocks), blocks.out_block, 2):
+    for weights in _weights_of(problem, blocks, b):
+        starts = _starts(blocks, fits, shape[0], kept, len(x))
         terms: list[jax.Array] = []
-        for xs, part, begin in zip(x, _split(ws, blocks.in_block, 1), starts, strict=True):
+        for xs, w, begin in zip(x, weights, starts, strict=True):
             if len(terms) > 1:
                 # Else XLA may hold all terms, each as large as the result, before it adds them.
                 added = sum(terms[1:], terms[0])
                 xs, begin, *terms = jax.lax.optimization_barrier((xs, begin, added))
-            terms.append(tpu_kernel.product(*arguments, xs, _weight_of(problem, part), begin))
+            terms.append(tpu_kernel.product(*arguments, xs, w, begin))
         outs.append(sum(terms[1:], terms[0]))
-    y = jnp.concatenate(outs, axis=0)
-    return y[: shape[1], : shape[0]].T.astype(result)
+    return _rows_first(outs, shape).astype(result)
+
+
+def gradients(
+    problem: Problem,
+    parameters: Parameters,
+    dy: jax.Array,
+    x: jax.Array,
+    w: jax.Array,
+    views: Views,
+) -> tuple[jax.Array, jax.Array]:
+    """Run dgrad and wgrad with one selection, see :class:`voxax.kernels.kernel.Fused`.
+
+    ``dw[k] = sum_n x[n]^T dy[t[n, k]]`` over the rows that dgrad selects.
+    """
+    from voxax.kernels.implicit_gemm import tpu_kernel
+
+    blocks, kmap = _blocks_of(parameters), MapArrays.of(problem, views)
+    result = product_dtype(x.dtype)
+    if 0 in (*dy.shape, *x.shape, *w.shape, *kmap.table.shape):
+        return jnp.zeros(x.shape, result), jnp.zeros(w.shape, result)
+
+    needed = _vmem_bytes(problem, blocks, both=True)
+    config, visits, fits = _configured(problem, parameters, kmap, dy, needed)
+    operand = jnp.float32 if config.parts > 1 else jnp.bfloat16
+    (rows,) = by_channels(dy.astype(operand), blocks.in_block)
+    arguments = config, tpu_kernel.Visits(*visits), kmap.table, in_windows(rows, blocks.window)
+    (start,) = _starts(blocks, fits, x.shape[0], result, 1)
+    tiles = by_channels(x.astype(operand), blocks.out_block)
+    pairs = [
+        tpu_kernel.gradients(*arguments, weight, tile, start)
+        for (weight,), tile in zip(_weights_of(problem, blocks, w), tiles, strict=True)
+    ]
+    dw = _taps(config, blocks, [[sums for _, sums in pairs]]).transpose(1, 0, 2)
+    dw = dw[:, : problem.in_channels, : problem.out_channels].astype(result)
+    if problem.layer.symmetric:
+        dw = dw[::-1]  # of the table's taps, which dgrad reads in reverse
+    return _rows_first([dx for dx, _ in pairs], x.shape), unless_lost(dw, jnp.all(fits))
+
+
+def both(problem: Problem, hardware: HardwareInfo) -> Parameters | None:
+    """Blocks for :func:`gradients`, which take all channels of ``dy`` together."""
+    found = fitting(
+        hardware,
+        lambda window: (
+            blocks
+            for blocks in _blocks(problem, hardware, window)
+            if blocks.in_block >= problem.gathered_channels
+        ),
+        lambda blocks: with_rows(
+            _vmem_bytes(problem, blocks, both=True), _resident_bytes(problem, blocks)
+        ),
+        lambda blocks: _smem_bytes(problem, blocks),
+    )
+    return parameters(found[0]) if found else None
+
+
+def _blocks_of(parameters: Parameters) -> Blocks:
+    values = dict(parameters)
+    return Blocks(*(int(values[name]) for name in _NAMES))
+
+
+def _configured(
+    problem: Problem, parameters: Parameters, kmap: MapArrays, gathered: jax.Array, needed: int
+) -> tuple[Any, tuple[jax.Array, ...], jax.Array]:
+    """Return the ``TileConfig`` for so many bytes, and what :func:`visits_of` returns."""
+    from voxax.kernels.implicit_gemm import tpu_kernel
+
+    blocks = _blocks_of(parameters)
+    config = tpu_kernel.TileConfig(
+        columns=kmap.columns,
+        window=blocks.window,
+        parts=parts_of(problem),
+        resident=bool(blocks.resident),
+        tiles=blocks.tiles,
+        vmem_bytes=allowed(needed),
+        interpret=bool(dict(parameters).get("interpret", 0)),
+        total=accumulator(gathered.dtype),
+    )
+    found = visits_of(problem, blocks, kmap.columns, kmap.windows, gathered.shape[0])
+    return config, *found
+
+
+def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array:
+    """``[other channels, K, gathered channels]``, from sums ``[stripes, out_block, K * in_block]``
+    by blocks of the gathered operand, then of the other."""
+    summed = [[jnp.sum(block, axis=0) for block in row] for row in sums]
+    taps = [[w.reshape(blocks.out_block, -1, blocks.in_block) for w in row] for row in summed]
+    if config.parts == 1:
+        taps = [[from_words(w, 2) for w in row] for row in taps]
+    return jnp.concatenate([jnp.concatenate(row, axis=0) for row in taps], axis=2)
+
+
+def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax.Array]]:
+    """The weights as the kernels want them, by blocks of the result and then of the gathered."""
+    w = weight_read(problem, w)
+    of_result = _split(_padded_weight(w, blocks), blocks.out_block, 2)
+    return [
+        [_weight_of(problem, part) for part in _split(block, blocks.in_block, 1)]
+        for block in of_result
+    ]
+
+
+def _starts(blocks: Blocks, fits: jax.Array, rows: int, dtype: Any, number: int) -> list[jax.Array]:
+    """The results of so many terms where no visit writes."""
+    start = unvisited(fits, blocks, (blocks.out_block, rows), dtype)
+    # Of several terms in the first alone: twice the least integer is zero.
+    return [start] + [jnp.zeros_like(start)] * (number - 1)
+
+
+def _rows_first(outs: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
+    """``[rows, channels]`` of blocks of channels, ``[block, rows and more]``."""
+    return jnp.concatenate(outs, axis=0)[: shape[1], : shape[0]].T
 
 
 class Steps(Protocol):
@@ -309,8 +399,11 @@ def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
     return scalar_bytes(problem, blocks.window, blocks.stripes, blocks.tiles)
 
 
-def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
-    """Vector memory of a call: windows, what is held twice, what stays, what is computed."""
+def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
+    """Vector memory of a call: windows, what is held twice, what stays, what is computed.
+
+    ``both``: of dgrad with wgrad, see :func:`gradients`.
+    """
     columns, taps = (
         columns_of(problem.layer.spec, problem.layer.num_offsets),
         problem.layer.num_offsets,
@@ -323,12 +416,15 @@ def _vmem_bytes(problem: Problem, blocks: Blocks) -> int:
     tile = rows * blocks.out_block * wide
     picked = parts * taps * blocks.in_block * rows * half
     twice = (taps + 8) * rows * wide + tile
-    if problem.product == "wgrad":
+    once = 0
+    if both or problem.product == "wgrad":
         # Sums, and the terms that are added to them.
         twice += weight * wide
-        once = parts * weight * wide
-    else:
-        once = parts * weight * half + tile
+        once += parts * weight * wide
+    if both:
+        twice += tile  # the other operand's
+    if problem.product != "wgrad":
+        once += parts * weight * half + tile
         # What the compiler puts on its stack: the picked rows once more, and terms of each product.
         once += picked + parts * (parts + 1) // 2 * tile
     # Of a column: its window, and a tap's rows in parts.
@@ -363,6 +459,7 @@ WINDOWED = Kernel(
     reads=reads,
     apply=apply,
     views=VIEWS,
+    fused=Fused(both, gradients),
     # It takes less time than XLA's gather with products on every scan and generation that was
     # counted, by the compiler's schedules (benchmarks/tpu/layers.py).
     preferred=lambda problem, hardware: True,

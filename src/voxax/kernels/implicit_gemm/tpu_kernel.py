@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -134,24 +135,7 @@ def product(
         no pass over all rows has to follow that looks for such tiles. With several stripes a group
         of tiles stands behind M, which is undefined.
     """
-    channels, c_in = w.shape[0] // config.parts, channels_of(x)
-
-    def multiply(step: Step, picked: Any, w_ref: Any, _: Any) -> jax.Array:
-        del step
-        y = jnp.zeros((channels, config.rows), config.total)
-        # The smallest terms first. The products of two small parts are below float32's digits.
-        for part in reversed(range(config.parts)):
-            rows = config.parts - part
-            for begin, size in _pieces(config, config.taps * c_in):
-                terms = _dot(
-                    w_ref[: rows * channels, begin : begin + size],
-                    _as_bfloat16(picked[part, begin // 2 : (begin + size) // 2]),
-                    0,
-                ).astype(config.total)
-                for row in reversed(range(rows)):
-                    y = y + terms[row * channels : (row + 1) * channels]
-        return y
-
+    multiply = functools.partial(_times_weights, config)
     return call_of_rows(config, visits, multiply, table, x, w, unvisited)
 
 
@@ -161,20 +145,71 @@ def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: A
 
     Args: those of :func:`product`; ``dy`` is ``[C_out, M]``, bfloat16 or float32 as ``x``.
     """
-    channels = dy.shape[0]
+    shape = dy.shape[0], config.taps * channels_of(x)
+    return call_of_weights(
+        config, visits, functools.partial(_add_weights, config), table, x, dy, shape
+    )
 
-    def add(picked: Any, dy_tile: jax.Array, out: Any) -> None:
-        cotangents = _in_parts(dy_tile, config.parts)
-        for part in reversed(range(config.parts)):
-            rows = config.parts - part
-            selected = _as_bfloat16(picked[part])
-            terms = _dot(jnp.concatenate(cotangents[:rows], axis=0), selected, 1)
-            terms = terms.astype(config.total)
+
+@functools.partial(jax.jit, static_argnums=0)
+def gradients(
+    config: TileConfig,
+    visits: Visits,
+    table: Any,
+    dy: Any,
+    w: Any,
+    x: jax.Array,
+    unvisited: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """dgrad and wgrad with one selection: both read the rows ``dy[:, table[k, n]]``.
+
+    Returns:
+      ``dx[:, n] = sum_k w[k]^T dy[:, table[k, n]]``, ``[C_in, N]``, and
+      ``dw[k] = sum_n dy[:, table[k, n]] x[:, n]^T``, ``[stripes, C_in, K * C_out]``, to be summed.
+
+    Args: those of :func:`product` for dgrad; ``x`` is ``[C_in, N]``, bfloat16 or float32 as ``dy``.
+    """
+    return call_of_gradients(
+        config,
+        visits,
+        functools.partial(_times_weights, config),
+        functools.partial(_add_weights, config),
+        table,
+        dy,
+        w,
+        x,
+        (x.shape[0], config.taps * channels_of(dy)),
+        unvisited,
+    )
+
+
+def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
+    """What the selected rows add to their tile, ``[C_out, config.rows]``."""
+    channels, terms = w_ref.shape[0] // config.parts, w_ref.shape[1]
+    y = jnp.zeros((channels, config.rows), config.total)
+    # The smallest terms first. The products of two small parts are below float32's digits.
+    for part in reversed(range(config.parts)):
+        rows = config.parts - part
+        for begin, size in _pieces(config, terms):
+            product = _dot(
+                w_ref[: rows * channels, begin : begin + size],
+                _as_bfloat16(picked[part, begin // 2 : (begin + size) // 2]),
+                0,
+            ).astype(config.total)
             for row in reversed(range(rows)):
-                out[0] += terms[row * channels : (row + 1) * channels]
+                y = y + product[row * channels : (row + 1) * channels]
+    return y
 
-    shape = channels, config.taps * channels_of(x)
-    return call_of_weights(config, visits, add, table, x, dy, shape)
+
+def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> None:
+    """Add to ``out[0]`` the products of a tile of the other operand with the selected rows."""
+    channels, others = tile.shape[0], _in_parts(tile, config.parts)
+    for part in reversed(range(config.parts)):
+        rows = config.parts - part
+        terms = _dot(jnp.concatenate(others[:rows], axis=0), _as_bfloat16(picked[part]), 1)
+        terms = terms.astype(config.total)
+        for row in reversed(range(rows)):
+            out[0] += terms[row * channels : (row + 1) * channels]
 
 
 def call_of_rows(
@@ -188,36 +223,25 @@ def call_of_rows(
 ) -> jax.Array:
     """The call of a product whose result has a tile for each tile of the table.
 
-    Args: those of :func:`product`; ``multiply(step, picked, w_ref, channels)`` returns what a visit
-      adds to its tile, ``[C_out, config.rows]``.
+    Args: those of :func:`product`; ``multiply(picked, w_ref)`` returns what a visit adds to its
+      tile, ``[C_out, config.rows]``.
     """
-    channels, rows = unvisited.shape
-    if config.interpret:  # JAX 0.12's interpreter takes no part of a block of shared memory.
-        unvisited = jnp.pad(unvisited, ((0, 0), (0, -rows % config.rows)))
 
-    def body(step: Step, picked: Any, w_ref: Any, out: Any, total: Any) -> None:
-        y = multiply(step, picked, w_ref, channels)
-        y = y + jnp.where(step.turn == 0, jnp.zeros_like(y), total[...])
-        total[...] = y
-        out[...] = y.astype(out.dtype)
+    def body(step: Step, picked: Any, operands: Any, outs: Any, total: Any) -> None:
+        _add_rows(step, multiply(picked, *operands), *outs, total)
 
-    return _call(
+    (y,) = _call(
         config,
         visits,
         body,
         table,
         x,
-        # One buffer: its block never changes.
-        (w, pl.BlockSpec(w.shape, lambda *_: (0, 0), pipeline_mode=pl.Buffered(1))),
-        _compat.shape_like(unvisited.shape, unvisited.dtype, x),
-        # Of several stripes one without visits writes behind: its place is not another's.
-        lambda step: pl.BlockSpec(
-            (channels, config.rows), lambda *place: (0, step(*place).written)
-        ),
-        None,
-        [pltpu.VMEM((channels, config.rows), config.total)],
-        unvisited,
-    )[:, :rows]
+        [_whole(w)],
+        [_tiles(config, unvisited)],
+        scratch=[pltpu.VMEM((len(unvisited), config.rows), config.total)],
+        unvisited=unvisited,
+    )
+    return y[:, : unvisited.shape[1]]
 
 
 def call_of_weights(
@@ -234,32 +258,119 @@ def call_of_weights(
     Args: those of :func:`weight_product`; ``add(picked, dy, out)`` adds a visit's part, where
       ``dy`` is ``[C_out, config.rows]``, zero in rows without neighbors.
     """
-    whole = (visits.bounds.shape[0] - 1, *shape)
 
-    def clear(out: Any) -> None:
-        out[...] = jnp.zeros_like(out)
-
-    def body(step: Step, picked: Any, dy_ref: Any, out: Any, last: Any) -> None:
+    def body(step: Step, picked: Any, operands: Any, outs: Any, last: Any) -> None:
         del step
-        # Padding may be NaN, and zero times NaN is NaN.
-        dy_tile = dy_ref[...]
-        add(picked, jnp.where(last[...] >= 0, dy_tile, jnp.zeros_like(dy_tile)), out)
+        add(picked, _with_neighbors(*operands, last), *outs)
 
-    def remember(neighbors: jax.Array, last: Any) -> None:
-        last[...] = jnp.max(neighbors, axis=0, keepdims=True)
-
-    return _call(
+    (dw,) = _call(
         config,
         visits,
         body,
         table,
         x,
-        (dy, None),
-        _compat.shape_like(whole, config.total, x),
+        [(dy, None)],
+        [_sums(config, visits, shape, x)],
+        scratch=[pltpu.VMEM((1, config.rows), jnp.int32)],
+    )
+    return dw
+
+
+def call_of_gradients(
+    config: TileConfig,
+    visits: Visits,
+    multiply: Callable[..., jax.Array],
+    add: Callable[..., None],
+    table: jax.Array,
+    dy: jax.Array,
+    w: jax.Array,
+    x: jax.Array,
+    shape: tuple[int, int],
+    unvisited: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """The calls of rows and of weights in one.
+
+    Args: those of :func:`gradients`, and of :func:`call_of_rows` and :func:`call_of_weights`.
+    """
+
+    def body(step: Step, picked: Any, operands: Any, outs: Any, last: Any, total: Any) -> None:
+        w_ref, x_ref = operands
+        dx, dw = outs
+        _add_rows(step, multiply(picked, w_ref), dx, total)
+        add(picked, _with_neighbors(x_ref, last), dw)
+
+    dx, dw = _call(
+        config,
+        visits,
+        body,
+        table,
+        dy,
+        [_whole(w), (x, None)],
+        [_tiles(config, unvisited), _sums(config, visits, shape, dy)],
+        scratch=[
+            pltpu.VMEM((1, config.rows), jnp.int32),
+            pltpu.VMEM((len(unvisited), config.rows), config.total),
+        ],
+        unvisited=unvisited,
+    )
+    return dx[:, : unvisited.shape[1]], dw
+
+
+def _add_rows(step: Step, y: jax.Array, out: Any, total: Any) -> None:
+    """Add a visit's part to its tile, which the last visit leaves in ``out``."""
+    y = y + jnp.where(step.turn == 0, jnp.zeros_like(y), total[...])
+    total[...] = y
+    out[...] = y.astype(out.dtype)
+
+
+def _with_neighbors(tile: Any, last: Any) -> jax.Array:
+    """A tile's rows, zero where there is no neighbor: padding may be NaN, and 0 times it is NaN."""
+    rows = tile[...]
+    return jnp.where(last[...] >= 0, rows, jnp.zeros_like(rows))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Result:
+    """A result of a call.
+
+    Attributes:
+      shape: of the whole.
+      spec: its blocks, from ``_call``'s function of a place in the grid to the step.
+      summed: whether it is a sum over all visits of a stripe, from zero.
+    """
+
+    shape: Any
+    spec: Callable[[Callable[..., Step]], pl.BlockSpec]
+    summed: bool
+
+
+def _whole(w: jax.Array) -> tuple[jax.Array, pl.BlockSpec]:
+    """An operand that every step reads: one buffer, since its block never changes."""
+    return w, pl.BlockSpec(w.shape, lambda *_: (0, 0), pipeline_mode=pl.Buffered(1))
+
+
+def _tiles(config: TileConfig, unvisited: jax.Array) -> _Result:
+    """The result with a tile for each tile of the table, ``[channels, M]``."""
+    channels, rows = unvisited.shape
+    if config.interpret:  # JAX 0.12's interpreter takes no part of a block of shared memory.
+        rows += -rows % config.rows
+    return _Result(
+        _compat.shape_like((channels, rows), unvisited.dtype, unvisited),
+        # Of several stripes one without visits writes behind: its place is not another's.
+        lambda step: pl.BlockSpec(
+            (channels, config.rows), lambda *place: (0, step(*place).written)
+        ),
+        summed=False,
+    )
+
+
+def _sums(config: TileConfig, visits: Visits, shape: tuple[int, int], like: jax.Array) -> _Result:
+    """The result that is summed over all visits, ``[stripes, *shape]``."""
+    whole = (visits.bounds.shape[0] - 1, *shape)
+    return _Result(
+        _compat.shape_like(whole, config.total, like),
         lambda step: pl.BlockSpec((1, *shape), lambda stripe, *_: (stripe, 0, 0)),
-        clear,
-        [pltpu.VMEM((1, config.rows), jnp.int32)],
-        remember=remember,
+        summed=True,
     )
 
 
@@ -421,43 +532,49 @@ def _call(
     body: Callable[..., None],
     table: jax.Array,
     x: jax.Array,
-    other: tuple[jax.Array, pl.BlockSpec | None],
-    out: Any,
-    out_spec: Callable[[Callable[..., Step]], pl.BlockSpec],
-    clear: Callable[[Any], None] | None,
+    others: list[tuple[jax.Array, pl.BlockSpec | None]],
+    results: list[_Result],
     scratch: list[Any],
-    before: jax.Array | None = None,
-    remember: Callable[..., None] | None = None,
-) -> jax.Array:
-    """The grid over visits: windows of ``x`` by column, the table's and ``other``'s blocks.
+    unvisited: jax.Array | None = None,
+) -> list[jax.Array]:
+    """The grid over visits: windows of ``x`` by column, the blocks of the table and of ``others``.
 
-    ``before``: what the result's memory holds where no step writes. ``remember(neighbors,
-    *scratch)`` keeps what ``body`` needs of a tile's neighbors in the next step.
+    ``body(step, picked, others, results, *scratch)`` computes with the rows of the step before. A
+    spec of None: by the groups of these rows. Of sums over visits the first scratch is ``int32[1,
+    config.rows]``: the last neighbor of each of these rows, or -1. ``unvisited``: what the first
+    result's memory holds where no step writes.
     """
     scalars, number = visits.scalars, len(visits.scalars)
     stripes = visits.bounds.shape[0] - 1
     words, rows = x.shape[0], rows_of(x)
     # Parts are bfloat16 too, in words of two.
     kept = (words // 2, jnp.int32) if config.parts > 1 else (words, x.dtype)
+    sums = [place for place, result in enumerate(results) if result.summed]
 
-    held = () if before is None else (before,)
+    held: tuple[jax.Array, ...] = ()
+    if unvisited is not None:
+        more = results[0].shape.shape[1] - unvisited.shape[1]
+        held = (jnp.pad(unvisited, ((0, 0), (0, more))) if more else unvisited,)
 
     def step_of(stripe: Any, step: Any, *known: Any) -> Step:
         return Step(config, stripe, step, *known)
 
     def run(*refs: Any) -> None:
-        known, rest = refs[:number], refs[number:]
-        table_ref, x_ref, other_ref, *rest = rest
-        out_ref, picked, *rest = rest[len(held) :]
-        own, ring = rest[: len(scratch)], rest[len(scratch) :]
+        queue = iter(refs)
+        known, (table_ref, x_ref), other_refs, _, outs, (picked,), own, ring = (
+            tuple(itertools.islice(queue, size))
+            for size in (
+                number, 2, len(others), len(held), len(results), 1, len(scratch), len(copied),
+            )
+        )  # fmt: skip
         step = step_of(pl.program_id(0), pl.program_id(1), *known)
 
         def compute(windows: Any) -> None:
-            body(step, picked, other_ref, out_ref, *own)
+            body(step, picked, other_refs, outs, *own)
             neighbors = _neighbors(config, table_ref, table.shape[1], step.group)
             _pick(config, step.windows(), rows, neighbors, windows, picked)
-            if remember is not None:
-                remember(neighbors, *own)
+            if sums:
+                own[0][...] = jnp.max(neighbors, axis=0, keepdims=True)
 
         @pl.when(step.live)
         def _() -> None:
@@ -466,8 +583,11 @@ def _call(
             else:
                 _with_copies(config, step, rows, (x_ref, *ring), compute)
 
-        if clear is not None:
-            pl.when(step.begins)(functools.partial(clear, out_ref))
+        # After the step's products: what the first multiplies is no visit's.
+        @pl.when(step.begins)
+        def _() -> None:
+            for place in sums:
+                outs[place][...] = jnp.zeros_like(outs[place])
 
     copied = [
         pltpu.VMEM((_SLOTS, config.windows, words, config.window), x.dtype),
@@ -479,12 +599,11 @@ def _call(
     def by_group(rows: int, group_of: Callable[[Step], Any]) -> pl.BlockSpec:
         return pl.BlockSpec((rows, config.rows), lambda *place: (0, group_of(step_of(*place))))
 
-    other_spec = other[1] or by_group(other[0].shape[0], lambda step: step.before)
     hbm, vmem = (pl.BlockSpec(memory_space=space) for space in (pltpu.HBM, pltpu.VMEM))
     operands = [
         (table, by_group(table.shape[0], lambda step: step.group)),
         (x, vmem if config.resident else hbm),
-        (other[0], other_spec),
+        *((a, spec or by_group(a.shape[0], lambda step: step.before)) for a, spec in others),
         *((array, hbm) for array in held),
     ]
     # Traced: neither padding nor tiles without neighbors cost a step. One step more than visits:
@@ -496,14 +615,14 @@ def _call(
             num_scalar_prefetch=number,
             grid=(stripes, steps),
             in_specs=[spec for _, spec in operands],
-            out_specs=out_spec(step_of),
+            out_specs=[result.spec(step_of) for result in results],
             scratch_shapes=[
                 pltpu.VMEM((config.parts, config.taps * kept[0], config.rows), kept[1]),
                 *scratch,
                 *copied,
             ],
         ),
-        out_shape=out,
+        out_shape=[result.shape for result in results],
         compiler_params=pltpu.CompilerParams(
             vmem_limit_bytes=config.vmem_bytes,
             # Stripes are independent: a device of two cores takes two at once. Visits add up.
@@ -511,7 +630,7 @@ def _call(
             # No window leaves its array, see _at_hand.
             disable_bounds_checks=True,
         ),
-        input_output_aliases={number + 3: 0} if held else {},
+        input_output_aliases={number + 2 + len(others): 0} if held else {},
         interpret=config.interpret,
     )
     arrays = [array for array, _ in operands]
