@@ -271,16 +271,15 @@ def test_stripes_have_as_many_visits():
     blocks = tpu.Blocks(128, 128, 128, 4, tiles=1)
     spec = vx.KernelSpec.make(3, 1, 1)
     problem = SimpleNamespace(layer=SimpleNamespace(spec=spec))
-    (of_place, *_, bounds), fits = tpu.visits_of(
-        problem, blocks, ((0,),), jnp.asarray(windows), 180 * 128
-    )
+    found = tpu.visits_of(problem, blocks, ((0,),), jnp.asarray(windows), 180 * 128)
+    bounds = found.scalars.bounds
     visits = np.diff(bounds)
     assert bounds[0] == 0
     assert visits.sum() == 20 * 10
     # Half of a tile's nine visits too many or too few on either side.
     assert np.abs(visits - 50).max() <= 2 * 4
-    assert np.asarray(fits).all()
-    tiles = np.asarray(of_place)
+    assert np.asarray(found.fits & found.visited).all()
+    tiles = np.asarray(found.scalars.groups)
     inner = np.asarray(bounds)[1:-1]
     assert (tiles[inner - 1] != tiles[inner]).all()
 

@@ -64,7 +64,7 @@ def test_steps_are_those_of_the_kernels_grid(kind, stride, product):
         blocks = SimpleNamespace(
             window=values["window_rows"], stripes=values["stripes"], tiles=values["tiles"]
         )
-        (*_, bounds), _ = tpu.visits_of(problem, blocks, columns, windows, gathered)
+        bounds = tpu.visits_of(problem, blocks, columns, windows, gathered).scalars.bounds
         # Stripes end where groups of tiles do, and so one is longer than a half by some visits.
         assert int(bounds[-1]) // 2 <= found <= int(np.diff(bounds).max())
 

@@ -84,11 +84,11 @@ def _portable_cross_entropy(
     known = (labels >= 0) & (labels < logits.shape[1]) & (labels != ignored)
     rows = jnp.where(known[:, None], logits.astype(jnp.float32), 0.0)
     # Compared, not gathered: a TPU gathers one number after the other, row by row.
-    own = jnp.arange(logits.shape[1], dtype=labels.dtype) == labels[:, None]
+    own = jnp.arange(logits.shape[1], dtype=labels.dtype)[None] == labels[:, None]
     loss = jax.nn.logsumexp(rows, axis=1) - jnp.sum(jnp.where(own, rows, 0.0), axis=1)
     weight = known.astype(jnp.float32)
     if weights.shape[0]:
-        weight = weight * jnp.sum(jnp.where(own, weights, 0.0), axis=1)
+        weight = weight * jnp.sum(jnp.where(own, weights[None], 0.0), axis=1)
     total, number = jnp.sum(loss * weight), jnp.sum(weight)
     if axis_name is not None:
         total, number = jax.lax.psum((total, number), axis_name)

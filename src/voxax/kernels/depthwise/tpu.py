@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from voxax.hardware import HardwareInfo
 from voxax.kernels.implicit_gemm.tpu import WINDOWED as DENSE
-from voxax.kernels.implicit_gemm.tpu import steps_of, unless_lost, unvisited, visits_of
+from voxax.kernels.implicit_gemm.tpu import PlannedVisits, steps_of, unless_lost, visits_of
 from voxax.kernels.implicit_gemm.windows import (
     SHORTEST,
     SPILLED,
@@ -100,25 +100,23 @@ def apply(
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
     # Not with voxax: only programs that use it need Pallas.
     from voxax.kernels.depthwise import tpu_kernel
-    from voxax.kernels.implicit_gemm.tpu_kernel import Visits
 
     blocks, kmap, shape = _blocks_of(parameters), MapArrays.of(problem, views), problem.result_shape
     if 0 in (*a.shape, *b.shape, *kmap.table.shape, *shape):
         return jnp.zeros(shape, a.dtype)
 
-    config, visits, fits = _configured(problem, parameters, kmap, a)
-    arguments = config, Visits(*visits), kmap.table
+    config, visits = _configured(problem, parameters, kmap, a)
+    arguments = config, visits.scalars, kmap.table
     xs = [in_windows(block, blocks.window) for block in by_channels(a, blocks.channels)]
 
     if problem.product == "wgrad":
         dys = _tiles(blocks, b)
         sums = [tpu_kernel.weight_product(*arguments, *p) for p in zip(xs, dys, strict=True)]
-        return _taps(problem, blocks, sums, fits, a.dtype)
+        return _taps(problem, blocks, sums, visits, a.dtype)
 
-    start = unvisited(fits, blocks, (blocks.channels, shape[0]), a.dtype)
     ws = _weights(problem, blocks, b, a.dtype)
-    parts = [tpu_kernel.product(*arguments, *p, start) for p in zip(xs, ws, strict=True)]
-    return _rows(parts, shape)
+    parts = [tpu_kernel.product(*arguments, *p) for p in zip(xs, ws, strict=True)]
+    return _rows(visits, parts, shape)
 
 
 def gradients(
@@ -131,21 +129,20 @@ def gradients(
 ) -> tuple[jax.Array, jax.Array]:
     """Run dgrad and wgrad with one selection, as ``implicit_gemm`` does."""
     from voxax.kernels.depthwise import tpu_kernel
-    from voxax.kernels.implicit_gemm.tpu_kernel import Visits
 
     blocks, kmap = _blocks_of(parameters), MapArrays.of(problem, views)
     if 0 in (*dy.shape, *x.shape, *w.shape, *kmap.table.shape):
         return jnp.zeros_like(x), jnp.zeros_like(w)
 
-    config, visits, fits = _configured(problem, parameters, kmap, dy, both=True)
-    start = unvisited(fits, blocks, (blocks.channels, x.shape[0]), x.dtype)
+    config, visits = _configured(problem, parameters, kmap, dy, both=True)
     rows = [in_windows(block, blocks.window) for block in by_channels(dy, blocks.channels)]
     operands = zip(rows, _weights(problem, blocks, w, x.dtype), _tiles(blocks, x), strict=True)
-    arguments = config, Visits(*visits), kmap.table
-    pairs = [tpu_kernel.gradients(*arguments, *p, start) for p in operands]
-    dw = _taps(problem, blocks, [sums for _, sums in pairs], fits, w.dtype)
+    arguments = config, visits.scalars, kmap.table
+    pairs = [tpu_kernel.gradients(*arguments, *p) for p in operands]
+    dw = _taps(problem, blocks, [sums for _, sums in pairs], visits, w.dtype)
     # Of the table's taps, which dgrad of a symmetric layer reads in reverse.
-    return _rows([dx for dx, _ in pairs], x.shape), dw[::-1] if problem.layer.symmetric else dw
+    dw = dw[::-1] if problem.layer.symmetric else dw
+    return _rows(visits, [dx for dx, _ in pairs], x.shape), dw
 
 
 def both(problem: Problem, hardware: HardwareInfo) -> Parameters | None:
@@ -167,8 +164,8 @@ def _configured(
     gathered: jax.Array,
     *,
     both: bool = False,
-) -> tuple[Any, tuple[jax.Array, ...], jax.Array]:
-    """Return the ``TileConfig``, and what :func:`visits_of` returns."""
+) -> tuple[Any, PlannedVisits]:
+    """Return the ``TileConfig`` and the visits."""
     from voxax.kernels.implicit_gemm.tpu_kernel import TileConfig
 
     blocks = _blocks_of(parameters)
@@ -180,9 +177,9 @@ def _configured(
         tiles=blocks.tiles,
         vmem_bytes=allowed(_vmem_bytes(problem, blocks, both=both)),
         interpret=bool(dict(parameters).get("interpret", 0)),
+        result=gathered.dtype,
     )
-    found = visits_of(problem, blocks, kmap.columns, kmap.windows, gathered.shape[0])
-    return config, *found
+    return config, visits_of(problem, blocks, kmap.columns, kmap.windows, gathered.shape[0])
 
 
 def _tiles(blocks: Blocks, other: jax.Array) -> list[jax.Array]:
@@ -198,21 +195,21 @@ def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list
 
 
 def _taps(
-    problem: Problem, blocks: Blocks, sums: list[jax.Array], fits: jax.Array, dtype: Any
+    problem: Problem, blocks: Blocks, sums: list[jax.Array], visits: PlannedVisits, dtype: Any
 ) -> jax.Array:
     """``[K, C]`` of sums ``[stripes, K * channels, lanes]`` by blocks of channels."""
     taps = [jnp.sum(part, axis=(0, 2)).reshape(-1, blocks.channels) for part in sums]
     if dtype == jnp.bfloat16:
         taps = [from_words(part, 1) for part in taps]
     whole = jnp.concatenate(taps, axis=1)[:, : problem.in_channels]
-    return unless_lost(whole, jnp.all(fits)).astype(dtype)
+    return unless_lost(whole, jnp.all(visits.fits)).astype(dtype)
 
 
-def _rows(parts: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """``[rows, C]`` of blocks of channels, ``[channels, rows and more]``."""
+def _rows(visits: PlannedVisits, parts: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
+    """``[rows, C]`` of blocks of channels, ``[channels, rows]``."""
     if parts[0].dtype == jnp.bfloat16:
         parts = [from_words(part, 0) for part in parts]
-    return jnp.concatenate(parts, axis=0)[: shape[1], : shape[0]].T
+    return visits.defined(jnp.concatenate(parts, axis=0)[: shape[1]]).T
 
 
 def _fitting(problem: Problem, hardware: HardwareInfo, *, both: bool = False) -> list[Blocks]:

@@ -27,20 +27,20 @@ from voxax.kernels.implicit_gemm.windows import WINDOW_TILE
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def product(
-    config: TileConfig, visits: Visits, table: Any, x: Any, w: Any, unvisited: jax.Array
-) -> jax.Array:
+def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> jax.Array:
     """``y[:, m] = sum_k w[:, k] * x[:, table[k, m]]``: ``[C, M]``.
+
+    Tiles without a visit are undefined.
 
     Args:
       config, visits: see there.
       table: ``int32[K, M]``, input row or -1.
       x: ``int32[C / 2, N]`` whose words are two channels of bfloat16, or ``float32[C, N]``, see
         ``windows.in_windows``; C is a multiple of 16.
-      unvisited: the result, as it is in tiles that have no visit; its memory becomes the result's.
+      w: ``float32[C, K]``.
     """
     multiply = functools.partial(_times_weights, config)
-    return call_of_rows(config, visits, multiply, table, x, _everywhere(w), unvisited)
+    return call_of_rows(config, visits, multiply, table, x, _everywhere(w), w.shape[0])
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -59,13 +59,7 @@ def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: A
 
 @functools.partial(jax.jit, static_argnums=0)
 def gradients(
-    config: TileConfig,
-    visits: Visits,
-    table: Any,
-    dy: Any,
-    w: Any,
-    x: jax.Array,
-    unvisited: jax.Array,
+    config: TileConfig, visits: Visits, table: Any, dy: Any, w: Any, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """dgrad and wgrad with one selection: the results of :func:`product` and
     :func:`weight_product` over the rows ``dy[:, table[k, n]]``.
@@ -82,7 +76,6 @@ def gradients(
         _everywhere(w),
         x,
         (config.taps * channels_of(dy), WINDOW_TILE),
-        unvisited,
     )
 
 

@@ -116,33 +116,31 @@ def apply(
         return jnp.zeros(shape, result)
 
     needed = _vmem_bytes(problem, blocks)
-    config, visits, fits = _configured(problem, parameters, kmap, a, needed)
+    config, visits = _configured(problem, parameters, kmap, a, needed)
     a = a.astype(jnp.float32 if config.parts > 1 else jnp.bfloat16)
     x = [in_windows(block, blocks.window) for block in by_channels(a, blocks.in_block)]
-    arguments = config, tpu_kernel.Visits(*visits), kmap.table
+    arguments = visits.scalars, kmap.table
 
     if problem.product == "wgrad":
         dy = by_channels(b.astype(a.dtype), blocks.out_block)
-        sums = [[tpu_kernel.weight_product(*arguments, xs, dys) for dys in dy] for xs in x]
+        sums = [[tpu_kernel.weight_product(config, *arguments, xs, dys) for dys in dy] for xs in x]
         whole = _taps(config, blocks, sums).transpose(1, 2, 0)
         whole = whole[:, : problem.in_channels, : problem.out_channels]
         # The dtype first: with x64 enabled integers were summed in 64 bits.
-        return unless_lost(whole.astype(result), jnp.all(fits))
+        return unless_lost(whole.astype(result), jnp.all(visits.fits))
 
     # Partial sums over blocks of channels stay wide.
-    kept = result if len(x) == 1 else config.total
+    config = dataclasses.replace(config, result=result if len(x) == 1 else config.total)
     outs = []
     for weights in _weights_of(problem, blocks, b):
-        starts = _starts(blocks, fits, shape[0], kept, len(x))
         terms: list[jax.Array] = []
-        for xs, w, begin in zip(x, weights, starts, strict=True):
+        for xs, w in zip(x, weights, strict=True):
             if len(terms) > 1:
                 # Else XLA may hold all terms, each as large as the result, before it adds them.
-                added = sum(terms[1:], terms[0])
-                xs, begin, *terms = jax.lax.optimization_barrier((xs, begin, added))
-            terms.append(tpu_kernel.product(*arguments, xs, w, begin))
+                xs, *terms = jax.lax.optimization_barrier((xs, sum(terms[1:], terms[0])))
+            terms.append(tpu_kernel.product(config, *arguments, xs, w))
         outs.append(sum(terms[1:], terms[0]))
-    return _rows_first(outs, shape).astype(result)
+    return _rows_first(visits, outs, shape).astype(result)
 
 
 def gradients(
@@ -165,21 +163,22 @@ def gradients(
         return jnp.zeros(x.shape, result), jnp.zeros(w.shape, result)
 
     needed = _vmem_bytes(problem, blocks, both=True)
-    config, visits, fits = _configured(problem, parameters, kmap, dy, needed)
+    config, visits = _configured(problem, parameters, kmap, dy, needed)
+    config = dataclasses.replace(config, result=result)
     operand = jnp.float32 if config.parts > 1 else jnp.bfloat16
     (rows,) = by_channels(dy.astype(operand), blocks.in_block)
-    arguments = config, tpu_kernel.Visits(*visits), kmap.table, in_windows(rows, blocks.window)
-    (start,) = _starts(blocks, fits, x.shape[0], result, 1)
+    arguments = config, visits.scalars, kmap.table, in_windows(rows, blocks.window)
     tiles = by_channels(x.astype(operand), blocks.out_block)
     pairs = [
-        tpu_kernel.gradients(*arguments, weight, tile, start)
+        tpu_kernel.gradients(*arguments, weight, tile)
         for (weight,), tile in zip(_weights_of(problem, blocks, w), tiles, strict=True)
     ]
     dw = _taps(config, blocks, [[sums for _, sums in pairs]]).transpose(1, 0, 2)
     dw = dw[:, : problem.in_channels, : problem.out_channels].astype(result)
     if problem.layer.symmetric:
         dw = dw[::-1]  # of the table's taps, which dgrad reads in reverse
-    return _rows_first([dx for dx, _ in pairs], x.shape), unless_lost(dw, jnp.all(fits))
+    dx = _rows_first(visits, [dx for dx, _ in pairs], x.shape)
+    return dx, unless_lost(dw, jnp.all(visits.fits))
 
 
 def both(problem: Problem, hardware: HardwareInfo) -> Parameters | None:
@@ -206,8 +205,8 @@ def _blocks_of(parameters: Parameters) -> Blocks:
 
 def _configured(
     problem: Problem, parameters: Parameters, kmap: MapArrays, gathered: jax.Array, needed: int
-) -> tuple[Any, tuple[jax.Array, ...], jax.Array]:
-    """Return the ``TileConfig`` for so many bytes, and what :func:`visits_of` returns."""
+) -> tuple[Any, PlannedVisits]:
+    """Return the ``TileConfig`` for so many bytes, and the visits."""
     from voxax.kernels.implicit_gemm import tpu_kernel
 
     blocks = _blocks_of(parameters)
@@ -221,8 +220,7 @@ def _configured(
         interpret=bool(dict(parameters).get("interpret", 0)),
         total=accumulator(gathered.dtype),
     )
-    found = visits_of(problem, blocks, kmap.columns, kmap.windows, gathered.shape[0])
-    return config, *found
+    return config, visits_of(problem, blocks, kmap.columns, kmap.windows, gathered.shape[0])
 
 
 def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array:
@@ -245,16 +243,9 @@ def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax
     ]
 
 
-def _starts(blocks: Blocks, fits: jax.Array, rows: int, dtype: Any, number: int) -> list[jax.Array]:
-    """The results of so many terms where no visit writes."""
-    start = unvisited(fits, blocks, (blocks.out_block, rows), dtype)
-    # Of several terms in the first alone: twice the least integer is zero.
-    return [start] + [jnp.zeros_like(start)] * (number - 1)
-
-
-def _rows_first(outs: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """``[rows, channels]`` of blocks of channels, ``[block, rows and more]``."""
-    return jnp.concatenate(outs, axis=0)[: shape[1], : shape[0]].T
+def _rows_first(visits: PlannedVisits, outs: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
+    """``[rows, channels]`` of blocks of channels, ``[block, rows]``."""
+    return visits.defined(jnp.concatenate(outs, axis=0)[: shape[1]]).T
 
 
 class Steps(Protocol):
@@ -268,18 +259,36 @@ class Steps(Protocol):
     def tiles(self) -> int: ...
 
 
-def unvisited(fits: jax.Array, steps: Steps, shape: tuple[int, int], dtype: Any) -> jax.Array:
-    """Return the product ``[channels, rows]`` where no visit writes.
+@dataclasses.dataclass(frozen=True)
+class PlannedVisits:
+    """The visits of a call.
 
-    It is zero, or marks groups of tiles whose visits do not fit the bound. With several stripes a
-    group stands behind.
+    Attributes:
+      scalars: ``tpu_kernel.Visits``.
+      visited: ``bool[groups]``, groups of tiles that have a visit.
+      fits: ``bool[groups]``, those whose visits fit the bound. All do in maps between canonical
+        orders, but not always in a map that was made by hand. Groups that do not fit have no visit
+        at all: a part of the sum must not look like a result.
+      group: rows of a group.
     """
-    group = steps.tiles * WINDOW_TILE
-    of_group = jnp.pad(unless_lost(jnp.zeros(len(fits), dtype), fits), (0, 1))
-    of_row = jnp.broadcast_to(of_group[:, None], (len(of_group), group)).reshape(-1)
-    channels, rows = shape
-    of_row = of_row if steps.stripes > 1 else of_row[:rows]
-    return jnp.broadcast_to(of_row, (channels, len(of_row)))
+
+    scalars: Any
+    visited: jax.Array
+    fits: jax.Array
+    group: int
+
+    def defined(self, y: jax.Array) -> jax.Array:
+        """``[channels, rows]`` of a product: zero in groups without neighbors, NaN in those that do
+        not fit. XLA does this where the result is read next; zeros that it writes before the
+        kernel take 8 % of the time of both.
+        """
+
+        def by_row(of_group: jax.Array) -> jax.Array:
+            shape = len(of_group), self.group
+            return jnp.broadcast_to(of_group[:, None], shape).reshape(1, -1)[:, : y.shape[1]]
+
+        otherwise = unless_lost(jnp.zeros(len(self.fits), y.dtype), self.fits)
+        return jnp.where(by_row(self.visited), y, by_row(otherwise))
 
 
 def unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
@@ -291,12 +300,18 @@ def unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
 
 def visits_of(
     problem: Problem, steps: Steps, columns: Columns, windows: jax.Array, rows: int
-) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Return the arrays of ``tpu_kernel.Visits``, and ``bool[groups]``: those that fit the bound.
+) -> PlannedVisits:
+    """Plan the visits of a product: of each group of tiles one for each window of its longest run.
 
-    All fit in maps between canonical orders, but not always in a map that was made by hand. Groups
-    of tiles that do not fit have no visit at all: a part of the sum must not look like a result.
+    Args:
+      problem: the product.
+      steps: what a visit covers.
+      columns: taps of each column.
+      windows: of the table, see :func:`voxax.kernels.implicit_gemm.windows.find_windows`.
+      rows: of the operand that is gathered.
     """
+    from voxax.kernels.implicit_gemm.tpu_kernel import Visits
+
     tiles, stripes, window = windows.shape[1], steps.stripes, steps.window
     most = most_visits(problem.layer.spec, columns, rows, tiles, window, steps.tiles)
     windows = jnp.pad(windows, ((0, 0), (0, -tiles % steps.tiles), (0, 0)))
@@ -315,8 +330,8 @@ def visits_of(
     high, low = begins[after], begins[jnp.maximum(after - 1, 0)]
     bounds = jnp.minimum(jnp.where(wanted - low < high - wanted, low, high), total)
     bounds = bounds.at[-1].set(total)
-    scalars = (of_place, first, starts.reshape(-1), lengths.reshape(-1), bounds)
-    return scalars, fits
+    scalars = Visits(of_place, first, starts.reshape(-1), lengths.reshape(-1), bounds)
+    return PlannedVisits(scalars, fits & (ends > first), fits, steps.tiles * WINDOW_TILE)
 
 
 def _weight_of(problem: Problem, w: jax.Array) -> jax.Array:

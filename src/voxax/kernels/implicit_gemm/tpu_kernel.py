@@ -59,6 +59,7 @@ class TileConfig:
       interpret: run as plain JAX, on any platform. Or Pallas' parameters of its TPU interpreter.
       total: dtype that sums are kept in: float32, or int32 for operands that hold integers of
         8 bits.
+      result: dtype that rows of results are written in.
     """
 
     columns: Columns
@@ -69,6 +70,7 @@ class TileConfig:
     vmem_bytes: int
     interpret: Any = False
     total: Any = jnp.float32
+    result: Any = jnp.float32
 
     @property
     def taps(self) -> int:
@@ -120,10 +122,10 @@ class Visits:
 
 # Jitted, so that layers of the same sizes are traced and translated for the chip once.
 @functools.partial(jax.jit, static_argnums=0)
-def product(
-    config: TileConfig, visits: Visits, table: Any, x: Any, w: Any, unvisited: jax.Array
-) -> jax.Array:
+def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> jax.Array:
     """``y[:, m] = sum_k w[k]^T x[:, table[k, m]]``: ``[C_out, M]``.
+
+    Tiles without a visit are undefined.
 
     Args:
       config, visits: see there.
@@ -131,12 +133,9 @@ def product(
       x: ``int32[C_in / 2, N]`` whose words are two channels of bfloat16, that of the even number
         below; or ``float32[C_in, N]`` for more than one part; see ``windows.in_windows``.
       w: ``bfloat16[parts * C_out, K * C_in]``, part after part; channels are multiples of 16.
-      unvisited: the result, as it is in tiles that have no visit. Its memory becomes the result's:
-        no pass over all rows has to follow that looks for such tiles. With several stripes a group
-        of tiles stands behind M, which is undefined.
     """
     multiply = functools.partial(_times_weights, config)
-    return call_of_rows(config, visits, multiply, table, x, w, unvisited)
+    return call_of_rows(config, visits, multiply, table, x, w, w.shape[0] // config.parts)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -153,13 +152,7 @@ def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: A
 
 @functools.partial(jax.jit, static_argnums=0)
 def gradients(
-    config: TileConfig,
-    visits: Visits,
-    table: Any,
-    dy: Any,
-    w: Any,
-    x: jax.Array,
-    unvisited: jax.Array,
+    config: TileConfig, visits: Visits, table: Any, dy: Any, w: Any, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """dgrad and wgrad with one selection: both read the rows ``dy[:, table[k, n]]``.
 
@@ -179,7 +172,6 @@ def gradients(
         w,
         x,
         (x.shape[0], config.taps * channels_of(dy)),
-        unvisited,
     )
 
 
@@ -219,9 +211,9 @@ def call_of_rows(
     table: jax.Array,
     x: jax.Array,
     w: jax.Array,
-    unvisited: jax.Array,
+    channels: int,
 ) -> jax.Array:
-    """The call of a product whose result has a tile for each tile of the table.
+    """The call of a product whose result has a tile for each tile of the table: ``[channels, M]``.
 
     Args: those of :func:`product`; ``multiply(picked, w_ref)`` returns what a visit adds to its
       tile, ``[C_out, config.rows]``.
@@ -237,11 +229,10 @@ def call_of_rows(
         table,
         x,
         [_whole(w)],
-        [_tiles(config, unvisited)],
-        scratch=[pltpu.VMEM((len(unvisited), config.rows), config.total)],
-        unvisited=unvisited,
+        [_tiles(config, visits, table, channels)],
+        scratch=[pltpu.VMEM((channels, config.rows), config.total)],
     )
-    return y[:, : unvisited.shape[1]]
+    return y[:, : table.shape[1]]
 
 
 def call_of_weights(
@@ -286,7 +277,6 @@ def call_of_gradients(
     w: jax.Array,
     x: jax.Array,
     shape: tuple[int, int],
-    unvisited: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """The calls of rows and of weights in one.
 
@@ -306,14 +296,13 @@ def call_of_gradients(
         table,
         dy,
         [_whole(w), (x, None)],
-        [_tiles(config, unvisited), _sums(config, visits, shape, dy)],
+        [_tiles(config, visits, table, len(x)), _sums(config, visits, shape, dy)],
         scratch=[
             pltpu.VMEM((1, config.rows), jnp.int32),
-            pltpu.VMEM((len(unvisited), config.rows), config.total),
+            pltpu.VMEM((len(x), config.rows), config.total),
         ],
-        unvisited=unvisited,
     )
-    return dx[:, : unvisited.shape[1]], dw
+    return dx[:, : table.shape[1]], dw
 
 
 def _add_rows(step: Step, y: jax.Array, out: Any, total: Any) -> None:
@@ -349,13 +338,15 @@ def _whole(w: jax.Array) -> tuple[jax.Array, pl.BlockSpec]:
     return w, pl.BlockSpec(w.shape, lambda *_: (0, 0), pipeline_mode=pl.Buffered(1))
 
 
-def _tiles(config: TileConfig, unvisited: jax.Array) -> _Result:
-    """The result with a tile for each tile of the table, ``[channels, M]``."""
-    channels, rows = unvisited.shape
+def _tiles(config: TileConfig, visits: Visits, table: jax.Array, channels: int) -> _Result:
+    """The result with a tile for each tile of the table, ``[channels, M and more]``."""
+    rows, stripes = table.shape[1], visits.bounds.shape[0] - 1
     if config.interpret:  # JAX 0.12's interpreter takes no part of a block of shared memory.
         rows += -rows % config.rows
+    if stripes > 1:
+        rows = (visits.first.shape[0] + 1) * config.rows
     return _Result(
-        _compat.shape_like((channels, rows), unvisited.dtype, unvisited),
+        _compat.shape_like((channels, rows), config.result, table),
         # Of several stripes one without visits writes behind: its place is not another's.
         lambda step: pl.BlockSpec(
             (channels, config.rows), lambda *place: (0, step(*place).written)
@@ -535,14 +526,12 @@ def _call(
     others: list[tuple[jax.Array, pl.BlockSpec | None]],
     results: list[_Result],
     scratch: list[Any],
-    unvisited: jax.Array | None = None,
 ) -> list[jax.Array]:
     """The grid over visits: windows of ``x`` by column, the blocks of the table and of ``others``.
 
     ``body(step, picked, others, results, *scratch)`` computes with the rows of the step before. A
     spec of None: by the groups of these rows. Of sums over visits the first scratch is ``int32[1,
-    config.rows]``: the last neighbor of each of these rows, or -1. ``unvisited``: what the first
-    result's memory holds where no step writes.
+    config.rows]``: the last neighbor of each of these rows, or -1.
     """
     scalars, number = visits.scalars, len(visits.scalars)
     stripes = visits.bounds.shape[0] - 1
@@ -551,22 +540,15 @@ def _call(
     kept = (words // 2, jnp.int32) if config.parts > 1 else (words, x.dtype)
     sums = [place for place, result in enumerate(results) if result.summed]
 
-    held: tuple[jax.Array, ...] = ()
-    if unvisited is not None:
-        more = results[0].shape.shape[1] - unvisited.shape[1]
-        held = (jnp.pad(unvisited, ((0, 0), (0, more))) if more else unvisited,)
-
     def step_of(stripe: Any, step: Any, *known: Any) -> Step:
         return Step(config, stripe, step, *known)
 
     def run(*refs: Any) -> None:
         queue = iter(refs)
-        known, (table_ref, x_ref), other_refs, _, outs, (picked,), own, ring = (
+        known, (table_ref, x_ref), other_refs, outs, (picked,), own, ring = (
             tuple(itertools.islice(queue, size))
-            for size in (
-                number, 2, len(others), len(held), len(results), 1, len(scratch), len(copied),
-            )
-        )  # fmt: skip
+            for size in (number, 2, len(others), len(results), 1, len(scratch), len(copied))
+        )
         step = step_of(pl.program_id(0), pl.program_id(1), *known)
 
         def compute(windows: Any) -> None:
@@ -604,7 +586,6 @@ def _call(
         (table, by_group(table.shape[0], lambda step: step.group)),
         (x, vmem if config.resident else hbm),
         *((a, spec or by_group(a.shape[0], lambda step: step.before)) for a, spec in others),
-        *((array, hbm) for array in held),
     ]
     # Traced: neither padding nor tiles without neighbors cost a step. One step more than visits:
     # the last are multiplied in it; and sums are set to zero in the first, visits or not.
@@ -630,7 +611,6 @@ def _call(
             # No window leaves its array, see _at_hand.
             disable_bounds_checks=True,
         ),
-        input_output_aliases={number + 2 + len(others): 0} if held else {},
         interpret=config.interpret,
     )
     arrays = [array for array, _ in operands]
