@@ -82,14 +82,12 @@ def product(chip, product="forward", dtype="bfloat16", window=0, **options):
 
 def chosen(chip, product, dtype="bfloat16", window=0, **options):
     """Return a product and its blocks for a chip; of ``gradients`` dgrad."""
-    both = product == "gradients"
-    problem, hardware = (
-        make_problem("dgrad" if both else product, dtype, **options),
-        facts(BY_CHIP[chip]),
-    )
+    both, hardware = product == "gradients", facts(BY_CHIP[chip])
+    problem = make_problem("dgrad" if both else product, dtype, **options)
+    parameters = tpu.space(problem, hardware)[window]
     if both:
-        return problem, kernel_of(problem).fused.heuristic(problem, hardware)
-    return problem, tpu.space(problem, hardware)[window]
+        parameters = kernel_of(problem).fused.heuristic(problem, hardware, parameters)
+    return problem, parameters
 
 
 def gradients(problem, parameters):

@@ -34,7 +34,8 @@ def compiled(topology, product, dtype, window=0, **options):
 def compiled_gradients(topology, dtype, **options):
     """dgrad and wgrad at once, and the problem of dgrad."""
     problem = make_problem("dgrad", dtype, **options)
-    parameters = tpu.WINDOWED.fused.heuristic(problem, facts(topology))
+    alone = tpu.space(problem, facts(topology))[0]
+    parameters = tpu.WINDOWED.fused.heuristic(problem, facts(topology), alone)
     program = compile_for(topology, *gradients(problem, parameters))
     assert_in_its_memory(program, dict(parameters)["resident"])
     return program, problem
@@ -82,7 +83,9 @@ def test_both_gradients_of_other_relations_compile_at_once(options):
 
 def test_gradients_whose_sums_do_not_fit_are_computed_one_after_the_other():
     problem = make_problem("dgrad", "float32", channels=512)
-    assert tpu.WINDOWED.fused.heuristic(problem, facts(TOPOLOGIES[0])) is None
+    hardware = facts(TOPOLOGIES[0])
+    alone = tpu.space(problem, hardware)[0]
+    assert tpu.WINDOWED.fused.heuristic(problem, hardware, alone) is None
 
 
 @pytest.mark.parametrize("product", PRODUCTS)

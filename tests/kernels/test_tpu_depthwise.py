@@ -107,7 +107,8 @@ def test_admitted_on_tpus_alone_and_refusals_say_why():
 
     assert reason() is None
     found = [dict(p) for p in problems.space_of(problem, CHIP) if dict(p).get("body") == "windows"]
-    assert [(p["window_rows"], p["channel_block"]) for p in found] == [(256, 384), (512, 384)]
+    sizes = [(p["window_rows"], p["tiles"], p["channel_block"]) for p in found]
+    assert sizes == [(256, 1, 384), (512, 1, 384), (256, 2, 384)]
     little = dataclasses.replace(CHIP, vmem_bytes=2**24)
     assert next(dict(p)["channel_block"] for p in tpu.space(problem, little)) < 384
     assert "dense" in reason(kind="dense")

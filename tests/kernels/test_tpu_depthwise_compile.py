@@ -29,7 +29,8 @@ def check(topology, product, dtype, window=0, **options):
     problem = problems.changed(problem, kind="depthwise")
     assert tpu.supports(problem, facts(topology)) is None
     if both:
-        parameters = tpu.WINDOWED.fused.heuristic(problem, facts(topology))
+        alone = tpu.space(problem, facts(topology))[0]
+        parameters = tpu.WINDOWED.fused.heuristic(problem, facts(topology), alone)
         program = compile_for(topology, *gradients(problem, parameters))
     else:
         parameters = tpu.space(problem, facts(topology))[window]

@@ -301,7 +301,8 @@ def test_on_tpus_alone_and_first_there():
     found = problems.space_of(problem, CHIP)
     assert is_windowed(found[0])
     assert not is_windowed(found[-1])
-    assert [dict(p)["window_rows"] for p in found if is_windowed(p)] == [256, 512]
+    sizes = [(dict(p)["window_rows"], dict(p)["tiles"]) for p in found if is_windowed(p)]
+    assert sizes == [(256, 4), (512, 4), (256, 8)]
     assert all("interpret" not in dict(p) for p in found)
     assert space_of(problem, names(), CHIP).candidates[0].kernel is tpu.WINDOWED
     nothing_known = HardwareInfo(platform="tpu", device_kind="unknown")
@@ -340,12 +341,23 @@ def test_channels_are_split_where_memory_is_small():
     problem = problem_of("dgrad", kmap, 512, 300, "float32")
     small = dataclasses.replace(CHIP, vmem_bytes=2**24)
     whole, split = ([dict(p) for p in tpu.space(problem, chip)] for chip in (CHIP, small))
-    assert [(p["in_block"], p["out_block"]) for p in whole] == 2 * [(384, 512)]
+    assert [(p["in_block"], p["out_block"]) for p in whole] == 3 * [(384, 512)]
     assert split
     for chosen in split:
         blocks = chosen["in_block"], chosen["out_block"]
         assert all(block % 64 == 0 for block in blocks)
         assert blocks < (384, 512)
+
+
+def test_gradients_take_the_blocks_of_dgrad_where_they_fit():
+    kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 3)
+    problem = problem_of("dgrad", kmap, 300, 200, "bfloat16")
+    heuristic = tpu.WINDOWED.fused.heuristic
+    for chosen in tpu.space(problem, CHIP):
+        assert heuristic(problem, CHIP, chosen) == chosen
+    small = dataclasses.replace(CHIP, vmem_bytes=2**24)
+    for chosen in tpu.space(problem, small):  # sums of 27 * 200 * 300 numbers do not fit
+        assert heuristic(problem, small, chosen) is None
 
 
 def test_where_xla_spreads_a_program_the_kernels_are_left_out():

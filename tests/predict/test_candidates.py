@@ -92,6 +92,10 @@ def predicted(monkeypatch, answer, problem=None):
     return found, asked
 
 
+def sizes_of(parameters):
+    return [dict(parameters).get(name) for name in ("window_rows", "tiles")]
+
+
 def test_window_kernels_count_with_their_steps(monkeypatch):
     def answer(arguments):
         windows = dict(arguments["parameters"]).get("body") == "windows"
@@ -103,14 +107,14 @@ def test_window_kernels_count_with_their_steps(monkeypatch):
     assert {target for _, target, _ in asked} == {"voxax.predict.candidates:product"}
     for m in entry.measured:
         if m.seconds is not None:
-            times[m.algorithm, dict(m.parameters).get("window_rows")] = m.seconds
+            times[m.algorithm, *sizes_of(m.parameters)] = m.seconds
     windows = np.asarray(sample_of(problem, None, VIEWS).views["windows"])
     for parameters in tpu.space(problem, TPU):
         steps = candidates.steps(problem, parameters, windows)
-        rows = dict(parameters)["window_rows"]
-        assert times.pop(("implicit_gemm", rows)) == pytest.approx(1000 * steps / CLOCK)
+        found = times.pop(("implicit_gemm", *sizes_of(parameters)))
+        assert found == pytest.approx(1000 * steps / CLOCK)
     # A schedule of XLA's is that of one core too.
-    assert times == {("explicit_gemm", None): pytest.approx(50_000 / CLOCK)}
+    assert times == {("explicit_gemm", None, None): pytest.approx(50_000 / CLOCK)}
 
 
 def test_what_cannot_be_priced_is_said(monkeypatch):

@@ -286,13 +286,13 @@ class Fused:
     """dgrad and wgrad at once, of a kernel that is chosen for both.
 
     Attributes:
-      heuristic: ``(problem, hardware)``, the problem of dgrad, to the parameters to take; None:
-        one after the other.
+      heuristic: ``(problem, hardware, parameters)``, of dgrad, to the parameters to take where it
+        has those alone; None: one after the other.
       apply: the computation, in traceable JAX.
       on_host: the computation for NumPy arrays, of the same bits; None where it has none.
     """
 
-    heuristic: Callable[[Problem, HardwareInfo], Parameters | None]
+    heuristic: Callable[[Problem, HardwareInfo, Parameters], Parameters | None]
     apply: ApplyFused
     on_host: Callable[..., tuple[np.ndarray, np.ndarray]] | None = None
 

@@ -254,7 +254,7 @@ def _fused(dgrad: Choice, wgrad: Choice) -> tuple[Fused | None, Parameters]:
     if dgrad.kernel is not wgrad.kernel or fused is None:
         return None, ()
     hardware, _ = hardware_of(dgrad.problem.platform)
-    parameters = fused.heuristic(dgrad.problem, hardware)
+    parameters = fused.heuristic(dgrad.problem, hardware, dgrad.parameters)
     return (None, ()) if parameters is None else (fused, parameters)
 
 

@@ -139,5 +139,5 @@ NATIVE = dataclasses.replace(
     heuristic=first_of(space),
     apply=apply,
     on_host=apply_on_host,
-    fused=Fused(lambda problem, hardware: (), gradients, gradients_on_host),
+    fused=Fused(lambda problem, hardware, parameters: parameters, gradients, gradients_on_host),
 )

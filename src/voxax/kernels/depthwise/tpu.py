@@ -20,6 +20,7 @@ from voxax.kernels.implicit_gemm.windows import (
     SPILLED,
     WINDOW_TILE,
     MapArrays,
+    alike,
     allowed,
     block_sizes,
     by_channels,
@@ -78,7 +79,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Each length of windows that fits, in the largest blocks of channels that do."""
+    """Lengths of windows and tiles of a step, in the largest blocks of channels that fit."""
     return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
 
 
@@ -145,10 +146,10 @@ def gradients(
     return _rows(visits, [dx for dx, _ in pairs], x.shape), dw
 
 
-def both(problem: Problem, hardware: HardwareInfo) -> Parameters | None:
+def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
     """Blocks for :func:`gradients`."""
-    found = _fitting(problem, hardware, both=True)
-    return parameters(found[0]) if found else None
+    blocks = alike(_fitting(problem, hardware, both=True), _blocks_of(chosen))
+    return None if blocks is None else parameters(blocks)
 
 
 def _blocks_of(parameters: Parameters) -> Blocks:
@@ -217,10 +218,10 @@ def _fitting(problem: Problem, hardware: HardwareInfo, *, both: bool = False) ->
     sizes, stripes = block_sizes(problem.in_channels), hardware.cores or 1
     return fitting(
         hardware,
-        lambda window: (
+        lambda window, times: (
             Blocks(window, size, stripes, resident, tiles)
             for size in sizes
-            for resident, tiles in steps_of(hardware, size // halves)
+            for resident, tiles in steps_of(hardware, size // halves, times)
         ),
         lambda blocks: with_rows(
             _vmem_bytes(problem, blocks, both=both), _resident_bytes(problem, blocks)

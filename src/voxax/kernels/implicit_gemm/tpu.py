@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from voxax.kernels.implicit_gemm.windows import (
     WINDOW_TILE,
     Columns,
     MapArrays,
+    Steps,
+    alike,
     allowed,
     block_sizes,
     by_channels,
@@ -99,7 +101,7 @@ def _dtype_refusal(dtype: str) -> str:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Each length of windows that fits, in the largest blocks of channels that do."""
+    """Lengths of windows and tiles of a step, in the largest blocks of channels that fit."""
     return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
 
 
@@ -181,13 +183,13 @@ def gradients(
     return dx, unless_lost(dw, jnp.all(visits.fits))
 
 
-def both(problem: Problem, hardware: HardwareInfo) -> Parameters | None:
+def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
     """Blocks for :func:`gradients`, which take all channels of ``dy`` together."""
     found = fitting(
         hardware,
-        lambda window: (
+        lambda window, times: (
             blocks
-            for blocks in _blocks(problem, hardware, window)
+            for blocks in _blocks(problem, hardware, window, times)
             if blocks.in_block >= problem.gathered_channels
         ),
         lambda blocks: with_rows(
@@ -195,7 +197,8 @@ def both(problem: Problem, hardware: HardwareInfo) -> Parameters | None:
         ),
         lambda blocks: _smem_bytes(problem, blocks),
     )
-    return parameters(found[0]) if found else None
+    blocks = alike(found, _blocks_of(chosen))
+    return None if blocks is None else parameters(blocks)
 
 
 def _blocks_of(parameters: Parameters) -> Blocks:
@@ -246,17 +249,6 @@ def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax
 def _rows_first(visits: PlannedVisits, outs: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
     """``[rows, channels]`` of blocks of channels, ``[block, rows]``."""
     return visits.defined(jnp.concatenate(outs, axis=0)[: shape[1]]).T
-
-
-class Steps(Protocol):
-    """Of both kinds of ``Blocks``: what the grid depends on, see there."""
-
-    @property
-    def window(self) -> int: ...
-    @property
-    def stripes(self) -> int: ...
-    @property
-    def tiles(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -371,13 +363,13 @@ def parameters(blocks: Blocks) -> Parameters:
 def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
     return fitting(
         hardware,
-        lambda window: _blocks(problem, hardware, window),
+        lambda window, times: _blocks(problem, hardware, window, times),
         lambda blocks: with_rows(_vmem_bytes(problem, blocks), _resident_bytes(problem, blocks)),
         lambda blocks: _smem_bytes(problem, blocks),
     )
 
 
-def _blocks(problem: Problem, hardware: HardwareInfo, window: int) -> list[Blocks]:
+def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 1) -> list[Blocks]:
     """Blocks of channels, those of fewest calls first."""
     in_channels, out_channels = problem.gathered_channels, problem.other_channels
     wide = parts_of(problem) > 1
@@ -387,21 +379,22 @@ def _blocks(problem: Problem, hardware: HardwareInfo, window: int) -> list[Block
     return [
         Blocks(window, *pair, stripes, resident, tiles)
         for pair in ordered
-        for resident, tiles in steps_of(hardware, pair[0] // (1 if wide else 2))
+        for resident, tiles in steps_of(hardware, pair[0] // (1 if wide else 2), times)
     ]
 
 
-def steps_of(hardware: HardwareInfo, words: int) -> Iterator[tuple[int, int]]:
+def steps_of(hardware: HardwareInfo, words: int, times: int = 1) -> Iterator[tuple[int, int]]:
     """Whether all rows are in vector memory, and tiles of a step: the quickest that fit come first.
 
     Args:
       hardware: two cores have a memory each, and XLA keeps no array in that of a v4.
       words: of 32 bits, of a row. With more of them one tile is enough work, and less code.
+      times: that many times as many tiles.
     """
     can = (hardware.cores or 1) == 1 and (hardware.vmem_bytes or 0) >= _ROOMY
     places = (1, 0) if can else (0,)
     tiles = 4 if words <= 32 else 2 if words <= 128 else 1
-    return itertools.product(places, [n for n in (4, 2, 1) if n <= tiles])
+    return itertools.product(places, [times * n for n in (4, 2, 1) if n <= tiles])
 
 
 def _resident_bytes(problem: Problem, blocks: Blocks) -> int:
