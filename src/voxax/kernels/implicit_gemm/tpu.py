@@ -184,13 +184,17 @@ def gradients(
 
 
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
-    """Blocks for :func:`gradients`, which take all channels of ``dy`` together."""
+    """Blocks for :func:`gradients`, of all channels of ``dy`` together.
+
+    Not more than two calls, each of which selects anew: dgrad and wgrad alone are two at least.
+    """
     found = fitting(
         hardware,
         lambda window, times: (
             blocks
             for blocks in _blocks(problem, hardware, window, times)
             if blocks.in_block >= problem.gathered_channels
+            and 2 * blocks.out_block >= problem.other_channels
         ),
         lambda blocks: with_rows(
             _vmem_bytes(problem, blocks, both=True), _resident_bytes(problem, blocks)
@@ -472,5 +476,5 @@ WINDOWED = Kernel(
     # counted, by the compiler's schedules (benchmarks/tpu/layers.py).
     preferred=lambda problem, hardware: True,
     rank=20,
-    revision=2,  # It permutes lanes; before, it multiplied with zeros and ones.
+    revision=3,  # Its results stay in vector memory; before, zeros were written first.
 )

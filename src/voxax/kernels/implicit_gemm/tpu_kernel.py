@@ -566,10 +566,11 @@ def _call(
                 _with_copies(config, step, rows, (x_ref, *ring), compute)
 
         # After the step's products: what the first multiplies is no visit's.
-        @pl.when(step.begins)
-        def _() -> None:
-            for place in sums:
-                outs[place][...] = jnp.zeros_like(outs[place])
+        for place in sums:
+
+            @pl.when(step.begins)
+            def _(out: Any = outs[place]) -> None:
+                out[...] = jnp.zeros_like(out)
 
     copied = [
         pltpu.VMEM((_SLOTS, config.windows, words, config.window), x.dtype),
