@@ -22,6 +22,8 @@ TILE = 128
 """Rows of one tile, of centers and of searched rows: the lanes of a vector register."""
 WINDOW = 2 * TILE
 """Rows that a tile is compared with at a time; on real scans usually all that it needs."""
+LONGEST_RUN = 16
+"""Cells of taps that one sum tells apart: of 16 rows of a window, the places sum to 12 bits."""
 VISITS = 128
 """Visits of a window by a tile that go together: the lanes again."""
 
@@ -186,9 +188,42 @@ def _compared(
     window, query = jnp.concatenate(parts, axis=2).transpose(1, 2, 0), query.transpose(1, 2, 0)
     apart = window[-1, :, None] - query[-1, None]
     alike = [window[w, :, None] == query[w, None] for w in range(len(window) - 1)]
-    if alike:
-        apart = jnp.where(functools.reduce(operator.and_, alike), apart, -1)
-    place = jnp.arange(WINDOW, dtype=jnp.int32)[:, None, None]
-    found = [jnp.max(jnp.where(apart == step, place, -1), axis=0) for step in steps]
+    found = [row for some in _runs(steps) for row in _rows_of_taps(apart, alike, some)]
     found = jnp.stack(found).transpose(2, 0, 1)
     return jnp.where(found < 0, -1, found + TILE * first[:, None, None])
+
+
+def _runs(steps: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The steps in groups that are shorter than ``LONGEST_RUN``."""
+    runs: list[tuple[int, ...]] = []
+    for step in steps:
+        if not runs or step - runs[-1][0] >= LONGEST_RUN:
+            runs.append(())
+        runs[-1] = (*runs[-1], step)
+    return runs
+
+
+def _rows_of_taps(
+    apart: jax.Array, alike: list[jax.Array], steps: tuple[int, ...]
+) -> list[jax.Array]:
+    """Place in the window of each query's row at each of some steps, or -1.
+
+    Rows ascend, so those of a query's taps lie behind each other. One sum then tells all: in its
+    low bits which cells from the first step on have a row, above them the sum of their places.
+    """
+    cells, apart = steps[-1] - steps[0] + 1, apart - steps[0]
+    here = functools.reduce(operator.and_, alike, apart.astype(jnp.uint32) < cells)
+    place = (jnp.arange(WINDOW, dtype=jnp.int32) << cells)[:, None, None]
+    total = jnp.sum(jnp.where(here, place + (1 << (apart & 31)), 0), axis=0, dtype=jnp.int32)
+    there = total & ((1 << cells) - 1)
+    number = jax.lax.population_count(there)
+    # They are first, first + 1, ...: the mean of the first and the last is that of all. As floats,
+    # since TPUs divide no integers; it is a whole number below 2**8.
+    first = ((total >> cells) - (number * (number - 1) >> 1)).astype(jnp.float32)
+    first = (first / jnp.maximum(number, 1).astype(jnp.float32) + 0.5).astype(jnp.int32)
+    found = []
+    for step in steps:
+        bit = 1 << (step - steps[0])
+        row = first + jax.lax.population_count(there & (bit - 1))
+        found.append(jnp.where(there & bit == 0, -1, row))
+    return found
