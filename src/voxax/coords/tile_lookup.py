@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -57,8 +58,22 @@ def find_columns(
     # A window may begin in the last block, or behind it.
     blocks = _in_tiles(sorted_coords, -len(sorted_coords) % TILE + WINDOW)
     tiles, known = _in_tiles(centers, padding), jnp.pad(valid, (0, padding)).reshape(-1, TILE)
-    bounds = _least(tiles, known), ~_least(~tiles, known)
-    found = jax.lax.map(functools.partial(_column, steps, blocks, tiles, *bounds, known), starts)
+    low, high = _least(tiles, known), ~_least(~tiles, known)
+    heads, some = blocks[:, :, 0], jnp.any(known, axis=1)
+
+    def column(start: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        first = jnp.maximum(_not_after(heads, low + start[None]) - 1, 0)
+        # A block that begins behind the last center's last tap holds none of its neighbors.
+        end = start.at[-1].add(steps[-1])
+        number = jnp.maximum(_not_after(heads, high + end[None]) - first, 0)
+        query = tiles + start[None, :, None]
+        return first, jnp.where(some, number, 0), _compared(blocks, first, query, steps)
+
+    def query(place: jax.Array) -> jax.Array:
+        which, tile = place // len(tiles), place % len(tiles)
+        return tiles[tile] + starts[which][:, :, None]
+
+    found = _search(blocks, *jax.lax.map(column, starts), query, steps)
     found = jnp.where(known[None, :, None] & (found < sorted_coords.shape[0]), found, -1)
     return found.swapaxes(1, 2).reshape(len(starts), len(steps), -1)[..., :number]
 
@@ -80,24 +95,6 @@ def _least(tiles: jax.Array, known: jax.Array) -> jax.Array:
     return jnp.stack(words, axis=1)
 
 
-def _column(
-    steps: tuple[int, ...],
-    blocks: jax.Array,
-    tiles: jax.Array,
-    low: jax.Array,
-    high: jax.Array,
-    known: jax.Array,
-    start: jax.Array,
-) -> jax.Array:
-    """``int32[tiles, len(steps), TILE]`` of one column."""
-    heads, end = blocks[:, :, 0], start.at[-1].add(steps[-1])
-    first = jnp.maximum(_not_after(heads, low + start[None]) - 1, 0)
-    # A block that begins behind the last center's last tap holds none of its neighbors.
-    number = jnp.maximum(_not_after(heads, high + end[None]) - first, 0)
-    number = jnp.where(jnp.any(known, axis=1), number, 0)
-    return _search(blocks, first, number, tiles + start[None, :, None], steps)
-
-
 def find_numbers(columns: jax.Array, number: int) -> jax.Array:
     """Place of each number in each column.
 
@@ -115,43 +112,55 @@ def find_numbers(columns: jax.Array, number: int) -> jax.Array:
     filled = jnp.pad(columns, ((0, 0), (0, padding + WINDOW)), constant_values=-1)
     blocks = filled.reshape(len(columns), -1, 1, TILE)
     tiles = -(-number // (TILE * VISITS)) * VISITS
-    query = jnp.arange(tiles * TILE, dtype=jnp.int32).reshape(-1, 1, TILE)
-    begin = TILE * jnp.arange(tiles, dtype=jnp.int32)[:, None]
+    numbers = jnp.arange(tiles * TILE, dtype=jnp.int32).reshape(-1, 1, TILE)
+    begin, size = TILE * jnp.arange(tiles, dtype=jnp.int32)[:, None], blocks.shape[1]
 
-    def of_column(block: jax.Array) -> jax.Array:
+    def column(block: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         most = jnp.max(block, axis=(1, 2))
         least = jnp.min(jnp.where(block < 0, jnp.iinfo(jnp.int32).max, block), axis=(1, 2))
         # Blocks that may hold numbers of the tile, and all blocks between them.
         meets = (least[None] < begin + TILE) & (most[None] >= begin)
-        which = jnp.arange(len(block), dtype=jnp.int32)[None]
-        first = jnp.min(jnp.where(meets, which, len(block)), axis=1)
+        which = jnp.arange(size, dtype=jnp.int32)[None]
+        # If there are none, the padding: what is behind is the next column's.
+        first = jnp.min(jnp.where(meets, which, size - WINDOW // TILE), axis=1)
         last = jnp.max(jnp.where(meets, which, -1), axis=1)
-        return _search(block, first, jnp.maximum(last - first + 1, 0), query, (0,))
+        return first, jnp.maximum(last - first + 1, 0), _compared(block, first, numbers, (0,))
 
-    return jax.lax.map(of_column, blocks).reshape(len(columns), -1)[:, :number]
+    def query(place: jax.Array) -> jax.Array:
+        return numbers[place % tiles]
+
+    first, more, table = jax.lax.map(column, blocks)
+    begins = size * jnp.arange(len(columns), dtype=jnp.int32)
+    table = jnp.where(table < 0, -1, table + TILE * begins[:, None, None, None])
+    found = _search(blocks.reshape(-1, 1, TILE), first + begins[:, None], more, table, query, (0,))
+    found = jnp.where(found < 0, -1, found - TILE * begins[:, None, None, None])
+    return found.reshape(len(columns), -1)[:, :number]
 
 
 def _search(
     blocks: jax.Array,
     first: jax.Array,
     number: jax.Array,
-    query: jax.Array,
+    table: jax.Array,
+    query: Callable[[jax.Array], jax.Array],
     steps: tuple[int, ...],
 ) -> jax.Array:
     """The row of each query, and of some steps further on, among those of some blocks, or -1.
 
     Args:
       blocks: ``int32[blocks, W, TILE]``, the rows, with a window of padding behind them.
-      first, number: ``int32[tiles]``, which blocks each tile is compared with.
-      query: ``int32[tiles, W, TILE]``.
+      first, number: ``int32[columns, tiles]``, which blocks each tile is compared with.
+      table: ``int32[columns, tiles, len(steps), TILE]``, what the first windows of blocks gave.
+      query: places ``int32[V]`` among all columns' tiles to their queries, ``int32[V, W, TILE]``.
       steps: along the last of the W axes.
 
     Returns:
-      ``int32[tiles, len(steps), TILE]``
+      As ``table``.
     """
-    table = _compared(blocks, first, query, steps)
+    shape = table.shape
+    table, first = table.reshape(-1, *shape[2:]), first.reshape(-1)
     # Few tiles need more than one window: those that go on behind a plane of a strided map's lines.
-    more = jnp.maximum(-(-number * TILE // WINDOW) - 1, 0)
+    more = jnp.maximum(-(-number.reshape(-1) * TILE // WINDOW) - 1, 0)
     ends = jnp.cumsum(more, dtype=jnp.int32)
     total = ends[-1]
 
@@ -160,14 +169,14 @@ def _search(
         place = done + jnp.arange(VISITS, dtype=jnp.int32)
         tile = jnp.searchsorted(ends, place, side="right", method="compare_all")
         # Places behind the last visit compare the last tile with some window: no harm is done.
-        tile = jnp.minimum(tile.astype(jnp.int32), len(query) - 1)
+        tile = jnp.minimum(tile.astype(jnp.int32), len(table) - 1)
         block = first[tile] + (1 + place - (ends - more)[tile]) * (WINDOW // TILE)
-        found = _compared(blocks, block, query[tile], steps)
+        found = _compared(blocks, block, query(tile), steps)
         return done + VISITS, table.at[tile].max(found, indices_are_sorted=True)
 
     done, table, _ = _compat.vary_alike(jnp.zeros((), jnp.int32), table, ends)
     _, table = jax.lax.while_loop(lambda state: state[0] < total, visit, (done, table))
-    return table
+    return table.reshape(shape)
 
 
 def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
