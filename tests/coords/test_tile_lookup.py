@@ -82,7 +82,9 @@ def test_all_columns_at_once_equal_a_dictionary(grid):
 def test_any_number_of_visits_at_a_time(visits, monkeypatch, by_tiles):
     monkeypatch.setattr(tile_lookup, "VISITS", visits)
     rows = dense_planes()
-    taps = [(x, 0, z) for x in (-1, 1) for z in (-40, -3, 0, 1, 30)]
+    taps = [(-1, 0, z) for z in (-40, -3, 0, 1, 30)]
+    taps += [(0, 0, z) for z in range(-8, tile_lookup.LONGEST_RUN - 8)]  # all with one sum
+    taps += [(1, 0, z) for z in (-40, -3, 0, 1, 30)]
     expected = neighbor_dictionary(rows, rows, taps)
     found = by_tiles(rows, rows, np.ones(len(rows), bool), taps)
     np.testing.assert_array_equal(found, expected)
