@@ -220,7 +220,8 @@ def call_of_rows(
     """
 
     def body(step: Step, picked: Any, operands: Any, outs: Any, total: Any) -> None:
-        _add_rows(step, multiply(picked, *operands), *outs, total)
+        (w_ref,), (out,) = operands, outs
+        _add_rows(step, multiply(picked, w_ref), out, total)
 
     (y,) = _call(
         config,
@@ -252,7 +253,8 @@ def call_of_weights(
 
     def body(step: Step, picked: Any, operands: Any, outs: Any, last: Any) -> None:
         del step
-        add(picked, _with_neighbors(*operands, last), *outs)
+        (dy_ref,), (out,) = operands, outs
+        add(picked, _with_neighbors(dy_ref, last), out)
 
     (dw,) = _call(
         config,
