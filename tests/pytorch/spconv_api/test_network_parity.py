@@ -42,6 +42,7 @@ from voxax.models import (
     VoxelNeXtBackbone,
     VoxelResBackBone8x,
 )
+from voxax.nn.modules import pointwise, sequential
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -165,6 +166,8 @@ def first_layer_gradient(name, model, voxels, source, tensor, slopes=None):
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(jax.nn, "relu", relu)
+                patch.setattr(pointwise, "relu", relu)
+                patch.setattr(sequential, "_fuses", lambda *layers: False)  # norms with ReLUs
                 out = outputs_of(name, nnx.merge(graph, params, rest, copy=True), voxels)
             return loss_of(out), (out, seen)
 
@@ -258,6 +261,7 @@ def test_same_numbers(references, inputs, name, scan, tmp_path):  # noqa: F811
     gradient, out, seen = first_layer_gradient(name, model, voxels, package, tensor, slopes)
     same(out, theirs["eval"]["outputs"], row, 1e-4)
     near(gradient, theirs["eval"]["grads"][tensor], 1e-3)
+    assert seen or not name.startswith(("SpUNet", "Voxel", "SECOND"))
     for x, wide in zip(seen, exact, strict=True):
         flipped = (np.asarray(x) > 0) != (wide > 0)
         assert np.abs(wide[flipped]).max(initial=0) <= 1e-4 * np.abs(wide).max()
