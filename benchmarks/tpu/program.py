@@ -10,6 +10,7 @@ import numpy as np
 
 from voxax import predict
 from voxax.coords import lookup, ordering, tile_lookup, tile_sort, unique
+from voxax.errors import AlgorithmError
 from voxax.geometry import KernelSpec, kernel_maps
 from voxax.hardware import describe
 from voxax.kernels import Layer, Problem
@@ -24,6 +25,7 @@ MAPS = tile_lookup, tile_sort, ordering, lookup, unique, kernel_maps
 """The modules whose programs kernel maps are."""
 COUNT = "chip", "compiled_program", "hlo", "listing", "scalars"
 """The modules of voxax.predict that figures depend on."""
+APART = "dgrad and wgrad run one after the other"
 TOPOLOGIES = tuple(BY_CHIP.values())
 
 facts = functools.cache(describe)  # a process of its own each time
@@ -77,6 +79,8 @@ def product(chip, product="forward", dtype="bfloat16", window=0, **options):
     """
     problem, parameters = chosen(chip, product, dtype, window, **options)
     both = product == "gradients"
+    if parameters is None:
+        raise AlgorithmError(f"{APART}: their blocks do not fit together")
     return gradients(problem, parameters) if both else operands(problem, parameters)
 
 
