@@ -156,7 +156,11 @@ def main() -> None:
         for scan in arguments.scans:
             table = neighbors(cells(points(arguments.data, scan), VOXEL))
             for chip in arguments.chips:
-                valid = {(row["scan"], row["method"], row["chip"]) for row in _known(kept)}
+                valid = {
+                    (row["scan"], row["method"], row["chip"])
+                    for row in _known(kept)
+                    if row.get("code") == _digest(row["method"])
+                }
                 if arguments.anew or (scan, method, chip) not in valid:
                     _write(kept, measure(scan, table, chip, method))
                     print(scan, method, chip, flush=True)
@@ -165,9 +169,9 @@ def main() -> None:
 
 
 def _known(kept: Path) -> list[dict[str, Any]]:
-    """Rows of earlier runs, and of others that run now, but for those of other kernels."""
+    """Rows of earlier runs, and of others that run now; a run replaces those of other kernels."""
     rows = json.loads(kept.read_text()) if kept.exists() else []
-    return [r for r in rows if r["method"] in METHODS and r.get("code") == _digest(r["method"])]
+    return [r for r in rows if r["method"] in METHODS]
 
 
 def _write(kept: Path, new: list[dict[str, Any]]) -> None:

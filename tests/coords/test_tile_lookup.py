@@ -90,6 +90,17 @@ def test_any_number_of_visits_at_a_time(visits, monkeypatch, by_tiles):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("visits", [1, 300])
+def test_columns_whose_visits_are_too_many_to_count_at_once(visits, monkeypatch, by_tiles):
+    """As if numbers of so many bits were all; the columns go in parts."""
+    rows = dense_planes()
+    taps = box_offsets((3, 3, 3), (1, 1, 1))
+    expected = neighbor_dictionary(rows, rows, taps)
+    monkeypatch.setattr(tile_lookup, "_MOST_VISITS", visits)
+    found = by_tiles(rows, rows, np.ones(len(rows), bool), taps)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_centers_of_a_strided_map(by_tiles):
     """Coarse rows, scaled: between their lines lie lines that no tap reaches."""
     rows = dense_planes()

@@ -1,6 +1,7 @@
 """The loss that ignores padding, and the trainer on a problem small enough to learn."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,19 @@ def test_class_weights_weigh_the_mean():
     weights = jnp.array([3.0, 1.0], jnp.float32)
     loss = masked_cross_entropy(logits, jnp.array([0, 1]), weights)
     np.testing.assert_allclose(loss, -(3 * np.log(0.5) + np.log(0.75)) / 4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("ways", [[], ["portable"]], ids=["native", "portable"])
+def test_the_weight_of_an_ignored_class_is_not_read(ways, request):
+    """An inverse frequency of a class without rows is infinite."""
+    for way in ways:
+        request.getfixturevalue(way)
+    logits = jnp.log(jnp.array([[0.5, 0.5], [0.25, 0.75], [0.9, 0.1]], jnp.float32))
+    weights, labels = jnp.array([jnp.inf, 2.0], jnp.float32), jnp.array([1, 1, 0])
+    loss = functools.partial(masked_cross_entropy, ignore_label=0)
+    value, gradient = jax.value_and_grad(loss)(logits, labels, weights)
+    np.testing.assert_allclose(value, -(np.log(0.5) + np.log(0.75)) / 2, rtol=1e-6)
+    assert np.isfinite(gradient).all()
 
 
 def test_bfloat16_logits_are_summed_in_float32():

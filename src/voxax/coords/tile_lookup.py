@@ -24,7 +24,8 @@ TILE = 128
 WINDOW = 2 * TILE
 """Rows that a tile is compared with at a time; on real scans usually all that it needs."""
 LONGEST_RUN = 16
-"""Cells of taps that one sum tells apart: of 16 rows of a window, the places sum to 12 bits."""
+"""Cells of taps that one sum tells apart: the sum of 16 places in a window has 12 bits."""
+_MOST_VISITS = 2**31 - 1  # numbers of 32 bits count them
 VISITS = 128
 """Visits of a window by a tile that go together: the lanes again."""
 
@@ -42,7 +43,7 @@ def find_columns(
     they come in none.
 
     Args:
-      sorted_coords: ``int32[N, W]`` in canonical order, N above 0.
+      sorted_coords: ``int32[N, W]`` in canonical order, distinct but for padding, N above 0.
       centers: ``int32[M, W]``, M above 0.
       valid: ``bool[M]``; other centers find nothing.
       starts: ``int32[S, W]``, where the columns begin.
@@ -73,7 +74,8 @@ def find_columns(
         which, tile = place // len(tiles), place % len(tiles)
         return tiles[tile] + starts[which][:, :, None]
 
-    found = _search(blocks, *jax.lax.map(column, starts), query, steps)
+    first, more, table = jax.lax.map(column, starts)
+    found = _search(blocks, first, more, table, query, steps, len(blocks))
     found = jnp.where(known[None, :, None] & (found < sorted_coords.shape[0]), found, -1)
     return found.swapaxes(1, 2).reshape(len(starts), len(steps), -1)[..., :number]
 
@@ -132,7 +134,8 @@ def find_numbers(columns: jax.Array, number: int) -> jax.Array:
     first, more, table = jax.lax.map(column, blocks)
     begins = size * jnp.arange(len(columns), dtype=jnp.int32)
     table = jnp.where(table < 0, -1, table + TILE * begins[:, None, None, None])
-    found = _search(blocks.reshape(-1, 1, TILE), first + begins[:, None], more, table, query, (0,))
+    whole = blocks.reshape(-1, 1, TILE)
+    found = _search(whole, first + begins[:, None], more, table, query, (0,), size)
     found = jnp.where(found < 0, -1, found - TILE * begins[:, None, None, None])
     return found.reshape(len(columns), -1)[:, :number]
 
@@ -144,6 +147,7 @@ def _search(
     table: jax.Array,
     query: Callable[[jax.Array], jax.Array],
     steps: tuple[int, ...],
+    most: int,
 ) -> jax.Array:
     """The row of each query, and of some steps further on, among those of some blocks, or -1.
 
@@ -153,11 +157,26 @@ def _search(
       table: ``int32[columns, tiles, len(steps), TILE]``, what the first windows of blocks gave.
       query: places ``int32[V]`` among all columns' tiles to their queries, ``int32[V, W, TILE]``.
       steps: along the last of the W axes.
+      most: blocks that a tile is compared with at most.
 
     Returns:
       As ``table``.
     """
     shape = table.shape
+    at_once = max(_MOST_VISITS // (shape[1] * -(-most * TILE // WINDOW)), 1)
+    if shape[0] > at_once:  # their visits are counted in 32 bits
+        cut = at_once * shape[1]
+        parts = [
+            _search(blocks, *some, moved, steps, most)
+            for some, moved in (
+                ((first[:at_once], number[:at_once], table[:at_once]), query),
+                (
+                    (first[at_once:], number[at_once:], table[at_once:]),
+                    lambda place: query(place + cut),
+                ),
+            )
+        ]
+        return jnp.concatenate(parts)
     table, first = table.reshape(-1, *shape[2:]), first.reshape(-1)
     # Few tiles need more than one window: those that go on behind a plane of a strided map's lines.
     more = jnp.maximum(-(-number.reshape(-1) * TILE // WINDOW) - 1, 0)
@@ -168,7 +187,8 @@ def _search(
         done, table = state
         place = done + jnp.arange(VISITS, dtype=jnp.int32)
         tile = jnp.searchsorted(ends, place, side="right", method="compare_all")
-        # Places behind the last visit compare the last tile with some window: no harm is done.
+        # Places behind the last visit compare the last tile with a window of its column, or of the
+        # padding behind: no harm is done.
         tile = jnp.minimum(tile.astype(jnp.int32), len(table) - 1)
         block = first[tile] + (1 + place - (ends - more)[tile]) * (WINDOW // TILE)
         found = _compared(blocks, block, query(tile), steps)
@@ -203,7 +223,7 @@ def _compared(
 
 
 def _runs(steps: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The steps in groups that are shorter than ``LONGEST_RUN``."""
+    """The steps in groups of at most ``LONGEST_RUN`` cells."""
     runs: list[tuple[int, ...]] = []
     for step in steps:
         if not runs or step - runs[-1][0] >= LONGEST_RUN:
@@ -217,8 +237,9 @@ def _rows_of_taps(
 ) -> list[jax.Array]:
     """Place in the window of each query's row at each of some steps, or -1.
 
-    Rows ascend, so those of a query's taps lie behind each other. One sum then tells all: in its
-    low bits which cells from the first step on have a row, above them the sum of their places.
+    Rows are distinct and ascend, so those of a query's taps lie behind each other. One sum then
+    tells all: in its low bits which cells from the first step on have a row, above them the sum of
+    their places.
     """
     cells, apart = steps[-1] - steps[0] + 1, apart - steps[0]
     here = functools.reduce(operator.and_, alike, apart.astype(jnp.uint32) < cells)

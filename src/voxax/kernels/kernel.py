@@ -286,8 +286,8 @@ class Fused:
     """dgrad and wgrad at once, of a kernel that is chosen for both.
 
     Attributes:
-      heuristic: ``(problem, hardware, parameters)``, of dgrad, to the parameters to take where it
-        has those alone; None: one after the other.
+      heuristic: ``(problem, hardware, parameters)``, the last those chosen for dgrad, to the
+        parameters of the pair; None: one after the other. Those chosen for wgrad do not matter.
       apply: the computation, in traceable JAX.
       on_host: the computation for NumPy arrays, of the same bits; None where it has none.
     """

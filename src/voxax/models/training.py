@@ -84,7 +84,8 @@ def _portable_cross_entropy(
     known = (labels >= 0) & (labels < logits.shape[1]) & (labels != ignored)
     rows = jnp.where(known[:, None], logits.astype(jnp.float32), 0.0)
     # Compared, not gathered: a TPU gathers one number after the other, row by row.
-    own = jnp.arange(logits.shape[1], dtype=labels.dtype)[None] == labels[:, None]
+    classes = jnp.arange(logits.shape[1], dtype=labels.dtype)[None]
+    own = (classes == labels[:, None]) & known[:, None]
     loss = jax.nn.logsumexp(rows, axis=1) - jnp.sum(jnp.where(own, rows, 0.0), axis=1)
     weight = known.astype(jnp.float32)
     if weights.shape[0]:

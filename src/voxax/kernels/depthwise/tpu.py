@@ -147,8 +147,10 @@ def gradients(
 
 
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
-    """Blocks for :func:`gradients`."""
-    blocks = alike(_fitting(problem, hardware, both=True), _blocks_of(chosen))
+    """Blocks for :func:`gradients`, of not fewer than half the channels that dgrad takes."""
+    alone = _blocks_of(chosen)
+    found = _fitting(problem, hardware, both=True)
+    blocks = alike([b for b in found if 2 * b.channels >= alone.channels], alone)
     return None if blocks is None else parameters(blocks)
 
 
