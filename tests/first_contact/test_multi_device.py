@@ -102,7 +102,8 @@ def test_a_step_over_a_slice_compiles(topology, monkeypatch):
     text = gradients.compile().as_text()
     kernels = [line for line in text.splitlines() if "tpu_custom_call" in line]
     windows = [line for line in kernels if tile_sort.NAME not in line.partition("=")[0]]
-    assert len(windows) >= len(choices) == 5
+    # Two products are one kernel: both gradients of the layer that is not the first.
+    assert len(windows) >= len(choices) - 1 == 4
     assert "all-reduce" in text
     memory = update.compile().memory_analysis()
     # The rest of the output is a table of its arrays.
