@@ -14,7 +14,7 @@ from voxax import _compat
 from voxax.coords import tile_sort
 from voxax.predict import TOPOLOGIES, chip_named, compile_for
 
-# One kernel of every convolution forward, and one for its gradients: of the first layer wgrad alone.
+# A kernel of every convolution forward, and one for its gradients: of the first layer wgrad alone.
 # Blocks of channels are calls of their own. Attention is one kernel forward and two backward.
 MINKUNET = 2 * 42
 PTV3 = {"forward": 23 + 22, "training": 2 * 23 + 3 * 22}
