@@ -8,8 +8,7 @@ median of the rounds is the result. MinkUNet18 has the same coordinates and weig
 logits are compared before anything is timed; kernel maps are made in every call. SPVCNN is read
 from a clone of SPVNAS before June 2023, which VOXAX_TEST_SPVNAS_1_4 names. ``--torchsparse`` is a
 Python in which TorchSparse 1.4.0's CPU build can be imported; its backward passes are mended as
-``tests/pytorch/torchsparse/record.py`` tells. They start the threads anew for every row, so they
-are timed with one thread only.
+``tests/pytorch/torchsparse/record.py`` tells.
 """
 
 from __future__ import annotations
@@ -190,8 +189,6 @@ def load(who: str, threads: int, folder: Path) -> dict[str, Any]:
 
     np.save(folder / f"{who}, {threads}.npy", inference(nets["MinkUNet18"]).numpy())
     ways = {"inference": inference, "training": training}
-    if who == THEIRS and threads > 1:
-        del ways["training"]
     return {
         f"{name}, {way}": lambda run=run, net=net: run(net)
         for name, net in nets.items()
