@@ -11,9 +11,11 @@ from benchmarks.workloads import random_cube
 
 import problems
 from hardware.recorded import tpu
+from voxax.cli.workload import Workload
 from voxax.geometry import KernelSpec
 from voxax.hardware import describe, targeting
 from voxax.kernels import names
+from voxax.predict.candidates import products_of
 from voxax.tuning import cache as cache_module
 from voxax.tuning import choose, measure, tuner
 from voxax.tuning.cache import cache_for, device_name, shipped
@@ -61,6 +63,15 @@ def test_shipped_choices_are_found_with_every_jaxlib(kind, cores, jaxlib, monkey
     keys = {key for key, _ in shipped(cache.device)}
     assert len(keys) >= 70
     assert all(cache.get(key) is not None for key in keys)
+
+
+@pytest.mark.lax_promotion  # flax relies on it
+def test_what_ships_is_what_the_command_predicts():
+    """Levels have a TPU's capacities, not the coarse ones of the CPU that predicts."""
+    workload = Workload(model="benchmarks.tpu.defaults:make", training=True)
+    built = workload.build(for_accelerator=True)
+    found = products_of(describe(tpu()), built.call, built.arguments)
+    assert {key_of(problem) for problem, _ in found} == {key for key, _ in shipped("tpu-v5e")}
 
 
 def test_of_two_predictions_the_newer_one_holds(monkeypatch, tmp_path):

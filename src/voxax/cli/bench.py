@@ -86,7 +86,7 @@ def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tup
     import voxax as vx
 
     workload = Workload(**arguments, file=None if file is None else Path(file))
-    built = workload.build()
+    built = workload.build(for_accelerator=True)
 
     def call(*values: Any) -> Any:
         pinned = vx.algorithms(forward=algorithm, backward=algorithm)

@@ -97,7 +97,7 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
     if not _compat.has_libtpu():
         raise MissingExtraError('predicting for TPUs needs libtpu: pip install "voxax[tpu]"')
     with working(_BUILDING, begin=False):
-        built = workload.build()
+        built = workload.build(for_accelerator=True)
     for name in names:
         print(f"{built.title}, predicted for {name}", flush=True)
         hardware = describe(TOPOLOGIES[name])

@@ -42,14 +42,18 @@ class Workload:
     training: bool = False
     """Include the gradients."""
 
-    def build(self) -> Built:
+    def build(self, *, for_accelerator: bool = False) -> Built:
         """Build voxels with their maps, and the function of them.
+
+        Args:
+          for_accelerator: levels have the capacities of programs for accelerators, wherever this
+            runs.
 
         Raises:
           InputError: options that contradict each other, or an unknown model.
           FileFormatError: the file cannot be read.
         """
-        from voxax.geometry import plan
+        from voxax.geometry import Plan
         from voxax.geometry.model_step import step_of
 
         _limits.CHANNELS.check("--channels", self.channels)
@@ -62,7 +66,10 @@ class Workload:
                 "module"
             )
         voxels, scene = self._voxels()
-        voxels = plan(model, voxels)
+        plan = Plan.record(model, voxels)
+        if for_accelerator:
+            plan = dataclasses.replace(plan, on_ladder=False)
+        voxels = plan.attach(voxels)
         step = step_of(model, None, self.training, None, None)
 
         def call(*arguments: Any) -> Any:
