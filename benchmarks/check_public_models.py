@@ -15,9 +15,7 @@ installed is named and left out; torchvision must be built for the installed PyT
 
 from __future__ import annotations
 
-import argparse
 import copy
-import dataclasses
 import importlib.metadata
 import platform
 import sys
@@ -26,16 +24,17 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from public_models import MODELS
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-RESULTS = Path(__file__).resolve().parent / "results"
+from benchmarks import report
+from benchmarks.public_models import MODELS
+
 INPUTS = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class Compiled:
+class Compiled(NamedTuple):
     """What compiling shows.
 
     Attributes:
@@ -48,37 +47,6 @@ class Compiled:
     one: bool
     programs: int | None
     seen: str
-
-    def shown(self) -> str:
-        if self.programs is None:
-            return self.seen
-        return f"{self.seen}, {self.programs} graph{'s' if self.programs != 1 else ''}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """Result of checking one module."""
-
-    name: str
-    library: str
-    report: Any
-    compiled: Compiled
-    seconds: float
-
-    @property
-    def agrees(self) -> bool:
-        return (self.report.verdict in ("static", "static per value")) == self.compiled.one
-
-    def cells(self) -> list[str]:
-        found = {f.code for f in self.report.counted}
-        return [
-            self.name,
-            self.library,
-            str(self.report.verdict),
-            ", ".join(sorted(found)) or "none",
-            self.compiled.shown(),
-            "yes" if self.agrees else "NO",
-        ]
 
 
 def _first_line(error: BaseException) -> str:
@@ -136,9 +104,8 @@ def compiled_by_torch(module: Any, inputs: tuple[Any, ...], count: bool) -> Comp
     return Compiled(True, programs, "exported")
 
 
-def compiled_by_jax(target: Any, inputs: tuple[Any, ...], count: bool = True) -> Compiled:
+def compiled_by_jax(target: Any, inputs: tuple[Any, ...]) -> Compiled:
     """Return how many programs ``jax.jit`` traces, or its error; counting costs nothing here."""
-    del count
     import jax
     from flax import nnx
 
@@ -166,32 +133,42 @@ def compiled_by_jax(target: Any, inputs: tuple[Any, ...], count: bool = True) ->
     return Compiled(programs == 1, programs, "traced")
 
 
-def checked(name: str, count: bool) -> Row | str:
-    """Return the row of one model, or why there is none."""
+def checked(name: str, count: bool, full: bool) -> list[str]:
+    """Return the row of one model.
+
+    Raises:
+      PackageNotFoundError: its library is not installed.
+    """
     import torch
 
     import voxax as vx
 
     library, _, build = MODELS[name]
-    try:
-        version = importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
-        return f"{name}: {library} is not installed"
+    version = importlib.metadata.version(library)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         module, inputs = build()
-        compiled = compiled_by_torch if isinstance(module, torch.nn.Module) else compiled_by_jax
-        shown = compiled(module, inputs, count)
+        if isinstance(module, torch.nn.Module):
+            found = compiled_by_torch(module, inputs, count)
+        else:
+            found = compiled_by_jax(module, inputs)
         begin = time.perf_counter()
-        report = vx.check_static(module, *inputs, seconds=300)  # also on a busy machine
-    return Row(name, f"{library} {version}", report, shown, time.perf_counter() - begin)
+        made = vx.check_static(module, *inputs, seconds=300)  # also on a busy machine
+    print(f"{name}: {time.perf_counter() - begin:.1f} s", file=sys.stderr)
+    if full:
+        print(made)
+    agrees = (made.verdict in ("static", "static per value")) == found.one
+    findings = ", ".join(sorted({f.code for f in made.counted})) or "none"
+    number = found.programs
+    graphs = "" if number is None else f", {number} graph{'s' if number != 1 else ''}"
+    oracle = f"{found.seen}{graphs}"
+    verdict = str(made.verdict)
+    return [name, f"{library} {version}", verdict, findings, oracle, "yes" if agrees else "NO"]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="*", default=list(MODELS))
-    parser.add_argument("--out", type=Path, default=RESULTS / "check_public_models.md")
+    parser = report.options(__doc__, only=tuple(MODELS))
     parser.add_argument("--count", action="store_true", help="count torch.compile's graphs too")
     parser.add_argument("--full", action="store_true", help="print every report too")
     options = parser.parse_args()
@@ -202,36 +179,29 @@ def main() -> int:
     rows, missing = [], []
     for name in options.only:
         try:
-            made = checked(name, options.count)
+            rows.append(checked(name, options.count, options.full))
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(f"{name}: {MODELS[name][0]} is not installed")
         except Exception as error:
             traceback.print_exc()
-            made = f"{name}: could not be made or checked ({_first_line(error)})"
-        if isinstance(made, str):
-            missing.append(made)
-            print(made, file=sys.stderr)
-            continue
-        rows.append(made)
-        print(" | ".join(made.cells()), f"| {made.seconds:.1f} s", file=sys.stderr)
-        if options.full:
-            print(made.report)
-    head = ["model", "library", "verdict", "findings", "oracle", "agree"]
-    lines = ["| " + " | ".join(cells) + " |" for cells in [head, *(row.cells() for row in rows)]]
-    lines.insert(1, "|" + "---|" * len(head))
-    agreeing = sum(row.agrees for row in rows)
-    text = (
+            missing.append(f"{name}: could not be made or checked ({_first_line(error)})")
+    agreeing = sum(row[-1] == "yes" for row in rows)
+    lines = [
+        "# Verdicts on public models",
+        "",
+        "Written by `benchmarks/check_public_models.py`.",
+        "",
         f"{agreeing} of {len(rows)} verdicts agree with exporting (PyTorch {torch.__version__}) or "
         f"tracing (JAX {jax.__version__}, {INPUTS} inputs of equal shape), Python "
-        f"{platform.python_version()}.\n\n"
-        + "\n".join(lines)
-        + "\n"
-        + "".join(f"\nNot there: {line}.\n" for line in missing)
-    )
-    print(text)
+        f"{platform.python_version()}.",
+        "",
+        *report.table(["model", "library", "verdict", "findings", "oracle", "agree"], rows, 6),
+        *(f"\nNot there: {line}." for line in missing),
+    ]
     if options.only == list(MODELS):
-        options.out.write_text(
-            "# Verdicts on public models\n\n"
-            "Written by `benchmarks/check_public_models.py`.\n\n" + text.rstrip("\n") + "\n"
-        )
+        report.write(options.out, "check_public_models", None, lines)
+    else:
+        print("\n".join(lines))
     return agreeing != len(rows)
 
 

@@ -6,28 +6,23 @@ Programs under jax.jit: voxelization, maps by kind, sets, and all maps of MinkUN
 same cloud voxelized and planned, as a worker process of an input pipeline does it. With the native
 library and with VOXAX_NATIVE=off, each in a process of its own.
 Results go to results/coordinates.md and .json.
-
-glibc is told to keep its heap, as the command line does: fresh pages would be half of small times.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
-import os
-import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from own_process import KEEP_HEAP
 
-from tuning import DATA, RESULTS
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import report
+from benchmarks.own_process import KEEP_HEAP, in_own_process
+from benchmarks.turns import medians
 
 SCANS = {
     "semantickitti": ("nc/semantickitti_00_000000.bin", 0.05),
@@ -41,15 +36,7 @@ _PAIRS = {"pairs", "pair_starts"}
 
 def median_ms(run: Callable[[], Any], rounds: int) -> float:
     """Median milliseconds, after two rounds that do not count."""
-    import jax
-
-    times = []
-    for number in range(rounds + 2):
-        begin = time.perf_counter()
-        jax.block_until_ready(run())
-        if number >= 2:
-            times.append(time.perf_counter() - begin)
-    return 1e3 * statistics.median(times)
+    return 1e3 * medians({"": run}, rounds, warm=2)[""]
 
 
 def compiled(positions: np.ndarray, size: float, rounds: int) -> dict[str, float]:
@@ -150,79 +137,56 @@ def all_maps(positions: np.ndarray, size: float, rounds: int) -> dict[str, float
     return found
 
 
-def measure(scan: str, folder: Path, rounds: int) -> dict[str, float]:
+def measure(scan: str, folder: str, rounds: int) -> dict[str, float]:
     """All figures of one scan, in this process."""
     from voxax import io
 
     file, size = SCANS[scan]
-    positions = np.asarray(io.read(folder / file).positions, np.float32)
+    positions = np.asarray(io.read(Path(folder) / file).positions, np.float32)
     positions = positions[np.isfinite(positions).all(1)]
     return compiled(positions, size, rounds) | all_maps(positions, size, rounds)
 
 
-def both(scan: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+def both(scan: str, options: Any) -> dict[str, dict[str, float]]:
     """The figures with the native library and without, each in a process of its own."""
-    command = [sys.executable, __file__, "--worker", scan, "--data", str(options.data)]
-    command += ["--rounds", str(options.rounds)]
-    found = {}
-    for mode in ("on", "off"):
-        environment = os.environ | KEEP_HEAP | {"VOXAX_NATIVE": mode}
-        printed = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
-        found[mode] = json.loads(printed)
-    return found
+    given = (scan, str(Path(options.data).resolve()), options.rounds)
+    return {
+        mode: in_own_process("coordinates", "measure", *given, VOXAX_NATIVE=mode, **KEEP_HEAP)
+        for mode in ("on", "off")
+    }
 
 
-def to_markdown(report: dict[str, Any]) -> str:
-    lines = [
-        "# Coordinates on CPUs",
-        "",
-        f"{report['device']}, JAX {report['jax']}, medians of {report['rounds']} rounds, ms: with "
-        "the native library / without. Rows named NumPy are what a worker process does, on one "
-        "thread; the others are programs under jax.jit.",
-        "",
-    ]
-    scans = report["scans"]
+def lines_of(values: dict[str, Any]) -> list[str]:
+    scans = values["scans"]
     heads = [
         f"{scan}, {1e2 * SCANS[scan][1]:.0f} cm: {r['on']['points']} points, "
         f"{r['on']['voxels']} voxels"
         for scan, r in scans.items()
     ]
-    lines += [f"| | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
-    for name in next(iter(scans.values()))["on"]:
-        if name not in ("points", "voxels"):
-            cells = [f"{r['on'][name]:.1f} / {r['off'][name]:.1f}" for r in scans.values()]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    rows = [
+        [name, *(f"{r['on'][name]:.1f} / {r['off'][name]:.1f}" for r in scans.values())]
+        for name in next(iter(scans.values()))["on"]
+        if name not in ("points", "voxels")
+    ]
+    return [
+        "# Coordinates on CPUs",
+        "",
+        f"{values['device']}, JAX {values['jax']}, medians of {values['rounds']} rounds, ms: with "
+        "the native library / without. Rows named NumPy are what a worker process does, on one "
+        "thread; the others are programs under jax.jit.",
+        "",
+        *report.table(["", *heads], rows),
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA", DATA))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=SCANS, help="one scan; the others keep their figures")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser = report.options(__doc__, data=True, rounds=7, only=tuple(SCANS))
     options = parser.parse_args()
-    if options.worker:
-        print(json.dumps(measure(options.worker, Path(options.data), options.rounds)))
-        return
-    import jax
-
-    from voxax.hardware import describe
-
-    info = describe()
-    file = options.out / "coordinates.json"
-    known = json.loads(file.read_text())["scans"] if options.only and file.exists() else {}
-    fresh = {scan: both(scan, options) for scan in SCANS if options.only in (None, scan)}
-    report = {
-        "device": f"{info.model or info.device_kind}, {info.cpu_cores} cores",
-        "jax": jax.__version__,
-        "rounds": options.rounds,
-        "scans": {scan: (known | fresh)[scan] for scan in SCANS if scan in known | fresh},
-    }
-    options.out.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(report, indent=1) + "\n")
-    (options.out / "coordinates.md").write_text(to_markdown(report))
+    scans = report.known(options.out, "coordinates").get("scans", {})  # others keep their figures
+    scans |= {scan: both(scan, options) for scan in options.only}
+    scans = {scan: scans[scan] for scan in SCANS if scan in scans}
+    values = {**report.machine(), "rounds": options.rounds, "scans": scans}
+    report.write(options.out, "coordinates", values, lines_of(values))
 
 
 if __name__ == "__main__":

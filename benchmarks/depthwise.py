@@ -4,7 +4,7 @@
 
 One 3x3x3 submanifold layer on real scans, 16 to 256 channels, float32: forward, dgrad, wgrad, and
 the backward of a training step, which is dgrad and wgrad at once. The lower bound is that of
-``voxax.products.lower_bound`` (what ``explain`` shows): operands, kernel map and results, each
+``voxax.explanation.lower_bound`` (what ``explain`` shows): operands, kernel map and results, each
 once, at the rate of a copy. The copy is of 256 MiB, by the best of three ways, in the same run.
 Beside it stands a copy of the layer's features alone, which may lie in a cache. All take turns.
 Results go to results/depthwise.md and .json.
@@ -12,6 +12,7 @@ Results go to results/depthwise.md and .json.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +20,11 @@ from typing import Any
 
 import numpy as np
 
-import native
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import native, report
+from benchmarks.tuning import voxels_of
+from benchmarks.workloads import problem_of
 
 CHANNELS = (16, 32, 64, 128, 256)
 _BYTES = 1 << 28
@@ -73,9 +78,9 @@ def backward(kernel_map: Any, channels: int) -> Callable[[], Any]:
 def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]:
     """All three products of one layer, and their lower bounds."""
     import voxax as vx
-    from voxax.products.lower_bound import lower_bound_of
+    from voxax.explanation.lower_bound import lower_bound_of
 
-    voxels = native.scene(scan, folder)
+    voxels = voxels_of(folder, scan)
     kernel_map = vx.kernel_map(voxels, 3)
     count, pairs = int(voxels.count), int((np.asarray(kernel_map.neighbors) >= 0).sum())
     memory = {f"memory, {k}": v for k, v in copies(_BYTES // 1024, 256).items()}
@@ -86,12 +91,8 @@ def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]
     runs["backward"] = backward(kernel_map, channels)
     seconds = native.interleaved(runs, rounds)
     rate = 2 * _BYTES / min(seconds[name] for name in memory)
-    moved = {
-        product: lower_bound_of(
-            native.problem_of(kernel_map, "depthwise", channels, product), pairs, None
-        ).bytes
-        for product in native.PRODUCTS
-    }
+    problems = [problem_of(kernel_map, channels, p, "depthwise") for p in native.PRODUCTS]
+    moved = {p.product: lower_bound_of(p, pairs, None).bytes for p in problems}
     # Gradients and the kernel map, which dgrad and wgrad both read, once.
     read_by_both = 4 * kernel_map.out_capacity * (channels + 27)
     moved["backward"] = moved["dgrad"] + moved["wgrad"] - read_by_both
@@ -111,12 +112,26 @@ def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]
     }
 
 
-def to_markdown(report: dict[str, Any]) -> str:
-    lines = [
+def lines_of(values: dict[str, Any]) -> list[str]:
+    parts = {name: [name] for name in (*native.PRODUCTS, "backward")}
+    parts["all"] = ["forward", "backward"]
+    rows = []
+    for r in values["layers"]:
+        cells = [r["scan"], r["channels"], f"{r['pairs'] / 1e3:.0f}", f"{r['rate'] / 1e9:.0f}"]
+        cells += [f"{1e3 * r['copy']:.2f}", f"{1e3 * r['lower_bounds']['forward']:.2f}"]
+        for products in parts.values():
+            lower_bound = sum(r["lower_bounds"][p] for p in products)
+            for by in ("native", "xla"):
+                seconds = sum(r[p][by] for p in products)
+                cells.append(f"{1e3 * seconds:.2f} ({seconds / lower_bound:.2f})")
+        rows.append(cells)
+    head = ["scan", "C", "pairs / 1000", "GB/s", "copy", "lower bound"]
+    head += [name for part in parts for name in (part, "XLA")]
+    return [
         "# Depthwise layers on CPUs",
         "",
-        f"{report['device']}, vectors: {report['simd']}, JAX {report['jax']}, float32, one 3x3x3 "
-        f"submanifold layer, medians of {report['rounds']} rounds in turn, ms; in brackets the "
+        f"{values['device']}, vectors: {values['simd']}, JAX {values['jax']}, float32, one 3x3x3 "
+        f"submanifold layer, medians of {values['rounds']} rounds in turn, ms; in brackets the "
         "ratio to the lower bound: features, gradients, filters and the kernel map, each once, at "
         "the rate of a copy of 256 MiB in the same run (read and written). Copy: of the layer's "
         "features alone, from wherever they lie. XLA: the best candidate of explicit. Backward: "
@@ -124,27 +139,14 @@ def to_markdown(report: dict[str, Any]) -> str:
         "after the other), against a lower bound in which both read the gradients and the map "
         "once. All: forward and backward.",
         "",
-        "| scan | C | pairs / 1000 | GB/s | copy | lower bound | forward | XLA | dgrad | XLA "
-        "| wgrad | XLA | backward | XLA | all | XLA |",
-        "|---" + "|---:" * 15 + "|",
+        *report.table(head, rows),
     ]
-    for r in report["layers"]:
-        cells = [r["scan"], r["channels"], f"{r['pairs'] / 1e3:.0f}", f"{r['rate'] / 1e9:.0f}"]
-        cells += [f"{1e3 * r['copy']:.2f}", f"{1e3 * r['lower_bounds']['forward']:.2f}"]
-        shown = [[name] for name in (*native.PRODUCTS, "backward")]
-        for products in (*shown, ["forward", "backward"]):
-            lower_bound = sum(r["lower_bounds"][p] for p in products)
-            for by in ("native", "xla"):
-                seconds = sum(r[p][by] for p in products)
-                cells.append(f"{1e3 * seconds:.2f} ({seconds / lower_bound:.2f})")
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join([*lines, ""])
 
 
 def main() -> None:
     options, layers = native.measured(__doc__, CHANNELS, layer)
-    report = {**native.machine(), "rounds": options.rounds, "layers": layers}
-    native.write(options.out, "depthwise", report, to_markdown(report))
+    values = {**report.machine(), "rounds": options.rounds, "layers": layers}
+    report.write(options.out, "depthwise", values, lines_of(values))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 
-RESULTS = Path(__file__).parent / "results"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import report
+from benchmarks.turns import medians
+
 LARGEST = 7
 STRATEGIES = ("masked", "grouped", "tiled", "selected")
 
@@ -106,23 +109,20 @@ def size_maps(side: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = report.options(__doc__, rounds=15)
     parser.add_argument("--side", type=int, default=256)
     parser.add_argument("--channels", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--tune", action="store_true", help="auto after vx.tune, without a budget")
     parser.add_argument("--only", default="", help="maps whose name has this text")
     parser.add_argument("--peer", help="a Python with PyTorch")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     os.environ["VOXAX_CACHE_DIR"] = tempfile.mkdtemp()
     rng = np.random.default_rng(0)
     maps = {n: m for n, m in size_maps(options.side, rng).items() if options.only in n}
-    kept = options.out / "dynamic.json"
-    results = json.loads(kept.read_text()) if options.only and kept.exists() else {}
+    results = report.known(options.out, "dynamic") if options.only else {}
     for name, size in maps.items():
         results[name] = measure(size, options)
-        report(results, options)
+        report.write(options.out, "dynamic", results, lines_of(results, options))
 
 
 def measure(size: np.ndarray, options: argparse.Namespace) -> dict[str, float]:
@@ -140,35 +140,30 @@ def measure(size: np.ndarray, options: argparse.Namespace) -> dict[str, float]:
     arrays = jnp.asarray(x), jnp.asarray(w)
     sizes = jnp.asarray(size)
     runs, values = {}, {}
-    for method in (*STRATEGIES, "auto"):
+    for algorithm in (*STRATEGIES, "auto"):
 
-        def f(x, w, method=method):
-            return dynamic_conv(x, w, size=sizes, method=method)
+        def f(x, w, algorithm=algorithm):
+            return dynamic_conv(x, w, size=sizes, algorithm=algorithm)
 
         def both(x, w, f=f):
             return jax.grad(lambda x, w: jnp.sum(f(x, w) ** 2), argnums=(0, 1))(x, w)
 
-        if method == "auto" and options.tune:
+        if algorithm == "auto" and options.tune:
             tune(both, *arrays)
         for what, run in (("forward", jax.jit(f)), ("both", jax.jit(both))):
-            values[f"{method} {what}"] = jax.block_until_ready(run(*arrays))
-            runs[f"{method} {what}"] = run
+            values[f"{algorithm} {what}"] = jax.block_until_ready(run(*arrays))
+            runs[f"{algorithm} {what}"] = run
     for what in ("forward", "both"):
-        for method in (*STRATEGIES[1:], "auto"):
+        for algorithm in (*STRATEGIES[1:], "auto"):
             pairs = zip(
-                jax.tree.leaves(values[f"{method} {what}"]),
+                jax.tree.leaves(values[f"{algorithm} {what}"]),
                 jax.tree.leaves(values[f"masked {what}"]),
                 strict=True,
             )
             for got, want in pairs:
                 assert float(jnp.abs(got - want).max() / jnp.abs(want).max()) < 1e-4
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(options.rounds):
-        for name, run in runs.items():
-            begin = time.perf_counter()
-            jax.block_until_ready(run(*arrays))
-            times[name].append(time.perf_counter() - begin)
-    result = {name: statistics.median(seconds) for name, seconds in times.items()}
+    calls = {name: lambda run=run: run(*arrays) for name, run in runs.items()}
+    result = medians(calls, options.rounds, warm=0)
     if options.peer:
         result |= peer(x, w, size, np.asarray(values["masked forward"]), options)
     return result
@@ -191,8 +186,8 @@ def peer(x, w, size, expected, options: argparse.Namespace) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-def report(results: dict[str, dict[str, float]], options: argparse.Namespace) -> None:
-    """Print the table, and write it."""
+def lines_of(results: dict[str, dict[str, float]], options: argparse.Namespace) -> list[str]:
+    """Return the tables."""
     import jax
     import jaxlib
 
@@ -208,22 +203,17 @@ def report(results: dict[str, dict[str, float]], options: argparse.Namespace) ->
     for what in ("forward", "both"):
         own = [name for name in names if name.endswith(what)]
         lines += ["", f"## {'Forward' if what == 'forward' else 'Forward and both gradients'}", ""]
-        heads = [name.removesuffix(f" {what}") for name in own]
-        lines.append("| sizes | " + " | ".join(heads) + " | grouped / masked | auto / best |")
-        lines.append("|---" * (len(heads) + 3) + "|")
-        ratios = []
+        rows, ratios = [], []
         for case, row in results.items():
-            best = min(row[f"{m} {what}"] for m in STRATEGIES)
-            ratios.append(row[f"auto {what}"] / best)
+            ratios.append(row[f"auto {what}"] / min(row[f"{m} {what}"] for m in STRATEGIES))
             cells = [f"{1e3 * row[name]:.0f}" for name in own]
             share = row[f"grouped {what}"] / row[f"masked {what}"]
-            lines.append(f"| {case} | {' | '.join(cells)} | {share:.2f} | {ratios[-1]:.2f} |")
+            rows.append([case, *cells, f"{share:.2f}", f"{ratios[-1]:.2f}"])
+        heads = [name.removesuffix(f" {what}") for name in own]
+        lines += report.table(["sizes", *heads, "grouped / masked", "auto / best"], rows)
         mean = math.exp(statistics.mean(map(math.log, ratios)))
         lines += ["", f"auto over the best: geometric mean {mean:.3f}, worst {max(ratios):.2f}."]
-    print("\n".join(lines), flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "dynamic.md").write_text("\n".join(lines) + "\n")
-    (options.out / "dynamic.json").write_text(json.dumps(results, indent=1) + "\n")
+    return lines
 
 
 if __name__ == "__main__":

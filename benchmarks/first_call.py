@@ -23,26 +23,25 @@ after each task. About an hour on 2 cores. Needs
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from own_process import peak_added_by
-from turns import write_results
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-ROOT = Path(__file__).resolve().parent
-RESULTS = ROOT / "results" / "first_call"
-sys.path[:0] = [str(ROOT.parent), str(ROOT / "peers")]
+from benchmarks import report
+from benchmarks.own_process import in_own_process, peak_added_by
+from benchmarks.turns import seconds_of
+from benchmarks.whole_networks import allow_bias, grid_of
 
 SCAN, VOXEL_SIZE = "lidar_os0_128.npz", 0.15
 CLASSES = 20
@@ -63,11 +62,8 @@ TASKS = {
     "eager": "five layers",
     "eager gradients": "five layers",
 }
+LAYERS = ("eager", "eager gradients")
 START = float(os.environ.get("FIRST_CALL_START", "0"))
-
-
-def since_start() -> float:
-    return time.time() - START
 
 
 def cells_of(folder: Path, size: float) -> Any:
@@ -98,7 +94,7 @@ def inputs(folder: Path, path: Path) -> dict[str, int]:
     return {"voxels": len(whole), "smallest": int(sizes.min()), "largest": int(sizes.max())}
 
 
-def examples(path: Path, names: list[str]) -> Iterator[tuple[Any, Any, Any]]:
+def examples(path: str | Path, names: list[str]) -> Iterator[tuple[Any, Any, Any]]:
     """Yield ``(int32[N, 4] rows, float32[N, 4] features, int64[N] labels)`` of each name."""
     import numpy as np
 
@@ -145,83 +141,59 @@ def write_scans(folder: Path, scans: Any) -> None:
 class WithJax:
     """voxax of JAX, as its quickstart and its trainers use it."""
 
-    def __init__(self, task: str) -> None:
-        self.task, self.uncounted = task, 0.0
+    uncounted = 0.0
 
-    def voxels(self, rows: Any, features: Any) -> Any:
+    def __init__(self, task: str) -> None:
+        import voxax as vx
+        from voxax.models import MinkUNet18, SpUNet
+
+        vx.keep_programs()  # a trainer calls it by itself
+        if task not in LAYERS and task != "voxax train":
+            self.model = (SpUNet if TASKS[task] == "SpUNet34C" else MinkUNet18)(4, CLASSES)
+
+    def bare(self, rows: Any, features: Any) -> Any:
         import voxax as vx
 
         return vx.Voxels.from_coords(rows, features, batch_size=1)
 
-    def network(self) -> Any:
-        from voxax.models import MinkUNet18, SpUNet
+    def fresh(self, rows: Any, features: Any) -> Any:
+        import voxax as vx
 
-        return (SpUNet if TASKS[self.task] == "SpUNet34C" else MinkUNet18)(4, CLASSES)
+        return vx.plan(self.model, self.bare(rows, features))
 
-    def planned(self, model: Any, rows: Any, features: Any) -> Callable[[str], Any]:
+    def later(self, rows: Any, features: Any) -> Runs:
         """Voxels with all maps, or with the capacities of the levels alone, when first asked."""
         import voxax as vx
 
-        voxels = self.voxels(rows, features)
-        plan = vx.Plan.record(model, voxels)
-        return functools.cache(lambda how: plan.attach(voxels, maps=how == KEPT))
+        voxels = self.bare(rows, features)
+        plan = vx.Plan.record(self.model, voxels)
+        attach = functools.cache(lambda how: plan.attach(voxels, maps=how == KEPT))
+        return {how: functools.partial(attach, how) for how in (KEPT, MADE)}
 
-    def forward(self, rows: Any, features: Any) -> Runs:
+    def wait(self, result: Any) -> None:
         import jax
+
+        jax.block_until_ready(result)
+
+    def ready(self, trains: bool) -> Callable[[Any, Any], Any]:
+        import numpy as np
+        import optax
         from flax import nnx
 
-        import voxax as vx
-
-        vx.keep_programs()  # a trainer calls it by itself
-        model = self.network()
-        model.eval()
-        run = nnx.jit(lambda model, voxels: model(voxels).features)
-        planned = self.planned(model, rows, features)
-        return {
-            how: lambda how=how: jax.block_until_ready(run(model, planned(how)))
-            for how in (KEPT, MADE)
-        }
-
-    def step(self, rows: Any, features: Any, labels: Any) -> Runs:
-        import jax
-        import optax
-
         from voxax.models.training import Trainer
 
-        model = self.network()
-        trainer = Trainer(model, optax.adamw(1e-3))
-        planned = self.planned(model, rows, features)
-        padded = self.padded(planned(KEPT), labels)
-        return {
-            how: lambda how=how: jax.block_until_ready(trainer.step(planned(how), padded)[0])
-            for how in (KEPT, MADE)
-        }
+        if not trains:
+            self.model.eval()
+            run = nnx.jit(lambda model, voxels: model(voxels).features)
+            return lambda voxels, labels: run(self.model, voxels)
+        trainer = Trainer(self.model, optax.adamw(1e-3))
 
-    @staticmethod
-    def padded(voxels: Any, labels: Any) -> Any:
-        import numpy as np
+        def step(voxels: Any, labels: Any) -> Any:
+            padded = np.full(voxels.capacity, -1, np.int32)
+            padded[: len(labels)] = labels
+            return trainer.step(voxels, padded)[0]
 
-        out = np.full(voxels.capacity, -1, np.int32)
-        out[: len(labels)] = labels
-        return out
-
-    def epoch(self, scans: Any) -> Callable[[], Any]:
-        import jax
-        import optax
-
-        import voxax as vx
-        from voxax.models.training import Trainer
-
-        model = self.network()
-        trainer = Trainer(model, optax.adamw(1e-3))
-
-        def run() -> None:
-            for rows, features, labels in scans:
-                planned = vx.plan(model, self.voxels(rows, features))
-                loss, *_ = trainer.step(planned, self.padded(planned, labels))
-            jax.block_until_ready(loss)
-
-        return run
+        return step
 
     def command(self, scans: Any) -> None:
         """``voxax train``: a step for each scan, with its default augmentation."""
@@ -236,12 +208,11 @@ class WithJax:
             found = json.loads(Path(folder, "voxax-train", "metrics.json").read_text())
         self.uncounted = found["seconds"]["validate"]
 
-    def eager(self, scans: Any, gradients: bool) -> Callable[[], Any]:
+    def layers(self, gradients: bool) -> Callable[[Any], Any]:
         import jax
         import jax.numpy as jnp
         from flax import nnx
 
-        import voxax as vx
         from voxax.nn.modules import (
             BatchNorm,
             ReLU,
@@ -267,126 +238,86 @@ class WithJax:
 
             def __call__(self, voxels: Any) -> Any:
                 fine = self.fine(voxels)
-                return self.end(self.up(self.coarse(fine), fine))
+                return self.end(self.up(self.coarse(fine), fine)).features
 
-        vx.keep_programs()
         layers = Layers()
         graph, params, rest = nnx.split(layers, nnx.Param, ...)
 
         def loss_of(params: Any, voxels: Any) -> Any:
-            out = nnx.merge(graph, params, rest, copy=True)(voxels)
-            return jnp.square(out.features).sum()
+            return jnp.square(nnx.merge(graph, params, rest, copy=True)(voxels)).sum()
 
-        def run() -> None:
-            for rows, features, _ in scans:
-                voxels = self.voxels(rows, features)
-                if gradients:
-                    out = jax.grad(loss_of)(params, voxels)
-                else:
-                    out = layers(voxels).features
-                jax.block_until_ready(out)
-
-        return run
+        return functools.partial(jax.grad(loss_of), params) if gradients else layers
 
 
 class WithTorch:
     """The layers that are called spconv: spconv's, or voxax's under its name."""
 
+    uncounted = 0.0
+
     def __init__(self, task: str, ours: bool) -> None:
         import torch
 
-        self.task, self.ours, self.uncounted = task, ours, 0.0
+        self.network, self.ours = TASKS[task], ours
         torch.set_num_threads(2 if ours else 1)
         torch.manual_seed(0)
         if ours:
             from voxax.torch import spconv
 
             spconv.install()
-        else:
-            from spconv.pytorch import ops
+        from benchmarks.peers import spconv_minkunet
 
-            ops.get_current_stream = lambda: 0  # its backward asks for it on CPUs too
-
-    def tensor(self, rows: Any, features: Any) -> Any:
-        import spconv.pytorch as spconv
-        import torch
-
-        shape = [int(-(-(high + 1) // 16) * 16) for high in rows[:, 1:].max(0)]
-        return spconv.SparseConvTensor(torch.from_numpy(features), torch.from_numpy(rows), shape, 1)
-
-    def network(self) -> tuple[Any, Callable[[Any], Any]]:
-        import torch
-
-        if TASKS[self.task] == "SpUNet34C":
+        spconv_minkunet.let_backward_run_on_cpu()
+        if self.network == "SpUNet34C":
             begin = time.perf_counter()
             from torch_pointcloud.models import SparseUNetSegmentation
 
             self.uncounted = time.perf_counter() - begin
-            model = SparseUNetSegmentation(4, CLASSES)
+            self.model = SparseUNetSegmentation(4, CLASSES)
+        elif task not in LAYERS:
+            self.model = spconv_minkunet.build(None, 4, CLASSES)
 
-            def call(x: Any) -> Any:
-                rows = x.indices
-                return model(x.features, rows[:, 1:].long(), rows[:, 0].to(torch.int64))
-
-            return model, call
-        import spconv_minkunet
-
-        model = spconv_minkunet.MinkUNet(4, CLASSES)
-        return model, model
-
-    def forward(self, rows: Any, features: Any) -> Runs:
+    def bare(self, rows: Any, features: Any) -> Any:
+        import spconv.pytorch as spconv
         import torch
-        from spconv.pytorch.conv import SparseConvolution
 
-        model, call = self.network()
-        model.eval()
-        for module in model.modules():
-            if not self.ours and isinstance(module, SparseConvolution):
-                module.training = True  # it refuses a bias in evaluation mode
+        shape = list(grid_of(rows[:, 1:]))
+        return spconv.SparseConvTensor(torch.from_numpy(features), torch.from_numpy(rows), shape, 1)
 
-        def run(x: Any) -> None:
-            with torch.no_grad():
-                call(x)
+    fresh = bare
 
-        return self.runs(run, rows, features)
-
-    def step(self, rows: Any, features: Any, labels: Any) -> Runs:
-        train = self.trained()
-        return self.runs(lambda x: train(x, labels), rows, features)
-
-    def runs(self, run: Callable[[Any], Any], rows: Any, features: Any) -> Runs:
+    def later(self, rows: Any, features: Any) -> Runs:
         """Tensors of voxax keep their maps; torch-pointcloud makes its own in each call."""
-        found: Runs = {MADE: lambda: run(self.tensor(rows, features))}
-        if self.ours and TASKS[self.task] != "SpUNet34C":
-            x = self.tensor(rows, features)
-            found[KEPT] = lambda: run(x)
+        found: Runs = {MADE: lambda: self.bare(rows, features)}
+        if self.ours and self.network != "SpUNet34C":
+            x = self.bare(rows, features)
+            found[KEPT] = lambda: x
         return found
 
-    def trained(self) -> Callable[[Any, Any], None]:
+    def wait(self, result: Any) -> None:
+        del result
+
+    def ready(self, trains: bool) -> Callable[[Any, Any], Any]:
         import torch
-        from torch.nn import functional
 
-        model, call = self.network()
-        model.train()
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        def call(x: Any) -> Any:
+            if self.network != "SpUNet34C":
+                return self.model(x)
+            return self.model(x.features, x.indices[:, 1:].long(), x.indices[:, 0].long())
 
-        def train(x: Any, labels: Any) -> None:
+        self.model.train(trains)
+        if not trains:
+            allow_bias(self.model)
+            return lambda x, labels: torch.no_grad()(call)(x)
+        optimizer = torch.optim.AdamW(self.model.parameters(), 1e-3)
+
+        def step(x: Any, labels: Any) -> None:
             optimizer.zero_grad()
-            functional.cross_entropy(call(x), torch.from_numpy(labels)).backward()
+            torch.nn.functional.cross_entropy(call(x), torch.from_numpy(labels)).backward()
             optimizer.step()
 
-        return train
+        return step
 
-    def epoch(self, scans: Any) -> Callable[[], Any]:
-        train = self.trained()
-
-        def run() -> None:
-            for rows, features, labels in scans:
-                train(self.tensor(rows, features), labels)
-
-        return run
-
-    def eager(self, scans: Any, gradients: bool) -> Callable[[], Any]:
+    def layers(self, gradients: bool) -> Callable[[Any], Any]:
         import spconv.pytorch as spconv
         import torch
         from torch import nn
@@ -403,151 +334,114 @@ class WithTorch:
             spconv.SparseInverseConv3d(64, 32, 2, indice_key="down", **options), *norm(32),
         )  # fmt: skip
 
-        def run() -> None:
-            for rows, features, _ in scans:
-                with torch.set_grad_enabled(gradients):
-                    out = layers(self.tensor(rows, features)).features
-                    if gradients:
-                        layers.zero_grad()
-                        out.square().sum().backward()
+        def call(x: Any) -> None:
+            with torch.set_grad_enabled(gradients):
+                out = layers(x).features
+                if gradients:
+                    layers.zero_grad()
+                    out.square().sum().backward()
 
-        return run
-
-
-def steady(run: Callable[[], Any]) -> float:
-    """Median seconds of later calls."""
-    times = []
-    for _ in range(STEADY):
-        begin = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+        return call
 
 
-def passes(run: Callable[[], Any], name: str) -> dict[str, float]:
-    """Seconds of the first and of the second pass over the scans."""
-    times = []
-    for _ in range(2):
-        begin = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - begin)
-    return {f"{name}, first pass": times[0], f"{name}, second pass": times[1]}
-
-
-def one(task: str, who: str, path: Path) -> dict[str, float]:
+def one(task: str, who: str, path: str) -> dict[str, float]:
     """In a process of its own: what a contestant takes for a task."""
     contestant = WithJax(task) if who in JAX else WithTorch(task, who == "voxax.torch.spconv")
-    names = {"epochs": SCANS, "voxax train": SCANS, "eager": SIZES, "eager gradients": SIZES}
+    names = {"epochs": SCANS, "voxax train": SCANS, **dict.fromkeys(LAYERS, SIZES)}
     if task in names:
         # Loading the numbers is nobody's work.
         scans = list(examples(path, [f"scan{i}" for i in range(names[task])]))
+        if task == "voxax train" and isinstance(contestant, WithJax):
+            run = functools.partial(contestant.command, scans)
+        elif task in LAYERS:
+            layers = contestant.layers("gradients" in task)
+
+            def run() -> None:
+                for rows, features, _ in scans:
+                    contestant.wait(layers(contestant.bare(rows, features)))
+        else:
+            step = contestant.ready(trains=True)
+
+            def run() -> None:
+                for rows, features, labels in scans:
+                    last = step(contestant.fresh(rows, features), labels)
+                contestant.wait(last)
+
         if task == "voxax train":
-            if who in JAX:
-                contestant.command(scans)
-            else:
-                contestant.epoch(scans)()
-            seconds = since_start() - contestant.uncounted
+            run()
+            seconds = time.time() - START - contestant.uncounted
             return {f"{SCANS} scans, from the start of the process": seconds}
-        if task == "epochs":
-            return passes(contestant.epoch(scans), f"{SCANS} scans, training")
         word = task.replace("eager", "without jit, five layers").replace(" g", ", g")
-        return passes(contestant.eager(scans, "gradients" in task), word)
+        word = f"{SCANS} scans, training" if task == "epochs" else word
+        return {f"{word}, {turn} pass": seconds_of(run) for turn in ("first", "second")}
     ((rows, features, labels),) = examples(path, ["whole"])
     network, training = TASKS[task], task != "first forward"
-    step = "training step" if training else "forward"
-    given = (rows, features, labels) if training else (rows, features)
-    runs: Runs = (contestant.step if training else contestant.forward)(*given)
+    name = "training step" if training else "forward"
+    call, later = contestant.ready(training), contestant.later(rows, features)
+    runs = {how: lambda x=x: contestant.wait(call(x(), labels)) for how, x in later.items()}
     next(iter(runs.values()))()
-    seconds = since_start() - contestant.uncounted
-    found = {f"{network}, first {step}": seconds}
+    seconds = time.time() - START - contestant.uncounted
+    found = {f"{network}, first {name}": seconds}
     for how in (MADE, KEPT):
         if how in runs:
             runs[how]()  # may be a program of its own
-            found[f"{network}, {step}, {how}"] = steady(runs[how])
+            taken = [seconds_of(runs[how]) for _ in range(STEADY)]
+            found[f"{network}, {name}, {how}"] = statistics.median(taken)
             if training:
                 peak = peak_added_by(runs[how]) / 1e6
-                found[f"{network}, memory of a {step}, {how}, MB"] = peak
+                found[f"{network}, memory of a {name}, {how}, MB"] = peak
     return found
 
 
-def in_own_process(task: str, who: str, path: Path, cache: Path) -> dict[str, float]:
-    """:func:`one`, or nothing if its process failed."""
-    ours = who != "spconv, 1 thread"
+def alone(task: str, who: str, path: Path, cache: Path) -> dict[str, float]:
+    """:func:`one` in a process of its own, or nothing if that failed."""
     settings = {
-        "JAX_PLATFORMS": "cpu",
-        "OMP_NUM_THREADS": "2" if ours else "1",
+        "OMP_NUM_THREADS": "1" if who == CONTESTANTS[-1] else "2",
         "VOXAX_CACHE_DIR": str(cache),
         "FIRST_CALL_START": repr(time.time()),
     }
-    left = ("JAX_COMPILATION_CACHE_DIR", "VOXAX_AUTOTUNE")
-    result = subprocess.run(
-        [sys.executable, __file__, "--one", task, who, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={k: v for k, v in os.environ.items() if k not in left} | settings,
-    )
-    if result.returncode:
-        print(f"{task}, {who} ended with {result.returncode}: {result.stderr[-600:]}", flush=True)
+    try:
+        return in_own_process("first_call", "one", task, who, str(path), **settings)
+    except RuntimeError as failure:
+        print(f"{task}, {who} failed: {str(failure)[-600:]}", flush=True)
         return {}
-    return json.loads(result.stdout.strip().splitlines()[-1])
 
 
 def measured(task: str, rounds: int, path: Path, caches: Path) -> dict[str, dict[str, list[float]]]:
     """The figures of each contestant, by name; they take turns, back and forth."""
     found: dict[str, dict[str, list[float]]] = {}
-    kept = caches / "kept"
-    if not kept.exists() or not (kept / task).exists():
-        in_own_process(task, "voxax, kept", path, kept)
-        kept.mkdir(exist_ok=True)
-        (kept / task).touch()
+    kept, cold = caches / "kept", caches / "cold"
+    alone(task, "voxax, kept", path, kept)
     for number in range(rounds):
         for who in CONTESTANTS[:: -1 if number % 2 else 1]:
-            cold = caches / "cold"
             shutil.rmtree(cold, ignore_errors=True)
             cache = kept if who == "voxax, kept" else cold
-            for name, value in in_own_process(task, who, path, cache).items():
+            for name, value in alone(task, who, path, cache).items():
                 found.setdefault(name, {}).setdefault(who, []).append(value)
-        for name, by in found.items():
-            print(name, {who: [round(v, 3) for v in values] for who, values in by.items()})
+    print(json.dumps(found), flush=True)
     return found
 
 
 def table(results: dict[str, dict[str, list[float]]]) -> list[str]:
-    lines = [
-        f"| | {' | '.join(CONTESTANTS)} | cold / spconv | kept / spconv |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    rows = []
     for name, by in results.items():
         middle = {who: statistics.median(values) for who, values in by.items()}
         absent = "" if KEPT in name else "failed"
         cells = [f"{middle[who]:.3g}" if who in middle else absent for who in CONTESTANTS]
         peer = middle.get(CONTESTANTS[-1])
         cells += [f"{middle[who] / peer:.2f}" if peer and who in middle else "" for who in JAX]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
+        rows.append([name, *cells])
+    return report.table(["", *CONTESTANTS, "cold / spconv", "kept / spconv"], rows)
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--one"]:
-        print(json.dumps(one(*sys.argv[2:4], Path(sys.argv[4]))))
-        return
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA"))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = report.options(__doc__, data=True, rounds=3)
     parser.add_argument("--only", default="", help="tasks with these words")
-    parser.add_argument("--beside", default="nothing", help="what ran beside, for the table")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-
-    from importlib.metadata import version
-
-    from voxax.hardware import describe
-
-    info = describe()
+    for name in ("JAX_COMPILATION_CACHE_DIR", "VOXAX_AUTOTUNE"):
+        os.environ.pop(name, None)
     versions = ", ".join(f"{n} {version(n)}" for n in ("jax", "torch", "spconv"))
     results: dict[str, dict[str, list[float]]] = {}
-    stored = options.out.with_suffix(".json")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "voxels.npz")
         facts = inputs(Path(options.data), path)
@@ -555,8 +449,8 @@ def main() -> None:
             "# The wait",
             "",
             f"`benchmarks/first_call.py`: medians of {options.rounds} processes each, which took "
-            f"turns. {info.model}, {info.cpu_cores} cores; {versions}; beside it ran "
-            f"{options.beside}. {SCAN}: {facts['voxels']:,} voxels of {VOXEL_SIZE} m; {SCANS} "
+            f"turns. {report.device()}; {versions}. "
+            f"{SCAN}: {facts['voxels']:,} voxels of {VOXEL_SIZE} m; {SCANS} "
             f"parts of it with {facts['smallest']:,} to {facts['largest']:,} voxels of 0.1 m, of "
             f"which the calls without `jit` take {SIZES}. Seconds, where nothing else is said. "
             "The first calls count from the start of the process, but for the import of "
@@ -570,8 +464,7 @@ def main() -> None:
         for task in TASKS:
             if all(word in task for word in options.only.split()):
                 results |= measured(task, options.rounds, path, Path(folder))
-                write_results(options.out, [*text, *table(results), ""], results)
-    print(stored.with_suffix(".md").read_text())
+                report.write(options.out, "first_call", results, [*text, *table(results)])
 
 
 if __name__ == "__main__":

@@ -13,28 +13,26 @@ Results go to results/linearity.md and .json.
 
 from __future__ import annotations
 
-import argparse
+import functools
+import itertools
 import json
-import statistics
-import time
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from own_process import KEEP_HEAP, in_own_process, peak_added_by
-from workloads import lidar_tiles
 
-from native import machine
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-RESULTS = Path(__file__).parent / "results"
+from benchmarks import report
+from benchmarks.own_process import KEEP_HEAP, in_own_process, peak_added_by
+from benchmarks.turns import medians
+from benchmarks.workloads import lidar_tiles
+
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000)
 CHANNELS = 32
-QUANTITIES = {
-    "map": "kernel map",
-    "forward": "forward",
-    "gradients": "forward and gradients",
-}
+QUANTITIES = {"map": "kernel map", "forward": "forward", "gradients": "forward and gradients"}
+COLUMNS = tuple(itertools.product(QUANTITIES, ("seconds", "bytes")))
 
 
 def one(size: int, rounds: int) -> dict[str, Any]:
@@ -67,99 +65,66 @@ def one(size: int, rounds: int) -> dict[str, Any]:
 
     kernel_map = jax.jit(lambda v: vx.kernel_map(v, 3))(voxels)
     pairs = int((np.asarray(kernel_map.neighbors) >= 0).sum())
-    runs: dict[str, Callable[[], Any]] = {}
+    result: dict[str, Any] = {"voxels": int(voxels.count), "pairs": pairs}
     for name, function, arguments in (
         ("map", neighbors, (voxels,)),
         ("forward", forward, (weight, voxels, kernel_map)),
         ("gradients", gradients, (weight, voxels, kernel_map, dy)),
     ):
         program = jax.jit(function).lower(*arguments).compile()
-        runs[name] = lambda program=program, arguments=arguments: program(*arguments)
-    result: dict[str, Any] = {"voxels": int(voxels.count), "pairs": pairs}
-    for name, run in runs.items():
+        run = functools.partial(program, *arguments)
         result[f"{name}_bytes"] = peak_added_by(run)
-        result[f"{name}_seconds"] = _median_seconds(run, rounds)
+        result[f"{name}_seconds"] = medians({name: run}, rounds, warm=2, least=0.02)[name]
     return result
-
-
-def _median_seconds(run: Callable[[], Any], rounds: int) -> float:
-    """Return the median of ``rounds`` runs, or of more if they fit into a tenth of a second."""
-    import jax
-
-    seconds, begin = [], time.perf_counter()
-    while len(seconds) < rounds + 2 or time.perf_counter() - begin < 0.1:
-        start = time.perf_counter()
-        jax.block_until_ready(run())
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[2:])
-
-
-def exponent(sizes: list[int], values: list[float]) -> float:
-    """The slope of ``log value`` over ``log size``."""
-    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
 def fits(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Exponents of all sizes, and of those from 100,000 voxels on: there, nothing fixed counts."""
-    large = [r for r in rows if r["voxels"] >= 100_000]
-    return {
-        f"{name}_{unit}{suffix}": exponent(
-            [r["voxels"] for r in some], [r[f"{name}_{unit}"] for r in some]
-        )
-        for suffix, some in (("", rows), ("_from_100k", large))
-        for name in QUANTITIES
-        for unit in ("seconds", "bytes")
-    }
+    found = {}
+    for suffix, least in (("", 0), ("_from_100k", 100_000)):
+        some = [r for r in rows if r["voxels"] >= least]
+        for name, unit in COLUMNS:
+            values = [r[f"{name}_{unit}"] for r in some]
+            slope = np.polyfit(np.log([r["voxels"] for r in some]), np.log(values), 1)[0]
+            found[f"{name}_{unit}{suffix}"] = float(slope)
+    return found
 
 
-def to_markdown(report: dict[str, Any]) -> str:
-    rows, slopes = report["rows"], report["exponents"]
+def lines_of(values: dict[str, Any]) -> list[str]:
+    scale = {"seconds": lambda s: f"{1e3 * s:.2f}", "bytes": lambda b: f"{b / 2**20:.1f}"}
+    rows = [
+        [
+            f"{r['voxels']:,}",
+            f"{r['pairs'] / r['voxels']:.2f}",
+            *(scale[unit](r[f"{name}_{unit}"]) for name, unit in COLUMNS),
+        ]
+        for r in values["rows"]
+    ]
+    for suffix, title in (("", "exponent"), ("_from_100k", "exponent, from 100,000")):
+        slopes = [values["exponents"][f"{name}_{unit}{suffix}"] for name, unit in COLUMNS]
+        rows.append([title, "", *(f"{slope:.3f}" for slope in slopes)])
     head = [f"{title}, {unit}" for title in QUANTITIES.values() for unit in ("ms", "MiB")]
-    lines = [
+    return [
         "# Time and memory against the number of voxels",
         "",
-        f"{report['device']}, vectors: {report['simd']}, JAX {report['jax']}, "
-        f"medians of {report['rounds']} runs and more. The recorded LiDAR sweep side by side in a "
+        f"{values['device']}, vectors: {values['simd']}, JAX {values['jax']}, "
+        f"medians of {values['rounds']} runs and more. The recorded LiDAR sweep side by side in a "
         "square grid; one 3x3x3 submanifold layer, "
         f"{CHANNELS} channels, float32. MiB: what the process grows by at its peak, results "
         "included.",
         "",
-        f"| voxels | pairs/voxel | {' | '.join(head)} |",
-        f"|---:|---:{'|---:' * len(head)}|",
+        *report.table(["voxels", "pairs/voxel", *head], rows),
     ]
-    for r in rows:
-        cells = [f"{r['voxels']:,}", f"{r['pairs'] / r['voxels']:.2f}"]
-        for name in QUANTITIES:
-            cells += [f"{1e3 * r[f'{name}_seconds']:.2f}", f"{r[f'{name}_bytes'] / 2**20:.1f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    for suffix, title in (("", "exponent"), ("_from_100k", "exponent, from 100,000")):
-        cells = [
-            f"{slopes[f'{name}_{unit}{suffix}']:.3f}"
-            for name in QUANTITIES
-            for unit in ("seconds", "bytes")
-        ]
-        lines.append(f"| {title} | | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    options = report.options(__doc__, rounds=5).parse_args()
     rows = []
     for size in SIZES:
-        rows.append(in_own_process("linearity", "one", size, rounds, **KEEP_HEAP))
+        rows.append(in_own_process("linearity", "one", size, options.rounds, **KEEP_HEAP))
         print(json.dumps(rows[-1]), flush=True)
-    write(rows, rounds)
-
-
-def write(rows: list[dict[str, Any]], rounds: int) -> None:
-    slopes = fits(rows)
-    print(json.dumps(slopes))
-    report = {**machine(), "rounds": rounds, "rows": rows, "exponents": slopes}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "linearity.json").write_text(json.dumps(report, indent=1) + "\n")
-    (RESULTS / "linearity.md").write_text(to_markdown(report))
+    values = {**report.machine(), "rounds": options.rounds, "rows": rows, "exponents": fits(rows)}
+    report.write(options.out, "linearity", values, lines_of(values))
 
 
 if __name__ == "__main__":

@@ -11,16 +11,20 @@ Results go to results/memory.md and .json.
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from own_process import in_own_process, peak_added_by
-from workloads import lidar_tiles, solid_block
 
-RESULTS = Path(__file__).parent / "results"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import report
+from benchmarks.own_process import in_own_process, peak_added_by
+from benchmarks.workloads import lidar_tiles, problem_of, solid_block
+
 CHANNELS = 32
 VOXELS = (50_000, 200_000)
 OCCUPANCIES = {"lidar": lidar_tiles, "block": solid_block}
@@ -38,7 +42,7 @@ def one(voxels: int, occupancy: str, candidate: str) -> dict[str, Any]:
 
     import voxax as vx
     from voxax.hardware import describe
-    from voxax.kernels import Layer, Problem, names
+    from voxax.kernels import names
     from voxax.tuning.sample import sample_of
     from voxax.tuning.space import Candidate, space_of
 
@@ -49,25 +53,13 @@ def one(voxels: int, occupancy: str, candidate: str) -> dict[str, Any]:
     kernel_map = vx.kernel_map(geometry, 3)
     neighbors = np.asarray(kernel_map.neighbors)
     hardware = describe()
-
-    def problem(product: Any) -> Problem:
-        layer = Layer(
-            in_capacity=kernel_map.in_capacity,
-            out_capacity=kernel_map.out_capacity,
-            num_offsets=27,
-            symmetric=True,
-            kind="dense",
-            groups=1,
-            precision="highest",
-            spec=kernel_map.spec,
-        )
-        return Problem(product, layer, CHANNELS, CHANNELS, "float32", "cpu")
+    problems = {p: problem_of(kernel_map, CHANNELS, p) for p in ("forward", "dgrad", "wgrad")}
 
     def chosen(product: Any) -> Candidate:
-        space = space_of(problem(product), names("dense"), hardware)
+        space = space_of(problems[product], names("dense"), hardware)
         return next(c for c in space.candidates if CANDIDATES[candidate] in str(c))
 
-    products = {p: (problem(p), chosen(p)) for p in ("forward", "dgrad", "wgrad")}
+    products = {p: (problem, chosen(p)) for p, problem in problems.items()}
     needed: dict[str, Any] = {}
     for p, c in products.values():
         needed.update(c.kernel.views_of(p, c.parameters))
@@ -101,59 +93,37 @@ def one(voxels: int, occupancy: str, candidate: str) -> dict[str, Any]:
     }
 
 
-def to_markdown(report: dict[str, Any]) -> str:
-    lines = [
+def lines_of(values: dict[str, Any]) -> list[str]:
+    rows = []
+    for r in values["rows"]:
+        kinds = ("pair_rows", "input", "output", "measured_temporary", "compiler_temporary")
+        *mib, planned = [f"{r[f'{kind}_bytes'] / 2**20:.1f}" for kind in kinds]
+        density = f"{r['pairs'] / r['voxels']:.1f}"
+        case = (f"{r['voxels']:,}", r["occupancy"], density, r["candidate"])
+        rows.append([*case, *mib, f"({planned})"])
+    head = ["voxels", "occupancy", "pairs/voxel", "candidate", "rows of pairs", "inputs"]
+    return [
         "# Memory of forward and backward",
         "",
-        f"{report['device']}, JAX {report['jax']}. One 3x3x3 submanifold layer, "
+        f"{values['device']}, JAX {values['jax']}. One 3x3x3 submanifold layer, "
         f"{CHANNELS} channels, float32: forward, dgrad and wgrad in one program, which starts in a "
         "process of its own. MiB. Inputs: features, gradients, weights and the map; outputs: "
         "results and both gradients. Temporary: what the process grew by at its peak beyond the "
         "outputs, and in brackets what the compiler plans. Rows of pairs: what a copy of the "
         "features of every pair would take.",
         "",
-        "| voxels | occupancy | pairs/voxel | candidate | rows of pairs | inputs | outputs "
-        "| temporary | (compiler) |",
-        "|---:|---|---:|---|---:|---:|---:|---:|---:|",
+        *report.table([*head, "outputs", "temporary", "(compiler)"], rows, 4),
     ]
-    for r in report["rows"]:
-        kinds = ("pair_rows", "input", "output", "measured_temporary", "compiler_temporary")
-        mib = [f"{r[f'{kind}_bytes'] / 2**20:.1f}" for kind in kinds]
-        mib[-1] = f"({mib[-1]})"
-        cells = [
-            f"{r['voxels']:,}",
-            r["occupancy"],
-            f"{r['pairs'] / r['voxels']:.1f}",
-            r["candidate"],
-        ]
-        lines.append(f"| {' | '.join([*cells, *mib])} |")
-    return "\n".join([*lines, ""])
 
 
 def main() -> None:
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
+    options = report.options(__doc__).parse_args()
     rows = []
-    for voxels in VOXELS:
-        for occupancy in OCCUPANCIES:
-            for candidate in CANDIDATES:
-                rows.append(in_own_process("memory", "one", voxels, occupancy, candidate))
-                print(json.dumps(rows[-1]), flush=True)
-    write(rows)
-
-
-def write(rows: list[dict[str, Any]]) -> None:
-    import jax
-
-    from voxax.hardware import describe
-
-    info = describe()
-    device = f"{info.model or info.device_kind}, {info.cpu_cores} cores"
-    report = {"device": device, "jax": jax.__version__, "channels": CHANNELS, "rows": rows}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "memory.json").write_text(json.dumps(report, indent=1) + "\n")
-    (RESULTS / "memory.md").write_text(to_markdown(report))
+    for case in itertools.product(VOXELS, OCCUPANCIES, CANDIDATES):
+        rows.append(in_own_process("memory", "one", *case))
+        print(json.dumps(rows[-1]), flush=True)
+    values = {**report.machine(), "channels": CHANNELS, "rows": rows}
+    report.write(options.out, "memory", values, lines_of(values))
 
 
 if __name__ == "__main__":

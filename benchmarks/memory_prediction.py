@@ -1,23 +1,23 @@
 """Compare predictions of `vx.fits` with the peak memory of a process on a CPU.
 
-    python benchmarks/memory_prediction.py [--sizes 6]
+    python benchmarks/memory_prediction.py
 
 Each size runs in a process of its own: it asks `vx.fits`, then compiles and runs the model the
-usual way, then reads the largest resident memory the system saw. A second part asks for the
-largest capacity within a budget, runs at that capacity, and asks about twice as much.
+usual way, then reads the largest resident memory the system saw.
 Results go to results/memory_prediction.json and .md.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from own_process import in_own_process
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-RESULTS = Path(__file__).parent / "results"
+from benchmarks import report
+from benchmarks.own_process import in_own_process
 
 # width of MinkUNet14, voxels, training
 SIZES = (
@@ -28,7 +28,6 @@ SIZES = (
     (1.0, 100_000, False),
     (1.5, 40_000, False),
 )
-BUDGET = 600 << 20
 
 
 def cloud(count: int) -> Any:
@@ -84,102 +83,32 @@ def one(width: float, count: int, training: bool) -> dict[str, Any]:
     }
 
 
-def suggestion(width: float, count: int) -> dict[str, Any]:
-    """The largest capacity within the budget, the memory its run takes, and a refusal."""
-    import jax
-
-    import voxax as vx
-    from voxax.hardware import peak_memory, process_memory
-    from voxax.models import MinkUNet14
-    from voxax.predict import MemoryLimitError
-
-    model = MinkUNet14(1, 8, width=width)
-    model.eval()
-    report = vx.fits(model, cloud(count), available=BUDGET, margin=0.0)
-    capacity = report.suggested_capacity
-    assert capacity is not None
-
-    def at(rows: int) -> Any:
-        made = cloud(rows // 2)
-        coords, features = made.valid_coords()[:rows], made.valid_features()[:rows]
-        return vx.Voxels.from_coords(coords, features, batch_size=1, capacity=rows)
-
-    message = ""
-    try:
-        vx.fits(model, at(2 * capacity), available=BUDGET, margin=0.0).raise_if_not()
-    except MemoryLimitError as error:
-        message = str(error)
-    voxels = at(capacity)
-    run = jax.jit(lambda v: model(v).features).lower(voxels).compile()
-    before = process_memory() or 0
-    jax.block_until_ready(run(voxels))
-    return {
-        "asked_capacity": report.capacity,
-        "suggested_capacity": capacity,
-        "budget_bytes": BUDGET,
-        "programs": report.programs,
-        "peak_bytes": peak_memory()["host"],
-        "before_run_bytes": before,
-        "after_run_bytes": process_memory(),
-        "refusal_of_twice": message,
-    }
-
-
-def to_markdown(result: dict[str, Any]) -> str:
-    lines = [
+def lines_of(values: dict[str, Any]) -> list[str]:
+    rows = []
+    for run in values["runs"]:
+        mib = [f"{run[f'{k}_bytes'] / 2**20:,.0f}" for k in ("program", "predicted", "measured")]
+        kind = "training" if run["training"] else "evaluation"
+        rows.append([run["width"], f"{run['voxels']:,}", kind, *mib, f"{run['error']:+.1%}"])
+    head = ["width", "voxels", "", "compiler's figure, MiB", "predicted, MiB", "measured, MiB"]
+    return [
         "# Predicted and measured peak memory",
         "",
-        f"MinkUNet14, one process for each line. {result['device']}, JAX {result['jax']}.",
+        f"MinkUNet14, one process for each line. {values['device']}, JAX {values['jax']}.",
         "The prediction is `vx.fits(...).peak_bytes`; the measurement is the largest resident",
         "memory of the process, read after three runs of a program that was compiled anew.",
         "",
-        "| width | voxels | | compiler's figure, MiB | predicted, MiB | measured, MiB | error |",
-        "|---:|---:|---|---:|---:|---:|---:|",
+        *report.table([*head, "error"], rows),
     ]
-    for run in result["runs"]:
-        mib = [run[f"{k}_bytes"] / 2**20 for k in ("program", "predicted", "measured")]
-        kind = "training" if run["training"] else "evaluation"
-        cells = " | ".join(f"{m:,.0f}" for m in mib)
-        lines.append(
-            f"| {run['width']} | {run['voxels']:,} | {kind} | {cells} | {run['error']:+.1%} |"
-        )
-    s = result["suggestion"]
-    grown = (s["peak_bytes"] - s["before_run_bytes"]) / 2**20
-    lines += [
-        "",
-        f"Within a budget of {s['budget_bytes'] / 2**20:.0f} MiB, asked about capacity "
-        f"{s['asked_capacity']:,}, `vx.fits` suggests capacity {s['suggested_capacity']:,} after "
-        f"compiling {s['programs']} programs. A run at that capacity adds {grown:.0f} MiB to the "
-        "process. Twice the capacity is refused:",
-        "",
-        f"> {s['refusal_of_twice']}",
-        "",
-    ]
-    return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, default=len(SIZES))
-    sizes = SIZES[: parser.parse_args().sizes]
+    options = report.options(__doc__).parse_args()
     runs = []
-    for size in sizes:
+    for size in SIZES:
         runs.append(in_own_process("memory_prediction", "one", *size))
         print(json.dumps(runs[-1]), flush=True)
-    write(runs, in_own_process("memory_prediction", "suggestion", 0.5, 100_000))
-
-
-def write(runs: list[dict[str, Any]], suggested: dict[str, Any]) -> None:
-    import jax
-
-    from voxax.hardware import describe
-
-    info = describe()
-    device = f"{info.model}, {info.cpu_cores} cores"
-    result = {"device": device, "jax": jax.__version__, "runs": runs, "suggestion": suggested}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "memory_prediction.json").write_text(json.dumps(result, indent=2) + "\n")
-    (RESULTS / "memory_prediction.md").write_text(to_markdown(result))
+    values = {**report.machine(), "runs": runs}
+    report.write(options.out, "memory_prediction", values, lines_of(values))
 
 
 if __name__ == "__main__":

@@ -4,30 +4,31 @@
 
 One 3x3x3 submanifold layer on real scans, 16 to 256 channels, float32: forward, dgrad, wgrad. The
 lower bound is the arithmetic of the pairs that exist over this machine's own best rate of a dense
-matrix product, which is measured in the same run. All candidates take turns. Also the kernel map,
-native and by XLA's searches. Results go to results/native.md and .json. Depthwise layers are in
-depthwise.py.
-
-glibc is told to keep its heap, as the command line does: fresh pages would be half of small times.
+matrix product, which is measured in the same run. All candidates take turns. Results go to
+results/native.md and .json. Depthwise layers are in depthwise.py, kernel maps in coordinates.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import os
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from own_process import KEEP_HEAP
 
-from tuning import DATA, RESULTS, SCANS
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import report
+from benchmarks.own_process import KEEP_HEAP
+from benchmarks.tuning import voxels_of
+from benchmarks.turns import medians
+from benchmarks.workloads import problem_of
 
 # Seconds of calls that a turn has at least.
 _TURN = 0.03
@@ -35,24 +36,8 @@ PRODUCTS = ("forward", "dgrad", "wgrad")
 WIDTHS = (16, 32, 64, 128, 256)
 
 
-def interleaved(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, after two rounds that do not count.
-
-    Short calls have several in a turn, the first of which do not count: the caches were another's.
-    """
-    import jax
-
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(rounds + 2):
-        for name in list(runs)[:: 1 if number % 2 else -1]:
-            turn: list[float] = []
-            while not turn or sum(turn) < _TURN:
-                begin = time.perf_counter()
-                jax.block_until_ready(runs[name]())
-                turn.append(time.perf_counter() - begin)
-            if number >= 2:
-                times[name].append(statistics.median(turn[len(turn) // 3 :]))
-    return {name: statistics.median(values) for name, values in times.items()}
+# After two rounds that do not count; the first calls of a turn neither.
+interleaved = functools.partial(medians, warm=2, least=_TURN)
 
 
 def matrix_rates() -> dict[str, Callable[[], Any]]:
@@ -69,16 +54,19 @@ def matrix_rates() -> dict[str, Callable[[], Any]]:
 def candidates(kernel_map: Any, kind: str, channels: int, product: str) -> dict[str, Any]:
     """``{name: program}`` of all that can run one product of a layer."""
     from voxax.hardware import describe
+    from voxax.kernels.depthwise import cpu as depthwise_cpu
     from voxax.kernels.explicit_gemm import xla as explicit_gemm_xla
+    from voxax.kernels.implicit_gemm import cpu as implicit_gemm_cpu
     from voxax.tuning.measure import compiled
     from voxax.tuning.sample import sample_of
     from voxax.tuning.space import Candidate, lookup
 
-    problem = problem_of(kernel_map, kind, channels, product)
+    problem = problem_of(kernel_map, channels, product, kind, level=(1, 1, 1))
     explicit, implicit = lookup("explicit_gemm")[0], lookup("implicit_gemm")[0]
     if kind == "depthwise":
         explicit, implicit = (lookup(n, kind)[0] for n in ("explicit", "implicit"))
-    found = [Candidate(implicit, p) for p in native_space(problem)]
+    native = depthwise_cpu if kind == "depthwise" else implicit_gemm_cpu
+    found = [Candidate(implicit, p) for p in native.space(problem, describe())]
     found += [
         Candidate(explicit, p)
         for p in explicit_gemm_xla.space(problem, describe())
@@ -91,37 +79,11 @@ def candidates(kernel_map: Any, kind: str, channels: int, product: str) -> dict[
     return {f"{product}, {c}": compiled(problem, c, sample) for c in found}
 
 
-def problem_of(kernel_map: Any, kind: str, channels: int, product: str) -> Any:
-    from voxax.kernels import Layer, Problem
-
-    layer = Layer(
-        in_capacity=kernel_map.in_capacity,
-        out_capacity=kernel_map.out_capacity,
-        num_offsets=27,
-        symmetric=True,
-        kind=kind,  # pyright: ignore[reportArgumentType]
-        groups=1,
-        precision="highest",
-        spec=kernel_map.spec,
-        level=(1, 1, 1),
-    )
-    return Problem(product, layer, channels, channels, "float32", "cpu")  # pyright: ignore
-
-
-def native_space(problem: Any) -> Any:
-    from voxax.hardware import describe
-    from voxax.kernels.depthwise import cpu as depthwise_cpu
-    from voxax.kernels.implicit_gemm import cpu
-
-    module = depthwise_cpu if problem.layer.kind == "depthwise" else cpu
-    return module.space(problem, describe())
-
-
 def layer(scan: str, folder: Path, channels: int, rounds: int) -> dict[str, Any]:
     """All three products of one layer, and the lower bound."""
     import voxax as vx
 
-    voxels = scene(scan, folder)
+    voxels = voxels_of(folder, scan)
     kernel_map = vx.kernel_map(voxels, 3)
     count, pairs = int(voxels.count), int((np.asarray(kernel_map.neighbors) >= 0).sum())
     limits = matrix_rates()
@@ -153,92 +115,40 @@ def best_of_each(seconds: dict[str, float]) -> dict[str, dict[str, float]]:
     return rows
 
 
-def scene(scan: str, folder: Path) -> Any:
-    from tuning import voxels_of
-
-    return voxels_of(folder, scan)
-
-
-def kernel_maps(scan: str, folder: Path, rounds: int) -> dict[str, Any]:
-    import jax
-
-    from voxax.coords import is_valid, lookup
-    from voxax.geometry import KernelSpec
-
-    geometry = scene(scan, folder).geometry
-    offsets = tuple(map(tuple, KernelSpec.make(3, 3).dilated_offsets.tolist()))
-    valid = is_valid(geometry.coords)
-
-    def searched(*arguments: Any) -> Any:
-        return lookup._find_neighbors(*arguments, ordered=True)[0]
-
-    def by(find: Callable[..., Any]) -> Callable[[], Any]:
-        program = jax.jit(lambda coords, valid: find(coords, coords, valid, offsets))
-        return lambda: program(geometry.coords, valid)
-
-    return {
-        "scan": scan,
-        "voxels": int(geometry.count),
-        **interleaved({"native": by(lookup._merge_neighbors), "xla": by(searched)}, rounds),
-    }
-
-
-def rows_of(layers: list[dict[str, Any]]) -> list[str]:
-    lines = [
-        "| scan | C | pairs / 1000 | GFLOP/s | lower bound | forward | XLA | dgrad | XLA | wgrad "
-        "| XLA |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for r in layers:
+def lines_of(values: dict[str, Any]) -> list[str]:
+    rows = []
+    for r in values["layers"]:
         cells = [r["scan"], r["channels"], f"{r['pairs'] / 1e3:.0f}", f"{r['rate'] / 1e9:.0f}"]
         cells.append(f"{1e3 * r['lower_bound']:.2f}")
         for product, by in itertools.product(PRODUCTS, ("native", "xla")):
             seconds = r[product][by]
             cells.append(f"{1e3 * seconds:.2f} ({seconds / r['lower_bound']:.2f})")
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return lines
-
-
-def to_markdown(report: dict[str, Any]) -> str:
-    lines = [
+        rows.append(cells)
+    products = [name for product in PRODUCTS for name in (product, "XLA")]
+    return [
         "# The native CPU kernels",
         "",
-        f"{report['device']}, vectors: {report['simd']}, JAX {report['jax']}, float32, one 3x3x3 "
-        f"submanifold layer, medians of {report['rounds']} rounds in turn, ms; in brackets the "
+        f"{values['device']}, vectors: {values['simd']}, JAX {values['jax']}, float32, one 3x3x3 "
+        f"submanifold layer, medians of {values['rounds']} rounds in turn, ms; in brackets the "
         "ratio to the lower bound (arithmetic of the pairs over the rate of the best dense product "
         "of the same run). XLA: the best candidate of explicit_gemm, at 256 channels without "
         "im2col, which took three times the best and more in tuning.md.",
         "",
-        *rows_of(report["layers"]),
+        *report.table(["scan", "C", "pairs / 1000", "GFLOP/s", "lower bound", *products], rows),
     ]
-    lines += [
-        "",
-        "## Kernel map, 3x3x3",
-        "",
-        "| scan | voxels | native | XLA |",
-        "|---|---:|---:|---:|",
-    ]
-    for r in report["maps"]:
-        native, xla = 1e3 * r["native"], 1e3 * r["xla"]
-        lines.append(f"| {r['scan']} | {r['voxels']} | {native:.2f} | {xla:.1f} |")
-    return "\n".join([*lines, ""])
 
 
 def main() -> None:
     options, layers = measured(__doc__, WIDTHS, layer)
-    maps = [kernel_maps(scan, options.data, options.rounds) for scan in SCANS]
-    report = {**machine(), "rounds": options.rounds, "layers": layers, "maps": maps}
-    write(options.out, "native", report, to_markdown(report))
+    values = {**report.machine(), "rounds": options.rounds, "layers": layers}
+    report.write(options.out, "native", values, lines_of(values))
 
 
 def measured(
     about: str | None, widths: tuple[int, ...], layer: Callable[..., dict[str, Any]]
 ) -> tuple[argparse.Namespace, list[dict[str, Any]]]:
     """The command line's options, and what ``layer`` tells of each scan and width."""
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA", DATA))
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser = report.options(about, data=True, rounds=11)
     options = parser.parse_args()
     if any(os.environ.get(name) != value for name, value in KEEP_HEAP.items()):
         os.environ.update(KEEP_HEAP)
@@ -252,29 +162,6 @@ def measured(
         layers.append(layer(scan, options.data, channels, options.rounds))
         print(json.dumps(layers[-1]), flush=True)
     return options, layers
-
-
-def machine() -> dict[str, Any]:
-    import jax
-
-    from voxax import _native
-    from voxax.hardware import describe
-
-    info = describe()
-    name = info.model or info.device_kind
-    if info.generation is not None:
-        name += f" ({info.generation})"
-    return {
-        "device": f"{name}, {info.cpu_cores} cores",
-        "simd": _native.simd(),
-        "jax": jax.__version__,
-    }
-
-
-def write(folder: Path, name: str, report: dict[str, Any], table: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
-    (folder / f"{name}.md").write_text(table)
 
 
 if __name__ == "__main__":

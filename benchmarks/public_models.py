@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +14,22 @@ MODELS: dict[str, tuple[str, str, Callable[[], tuple[Any, tuple[Any, ...]]]]] = 
 def model(name: str, library: str, verdict: str) -> Callable[..., Any]:
     """Register a function that makes ``(module, inputs)``.
 
+    Its parameters are packages, which are imported when it is called: nobody has all.
+
     Args:
       name: of the model.
       library: the distribution that it is from.
       verdict: what ``torch.export`` or counting the programs of ``jax.jit`` says.
     """
 
-    def add(build: Callable[[], tuple[Any, tuple[Any, ...]]]) -> Any:
-        MODELS[name] = library, verdict, build
-        return build
+    def add(build: Callable[..., tuple[Any, tuple[Any, ...]]]) -> Any:
+        def made() -> tuple[Any, tuple[Any, ...]]:
+            needed = inspect.signature(build).parameters
+            names = ("flax.nnx" if name == "nnx" else name for name in needed)
+            return build(*map(importlib.import_module, names))
+
+        MODELS[name] = library, verdict, made
+        return made
 
     return add
 
@@ -41,43 +50,32 @@ _TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 @model("BERT", "transformers", "static")
-def bert() -> Any:
-    from transformers import BertConfig, BertModel
-
-    return BertModel(BertConfig(**_TINY, intermediate_size=32, vocab_size=50)).eval(), (_tokens(),)
+def bert(transformers: Any) -> Any:
+    config = transformers.BertConfig(**_TINY, intermediate_size=32, vocab_size=50)
+    return transformers.BertModel(config).eval(), (_tokens(),)
 
 
 @model("GPT-2", "transformers", "static")
-def gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50, use_cache=False)
-    return GPT2LMHeadModel(config).eval(), (_tokens(),)
+def gpt2(transformers: Any) -> Any:
+    config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50, use_cache=False)
+    return transformers.GPT2LMHeadModel(config).eval(), (_tokens(),)
 
 
 @model("Llama", "transformers", "static")
-def llama() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(**_TINY, intermediate_size=32, vocab_size=50, use_cache=False)
-    return LlamaForCausalLM(config).eval(), (_tokens(),)
+def llama(transformers: Any) -> Any:
+    config = transformers.LlamaConfig(**_TINY, intermediate_size=32, vocab_size=50, use_cache=False)
+    return transformers.LlamaForCausalLM(config).eval(), (_tokens(),)
 
 
 @model("ViT", "transformers", "static")
-def vit() -> Any:
-    import torch
-    from transformers import ViTConfig, ViTModel
-
-    config = ViTConfig(**_TINY, intermediate_size=32, image_size=16, patch_size=8)
-    return ViTModel(config).eval(), (torch.randn(1, 3, 16, 16),)
+def vit(torch: Any, transformers: Any) -> Any:
+    config = transformers.ViTConfig(**_TINY, intermediate_size=32, image_size=16, patch_size=8)
+    return transformers.ViTModel(config).eval(), (torch.randn(1, 3, 16, 16),)
 
 
 @model("Wav2Vec2, training", "transformers", "not static")
-def wav2vec2() -> Any:
-    import torch
-    from transformers import Wav2Vec2Config, Wav2Vec2Model
-
-    config = Wav2Vec2Config(
+def wav2vec2(torch: Any, transformers: Any) -> Any:
+    config = transformers.Wav2Vec2Config(
         **_TINY,
         intermediate_size=32,
         conv_dim=(16, 16),
@@ -87,27 +85,22 @@ def wav2vec2() -> Any:
         num_conv_pos_embedding_groups=2,
         mask_time_length=2,
     )
-    return Wav2Vec2Model(config).train(), (torch.randn(1, 200),)
+    return transformers.Wav2Vec2Model(config).train(), (torch.randn(1, 200),)
 
 
 @model("Switch Transformers, experts", "transformers", "not static")
-def switch() -> Any:
-    import torch
-    from transformers import SwitchTransformersConfig
+def switch(torch: Any, transformers: Any) -> Any:
     from transformers.models.switch_transformers.modeling_switch_transformers import (
         SwitchTransformersSparseMLP,
     )
 
-    config = SwitchTransformersConfig(d_model=16, d_ff=32, num_experts=3, num_heads=2)
+    config = transformers.SwitchTransformersConfig(d_model=16, d_ff=32, num_experts=3, num_heads=2)
     return SwitchTransformersSparseMLP(config).eval(), (torch.randn(2, 8, 16),)
 
 
 @model("VITS, spline", "transformers", "not static")
-def vits() -> Any:
-    import torch
-    from transformers import VitsConfig, VitsModel
-
-    config = VitsConfig(
+def vits(torch: Any, transformers: Any) -> Any:
+    config = transformers.VitsConfig(
         vocab_size=50,
         hidden_size=16,
         num_hidden_layers=1,
@@ -123,14 +116,12 @@ def vits() -> Any:
         duration_predictor_num_flows=1,
         duration_predictor_filter_channels=16,
     )
-    return VitsModel(config).eval(), (_tokens(1) + torch.zeros(1, 8, dtype=torch.long),)
+    tokens = _tokens(1) + torch.zeros(1, 8, dtype=torch.long)
+    return transformers.VitsModel(config).eval(), (tokens,)
 
 
 @model("ConvNeXt", "timm", "static")
-def convnext() -> Any:
-    import timm
-    import torch
-
+def convnext(timm: Any, torch: Any) -> Any:
     net = timm.create_model(
         "convnext_atto", pretrained=False, depths=(1, 1, 1, 1), dims=(8, 16, 16, 32)
     )
@@ -138,28 +129,20 @@ def convnext() -> Any:
 
 
 @model("Swin", "timm", "static")
-def swin() -> Any:
-    import timm
-    import torch
-
+def swin(timm: Any, torch: Any) -> Any:
     options = {"img_size": 32, "window_size": 4, "embed_dim": 8, "depths": (2,), "num_heads": (2,)}
     net = timm.create_model("swin_tiny_patch4_window7_224", pretrained=False, **options)
     return net.eval(), (torch.randn(1, 3, 32, 32),)
 
 
 @model("ResNet with stochastic depth, training", "timm", "static")
-def resnet() -> Any:
-    import timm
-    import torch
-
+def resnet(timm: Any, torch: Any) -> Any:
     net = timm.create_model("resnet10t", pretrained=False, drop_path_rate=0.1)
     return net.train(), (torch.randn(2, 3, 32, 32),)
 
 
 @model("Faster R-CNN, region proposals", "torchvision", "not static")
-def proposals() -> Any:
-    import torch
-    import torchvision
+def proposals(torch: Any, torchvision: Any) -> Any:
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.models.detection.image_list import ImageList
     from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
@@ -186,53 +169,42 @@ def proposals() -> Any:
 
 
 @model("attention with a cache", "flax", "static")
-def attention() -> Any:
-    import jax.numpy as jnp
-    from flax import nnx
-
+def attention(nnx: Any, jax: Any) -> Any:
     net = nnx.MultiHeadAttention(
         num_heads=2, in_features=8, qkv_features=8, decode=True, rngs=nnx.Rngs(0)
     )
     net.init_cache((1, 4, 8))
-    return net, (jnp.ones((1, 1, 8)),)
+    return net, (jax.numpy.ones((1, 1, 8)),)
 
 
 @model("RNN of LSTM cells", "flax", "static")
-def rnn() -> Any:
-    import jax.numpy as jnp
-    from flax import nnx
-
+def rnn(nnx: Any, jax: Any) -> Any:
     net = nnx.RNN(nnx.OptimizedLSTMCell(3, 4, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(0))
-    return net, (jnp.ones((2, 5, 3)),)
+    return net, (jax.numpy.ones((2, 5, 3)),)
 
 
 @model("MobileNet", "dm-haiku", "static")
-def mobilenet() -> Any:
-    import haiku as hk
-    import jax
-    import jax.numpy as jnp
+def mobilenet(haiku: Any, jax: Any) -> Any:
+    def apply(x: Any) -> Any:
+        net = haiku.nets.MobileNetV1((1, 2), channels=(8, 16), num_classes=3)
+        return net(x, is_training=True)
 
-    net = hk.transform_with_state(
-        lambda x: hk.nets.MobileNetV1((1, 2), channels=(8, 16), num_classes=3)(x, is_training=True)
-    )
-    x = jnp.ones((1, 8, 8, 3))
+    net = haiku.transform_with_state(apply)
+    x = jax.numpy.ones((1, 8, 8, 3))
     params, state = net.init(jax.random.key(0), x)
     return net.apply, (params, state, jax.random.key(1), x)
 
 
 @model("graph network", "jraph", "static")
-def graph() -> Any:
-    import jax.numpy as jnp
-    import jraph
-
+def graph(jax: Any, jraph: Any) -> Any:
     graphs = jraph.GraphsTuple(
-        nodes=jnp.ones((4, 2)),
-        edges=jnp.ones((5, 2)),
-        senders=jnp.array([0, 1, 2, 3, 0]),
-        receivers=jnp.array([1, 2, 3, 0, 2]),
-        globals=jnp.ones((1, 2)),
-        n_node=jnp.array([4]),
-        n_edge=jnp.array([5]),
+        nodes=jax.numpy.ones((4, 2)),
+        edges=jax.numpy.ones((5, 2)),
+        senders=jax.numpy.array([0, 1, 2, 3, 0]),
+        receivers=jax.numpy.array([1, 2, 3, 0, 2]),
+        globals=jax.numpy.ones((1, 2)),
+        n_node=jax.numpy.array([4]),
+        n_edge=jax.numpy.array([5]),
     )
     net = jraph.GraphNetwork(
         update_edge_fn=lambda e, s, r, g: e + s + r + g,
@@ -243,26 +215,20 @@ def graph() -> Any:
 
 
 @model("unbatch", "jraph", "not static")
-def unbatch() -> Any:
-    import jraph
-
+def unbatch(jraph: Any) -> Any:
     _, (graphs,) = graph()
     return jraph.unbatch, (jraph.batch([graphs, graphs]),)
 
 
 @model("attention", "equinox", "static")
-def equinox_attention() -> Any:
-    import equinox as eqx
-    import jax
-    import jax.numpy as jnp
-
-    net = eqx.nn.MultiheadAttention(2, 8, key=jax.random.key(0))
-    arrays, rest = eqx.partition(net, eqx.is_array)
+def equinox_attention(equinox: Any, jax: Any) -> Any:
+    net = equinox.nn.MultiheadAttention(2, 8, key=jax.random.key(0))
+    arrays, rest = equinox.partition(net, equinox.is_array)
 
     def apply(arrays: Any, x: jax.Array) -> jax.Array:
-        return eqx.combine(arrays, rest)(x, x, x)
+        return equinox.combine(arrays, rest)(x, x, x)
 
-    return apply, (arrays, jnp.ones((5, 8)))
+    return apply, (arrays, jax.numpy.ones((5, 8)))
 
 
 @model("BERT, padded", "transformers", "static")
@@ -283,13 +249,11 @@ def gpt2_padded() -> Any:
 
 
 @model("T5, padded", "transformers", "static")
-def t5() -> Any:
-    from transformers import T5Config, T5Model
-
-    config = T5Config(
+def t5(transformers: Any) -> Any:
+    config = transformers.T5Config(
         d_model=16, d_ff=32, d_kv=8, num_layers=1, num_heads=2, vocab_size=50, use_cache=False
     )
-    return T5Model(config).eval(), (_tokens(), _padding(), _tokens())
+    return transformers.T5Model(config).eval(), (_tokens(), _padding(), _tokens())
 
 
 @model("Llama, padded", "transformers", "static")
@@ -298,14 +262,11 @@ def llama_padded() -> Any:
 
 
 @model("DETR", "transformers", "static")
-def detr() -> Any:
-    import torch
-    from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
-
-    backbone = ResNetConfig(
+def detr(torch: Any, transformers: Any) -> Any:
+    backbone = transformers.ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], out_features=["stage2"]
     )
-    config = DetrConfig(
+    config = transformers.DetrConfig(
         use_timm_backbone=False,
         use_pretrained_backbone=False,
         backbone=None,
@@ -316,13 +277,12 @@ def detr() -> Any:
         **{f"{part}_ffn_dim": 16 for part in ("encoder", "decoder")},
         **{f"{part}_attention_heads": 2 for part in ("encoder", "decoder")},
     )
-    net = DetrForObjectDetection(config).eval()
+    net = transformers.DetrForObjectDetection(config).eval()
     return net, (torch.randn(1, 3, 32, 32), torch.ones(1, 32, 32, dtype=torch.long))
 
 
 @model("RAFT", "torchvision", "static per value")
-def raft() -> Any:
-    import torch
+def raft(torch: Any) -> Any:
     from torchvision.models.optical_flow import raft_small
 
     images = [torch.rand(1, 3, 128, 128) for _ in range(2)]
@@ -330,8 +290,7 @@ def raft() -> Any:
 
 
 @model("LR-ASPP", "torchvision", "static")
-def lraspp() -> Any:
-    import torch
+def lraspp(torch: Any) -> Any:
     from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 
     net = lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=3)
@@ -339,11 +298,8 @@ def lraspp() -> Any:
 
 
 @model("UNet of latent diffusion", "diffusers", "static")
-def unet() -> Any:
-    import torch
-    from diffusers import UNet2DConditionModel
-
-    net = UNet2DConditionModel(
+def unet(diffusers: Any, torch: Any) -> Any:
+    net = diffusers.UNet2DConditionModel(
         sample_size=8,
         block_out_channels=(8, 16),
         layers_per_block=1,
@@ -358,8 +314,7 @@ def unet() -> Any:
 
 
 @model("YOLO", "ultralytics", "not static")
-def yolo() -> Any:
-    import torch
+def yolo(torch: Any) -> Any:
     from ultralytics.nn.tasks import DetectionModel
 
     return DetectionModel("yolo11n.yaml", nc=3, verbose=False).eval(), (torch.rand(1, 3, 64, 64),)
@@ -379,8 +334,7 @@ def gat() -> Any:
 
 
 @model("graph pooling", "torch-geometric", "not static")
-def graph_pooling() -> Any:
-    import torch
+def graph_pooling(torch: Any) -> Any:
     from torch_geometric.nn import GCNConv, SAGPooling, global_mean_pool
 
     class Pooled(torch.nn.Module):
@@ -398,25 +352,18 @@ def graph_pooling() -> Any:
 
 
 @model("MLP", "equinox", "static")
-def equinox_mlp() -> Any:
-    import equinox as eqx
-    import jax
-    import jax.numpy as jnp
-
-    net = eqx.nn.MLP(3, 2, 8, 2, key=jax.random.key(0))
-    arrays, rest = eqx.partition(net, eqx.is_array)
+def equinox_mlp(equinox: Any, jax: Any) -> Any:
+    net = equinox.nn.MLP(3, 2, 8, 2, key=jax.random.key(0))
+    arrays, rest = equinox.partition(net, equinox.is_array)
 
     def apply(arrays: Any, x: jax.Array) -> jax.Array:
-        return jax.vmap(eqx.combine(arrays, rest))(x)
+        return jax.vmap(equinox.combine(arrays, rest))(x)
 
-    return apply, (arrays, jnp.ones((5, 3)))
+    return apply, (arrays, jax.numpy.ones((5, 3)))
 
 
 @model("convolutional network with batch norm", "flax", "static")
-def nnx_convolutions() -> Any:
-    import jax.numpy as jnp
-    from flax import nnx
-
+def nnx_convolutions(nnx: Any, jax: Any) -> Any:
     rngs = nnx.Rngs(0)
     layers = nnx.Conv(3, 8, (3, 3), rngs=rngs), nnx.BatchNorm(8, rngs=rngs), nnx.relu
-    return nnx.Sequential(*layers), (jnp.ones((2, 8, 8, 3)),)
+    return nnx.Sequential(*layers), (jax.numpy.ones((2, 8, 8, 3)),)

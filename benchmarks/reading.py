@@ -12,50 +12,29 @@ Results go to results/reading.md and .json.
 
 from __future__ import annotations
 
-import argparse
 import json
+import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from own_process import in_own_process, peak_added_by
 
-RESULTS = Path(__file__).parent / "results"
-PART = 1_000_000
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import report
+from benchmarks.own_process import in_own_process, peak_added_by
+
 Arrays = dict[str, np.ndarray]
 
 
-def parts(points: int) -> Iterator[np.ndarray]:
-    """Yield rows of x, y, z and intensity, float32, a million at a time."""
-    for number, start in enumerate(range(0, points, PART)):
-        rng = np.random.default_rng(number)
-        rows = rng.uniform(-100, 100, (min(PART, points - start), 4)).astype(np.float32)
-        rows[:, 3] = np.floor(np.abs(rows[:, 3]))
-        yield rows
-
-
-def colored(rows: np.ndarray) -> np.ndarray:
-    """Return rows as a table with colors."""
-    kinds = [(name, "<f4") for name in ("x", "y", "z", "intensity")]
-    table = np.zeros(len(rows), kinds + [(name, "u1") for name in ("red", "green", "blue")])
-    for axis, name in enumerate(("x", "y", "z", "intensity")):
-        table[name] = rows[:, axis]
-    table["red"] = rows[:, 3]
-    return table
-
-
-def write_rows(path: Path, points: int, header: bytes, convert: Callable[..., Any]) -> None:
-    with path.open("wb") as stream:
-        stream.write(header)
-        for rows in parts(points):
-            convert(rows).tofile(stream)
-
-
-def write_bin(path: Path, points: int) -> None:
-    write_rows(path, points, b"", lambda rows: rows)
+def made(points: int) -> np.ndarray:
+    """Return rows of x, y, z and intensity, float32."""
+    rows = np.random.default_rng(0).uniform(-100, 100, (points, 4)).astype(np.float32)
+    rows[:, 3] = np.floor(np.abs(rows[:, 3]))
+    return rows
 
 
 def bare_bin(path: Path) -> Arrays:
@@ -66,20 +45,12 @@ def split(rows: np.ndarray) -> Arrays:
     return {"positions": rows[:, :3].astype(np.float64), "intensity": rows[:, 3].copy()}
 
 
-def write_npy(path: Path, points: int) -> None:
-    stored = np.lib.format.open_memmap(path, "w+", np.float32, (points, 4))
-    for number, rows in enumerate(parts(points)):
-        stored[number * PART : number * PART + len(rows)] = rows
-    stored.flush()
-
-
 def bare_npy(path: Path) -> Arrays:
     return split(np.load(path))
 
 
-def write_npz(path: Path, points: int) -> None:
-    rows = np.concatenate(list(parts(points)))
-    np.savez(path, xyz=rows[:, :3], intensity=rows[:, 3], label=np.zeros(points, np.int32))
+def write_npz(path: Path, rows: np.ndarray) -> None:
+    np.savez(path, xyz=rows[:, :3], intensity=rows[:, 3], label=np.zeros(len(rows), np.int32))
 
 
 def bare_npz(path: Path) -> Arrays:
@@ -88,14 +59,15 @@ def bare_npz(path: Path) -> Arrays:
     return arrays | {"xyz": arrays["xyz"].astype(np.float64)}
 
 
-def write_ply(path: Path, points: int) -> None:
-    kinds = {"f": "float", "u": "uchar"}
-    table = colored(np.zeros((0, 4)))
-    columns = "".join(
-        f"property {kinds[table.dtype[name].kind]} {name}\n" for name in table.dtype.names or ()
-    )
-    header = f"ply\nformat binary_little_endian 1.0\nelement vertex {points}\n{columns}end_header\n"
-    write_rows(path, points, header.encode(), colored)
+def write_ply(path: Path, rows: np.ndarray) -> None:
+    import plyfile
+
+    kinds = [(name, "<f4") for name in ("x", "y", "z", "intensity")]
+    table = np.zeros(len(rows), kinds + [(name, "u1") for name in ("red", "green", "blue")])
+    for axis, (name, _) in enumerate(kinds):
+        table[name] = rows[:, axis]
+    table["red"] = rows[:, 3]
+    plyfile.PlyData([plyfile.PlyElement.describe(table, "vertex")]).write(str(path))
 
 
 def bare_ply(path: Path) -> Arrays:
@@ -112,13 +84,13 @@ def stacked(table: np.ndarray) -> Arrays:
     return arrays
 
 
-def write_pcd(path: Path, points: int) -> None:
+def write_pcd(path: Path, rows: np.ndarray) -> None:
     header = (
         "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z intensity\nSIZE 4 4 4 4\nTYPE F F F F\n"
-        f"COUNT 1 1 1 1\nWIDTH {points}\nHEIGHT 1\nVIEWPOINT 0 0 0 1 0 0 0\nPOINTS {points}\n"
-        "DATA binary\n"
+        f"COUNT 1 1 1 1\nWIDTH {len(rows)}\nHEIGHT 1\nVIEWPOINT 0 0 0 1 0 0 0\n"
+        f"POINTS {len(rows)}\nDATA binary\n"
     )
-    write_rows(path, points, header.encode(), lambda rows: rows)
+    path.write_bytes(header.encode() + rows.tobytes())
 
 
 def bare_pcd(path: Path) -> Arrays:
@@ -127,19 +99,16 @@ def bare_pcd(path: Path) -> Arrays:
     return stacked(PointCloud.from_path(path).pc_data)
 
 
-def write_las(path: Path, points: int) -> None:
+def write_las(path: Path, rows: np.ndarray) -> None:
     import laspy
 
-    header = laspy.LasHeader(point_format=3, version="1.2")
-    header.scales = np.full(3, 0.001)
-    with laspy.open(path, "w", header=header) as writer:
-        for rows in parts(points):
-            record = laspy.ScaleAwarePointRecord.zeros(len(rows), header=header)
-            record.x, record.y, record.z = rows[:, :3].T.astype(np.float64)
-            record.intensity = record.red = rows[:, 3].astype(np.uint16)
-            record.classification = rows[:, 3].astype(np.uint8) % 7
-            record.gps_time = np.arange(len(rows)) / 1000
-            writer.write_points(record)
+    data = laspy.create(point_format=3, file_version="1.2")
+    data.header.scales = np.full(3, 0.001)
+    data.x, data.y, data.z = rows[:, :3].T.astype(np.float64)
+    data.intensity = data.red = rows[:, 3].astype(np.uint16)
+    data.classification = rows[:, 3].astype(np.uint8) % 7
+    data.gps_time = np.arange(len(rows)) / 1000
+    data.write(str(path))
 
 
 def bare_las(path: Path) -> Arrays:
@@ -153,10 +122,8 @@ def bare_las(path: Path) -> Arrays:
     return arrays | {"xyz": data.xyz, "rgb": rgb.astype(np.uint8)}
 
 
-def write_txt(path: Path, points: int) -> None:
-    with path.open("w") as stream:
-        for rows in parts(points):
-            np.savetxt(stream, rows, "%.3f %.3f %.3f %d")
+def write_txt(path: Path, rows: np.ndarray) -> None:
+    np.savetxt(path, rows, "%.3f %.3f %.3f %d")
 
 
 def bare_txt(path: Path) -> Arrays:
@@ -165,8 +132,8 @@ def bare_txt(path: Path) -> Arrays:
 
 # Text is 20 times as slow to read as anything else: a tenth of the points.
 FORMATS: dict[str, tuple[Any, Any, int]] = {
-    "bin": (write_bin, bare_bin, 1),
-    "npy": (write_npy, bare_npy, 1),
+    "bin": (lambda path, rows: rows.tofile(path), bare_bin, 1),
+    "npy": (np.save, bare_npy, 1),
     "npz": (write_npz, bare_npz, 1),
     "pcd": (write_pcd, bare_pcd, 1),
     "ply": (write_ply, bare_ply, 1),
@@ -202,7 +169,7 @@ def one(path: str, side: str) -> dict[str, Any]:
 def measure(name: str, points: int, folder: Path, rounds: int) -> dict[str, Any]:
     write, _, fewer = FORMATS[name]
     path = folder / f"scan.{name}"
-    write(path, points // fewer)
+    write(path, made(points // fewer))
     found: dict[str, list[dict[str, Any]]] = {"bare": [], "voxax": []}
     try:
         for number in range(rounds):
@@ -220,20 +187,9 @@ def measure(name: str, points: int, folder: Path, rounds: int) -> dict[str, Any]
     return row
 
 
-def to_markdown(report: dict[str, Any]) -> str:
-    lines = [
-        "# Reading large scans",
-        "",
-        f"{report['device']}, Python {report['python']}, NumPy {report['numpy']}; "
-        f"{report['rounds']} rounds. Seconds of the clock, and in brackets of processors, which "
-        "other programs disturb less. Memory in MiB: what the process grew by at its peak, and in "
-        "brackets what the arrays take that it returned.",
-        "",
-        "| format | million points | file | bare, s | voxax, s | ratio | bare memory "
-        "| voxax memory | ratio |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in report["rows"]:
+def lines_of(values: dict[str, Any]) -> list[str]:
+    rows = []
+    for row in values["rows"]:
         cells = [row["format"], f"{row['points'] / 1e6:g}", f"{row['bytes'] / 2**20:.0f}"]
         for side in ("bare", "voxax"):
             cells.append(f"{row[f'{side}_seconds']:.2f} ({row[f'{side}_cpu']:.2f})")
@@ -242,41 +198,32 @@ def to_markdown(report: dict[str, Any]) -> str:
         for side in ("bare", "voxax"):
             mib = [row[f"{side}_{what}"] / 2**20 for what in ("peak", "arrays")]
             cells.append(f"{mib[0]:.0f} ({mib[1]:.0f})")
-        cells.append(f"{row['voxax_peak'] / row['bare_peak']:.2f}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+        rows.append([*cells, f"{row['voxax_peak'] / row['bare_peak']:.2f}"])
+    head = ["format", "million points", "file", "bare, s", "voxax, s", "ratio", "bare memory"]
+    return [
+        "# Reading large scans",
+        "",
+        f"{values['device']}, Python {values['python']}, NumPy {values['numpy']}; "
+        f"{values['rounds']} rounds. Seconds of the clock, and in brackets of processors, which "
+        "other programs disturb less. Memory in MiB: what the process grew by at its peak, and in "
+        "brackets what the arrays take that it returned.",
+        "",
+        *report.table([*head, "voxax memory", "ratio"], rows),
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report.options(__doc__, rounds=3, only=tuple(FORMATS))
     parser.add_argument("--points", type=int, default=50_000_000)
     parser.add_argument("--folder", type=Path, required=True, help="for the files")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=FORMATS, default=list(FORMATS))
-    parser.add_argument("--dry", action="store_true", help="print the table, write nothing")
-    told = parser.parse_args()
+    options = parser.parse_args()
     rows = []
-    for name in told.only:
-        rows.append(measure(name, told.points, told.folder, told.rounds))
+    for name in options.only:
+        rows.append(measure(name, options.points, options.folder, options.rounds))
         print(json.dumps(rows[-1]), flush=True)
-    report = describe() | {"rounds": told.rounds, "rows": rows}
-    print(to_markdown(report))
-    if not told.dry:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "reading.json").write_text(json.dumps(report, indent=1) + "\n")
-        (RESULTS / "reading.md").write_text(to_markdown(report))
-
-
-def describe() -> dict[str, Any]:
-    import platform
-
-    from voxax.hardware import describe as hardware
-
-    info = hardware()
-    device = f"{info.model or info.device_kind}, {info.cpu_cores} cores"
-    return {"device": device, "python": platform.python_version(), "numpy": np.__version__}
+    versions = {"python": platform.python_version(), "numpy": np.__version__}
+    values = {"device": report.device(), **versions, "rounds": options.rounds, "rows": rows}
+    report.write(options.out, "reading", values, lines_of(values))
 
 
 if __name__ == "__main__":

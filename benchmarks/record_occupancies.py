@@ -4,8 +4,7 @@
 
 The folder holds `air_ahn3_delft.npz` and `mesh_spot.obj` (both CC0); the LiDAR sweep and the
 room are simulated from fixed seeds. Writes `src/voxax/tuning/occupancies/*.npz`, and beside
-them a README with the source, license and mean number of neighbors of each. Where the folder
-has other scans too, their numbers are put beside ours; nothing of them is stored.
+them a README with the source, license and mean number of neighbors of each.
 """
 
 from __future__ import annotations
@@ -25,18 +24,6 @@ from voxax.io.simulator.solids import BOX, BUILDING, CYLINDER, ELLIPSOID, Pose, 
 OUT = Path(__file__).resolve().parents[1] / "src" / "voxax" / "tuning" / "occupancies"
 LEVELS = (1, 2, 4, 8)
 CENTERED = np.asarray(box_offsets((3, 3, 3), (1, 1, 1)))
-
-# Real scans to compare with: kind, file, what it is, voxel size of level 1.
-REAL = (
-    ("lidar", "lidar_hdl32e_target.ply", "street, 32 beams", 0.1),
-    ("lidar", "lidar_os0_128.npz", "street, 128 beams", 0.1),
-    ("lidar", "nc/semantickitti_00_000000.bin", "street, 64 beams", 0.1),
-    ("indoor", "rgbd_office1.pcd", "office, depth camera", 0.05),
-    ("indoor", "room_scan1.pcd", "room, laser scanner", 0.05),
-    ("airborne", "air_ahn3_delft.npz", "town, all of it", 0.5),
-    ("airborne", "air_autzen_trim.las", "stadium (positions in feet)", 0.5 / 0.3048),
-    ("surface", "mesh_cycloidal.ply", "machine part", 0.0293),
-)
 
 
 def pack(rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -84,7 +71,7 @@ def room() -> SolidBuilder:
     x, y, z, wall = 3.6, 2.7, 2.7, 0.05
 
     def add(shape: int, at: tuple, half: tuple, turn: float = 0.0) -> None:
-        solids.add(shape, Pose(*at, turn), (0.0, 0.0, 0.0), half, BUILDING, 0.5)
+        solids.add(Pose(*at, turn), BUILDING, shape, (0.0, 0.0, 0.0), half, 0.5)
 
     for side in (-1, 1):
         add(BOX, (side * (x + wall), 0.0, z / 2), (wall, y, z / 2))
@@ -140,31 +127,15 @@ def indoor() -> np.ndarray:
     return voxels(turned + 0.02, 0.05)
 
 
-def real(path: Path) -> np.ndarray:
-    """Positions of a scan."""
-    if path.suffix == ".npz":
-        return np.load(path)["xyz"].astype(np.float64)
-    if path.suffix == ".bin":
-        return np.fromfile(path, np.float32).reshape(-1, 4)[:, :3].astype(np.float64)
-    from voxax.io import read
-
-    return np.asarray(read(path).positions, np.float64)
-
-
-def statistics(rows: np.ndarray) -> list[tuple[int, float]]:
-    """`(voxels, mean occupied cells of 27)` at each level."""
+def table_row(name: str, size: str, rows: np.ndarray) -> str:
+    """A row of voxels and the mean of occupied cells among 27 at each level."""
     found = []
     for level in LEVELS:
         cells = host.unique_rows(np.floor_divide(rows, np.int32(level)))[0]
         cells = np.concatenate([np.zeros((len(cells), 1), np.int32), cells], axis=1)
         hits = host.find_neighbors(cells, cells, CENTERED) >= 0
-        found.append((len(cells), float(hits.sum() / len(cells))))
-    return found
-
-
-def table_row(name: str, size: str, rows: np.ndarray) -> str:
-    cells = [f"{count:,} / {mean:.1f}" for count, mean in statistics(rows)]
-    return f"| {' | '.join([name, size, *cells])} |"
+        found.append(f"{len(cells):,} / {hits.sum() / len(cells):.1f}")
+    return f"| {' | '.join([name, size, *found])} |"
 
 
 README = """# Recorded occupancies
@@ -186,7 +157,7 @@ Format: a NumPy archive with `low int32[3]`, `extent int32[3]` and `steps uint8[
 `unpack` in `recorded.py`.
 
 Voxels / mean occupied cells in the 3x3x3 box, center included, at levels (total strides) 1, 2,
-4 and 8. Rows in italics are real scans, for comparison only.
+4 and 8.
 
 | scene | voxel size at level 1 | 1 | 2 | 4 | 8 |
 |---|---|---|---|---|---|
@@ -211,10 +182,6 @@ def main() -> None:
         np.savez_compressed(path, **pack(rows))
         print(f"{path.name}: {len(rows)} voxels, {path.stat().st_size} bytes")
         lines.append(table_row(f"**{kind}**", size, rows))
-        for of, name, what, edge in REAL:
-            if of == kind and (folder / name).exists():
-                cells = voxels(real(folder / name), edge)
-                lines.append(table_row(f"*{what}*", f"{edge:.3g}", cells))
     (OUT / "README.md").write_text(README + "\n".join(lines) + "\n")
     print("\n".join(lines))
 

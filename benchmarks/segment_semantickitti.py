@@ -15,7 +15,7 @@ from voxax.cli.process import keep_heap
 from voxax.io import PointCloud, read
 from voxax.io.examples import Preparation
 from voxax.io.ground import height_above_ground
-from voxax.io.kitti import SEMANTIC_KITTI_CLASS_NAMES, to_common_classes
+from voxax.io.semantic_kitti import SEMANTIC_KITTI_CLASS_NAMES, to_common_classes
 from voxax.io.split import split_sectors
 
 # Narrow enough that every larger class lies in both parts.

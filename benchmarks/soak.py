@@ -1,6 +1,6 @@
 """Watch what a process holds while it works for long, and fail where that grows.
 
-    python benchmarks/soak.py [--only training voxelize tuning checkpoints] [--share 0.1] [--dry]
+    python benchmarks/soak.py [--only training voxelize tuning checkpoints] [--share 0.1]
 
 Each row is a process of its own on the CPU:
 
@@ -18,7 +18,6 @@ results/soak.md and .json.
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import gc
 import json
@@ -33,9 +32,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from own_process import in_own_process
 
-RESULTS = Path(__file__).parent / "results"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import report
+from benchmarks.own_process import in_own_process
+
 # Training has seen each of its scenes once after a third of its steps.
 LOOKS, WARM = 60, 0.35
 MOST = 1.05
@@ -177,42 +179,36 @@ def summary(name: str, number: int, found: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def to_markdown(report: dict[str, Any]) -> str:
-    lines = [
-        "# What a process holds after long work",
-        "",
-        f"{report['machine']}, Python {report['python']}, JAX {report['jax']}, {report['date']}. "
-        "Medians of a sixth of the work, after the first 35 % and at the end; in brackets the most "
-        "at any time. Programs are those that JAX holds.",
-        "",
-        f"| work | times | {' | '.join(SMALL)} | grew by over 5 % |",
-        f"|---|---:|{'---:|' * len(SMALL)}---|",
-    ]
-    for row in report["rows"]:
+def lines_of(values: dict[str, Any]) -> list[str]:
+    rows = []
+    for row in values["rows"]:
         cells = [row["work"], f"{row['number']:,}"]
         for what in SMALL:
             first, last, most = (f"{value:,.0f}" for value in row[what])
             cells.append(f"{first} to {last} ({most})")
-        cells.append(", ".join(row["grew"]) or "nothing")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+        rows.append([*cells, ", ".join(row["grew"]) or "nothing"])
+    return [
+        "# What a process holds after long work",
+        "",
+        f"{values['machine']}, Python {values['python']}, JAX {values['jax']}, {values['date']}. "
+        "Medians of a sixth of the work, after the first 35 % and at the end; in brackets the most "
+        "at any time. Programs are those that JAX holds.",
+        "",
+        *report.table(["work", "times", *SMALL, "grew by over 5 %"], rows),
+    ]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", nargs="+", choices=COUNTS, default=list(COUNTS))
+    import jax
+
+    parser = report.options(__doc__, only=tuple(COUNTS))
     parser.add_argument("--share", type=float, default=1.0, help="of the work")
-    parser.add_argument("--dry", action="store_true", help="print the table, write nothing")
-    told = parser.parse_args()
-    rows, looks = {}, {}
-    path = RESULTS / "soak.json"
-    if path.exists() and told.only != list(COUNTS):  # renew the chosen rows
-        before = json.loads(path.read_text())
-        rows, looks = {row["work"]: row for row in before["rows"]}, before["looks"]
-    for name in told.only:
-        number = max(LOOKS, int(told.share * COUNTS[name]))
+    options = parser.parse_args()
+    before = report.known(options.out, "soak")  # whose other rows stay
+    rows = {row["work"]: row for row in before.get("rows", ())}
+    looks = before.get("looks", {})
+    for name in options.only:
+        number = max(LOOKS, int(options.share * COUNTS[name]))
         with tempfile.TemporaryDirectory() as cache:
             own = {"VOXAX_CACHE_DIR": cache, "VOXAX_AUTOTUNE": "off"}
             if name == "tuning":
@@ -220,24 +216,16 @@ def main() -> int:
             found = in_own_process("soak", name, number, **own)
         looks[name], rows[name] = found["looks"], summary(name, number, found)
         print(json.dumps(rows[name]), flush=True)
-    report = describe() | {"rows": [rows[n] for n in COUNTS if n in rows], "looks": looks}
-    print(to_markdown(report))
-    if not told.dry:
-        path.write_text(json.dumps(report) + "\n")
-        (RESULTS / "soak.md").write_text(to_markdown(report))
-    return 1 if any(rows[name]["grew"] for name in told.only) else 0
-
-
-def describe() -> dict[str, Any]:
-    import jax
-
-    from voxax.hardware import describe as hardware
-
-    info = hardware()
-    device = f"{info.model or info.device_kind}, {info.cpu_cores} cores"
-    date = datetime.date.today().isoformat()
-    versions = {"python": platform.python_version(), "jax": jax.__version__}
-    return {"machine": device, "date": date, **versions}
+    values = {
+        "machine": report.device(),
+        "date": datetime.date.today().isoformat(),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "rows": [rows[name] for name in COUNTS if name in rows],
+        "looks": looks,
+    }
+    report.write(options.out, "soak", values, lines_of(values))
+    return 1 if any(rows[name]["grew"] for name in options.only) else 0
 
 
 if __name__ == "__main__":

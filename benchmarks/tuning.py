@@ -13,13 +13,13 @@ Results go to results/tuning.json and .md.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import json
 import math
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,8 +28,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-RESULTS = Path(__file__).parent / "results"
-DATA = Path(__file__).parents[2] / "shared" / "data"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import report
+from benchmarks.turns import in_turns, seconds_of
+from benchmarks.workloads import problem_of
 
 # file, voxel size: 15 to 60 thousand voxels each
 SCANS = {
@@ -71,9 +74,7 @@ WORKLOADS = (
     Workload("lidar", (4, 32), 5, 1, "forward"),
     Workload("lidar", (32, 32), 5, 1, "forward"),
     Workload("room", (16, 32), 5, 1, "wgrad"),
-    Workload("airborne", (32, 64), 2, 2, "forward"),
-    Workload("airborne", (32, 64), 2, 2, "dgrad"),
-    Workload("airborne", (32, 64), 2, 2, "wgrad"),
+    *(Workload("airborne", (32, 64), 2, 2, p) for p in ("forward", "dgrad", "wgrad")),
     Workload("lidar", (64, 128), 3, 2, "forward"),
     Workload("lidar", (64, 128), 3, 2, "wgrad"),
     Workload("indoor", (128, 256), 2, 2, "forward"),
@@ -99,9 +100,8 @@ def compare(workload: Workload, folder: Path, rounds: int, everything: bool) -> 
 
     import voxax as vx
     from voxax.hardware import hardware_of
-    from voxax.kernels import Layer, Problem
-    from voxax.tuning import choose, resolve
-    from voxax.tuning import sample as tuning_sample
+    from voxax.tuning import admitted, choose
+    from voxax.tuning.concrete_maps import note_map
     from voxax.tuning.entry import density_bucket
     from voxax.tuning.measure import compiled
     from voxax.tuning.sample import sample_of
@@ -111,49 +111,29 @@ def compare(workload: Workload, folder: Path, rounds: int, everything: bool) -> 
     kernel_map = vx.kernel_map(voxels, workload.kernel, workload.stride)
     pairs = int((np.asarray(kernel_map.neighbors) >= 0).sum())
     platform = jax.default_backend()
-    layer = Layer(
-        in_capacity=kernel_map.in_capacity,
-        out_capacity=kernel_map.out_capacity,
-        num_offsets=kernel_map.num_offsets,
-        symmetric=kernel_map.symmetric,
-        kind="dense",
-        groups=1,
-        precision="highest",
-        spec=kernel_map.spec,
-        level=voxels.geometry.stride,
-        density=density_bucket(pairs, int(kernel_map.out_geometry.count)),
-    )
-    problem = Problem(
-        workload.product,  # type: ignore[arg-type]
-        layer,
-        *workload.channels,
-        "float32",
-        platform,
-    )
-    tuning_sample.note_map(tuning_sample.map_key(layer), {"neighbors": kernel_map.neighbors})
-    admitted = resolve("all", kind="dense", product=problem.product)
+    density = density_bucket(pairs, int(kernel_map.out_geometry.count))
+    own = {"level": voxels.geometry.stride, "density": density}
+    problem = problem_of(kernel_map, workload.channels, workload.product, platform=platform, **own)
+    note_map(problem.layer, kernel_map.neighbors)
+    every = admitted("all", kind="dense", product=problem.product).names
     begin = time.perf_counter()
-    choice = choose(problem, admitted)
+    choice = choose(problem, every)
     tuning = time.perf_counter() - begin
     hardware, _ = hardware_of(platform)
-    candidates = space_of(problem, admitted, hardware).candidates
+    candidates = space_of(problem, every, hardware).candidates
     if everything:
         elsewhere = dataclasses.replace(hardware, platform="any")
-        more = space_of(problem, admitted, elsewhere).candidates
+        more = space_of(problem, every, elsewhere).candidates
         candidates = tuple(dict.fromkeys((*candidates, *more)))
     needed: dict[str, Any] = {}
     for c in candidates:
         needed.update(c.kernel.views_of(problem, c.parameters))
     sample = sample_of(problem, {"neighbors": kernel_map.neighbors}, needed)
     runs: dict[str, Callable[[], Any]] = {str(c): compiled(problem, c, sample) for c in candidates}
-    times: dict[str, list[float]] = {name: [] for name in runs}
     first = {name: min(_once(run), _once(run)) for name, run in runs.items()}
-    quickest = min(first.values())
-    for number in range(rounds):
-        # Backwards in every other round: no candidate always follows the same other one.
-        for name in list(runs)[:: 1 if number % 2 else -1]:
-            if first[name] < 4 * quickest or number < 3:
-                times[name].append(_once(runs[name]))
+    slow = {name for name, seconds in first.items() if seconds >= 4 * min(first.values())}
+    players = {name: functools.partial(_once, run) for name, run in runs.items()}
+    times, _ = in_turns(players, rounds, lambda name, _: 3 if name in slow else rounds)
     medians = {name: statistics.median(values) for name, values in times.items()}
     best = min(medians, key=medians.__getitem__)
     auto = str(choice)  # AUTO runs this very program
@@ -176,9 +156,7 @@ def compare(workload: Workload, folder: Path, rounds: int, everything: bool) -> 
 def _once(run: Callable[[], Any]) -> float:
     import jax
 
-    begin = time.perf_counter()
-    jax.block_until_ready(run())
-    return time.perf_counter() - begin
+    return seconds_of(lambda: jax.block_until_ready(run()))
 
 
 def _interval(auto: list[float], best: list[float]) -> tuple[float, float]:
@@ -210,88 +188,59 @@ def fixed_choices(results: list[dict[str, Any]]) -> list[tuple[str, int, int, fl
     return sorted(rows, key=lambda row: (-row[1], row[3]))
 
 
-def to_markdown(report: dict[str, Any]) -> str:
-    results = report["results"]
+def lines_of(values: dict[str, Any]) -> list[str]:
+    results = values["results"]
     ratios = [r["ratio"] for r in results]
     seconds = sum(r["tuning_seconds"] for r in results)
-    lines = [
+    rows = []
+    for r in results:
+        auto, best = (f"{1e3 * r['medians'][r[which]]:.2f}" for which in ("choice", "best"))
+        low, high = r["interval"]
+        cells = [r["workload"], f"{r['pairs'] / 1e3:.0f}", r["choice"], auto, best, r["best"]]
+        rows.append([*cells, f"{r['ratio']:.3f}", f"{low:.2f} to {high:.2f}"])
+    fixed = [(*some, f"{a:.2f}", f"{b:.2f}") for *some, a, b in fixed_choices(results)]
+    head = ["workload", "pairs / 1000", "AUTO chose", "AUTO", "best", "best candidate", "ratio"]
+    return [
         "# AUTO against every single candidate",
         "",
-        f"{report['device']}, JAX {report['jax']}, float32 in full precision, {len(results)} "
-        f"workloads, {report['rounds']} rounds, all candidates in turn. Times are medians in ms; "
+        f"{values['device']}, JAX {values['jax']}, float32 in full precision, {len(results)} "
+        f"workloads, {values['rounds']} rounds, all candidates in turn. Times are medians in ms; "
         "the interval is the 95 % bootstrap interval of the ratio of medians.",
         "",
         f"AUTO over the best candidate: **{geometric_mean(ratios):.3f}** in the geometric mean, "
         f"{max(ratios):.3f} at worst. Choosing took {seconds:.0f} s in all.",
         "",
-        "| workload | pairs / 1000 | AUTO chose | AUTO | best | best candidate | ratio | 95 % |",
-        "|---|---:|---|---:|---:|---|---:|---|",
-    ]
-    for r in results:
-        auto, best = 1e3 * r["medians"][r["choice"]], 1e3 * r["medians"][r["best"]]
-        low, high = r["interval"]
-        cells = (
-            r["workload"],
-            f"{r['pairs'] / 1e3:.0f}",
-            r["choice"],
-            f"{auto:.2f}",
-            f"{best:.2f}",
-            r["best"],
-            f"{r['ratio']:.3f}",
-            f"{low:.2f} to {high:.2f}",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += [
+        *report.table([*head, "95 %"], rows),
         "",
         "## What a fixed choice costs",
         "",
         "Time over that of the best candidate of each workload, for one choice everywhere that "
         "it can run.",
         "",
-        "| choice | workloads | won | geometric mean | worst |",
-        "|---|---:|---:|---:|---:|",
+        *report.table(["choice", "workloads", "won", "geometric mean", "worst"], fixed),
     ]
-    for name, count, won, mean, worst in fixed_choices(results):
-        lines.append(f"| {name} | {count} | {won} | {mean:.2f} | {worst:.2f} |")
-    return "\n".join([*lines, ""])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=os.environ.get("VOXAX_TEST_DATA", DATA))
+    parser = report.options(__doc__, data=True, rounds=15)
     parser.add_argument("--only", default="", help="workloads whose name contains this")
-    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--all", action="store_true", help="also what CPUs do not try")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     workloads = [workload for workload in WORKLOADS if options.only in str(workload)]
     if not workloads:
         parser.error(f"no workload is called {options.only!r}")
-    options.out.mkdir(parents=True, exist_ok=True)
     os.environ["VOXAX_AUTOTUNE_BUDGET"] = "1e6"  # one process stands for many
     with tempfile.TemporaryDirectory() as cache:
         os.environ["VOXAX_CACHE_DIR"] = cache
-        results = []
-        for workload in workloads:
+        values: dict[str, Any] = {"rounds": options.rounds, "results": []}
+        for workload in workloads:  # written after each, since a run may be stopped
             data = Path(options.data)
-            results.append(compare(workload, data, options.rounds, options.all))
-            print(json.dumps(results[-1]), flush=True)
-            print(write(results, options.rounds, options.out), flush=True)
-
-
-def write(results: list[dict[str, Any]], rounds: int, folder: Path) -> str:
-    """Write what is known so far, since a run may be stopped; return its first result."""
-    import jax
-
-    from voxax.hardware import describe
-
-    info = describe()
-    device = f"{info.model or info.device_kind}, {info.cpu_cores} cores"
-    report = {"device": device, "jax": jax.__version__, "rounds": rounds, "results": results}
-    text = to_markdown(report)
-    (folder / "tuning.json").write_text(json.dumps(report, indent=1) + "\n")
-    (folder / "tuning.md").write_text(text)
-    return next(line for line in text.splitlines() if line.startswith("AUTO over the best"))
+            values["results"].append(compare(workload, data, options.rounds, options.all))
+            print(json.dumps(values["results"][-1]), flush=True)
+            values = {**report.machine(), **values}
+            lines = lines_of(values)
+            report.write(options.out, "tuning", values, lines, show=False)
+            print(next(line for line in lines if line.startswith("AUTO over the best")), flush=True)
 
 
 if __name__ == "__main__":

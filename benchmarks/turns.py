@@ -1,99 +1,223 @@
-"""Contestants that take turns: each has a process, which is stopped when another one computes."""
+"""Contestants that take turns: in this process, or each in one that stops when another computes.
+
+The driver starts a :class:`Worker` for each contestant. Its script calls :func:`serve`. Runs in
+Python 3.8 too, which the last builds of some peers need.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import faulthandler
+import functools
 import json
+import math
 import os
+import queue
 import signal
 import statistics
 import subprocess
-import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 
-def answer(load: Callable[[], Mapping[str, Callable[[], Any]]]) -> None:
-    """Write the names of the runs, then answer each name on stdin with the seconds of one run.
+class WorkerFailed(Exception):
+    """A worker answered that it could not, or died."""
 
-    A run is made twice, and the second one counts.
-    """
-    answers, sys.stdout = sys.stdout, sys.stderr
-    runs = load()
-    print(json.dumps(list(runs)), file=answers, flush=True)
-    for line in sys.stdin:
-        run = runs[line.strip()]
-        run()
-        begin = time.perf_counter()
-        run()
-        print(time.perf_counter() - begin, file=answers, flush=True)
+    trace = ""
+    """Of the worker's exception."""
 
 
-class Contestant:
-    """A process that calls :func:`answer`, stopped (SIGSTOP) when it is not its turn.
+def seconds_of(run: Callable[[], Any]) -> float:
+    """Return the seconds of a call."""
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+def in_turns(
+    players: Mapping[str, Callable[[], float]],
+    rounds: int,
+    wanted: Callable[[str, dict[str, list[float]]], int] | None = None,
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Return the seconds of every round, and why a player did not reach the end.
+
+    Every other round is backwards, so that no player always follows the same one.
 
     Args:
-      script, arguments: the command line after Python's.
-      threads: of PyTorch; JAX takes all cores.
-      python: which runs it.
+      players: what measures itself once, by name; a :class:`WorkerFailed` ends a player alone.
+      rounds: at most.
+      wanted: rounds of a player, judged by its name and the seconds until now.
     """
-
-    def __init__(
-        self, script: str, *arguments: Any, threads: int, python: str = sys.executable
-    ) -> None:
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": str(threads)}
-        self.process = subprocess.Popen(
-            [python, script, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        self.names = json.loads(self._answer())
-        os.kill(self.process.pid, signal.SIGSTOP)
-
-    def _answer(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.process.args} ended with {self.process.wait()}")
-        return line
-
-    def seconds(self, name: str) -> float:
-        """Return the seconds of a run."""
-        os.kill(self.process.pid, signal.SIGCONT)
-        assert self.process.stdin is not None
-        self.process.stdin.write(name + "\n")
-        self.process.stdin.flush()
-        took = float(self._answer())
-        os.kill(self.process.pid, signal.SIGSTOP)
-        return took
-
-    def end(self) -> None:
-        self.process.kill()  # stopped or not
-        self.process.wait()
+    seconds: dict[str, list[float]] = {name: [] for name in players}
+    failed: dict[str, str] = {}
+    for number in range(rounds):
+        for name in list(players)[:: 1 if number % 2 else -1]:
+            if name in failed or (wanted and number >= wanted(name, seconds)):
+                continue
+            try:
+                seconds[name].append(players[name]())
+            except WorkerFailed as failure:
+                failed[name] = str(failure)
+                del seconds[name]
+    return seconds, failed
 
 
 def medians(
-    crew: Mapping[str, Contestant], names: Sequence[str], rounds: int
-) -> dict[str, dict[str, float]]:
-    """Return the median seconds of each run, by contestant; they take turns, back and forth."""
-    times: dict[str, dict[str, float]] = {}
-    for name in names:
-        able = [who for who, one in crew.items() if name in one.names]
-        if len(able) < 2:
-            continue
-        took: dict[str, list[float]] = {who: [] for who in able}
-        for number in range(rounds):
-            for who in able[:: 1 if number % 2 else -1]:
-                took[who].append(crew[who].seconds(name))
-        times[name] = {who: statistics.median(values) for who, values in took.items()}
-        print(name, times[name], flush=True)
-    return times
+    runs: Mapping[str, Callable[[], Any]], rounds: int, warm: int = 1, least: float = 0.0
+) -> dict[str, float]:
+    """Return the median seconds of calls of JAX that take turns in this process.
+
+    Args:
+      runs: calls by name.
+      rounds: that count.
+      warm: rounds before that do not.
+      least: seconds of calls in a turn, of which the median of the last two thirds counts: the
+        caches were another's.
+    """
+    import jax
+
+    def turn(run: Callable[[], Any]) -> float:
+        taken: list[float] = []
+        while not taken or sum(taken) < least:
+            taken.append(seconds_of(lambda: jax.block_until_ready(run())))
+        return statistics.median(taken[len(taken) // 3 :])
+
+    players = {name: lambda run=run: turn(run) for name, run in runs.items()}
+    seconds, _ = in_turns(players, rounds + warm)
+    return {name: statistics.median(own[warm:]) for name, own in seconds.items()}
 
 
-def write_results(out: Path, text: Sequence[str], results: Any) -> None:
-    """Write ``out.md`` and ``out.json``."""
-    out.with_suffix(".md").write_text("\n".join(text))
-    out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+@contextlib.contextmanager
+def limited(command: Sequence[str], seconds: float, **options: Any) -> Iterator[Any]:
+    """A command that ends, with all that it started, after so many seconds or with this block."""
+    timeout = ["timeout", "-k", "5", str(math.ceil(seconds))] if math.isfinite(seconds) else []
+    given: Any = {"stdout": subprocess.PIPE, "text": True, "process_group": 0, **options}
+    with subprocess.Popen([*timeout, *command], **given) as process:
+        try:
+            yield process
+        finally:  # stopped or not, and before its end is waited for
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+class Worker(contextlib.ExitStack):
+    """A process that calls :func:`serve`, and runs only while it is asked.
+
+    Between its turns it is stopped (SIGSTOP), so that the idle threads of one library's pool cannot
+    spin in the time of another. Telling the pools to sleep instead (``OMP_WAIT_POLICY=passive``)
+    made PyTorch's loop over offsets 1.6 to 1.9 times slower (2 cores of an AMD EPYC, Zen 3).
+
+    Args:
+      name: in messages.
+      command: with the arguments.
+      environment: in place of this process's.
+      log: file for what it prints.
+      seconds: after which it ends; it is then never stopped.
+
+    Raises:
+      WorkerFailed: it could not load; or :meth:`ask` failed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[Any],
+        environment: Mapping[str, str],
+        log: Any = None,
+        seconds: float = math.inf,
+    ) -> None:
+        super().__init__()
+        self.name, self._stops = name, math.isinf(seconds)
+        given: Any = {"stdin": subprocess.PIPE, "stderr": log, "env": {**environment}}
+        self.process = self.enter_context(limited([*map(str, command)], seconds, **given))
+        try:
+            self.hello = self._read()
+            self._send(signal.SIGSTOP)
+        except WorkerFailed:
+            self.close()
+            raise
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        """Send a command, and return the answer."""
+        try:
+            self._send(signal.SIGCONT)
+            self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+            self.process.stdin.flush()
+            return self._read()
+        except BrokenPipeError as error:
+            raise WorkerFailed(f"{self.name} is gone") from error
+        finally:
+            self._send(signal.SIGSTOP)
+
+    def _read(self) -> Any:
+        line = self.process.stdout.readline()
+        if not line:
+            raise WorkerFailed(f"{self.name} ended with status {self.process.wait()}")
+        answer = json.loads(line)
+        if "failed" in answer:
+            failure = WorkerFailed(answer["failed"])
+            failure.trace = answer["trace"]
+            raise failure
+        return answer["result"]
+
+    def _send(self, what: signal.Signals) -> None:
+        if self._stops and self.process.poll() is None:
+            os.killpg(self.process.pid, what)
+
+
+def serve(
+    load: Callable[[], tuple[Any, Mapping[str, Callable[..., Any]]]], limit: float = 0.0
+) -> None:
+    """Answer a :class:`Worker`: commands and answers are lines of JSON.
+
+    The process ends with its stdin, since whoever asked is gone then.
+
+    Args:
+      load: returns the first answer, and what answers each command.
+      limit: seconds of a command, after which the process ends with a traceback.
+    """
+    # A worker that is stopped between its turns could not notice that the driver is gone.
+    with contextlib.suppress(OSError, AttributeError):  # Linux alone
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not come between the answers
+    commands: queue.Queue[str] = queue.Queue()
+
+    def listen() -> None:
+        for line in os.fdopen(os.dup(0)):
+            commands.put(line)
+        os._exit(1)
+
+    threading.Thread(target=listen, daemon=True).start()
+
+    def answer(call: Callable[[], Any]) -> Any:
+        if limit:  # a thread of C's, which needs no interpreter: it ends hanging drivers
+            faulthandler.dump_traceback_later(limit, exit=True)
+        try:
+            result = call()
+            values = {"result": result[0] if call is load else result}
+        except BaseException as error:
+            result = None
+            traceback.print_exc()
+            words = " ".join(f"{type(error).__name__}: {error}".split())[:1000]
+            values = {"failed": words, "trace": traceback.format_exc()[-2000:]}
+        faulthandler.cancel_dump_traceback_later()
+        print(json.dumps(values), file=answers, flush=True)
+        return result
+
+    loaded = answer(load)
+    if loaded is None:
+        os._exit(0)  # the other thread holds stdin
+    while True:
+        given = json.loads(commands.get())
+        answer(functools.partial(loaded[1][given.pop("do")], **given))
+
+
+def pin(threads: int) -> None:
+    """Use that many processors, where the system lets a process say so."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])

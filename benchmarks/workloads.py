@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,15 +71,8 @@ def no_voxel(size: int = 0, seed: int = 0) -> np.ndarray:
     return np.zeros((0, 4), np.int32)
 
 
-WORKLOADS: dict[str, Callable[..., np.ndarray]] = {
-    "random_cube": random_cube,
-    "flat_box": flat_box,
-    "surface": surface,
-    "lidar_like": lidar_like,
-    "gap_in_batch": gap_in_batch,
-    "one_voxel": one_voxel,
-    "no_voxel": no_voxel,
-}
+_ALL = random_cube, flat_box, surface, lidar_like, gap_in_batch, one_voxel, no_voxel
+WORKLOADS: dict[str, Callable[..., np.ndarray]] = {make.__name__: make for make in _ALL}
 
 
 def scan(folder: Path, size: int | None = None, voxel_size: float = 0.2) -> np.ndarray:
@@ -114,6 +108,41 @@ def solid_block(size: int) -> np.ndarray:
     edge = max(1, round(size ** (1 / 3)))
     rows = np.stack(np.meshgrid(*[np.arange(edge)] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
     return np.column_stack([np.zeros(len(rows), int), rows]).astype(np.int32)
+
+
+def problem_of(
+    kernel_map: Any,
+    channels: int | tuple[int, int],
+    product: str,
+    kind: str = "dense",
+    platform: str = "cpu",
+    **own: Any,
+) -> Any:
+    """Return one product of a layer in float32 as the tuner's problem.
+
+    Args:
+      kernel_map: of the layer.
+      channels: in and out.
+      product: ``"forward"``, ``"dgrad"`` or ``"wgrad"``.
+      kind: of the weights.
+      platform: JAX's name.
+      own: further properties of the layer.
+    """
+    from voxax.kernels import Layer, Problem
+
+    layer = Layer(
+        in_capacity=kernel_map.in_capacity,
+        out_capacity=kernel_map.out_capacity,
+        num_offsets=kernel_map.num_offsets,
+        symmetric=kernel_map.symmetric,
+        kind=kind,  # pyright: ignore[reportArgumentType]
+        groups=1,
+        precision="highest",
+        spec=kernel_map.spec,
+        **own,
+    )
+    c_in, c_out = (channels, channels) if isinstance(channels, int) else channels
+    return Problem(product, layer, c_in, c_out, "float32", platform)  # pyright: ignore
 
 
 def _shuffled(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:

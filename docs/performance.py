@@ -1,8 +1,8 @@
 """The pages of measurements: ``python docs/performance.py`` writes them from benchmark results.
 
 Every figure on them is in a file of ``benchmarks/results``; nothing is typed in here. A page shows
-the results that `PAGES` names; the first one lists all. The table against other libraries is in the
-README too, whose copy a test compares.
+the results that `PAGES` names; the first one lists all. The tables against other libraries are in
+the README and on other pages too, whose copies a test compares, and images/speed.svg draws one.
 """
 
 from __future__ import annotations
@@ -21,40 +21,25 @@ FOLDER = ROOT / "docs" / "performance"
 PAGES = {
     "cpu": (
         "Measured on CPUs",
-        "voxax alone on two cores of a processor. [Performance](../speed.md) compares it with "
-        "other libraries.",
-        (
-            "native",
-            "depthwise",
-            "coordinates",
-            "linearity",
-            "memory",
-            "memory_prediction",
-            "reading",
-        ),
+        "This page holds times of voxax alone on two cores of a processor. "
+        "[Performance](../speed.md) compares it with other libraries.",
+        ("native", "coordinates", "linearity"),
     ),
     "wait": (
         "The wait for first results",
-        "Each row names what a process did on two cores, beside the same networks in PyTorch.",
+        "This page shows how long a new process takes to its first results, beside the same "
+        "networks in PyTorch.",
         ("first_call",),
-    ),
-    "gpu": (
-        "Measured on a GPU",
-        "All that was measured on a GPU. [GPU kernels](../gpu.md) explains it.",
-        ("gpu",),
     ),
     "tpu": (
         "Predicted for TPUs",
-        "Nothing was measured on a TPU: the figures are counted in the schedules of the TPU "
-        "compiler. [TPU kernels](../tpu_kernels.md#how-times-are-predicted) explains how.",
-        (
-            *("tpu_layers", "tpu_minkunet_step", "tpu_ptv3_step", "tpu_maps", "tpu_sort"),
-            *("tpu_windows", "tpu_dynamic"),
-        ),
+        "Nothing was measured on a TPU. These times are counted in the schedules of the TPU "
+        "compiler: see [how times are predicted](../tpu_kernels.md#how-times-are-predicted).",
+        ("tpu_layers", "tpu_minkunet_step", "tpu_ptv3_step", "tpu_maps"),
     ),
     "learning": (
         "What networks learned",
-        "Short trainings on two CPU cores. No network was trained to convergence.",
+        "This page shows short trainings on two CPU cores. No network was trained to convergence.",
         ("segment_ahn3", "segment_semantickitti", "learned_size"),
     ),
 }
@@ -67,6 +52,11 @@ GROUPS = (
     ("2x2x2 of stride 2, 64 channels", "conv2s2", None),
     ("3x3x3 of stride 2, 64 channels", "conv3s2", None),
     ("kernel map 3x3x3", "map3", None),
+    ("MinkUNet18 with its maps", "minkunet18", None),
+)
+# Those of the README.
+FEW_GROUPS = (
+    ("3x3x3, 16 to 256 channels", "conv3", None),
     ("MinkUNet18 with its maps", "minkunet18", None),
 )
 FORWARD, BOTH = ("forward", "sorted", "shuffled", "inference"), ("forward+backward", "training")
@@ -85,6 +75,12 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, text in pages().items():
         (FOLDER / name).write_text(text)
+    from drawings.speed import draw_speed
+
+    title = "Time of another library / time of voxax, on two cores of a CPU"
+    columns = list(CLAIMS)[:2]
+    rows = [(words, ranges[:2]) for words, ranges in claims(peers(), FEW_GROUPS)]
+    draw_speed(ROOT / "docs" / "images" / "speed.svg", title, columns, rows)
 
 
 def pages() -> dict[str, str]:
@@ -103,21 +99,37 @@ def peers(stem: str = "peers") -> dict[str, Any]:
     return json.loads((RESULTS / f"{stem}.json").read_text())
 
 
-def claims_table(stem: str = "peers") -> str:
-    """Return the table of the README: time of others over voxax's, which runs on two threads.
+Group = tuple[str, str, tuple[int, ...] | None]
+Range = tuple[float, float]
+
+
+Claim = tuple[str, list[Range | None]]
+
+
+def claims(found: dict[str, Any], groups: tuple[Group, ...]) -> list[Claim]:
+    """Return rows: the time of others over voxax's, which runs on two threads, least and most.
 
     The columns keep apart what is fair to compare: libraries with correct results on as many
     threads, spconv on the one thread where it is correct, and spconv with its wrong results.
     """
-    lines = [f"| | {' | '.join(CLAIMS)} |", f"|---|{'---:|' * len(CLAIMS)}"]
-    for words, operation, channels in GROUPS:
-        own = [r for r in peers(stem)["results"] if r["case"][1] == operation]
+    rows = []
+    for words, operation, channels in groups:
+        own = [r for r in found["results"] if r["case"][1] == operation]
         own = [r for r in own if channels is None or r["case"][2] in channels]
         for suffix, modes in (("", FORWARD), (", with gradients", BOTH)):
             cases = [r for r in own if r["case"][3] in modes]
-            cells = [_range([s for r in cases for s in times(r)]) for times in CLAIMS.values()]
+            ratios = [[s for r in cases for s in times(r)] for times in CLAIMS.values()]
             if cases:
-                lines.append(f"| {words}{suffix} | {' | '.join(cells)} |")
+                ranges = [(min(some), max(some)) if some else None for some in ratios]
+                rows.append((words + suffix, ranges))
+    return rows
+
+
+def claims_table(stem: str = "peers", groups: tuple[Group, ...] = GROUPS) -> str:
+    """Return the table of :func:`claims`."""
+    lines = [f"| | {' | '.join(CLAIMS)} |", f"|---|{'---:|' * len(CLAIMS)}"]
+    for words, ranges in claims(peers(stem), groups):
+        lines.append(f"| {words} | {' | '.join(map(_range, ranges))} |")
     return "\n".join(lines)
 
 
@@ -150,27 +162,26 @@ CLAIMS = {
 }
 
 
-def _range(ratios: list[float]) -> str:
-    if not ratios:
+def _range(found: Range | None) -> str:
+    if found is None:
         return ""
-    low, high = f"{min(ratios):.1f}", f"{max(ratios):.1f}"
+    low, high = (f"{ratio:.1f}" for ratio in found)
     return low if low == high else f"{low} to {high}"
 
 
 def _index() -> str:
     """What was measured, what was not, and where each result is."""
-    lines = ["| result | shown on | file in `benchmarks/results` |", "|---|---|---|"]
+    lines = []
     where = {stem: name for name, (_, _, stems) in PAGES.items() for stem in stems}
     for path in sorted(RESULTS.glob("*.md")):
         title = path.read_text().partition("\n")[0].removeprefix("# ")
         name = where.get(path.stem)
-        shown = f"[{PAGES[name][0]}]({name}.md#{_anchor(title)})" if name else ""
-        lines.append(f"| {title} | {shown} | `{path.name}` |")
+        shown = f"[{title}]({name}.md#{_anchor(title)})" if name else title
+        lines.append(f"- {shown}: `{path.name}`")
     return (
         f"{LAST}# All measurements\n\n{WRITTEN}\n\n"
-        "Benchmarks write their results to `benchmarks/results`, as Markdown and JSON. These "
-        "pages show those of general interest. `benchmarks/README.md` describes how each was "
-        "measured and how to repeat it.\n\n"
+        "This page lists every result in `benchmarks/results`, and links to those with a page. "
+        "`benchmarks/README.md` describes how each was measured and how to repeat it.\n\n"
         f"{_not_measured()}\n## Results\n\n" + "\n".join(lines) + "\n"
     )
 
@@ -187,7 +198,7 @@ def _not_measured() -> str:
         "## What was not measured\n\n"
         "| | what is missing |\n|---|---|\n"
         "| TPUs | everything: figures for TPUs are predictions |\n"
-        "| GPUs | everything but [one page](gpu.md) |\n"
+        "| GPUs | all but [ten minutes on one H100](../gpu.md#measured-on-an-h100) |\n"
         f"| CPUs | all but {' and '.join(processors)} with two cores; ARM was never timed |\n"
         "| other libraries | WarpConvNet, fVDB, TorchSparse 2 |\n"
         "| several machines | speed; the results of training over several processes were tested |\n"

@@ -2,7 +2,8 @@
 
 griffe takes imported names for private, also those that a package hands on by ``from a import b as
 b``, and it expects one parameter in each entry of a docstring. Roles of Sphinx, which docstrings
-have, mean nothing to Markdown: here they become links where the reference has the name.
+have, mean nothing to Markdown: here they become links where the reference has the name. The keys of
+``**options: Unpack[Options]`` become arguments by name, those of base classes included.
 """
 
 import contextlib
@@ -62,8 +63,43 @@ def split_entries(text: str) -> str:
     return "".join(parts)
 
 
+def keys(options: griffe.Class) -> dict[str, griffe.Attribute]:
+    """The keys of a ``TypedDict``, those of its bases first."""
+    found = {}
+    for base in options.resolved_bases:
+        found |= keys(base.final_target if base.is_alias else base)
+    return found | options.attributes
+
+
+def name_options(function: griffe.Function) -> None:
+    """Replace ``**options: Unpack[Options]`` by its keys; ``...`` is the default of the layer."""
+    for parameter in list(function.parameters):
+        unpacked = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+        if unpacked is None:
+            continue
+        path = function.resolve(unpacked[1]).partition(".")[2]
+        del function.parameters[parameter.name]
+        for name, key in keys(function.package[path]).items():
+            kind = griffe.ParameterKind.keyword_only
+            shown = griffe.Parameter(name, annotation=key.annotation, kind=kind, default="...")
+            function.parameters.add(shown)
+
+
+def inherit_arguments(cls: griffe.Class) -> None:
+    """Show the arguments of the class whose constructor this one has, where it lists none."""
+    if not cls.docstring or "__init__" in cls.members or "Args:\n" in cls.docstring.value:
+        return
+    for base in cls.mro():
+        text = f"{base.docstring.value}\n" if base.docstring else ""
+        section = re.search(r"^Args:\n(?:  .*\n|\n)+", text, re.M)
+        if section:
+            cls.docstring.value += f"\n\n{section[0]}"
+        if section or "__init__" in base.members:
+            return
+
+
 class PublicNames(griffe.Extension):
-    """Makes re-exported names public, and gives each parameter an entry of its own."""
+    """Makes re-exported names public, and names each parameter."""
 
     def on_alias_instance(self, *, node, alias, agent, **kwargs):
         """Called for each imported name."""
@@ -74,5 +110,9 @@ class PublicNames(griffe.Extension):
     def on_object(self, *, obj, loader, **kwargs):
         """Called for each object once a package is loaded."""
         del loader, kwargs
+        if obj.is_function:
+            name_options(obj)
+        if obj.is_class:
+            inherit_arguments(obj)
         if obj.docstring:
             obj.docstring.value = linked(split_entries(obj.docstring.value), resolver(obj))

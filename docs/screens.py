@@ -84,6 +84,8 @@ def main() -> int:
         for path in options.site.rglob("index.html")
         if path.parent.relative_to(options.site).parts[:1] != ("tests",)
     )
+    if missing := [name for name in names if not (options.site / name / "index.html").exists()]:
+        parser.error(f"{options.site} has no {', '.join(missing)}; the first page is .")
     if options.pictures:
         options.pictures.mkdir(parents=True, exist_ok=True)
     server = serve(options.site)

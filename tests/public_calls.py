@@ -18,8 +18,8 @@ ON_HOST = {
     "vx": "algorithms bucket_capacity check_static explain fits keep_programs plan "
     "reload_environment tune voxelize_on_host",
     "F": "kernel_point_positions",
-    "D": "anchor_boxes augment average_precision center_distance_ap flip kitti_ap nuscenes_score "
-    "rotate scale translate",
+    "D": "anchor_boxes augment average_precision center_distance_ap flip kitti_aos kitti_ap "
+    "nuscenes_score rotate scale translate",
 }
 
 
@@ -96,6 +96,11 @@ def arrays():
 
 def _grid():
     return D.BevGrid((-8.0, -8.0), (2.0, 2.0), (8, 8))
+
+
+def _assigned(a):
+    places = np.tile(np.asarray([0, 0, 0, 4, 2, 1.5, 0], np.float32), (8, 8, 1, 1))
+    return D.anchor_targets(a.boxes, a.classes - 1, places, [D.Anchor((4, 2, 1.5), 0, [0.0])])
 
 
 def _near(a):
@@ -201,6 +206,13 @@ CALLS = {
     "D.encode_boxes": lambda a: D.encode_boxes(a.boxes, a.cells, _grid()),
     "D.decode_residuals": lambda a: D.decode_residuals(a.residuals, a.boxes),
     "D.encode_residuals": lambda a: D.encode_residuals(a.boxes, a.moved),
+    "D.anchor_targets": lambda a: _assigned(a),
+    "D.anchor_losses": lambda a: D.anchor_losses(
+        a.logits, a.codes[..., :7], a.logits, _assigned(a)
+    ),
+    "D.sigmoid_focal_loss": lambda a: D.sigmoid_focal_loss(a.cell_logits, a.classes),
+    "D.residual_loss": lambda a: D.residual_loss(a.residuals, a.boxes, a.mask),
+    "D.direction_loss": lambda a: D.direction_loss(a.cell_logits, a.classes, a.mask),
     "D.decode_anchors": lambda a: D.decode_anchors(
         a.logits,
         a.codes[..., :7],

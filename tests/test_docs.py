@@ -41,23 +41,32 @@ def test_blocks_are_found():
     assert list(blocks(text)) == [("x = 1", 2, True), ("y", 8, False)]
 
 
+def without_torch(text: str) -> str:
+    """The part of a page that runs alone, with its own line numbers; empty if there is none."""
+    before, mark, after = text.partition("<!-- from here without torch -->\n")
+    return "\n" * (before + mark).count("\n") + after if mark else ""
+
+
 def pages():
-    """A page with the line `<!-- needs torch -->` runs with `pytest -m torch` only."""
+    """A page with the line `<!-- needs torch -->` runs with `pytest -m torch` only, but a part."""
     for page in PAGES:
-        needs_torch = "<!-- needs torch -->\n" in page.read_text()
+        text, name = page.read_text(), str(page.relative_to(ROOT))
+        needs_torch = "<!-- needs torch -->\n" in text
         marks = [pytest.mark.torch] if needs_torch else []
-        yield pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
+        yield pytest.param(page, text, marks=marks, id=name)
+        if part := without_torch(text):
+            yield pytest.param(page, part, id=f"{name} without torch")
 
 
 @pytest.mark.lax_promotion
-@pytest.mark.parametrize("page", list(pages()))
-def test_page(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("page", "text"), list(pages()))
+def test_page(page, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # One page registers these names itself; another test of this process may have imported them.
     for name in [n for n in sys.modules if n.partition(".")[0] in ("spconv", "cumm")]:
         monkeypatch.delitem(sys.modules, name)
     namespace = {"__name__": f"docs.{page.stem}"}
-    for code, line, runs in blocks(page.read_text()):
+    for code, line, runs in blocks(text):
         # Blank lines in front, so that a traceback names the page's own line.
         compiled = compile("\n" * line + code, str(page), "exec")
         if runs:
@@ -76,21 +85,6 @@ def test_a_page_begins_with_its_title(page):
     assert HEAD.match(text)
     prose = re.sub(r"^( *)```.*?^ *```$", "", text, flags=re.M | re.S)
     assert len(re.findall(r"^# ", prose, re.M)) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "is_right"),
-    [
-        ("# Title\n\nText\n", True),
-        ("---\nsearch:\n  boost: 2\n---\n\n# Title\n\n", True),
-        ("---\nsearch:\n  boost: 2\n---\n\n---\nsearch:\n  boost: 1.5\n---\n\n# Title\n\n", False),
-        ("Text\n\n# Title\n\n", False),
-        ("---\nhide: []\n# Title\n\n", False),
-        ("# Title\nText\n", False),
-    ],
-)
-def test_beginnings_of_pages(text, is_right):
-    assert bool(HEAD.match(text)) == is_right
 
 
 def draws_weights(call):

@@ -13,6 +13,7 @@ import types
 from pathlib import Path
 
 import pytest
+from flax import nnx
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
@@ -168,6 +169,27 @@ def states_shape(function, argument: str, functions, depth: int = 3) -> bool:
     )
 
 
+ROLE = re.compile(r":(?:func|class):`~?([\w.]+)`")
+
+
+def described(value, functions, depth: int = 3) -> set[str]:
+    """Arguments in the docstring, in those of functions that it names, and of base classes."""
+    texts = [text_of(base) for base in getattr(value, "__mro__", [value])]
+    found = set().union(*(entries(text) for text in texts))
+    last = {name.rpartition(".")[2]: other for name, other in functions.items()}
+    for name in ROLE.findall(texts[0]) if depth else ():
+        other = functions.get(name, last.get(name.rpartition(".")[2], value))
+        found |= described(other, functions, depth - 1) if other is not value else set()
+    return found
+
+
+def silent_about(value, functions) -> list[str]:
+    """Arguments that nothing describes; of options (default ``...``) the entry of all counts."""
+    known = described(value, functions)
+    given = inspect.signature(value).parameters.values()
+    return [p.name for p in given if p.name not in known and p.default is not ...]
+
+
 def public_functions(torch: bool) -> dict[str, object]:
     return {name: f for name, f in public(torch).items() if not inspect.isclass(f)}
 
@@ -225,8 +247,8 @@ def test_what_users_are_shown_is_public():
 
 def test_every_package_that_hands_on_is_on_the_page():
     """Check all packages but those whose names come with `voxax`, and the command line."""
-    inner = {"kernels", "cli", "coords", "geometry", "products", "tuning", "_native"}
-    inner |= {"kernels.*", "nn", "torch.core"}
+    inner = {"kernels", "cli", "coords", "explanation", "geometry", "products", "tuning"}
+    inner |= {"kernels.*", "nn", "torch.core", "_native"}
     source = ROOT / "src" / "voxax"
     for init in sorted(source.rglob("__init__.py")):
         name = ".".join(init.parent.relative_to(source).parts)
@@ -237,38 +259,26 @@ def test_every_package_that_hands_on_is_on_the_page():
             assert f"voxax.{name}" in NAMED, name
 
 
-def test_entries_are_found():
-    text = (
-        "A.\n\n    Args:\n      a, *b: ``[N]``.\n      c: more,\n        on two lines.\n\n    B:\n"
-    )
-    assert entries(text) == {"a": " ``[N]``.", "b": " ``[N]``.", "c": " more,\n  on two lines."}
-
-
-def test_what_is_missing_is_found():
-    def silent(x: "jax.Array", y: "Voxels"): ...  # noqa: F821
-
-    def said(x: "jax.Array"):  # noqa: F821
-        """Args:
-          x: ``[N]``.
-
-        Raises:
-          InputError: never.
-        """
-
-    def same(x: "jax.Array"):  # noqa: F821
-        """Arguments and errors as in :func:`said`."""
-
-    functions = {"voxax.silent": silent, "voxax.said": said, "voxax.same": same}
-    found = ["voxax.silent: no shape of x", "voxax.silent: no errors"]
-    assert without_shapes_or_errors(functions) == found
-
-
 def test_every_public_name_has_a_docstring():
     assert nameless(False) == []
 
 
 def test_functions_of_arrays_state_shapes_and_errors():
     assert without_shapes_or_errors(public_functions(False)) == []
+
+
+def test_every_argument_is_described():
+    """Check functions and layers; fields of records are attributes."""
+    functions = public(False)
+    found = {}
+    for name, value in functions.items():
+        if not name.startswith(("voxax.nn.", "voxax.models.")) and name.count(".") > 1:
+            continue
+        if inspect.isclass(value) and not issubclass(value, nnx.Module):
+            continue
+        if missing := silent_about(value, functions):
+            found[name] = missing
+    assert found == {}
 
 
 @pytest.mark.torch
@@ -293,3 +303,15 @@ def test_every_public_name_has_a_place_in_the_reference():
             module = importlib.import_module(name)
             own = {n for n in handed_on(module) if not inspect.ismodule(getattr(module, n))}
             assert own - ELSEWHERE <= set(members) <= own, name
+
+
+SECTION = re.compile(r"^( *)(Args|Attributes|Raises|Returns|Yields):\n\n?( *)\S", re.MULTILINE)
+
+
+def test_sections_are_indented_by_two():
+    found = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for before, section, inside in SECTION.findall(path.read_text()):
+            if len(inside) != len(before) + 2:
+                found.append(f"{path.relative_to(ROOT)}: {section} by {len(inside) - len(before)}")
+    assert found == []

@@ -3,13 +3,12 @@
 A double multiplies by the weight of the kernel's center alone: what is checked is that calls fit.
 """
 
-import json
 import os
-import subprocess
 import sys
 
 import pytest
-from benchmarks.gpu import clouds, measure, run
+from benchmarks.gpu import clouds, worker
+from benchmarks.turns import Worker
 
 FLEXGEMM = """
 import torch
@@ -115,23 +114,12 @@ def test_rows_of_a_peer(library, tmp_path):
         clouds.prepare(row["cloud"], None, tmp_path)
     rehearsal = {"VOXAX_GPU_REHEARSAL": "1", "OMP_NUM_THREADS": "1"}
     given = {**os.environ, "PYTHONPATH": str(tmp_path), **rehearsal}
-    reader, writer = os.pipe()  # it ends with its stdin
-    done = subprocess.run(
-        [sys.executable, measure.__file__, library, str(tmp_path), "100", json.dumps(rows)],
-        stdin=reader,
-        capture_output=True,
-        text=True,
-        env=given,
-        cwd=run.ROOT,
-        check=False,
-    )
-    os.close(writer)
-    os.close(reader)
-    versions, *answers = map(json.loads, done.stdout.splitlines())
-    assert "PyTorch" in versions, done.stderr
-    assert len(answers) == len(rows), done.stderr
-    for row, values in zip(rows, answers, strict=True):
-        if row["operation"] == "MinkUNet34":
-            assert values == {"note": "not written here"}
-        else:
-            assert values["seconds"] > 0, (row, values)
+    command = [sys.executable, worker.__file__, library, tmp_path, 100]
+    with Worker(library, command, given) as own:
+        assert "PyTorch" in own.hello
+        for row in rows:
+            values = own.ask("measure", row=row)
+            if row["operation"] == "MinkUNet34":
+                assert values == {"note": "not written here"}
+            else:
+                assert values["seconds"] > 0, (row, values)

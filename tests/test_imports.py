@@ -21,7 +21,7 @@ PACKAGE = ROOT / "src" / "voxax"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # Packages around the library: they import it, and it never imports them.
-AROUND = ("cli", "plot", "check", "torch", "io", "predict")
+AROUND = ("cli", "plot", "check", "torch", "io", "export", "predict")
 # Semi-public parts of JAX, which change between releases: only `_compat.py` may use them, and for
 # the checker `_compat_tracing.py`.
 COMPAT = (PACKAGE / "_compat.py", PACKAGE / "_compat_tracing.py")
@@ -40,6 +40,8 @@ OPTIONAL = (
     "platformdirs",
     "plyfile",
     "psutil",
+    "pydantic",
+    "pydantic_core",
     "pynvml",
     "lzf",
     "resource",  # not on Windows

@@ -26,21 +26,6 @@ def test_pages_say_where_voxax_is_installed_from():
     assert found == []
 
 
-@pytest.mark.parametrize(
-    ("line", "is_from_an_index"),
-    [
-        ("pip install voxax", True),
-        ('pip install "voxax[demo]" && voxax demo', True),
-        ('pip install -U "voxax"', True),
-        ('pip install -e ".[demo]"', False),
-        ('pip install "voxax[demo] @ git+https://example.org/voxax"', False),
-        ("pip install voxax-0.1.0-py3-none-any.whl", False),
-    ],
-)
-def test_installing_from_an_index_is_found(line, is_from_an_index):
-    assert bool(FROM_AN_INDEX.search(line)) == is_from_an_index
-
-
 @pytest.fixture(scope="module")
 def release():
     """The script that builds releases, as a module."""

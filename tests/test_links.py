@@ -109,6 +109,19 @@ def test_links_lead_somewhere(page):
     assert [word for word in found if word] == []
 
 
+def test_pages_that_the_library_names_exist():
+    """In messages and docstrings, as ``docs/page.md`` or a folder."""
+    named = {
+        (path, page.rstrip("."))
+        for path in (ROOT / "src").rglob("*.py")
+        for page in re.findall(r"\bdocs/[\w./-]+", path.read_text())
+    }
+    assert {page for _, page in named} >= {"docs/spconv.md", "docs/warpconvnet.md"}
+    assert (
+        sorted(f"{path.name}: {page}" for path, page in named if not (ROOT / page).exists()) == []
+    )
+
+
 def test_bare_addresses_are_of_known_hosts():
     local = re.compile(r"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0)\b")
     wrong = [
@@ -118,34 +131,6 @@ def test_bare_addresses_are_of_known_hosts():
         if not local.match(match["address"]) and urlsplit(match["address"]).netloc not in HOSTS
     ]
     assert wrong == []
-
-
-def test_listed_hosts_are_used():
-    text = "".join(page.read_text() for page in PAGES)
-    assert [host for host in sorted(HOSTS) if f"https://{host}" not in text] == []
-
-
-def test_what_is_wrong_is_found(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# A b, `c`!\n\n## Same\n\n## Same\n\n```python\nx[0](1)\n```\n`a[0](b)`\n")
-    (tmp_path / "empty.png").touch()
-    assert anchors(page) == {"a-b-c", "same", "same_1"}
-    assert list(links(page)) == []
-    linked = tmp_path / "linked.md"
-    linked.write_text("[![d](e.png)](f.png)")
-    assert list(links(linked)) == [("f.png", False, "![d](e.png)"), ("e.png", True, "d")]
-    for target, picture, words in [
-        ("no.md", False, "x"),
-        ("#nothing", False, "x"),
-        ("page.md#same_2", False, "x"),
-        ("http://semver.org/a", False, "x"),
-        ("https://semwer.org/a", False, "x"),
-        ("empty.png", True, "x"),
-        ("page.md", True, ""),
-    ]:
-        assert trouble(page, target, picture, words), target
-    for target in ("page.md", "#same_1", "page.md#a-b-c", "https://semver.org/a"):
-        assert trouble(page, target, False, "x") is None, target
 
 
 def test_every_picture_is_shown():

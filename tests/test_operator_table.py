@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from conformance.catalogue import OPERATORS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators" / "index.md"
@@ -49,30 +47,3 @@ def test_every_cell_of_ours_leads_to_a_test():
     table = list(rows(PAGE.read_text()))
     assert [found for row in table if (found := trouble(*row))] == []
     assert sum(bool(CELL.match(ours)) for _, ours, *_ in table) > 60
-
-
-CONFORMANCE = "../../tests/conformance/convolution.py"
-
-
-@pytest.mark.parametrize("ours", ["no", "no: other curves", "partly: in steps"])
-def test_an_honest_row_passes(ours):
-    assert trouble("x", ours, *["yes"] * PEERS) is None
-
-
-@pytest.mark.parametrize(
-    "ours",
-    [
-        "yes",
-        "",
-        "partly",
-        f'[yes]({CONFORMANCE} "no_such_operator")',
-        '[yes](../../tests/no_such_file.py "conv")',
-        f'[no]({CONFORMANCE} "conv")',
-    ],
-)
-def test_a_claim_without_a_test_is_found(ours):
-    assert trouble("x", ours, *["no"] * PEERS)
-
-
-def test_an_empty_cell_is_found():
-    assert trouble("x", "no", "yes", "", "yes", "yes", "yes")

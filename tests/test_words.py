@@ -1,7 +1,7 @@
 """The documentation stays short: lines of the README, words of all pages, each, the changelog.
 
-Words are those of the text as a reader sees it, tables included and code not. Pages of the group
-*Design notes*, where measurements and internals stand, count neither together nor alone.
+Words are those of the text as a reader sees it, tables included and code not. All pages count
+together; those of the group *Design notes*, where measurements and internals stand, not alone.
 """
 
 import re
@@ -14,9 +14,9 @@ DOCS = ROOT / "docs"
 CODE = re.compile(r"^(?P<indent> *)```.*?^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 
 LINES_OF_README = 120
-WORDS_TOGETHER = 35_000
-# About 15 screens of 900 pixels at a width of 1,280, with code between the words.
-WORDS_OF_A_PAGE = 2_400
+WORDS_TOGETHER = 44_500
+# About 12 screens of 900 pixels at a width of 1,280, with code between the words.
+WORDS_OF_A_PAGE = 1_800
 WORDS_OF_A_VERSION = 900  # in the changelog
 
 
@@ -34,11 +34,8 @@ def design_notes() -> set[str]:
     return set(re.findall(r": ([\w/.-]+\.md)$", group, re.MULTILINE))
 
 
-PAGES = [
-    page
-    for page in sorted(DOCS.rglob("*.md"))
-    if page.relative_to(DOCS).as_posix() not in design_notes()
-]
+ALL = sorted(DOCS.rglob("*.md"))
+PAGES = [page for page in ALL if page.relative_to(DOCS).as_posix() not in design_notes()]
 
 
 def test_words_are_counted():
@@ -58,26 +55,9 @@ def test_the_changelog_is_short():
 
 
 def test_the_pages_are_short_together():
-    assert sum(words(page.read_text()) for page in PAGES) <= WORDS_TOGETHER
+    assert sum(words(page.read_text()) for page in ALL) <= WORDS_TOGETHER
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
 def test_a_page_is_short(page):
     assert words(page.read_text()) <= WORDS_OF_A_PAGE
-
-
-@pytest.mark.parametrize(
-    ("searched", "page"),
-    [
-        ("train", "quickstart.md"),
-        ("train", "training.md"),
-        ("batch", "howto/batches.md"),
-        ("out of memory", "howto/capacity.md"),
-        ("nan", "faq.md"),
-        ("checkpoint", "howto/checkpoints.md"),
-    ],
-)
-def test_what_is_searched_for_is_in_a_heading(searched, page):
-    """The site's search ranks titles and headings first."""
-    headings = re.findall(r"^#+ (.*)$", CODE.sub("", (DOCS / page).read_text()), re.MULTILINE)
-    assert any(searched in heading.lower() for heading in headings), headings

@@ -8,19 +8,21 @@ import numpy as np
 import spconv
 import spconv.pytorch as sp
 import torch
+from benchmarks import minkunet
 from benchmarks.gpu import by_torch
 from benchmarks.gpu.by_torch import DEVICE, wait
 from benchmarks.gpu.published import SEVEN
 from benchmarks.gpu.rows import NETWORKS, Row
 from benchmarks.gpu.stopwatch import timed
-from benchmarks.peers.spconv_minkunet import PLANES, MinkUNet, let_backward_run_on_cpu
+from benchmarks.peers.spconv_minkunet import let_backward_run_on_cpu
+from benchmarks.whole_networks import allow_bias
 
-BLOCKS_OF_34 = (2, 3, 4, 6, 2, 2, 2, 2)
+BLOCKS_OF_34 = minkunet.MINKUNET34C[1]
 let_backward_run_on_cpu()
 
 
 def versions() -> dict[str, str]:
-    return {"spconv": spconv.__version__, "PyTorch": torch.__version__}
+    return {spconv.__name__.replace("_", "-"): spconv.__version__, "PyTorch": torch.__version__}
 
 
 class Spconv:
@@ -51,9 +53,7 @@ def _network(row: Row, coords: np.ndarray) -> Any:
     dtype = getattr(torch, row.dtype)
     model, call, channels = _model(row.operation, coords)
     model = model.to(DEVICE).train(row.trains)
-    for module in model.modules():
-        if hasattr(module, "indice_key") and module.bias is not None:
-            module.training = True  # spconv refuses a bias in evaluation
+    allow_bias(model)
     features = torch.randn(len(coords), channels, device=DEVICE)
     if not row.trains:
         model, features = model.to(dtype), features.to(dtype)
@@ -90,12 +90,18 @@ def _model(name: str, coords: np.ndarray) -> tuple[torch.nn.Module, Any, int]:
         return model, lambda features: model(features, cells, batch), 4
     if name in SEVEN and SEVEN[name].range is not None:
         return _detector(name, coords)
-    if name in SEVEN:
-        work = SEVEN[name]
-        planes = [round(work.width * plane) for plane in PLANES]
-        model = MinkUNet(4, work.classes, stem=round(work.width * 32), planes=planes)
-    else:
-        model = MinkUNet(4, 20, blocks=BLOCKS_OF_34)
+    work = SEVEN.get(name)
+    stems, blocks = minkunet.MINKUNET18 if work else (minkunet.MINKUNET18[0], BLOCKS_OF_34)
+    width = work.width if work else 1.0
+    model = minkunet.MinkUNet(
+        minkunet.Spconv(sp),
+        4,
+        work.classes if work else 20,
+        stems,
+        blocks,
+        stem=round(width * minkunet.STEM),
+        planes=[round(width * plane) for plane in minkunet.PLANES],
+    )
     return model, lambda features: model(sites.sites(rows, features)), 4
 
 

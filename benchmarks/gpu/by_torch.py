@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from benchmarks.gpu.rows import STACK, Row
 from benchmarks.gpu.stopwatch import REHEARSAL, timed
+from benchmarks.peers.by_torch import tap_by_tap
 from benchmarks.tpu.scans import neighbors
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -97,17 +98,10 @@ def measure(row: Row, cloud: dict[str, np.ndarray]) -> dict[str, Any]:
     if row.operation != "layer":
         return UNWRITTEN
     x, w, dy = operands(row, len(cloud["coords"]))
-    columns = torch.from_numpy(neighbors(cloud["coords"][:, 1:])).to(DEVICE).unbind(1)
-    outs = [torch.nonzero(column >= 0)[:, 0] for column in columns]
-    ins = [column[out].long() for column, out in zip(columns, outs, strict=True)]
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        result = x.new_zeros(len(x), w.shape[2])
-        for rows, out, matrix in zip(ins, outs, w.unbind(0), strict=True):
-            result.index_add_(0, out, x.index_select(0, rows) @ matrix)
-        return result
-
-    return timed(stepped(row, forward, x, (w,), dy), wait)
+    table = torch.from_numpy(neighbors(cloud["coords"][:, 1:])).to(DEVICE)
+    forward = tap_by_tap(table)
+    run = stepped(row, lambda x: forward(x, w), x, (w,), dy)
+    return timed(run, wait)
 
 
 def operands(row: Row, rows: int) -> tuple[torch.Tensor, ...]:

@@ -6,6 +6,7 @@ Each takes the options of ``run.py`` and its seconds, and returns ``passed`` and
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shutil
 import subprocess
@@ -13,9 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.processes import FRUGAL, limited
+from benchmarks.turns import limited
 
 ROOT = Path(__file__).resolve().parents[2]
+# Memory is checked by page: JAX must not take it all ahead.
+FRUGAL = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 _TESTS = "tests/kernels/test_gpu_device.py"
 _PRODUCTS = "reference or one_program"
 
@@ -30,14 +33,6 @@ def run_tests(options: argparse.Namespace, seconds: float, which: str) -> dict[s
     # Where JAX sees no GPU the tests are skipped, which is no success.
     passed = status == 0 and (" passed" in result or options.rehearsal)
     return {"passed": passed, "result": result, "failed": failed[:40]}
-
-
-def _products(options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    return run_tests(options, seconds, _PRODUCTS)
-
-
-def _candidates(options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    return run_tests(options, seconds, f"not ({_PRODUCTS})")
 
 
 def _sanitize(options: argparse.Namespace, seconds: float) -> dict[str, Any]:
@@ -86,8 +81,8 @@ def _last_line(text: str) -> str:
 
 
 CHECKS = {
-    "products": _products,
-    "candidates": _candidates,
+    "products": functools.partial(run_tests, which=_PRODUCTS),
+    "candidates": functools.partial(run_tests, which=f"not ({_PRODUCTS})"),
     "auto": _auto,
     "sanitize": _sanitize,
 }

@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of scans")
     parser.add_argument("--into", type=Path, required=True, help="folder for the clouds")
     options = parser.parse_args()
-    for name in dict.fromkeys(row.cloud for row in every_row() if row.cloud):
+    for name in filter(None, dict.fromkeys(row.cloud for row in every_row())):
         path = prepare(name, options.data, options.into)
         with np.load(path) as file:
             print(f"{path}: {len(file['coords'])} voxels, {file['source']}", flush=True)

@@ -57,21 +57,32 @@ RADIX_MODE = {"xla_gpu_deviceless_cub_mode": "DEVICELESS_CUB_NO_FALLBACK"}
 unknown without a GPU. Without it XLA compares, and says nothing in the program."""
 
 
-def launches(text: str) -> collections.Counter[str]:
-    """Return the kernels that a compiled program starts, by kind.
-
-    Raises:
-      ValueError: a loop whose passes are known at run time only.
-    """
-    bodies: dict[str, list[tuple[str, str]]] = {}
+def _bodies(text: str) -> tuple[str, dict[str, list[str]]]:
+    """Return the entry's name, and the lines of each computation of a compiled program."""
+    bodies: dict[str, list[str]] = {}
     entry = name = ""
     for line in text.splitlines():
         if head := re.match(r"(ENTRY )?%?([\w.\-]+) .*\{$", line):
             name = head[2]
             entry = name if head[1] else entry
             bodies[name] = []
-        elif operation := re.match(r"\s+(?:ROOT )?%?[\w.\-]+ = .*?\s([a-z][\w\-]*)\(", line):
-            bodies[name].append((operation[1], line))
+        elif name:
+            bodies[name].append(line)
+    return entry, bodies
+
+
+def launches(text: str) -> collections.Counter[str]:
+    """Return the kernels that a compiled program starts, by kind.
+
+    Raises:
+      ValueError: a loop whose passes are known at run time only.
+    """
+    entry, lines = _bodies(text)
+    operation = re.compile(r"\s+(?:ROOT )?%?[\w.\-]+ = .*?\s([a-z][\w\-]*)\(")
+    bodies = {
+        name: [(found[1], line) for line in own if (found := operation.match(line))]
+        for name, own in lines.items()
+    }
 
     def count(name: str) -> collections.Counter[str]:
         found: collections.Counter[str] = collections.Counter()
@@ -115,20 +126,12 @@ def stages(text: str) -> collections.Counter[str]:
 
     Programs without loops.
     """
-    bodies: dict[str, str] = {}
-    entry = name = ""
-    for line in text.splitlines():
-        if head := re.match(r"(ENTRY )?%?([\w.\-]+) .*\{$", line):
-            name = head[2]
-            entry = name if head[1] else entry
-            bodies[name] = ""
-        elif name:
-            bodies[name] += line + "\n"
+    entry, bodies = _bodies(text)
     found: collections.Counter[str] = collections.Counter()
-    for line in bodies[entry].splitlines():
+    for line in bodies[entry]:
         number = sum(launches(f"ENTRY %one () {{\n{line}\n}}\n").values())
         called = re.search(r"calls=%?([\w.\-]+)", line)
-        inside = line + (bodies[called[1]] if called else "")
+        inside = "\n".join([line, *(bodies[called[1]] if called else ())])
         stage = next((kind for kind in _STAGES if f" {kind}(" in inside), None)
         if stage == "sort":
             number = next(sort_kernels(shapes) for shapes in sorts(inside) if shapes)
@@ -262,7 +265,6 @@ def main() -> None:
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--network", choices=("forward", "training"), help="only MinkUNet34")
     chosen.add_argument("--maps", action="store_true", help="only voxels and maps")
-    parser.add_argument("--keep", type=Path, help="folder for the compiled programs' text")
     options = parser.parse_args()
     if options.rows:
         coords = surface(options.rows)
@@ -272,8 +274,6 @@ def main() -> None:
 
     def show(name: str, function: Any, *arguments: Any) -> None:
         text = compiled(function, *arguments)
-        if options.keep:
-            (options.keep / f"{name.replace(' ', '_').replace('/', '_')}.txt").write_text(text)
         kernels = sum(launches(text).values())
         print(f"| {name} | {kernels} | {dict(stages(text))} |", flush=True)
 

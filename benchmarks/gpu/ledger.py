@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from benchmarks import report
 from benchmarks.gpu.published import DIFFERS, SEVEN
 from benchmarks.gpu.rows import LIBRARIES, STACK, Row
 
@@ -75,44 +76,40 @@ def table(known: dict[str, Any]) -> str:
     if known["machine"].get("rehearsal"):
         lines += ["**A rehearsal on the CPU: it shows that the script works, no time counts.**", ""]
     lines += [f"Run {n}: {_list(run)}.  " for n, run in enumerate(known["runs"], 1)]
-    lines += ["", "| peer | |", "|---|---|"]
-    for library, facts in known["peers"].items():
-        reason = facts.get("absent")
-        shown = f"**absent**: {_cell(reason)}" if reason else _list(facts)
-        lines.append(f"| {NAMES[library]} | {shown} |")
-    lines += ["", "| stage | run | result |", "|---|---:|---|"]
-    lines += [
-        f"| {name} | {values['run']} | {_cell(values['result'])} |"
-        for name, values in known["stages"].items()
+    peers = [
+        (NAMES[library], f"**absent**: {_cell(f['absent'])}" if "absent" in f else _list(f))
+        for library, f in known["peers"].items()
     ]
+    lines += ["", *report.table(["peer", ""], peers, 2), ""]
+    stages = [(n, v["run"], _cell(v["result"])) for n, v in known["stages"].items()]
+    lines += report.table(["stage", "run", "result"], stages, 3)
     lines += [
         "",
         "Milliseconds of a call among many, and of one alone in parentheses. Error: of a layer "
         "against explicit_gemm in float32, over its largest entry; of a map, its wrong entries.",
         "",
-        f"| row | voxax | error | of the lower bound | {' | '.join(NAMES.values())} "
-        "| fastest peer / voxax | notes |",
-        f"|---|{'---:|' * (len(NAMES) + 4)}---|",
     ]
     by_row: dict[str, dict[str, dict[str, Any]]] = {}
     for name, values in known["rows"].items():
         library, _, row = name.partition(" ")
         by_row.setdefault(row, {})[library] = values
+    rows = []
     for row, found in by_row.items():
-        voxax, *peers = (found.get(library, {}) for library in LIBRARIES)
+        voxax, *others = (found.get(library, {}) for library in LIBRARIES)
         error = f"{voxax['error']:.1e}" if "error" in voxax else ""
-        cells = [_ms(voxax), error, _lower_bound(voxax), *map(_ms, peers), _ratio(voxax, peers)]
+        cells = [_ms(voxax), error, _lower_bound(voxax), *map(_ms, others), _ratio(voxax, others)]
         notes = "; ".join(
             f"{'' if name == 'voxax' else f'{NAMES[name]}: '}{v['note']}"
             for name, v in found.items()
             if v.get("note")
         )
-        lines.append(f"| {row} | {' | '.join(cells)} | {_cell(notes)} |")
-    lines += ["", "| cloud | voxels | made from |", "|---|---:|---|"]
-    lines += [f"| {n} | {c['voxels']:,} | {c['source']} |" for n, c in known["clouds"].items()]
-    lines += ["", "| workload of others | in place of the original |", "|---|---|"]
-    lines += [f"| {name} | {DIFFERS[name]} |" for name in SEVEN]
-    lines += [f"| {STACK} | {DIFFERS[STACK]} |"]
+        rows.append([row, *cells, _cell(notes)])
+    head = ["row", "voxax", "error", "of the lower bound", *NAMES.values()]
+    lines += report.table([*head, "fastest peer / voxax", "notes"], rows)
+    clouds = [(n, f"{c['voxels']:,}", c["source"]) for n, c in known["clouds"].items()]
+    lines += ["", *report.table(["cloud", "voxels", "made from"], clouds), ""]
+    others = [(name, DIFFERS[name]) for name in (*SEVEN, STACK)]
+    lines += report.table(["workload of others", "in place of the original"], others, 2)
     return "\n".join(lines) + "\n"
 
 

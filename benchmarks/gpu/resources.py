@@ -8,10 +8,8 @@ Compiles the first candidate of each product for a map of 98,304 rows, and write
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib.metadata
-import json
 import os
 import sys
 from pathlib import Path
@@ -21,6 +19,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import report  # noqa: E402
 from benchmarks.gpu.compiled import kernel_of, resources  # noqa: E402
 from benchmarks.gpu.lowered import PRODUCTS, module_of, problem_of  # noqa: E402
 
@@ -54,15 +53,9 @@ COLUMNS = {
 }
 
 
-def large(product: Any, kind: Any, dtype: str, channels: int) -> Any:
-    """A problem of 27 taps and as many rows on both sides."""
-    problem = problem_of(product, kind, dtype, (channels, channels))
-    return problem.with_layer(in_capacity=ROWS, out_capacity=ROWS)
-
-
-def row_of(target: str, product: Any, case: tuple[str, str, int]) -> dict[str, Any]:
+def row_of(target: str, problem: Any, case: tuple[str, str, int]) -> dict[str, Any]:
     """One row of the table."""
-    problem, sheet = large(product, *case), gpu_sheet(target)
+    sheet = gpu_sheet(target)
     parameters = module_of(problem).space(problem, sheet.info)[0]
     kernel = kernel_of(problem, parameters, target)
     found = resources(kernel, target)
@@ -72,7 +65,7 @@ def row_of(target: str, product: Any, case: tuple[str, str, int]) -> dict[str, A
     return {
         "target": target,
         "case": f"{case[0]} {case[1]} C{case[2]}",
-        "product": product,
+        "product": problem.product,
         "tile": tile_of(dict(parameters)),
         "stages": kernel.launch.stages,
         "warps": kernel.launch.warps,
@@ -87,28 +80,27 @@ def tile_of(values: dict[str, Any]) -> str:
     return " x ".join(str(values[name]) for name in names if name in values)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]]) -> list[str]:
     """The rows in Markdown."""
-    lines = [f"| {' | '.join(COLUMNS.values())} |", "|" + "---|" * len(COLUMNS)]
+    cells = []
     for row in rows:
         shown = {**row, "products": ", ".join(f"{n} {c}" for n, c in row["products"].items())}
-        lines.append(f"| {' | '.join(str(shown[name]) for name in COLUMNS)} |")
-    return "\n".join(lines)
+        cells.append([shown[name] for name in COLUMNS])
+    return report.table(list(COLUMNS.values()), cells, len(COLUMNS))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
-    out = parser.parse_args().out
+    options = report.options(__doc__).parse_args()
     rows = []
     for target in known_gpus():
         for case in CASES:
             for product in PRODUCTS:
-                problem = large(product, *case)
+                problem = problem_of(product, *case[:2], (case[2], case[2]))
+                problem = problem.with_layer(in_capacity=ROWS, out_capacity=ROWS)
                 if reason := module_of(problem).supports(problem, gpu_sheet(target).info):
                     print(target, case, reason)
                     continue
-                rows.append(row_of(target, product, case))
+                rows.append(row_of(target, problem, case))
                 print(rows[-1], flush=True)
     version = importlib.metadata.version("triton")
     head = (
@@ -120,9 +112,8 @@ def main() -> None:
         "not.\nRefused, since Triton multiplies without matrix instructions and spills: half "
         "precision on\nsm_75, float32 on gfx1100 and gfx1201.\n\n"
     )
-    (out / "gpu_resources.md").write_text(head + table(rows) + "\n")
     values = {"triton": version, "rows": rows}
-    (out / "gpu_resources.json").write_text(json.dumps(values, indent=1) + "\n")
+    report.write(options.out, "gpu_resources", values, [*head.splitlines(), *table(rows)])
 
 
 if __name__ == "__main__":

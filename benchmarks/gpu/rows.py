@@ -8,6 +8,8 @@ import itertools
 from benchmarks.gpu.published import EIGHT, SEVEN, TWO_SCENES
 
 LIBRARIES = ("voxax", "flexgemm", "warpconvnet", "spconv", "spconv_triton", "fvdb", "torch")
+SMALL_PEERS = ("flexgemm", "warpconvnet", "fvdb")
+"""Those that ``by_small_peers.py`` has together."""
 DTYPES = ("float16", "bfloat16", "float32")
 CHANNELS = (16, 32, 64, 128, 256)
 CLOUDS = ("lidar", "indoor")

@@ -8,8 +8,6 @@ Stages, in this order: ``products`` (tests of the products on the device), the r
 tuner's choice against every candidate), ``sanitize`` (compute-sanitizer), and ``defaults`` (what
 was tuned, to be looked at and copied to ``src/voxax/tuning/defaults``).
 
-Each row and each stage is written to ``gpu.json`` and ``gpu.md`` as soon as it is there. A row ends
-after ``--limit`` seconds. A stage gets half of what is left of ``--seconds``, the last one all.
 Started again into the same folder, first comes what was not begun, then what failed. Without a GPU:
 status 3. ``--rehearsal`` runs each kind of row once on the CPU, to show that the script works.
 """
@@ -17,8 +15,8 @@ status 3. ``--rehearsal`` runs each kind of row once on the CPU, to show that th
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
+import concurrent.futures
+import dataclasses
 import itertools
 import json
 import os
@@ -34,15 +32,15 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
+from benchmarks import report  # noqa: E402
 from benchmarks.gpu import clouds, ledger, rows  # noqa: E402
-from benchmarks.gpu.checks import CHECKS  # noqa: E402
-from benchmarks.gpu.processes import library_process  # noqa: E402
+from benchmarks.gpu.checks import CHECKS, FRUGAL  # noqa: E402
+from benchmarks.turns import Worker, WorkerFailed  # noqa: E402
 
 ROW_STAGES = tuple(rows.stages())
 STAGES = ("products", *ROW_STAGES, "candidates", "auto", "sanitize", "defaults")
 NO_GPU = 3
-LEAST = 5.0
-"""Seconds below which nothing is begun."""
+LEAST = 5.0  # seconds below which nothing is begun
 
 
 def main() -> None:
@@ -144,17 +142,10 @@ def _facts(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]
         "driver": _driver(),
         "runtime": runtime,
         "Python": sys.version.split()[0],
-        "code of voxax": _digest(),
+        "code of voxax": report.code(),
     }
     rehearsal = {"rehearsal": True} if options.rehearsal else {}
     return {"device": kind, "JAX": version, **rehearsal}, run
-
-
-def _digest() -> str:
-    found = hashlib.sha256()
-    for path in sorted((ROOT / "src" / "voxax").rglob("*.py")):
-        found.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
-    return found.hexdigest()[:12]
 
 
 def _driver() -> str:
@@ -166,19 +157,37 @@ def _driver() -> str:
         return f"unknown ({type(error).__name__})"
 
 
+def _library(name: str, options: argparse.Namespace, seconds: float) -> Worker:
+    """Start a library's process, which measures rows for at most so many seconds."""
+    python = options.peers if name != "voxax" and options.peers else sys.executable
+    cache = options.cache.resolve()
+    given = {**os.environ, **FRUGAL, "VOXAX_AUTOTUNE_BUDGET": str(options.budget)}
+    given["VOXAX_CACHE_DIR"] = str(cache)
+    given["JAX_COMPILATION_CACHE_DIR"] = str(cache / "compiled")
+    if options.rehearsal:  # spconv is right with one thread
+        given |= {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "VOXAX_GPU_REHEARSAL": "1"}
+    script = Path(__file__).with_name("worker.py")
+    command = [python, script, name, options.clouds.resolve(), options.limit]
+    with (cache / f"{name}.log").open("a") as log:
+        return Worker("its process", command, given, log, seconds)
+
+
 def _peers(options: argparse.Namespace) -> dict[str, dict[str, str]]:
     """Versions of the peers, or why one is absent."""
-    found = {}
-    with contextlib.ExitStack() as stack:
-        asked = {n: stack.enter_context(library_process(n, options, 60, [])) for n in ledger.NAMES}
-        for name, process in asked.items():
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            ended = {"absent": f"its import ended with status {process.wait()}"}
-            found[name] = json.loads(line) if line else ended
-            reason = found[name].get("absent")
-            shown = f"absent: {reason}" if reason else ", ".join(map(" ".join, found[name].items()))
-            print(f"{ledger.NAMES[name]}: {shown}", flush=True)
+
+    def facts(name: str) -> dict[str, str]:
+        try:
+            with _library(name, options, 60) as worker:
+                return worker.hello
+        except WorkerFailed as failure:
+            return {"absent": str(failure)[:300]}
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # imports take long
+        found = dict(zip(ledger.NAMES, pool.map(facts, ledger.NAMES), strict=True))
+    for name, known in found.items():
+        reason = known.get("absent")
+        shown = f"absent: {reason}" if reason else ", ".join(map(" ".join, known.items()))
+        print(f"{ledger.NAMES[name]}: {shown}", flush=True)
     return found
 
 
@@ -195,11 +204,10 @@ def _measure(
     order = sorted(wanted, key=lambda row: rows.LIBRARIES.index(row.library))
     for library, group in itertools.groupby(order, key=lambda row: row.library):
         left = [row for row in group if _cloud_is_there(row, options, kept)]
-        while left:
-            if end - time.monotonic() < LEAST:
-                print(f"{stage}: its time is over, {len(left)} rows of {library} are left")
-                break
+        while left and end - time.monotonic() >= LEAST:
             _answers(library, left, options, kept, end)
+        if left:
+            print(f"{stage}: its time is over, {len(left)} rows of {library} are left")
 
 
 def _cloud_is_there(row: rows.Row, options: argparse.Namespace, kept: ledger.Ledger) -> bool:
@@ -226,22 +234,33 @@ def _answers(
 ) -> None:
     """Let a process measure rows until it ends, and take from ``left`` those that are settled."""
     begin = time.monotonic()
+    try:
+        with _library(library, options, end - begin) as worker:
+            while left:
+                try:
+                    values = worker.ask("measure", row=dataclasses.asdict(left[0]))
+                except WorkerFailed as failure:
+                    if not failure.trace:  # it died
+                        raise
+                    note = f"failed: {failure}"[:300]
+                    values = {"note": note, "traceback": failure.trace}
+                begin = _settle(left, values, begin, kept)
+    except WorkerFailed as failure:
+        if time.monotonic() < end - 0.5:  # else the stage's time was over, not the row's
+            stopped = time.monotonic() - begin >= options.limit
+            note = f"stopped after {options.limit:g} s" if stopped else f"{failure}"[:300]
+            _settle(left, {"note": f"{note}; see {library}.log"}, begin, kept)
 
-    def settle(values: dict[str, Any]) -> None:
-        nonlocal begin
-        took, begin = time.monotonic() - begin, time.monotonic()
-        if left[0].operation == "layer":
-            values["lower_bound"] = _lower_bound(left[0], kept)
-        _keep(left.pop(0), {**values, "took": round(took, 1)}, kept)
 
-    with library_process(library, options, end - begin, left) as process:
-        assert process.stdout is not None
-        for line in itertools.islice(process.stdout, 1, None):  # the first has versions
-            settle(json.loads(line))
-    if left and time.monotonic() < end - 0.5:  # else the stage's time was over, not the row's
-        ended = f"its process ended with status {process.returncode}; see {library}.log"
-        stopped = time.monotonic() - begin >= options.limit
-        settle({"note": f"stopped after {options.limit:g} s" if stopped else ended})
+def _settle(
+    left: list[rows.Row], values: dict[str, Any], begin: float, kept: ledger.Ledger
+) -> float:
+    """Keep what was measured of the first row; return when the next one begins."""
+    now = time.monotonic()
+    if left[0].operation == "layer":
+        values["lower_bound"] = _lower_bound(left[0], kept)
+    _keep(left.pop(0), {**values, "took": round(now - begin, 1)}, kept)
+    return now
 
 
 def _keep(row: rows.Row, values: dict[str, Any], kept: ledger.Ledger) -> None:
@@ -290,25 +309,20 @@ def _summary(options: argparse.Namespace, kept: ledger.Ledger) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    given = os.environ.get("VOXAX_TEST_DATA")
-    results = ROOT / "benchmarks" / "results" / "gpu_run"
-    parser.add_argument("--data", type=Path, default=given, help="folder of scans")
-    parser.add_argument("--clouds", type=Path, help="folder of the clouds (in --cache)")
-    parser.add_argument("--peers", type=Path, help="Python that has PyTorch and the peers")
-    parser.add_argument("--out", type=Path, default=results, help=f"for results ({results})")
-    parser.add_argument(
-        "--cache", type=Path, help="for programs, clouds, what was tuned, logs (--out's cache)"
-    )
-    parser.add_argument("--seconds", type=float, default=1500, help="of all stages")
-    parser.add_argument("--limit", type=float, default=240, help="seconds of a row at most")
-    parser.add_argument("--budget", type=float, default=20, help="seconds that a row may tune")
-    parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
-    parser.add_argument("--only", default="", help="rows whose names have these words")
-    parser.add_argument("--anew", action="store_true", help="forget what is known")
-    parser.add_argument(
-        "--rehearsal", action="store_true", help="each kind of row once, on the CPU"
-    )
+    parser = report.options((__doc__ or "").splitlines()[0], data=True)
+    results = report.RESULTS / "gpu_run"
+    parser.set_defaults(out=results, data=os.environ.get("VOXAX_TEST_DATA"))
+    add = parser.add_argument
+    add("--clouds", type=Path, help="folder of the clouds (in --cache)")
+    add("--peers", type=Path, help="Python that has PyTorch and the peers")
+    add("--cache", type=Path, help="for programs, clouds, what was tuned, logs (--out's cache)")
+    add("--seconds", type=float, default=1500, help="of all stages")
+    add("--limit", type=float, default=240, help="seconds of a row at most")
+    add("--budget", type=float, default=20, help="seconds that a row may tune")
+    add("--stages", nargs="+", choices=STAGES, default=STAGES)
+    add("--only", default="", help="rows whose names have these words")
+    add("--anew", action="store_true", help="forget what is known")
+    add("--rehearsal", action="store_true", help="each kind of row once, on the CPU")
     options = parser.parse_args()
     options.data = None if options.data is None else Path(options.data)
     options.cache = options.cache or options.out / "cache"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
+
+from benchmarks.turns import seconds_of
 
 # Calls that follow each other hide what a launch costs; they take about so long together.
 _BATCH_SECONDS = 0.05
@@ -25,18 +26,14 @@ def timed(run: Callable[[], Any], wait: Callable[[Any], Any]) -> dict[str, float
     """
     for _ in range(1 if REHEARSAL else 3):
         wait(run())
-    alone = []
-    for _ in range(_ROUNDS):
-        begin = time.perf_counter()
-        wait(run())
-        alone.append(time.perf_counter() - begin)
+    alone = [seconds_of(lambda: wait(run())) for _ in range(_ROUNDS)]
     latency = statistics.median(alone)
     calls = max(1, min(_MOST_CALLS, round(_BATCH_SECONDS / max(latency, 1e-6))))
-    best = float("inf")
-    for _ in range(_ROUNDS):
-        begin = time.perf_counter()
+
+    def batch() -> None:
         for _ in range(calls):
             result = run()
         wait(result)
-        best = min(best, (time.perf_counter() - begin) / calls)
+
+    best = min(seconds_of(batch) for _ in range(_ROUNDS)) / calls
     return {"seconds": best, "latency": latency}

@@ -11,9 +11,15 @@ import numpy as np
 import spconv
 import spconv.pytorch as sp
 import torch
-from by_torch import differentiated
-from cases import MINKUNET_CHANNELS, MINKUNET_CLASSES, OPERATIONS, Case
-from contestant import Contestant, Makers
+from benchmarks.peers.by_torch import differentiated
+from benchmarks.peers.cases import (
+    MINKUNET_CHANNELS,
+    MINKUNET_CLASSES,
+    OPERATIONS,
+    Case,
+    Contestant,
+    Makers,
+)
 from spconv.core import ConvAlgo
 from spconv.pytorch import ops
 from spconv.pytorch.functional import indice_conv, indice_subm_conv
@@ -28,10 +34,6 @@ def setup(threads: int) -> None:
     # Backward passes ask for the CUDA stream also on CPU, where PyTorch raises; the CPU kernels
     # do not use it.
     ops.get_current_stream = lambda: 0
-
-
-def forget() -> dict[str, int]:
-    return {}
 
 
 def versions() -> dict[str, str]:
@@ -138,7 +140,7 @@ def _map(arrays: dict[str, np.ndarray]) -> Contestant:
 
 
 def _minkunet(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
-    import spconv_minkunet
+    from benchmarks.peers import spconv_minkunet
 
     mark = "spconv."
     state = {name.removeprefix(mark): v for name, v in arrays.items() if name.startswith(mark)}

@@ -9,21 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cases import OPERATIONS, Case
-from contestant import Contestant, Makers, sgemm_operands
+from benchmarks.peers.cases import OPERATIONS, Case, Contestant, Makers, sgemm_operands
 
 import voxax as vx
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.tuning import Choice, measure, record_choices
 
 _recording = contextlib.ExitStack()
-_choices: list[Choice] = []
-
-
-def setup(threads: int) -> None:
-    global _choices
-    del threads  # XLA counts the processors that the process may use
-    _choices = _recording.enter_context(record_choices())
+_choices: list[Choice] = _recording.enter_context(record_choices())
 
 
 def forget() -> dict[str, int]:
@@ -101,31 +94,24 @@ def _map(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
     coords = jnp.asarray(arrays["coords"])
     ones = jnp.ones((len(coords), 1))
 
-    def build(voxels: vx.Voxels) -> jax.Array:
-        return vx.kernel_map(voxels, 3).neighbors
+    ordered, capacity = case.mode == "sorted", vx.bucket_capacity(len(coords))
+    given = vx.Voxels.from_coords(coords, ones) if ordered else coords
 
-    if case.mode == "sorted":
-        voxels = vx.Voxels.from_coords(coords, ones)
-        program = jax.jit(build)
-        call = lambda: jax.block_until_ready(program(voxels))  # noqa: E731
-    else:
-        capacity = vx.bucket_capacity(len(coords))
+    @jax.jit
+    def build(given: Any) -> Any:
+        voxels = given if ordered else vx.Voxels.from_coords(given, ones, capacity=capacity)
+        return vx.kernel_map(voxels, 3).neighbors, None if ordered else voxels.coords
 
-        def sort_and_build(coords: jax.Array) -> Any:
-            voxels = vx.Voxels.from_coords(coords, ones, capacity=capacity)
-            return build(voxels), voxels.coords
-
-        program = jax.jit(sort_and_build)
-        call = lambda: jax.block_until_ready(program(coords)[0])  # noqa: E731
+    call = lambda: jax.block_until_ready(build(given)[0])  # noqa: E731
     return Contestant(call, lambda table: {"pairs": np.asarray((np.asarray(table) >= 0).sum())})
 
 
 def _minkunet(case: Case, arrays: dict[str, np.ndarray]) -> Contestant:
     """Capacities of all levels fitted ahead; the maps are built in the step."""
     import optax
+    from benchmarks.peers.problems import minkunet
     from flax import nnx
 
-    from problems import minkunet
     from voxax.geometry import Plan
 
     model = minkunet()

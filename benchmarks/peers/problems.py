@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import MINKUNET_CHANNELS, MINKUNET_CLASSES, OPERATIONS, Case
-from workloads import surface
-
-from tuning import SCANS
+from benchmarks.peers.cases import MINKUNET_CHANNELS, MINKUNET_CLASSES, OPERATIONS, Case
+from benchmarks.tuning import SCANS
+from benchmarks.workloads import surface
 
 # Total stride of MinkUNet: coordinates start, and grids end, at a multiple of it.
 _ALIGNMENT = 16

@@ -3,18 +3,12 @@
     model = build(voxax_model, in_channels, classes)     # or a state dict, or None
     logits = run(model, coords, features)                # torch.Tensor [N, classes], input order
 
-``build`` takes a voxax MinkUNet, whose weights it converts; or what
-``voxax.interop.to_spconv(voxax_model)`` returns, so that a process without JAX can have it from an
-``.npz``; or None for spconv's own initial weights of a MinkUNet18 of full width. Widths, and the
-number of blocks at each stage, are read off the weights. The result is in evaluation mode;
-``model.train()`` makes batch norm use the batch's own statistics.
-
-``run`` takes ``int32[N, 1 + 3]`` NumPy coordinates (batch index first, distinct rows, negative ones
-allowed) and ``float32[N, C]`` features. ``prepare`` is its first half, for timing the network
-alone: ``logits = model(prepare(coords, features))``. Kernel maps ("indice pairs") are made anew in
-every call of the model, as spconv does, and shared by the layers of a level.
-
-Backward passes run on CPU too: ``run(model, ...).sum().backward()``.
+``build`` takes a voxax MinkUNet; or what ``voxax.interop.to_spconv`` returns of one, so that a
+process without JAX can have it from an ``.npz``; or None for a MinkUNet18 with weights of a fixed
+seed. Widths, and the number of blocks at each stage, are read off the weights. The result is in
+evaluation mode. ``run`` takes ``int32[N, 1 + 3]`` NumPy coordinates (batch index first, distinct
+rows, negative ones allowed) and ``float32[N, C]`` features; ``prepare`` is its first half, for
+timing the network alone. Kernel maps ("indice pairs") are made anew in every call of the model.
 
 On CPU spconv 2.3.8 is right with one thread only (``torch.set_num_threads(1)``). With two, a few
 rows of the outputs of SubMConv3d and SparseInverseConv3d and of the gradients of features are
@@ -36,132 +30,62 @@ Where spconv and voxax differ, and what is done about it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import spconv.pytorch as spconv
 import torch
+from benchmarks import minkunet
 from torch import nn
 
 LEVELS = 4
-PLANES = (32, 64, 128, 256, 256, 128, 96, 96)
+# From names of voxax's layers to those of ``minkunet.MinkUNet``, one after the other.
+_NAMES = (
+    (r"^stem\.", "stem.0."),
+    (r"^stem_second\.", "stem.1."),
+    (r"(blocks\.\d+\.\d+)\.norm\.", r"\1.branch.4."),
+    (r"first\.conv\.", "branch.0."),
+    (r"first\.norm\.", "branch.1."),
+    (r"second\.", "branch.3."),
+    (r"shortcut\.layers\.", "shortcut."),
+    (r"\.conv\.", ".0."),
+    (r"\.norm\.", ".1."),
+)
 
 
-class ConvNormAct(nn.Module):
-    """A convolution without bias, batch normalization, ReLU."""
-
-    def __init__(self, conv: nn.Module, channels: int) -> None:
-        super().__init__()
-        self.conv, self.norm = conv, nn.BatchNorm1d(channels)
-
-    def forward(self, x: spconv.SparseConvTensor) -> spconv.SparseConvTensor:
-        x = self.conv(x)
-        return x.replace_feature(torch.relu(self.norm(x.features)))
-
-
-class Shortcut(nn.Module):
-    """A 1x1x1 convolution with batch normalization, on features alone."""
-
-    def __init__(self, c_in: int, c_out: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(c_in, c_out, bias=False), nn.BatchNorm1d(c_out))
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return self.layers(features)
-
-
-class ResidualBlock(nn.Module):
-    """Two submanifold convolutions and a shortcut."""
-
-    def __init__(self, c_in: int, c_out: int, level: int) -> None:
-        super().__init__()
-        self.first = ConvNormAct(submanifold(c_in, c_out, level), c_out)
-        self.second = submanifold(c_out, c_out, level)
-        self.norm = nn.BatchNorm1d(c_out)
-        self.shortcut = nn.Identity() if c_in == c_out else Shortcut(c_in, c_out)
-
-    def forward(self, x: spconv.SparseConvTensor) -> spconv.SparseConvTensor:
-        y = self.second(self.first(x))
-        return y.replace_feature(torch.relu(self.norm(y.features) + self.shortcut(x.features)))
-
-
-class MinkUNet(nn.Module):
-    """Names and order of the layers are those of ``voxax.models.MinkUNet``."""
-
-    def __init__(
-        self,
-        in_channels: int,
-        classes: int,
-        *,
-        stem: int = 32,
-        planes: Sequence[int] = PLANES,
-        blocks: Sequence[int] = (2,) * 8,
-    ) -> None:
-        super().__init__()
-        self.in_channels = in_channels
-        self.stem = ConvNormAct(submanifold(in_channels, stem, 0), stem)
-        self.stem_second = ConvNormAct(submanifold(stem, stem, 0), stem)
-
-        def residual(c_in: int, c_out: int, number: int, level: int) -> nn.Module:
-            sizes = [c_in, *[c_out] * (number - 1)]
-            return nn.Sequential(*[ResidualBlock(c, c_out, level) for c in sizes])
-
-        self.down, self.down_blocks = nn.ModuleList(), nn.ModuleList()
-        self.up, self.up_blocks = nn.ModuleList(), nn.ModuleList()
-        channels, skips = stem, []
-        for level in range(LEVELS):
-            skips.append(channels)
-            key = f"between{level}"
-            conv = spconv.SparseConv3d(channels, channels, 2, 2, bias=False, indice_key=key)
-            self.down.append(ConvNormAct(conv, channels))
-            self.down_blocks.append(residual(channels, planes[level], blocks[level], level + 1))
-            channels = planes[level]
-        for stage in range(LEVELS, 2 * LEVELS):
-            level, c_out = 2 * LEVELS - 1 - stage, planes[stage]
-            key = f"between{level}"
-            conv = spconv.SparseInverseConv3d(channels, c_out, 2, indice_key=key, bias=False)
-            self.up.append(ConvNormAct(conv, c_out))
-            self.up_blocks.append(residual(c_out + skips.pop(), c_out, blocks[stage], level))
-            channels = c_out
-        self.head = nn.Linear(channels, classes)
-
-    def forward(self, x: spconv.SparseConvTensor) -> torch.Tensor:
-        """Logits ``[N, classes]``, rows as in ``x``."""
-        x = self.stem_second(self.stem(x))
-        skips = []
-        for down, residual in zip(self.down, self.down_blocks, strict=True):
-            skips.append(x)
-            x = residual(down(x))
-        for up, residual in zip(self.up, self.up_blocks, strict=True):
-            x, skip = up(x), skips.pop()
-            x = residual(x.replace_feature(torch.cat([x.features, skip.features], dim=1)))
-        return self.head(x.features)
-
-
-def submanifold(c_in: int, c_out: int, level: int) -> nn.Module:
-    """3x3x3 without bias; all of a level share their kernel map."""
-    return spconv.SubMConv3d(c_in, c_out, 3, bias=False, indice_key=f"submanifold{level}")
-
-
-def build(state: Mapping[str, np.ndarray] | Any | None, in_channels: int, classes: int) -> MinkUNet:
+def build(state: Mapping[str, np.ndarray] | Any | None, in_channels: int, classes: int) -> Any:
     """The network with the weights of ``state``, in evaluation mode. See the top of the file."""
     let_backward_run_on_cpu()
+    layers = minkunet.Spconv(spconv)
     if state is None:
-        return MinkUNet(in_channels, classes).eval()
+        model = minkunet.MinkUNet(layers, in_channels, classes, *minkunet.MINKUNET18)
+        minkunet.draw(model)
+        return model.eval()
     if not isinstance(state, Mapping):
         from voxax.interop import to_spconv
 
         state = to_spconv(state)
     stages = [("down_blocks", i) for i in range(LEVELS)] + [("up_blocks", i) for i in range(LEVELS)]
-    model = MinkUNet(
+    model = minkunet.MinkUNet(
+        layers,
         in_channels,
         classes,
+        minkunet.MINKUNET18[0],
+        [_number_of_blocks(state, f"{part}.{i}.") for part, i in stages],
         stem=len(state["stem.norm.weight"]),
         planes=[len(state[f"{part}.{i}.0.norm.weight"]) for part, i in stages],
-        blocks=[_number_of_blocks(state, f"{part}.{i}.") for part, i in stages],
     )
-    model.load_state_dict({name: torch.from_numpy(np.asarray(v)) for name, v in state.items()})
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    found = {}
+    for name, value in state.items():
+        for pattern, replacement in _NAMES:
+            name = re.sub(pattern, replacement, name)
+        # Products of rows are layers of 1x1x1 here, whose memory is [C_in, C_out].
+        given = np.ascontiguousarray(value.T if value.ndim == 2 else value)
+        found[name] = torch.from_numpy(given).reshape(shapes.get(name, given.shape))
+    model.load_state_dict(found)
     return model.eval()
 
 

@@ -1,84 +1,63 @@
 """One library in a process of its own, which runs what the driver asks for.
 
-    python worker.py LIBRARY THREADS
-
-Commands and answers are lines of JSON on stdin and on the original stdout.
+python worker.py LIBRARY THREADS
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import gc
 import importlib
-import json
-import os
-import signal
 import statistics
 import sys
-import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Modules beside this one; imported after the processors are chosen.
-LIBRARIES = {
-    "voxax": "by_voxax",
-    "voxax-xla": "by_voxax",
-    "spconv": "by_spconv",
-    "open3d": "by_open3d",
-    "torch": "by_torch",
-    "numpy": "by_numpy",
-}
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.turns import pin, seconds_of, serve
+
 # Shorter calls are warmed by others that do not count, for so many seconds, since the caches were
 # another's and the threads were asleep; then as many are timed as fit in so many seconds.
 _SHORT, _WARMING, _TIMING = 0.1, 0.03, 0.06
 
 
 class Worker:
-    """Contestants by slot and name."""
+    """Contestants of a library by slot and name; its methods answer the commands."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
         self._slots: dict[str, dict[str, Any]] = {}
         self._last: dict[tuple[str, str], float] = {}
 
-    def hello(self) -> dict[str, Any]:
-        return {"versions": self._library.versions()}
-
-    def prepare(
-        self, slot: str, case: list[Any], problem: str, without: list[str]
-    ) -> dict[str, Any]:
+    def prepare(self, case: list[Any], problem: str) -> dict[str, str | None]:
         """Load a problem. Answers the contestants: None, or why one cannot take part."""
         import numpy as np
-        from cases import Case
+        from benchmarks.peers.cases import Case
 
         with np.load(problem) as file:
             arrays = {name: file[name] for name in file.files}
         makers = self._library.contestants(Case(*case), arrays)
-        made = {name: make() for name, make in makers.items() if name not in without}
-        self._slots[slot] = {name: c for name, c in made.items() if not isinstance(c, str)}
-        return {"absent": {name: c if isinstance(c, str) else None for name, c in made.items()}}
+        made = {name: make() for name, make in makers.items()}
+        self._slots["case"] = {name: c for name, c in made.items() if not isinstance(c, str)}
+        return {name: c if isinstance(c, str) else None for name, c in made.items()}
 
-    def sgemm(self) -> dict[str, Any]:
+    def sgemm(self) -> None:
         """Prepare the dense product, in the slot of that name."""
         self._slots["sgemm"] = {"sgemm": self._library.sgemm()}
-        return {}
 
-    def save(self, slot: str, name: str, path: str) -> dict[str, Any]:
+    def save(self, name: str, path: str) -> None:
         """Write a contestant's result, for the others to be compared with."""
         import numpy as np
 
-        contestant = self._slots[slot][name]
+        contestant = self._slots["case"][name]
         with contestant.exact():
             arrays = contestant.arrays(contestant.run())
         if broken := sorted(n for n, values in arrays.items() if not np.isfinite(values).all()):
             raise ValueError(f"{', '.join(broken)} with entries that are not finite")
         np.savez(path, **arrays)
-        return {"arrays": sorted(arrays)}
 
-    def check(self, slot: str, name: str, path: str, tolerance: float) -> dict[str, Any]:
+    def check(self, name: str, path: str, tolerance: float) -> dict[str, Any]:
         """Compare a contestant's result with a saved one.
 
         Answers the largest error (relative to the array's largest entry) as it is timed, and the
@@ -89,7 +68,7 @@ class Worker:
 
         with np.load(path) as file:
             expected = {n: file[n] for n in file.files}
-        contestant = self._slots[slot][name]
+        contestant = self._slots["case"][name]
         found = contestant.arrays(contestant.run())
         answer: dict[str, Any] = {"error": _error(found, expected), "exact_error": None}
         if not answer["error"] <= tolerance:
@@ -102,7 +81,7 @@ class Worker:
                     answer["wrong_rows"] = int((~(off <= limit)).sum())
         return answer
 
-    def time(self, slot: str, name: str) -> dict[str, Any]:
+    def time(self, slot: str, name: str) -> float:
         """Seconds of a call: the median of those that fit into a turn."""
         run = self._slots[slot][name].run
         short = self._last.get((slot, name), 0.0) < _SHORT
@@ -110,24 +89,22 @@ class Worker:
             _calls(run, _WARMING)
         seconds = statistics.median(_calls(run, _TIMING if short else 0.0))
         self._last[slot, name] = seconds
-        return {"seconds": seconds}
+        return seconds
 
-    def drop(self, slot: str) -> dict[str, Any]:
-        """Forget a slot. Answers what the library notes about it."""
-        self._slots.pop(slot, None)
-        self._last = {key: v for key, v in self._last.items() if key[0] != slot}
-        notes = self._library.forget()
+    def drop(self) -> dict[str, int]:
+        """Forget the case. Answers what the library notes about it."""
+        self._slots.pop("case", None)
+        self._last = {key: v for key, v in self._last.items() if key[0] != "case"}
+        notes = self._library.forget() if hasattr(self._library, "forget") else {}
         gc.collect()
         return notes
 
 
 def _calls(run: Callable[[], Any], span: float) -> list[float]:
     """Seconds of each of the calls until ``span`` has passed; one at least."""
-    seconds = []
+    seconds: list[float] = []
     while not seconds or sum(seconds) < span:
-        begin = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(seconds_of(run))
     return seconds
 
 
@@ -149,47 +126,17 @@ def _error(found: dict[str, Any], expected: dict[str, Any]) -> float:
     return float(worst)
 
 
-def die_with_the_driver() -> None:
-    """A worker that is stopped between its turns could not notice that the driver is gone."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux alone
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def pin(threads: int) -> None:
-    """Use that many processors, where the system lets a process say so."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-
-
-def main() -> None:
-    name, threads = sys.argv[1], int(sys.argv[2])
-    die_with_the_driver()
-    pin(threads)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not come between the answers
-    sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
-
-    def answer(values: dict[str, Any]) -> None:
-        print(json.dumps(values), file=answers, flush=True)
-
-    try:
-        library = importlib.import_module(LIBRARIES[name])
+def _load() -> tuple[dict[str, str], dict[str, Callable[..., Any]]]:
+    name, threads = sys.argv[1].partition("-")[0], int(sys.argv[2])
+    pin(threads)  # before the library is imported
+    library = importlib.import_module(f"benchmarks.peers.by_{name}")
+    if hasattr(library, "setup"):
         library.setup(threads)
-        worker = Worker(library)
-    except Exception as error:
-        traceback.print_exc()
-        answer({"failed": f"{type(error).__name__}: {error}"})
-        return
-    answer({"ready": True})
+    worker = Worker(library)
     gc.disable()
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            answer(getattr(worker, command.pop("do"))(**command))
-        except Exception as error:
-            traceback.print_exc()
-            answer({"failed": f"{type(error).__name__}: {error}"[:1000]})
+    names = ("prepare", "sgemm", "save", "check", "time", "drop")
+    return library.versions(), {do: getattr(worker, do) for do in names}
 
 
 if __name__ == "__main__":
-    main()
+    serve(_load)

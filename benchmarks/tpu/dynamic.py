@@ -7,7 +7,7 @@ every block has a position of the largest size. Cycles a position by the compile
 whole programs with what XLA does before and after a kernel, on one core of a device; of two cores
 each takes half of the positions. Nothing runs. Needs libtpu. Results go to
 results/tpu_dynamic.md and .json; what is there is counted again with --anew only, and --table
-writes the table anew without counting. docs/dynamic.md has the same table, which a test compares.
+writes the table anew without counting. docs/performance.py puts it on a page.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a sc
 
 from benchmarks.tpu.program import facts
 
-from voxax.errors import VoxaxError
-from voxax.kernels import Layer, Problem, lookup
+from voxax.errors import AlgorithmError, VoxaxError
+from voxax.kernels import GridSizes, Layer, Problem, lookup
 from voxax.kernels.dynamic.grid import box_conv
 from voxax.kernels.kernel import Kernel, Parameters
 from voxax.nn.dynamic.dynamic_conv import by_convolutions
@@ -38,6 +38,7 @@ from voxax.products.convolution import sized_spec
 RESULTS = Path(__file__).parents[1] / "results"
 EXTENT, CHANNELS, SIZES = 256, 64, (3, 4, 5, 6, 7)
 PRODUCTS = ("forward", "dgrad", "wgrad")
+LANES = "`tiled` (planes in lanes)"
 BLOCKS = "`tiled` (blocks)"
 UNMASKED = "XLA, one convolution of the largest size, not masked"
 SHELLS = "XLA, a convolution of each shell, masked"
@@ -45,6 +46,7 @@ CHOICE = "XLA, a convolution of each size, then a choice"
 BANK = "XLA, convolutions of sizes 3, 5 and 7, then a choice"
 SELECTED = "`selected` (`lax.switch`), a scene of size"
 STRATEGIES = {
+    LANES: PRODUCTS,
     BLOCKS: PRODUCTS,
     SHELLS: PRODUCTS,
     CHOICE: ("forward",),
@@ -56,15 +58,18 @@ STRATEGIES = {
     # v4's compiler was not done with its wgrad, a kernel of 256 x 256, after a quarter of an hour.
     UNMASKED: ("forward", "dgrad"),
 }
-# The kernel, its platform, the place of the parameters in its space, and how uniform sizes are.
+# The kernel, its platform, the place of the parameters in its space or which they are the first to
+# have as their body, and how uniform sizes are.
 KERNELS = {
-    BLOCKS: ("tiled", "tpu", 0, "all"),
+    LANES: ("tiled", "tpu", "lanes", "all"),
+    BLOCKS: ("tiled", "tpu", "blocks", "all"),
     "`masked` (gather)": ("masked", "any", 0, ""),
     "`masked` (slices)": ("masked", "any", 2, ""),
     "`grouped`": ("grouped", "any", 0, ""),
     SELECTED: ("selected", "any", 0, "scenes"),
 }
 EXACT = ("`masked` (gather)", "`masked` (slices)", "`grouped`")
+TOO_LARGE = "no block fits the chip's vector memory"
 OPEN_LOOP = "the number of passes of its loops is known at run time only"
 
 
@@ -81,8 +86,7 @@ def problem_of(product: str, dtype: str, uniform: str) -> Problem:
         groups=1,
         precision="highest",
         spec=spec,
-        grid=(1, EXTENT, EXTENT),
-        uniform=uniform,  # pyright: ignore[reportArgumentType]
+        sizes=GridSizes((1, EXTENT, EXTENT), uniform=uniform),  # pyright: ignore
     )
     return Problem(product, layer, CHANNELS, CHANNELS, dtype, "tpu")  # pyright: ignore
 
@@ -108,6 +112,11 @@ def program(
         problem = problem_of(product, dtype, uniform)
         kernel = next(k for k in lookup(name, "dynamic") if k.platform == platform)
         parameters = kernel.space(problem, facts(TOPOLOGIES[chip]))
+        if isinstance(place, str):
+            bodies = [dict(p)["body"] for p in parameters]
+            if place not in bodies:
+                raise AlgorithmError(f"{place}: {TOO_LARGE}")
+            place = bodies.index(place)
         run = _applied(kernel, problem, parameters[place if form is None else form])
         return run, a, b, sizes
 
@@ -241,7 +250,7 @@ def cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
     if "error" in row:
-        return "does not compile"
+        return "does not fit" if TOO_LARGE in row["error"] else "does not compile"
     if "not counted" in row:
         return "not countable"
     own = f" ({row['own']:.1f})" if row["own"] else ""
@@ -249,7 +258,7 @@ def cell(row: dict[str, Any] | None) -> str:
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
-    """Return the tables of docs/dynamic.md: cycles, and how they relate to those of the blocks."""
+    """Return the tables: cycles, and how they relate to those of planes in lanes."""
     known = {(row["strategy"], row["product"], row["chip"]): row for row in rows}
     head = [
         "| strategy | product | " + " | ".join(TOPOLOGIES) + " |",
@@ -270,8 +279,9 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     ]
     if left:
         lines += ["", f"Not counted yet for any chip: {'; '.join(left)}."]
-    lines += ["", "Cycles relative to those of the blocks:", "", *head]
+    lines += ["", "Cycles relative to those of planes in lanes:", "", *head]
     for words, of in (
+        ("blocks", (BLOCKS,)),
         ("exact masked maximum, the faster of XLA's two", (SHELLS, CHOICE)),
         ("the fastest other exact strategy", (SHELLS, CHOICE, *EXACT)),
         ("`selected`, a scene of the largest size", (f"{SELECTED} {max(SIZES)}",)),
@@ -280,10 +290,10 @@ def table_of(rows: list[dict[str, Any]]) -> str:
         for product in PRODUCTS:
             cells = []
             for chip in TOPOLOGIES:
-                blocks = known.get((BLOCKS, product, chip), {}).get("cycles")
+                own = known.get((LANES, product, chip), {}).get("cycles")
                 others = [known.get((s, product, chip), {}).get("cycles") for s in of]
                 others = [cycles for cycles in others if cycles]
-                cells.append(f"{min(others) / blocks:.2f}" if blocks and others else "")
+                cells.append(f"{min(others) / own:.2f}" if own and others else "")
             if any(cells):
                 lines.append(f"| {words} | {product} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -3,8 +3,8 @@
     python benchmarks/tpu/layers.py --data FOLDER
 
 Submanifold layers of 16 to 256 channels in bfloat16 on three real scans at 5 cm: thin LiDAR, a
-dense scan and a room; forward, wgrad (dgrad of such a layer is forward over the reversed taps), and
-both gradients at once, as in a training step.
+dense scan and a room; forward, also by lists of items where one core works alone; wgrad (dgrad of
+such a layer is forward over the reversed taps); and both gradients at once, as in a training step.
 Times are predicted from the TPU compiler's schedules (voxax.predict): whole programs, what XLA does
 before and after a kernel included; the kernel map is not. Of a device with two cores each takes
 half of the work. Nothing runs. The lower bound: features, weights and results once through HBM, or
@@ -29,7 +29,9 @@ from benchmarks.tpu.program import APART, digest, visits
 from benchmarks.tpu.scans import cells, neighbors, points
 
 from voxax.errors import VoxaxError
+from voxax.kernels.implicit_gemm.items import on_host
 from voxax.predict import TOPOLOGIES, CompiledProgram, outcomes
+from voxax.predict.candidates import passes
 
 RESULTS = Path(__file__).parents[1] / "results"
 SCANS, VOXEL = ("semantickitti", "lone_star", "office1"), 0.05
@@ -37,6 +39,7 @@ CHANNELS, PRODUCTS = (16, 64, 128, 256), ("forward", "wgrad", "gradients")
 # XLA's gather is slow to compile where there is much: one width.
 METHODS = {
     "windows": ("benchmarks.tpu.program:product", CHANNELS, PRODUCTS),
+    "lists": ("benchmarks.tpu.program:lists", (64, 128, 256), PRODUCTS[:1]),
     "gather": ("benchmarks.tpu.baselines:xla", (64,), PRODUCTS[:2]),
 }
 
@@ -46,16 +49,16 @@ def predicted(
 ) -> Any:
     """The program's seconds and lower bound, and the window kernel's cycles and limit."""
     chip, rows = program.chip, len(table)
-    passes = {kernel.name: steps for kernel in program.kernels if kernel.is_pallas}
-    kernels = [cost for cost in program.costs(passes) if cost.kernel.is_pallas]
+    known = {kernel.name: steps for kernel in program.kernels if kernel.is_pallas}
+    kernels = [cost for cost in program.costs(known) if cost.kernel.is_pallas]
     both = product == "gradients"  # which read dy once
     operations = (1 + both) * 2 * int((table >= 0).sum()) * channels**2
     operations /= chip.peak * chip.cores
     moved = 2 * ((2 + both) * rows * channels + (1 + both) * 27 * channels**2)
     moved /= chip.bandwidth * chip.cores
     return {
-        "seconds": program.seconds(passes, at_least=True),
-        "open": len(program.open(passes)),
+        "seconds": program.seconds(known, at_least=True),
+        "open": len(program.open(known)),
         "lower_bound": max(operations, moved),
         "cycles": sum(cost.cycles for cost in kernels) / rows,
         "kernel": sum(cost.seconds for cost in kernels),
@@ -80,12 +83,14 @@ def measure(scan: str, table: np.ndarray, chip: str, method: str) -> list[dict[s
         steps = 1.0
         if method == "windows":
             steps = float(visits(chip, table, product=product, channels=channels))
+        elif method == "lists":
+            steps = passes(on_host(np.asarray(table, np.int32), None))
         found.append(row | predicted(outcome, steps, table, channels, product))
     return found
 
 
 def _digest(method: str) -> str:
-    return digest("windows" if method == "windows" else "baselines")
+    return digest(method if method in ("windows", "lists") else "baselines")
 
 
 def _case(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -95,6 +100,8 @@ def _case(row: dict[str, Any]) -> tuple[Any, ...]:
 def table_of(rows: list[dict[str, Any]]) -> str:
     """A line for each scan, width and product: by chip cycles a row, and of the lower bound."""
     known = {_case(row): row for row in rows}
+    shown = [("windows", product, product) for product in PRODUCTS]
+    shown.insert(1, ("lists", "forward", "forward, lists"))
     lines = [
         "| scan, voxels | channels | product | " + " | ".join(TOPOLOGIES) + " |",
         "|---|---:|---|" + "---:|" * len(TOPOLOGIES),
@@ -102,11 +109,12 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     voxels = {row["scan"]: row["voxels"] for row in rows}
     for scan in voxels:
         for channels in CHANNELS:
-            for product in PRODUCTS:
-                case = scan, "windows", channels, product
+            for method, product, name in shown:
+                case = scan, method, channels, product
                 cells = [_cell(known.get((*case, chip))) for chip in TOPOLOGIES]
-                head = f"| {scan}, {voxels[scan]:,} | {channels} | {product} | "
-                lines.append(head + " | ".join(cells) + " |")
+                head = f"| {scan}, {voxels[scan]:,} | {channels} | {name} | "
+                if any(cells):
+                    lines.append(head + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -114,6 +122,8 @@ def _cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
     if "error" in row:
+        if row["method"] == "lists":
+            return ""
         return "one after the other" if APART in row["error"] else "does not compile"
     least = "at least " if row.get("open") else ""
     times = f"{least}{row['seconds'] / row['lower_bound']:.0f}x"

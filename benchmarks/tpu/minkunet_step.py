@@ -121,9 +121,9 @@ def lower_bound(chip: str, capacity: int) -> float:
     """Least seconds of the step's convolutions: each one's features, weights and results once
     through HBM, or the products of its neighbors at the peak rate.
     """
+    from voxax.explanation.inspect import find_products
+    from voxax.explanation.lower_bound import PairCounter, lower_bound_of
     from voxax.predict.chip import chip_named
-    from voxax.products.inspect import find_products
-    from voxax.products.lower_bound import PairCounter, lower_bound_of
 
     facts, counter, seconds = chip_named(chip), PairCounter(), 0.0
     function, *arguments = step(capacity)

@@ -15,7 +15,7 @@ from voxax.geometry import KernelSpec, kernel_maps
 from voxax.hardware import describe
 from voxax.kernels import Layer, Problem
 from voxax.kernels.depthwise import tpu as depthwise_tpu
-from voxax.kernels.implicit_gemm import tpu, windows
+from voxax.kernels.implicit_gemm import items, tpu, tpu_items, windows
 from voxax.kernels.implicit_gemm.windows import WINDOW_TILE, columns_of, find_windows
 from voxax.predict import TOPOLOGIES as BY_CHIP
 from voxax.predict import compile_for
@@ -36,9 +36,13 @@ def digest(name="windows"):
     """Return a digest of the window kernels, maps or baselines, of the count, and of versions."""
     folder = Path(tpu.__file__).parent
     kernels = (folder / "tpu.py", folder / "tpu_kernel.py", Path(windows.__file__))
+    of_lists = Path(items.__file__), Path(tpu_items.__file__), folder / "tpu_items_kernel.py"
+    maps = tuple(Path(m.__file__) for m in MAPS)
     files = {
         "windows": kernels,
-        "step": (*kernels, *(Path(m.__file__) for m in MAPS)),
+        "lists": of_lists,
+        "maps": maps,
+        "step": (*kernels, *maps),
         "baselines": (Path(__file__).parent / "baselines.py",),
     }
     counted = (Path(predict.__file__).parent / f"{name}.py" for name in COUNT)
@@ -106,6 +110,15 @@ def gradients(problem, parameters):
     return run, dy, x, w, views
 
 
+def lists(chip, product="forward", density=1.0, **options):
+    """Return the program of the kernel of lists, whatever the number of neighbors."""
+    problem = make_problem(product, "bfloat16", **options).with_layer(density=density)
+    (parameters,) = tpu_items.candidates(problem, facts(BY_CHIP[chip])) or (None,)
+    if parameters is None:
+        raise AlgorithmError("lists of items are no candidate on this chip")
+    return operands(problem, parameters)
+
+
 def visits(chip, neighbors, window=0, product="forward", **options):
     """Steps of the grid of a window kernel on one core, for a map ``int32[N, 27]``.
 
@@ -140,6 +153,8 @@ def operands(problem, parameters, kernel=None):
             if name.startswith("transposed")
             else problem.layer.out_capacity
         )
+        if name == "items":
+            return shape(*items.Shape.of(rows, problem.layer.num_offsets).array, dtype="int32")
         if name.endswith("windows"):
             return shape(2, -(-rows // WINDOW_TILE), columns, dtype="int32")
         return shape(rows, problem.layer.num_offsets, dtype="int32")

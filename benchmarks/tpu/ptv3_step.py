@@ -39,7 +39,7 @@ MODES = {"forward": ("v4", "v5e", "v5p", "v6e", "7x"), "training": ("v5e", "v6e"
 
 def step(
     training: bool = False,
-    implementation: str | None = "splash",
+    attention: str | None = "splash",
     algorithm: str | None = "implicit_gemm",
     rows: int = ROWS,
     **options: Any,
@@ -56,7 +56,7 @@ def step(
     from voxax import models
 
     def make() -> Any:
-        made: dict[str, Any] = {"implementation": implementation, "dtype": jnp.bfloat16, **options}
+        made: dict[str, Any] = {"algorithm": attention, "dtype": jnp.bfloat16, **options}
         model = models.create("ptv3-base", in_channels=CHANNELS, num_classes=CLASSES, **made)
         if not training:
             model.eval()

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class Case:
       kernel: compare the Pallas kernel's schedule alone: what lies before and after was not timed.
       alone: the other core of the chip was idle, and the memory's whole bandwidth was this one's.
       note: why the band is as it is, where it is not the usual one.
+      place: module or file of ``make``, as ``voxax.predict`` takes it.
+      passes: of loops in Pallas kernels whose length the data decided.
     """
 
     what: str
@@ -65,6 +67,8 @@ class Case:
     kernel: bool = False
     alone: bool = False
     note: str = ""
+    place: str = str(Path(__file__).resolve())
+    passes: float | None = None
 
 
 # Schedules that bind, on the host's clock or the chip's: the issue of instructions is exact, the
@@ -433,14 +437,14 @@ def gather(rows: int = 128 * 2 * 16 * 1024, held: int = 4096) -> tuple[Any, ...]
     return functools.partial(jnp.take, axis=0), jax.ShapeDtypeStruct((held, 128), "int32"), index
 
 
-def predicted(cases: tuple[Case, ...]) -> list[float]:
+def predicted(cases: Sequence[Case]) -> list[float]:
     """Return seconds of each, by ``voxax.predict``."""
-    place = f"{Path(__file__).resolve()}:"
     asked = []
     for case in cases:
-        asked.append((case.chip, place + case.make, case.arguments))
+        target = f"{case.place}:{case.make}"
+        asked.append((case.chip, target, case.arguments))
         if case.less is not None:
-            asked.append((case.chip, place + case.make, case.less))
+            asked.append((case.chip, target, case.less))
     programs = iter(count_all(asked))
     found = []
     for case in cases:
@@ -454,7 +458,7 @@ def _seconds(program: CompiledProgram, case: Case) -> float:
         chip = dataclasses.replace(program.chip, bandwidth=2 * program.chip.bandwidth)
         program = dataclasses.replace(program, chip=chip)
     if not case.kernel:
-        return program.seconds()
+        return program.seconds({k.name: case.passes for k in program.kernels if k.is_pallas})
     cost = program.kernel().cost(program.chip)
     if not cost.complete:
         raise VoxaxError(f"{case.what}: the kernel has loops whose passes are not known")
@@ -481,8 +485,10 @@ def main() -> None:
     argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
+    of_file = {"place", "passes"}
     rows = [
-        dataclasses.asdict(case) | {"predicted": seconds}
+        {k: v for k, v in dataclasses.asdict(case).items() if k not in of_file}
+        | {"predicted": seconds}
         for case, seconds in zip(CASES, predicted(CASES), strict=True)
     ]
     RESULTS.mkdir(exist_ok=True)

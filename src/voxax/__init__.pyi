@@ -2,6 +2,8 @@ from . import check as check
 from . import coords as coords
 from . import detection as detection
 from . import errors as errors
+from . import explanation as explanation
+from . import export as export
 from . import geometry as geometry
 from . import hardware as hardware
 from . import interop as interop
@@ -26,6 +28,8 @@ from .errors import GeometryMismatchError as GeometryMismatchError
 from .errors import InputError as InputError
 from .errors import MissingExtraError as MissingExtraError
 from .errors import VoxaxError as VoxaxError
+from .explanation import explain as explain
+from .explanation import tune as tune
 from .geometry import CurveOrder as CurveOrder
 from .geometry import KernelMap as KernelMap
 from .geometry import KernelSpec as KernelSpec
@@ -63,7 +67,5 @@ from .geometry import voxelize as voxelize
 from .geometry import voxelize_on_host as voxelize_on_host
 from .hardware import keep_programs as keep_programs
 from .predict import fits as fits
-from .products import explain as explain
-from .products import tune as tune
 from .tuning import algorithms as algorithms
 from .tuning import reload_environment as reload_environment

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 from voxax.errors import FileFormatError
 
@@ -49,6 +51,18 @@ def bounded_text(path: str | os.PathLike[str], most: int) -> str:
     except ValueError as error:
         reason = str(error)
     raise FileFormatError(f"{_shown(path)} cannot be read: {reason}")
+
+
+def bounded_json(path: str | os.PathLike[str], most: int, kind: str = "") -> Any:
+    """Return what a JSON file of at most ``most`` bytes holds; ``kind`` says what that should be.
+
+    Raises:
+      FileFormatError: as for :func:`bounded_text`, or it is no JSON.
+    """
+    try:
+        return json.loads(bounded_text(path, most))
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{_shown(path)} is no JSON{kind}: {error}") from error
 
 
 def _shown(path: str | os.PathLike[str]) -> str:

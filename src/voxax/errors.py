@@ -50,14 +50,6 @@ class UnknownNameError(VoxaxError, AttributeError):
     """An object has no such attribute; the message names what takes its place."""
 
 
-class RemovedNameError(VoxaxError, ImportError):
-    """A public name was removed or renamed; the message names its replacement.
-
-    An ``ImportError``, because ``from module import name`` hides the message of an
-    ``AttributeError`` that a module raises.
-    """
-
-
 def check_whole(name: str, value: Any, least: int = 1) -> int:
     """Return ``value`` as an integer, or raise :class:`InputError`.
 

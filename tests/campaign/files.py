@@ -189,7 +189,7 @@ class Files:
             require(np.array_equal(found[key], value), f"{member}: {key} has other values")
 
     def _make_program(self):
-        from voxax.io.program import export_program
+        from voxax.export import export_program
         from voxax.nn.modules import SpatiallySparseConv
 
         path = self.folder / "model.voxax"
@@ -198,7 +198,7 @@ class Files:
 
     def _program(self, name, change):
         """Change the file, or a member of it with the archive's sums as they should be."""
-        from voxax.io.program import load_program
+        from voxax.export import load_program
 
         del name
         path = self.folder / "broken.voxax"

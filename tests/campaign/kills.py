@@ -324,7 +324,7 @@ class Kills:
         require(losses[0] == losses[1], f"{what}: losses\n{losses[0]}\n, left alone\n{losses[1]}")
 
     def _check_program(self, trial, out, said):
-        from voxax.io.program import load_program
+        from voxax.export import load_program
 
         told = self._check_signal(trial, said)
         path = out / "model.voxax"
@@ -339,7 +339,8 @@ class Kills:
         return told
 
     def _check_cache(self, trial, place, said):
-        from voxax.tuning.cache import locked, read_file
+        from voxax._file_lock import locked
+        from voxax.tuning.cache import read_file
 
         told = self._check_signal(trial, said)
         kept = set(said.keys)

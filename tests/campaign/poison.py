@@ -29,10 +29,7 @@ OTHERS = {
     "Cat": lambda s, n: modules.Cat("union"),
     "ToBEV": lambda s, n: modules.ToBEV(extent=(0, 6)),
 }
-NEITHER = {
-    "RelativeTable": "has no input",
-    "SerialOrders": "reads coordinates alone",
-}
+NEITHER = {"RelativeTable": "has no input", "SerialOrders": "reads coordinates alone"}
 CASES = [(name, dtype) for name in MADE if name not in NEITHER for dtype in DTYPES]
 WHOLE = len(CASES)
 SECONDS = 600

@@ -9,18 +9,15 @@ import pytest
 from flax import nnx
 
 import voxax as vx
-from check.test_corpus import CASES, load
+from check.test_corpus import CASES
 from voxax.check import CODES, static_report
 from voxax.cli import main
 
 pytestmark = pytest.mark.lax_promotion
 
-BY_NAME = {path.stem: path for path in CASES}
-
 
 def checked(name, **options):
-    case = load(BY_NAME[name])
-    return vx.check_static(case.model, *case.inputs(), **options)
+    return vx.check_static(CASES[name].build(), *CASES[name].inputs(), **options)
 
 
 def test_ignores_keep_their_reason():
@@ -37,7 +34,8 @@ def test_finding_says_all():
     assert text[7 : 7 + caret.count("^")] == "jnp.sum(output) > 0"
     assert finding.arguments == ("x",)
     assert finding.depends_on[-1] == "argument x"
-    assert "line 12" in finding.depends_on  # the product in `linear`
+    first = CASES["branch_on_sum_tensor"].first
+    assert f"line {first + 3}" in finding.depends_on  # the product in `linear`
     assert "jax.lax.cond" in finding.suggestion
 
 
@@ -119,15 +117,16 @@ def test_examples_that_differ():
 
 
 def test_programs_per_value():
-    case = load(BY_NAME["loop_count_scalar"])
+    case = CASES["loop_count_scalar"]
     x, _ = case.inputs()
-    report = vx.check_static(case.model, x, 3, also=[(x, 4), (x, 3)])
+    report = vx.check_static(case.build(), x, 3, also=[(x, 4), (x, 3)])
     assert report.static_arguments == ("reps",)
     assert report.programs == 2
 
 
-def test_command_line(capsys):
-    path = BY_NAME["loop_count_tensor"]
+def test_command_line(tmp_path, capsys):
+    path = CASES["loop_count_tensor"].alone(tmp_path)
+    path.write_text(f"{path.read_text()}\n\ndef inputs():\n    return jnp.ones(4), jnp.int32(3)\n")
     assert main(["check", f"{path}:model", "--inputs", "f32[4]", "3"]) == 0
     assert "static per value" in capsys.readouterr().out
     assert main(["check", f"{path}:model", "--inputs", "@inputs"]) == 1
@@ -140,10 +139,10 @@ def test_command_line(capsys):
 
 
 def test_mistakes_are_told(capsys):
-    path = BY_NAME["loop_count_tensor"]
+    path = CASES["loop_count_tensor"].path
     assert main(["check", "nowhere.py:model"]) == 2
     assert main(["check", f"{path}:absent"]) == 2
-    assert main(["check", f"{path}:model", "--inputs", "f33[2]"]) == 2
+    assert main(["check", f"{path}:loop_count_tensor", "--inputs", "f33[2]"]) == 2
     assert "f33" in capsys.readouterr().err
     with pytest.raises(vx.InputError, match="example inputs are values"):
         vx.check_static(jnp.sin, jax.ShapeDtypeStruct((3,), jnp.float32))

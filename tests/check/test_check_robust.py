@@ -18,7 +18,7 @@ import pytest
 from jax.experimental import checkify
 
 import voxax as vx
-from check.test_corpus import load
+from check.corpus import load
 from voxax.check import recording, static_report, time_limit
 from voxax.check.programs import vary
 from voxax.check.source import Site, place, raised_frames, relative

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import voxax as vx
-from check.test_corpus import load
+from check.corpus import load
 
 pytestmark = pytest.mark.lax_promotion
 

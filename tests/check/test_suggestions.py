@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import voxax as vx
-from check.test_corpus import CASES, load
+from check.corpus import cases_of, load
 from voxax.check import static_report
 
 pytestmark = pytest.mark.lax_promotion
 
-BY_NAME = {path.stem: path for path in CASES}
+CASES = cases_of("jax_cases.py")
 
 
 def statements_of(tree, finding):
@@ -78,9 +78,9 @@ def with_suggestions(path, report, folder, head="import jax\nimport jax.numpy as
     ],
 )
 def test_suggestion_is_static_and_equal(name, tmp_path, rng):
-    path = BY_NAME[name]
-    case = load(path)
-    report = vx.check_static(case.model, *case.inputs())
+    case, path = CASES[name], CASES[name].alone(tmp_path)
+    model = load(path).model
+    report = vx.check_static(model, *case.inputs())
     new = with_suggestions(path, report, tmp_path)
     again = vx.check_static(new.model, *case.inputs(), verify=True)
     assert again.verdict == "static", str(again)
@@ -89,7 +89,7 @@ def test_suggestion_is_static_and_equal(name, tmp_path, rng):
         x, *others = case.inputs()
         x = rng.normal(size=x.shape).astype(x.dtype)
         # Eagerly, as the original runs; in NumPy where it assigns in place.
-        plain = case.model(x.copy() if name == "assigned_in_place" else jnp.asarray(x), *others)
+        plain = model(x.copy() if name == "assigned_in_place" else jnp.asarray(x), *others)
         np.testing.assert_allclose(
             jax.jit(new.model)(x, *others), plain, rtol=1e-6, atol=1e-6, err_msg=name
         )
@@ -98,16 +98,17 @@ def test_suggestion_is_static_and_equal(name, tmp_path, rng):
 @pytest.mark.parametrize("factor", [jnp.float32(0.75), 0.75])
 def test_slice_becomes_a_mask(factor, tmp_path, rng):
     kind = "scalar" if isinstance(factor, float) else "tensor"
-    path = BY_NAME[f"slice_by_factor_{kind}"]
-    case = load(path)
-    report = vx.check_static(case.model, *case.inputs())
+    case = CASES[f"slice_by_factor_{kind}"]
+    path = case.alone(tmp_path)
+    model = load(path).model
+    report = vx.check_static(model, *case.inputs())
     new = with_suggestions(path, report, tmp_path)
     again = vx.check_static(new.model, case.inputs()[0], factor, verify=True)
     assert again.verdict == "static"
     assert again.verification.holds
     for value in (0.0, 0.3, 0.75, 1.0):
         x = rng.normal(size=(8, 3)).astype(np.float32)
-        plain = case.model(x, value)
+        plain = model(x, value)
         out = jax.jit(new.model)(x, jnp.float32(value))
         np.testing.assert_array_equal(out[: len(plain)], plain)
         assert not out[len(plain) :].any()
@@ -140,8 +141,8 @@ def test_slice_by_a_number_of_another_line(tmp_path):
 
 
 def test_suggestion_stands_in_every_form_of_the_report():
-    case = load(BY_NAME["slice_by_factor_tensor"])
-    report = vx.check_static(case.model, *case.inputs())
+    case = CASES["slice_by_factor_tensor"]
+    report = vx.check_static(case.build(), *case.inputs())
     (finding,) = report.findings
     assert all(f"    {line}\n" in f"{report}\n" for line in finding.suggestion.splitlines())
     (told,) = json.loads(static_report.as_json([report]))[0]["findings"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import voxax as vx
-from check.test_corpus import load
+from check.corpus import load
 from check.test_suggestions import with_suggestions
 from voxax.check import classify, suggest
 
@@ -65,11 +65,7 @@ SAME = {
         "y = x\nfor i in range(int(n)):\n    y = y * 2 + i\nreturn y\n",
         (X, np.int32(3)),
     ),
-    "and": (
-        "x, n",
-        "if x[0, 0] < 0 and not n > 5:\n    x = x * 2\nreturn x\n",
-        (X, np.int32(3)),
-    ),
+    "and": ("x, n", "if x[0, 0] < 0 and not n > 5:\n    x = x * 2\nreturn x\n", (X, np.int32(3))),
     "or chooses a value": (
         "x, n",
         "if (None or x).sum() > 0:\n    x = x * 2\nreturn x\n",

@@ -2,13 +2,12 @@
 
 import dataclasses
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import voxax as vx
-from check.test_corpus import expected, load
+from check.corpus import cases_of
 from voxax.check.source import tree_of
 
 pytestmark = [
@@ -18,34 +17,27 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 
-CASES = sorted((Path(__file__).parent / "cases" / "pytorch").glob("*.py"))
+CASES = cases_of("torch_cases.py")
 # Exporting five times takes seconds: what is called static, and one of each other verdict.
 VERIFIED = ("branch_tensor", "boolean_mask", "loop_scalar", "slice_tensor", "single_index")
-BY_NAME = {path.stem: path for path in CASES}
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_torch_case(path):
-    case = load(path)
-    verify = not expected(path) and path.stem != "ignored_torch"
-    verify = verify or path.stem in VERIFIED
-    report = vx.check_static(case.model, *case.inputs(), verify=verify)
+@pytest.mark.parametrize("name", CASES)
+def test_torch_case(name):
+    case = CASES[name]
+    expected = case.expected()
+    verify = (not expected and name != "ignored_torch") or name in VERIFIED
+    report = vx.check_static(case.build(), *case.inputs(), verify=verify)
     found = sorted((f.line, f.code) for f in report.counted)
-    assert found == expected(path), str(report)
-    assert all(f.file == str(path) for f in report.findings)
-    assert report.verdict == case.VERDICT, str(report)
-    assert report.static_arguments == tuple(sorted(getattr(case, "STATIC", ()))), str(report)
+    assert found == expected, str(report)
+    assert all(f.file == str(case.path) for f in report.findings)
+    assert report.verdict == case.verdict, str(report)
+    assert report.static_arguments == case.static, str(report)
     assert report.framework == "torch"
     if report.verification is not None:
         assert report.verification.holds, str(report)
     assert all(f.excerpt() and f.fix and f.why for f in report.counted)
-    assert tree_of(str(path)) is not None
-
-
-def test_torch_corpus_has_both_kinds():
-    innocent = [path for path in CASES if not expected(path)]
-    assert len(CASES) >= 30
-    assert len(CASES) / 4 <= len(innocent) <= len(CASES) / 2
+    assert tree_of(str(case.path)) is not None
 
 
 def test_modules_are_not_changed():
@@ -147,8 +139,8 @@ def test_advice_for_torch_names_an_argument_that_the_function_has():
 
 
 def test_torch_submodules_have_verdicts():
-    case = load(BY_NAME["in_a_submodule"])
-    report = vx.check_static(case.model, *case.inputs())
+    case = CASES["in_a_submodule"]
+    report = vx.check_static(case.build(), *case.inputs())
     assert report.modules == {"0": "not static", "1": "static", "2": "static"}
     (finding,) = report.findings
     assert finding.module == "0"
@@ -156,13 +148,13 @@ def test_torch_submodules_have_verdicts():
 
 
 def test_torch_finding_says_all():
-    case = load(BY_NAME["branch_scalar"])
-    (finding,) = vx.check_static(case.model, *case.inputs()).findings
+    case = CASES["branch_scalar"]
+    (finding,) = vx.check_static(case.build(), *case.inputs()).findings
     text, caret = finding.excerpt().splitlines()
     start = caret.index("^")
     assert text[start : start + caret.count("^")] == "torch.sum(output) > threshold"
     assert finding.arguments == ("linear.bias", "linear.weight", "threshold", "x")
-    assert "output (line 14)" in finding.depends_on
+    assert f"output (line {finding.line - 1})" in finding.depends_on
 
 
 def test_torch_examples_that_differ():

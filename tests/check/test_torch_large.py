@@ -3,7 +3,6 @@
 import pytest
 
 import voxax as vx
-from check.test_corpus import expected, load
 from check.test_torch_corpus import CASES
 
 pytestmark = [
@@ -14,22 +13,22 @@ pytestmark = [
 
 # What Python learns about a tensor without a value, and what it keeps.
 NAMES = (
-    "branch_tensor", "caught_item", "counts_its_calls", "drawn_by_python", "equal_tensors",
+    "branch_tensor", "counts_its_calls", "drawn_by_python", "equal_tensors",
     "fine_caught", "fine_layers", "fine_lazy", "fine_masked_assignment", "fine_random",
     "fine_stored", "grows", "handed_to_the_host", "in_a_hook", "loop_scalar", "many_at_once",
     "packed", "printed", "stored_and_read", "unsafe_where", "widened",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("path", [p for p in CASES if p.stem in NAMES], ids=lambda p: p.stem)
-def test_findings_of_a_large_module(path, monkeypatch):
+@pytest.mark.parametrize("name", NAMES)
+def test_findings_of_a_large_module(name, monkeypatch):
     from voxax.check import torch_watch
 
     monkeypatch.setattr(torch_watch, "MOST_COPIED", -1)  # every module is large
-    case = load(path)
-    report = vx.check_static(case.model, *case.inputs())
-    assert sorted((f.line, f.code) for f in report.counted) == expected(path), str(report)
-    assert report.verdict == case.VERDICT, str(report)
+    case = CASES[name]
+    report = vx.check_static(case.build(), *case.inputs())
+    assert sorted((f.line, f.code) for f in report.counted) == case.expected(), str(report)
+    assert report.verdict == case.verdict, str(report)
 
 
 def blocks(depth):

@@ -1,11 +1,9 @@
 """Suggestions for PyTorch: the module is static with them, and computes the same."""
 
-from pathlib import Path
-
 import pytest
 
 import voxax as vx
-from check.test_corpus import load
+from check.corpus import cases_of, load
 from check.test_suggestions import with_suggestions
 from voxax.cli import main
 
@@ -16,14 +14,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 
-FOLDER = Path(__file__).parent / "cases" / "pytorch"
+CASES = cases_of("torch_cases.py")
 HEAD = "import torch\nbound = 16\n"
-
-
-def suggested(path, tmp_path):
-    case = load(path)
-    report = vx.check_static(case.model, *case.inputs())
-    return case, with_suggestions(path, report, tmp_path, HEAD)
 
 
 @pytest.mark.parametrize(
@@ -36,9 +28,11 @@ def suggested(path, tmp_path):
 def test_torch_suggestion_is_static_and_equal(name, tmp_path):
     import torch
 
-    case, new = suggested(FOLDER / f"{name}.py", tmp_path)
-    if isinstance(case.model, torch.nn.Module):
-        new.model.load_state_dict(case.model.state_dict())
+    case, path = CASES[name], CASES[name].alone(tmp_path)
+    model = load(path).model
+    new = with_suggestions(path, vx.check_static(model, *case.inputs()), tmp_path, HEAD)
+    if isinstance(model, torch.nn.Module):
+        new.model.load_state_dict(model.state_dict())
     again = vx.check_static(new.model, *case.inputs(), verify=True)
     assert again.verdict == "static", str(again)
     assert not again.findings, str(again)
@@ -51,7 +45,7 @@ def test_torch_suggestion_is_static_and_equal(name, tmp_path):
             others,
             [type(o)(o) * 0 if not torch.is_tensor(o) else o * 0 for o in others],
         ):
-            plain, ours = case.model(x, *changed), new.model(x, *changed)
+            plain, ours = model(x, *changed), new.model(x, *changed)
             if "slice" in name:
                 assert not ours[len(plain) :].any()
                 ours = ours[: len(plain)]

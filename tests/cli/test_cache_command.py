@@ -82,7 +82,7 @@ def test_list(capsys, folder):
     assert [[cell.strip() for cell in row[:3]] for row in rows] == [
         ["cpu-a-2-cores", "2", "0"],
         ["gpu-b", "1", "1"],
-        ["tpu-c", "corrupt", "0"],
+        ["tpu-c", "unusable", "0"],
     ]
     assert str(folder / "gpu-b.json") in out
 
@@ -199,8 +199,8 @@ def test_clear(capsys, folder, monkeypatch):
     ("arguments", "message"),
     [
         (["show", "../up"], "is not a device's name"),
-        (["show", "tpu-c"], "is corrupt"),
-        (["export", "x.json"], "is corrupt"),
+        (["show", "tpu-c"], "is unusable"),
+        (["export", "x.json"], "is unusable"),
         (["export", "x.json", "--device", "gpu-b"], "nothing to export"),
         (["export", "no/such/folder/x.json", "--device", "cpu-a"], "cannot be written"),
         (["import", "missing.json"], "missing.json cannot be read: No such file"),

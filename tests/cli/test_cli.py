@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from cli.run_results import interrupted
 from voxax.cli import main
 from voxax.cli.scenes import from_file
 from voxax.io import read, write_ply
@@ -55,17 +56,9 @@ def test_interrupt_leaves_a_checkpoint_that_resumes(tmp_path, rng, capsys, monke
     scan = labeled_scan(tmp_path / "scan.npz", rng)
     out = tmp_path / "run"
     options = ["--input", str(scan), "--voxel-size", "1.0", "--width", "0.25", "--workers", "0"]
-    step = Trainer.step
-
-    def interrupted(self, *arguments):
-        if self.steps == 3:
-            raise KeyboardInterrupt
-        return step(self, *arguments)
-
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    assert main(["demo", "--out", str(out), "--steps", "6", *options]) == 130
+    with interrupted(Trainer, 3):
+        assert main(["demo", "--out", str(out), "--steps", "6", *options]) == 130
     assert "interrupted at step 3" in capsys.readouterr().out
-    monkeypatch.setattr(Trainer, "step", step)
     assert main(["demo", "--out", str(out), "--steps", "6", "--resume", *options]) == 0
     assert json.loads((out / "metrics.json").read_text())["steps"] == 6
 

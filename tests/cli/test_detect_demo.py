@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cli.run_results import interrupted, losses
 from voxax.cli import main
-from voxax.cli.demo_kinds import BOUNDS, DetectDemo
+from voxax.cli.demo_kinds import BOUNDS, DetectDemo, cluster_boxes, known_sizes
 from voxax.cli.detection_task import BoxPreparation, Detection, DetectionScore, augmented
 from voxax.cli.scenes import PrepareBatch
 from voxax.cli.task import Task
@@ -100,6 +100,59 @@ def test_score(rng):
     assert score.table()[1][2] == ("tram", "absent", "absent", "absent", "0")
 
 
+def test_the_baseline_boxes_clusters_of_points(rng):
+    """Three objects on flat ground, and a wall, which is none."""
+    ground = np.column_stack([rng.uniform(-20, 20, (8000, 2)), np.zeros(8000)])
+    boxes = np.array(
+        [
+            [5.0, 3.0, 0.8, 4.4, 1.8, 1.6, 0.4],
+            [-4.0, 6.0, 0.85, 0.6, 0.5, 1.7, 0.0],
+            [-8.0, -5.0, 2.0, 0.2, 0.2, 4.0, 0.0],
+            [2.0, -12.0, 1.5, 20.0, 0.3, 3.0, 0.0],
+        ]
+    )
+    parts = [ground]
+    for box in boxes:
+        cos, sin = np.cos(box[6]), np.sin(box[6])
+        inside = rng.uniform(-0.5, 0.5, (1500, 3)) * box[3:6]
+        turned = inside @ np.array([[cos, sin, 0], [-sin, cos, 0], [0, 0, 1]])
+        parts.append(box[:3] + turned)
+    names = ["vehicle", "person", "pole"]
+    spread = np.exp(rng.normal(0, 0.1, (3, 20, 3)))
+    known = [
+        Objects(
+            np.concatenate([np.zeros((20, 3)), box[3:6] * own, np.zeros((20, 1))], 1), [name] * 20
+        )
+        for box, own, name in zip(boxes[:3], spread, names, strict=True)
+    ]
+    sizes = known_sizes(known, [*names, "tram"])
+    assert list(sizes) == names
+    found = cluster_boxes(np.concatenate(parts), sizes)
+    assert sorted(found.classes) == ["person", "pole", "vehicle"]
+    for box, name in zip(boxes, names, strict=False):
+        (row,) = np.flatnonzero(found.classes == name)
+        np.testing.assert_allclose(found.boxes[row, :2], box[:2], atol=0.1)
+        np.testing.assert_allclose(found.boxes[row, 3:6], box[3:6], atol=0.3)
+        assert 0.2 < found.scores[row] <= 1
+    axis = found.boxes[found.classes == "vehicle", 6]
+    assert abs(np.cos(axis - 0.4)) > 0.999
+    assert len(cluster_boxes(ground, sizes)) == len(cluster_boxes(ground[:0], sizes)) == 0
+
+
+def test_the_baseline_stands_beside_the_score(rng):
+    truth = scan(rng).objects
+    score, baseline = DetectionScore(NAMES), DetectionScore(NAMES)
+    score.add(truth, Objects(truth.boxes, truth.classes, np.full(3, 0.9)))
+    baseline.add(truth, Objects([], [], []))
+    score.baseline = baseline
+    assert score.metrics()["baseline_map"] == 0
+    assert set(score.metrics()["baseline_ap"]) == set(NAMES)
+    columns, rows = score.table()
+    assert columns[:2] == ("class", "AP at 0.5 m, clusters")
+    assert rows[0] == ("vehicle", *["1.000, 0.000"] * 3, "1")
+    json.dumps(score.metrics())
+
+
 def test_boxes_in_files(tmp_path, rng):
     truth = scan(rng).objects
     found = Objects(truth.boxes, truth.classes, np.array([0.9, 0.5, 0.1]))
@@ -127,10 +180,6 @@ def test_boxes_in_files(tmp_path, rng):
         boxes_of(tmp_path / "nowhere")
 
 
-def losses(out):
-    return Path(out, "losses.csv").read_text()
-
-
 @pytest.mark.slow
 @pytest.mark.lax_promotion  # optax promotes step counts
 def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, capsys, monkeypatch):
@@ -146,25 +195,20 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, capsys, monkeypa
     metrics = json.loads((whole / "metrics.json").read_text())
     assert metrics["task"] == "detect"
     assert set(metrics["val_ap"]) == {"vehicle", "pole", "person"}
+    assert set(metrics["baseline_ap"]) == {"vehicle", "pole", "person"}
+    assert said.count("clusters") >= 3
+    assert "…" not in said[said.index("AP at 0.5 m") :]  # no heading is cut off
     assert metrics["voxels_dropped"] == 0
     assert metrics["programs_compiled"] == 2
     assert isinstance(task_of(whole / "checkpoint"), Task)
     for name in ("demo.png", "demo.html", "demo.ply", "found.json", "true.json"):
         assert (whole / name).stat().st_size > 10, name
 
-    step = StepTrainer.step
-
-    def interrupted(self, *arguments):
-        if self.steps == 3:
-            raise KeyboardInterrupt
-        return step(self, *arguments)
-
-    monkeypatch.setattr(StepTrainer, "step", interrupted)
-    assert main([*demo, "--out", str(parts)]) == 130
+    with interrupted(StepTrainer, 3):
+        assert main([*demo, "--out", str(parts)]) == 130
     said = capsys.readouterr().out
     assert f"continue with: voxax demo --task detect --out {parts} --steps 6" in said
     assert "--scenes 3 --workers 0 --resume" in said
-    monkeypatch.setattr(StepTrainer, "step", step)
     assert main([*demo, "--out", str(parts), "--resume"]) == 0
     assert losses(parts) == losses(whole)
     assert main(["demo", "--out", str(parts), "--resume", "--scenes", "1"]) == 2
@@ -185,3 +229,4 @@ def test_vehicles_on_streets_never_seen_are_found(tmp_path):
     # At 0.5 m alone, 68 vehicles score 0.50 to 0.69 by the weights that a run begins with; the mean
     # over the distances was 0.73 and 0.78.
     assert np.mean(list(metrics["val_ap"]["vehicle"].values())) >= 0.65
+    assert metrics["val_map"] > metrics["baseline_map"] + 0.2

@@ -1,4 +1,4 @@
-"""Every ``voxax`` command in the README and the documentation is one that the parser takes."""
+"""Commands of ``voxax`` in the documentation, and configurations in tutorials, are taken."""
 
 import functools
 import importlib
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from voxax.cli import main
+from voxax.cli.train_config import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -19,6 +20,7 @@ COMMANDS = (
         "check",
         "demo",
         "detect",
+        "evaluate",
         "explain",
         "export",
         "hardware",
@@ -87,3 +89,17 @@ def test_commands_in_sentences_exist(page):
     """`voxax NAME` in running text, without parsing what may be a sketch."""
     for match in INLINE.finditer(page.read_text()):
         assert match["line"].split()[0] in COMMANDS, match[0]
+
+
+CONFIGURATION = re.compile(r"^```toml\n(?P<text>task = .*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["classification", "detection", "fine_tuning", "segmentation"])
+def test_configurations_of_tutorials_are_taken(name, tmp_path):
+    page = (ROOT / "docs" / "tutorials" / f"{name}.md").read_text()
+    texts = [match["text"] for match in CONFIGURATION.finditer(page)]
+    assert len(texts) == (2 if name == "fine_tuning" else 1)
+    for text in texts:
+        path = tmp_path / "own.toml"
+        path.write_text(text)
+        assert read_config(path).training.steps

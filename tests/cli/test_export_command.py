@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from voxax import export
 from voxax.cli import main
-from voxax.io import program
 from voxax.nn.modules import SpatiallySparseConv
 
 
@@ -37,7 +37,7 @@ def test_generations_have_the_names_of_bench(name, monkeypatch, tmp_path):
         asked.append(options["device"])
         return {"platform": "tpu", "device": "TPU7x", "algorithms": []}
 
-    monkeypatch.setattr(program, "export_program", written)
+    monkeypatch.setattr(export, "export_program", written)
     options = ["--capacity", "8", "--tpu", name, "--output", str(path)]
     assert main(["export", "test_export_command:layer", *options]) == 0
     assert asked == ["tpu7x:2x2x1"]
@@ -45,7 +45,7 @@ def test_generations_have_the_names_of_bench(name, monkeypatch, tmp_path):
 
 def test_the_file_runs(tmp_path, capsys):
     pytest.importorskip("flatbuffers")
-    from voxax.io.program import load_program
+    from voxax.export import load_program
 
     path = tmp_path / "layer.voxax"
     options = ["--capacity", "8", "--channels", "3", "--cpu", "--output", str(path)]

@@ -8,7 +8,7 @@ from voxax.cli import main
 from voxax.cli.help_text import fitted
 
 COMMANDS = (
-    *("demo", "train", "segment", "detect", "view", "hardware"),
+    *("demo", "train", "evaluate", "segment", "detect", "view", "hardware"),
     *("tune", "explain", "bench", "cache", "check", "export"),
 )
 
@@ -44,7 +44,7 @@ def test_the_list_of_commands_has_their_summaries(monkeypatch, capsys):
     text = " ".join(" ".join(help_of([], monkeypatch, capsys)).replace("│", " ").split())
     for name in COMMANDS:
         assert f"• {name} " in text
-    assert "voxax.io.program.load_program" not in text
+    assert "voxax.export.load_program" not in text
 
 
 def test_a_sentence_begins_a_line(monkeypatch):

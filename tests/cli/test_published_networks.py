@@ -66,7 +66,8 @@ def test_options_beyond_every_network(option, match):
 @pytest.mark.slow
 def test_segment(scan, tmp_path, capsys):
     model, weights = spunet(tmp_path)
-    assert segment(scan, weights, tmp_path / "out", "--signed-colors") == 0
+    more = "--signed-colors", "--source", "pointcept"
+    assert segment(scan, weights, tmp_path / "out", *more) == 0
     said = capsys.readouterr().out
     assert "400 points in" in said
     assert "wall" in said

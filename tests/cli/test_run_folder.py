@@ -75,10 +75,7 @@ def test_folders_that_cannot_be_written_to_are_refused_at_once(tmp_path, monkeyp
     for folder in (file, file / "below"):
         with pytest.raises(InputError, match="file is in its place"):
             claim_folder(folder, resume=False, overwrite=False)
-    for name, message in (
-        ("checkpoint", "file is in its place"),
-        ("losses.csv", "is a folder"),
-    ):
+    for name, message in (("checkpoint", "file is in its place"), ("losses.csv", "is a folder")):
         place = tmp_path / f"run with {name}" / name
         place.parent.mkdir()
         place.touch() if name == "checkpoint" else place.mkdir()

@@ -1,12 +1,12 @@
 """`voxax train` with task = "classify"."""
 
-import csv
 import json
 
 import numpy as np
 import pytest
 
 import folders
+from cli.run_results import interrupted, losses
 from parallel.own_devices import on_devices
 from voxax.cli import main
 from voxax.cli.classification_task import Classification, ClassificationScore, ClassPreparation
@@ -45,11 +45,6 @@ def shapes(folder, rng, number=4):
     return path
 
 
-def losses(out):
-    with (out / "losses.csv").open() as lines:
-        return [float(row["loss"]) for row in csv.DictReader(lines)]
-
-
 @pytest.mark.slow
 def test_two_devices_learn_as_one_does(tmp_path, rng):
     path = shapes(tmp_path, rng)
@@ -78,16 +73,8 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, mon
     shares = [value for value in metrics["val_class_accuracy"].values() if value is not None]
     assert metrics["val_mean_accuracy"] == pytest.approx(np.mean(shares))
 
-    step = SceneTrainer.step
-
-    def interrupted(self, *arguments):
-        if self.steps == 4:  # a checkpoint has just been written
-            raise KeyboardInterrupt
-        return step(self, *arguments)
-
-    monkeypatch.setattr(SceneTrainer, "step", interrupted)
-    assert main(["train", str(path), "--out", str(parts)]) == 130
-    monkeypatch.setattr(SceneTrainer, "step", step)
+    with interrupted(SceneTrainer, 4):
+        assert main(["train", str(path), "--out", str(parts)]) == 130
     assert main(["train", str(path), "--out", str(parts), "--resume"]) == 0
     assert losses(parts) == losses(whole)
     again = json.loads((parts / "metrics.json").read_text())

@@ -1,15 +1,14 @@
 """``voxax train`` end to end, on small folders."""
 
-import csv
 import json
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
 from flax import nnx
 
 import folders
+from cli.run_results import interrupted, losses
 from cli.small_network import small
 from parallel.own_devices import on_devices
 from voxax.cli import main
@@ -47,13 +46,6 @@ def kitti(folder, rng, steps=6, batch=2, scans=5):
     path = folder / "run.toml"
     path.write_text(KITTI.format(steps=steps, batch=batch))
     return path
-
-
-def losses(out):
-    with Path(out, "losses.csv").open() as lines:
-        rows = [(int(row["step"]), float(row["loss"])) for row in csv.DictReader(lines)]
-    assert [step for step, _ in rows] == list(range(len(rows)))
-    return [loss for _, loss in rows]
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -132,18 +124,10 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, mon
     assert [step for step, _ in metrics["validations"]] == [2, 4]
     assert metrics["programs_compiled"] == 2
 
-    step = Trainer.step
-
-    def interrupted(self, *arguments):
-        if self.steps == 4:  # a checkpoint has just been written
-            raise KeyboardInterrupt
-        return step(self, *arguments)
-
-    monkeypatch.setattr(Trainer, "step", interrupted)
-    assert main(["train", str(path), "--out", str(parts)]) == 130
+    with interrupted(Trainer, 4):
+        assert main(["train", str(path), "--out", str(parts)]) == 130
     said = capsys.readouterr().out
     assert f"continue with: voxax train {path} --resume --out {parts}" in said
-    monkeypatch.setattr(Trainer, "step", step)
 
     assert main(["train", str(path), "--out", str(parts)]) == 2
     assert "holds a run already, up to step 4: give --resume" in capsys.readouterr().err

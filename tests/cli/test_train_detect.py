@@ -1,12 +1,12 @@
 """`voxax train` with task = "detect", on folders in the layouts of KITTI and nuScenes."""
 
-import csv
 import json
 
 import numpy as np
 import pytest
 
 import folders
+from cli.run_results import interrupted, losses
 from parallel.own_devices import on_devices
 from voxax.cli import main
 from voxax.cli.detection_task import BoxPreparation
@@ -60,11 +60,6 @@ def nuscenes(folder, rng, name="small", **more):
     return path
 
 
-def losses(out):
-    with (out / "losses.csv").open() as lines:
-        return [float(row["loss"]) for row in csv.DictReader(lines)]
-
-
 @pytest.mark.slow
 @pytest.mark.lax_promotion  # optax promotes step counts
 def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, monkeypatch):
@@ -77,16 +72,8 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, mon
     assert metrics["voxels_dropped"] == 0
     assert metrics["val_frames"] == 1
     assert set(metrics["val_ap_3d"]) == {"Car", "Pedestrian", "Cyclist"}
-    step = CenterTrainer.step
-
-    def interrupted(self, *arguments):
-        if self.steps == 2:  # a checkpoint has just been written
-            raise KeyboardInterrupt
-        return step(self, *arguments)
-
-    monkeypatch.setattr(CenterTrainer, "step", interrupted)
-    assert main(["train", str(path), "--out", str(parts)]) == 130
-    monkeypatch.setattr(CenterTrainer, "step", step)
+    with interrupted(CenterTrainer, 2):
+        assert main(["train", str(path), "--out", str(parts)]) == 130
     assert main(["train", str(path), "--out", str(parts), "--resume"]) == 0
     assert losses(parts) == losses(whole)
 
@@ -105,7 +92,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_was(tmp_path, rng, capsys, mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["small", "voxelnext"])
+@pytest.mark.parametrize("name", ["small", "second", "voxelnext"])
 def test_two_devices_learn_as_one_does(name, tmp_path, rng):
     if name == "small":
         path = kitti(tmp_path, rng)
@@ -136,6 +123,12 @@ SIZES = {
         shared = 4
         bev = { layers = [1, 1], channels = [4, 6], up_channels = [5, 3] }
         """,
+    "second": """
+        [model.options]
+        channels = [4, 4, 4, 4]
+        out_channels = 4
+        bev = { layers = [1, 1], channels = [4, 6], up_channels = [5, 3] }
+        """,
     "voxelnext": """
         [model.options]
         channels = [4, 4, 4, 4, 4]
@@ -146,7 +139,7 @@ SIZES = {
 
 @pytest.mark.slow
 @pytest.mark.lax_promotion
-@pytest.mark.parametrize("name", ["small", "centerpoint", "voxelnext"])
+@pytest.mark.parametrize("name", ["small", "centerpoint", "second", "voxelnext"])
 def test_nuscenes(name, tmp_path, rng):
     more = {} if name == "small" else {"width": 1, "voxel_size": 0.25}
     path = nuscenes(tmp_path, rng, name, **more)
@@ -161,7 +154,37 @@ def test_nuscenes(name, tmp_path, rng):
     arguments = ["--checkpoint", str(tmp_path / "runs/checkpoint"), "--min-score", "0"]
     assert main(["detect", scan, *arguments, "--out", str(tmp_path)]) == 0
     said = json.loads((tmp_path / "scene-0002-0_pcd_bin_boxes.json").read_text())
-    assert len(said["boxes"][0]["box"]) == (7 if name == "small" else 9)
+    if name == "second":  # at first one anchor in a hundred is an object: below every score
+        assert said["boxes"] == []
+    else:
+        assert len(said["boxes"][0]["box"]) == (7 if name == "small" else 9)
+
+
+@pytest.mark.slow
+@pytest.mark.lax_promotion
+def test_second_has_anchors_of_its_own(tmp_path, rng, capsys):
+    path = kitti(tmp_path, rng, "second", width=1, voxel_size=0.125, region="[8, -8, -3, 24, 8, 1]")
+    sizes = path.read_text() + SIZES["second"]
+    own = "[model.options.anchors]\nCar = [3.7, 1.9, 1.7, -1.7, 0.5, 0.3]\n"
+    path.write_text(sizes + own)
+    assert main(["train", str(path)]) == 0
+    assert all(np.isfinite(losses(tmp_path / "runs")))
+    metrics = json.loads((tmp_path / "runs/metrics.json").read_text())
+    assert metrics["voxels_dropped"] == 0
+    assert metrics["programs_compiled"] == 2
+    assert set(metrics["val_aos"]) == {"Car", "Pedestrian", "Cyclist"}
+    scan = str(tmp_path / "kitti/training/velodyne/000003.bin")
+    found = ["--checkpoint", str(tmp_path / "runs/checkpoint"), "--min-score", "0"]
+    assert main(["detect", scan, *found, "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    for anchors, message in (
+        ("Tram = [3.7, 1.9, 1.7, -1.7]", "give { Car = [length, width, height, bottom] }"),
+        ("Car = [3.7, 1.9, 1.7]", "the anchor of Car, [3.7, 1.9, 1.7], must be [length"),
+        ("Car = [3.7, 1.9, 1.7, -1.7, 0.3, 0.5]", "unmatched=0.5 and matched=0.3"),
+    ):
+        path.write_text(f"{sizes}[model.options.anchors]\n{anchors}\n")
+        assert main(["train", str(path), "--overwrite"]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_boxes_change_with_their_points(tmp_path, rng):
@@ -201,14 +224,14 @@ def test_what_a_network_learns_of_a_sample(tmp_path, rng):
     assert np.isnan(boxes[0, :3, 7:]).all()  # unknown, without a neighbor in time
     assert example.truth.about is scan.about
     assert FolderDetection.from_json(json.loads(json.dumps(task.to_json()))) == task
-    assert "second" not in task.networks()
+    assert "second" in task.networks()
 
 
 def test_mistakes_are_one_line(tmp_path, rng, capsys):
     path = kitti(tmp_path, rng)
     whole = path.read_text()
     for old, new, message in (
-        ('"small"', '"second"', "model.name = 'second'"),
+        ('"small"', '"ptv3-base"', "model.name = 'ptv3-base'"),
         (FRONT, "[1, 2]", "model.region = [1, 2]: it must be a list of six numbers"),
         (FRONT, "[8, -8, -3, 4, 8, 1]", "a region begins below its end on each axis"),
         ("workers = 0", 'workers = 0\ntrain = ["7"]', "frame '7' has no file"),

@@ -121,16 +121,15 @@ def test_tune_then_explain(capsys, folder):
 def test_an_interrupted_save_keeps_what_was_measured(capsys, folder, monkeypatch):
     save = tuning_cache.save_file
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         signal.raise_signal(signal.SIGINT)
-        return save(*arguments)
+        return save(*arguments, **options)
 
     monkeypatch.setattr(tuning_cache, "save_file", interrupted)
-    monkeypatch.setattr(tuning_cache, "SAVE_AFTER", 1e3)  # not before the end
     status, _, err = run(capsys, "tune", *CLOUD, "--model", "my_models:make", "--anew")
     assert status == 130
     assert err.endswith("interrupted\n")
-    assert len(TuningCache(folder / "cache" / "tuning", device_name(describe())).items()) == 2
+    assert len(TuningCache(folder / "cache" / "tuning", device_name(describe())).items()) == 1
 
 
 @pytest.mark.usefixtures("few_candidates")

@@ -55,10 +55,7 @@ def norm(name, function, loop, params=affine_params):
         del batch_size
         return loops.affine(loop(sites), **params)
 
-    return (
-        Operator(name, run, reference, params),
-        Operator(f"{name}_plain", run, reference),
-    )
+    return (Operator(name, run, reference, params), Operator(f"{name}_plain", run, reference))
 
 
 def unchanged(sites, params, batch_size):

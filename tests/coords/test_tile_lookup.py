@@ -29,12 +29,33 @@ def dense_planes():
     return np.asarray([(0, *c) for c in itertools.product((-1, 0, 1), range(-9, 10), range(26))])
 
 
+def whole_range():
+    """Neighbors at both ends of what 32 bits hold."""
+    ends = [-(2**31) + 2, -(2**31) + 3, -1, 0, 2**31 - 4, 2**31 - 3]
+    return np.asarray([(b, *c) for b in (0, 5) for c in itertools.product(ends, repeat=3)])
+
+
+def same_keys():
+    """Scenes whose box, with a margin of one cell, has 2**32 cells: one's keys are the other's."""
+    rng = np.random.default_rng(0)
+    corners = np.asarray([[1, 1], [2**16 - 2, 2**16 - 2]])
+    cells = np.concatenate([rng.integers(2, 2**16 - 4, (150, 2)), corners])
+    beside = cells[:-2] + np.asarray([[0, 1]])
+    cells = np.concatenate([cells, beside])
+    # A large scene, many of whose tiles keys are enough for; of others all lie in one window.
+    sizes = 50, len(cells), *[50] * 8
+    rows = [(b, *c) for b, size in enumerate(sizes) for c in rng.permutation(cells)[:size].tolist()]
+    return np.unique(rows, axis=0)
+
+
 GRIDS = {
     "random": lambda: sorted_rows(map(tuple, random_cube().tolist()), 4),
     "lidar": lambda: sorted_rows(map(tuple, lidar_like(100).tolist()), 4),
     "planes": dense_planes,
     "far apart": lambda: far_apart(3),
     "far apart, 4 axes": lambda: far_apart(4),
+    "whole range": whole_range,
+    "same keys": same_keys,
     "one axis": lambda: np.asarray([(b, x) for b in (0, 2) for x in range(-200, 200, 3)]),
     "one": lambda: np.asarray([[0, 5, -6, 7]]),
 }

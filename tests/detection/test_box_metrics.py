@@ -2,11 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from detection.anchor_scenes import openpcdet
 from oracle import boxes as polygons
 from oracle import detection as oracle
 from voxax.detection import (
@@ -15,12 +17,14 @@ from voxax.detection import (
     Objects,
     average_precision,
     center_distance_ap,
+    kitti_aos,
     kitti_ap,
     nuscenes_score,
 )
 from voxax.detection.nuscenes_metric import NUSCENES_RANGES
 from voxax.errors import InputError
 
+__all__ = ["openpcdet"]  # a fixture
 RECORDED = Path(__file__).parent / "nuscenes_devkit.json"
 
 
@@ -292,25 +296,37 @@ def kitti_frames(seed, frames=30):
                 rectangles=np.concatenate([rectangles, areas]),
                 truncation=np.concatenate([rng.choice([0.0, 0.1, 0.2, 0.4], 8), [-1, -1]]),
                 occlusion=np.concatenate([rng.choice([0, 0, 1, 2], 8), [-1, -1]]),
+                alphas=np.concatenate([boxes[:, 6], [-10, -10]]),
             )
         )
         found.append(
-            KittiObjects(near, guessed, rng.random(len(near)).round(2), rectangles=near_rectangles)
+            KittiObjects(
+                near,
+                guessed,
+                rng.random(len(near)).round(2),
+                rectangles=near_rectangles,
+                alphas=near[:, 6] + np.pi * (np.arange(len(near)) % 3 == 0),
+            )
         )
     return truth, found
 
 
-@pytest.mark.parametrize("overlap", ["3d", "bev", "image"])
-def test_kitti(overlap):
-    truth, found = kitti_frames(8)
-    more = ("rectangles", "truncation", "occlusion")
-    rows = [
+def kitti_rows(*sides):
+    more = ("rectangles", "truncation", "occlusion", "alphas")
+    return [
         [
             as_rows(frame, **{name.removesuffix("s"): getattr(frame, name) for name in more})
             for frame in frames
         ]
-        for frames in (truth, found)
+        for frames in sides
     ]
+
+
+@pytest.mark.parametrize("recalls", [40, 11])
+@pytest.mark.parametrize("overlap", ["3d", "bev", "image"])
+def test_kitti(overlap, recalls):
+    truth, found = kitti_frames(8)
+    rows = kitti_rows(truth, found)
     boxes = polygon_iou(polygons.iou_3d if overlap == "3d" else polygons.bev_iou)
 
     def iou(f, t):
@@ -319,14 +335,77 @@ def test_kitti(overlap):
         return 0.0 if t["class"] == "DontCare" else boxes(f, t)
 
     needed = {"Car": 0.5, "Pedestrian": 0.3, "Cyclist": 0.3}
-    values = kitti_ap(truth, found, overlap=overlap, overlaps=needed)
+    values = kitti_ap(truth, found, overlap=overlap, overlaps=needed, recalls=recalls)
     for name, levels in values.items():
         for level, value in levels.items():
             right = oracle.kitti_ap(
-                *rows, name, level, needed[name], iou, in_image=overlap == "image"
+                *rows, name, level, needed[name], iou, overlap == "image", recalls
             )
             assert 0.001 < right < 0.99
             assert abs(value - right) < 1e-6, (name, level)
+
+
+@pytest.mark.parametrize("recalls", [40, 11])
+def test_kitti_orientation(recalls):
+    truth, found = kitti_frames(12)
+    rows = kitti_rows(truth, found)
+
+    def iou(f, t):
+        return oracle.rectangle_iou(f["rectangle"], t["rectangle"])
+
+    needed = {"Car": 0.7, "Pedestrian": 0.5, "Cyclist": 0.5}
+    values = kitti_aos(truth, found, recalls=recalls)
+    precisions = kitti_ap(truth, found, overlap="image", recalls=recalls)
+    for name, levels in values.items():
+        for level, value in levels.items():
+            right = oracle.kitti_ap(
+                *rows, name, level, needed[name], iou, True, recalls, oriented=True
+            )
+            assert abs(value - right) < 1e-6, (name, level)
+            assert 0 < value < precisions[name][level]
+    turned = [replace(frame, alphas=frame.alphas + np.pi) for frame in truth]
+    perfect = [replace(frame, scores=np.ones(len(frame))) for frame in truth]
+    exact = kitti_ap(truth, perfect, overlap="image")["Car"]["hard"]
+    assert kitti_aos(truth, perfect)["Car"]["hard"] == pytest.approx(exact)
+    assert kitti_aos(turned, perfect)["Car"]["hard"] == pytest.approx(0)
+
+
+def test_openpcdet_has_the_same_precision_and_orientation(openpcdet):
+    """Of rectangles in the image; its overlaps of boxes need CUDA."""
+    truth, found = kitti_frames(13)
+
+    def annotations(frames):
+        return [
+            {
+                "name": np.array(frame.classes),
+                "bbox": frame.rectangles,
+                "alpha": frame.alphas,
+                "occluded": frame.occlusion,
+                "truncated": frame.truncation,
+                "score": frame.scores,
+            }
+            for frame in frames
+        ]
+
+    needed = {"Car": 0.7, "Pedestrian": 0.5, "Cyclist": 0.5}
+    theirs = openpcdet.evaluation.eval_class(
+        annotations(truth),
+        annotations(found),
+        [0, 1, 2],
+        [0, 1, 2],
+        0,
+        np.array([[list(needed.values())] * 3]),
+        compute_aos=True,
+        num_parts=5,
+    )
+    for recalls in (40, 11):
+        mean = {40: openpcdet.evaluation.get_mAP_R40, 11: openpcdet.evaluation.get_mAP}[recalls]
+        for values, key in (
+            (kitti_ap(truth, found, overlap="image", recalls=recalls), "precision"),
+            (kitti_aos(truth, found, recalls=recalls), "orientation"),
+        ):
+            mine = [[own[level] for level in LIMITS] for own in values.values()]
+            np.testing.assert_allclose(np.array(mine) * 100, mean(theirs[key])[..., 0], atol=1e-6)
 
 
 LIMITS = {"easy": (40, 0, 0.15), "moderate": (25, 1, 0.30), "hard": (25, 2, 0.50)}
@@ -376,6 +455,7 @@ def test_an_overlap_at_its_limit_is_too_small(needed, right):
     assert (values["Car"]["easy"] > 0.9) == right
 
 
+KITTI = KittiObjects(np.ones((1, 7)), ["Car"], [0.5], rectangles=np.ones((1, 4)))
 NUMBERED = Objects(np.ones((1, 7)), [1], [0.5])
 
 
@@ -438,6 +518,8 @@ def test_kitti_of_perfect_results_and_of_none():
         ),
         (lambda: kitti_ap([], [], overlaps={"Car": 70}), r"overlaps\['Car'\]=70"),
         (lambda: kitti_ap([], [], overlap="2d"), "known: 3d, bev, image"),
+        (lambda: kitti_ap([], [], recalls=41), "recalls=41 must be 40 or 11"),
+        (lambda: kitti_aos([KITTI], [KITTI]), r"truth\[0\] has no alphas"),
         (
             lambda: nuscenes_score(
                 [NuscenesObjects([], [])],

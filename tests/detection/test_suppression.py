@@ -74,6 +74,20 @@ def test_circles(scenes, by_class):
         assert found.indices[: found.num_selected].tolist() == right
 
 
+def test_circles_of_their_own_size(scenes):
+    """The better box tells how near is too near."""
+    boxes, scores, *_ = scenes
+    rng = np.random.default_rng(4)
+    for i in range(10):
+        radii = rng.choice([0.4, 1.7, 3.0], NUMBER).astype(np.float32)
+        centers = boxes[i, :, :2].astype(np.float64)
+        near = np.linalg.norm(centers[:, None] - centers[None], axis=-1) <= radii[:, None]
+        select = jax.jit(lambda b, s, r: circle_nms(b, s, radius=r, max_selected=NUMBER))
+        found = select(boxes[i], scores[i], radii)
+        right = oracle.greedy(scores[i], near)
+        assert found.indices[: found.num_selected].tolist() == right
+
+
 def test_memory_grows_with_the_number_not_its_square():
     def needed(number):
         shapes = (
@@ -143,6 +157,7 @@ def test_bad_input(options, message):
     [
         (np.ones((3, 1)), 1.0, r"centers of shape \[3, 1\]"),
         (np.ones((3, 2)), 0.0, "radius=0.0 must be positive"),
+        (np.ones((3, 2)), np.ones(2), r"radius of shape \[2\] for 3 centers"),
         (np.full((3, 2), np.nan), 1.0, r"centers\[0\] is \[nan, nan\].*valid="),
     ],
 )

@@ -71,15 +71,17 @@ _KNOWN = np.random.default_rng(9).integers(0, 5, OUTPUTS).astype(np.int32)
 
 CASES = {
     **{
-        f"dynamic_{method}": functools.partial(case, choice="size", method=method)
-        for method in ("masked", "grouped", "tiled")
+        f"dynamic_{algorithm}": functools.partial(case, choice="size", algorithm=algorithm)
+        for algorithm in ("masked", "grouped", "tiled")
     },
-    "dynamic_selected": functools.partial(case, choice="scenes", method="selected"),
-    "dynamic_specialized": functools.partial(case, choice=None, fixed=_KNOWN, method="specialized"),
-    "dynamic_bank": functools.partial(case, choice="bank", method="bank", bank=2),
+    "dynamic_selected": functools.partial(case, choice="scenes", algorithm="selected"),
+    "dynamic_specialized": functools.partial(
+        case, choice=None, fixed=_KNOWN, algorithm="specialized"
+    ),
+    "dynamic_bank": functools.partial(case, choice="bank", algorithm="bank", bank=2),
     **{
-        f"dynamic_{method}_soft": functools.partial(case, choice="soft", method=method)
-        for method in ("masked", "grouped", "tiled", "selected")
+        f"dynamic_{algorithm}_soft": functools.partial(case, choice="soft", algorithm=algorithm)
+        for algorithm in ("masked", "grouped", "tiled", "selected")
     },
     "dynamic_wide_ramp": functools.partial(case, choice="soft", tau=2.5),
     **{

@@ -6,11 +6,7 @@ import scipy.special
 
 from oracle import dynamic_operators as oracle
 from recipes import recipe
-from voxax.nn.functional import (
-    deform_conv,
-    local_conv,
-    selected_stride_conv,
-)
+from voxax.nn.functional import deform_conv, local_conv, selected_stride_conv
 
 
 def shares(scores, axis):

@@ -14,11 +14,7 @@ from oracle import point_operators as oracle
 from recipes import recipe
 from voxax.geometry import knn_search, radius_search
 from voxax.geometry.neighbors import Neighbors
-from voxax.nn.functional import (
-    continuous_conv,
-    kernel_point_conv,
-    kernel_point_penalty,
-)
+from voxax.nn.functional import continuous_conv, kernel_point_conv, kernel_point_penalty
 
 POINTS, QUERIES, RADIUS = 23, 11, 1.2
 
@@ -84,9 +80,9 @@ def search(r, find):
     return v, run, want
 
 
-def within(method):
+def within(algorithm):
     def find(points, queries, radius):
-        return radius_search(points, queries, radius=radius, capacity=POINTS, method=method)
+        return radius_search(points, queries, radius=radius, capacity=POINTS, algorithm=algorithm)
 
     return find
 

@@ -126,13 +126,15 @@ def positional(r):
 
 CASES = {
     **{
-        f"sparse_{method}": functools.partial(sparse, choices=("size",), method=method)
-        for method in ("grouped", "masked")
+        f"sparse_{algorithm}": functools.partial(sparse, choices=("size",), algorithm=algorithm)
+        for algorithm in ("grouped", "masked")
     },
-    "sparse_bank": functools.partial(sparse, choices=("size", "mixture"), method="grouped"),
+    "sparse_bank": functools.partial(sparse, choices=("size", "mixture"), algorithm="grouped"),
     "sparse_dilation": functools.partial(sparse, choices=("size", "dilation"), dilations=(1, 2)),
-    "sparse_soft_grouped": functools.partial(sparse, choices=("soft", "mixture"), method="grouped"),
-    "sparse_soft_masked": functools.partial(sparse, choices=("soft",), method="masked"),
+    "sparse_soft_grouped": functools.partial(
+        sparse, choices=("soft", "mixture"), algorithm="grouped"
+    ),
+    "sparse_soft_masked": functools.partial(sparse, choices=("soft",), algorithm="masked"),
     "sparse_everything": functools.partial(sparse, choices=("soft", "mask", "mixture"), stride=2),
     "focal": focal,
     "positional_stride": positional,

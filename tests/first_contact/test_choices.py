@@ -46,9 +46,9 @@ def device(monkeypatch, tmp_path):
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(measure, "_spent", 0.0)
     monkeypatch.setattr(tuner, "_objections", {})
-    monkeypatch.setattr(tuner, "_passed", set(), raising=False)
+    monkeypatch.setattr(tuner, "_passed", set())
     nothing = Sample(jnp.zeros(()), jnp.zeros(()), {}, "nothing")
-    monkeypatch.setattr(tuner, "_sample", lambda *_: nothing)
+    monkeypatch.setattr(tuner, "sample_of", lambda *_: nothing)
     found = tpu()
     with targeting(describe(found), found):
         yield found
@@ -81,7 +81,7 @@ def test_of_two_predictions_the_newer_one_holds(monkeypatch, tmp_path):
     key = next(key for key, _ in shipped("tpu-v5e"))
     candidate = Measured("explicit_gemm", (("formulation", "im2col"),), 1, 1.0, "ok")
     for when, newer in (("2020-01-01", False), ("2999-01-01", True)):
-        cache.clear()
+        cache_module.remove_file(cache.path)
         cache.put(key, Entry((candidate,), "lidar", "predicted", when, 1.0, "0.0.1"))
         assert (cache.get(key).when == when) is newer
 
@@ -249,8 +249,9 @@ def test_the_guard_of_split_float32_follows_from_its_arithmetic(terms):
 def test_the_guard_knows_how_long_sums_are(product):
     problem = problem_of(64, product=product, dtype="float32")
     terms = 2**13 if product == "wgrad" else 27 * 64
-    assert measure._split_terms(problem) == terms
-    assert measure._split_terms(problems.changed(problem, platform="cpu")) == 0
+    assert measure.split_terms_of(problem) == terms
+    assert measure.split_terms_of(problems.changed(problem, platform="cpu")) == 0
     if product != "wgrad":
-        assert measure._split_terms(problems.changed(problem, kind="depthwise")) == 27
-        assert measure._split_terms(problems.changed(problem, kind="grouped", groups=4)) == 27 * 16
+        assert measure.split_terms_of(problems.changed(problem, kind="depthwise")) == 27
+        grouped = problems.changed(problem, kind="grouped", groups=4)
+        assert measure.split_terms_of(grouped) == 27 * 16

@@ -17,7 +17,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from voxax import _compat
-from voxax.io.program import export_program
+from voxax.export import export_program
 
 
 def network():

@@ -67,10 +67,6 @@ def test_voxel_size_that_is_no_length(size):
     complains("voxel_size=.*positive", host.voxelize_on_host, POSITIONS, ONES, size)
 
 
-def test_voxel_size_for_other_axes():
-    complains("2 entries for 3 axes", vx.voxelize, POSITIONS, ONES, (0.1, 0.1))
-
-
 def test_positions_too_far_away():
     far = np.array([[0, 0, 0], [1e10, 0, 0]], np.float32)
     complains(r"row 1 .*voxel_size", vx.voxelize, far, ONES, 0.1)
@@ -81,11 +77,6 @@ def test_positions_of_wrong_rank_or_dtype():
     complains(r"float\[N, D\].*\(3,\)", vx.voxelize, np.zeros(3, np.float32), None, 0.1)
     complains(r"int64|int32.*from_coords", vx.voxelize, np.zeros((2, 3), np.int32), None, 0.1)
     complains(r"batch_index must be int\[2\]", vx.voxelize, POSITIONS, ONES, 0.1, np.zeros(3, int))
-
-
-def test_batch_size_is_needed_under_jit():
-    convert = jax.jit(lambda p, b: vx.voxelize(p, None, 0.1, b))
-    complains("batch_size= must be given", convert, POSITIONS, np.zeros(2, np.int32))
 
 
 def test_capacity_too_small():

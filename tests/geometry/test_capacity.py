@@ -1,5 +1,7 @@
 """Overflow is never silent: an error eagerly, a count that travels when traced."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -96,6 +98,29 @@ def test_a_fitted_plan_gives_smaller_levels():
     np.testing.assert_allclose(
         outs.valid_features(), two_levels(samples[0]).valid_features(), rtol=1e-5, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("on_ladder", [True, False])
+def test_levels_that_did_not_grow_with_samples_grow_for_others(on_ladder):
+    """Samples of several sizes with one coarse voxel each, then one with many."""
+    one_cell = np.stack(np.meshgrid([0], *[range(4)] * 3), -1).reshape(-1, 4)
+    samples = [make_voxels(one_cell[:number]) for number in (8, 27, 64)]
+    plan = vx.Plan.record(two_levels, samples[0])
+    plan = dataclasses.replace(plan, on_ladder=on_ladder).fitted(samples)
+    others = make_voxels(random_cube(300) * [1, 8, 8, 8])
+    with pytest.raises(vx.CapacityError, match=r"needs \d+ rows"):
+        plan.attach(others, grow=False)
+    needed = int(two_levels(others).count)
+    assert needed > 100
+    planned = plan.attach(others)
+    assert planned.capacity < 100 * others.capacity
+    assert int(jax.jit(two_levels)(planned).raise_if_overflowed().count) == needed
+    # Who gives the input more room, as batches of several shards do, ends there.
+    capacity = others.capacity
+    while min(plan.capacities(capacity)) < len(others.coords):
+        capacity *= 4
+    assert capacity < 2**24
+    assert plan.attach(others, grow=False, capacity=capacity).capacity == capacity
 
 
 def test_overflow_of_a_planned_level_is_reported_or_grown():

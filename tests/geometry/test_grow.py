@@ -72,10 +72,7 @@ def test_half_the_range_can_be_refined():
 
 @pytest.mark.parametrize(
     ("stride", "factor", "new_stride", "new_size"),
-    [
-        ((4, 1), (2, 5), (2, 1), (0.5, 0.05)),
-        ((3, 6), (2, 2), (3, 3), (0.25, 0.25)),
-    ],
+    [((4, 1), (2, 5), (2, 1), (0.5, 0.05)), ((3, 6), (2, 2), (3, 3), (0.25, 0.25))],
 )
 def test_children_lie_inside_their_parents(stride, factor, new_stride, new_size):
     """In the unit of ``voxel_size``, whether or not the factor divides the stride."""

@@ -11,11 +11,7 @@ import pytest
 
 import voxax as vx
 from voxax.geometry import kernel_maps
-from voxax.nn.functional import (
-    mean_pool,
-    spatially_sparse_conv,
-    spatially_sparse_depthwise_conv,
-)
+from voxax.nn.functional import mean_pool, spatially_sparse_conv, spatially_sparse_depthwise_conv
 
 CAPACITY, TAPS = 96, 27
 OUTSIDE = (CAPACITY, CAPACITY + 7, 2**31 - 1, -2, -(2**31))

@@ -39,17 +39,17 @@ def expected(points, around, k, radius=np.inf):
 
 
 @pytest.mark.parametrize(
-    ("ndim", "method"),
+    ("ndim", "algorithm"),
     [
         slow_unless(m == "auto" or (d, m) == (3, "cells"), d, m)
         for d in (1, 2, 3, 4)
         for m in ("all", "cells", "auto")
     ],
 )
-def test_radius_search(ndim, method, rng):
+def test_radius_search(ndim, algorithm, rng):
     points, around = clouds(ndim, rng)
     radius = 0.5 * ndim
-    found = radius_search(points, around, radius=radius, capacity=64, method=method)
+    found = radius_search(points, around, radius=radius, capacity=64, algorithm=algorithm)
     rows, counts = expected(points, around, 64, radius)
     np.testing.assert_array_equal(found.rows, rows)
     np.testing.assert_array_equal(found.found[:40], counts)
@@ -66,13 +66,15 @@ def test_nearest(k, rng):
     np.testing.assert_array_equal(knn_search(points, around, k=k, radius=0.9).rows, rows)
 
 
-@pytest.mark.parametrize("method", ["all", "auto", slow_unless(False, "cells")])
-def test_overflow_is_reported(method, rng):
+@pytest.mark.parametrize("algorithm", ["all", "auto", slow_unless(False, "cells")])
+def test_overflow_is_reported(algorithm, rng):
     points, around = clouds(3, rng)
     rows, counts = expected(points, around, 5, 1.5)
     with pytest.raises(CapacityError, match=f"{max(counts)} neighbors, the capacity is 5"):
-        radius_search(points, around, radius=1.5, capacity=5, method=method)
-    traced = jax.jit(lambda r: radius_search(points, around, radius=r, capacity=5, method=method))
+        radius_search(points, around, radius=1.5, capacity=5, algorithm=algorithm)
+    traced = jax.jit(
+        lambda r: radius_search(points, around, radius=r, capacity=5, algorithm=algorithm)
+    )
     found = traced(1.5)
     np.testing.assert_array_equal(found.rows, rows)
     assert int(found.num_dropped) == sum(max(c - 5, 0) for c in counts)
@@ -91,33 +93,35 @@ def test_many_points_in_cells(rng):
     points = vx.Points.make(p, None, side, batch_size=2)
     around = vx.Points.make(p[:1100], None, side[:1100], batch_size=2)
     both = [
-        radius_search(points, around, radius=2.0, capacity=128, method=method)
-        for method in ("all", "cells")
+        radius_search(points, around, radius=2.0, capacity=128, algorithm=algorithm)
+        for algorithm in ("all", "cells")
     ]
     np.testing.assert_array_equal(both[0].rows, both[1].rows)
     np.testing.assert_array_equal(both[0].found, both[1].found)
     assert int(both[0].found.max()) > 40
 
 
-@pytest.mark.parametrize("method", ["auto", *(slow_unless(False, m) for m in ("all", "cells"))])
-def test_what_is_not_there_is_no_neighbor(method):
+@pytest.mark.parametrize("algorithm", ["auto", *(slow_unless(False, m) for m in ("all", "cells"))])
+def test_what_is_not_there_is_no_neighbor(algorithm):
     """Padding that holds garbage, points that are not finite, empty clouds."""
     p = jnp.asarray([[0.0, 0], [1, 0], [jnp.nan, 0], [0, 0], [jnp.inf, 0]])
     points = vx.Points(p, jnp.zeros(5, jnp.int32), jnp.ones((5, 1)), jnp.int32(3))
-    found = radius_search(points, radius=5.0, capacity=4, method=method)
+    found = radius_search(points, radius=5.0, capacity=4, algorithm=algorithm)
     np.testing.assert_array_equal(found.rows[:3, :2], [[0, 1], [1, 0], [-1, -1]])
     np.testing.assert_array_equal(found.found, [2, 2, 0, 0, 0])
     empty = vx.Points.make(np.zeros((0, 2), np.float32), capacity=1)
-    assert (radius_search(empty, points, radius=1.0, capacity=2, method=method).rows == -1).all()
+    assert (
+        radius_search(empty, points, radius=1.0, capacity=2, algorithm=algorithm).rows == -1
+    ).all()
 
 
-@pytest.mark.parametrize("method", ["all", "auto", slow_unless(False, "cells")])
-def test_search_lowers_and_has_no_gradient(method, rng):
+@pytest.mark.parametrize("algorithm", ["all", "auto", slow_unless(False, "cells")])
+def test_search_lowers_and_has_no_gradient(algorithm, rng):
     points, _ = clouds(3, rng)
 
     def f(positions):
         moved = vx.Points(positions, points.batch_index, points.features, points.count, 2)
-        found = radius_search(moved, radius=1.0, capacity=8, method=method)
+        found = radius_search(moved, radius=1.0, capacity=8, algorithm=algorithm)
         near = positions.at[jnp.maximum(found.rows, 0)].get(mode="clip")
         return jnp.sum(jnp.where(found.rows[..., None] >= 0, near, 0) ** 2)
 
@@ -155,29 +159,29 @@ def test_vmap_is_the_same_one_by_one(rng):
 FAR = np.array([412345.0, 5402345.0, 300.0])  # float32 numbers lie 0.5 apart there
 
 
-@pytest.mark.parametrize("method", ["auto", "all", slow_unless(False, "cells")])
+@pytest.mark.parametrize("algorithm", ["auto", "all", slow_unless(False, "cells")])
 @pytest.mark.parametrize("far", [FAR, -FAR, FAR * [0, 1, 0], FAR * 64])
-def test_positions_too_coarse_for_the_radius(far, method, rng):
+def test_positions_too_coarse_for_the_radius(far, algorithm, rng):
     exact = far + rng.uniform(0, 3, (200, 3))
     rounded = vx.Points.make(exact.astype(np.float32))
     with pytest.raises(InputError, match=r"radius=0.25.*float64"):
-        radius_search(rounded, radius=0.25, capacity=200, method=method)
+        radius_search(rounded, radius=0.25, capacity=200, algorithm=algorithm)
     with pytest.raises(InputError, match=r"radius=0.25.*float64"):
         knn_search(rounded, k=3, radius=0.25)
-    found = radius_search(vx.Points.make(exact), radius=0.25, capacity=64, method=method)
+    found = radius_search(vx.Points.make(exact), radius=0.25, capacity=64, algorithm=algorithm)
     apart = np.sqrt(np.sum((exact[:, None] - exact[None]) ** 2, axis=-1))
     near = np.abs(apart - 0.25).min(axis=1) > 1e-6 * np.abs(far).max() / 64
     np.testing.assert_array_equal(found.found[:200][near], np.sum(apart <= 0.25, axis=1)[near])
 
 
-@pytest.mark.parametrize("method", ["auto", "all", slow_unless(False, "cells")])
-def test_coarse_positions_that_stay_alone(method, rng):
+@pytest.mark.parametrize("algorithm", ["auto", "all", slow_unless(False, "cells")])
+def test_coarse_positions_that_stay_alone(algorithm, rng):
     """What rounding can't change is no error: a radius above it, and points far from all others."""
     rounded = vx.Points.make((FAR + rng.uniform(0, 3, (90, 3))).astype(np.float32))
-    assert int(radius_search(rounded, radius=2.5, capacity=90, method=method).found.max()) > 9
+    assert int(radius_search(rounded, radius=2.5, capacity=90, algorithm=algorithm).found.max()) > 9
     near = rng.uniform(0, 3, (90, 3))
     p = np.concatenate([near, [[1e9, 0, 0], [5e6, 3e6, 1]]]).astype(np.float32)
-    found = radius_search(vx.Points.make(p), radius=0.5, capacity=90, method=method).found
+    found = radius_search(vx.Points.make(p), radius=0.5, capacity=90, algorithm=algorithm).found
     np.testing.assert_array_equal(found[90:92], 1)
 
 
@@ -186,7 +190,7 @@ def test_refused(rng):
     with pytest.raises(InputError, match=r"radius=0.0 must be above 0"):
         radius_search(points, radius=0.0, capacity=4)
     with pytest.raises(InputError, match="known: auto, all, cells"):
-        radius_search(points, radius=1.0, capacity=4, method="tree")
+        radius_search(points, radius=1.0, capacity=4, algorithm="tree")
     with pytest.raises(InputError, match="k=0 must be at least 1"):
         knn_search(points, around, k=0)
     with pytest.raises(InputError, match="both must agree"):

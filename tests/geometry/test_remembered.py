@@ -74,8 +74,7 @@ def test_copies_give_the_sums_of_their_own_voxels(way):
         del a, b
         for other in (make_voxels(random_cube(40, seed=200 + trial)) for _ in range(3)):
             same(
-                conv(again, WEIGHT, out_voxels=other),
-                conv(fresh(again), WEIGHT, out_voxels=other),
+                conv(again, WEIGHT, out_voxels=other), conv(fresh(again), WEIGHT, out_voxels=other)
             )
 
 

@@ -1,6 +1,6 @@
-"""The page "From spconv", run as a whole: its network in spconv and its network here agree.
+"""The page "From spconv", its part on JAX: the network in spconv and the network here agree.
 
-``tests/test_docs.py`` runs the blocks of the page that need no spconv. Here all of them run, with
+``tests/test_docs.py`` runs the blocks that need no spconv. Here all of that part run, with
 random statistics and biases in the network before its weights are carried over.
 """
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from test_docs import blocks
+from test_docs import blocks, without_torch
 from voxax.interop import to_spconv
 
 pytestmark = [pytest.mark.torch, pytest.mark.lax_promotion]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "migrate" / "spconv.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "spconv.md"
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def scrambled(torch, network):
 
 def test_the_page_carries_a_network_over(torch, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page: dict = {"__name__": "docs.migrate.spconv"}
-    for code, line, _ in blocks(PAGE.read_text()):
+    page: dict = {"__name__": "docs.spconv"}
+    for code, line, _ in blocks(without_torch(PAGE.read_text())):
         made = "before" in page
         exec(compile("\n" * line + code, str(PAGE), "exec"), page)
         if "before" in page and not made:

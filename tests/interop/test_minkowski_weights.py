@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 
 import voxax as vx
-from interop.peer_weights import (
-    C_IN,
-    C_OUT,
-    check,
-    draw,
-    round_trip,
-    sites_of,
-)
+from interop.peer_weights import C_IN, C_OUT, check, draw, round_trip, sites_of
 from oracle.peers import convolved, minkowski_taps
 from samples import make_voxels
 from voxax.interop import from_minkowski, minkowski_offsets, to_minkowski

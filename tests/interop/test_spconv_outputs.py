@@ -12,12 +12,7 @@ import voxax as vx
 from samples import slow_unless
 from voxax.interop import from_spconv, spconv_offsets, to_spconv
 from voxax.models import MinkUNet18
-from voxax.nn.modules import (
-    Linear,
-    SparseConv3d,
-    SparseConvTranspose3d,
-    SubMConv3d,
-)
+from voxax.nn.modules import Linear, SparseConv3d, SparseConvTranspose3d, SubMConv3d
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 spconv = pytest.importorskip("spconv.pytorch", reason="spconv is not installed")

@@ -269,7 +269,7 @@ class Reader:
         from flax import nnx
 
         from voxax.cli.segmentation_task import Segmentation
-        from voxax.io.program import export_program, load_program
+        from voxax.export import export_program, load_program
         from voxax.models.checkpoint import save_checkpoint
         from voxax.nn.modules import SubMConv3d
 
@@ -304,7 +304,7 @@ class Reader:
     def case(self, rng):
         """Make one, and return its name, how it is read, and its size."""
         from voxax.cli.train_config import read_config
-        from voxax.io.program import load_program
+        from voxax.export import load_program
 
         kind = KINDS[rng.integers(len(KINDS))]
         if kind == "scan":

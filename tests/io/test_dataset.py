@@ -1,6 +1,7 @@
 """Folders in the layouts of data sets become scans in their classes."""
 
 import pickle
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 
 import folders
 from voxax.errors import FileFormatError, InputError
-from voxax.io.dataset import SCANNET_CLASSES, _fold, dataset
+from voxax.io.dataset import dataset, layout_of
+from voxax.io.layout import fold
+from voxax.io.scannet import SCANNET_CLASSES
 
 
 def test_semantic_kitti(tmp_path, rng):
@@ -56,6 +59,30 @@ def test_scannet(tmp_path, rng):
     np.testing.assert_array_equal(cloud.labels == 1, cloud.positions[:, 2] == 0)
     assert (cloud.labels[cloud.positions[:, 0] == 0] == 0).all()
     assert (cloud.labels == -1).any()
+
+
+def test_the_official_splits_of_scannet(tmp_path, rng):
+    folders.scannet(tmp_path, rng, ["scene0000_00", "scene0001_00"], points=9)
+    with pytest.raises(
+        InputError, match=r"train is empty: .*list scannetv2_train\.txt there, from"
+    ):
+        dataset("scannet", tmp_path, None, None)
+    (tmp_path / "meta_data").mkdir()
+    (tmp_path / "scannetv2_train.txt").write_text("scene0000_00\n")
+    (tmp_path / "meta_data/scannetv2_val.txt").write_text("scene0001_00\n")
+    found = dataset("scannet", tmp_path, None, None)
+    assert [Path(scan.mesh).parent.name for scan in found.train] == ["scene0000_00"]
+    assert [Path(scan.mesh).parent.name for scan in found.validation] == ["scene0001_00"]
+    layout = layout_of("scannet", tmp_path)
+    assert list(layout.split("test")) == []
+    (tmp_path / "scannetv2_test.txt").write_text("scene0707_00\n")
+    assert list(layout.split("test")) == ["scene0707_00"]
+    (tmp_path / "scannetv2_train.txt").write_text("\n")
+    with pytest.raises(FileFormatError, match=r"scannetv2_train\.txt is empty"):
+        layout.split("train")
+    (tmp_path / "scannetv2_train.txt").write_text("scene0000_00\nscene0706_00\n")
+    with pytest.raises(FileFormatError, match="scene 'scene0706_00' has no file"):
+        dataset("scannet", tmp_path, None, None)
 
 
 def test_scannet_says_what_is_missing(tmp_path, rng):
@@ -134,17 +161,17 @@ def test_labeled_files_say_what_is_missing(tmp_path, rng):
             dataset("files", tmp_path, [pattern], ["a*"], {1: "one"})
     with pytest.raises(InputError, match="classes is for format 'files'"):
         dataset("scannet", tmp_path, ["a"], ["b"], {1: "one"})
-    with pytest.raises(InputError, match="format 'waymo' is unknown"):
-        dataset("waymo", tmp_path, None, None)
+    with pytest.raises(InputError, match="format 'lyft' is unknown"):
+        dataset("lyft", tmp_path, None, None)
 
 
 def test_fold_is_a_table(rng):
     ids = tuple(SCANNET_CLASSES)
     raw = rng.integers(-5, 60, 500).astype(np.int32)
     expected = [ids.index(i) if i in ids else -1 for i in raw]
-    np.testing.assert_array_equal(_fold(raw, ids), expected)
-    np.testing.assert_array_equal(_fold(raw[:0], ids), [])
-    np.testing.assert_array_equal(_fold(raw, (9, 3)), [{9: 0, 3: 1}.get(i, -1) for i in raw])
+    np.testing.assert_array_equal(fold(raw, ids), expected)
+    np.testing.assert_array_equal(fold(raw[:0], ids), [])
+    np.testing.assert_array_equal(fold(raw, (9, 3)), [{9: 0, 3: 1}.get(i, -1) for i in raw])
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from fuzz import FILES, e57_file, e57_parts
 
 from voxax.errors import FileFormatError
 from voxax.io import read
-from voxax.io.e57_xml import check_e57
+from voxax.io.e57 import check_e57
 
 pye57 = pytest.importorskip("pye57")
 

@@ -7,7 +7,8 @@ import pytest
 from fuzz import FILES
 
 from voxax.errors import FileFormatError
-from voxax.io import read
+from voxax.io import PointCloud, read
+from voxax.io.options import ReadOptions
 from voxax.io.surface import sample_surface, strip_triangles
 
 # Two triangles side by side; the corners differ in every column.
@@ -88,7 +89,7 @@ def test_strips(strip, triangles):
     found = strip_triangles([np.array(strip, int)])
     assert found.tolist() == triangles
     if triangles:
-        cloud = sample_surface(CORNERS, found, points=20)
+        cloud = sample_surface(PointCloud(CORNERS), found, ReadOptions(points=20))
         assert (cloud.attributes["normals"][:, 2] == 1).all()
 
 

@@ -52,23 +52,8 @@ def test_the_resampled_clouds_in_text(tmp_path, rng):
         dataset("modelnet", tmp_path, ["tv_0007"], None)
 
 
-def write_hdf5(folder, rng, labels=(0, 1, 1), **more):
-    h5py = pytest.importorskip("h5py")
-    for split, own in (("train", labels), ("test", labels[:2])):
-        with h5py.File(folder / f"ply_data_{split}0.h5", "w") as file:
-            file["data"] = rng.uniform(-1, 1, (len(own), 40, 3)).astype(np.float32)
-            file["label"] = np.array(own, np.uint8)[:, None]
-            for name, values in more.items():
-                del file[name]
-                file[name] = values
-        path = f"data/modelnet40_ply_hdf5_2048/ply_data_{split}0.h5\n"
-        (folder / f"{split}_files.txt").write_text(path)
-    (folder / "shape_names.txt").write_text("airplane\nbathtub\n")
-    return folder
-
-
 def test_hdf5(tmp_path, rng):
-    found = dataset("modelnet", write_hdf5(tmp_path, rng), None, None)
+    found = dataset("modelnet", folders.modelnet_hdf5(tmp_path, rng), None, None)
     assert found.class_names == ("airplane", "bathtub")
     assert [scan.label for scan in found.train] == [0, 1, 1]
     assert str(found.train[2]).endswith("ply_data_train0.h5[2]")
@@ -79,13 +64,13 @@ def test_hdf5(tmp_path, rng):
 
 
 def test_broken_hdf5(tmp_path, rng):
-    write_hdf5(tmp_path, rng, labels=(0, 7))
+    folders.modelnet_hdf5(tmp_path, rng, labels=(0, 7))
     with pytest.raises(FileFormatError, match="cloud 1 has the label 7, outside the 2 classes"):
         dataset("modelnet", tmp_path, None, None)
-    write_hdf5(tmp_path, rng, label=np.zeros(5, np.uint8))
+    folders.modelnet_hdf5(tmp_path, rng, label=np.zeros(5, np.uint8))
     with pytest.raises(FileFormatError, match=r"has 3 clouds, and label of shape \(5,\)"):
         dataset("modelnet", tmp_path, None, None)
-    write_hdf5(tmp_path, rng, data=np.zeros((3, 40)))
+    folders.modelnet_hdf5(tmp_path, rng, data=np.zeros((3, 40)))
     with pytest.raises(FileFormatError, match=r"data of shape \(3, 40\)"):
         dataset("modelnet", tmp_path, None, None)
     path = tmp_path / "ply_data_train0.h5"

@@ -11,7 +11,7 @@ import pytest
 
 from voxax.errors import FileFormatError, MissingExtraError
 from voxax.io import read, read_labels
-from voxax.io.compressed import unpacked_limit
+from voxax.io.decoding import unpacked_limit
 from voxax.io.point_cloud import to_uint8
 
 
@@ -397,6 +397,28 @@ def test_lists_that_are_longer_than_the_file(tmp_path, monkeypatch, stored):
         path.write_bytes(content[:place] + struct.pack("<I", 2**31) + content[place + 4 :])
     with fails("a list of point has 2147483648 numbers, and the file room for"):
         read(path)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("kind", ["numbers", "dictionary"])
+def test_a_table_that_unpacks_to_more_than_a_scan_is_refused(tmp_path, compression, kind):
+    """Before memory is taken, by what its buffers say."""
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import feather
+
+    zeros = np.zeros(2**27, np.int8)
+    if kind == "dictionary":
+        values = arrow.array([bytes(2**27).decode()])
+        table = arrow.table({"x": arrow.DictionaryArray.from_arrays(np.zeros(9, "i4"), values)})
+    else:
+        table = arrow.table(dict.fromkeys("xyz", zeros))
+    path = tmp_path / "a.feather"
+    feather.write_feather(table, path, compression=compression)
+    assert path.stat().st_size < 2**22
+    before = arrow.total_allocated_bytes()
+    with fails("says that it holds .* bytes: at most"):
+        read(path)
+    assert arrow.total_allocated_bytes() == before
 
 
 def test_lists_of_a_table_that_end_elsewhere(tmp_path):

@@ -36,7 +36,7 @@ def test_boxes_are_the_development_kits(made):
         np.testing.assert_allclose(np.cos(turns), 1, atol=1e-12)
         kept = [0, 1, 2, 3, 4, 5, 7, 8]
         np.testing.assert_allclose(objects.boxes[:, kept], boxes[:, kept], atol=1e-6)
-        there = sample.in_vehicle(objects).boxes
+        there = sample.vehicle.boxes(objects.boxes)
         np.testing.assert_allclose(there[:, :3], [row["vehicle"] for row in expected], atol=1e-6)
 
 
@@ -51,11 +51,12 @@ def test_samples(made):
     assert scan.objects.attributes.tolist() == ["vehicle.parked", "", ""]
     alone = dataset("nuscenes", made, ["scene-0003"], ["scene-0002"]).train[0]
     assert np.isnan(alone.objects.boxes[:, 7:]).all()  # no neighbor in time
-    truth = [scan.about.in_vehicle(scan.objects)]
+    truth = [scan.about.evaluated(scan.about.true)]
     sure = NuscenesObjects(
         scan.objects.boxes, scan.objects.classes, np.full(3, 0.9), scan.objects.attributes
     )
-    score = nuscenes_score(truth, [scan.about.in_vehicle(sure)], ranges={"car": 50})
+    found = scan.about.evaluated(scan.about.best_in_world(sure))
+    score = nuscenes_score(truth, [found], ranges={"car": 50})
     assert score.mean_ap == pytest.approx(1)
 
 
@@ -64,6 +65,13 @@ def edit(folder, table, change):
     rows = json.loads(path.read_text())
     change(rows)
     path.write_text(json.dumps(rows))
+
+
+def test_categories_of_another_data_set_are_refused(made):
+    """Its boxes would all be left out, as those of categories that nobody detects."""
+    edit(made, "category", lambda rows: [row.update(name=f"own {i}") for i, row in enumerate(rows)])
+    with pytest.raises(FileFormatError, match=r"category\.json has own 0, .* no category of nuSc"):
+        dataset("nuscenes", made, ["scene-0001"], ["scene-0002"])
 
 
 def test_what_is_broken_is_named(made):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from voxax.errors import FileFormatError
-from voxax.io import ptx, read
-from voxax.io.dataset import LabeledFile
+from voxax.io import numbers, read
+from voxax.io.labeled_files import LabeledFile
 
 TURN = np.array([[0.0, 1, 0], [-1, 0, 0], [0, 0, 1]])  # a row of it is where an axis goes
 
@@ -64,7 +64,7 @@ def test_several_scans(tmp_path, monkeypatch):
     (tmp_path / "a.ptx").write_text("\ufeff" + text)
     (tmp_path / "b.ptx.gz").write_bytes(gzip.compress(text.encode()))
     right = np.concatenate([placed(POINTS, shift)[MEASURED] for shift in shifts])
-    monkeypatch.setattr(ptx, "BLOCK", 4)  # a scan in several pieces
+    monkeypatch.setattr(numbers, "_LINES", 4)  # a scan in several pieces
     for name in ("a.ptx", "b.ptx.gz"):
         cloud = read(tmp_path / name)
         np.testing.assert_allclose(cloud.positions, right, rtol=1e-12)
@@ -97,7 +97,7 @@ def test_scans_of_one_file_are_one_place_of_a_data_set(tmp_path):
         (lambda text: text.replace("1000.5 -3 2 1", "1000.5 -3 2", 1), "has 3 numbers, not 4"),
         (lambda text: text.replace("1000.5 -3 2 1", "nan -3 2 1", 1), "line of the scanner's pose"),
         (lambda text: text.replace("1 2 3", "1 2 3 0 0", 1), "points of 5 numbers"),
-        (lambda text: text.replace("4.25 -5 6", "4.25 -5", 1), "row 2 has 2 numbers, not 3"),
+        (lambda text: text.replace("4.25 -5 6", "4.25 -5", 1), "3 columns but 2 were found"),
         (lambda text: text.replace("4.25 -5 6", "4.25 b 6", 1), "is broken"),
         (lambda text: text + "12\n", "columns and the rows of its grid"),
         (lambda text: scan([[0, 0, 0]]), "holds no points"),

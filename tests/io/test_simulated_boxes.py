@@ -15,8 +15,7 @@ from voxax.io.simulator import (
     simulate_sweep,
     street_scene,
 )
-from voxax.io.simulator.placed import PlacedObjects
-from voxax.io.simulator.solids import BOX, BUILDING, VEHICLE, Pose
+from voxax.io.simulator.solids import BOX, BUILDING, VEHICLE, PlacedObjects, Pose
 
 SEEDS = (3, 500)
 # Range noise has 2 cm; five deviations, and what a wheel stands in the ground.
@@ -86,7 +85,7 @@ def alone(*rows):
         np.full(number, 0.5),
         np.zeros(number),
     )
-    return StreetScene(solids, None, PlacedObjects.of([(VEHICLE, Pose(15.0, 0, 0, 0), 0, 1)]))
+    return StreetScene(solids, None, PlacedObjects([(VEHICLE, Pose(15.0, 0, 0, 0), 0, 1)]))
 
 
 def test_hidden_objects_drop_out():

@@ -7,7 +7,8 @@ import pytest
 from benchmarks.gpu.lowered import CHIPS, PRODUCTS, problem_of
 
 import problems
-from voxax.kernels import cutlass_implicit_gemm, lookup
+from voxax.kernels import lookup
+from voxax.kernels.implicit_gemm import gpu_cutlass
 
 (CUTLASS,) = lookup("cutlass_implicit_gemm")
 H100 = CHIPS["cuda"].info
@@ -84,8 +85,8 @@ def test_tiles_are_what_threads_can_copy():
         for channels in ((8, 8), (32, 256), (256, 32)):
             problem = problem_of(product, channels=channels)
             for parameters in CUTLASS.space(problem, H100):
-                shape = cutlass_implicit_gemm.shape_of(problem, parameters)
+                shape = gpu_cutlass.shape_of(problem, parameters)
                 threads = 32 * shape["warps"][0] * shape["warps"][1]
                 for side in (shape["rows"], shape["columns"]):
                     assert side * shape["depth"] % (8 * threads) == 0
-                assert cutlass_implicit_gemm.shared_bytes(problem, parameters) <= 232_448
+                assert gpu_cutlass.shared_bytes(problem, parameters) <= 232_448

@@ -22,8 +22,9 @@ from kernels.test_gpu_kernels import problem_and_operands
 from oracle import relative_error
 from samples import make_voxels
 from voxax.geometry.host import pair_lists
-from voxax.kernels import cutlass_implicit_gemm, lookup
+from voxax.kernels import lookup
 from voxax.kernels.explicit_gemm import xla
+from voxax.kernels.implicit_gemm import gpu_cutlass
 from voxax.kernels.implicit_gemm.tap_order import sort_by_taps
 from voxax.nn.functional import spatially_sparse_conv
 
@@ -68,10 +69,10 @@ def kept(folder):
 def interpreted(kept, monkeypatch):
     """Inside, a launch compiles its kernel and interprets the PTX; what is given takes the bytes of
     shared memory that a block may have, whether copies are eager, and a seed."""
-    from voxax.kernels import cutlass_kernel
+    from voxax.kernels.implicit_gemm import gpu_cutlass_kernel
 
     options = {}
-    real = cutlass_kernel.call
+    real = gpu_cutlass_kernel.call
 
     def call(launch, tile, sizes, out):
         def run(*operands):
@@ -82,12 +83,12 @@ def interpreted(kept, monkeypatch):
             assert program.threads == tile.threads
             result = np.full(out.shape, np.nan, out.dtype)
             memory = ptx.Memory([*map(np.asarray, operands), result])
-            ptx.run(program, memory, cutlass_kernel.blocks_of(tile, sizes), **options)
+            ptx.run(program, memory, gpu_cutlass_kernel.blocks_of(tile, sizes), **options)
             return jnp.asarray(memory.array(len(operands), result))
 
         return run
 
-    monkeypatch.setattr(cutlass_kernel, "call", call)
+    monkeypatch.setattr(gpu_cutlass_kernel, "call", call)
     return options.update
 
 
@@ -116,7 +117,7 @@ def test_what_was_compiled_gives_the_products_of_explicit_gemm(
     kmap = vx.kernel_map(make_voxels(random_cube(90), capacity=100), **options)
     problem, operands = problem_and_operands(kmap, product, *channels, dtype)
     parameters = chosen(tile, slices)
-    space = cutlass_implicit_gemm.shared_bytes(problem, parameters)
+    space = gpu_cutlass.shared_bytes(problem, parameters)
     interpreted(shared=space, eager=eager, seed=tile)
 
     def result(algorithm, parameters):

@@ -34,6 +34,7 @@ RELATIONS = {
     "stride above the kernel": ((7, 8), (2, 2), (3, 4), (1, 3)),
     "one position": ((1, 1), (3, 3), (1, 1), (1, 1)),
     "all sizes": ((18, 40), (7, 7), (1, 1), (1, 1)),
+    "plane": ((19, 130), (4, 4), (1, 1), (3, 2)),
 }
 
 
@@ -57,24 +58,27 @@ def operands(problem, relation, outputs, rng):
     return [jnp.asarray(rng.standard_normal(s), problem.dtype) for s in shapes]
 
 
-def run(problem, pack, rows, x, w, dy, sizes, stripes=1):
+def run(problem, pack, rows, x, w, dy, sizes, stripes=1, body="blocks"):
     flat = {
         "forward": (x.reshape(-1, x.shape[-1]), w.reshape(-1, *w.shape[-2:])),
         "dgrad": (dy.reshape(-1, dy.shape[-1]), w.reshape(-1, *w.shape[-2:])),
         "wgrad": (x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])),
     }[problem.product]
-    parameters = (*tpu.parameters(pack, rows, stripes), ("interpret", 1))
+    parameters = (*tpu.parameters(pack, rows, stripes, body), ("interpret", 1))
     views = {"sizes": jnp.asarray(sizes.reshape(-1))}
     return tpu.apply(problem, parameters, *flat, views)
 
 
-def check(product, relation, sizes_of, pack, rows=16, dtype="float32", stripes=1):
+def check(
+    product, relation, sizes_of, pack, rows=16, dtype="float32", stripes=1, body="blocks",
+    channels=(3, 4),
+):  # fmt: skip
     rng = np.random.default_rng(0)
-    problem, outputs = make(relation, product, dtype)
+    problem, outputs = make(relation, product, dtype, channels)
     _, shape, stride, dilation = RELATIONS[relation]
     sizes = sizes_of(rng, outputs, max(shape)).astype(np.int32)
     x, w, dy = operands(problem, relation, outputs, rng)
-    got = np.asarray(run(problem, pack, rows, x, w, dy, sizes, stripes)).astype(np.float64)
+    got = np.asarray(run(problem, pack, rows, x, w, dy, sizes, stripes, body)).astype(np.float64)
     x, w, dy = (np.asarray(a).astype(np.float64) for a in (x, w, dy))
     # Bilinear: a derivative along t is the function of t.
     t = rng.standard_normal(got.shape)
@@ -129,19 +133,58 @@ def test_products(product, relation, sizes, pack, dtype, stripes):
     check(product, relation, sizes, pack, dtype=dtype, stripes=stripes)
 
 
-def test_what_a_size_leaves_out_is_not_read():
+@pytest.mark.parametrize(
+    ("product", "relation", "sizes", "pack", "dtype", "stripes"),
+    [
+        *((product, "plane", random_sizes, 2, "bfloat16", 2) for product in PRODUCTS),
+        *(
+            slow_unless(False, product, relation, random_sizes, pack, dtype, stripes)
+            for product in PRODUCTS
+            for relation in ("plane", "larger than the grid", "one position", "all sizes")
+            for pack, dtype, stripes in ((1, "float32", 1), (4, "float32", 2), (8, "bfloat16", 1))
+        ),
+        *(
+            slow_unless(False, product, "plane", sizes, 2, "float32", 2)
+            for product in PRODUCTS
+            for sizes in (half_empty, nothing)
+        ),
+    ],
+)  # fmt: skip
+def test_products_of_planes_in_lanes(product, relation, sizes, pack, dtype, stripes):
+    """Blocks of eight lines: some lack lines at the ends, or are read from a neighbor's."""
+    check(product, relation, sizes, pack, 8, dtype, stripes, "lanes")
+
+
+@pytest.mark.parametrize(("body", "relation"), [("blocks", "line"), ("lanes", "all sizes")])
+def test_what_a_size_leaves_out_is_not_read(body, relation):
     """With one position a row: NaN at sources that no size reaches, and where a size is 0."""
     rng = np.random.default_rng(0)
-    problem, outputs = make("line", "forward")
-    x, w, dy = operands(problem, "line", outputs, rng)
+    problem, outputs = make(relation, "forward")
+    x, w, dy = operands(problem, relation, outputs, rng)
     sizes = np.ones(outputs, np.int32)
-    clean = run(problem, 1, 16, x, w, dy, sizes)
+    clean = run(problem, 1, 16, x, w, dy, sizes, body=body)
     # Size 1 reads the position itself.
     sizes[:, 10] = 0
-    found = np.array(run(problem, 1, 16, x.at[:, 10].set(jnp.nan), w, dy, sizes))
+    x = x.at[:, 10].set(jnp.nan)
+    found = np.array(run(problem, 1, 16, x, w, dy, sizes, body=body))
     assert not found.reshape(*outputs, -1)[:, 10].any()
     kept = np.delete(found.reshape(*outputs, -1), 10, axis=1)
     np.testing.assert_array_equal(kept, np.delete(np.reshape(clean, (*outputs, -1)), 10, axis=1))
+
+
+def test_wide_planes_without_strides_stand_in_lanes():
+    """Not narrow ones, whose registers would be half empty, nor those with strides."""
+    found = {}
+    for relation in ("plane", "strided", "line", "volume"):
+        problem, _ = make(relation, "forward")
+        found[relation] = dict(tpu.space(problem, CHIP)[0])["body"]
+    spec = sized_spec((3, 3), (1, 1), (1, 1))
+    problem = problems.make_problem(
+        "forward", "dynamic", 20 * 250, 20 * 250, 9, 64, 64, 1, "bfloat16", "highest", False, "tpu",
+        spec, grid=(1, 20, 250),
+    )  # fmt: skip
+    assert set(found.values()) == {"blocks"}
+    assert dict(tpu.space(problem, CHIP)[0])["body"] == "lanes"
 
 
 @pytest.mark.parametrize(("pack", "passes"), [(1, 49), (2, 40), (4, 36)])
@@ -158,9 +201,10 @@ def test_passes_of_a_kernel(pack, passes):
 
 def test_stripes_get_blocks_of_every_cost():
     reached = jnp.asarray([3, 1, 3, 1, 2, 2, 0], jnp.int32)
-    problem, _ = make("all sizes", "forward")
-    (call,) = blocks_of(problem, 1, 16)
-    first, second = np.asarray(tpu._steps(call, reached, 2, 49).order).reshape(2, -1)
+    from voxax.kernels.dynamic.tpu_kernel import Steps
+
+    order = Steps.of(reached, 2, np.zeros(1, int)).order
+    first, second = np.asarray(order).reshape(2, -1)
     assert sorted({*first, *second}) == list(range(7))
     assert abs(int(reached[first].sum()) - int(reached[second[:-1]].sum())) <= 2
 
@@ -222,13 +266,13 @@ def kernels_of(run, shapes, **options):
     return tuple(found)
 
 
-@pytest.mark.parametrize("method", ["auto", "tiled"])
-def test_shards_take_the_kernel_and_what_xla_spreads_does_not(method):
+@pytest.mark.parametrize("algorithm", ["auto", "tiled"])
+def test_shards_take_the_kernel_and_what_xla_spreads_does_not(algorithm):
     """XLA does not partition kernels in Pallas: alone over two devices, or in a `shard_map` over
     one of two axes of the mesh, `tiled` is plain XLA."""
 
     def run(x, w, sizes):
-        return dynamic_conv(x, w, size=sizes, method=method)
+        return dynamic_conv(x, w, size=sizes, algorithm=algorithm)
 
     shapes = [
         jax.ShapeDtypeStruct(shape, dtype)

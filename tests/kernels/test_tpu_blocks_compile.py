@@ -42,12 +42,20 @@ def check(topology, product, dtype, channels=64, spatial=(16, 32), taps=3, strid
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in problem.operand_shapes]
     program = compile_for(topology, run, *shapes, jax.ShapeDtypeStruct((out,), "int32"))
     assert "tpu_custom_call" in program.as_text()
+    return dict(parameters)["body"]
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_products_compile(topology, product):
     check(topology, product, "float32" if product == "wgrad" else "bfloat16")
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_planes_in_lanes_compile(topology, product):
+    dtype = "float32" if product == "dgrad" else "bfloat16"
+    assert check(topology, product, dtype, spatial=(20, 250)) == "lanes"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from benchmarks.tpu.program import TOPOLOGIES, compile_product, facts, gradients
 from window_operands import assert_in_its_memory
 
 from voxax import _compat
-from voxax.kernels.implicit_gemm import tpu
+from voxax.kernels.implicit_gemm import items_kernel, tpu, tpu_items
 from voxax.predict import compile_for
 
 pytestmark = [
@@ -127,3 +127,24 @@ def test_cycles_of_a_row_stay_in_budget():
     """64 channels, bfloat16, forward, on a recorded LiDAR sweep."""
     found = {chip: cycles for chip, (cycles, _) in cycles_per_row(tuple(BUDGETS)).items()}
     assert all(0 < cycles <= BUDGETS[chip] for chip, cycles in found.items()), found
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_lists_of_items_compile(topology, dtype):
+    problem = make_problem("forward", dtype, channels=128, rows=50_000).with_layer(density=1.0)
+    found = tpu_items.candidates(problem, facts(topology))
+    if not found:
+        assert (facts(topology).cores or 1) > 1 or facts(topology).vmem_bytes < 2**27
+        return
+    program = compile_product(topology, problem, found[0])
+    assert program.as_text().count("tpu_custom_call") == 1
+    # The operands are as the kernel wants them, but for a conversion.
+    operands = 50_000 * 128 * 8
+    assert program.memory_analysis().temp_size_in_bytes < operands
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_items_are_listed_on_the_device(topology):
+    table = jax.ShapeDtypeStruct((50_000, 27), "int32")
+    assert "tpu_custom_call" in compile_for(topology, items_kernel.find_items, table).as_text()

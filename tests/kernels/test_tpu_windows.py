@@ -127,14 +127,7 @@ def gradients(kmap, c_in, c_out, dtype, parameters, precision="highest"):
             (False, "scenes", {"kernel_size": 3}, "float32", (256, 48, 16, 1, 4), (33, 1)),
             # Blocks of channels on both sides, the last ones partly padding.
             (False, "scenes", {"kernel_size": 3}, "float32", (128, 128, 128, 1), (130, 260)),
-            (
-                False,
-                "slabs",
-                {"kernel_size": 5, "stride": 3},
-                "bfloat16",
-                (128, 16, 16, 3),
-                (1, 1),
-            ),
+            (False, "slabs", {"kernel_size": 5, "stride": 3}, "bfloat16", (128, 16, 16, 3), (1, 1)),
             (
                 False,
                 "slabs",

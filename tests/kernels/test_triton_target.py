@@ -12,9 +12,9 @@ from benchmarks.gpu.lowered import PRODUCTS, module_of, problem_of
 import problems
 from voxax import _compat
 from voxax.hardware import gpu_sheet
-from voxax.kernels import triton_target
+from voxax.kernels import triton_call
 from voxax.kernels.implicit_gemm import gpu
-from voxax.kernels.triton_target import _TRIED, refusal
+from voxax.kernels.triton_call import _TRIED, refusal
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +124,6 @@ def test_a_crash_of_the_compiler_is_survived(tmp_path, monkeypatch):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nkill -ABRT $$\n")
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(triton_target.sys, "executable", str(python))
+    monkeypatch.setattr(triton_call.sys, "executable", str(python))
     with pytest.warns(UserWarning, match="run on XLA"):
         assert "it ended with -6" in refusal("99.8")

@@ -83,6 +83,36 @@ def test_a_box_is_learned_and_found(scene):
     assert float(again.step(voxels, (spoilt, labels[1]))[0]) == losses[0]
 
 
+@pytest.mark.lax_promotion
+def test_only_the_own_cell_learns_a_box_unless_its_neighbors_do_too(scene):
+    voxels, labels = scene
+    labels[0][0, 0, 3:5] = 5, 4  # over the middles of other cells
+    losses = {}
+    for neighbors in (False, True):
+        model = SmallCenterPoint(3, 2, REGION.grid, width=0.25, rngs=nnx.Rngs(0))
+        planned = Plan.record(model, voxels).attach(voxels)
+        options = {} if not neighbors else {"neighbor_cells": True}
+        trainer = CenterTrainer(model, optax.sgd(0.0), REGION, None, 2, **options)
+        _, (heat, box), _ = trainer.step(planned, labels)
+        losses[neighbors] = float(heat), float(box)
+        encoded = model.encode(planned)
+        (maps,) = model.predictions(encoded)
+        grid = REGION.bev(maps["hm"].shape[1:3])
+        boxes, classes = labels[0][0], labels[1][0]
+        targets = center_targets(jnp.asarray(boxes), jnp.asarray(classes), grid, 2)
+        codes = maps["code"][0].reshape(-1, 8)
+        if neighbors:
+            cells = boxed_cells(jnp.asarray(boxes), jnp.asarray(classes), targets, grid)
+            rows, wanted, mask = cells.rows, cells.codes, cells.mask
+        else:
+            rows, wanted, mask = targets.rows, targets.codes, targets.mask
+        away = np.abs(np.asarray(codes)[np.asarray(rows)] - np.asarray(wanted))[np.asarray(mask)]
+        assert len(away) == 1 or neighbors
+        np.testing.assert_allclose(box, away.mean(axis=0).sum(), rtol=1e-3)
+    assert losses[False][0] == losses[True][0]
+    assert losses[False][1] != losses[True][1]
+
+
 def test_sizes_that_do_not_fit():
     with pytest.raises(InputError, match=r"grid=\(10, 16, 4\) must be three multiples of 4"):
         ColumnBackbone(3, (10, 16, 4))

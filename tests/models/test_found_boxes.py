@@ -64,6 +64,37 @@ def test_maps(groups):
         found_boxes(output, REGION, num_classes=3, groups=((0,), (1,), (2,)))
 
 
+def test_boxes_around_one_pole_become_one():
+    """Thin boxes that cross hardly overlap; their centers are near."""
+    region = vd.Region((-8, -8, -2), (8, 8, 2), 0.5)
+    grid = region.bev((16, 16))
+    pole = np.array([0.9, 0.4, 0, 2.0, 0.1, 3.0, 0.0])
+    boxes = np.array([pole, pole, [-4.2, 3.3, 0, 4, 2, 1.5, 0.2], pole])
+    boxes[1, [0, 6]] = 1.1, np.pi / 2  # in the next cell, turned by a quarter
+    boxes[3, 0] = 3.3  # another pole
+    names = [1, 1, 0, 1]
+    head = {"hm": np.full((1, 16, 16, 2), -9.0), "code": np.zeros((1, 16, 16, 8))}
+    for score, (box, name) in enumerate(zip(boxes, names, strict=True)):
+        cell = np.floor(grid.places(box[None])[0]).astype(int)
+        head["code"][0, *cell] = vd.encode_boxes(box, cell, grid)
+        head["hm"][0, *cell, name] = 1.0 + score
+    output = ({name: jnp.asarray(values, jnp.float32) for name, values in head.items()},)
+
+    def number(**options):
+        (found,) = found_boxes(output, region, num_classes=2, **options)
+        return int(found.valid.sum())
+
+    assert number() == number(radii=(0, 0)) == 4
+    assert number(radii=(1.5, 0.6)) == 3
+    assert number(radii=(1.5, 0.1)) == 4
+    assert number(radii=(0, 0.6)) == 4  # one head: by overlap
+    both = tuple({"hm": output[0]["hm"][..., k : k + 1], "code": output[0]["code"]} for k in (0, 1))
+    (found,) = found_boxes(both, region, num_classes=2, groups=((0,), (1,)), radii=(0, 0.6))
+    assert found.classes[found.valid].tolist() == [1, 0, 1]
+    with pytest.raises(InputError, match=r"radii=\(1.0,\) for 2 classes: give one of each"):
+        number(radii=(1.0,))
+
+
 @pytest.mark.parametrize("groups", [None, ((0, 1), (2,))])
 def test_sparse_cells(groups):
     grid = REGION.bev((8, 4), 8)

@@ -38,8 +38,7 @@ def fusions(model, voxels):
 
 
 @pytest.mark.parametrize(
-    ("name", "most"),
-    [("minkunet-18", 60), ("spunet-14", 60), ("voxelnext", 200), ("ptv3", 250)],
+    ("name", "most"), [("minkunet-18", 60), ("spunet-14", 60), ("voxelnext", 200), ("ptv3", 250)]
 )
 def test_a_training_step_has_few_fusions(rng, name, most):
     positions = rng.uniform(0, 20, (400, 3)) * [1, 1, 0.2]

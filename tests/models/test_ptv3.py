@@ -196,7 +196,7 @@ def test_the_network_by_name():
         ({"patch_size": 0}, "SerializedAttention of patch_size=0: give an integer of at least 1"),
         ({"position": "rotary"}, "a head of 4 channels cannot be turned along 3 axes"),
         ({"orders": ("foo",)}, "unknown order 'foo'; known: z, "),
-        ({"implementation": "flash"}, "unknown implementation 'flash'; known: tiles, "),
+        ({"algorithm": "flash"}, "unknown algorithm 'flash'; known: tiles, "),
         ({"fill": "zero"}, "unknown fill 'zero'; known: "),
         ({"strides": (0,)}, r"strides=\(0, 0, 0\) must be at least 1"),
         ({"mlp_ratio": 0}, "mlp_ratio=0 leaves 0 of 8 channels"),

@@ -68,6 +68,6 @@ def test_the_base_network_lowers_for_cuda(mode, monkeypatch):
 @pytest.mark.slow  # a minute of the compiler
 def test_the_base_network_compiles_for_a_cpu():
     """65,536 rows in float32, as one program."""
-    run, *given = step(implementation="tiles", dtype=jnp.float32)
+    run, *given = step(attention="tiles", dtype=jnp.float32)
     used = jax.jit(run).lower(*given).compile().memory_analysis()
     assert 0 < used.temp_size_in_bytes < 4 * 2**30

@@ -33,6 +33,12 @@ def drawn(model, seed):
     return model
 
 
+def saved(model, path, source):
+    """Write a model that has the settings of a source."""
+    model.sources()[source].set_up(model)
+    return vx.models.save(model, path, source=source)
+
+
 @pytest.fixture
 def safetensors():
     return pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
@@ -52,8 +58,9 @@ def same(a, b):
 @pytest.mark.parametrize("source", ["pointcept", "torch-pointcloud"])
 def test_safetensors_by_name(safetensors, tmp_path, source):
     first = network()
-    path = vx.models.save(first, tmp_path / "w.safetensors", source=source)
-    second = vx.models.load("spunet-34c", path, **SIZES)
+    path = saved(first, tmp_path / "w.safetensors", source)
+    with pytest.warns(UserWarning, match=rf"taken for '{source}'.*Pass source="):
+        second = vx.models.load("spunet-34c", path, **SIZES)
     same(weights_of(first), weights_of(second))
     vx.models.save(second, tmp_path / "again.safetensors", source=source)
     same(read_checkpoint(path), read_checkpoint(tmp_path / "again.safetensors"))
@@ -135,8 +142,9 @@ def test_names_and_layouts_of_detectors(safetensors, tmp_path, name):
     second = vx.models.load(name, path, **sizes)
     same(weights_of(first), weights_of(second))
     for source in second.sources():
-        path = vx.models.save(first, tmp_path / f"{source}.safetensors", source=source)
-        same(weights_of(first), weights_of(vx.models.load(drawn(second, 1), path)))
+        path = saved(first, tmp_path / f"{source}.safetensors", source)
+        third = vx.models.load(drawn(second, 1), path, source=source)
+        same(weights_of(first), weights_of(third))
 
 
 @pytest.mark.parametrize("source", ["pointcept", "torch-pointcloud"])
@@ -154,7 +162,8 @@ def test_pytorch_files_with_wrappers(torch, tmp_path, source):
     }
     whole = {"epoch": 3, "state_dict": state | counters, "best": np.float64(0.5)}
     torch.save(whole, tmp_path / "model.pth")
-    second = vx.models.load(network(1), tmp_path / "model.pth")
+    with pytest.warns(UserWarning, match=rf"taken for '{source}'"):
+        second = vx.models.load(network(1), tmp_path / "model.pth")
     same(weights_of(first), weights_of(second))
     assert vx.models.load(second, tmp_path / "model.pth", source=source) is second
     other = {"pointcept": "torch-pointcloud", "torch-pointcloud": "pointcept"}[source]
@@ -306,7 +315,8 @@ def test_a_hub_repository_from_its_cache(safetensors, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for middle in ("", "resolve/main/", f"resolve/{revision}/"):
-        second = vx.models.load(network(1), f"hf://owner/name/{middle}sub/w.safetensors")
+        path = f"hf://owner/name/{middle}sub/w.safetensors"
+        second = vx.models.load(network(1), path, source="pointcept")
         same(weights_of(first), weights_of(second))
     with pytest.raises(vx.FileFormatError, match=r"cannot get hf://owner/name/other\.pth: .*"):
         read_checkpoint("hf://owner/name/other.pth")

@@ -87,15 +87,13 @@ def _(original):
 
 
 @fault(
-    "no partition where stride equals size",
-    "voxax.coords.lattice:axis_range",
-    near="conv_stride_3",
+    "no partition where stride equals size", "voxax.coords.lattice:axis_range", near="conv_stride_3"
 )
 def _(original):
     return lambda size, stride: original(size, 0)
 
 
-@fault("stride rounds towards zero", "voxax.geometry.build:coarsen", near="conv_strided")
+@fault("stride rounds towards zero", "voxax.coords.cells:coarsen", near="conv_strided")
 def _(original):
     def wrong(coords, stride):
         divisor = jnp.asarray([1, *stride], jnp.int32)[None, :]
@@ -130,7 +128,7 @@ def _(original):
     return wrong
 
 
-@fault("batch index dropped by strides", "voxax.geometry.build:coarsen", near="conv_strided")
+@fault("batch index dropped by strides", "voxax.coords.cells:coarsen", near="conv_strided")
 def _(original):
     def wrong(coords, stride):
         coarse = original(coords, stride)
@@ -380,7 +378,7 @@ def _(original):
 _NAMED = "campaign/test_campaign.py::test_a_named_trial"
 
 
-@fault("a rename is lost", "voxax._atomic_file:replacing", "voxax.io.program:replacing",
+@fault("a rename is lost", "voxax._atomic_file:replacing", "voxax.export.program:replacing",
        tests=(f"{_NAMED}[an export is killed]",))  # fmt: skip
 def _(original):
     @contextlib.contextmanager
@@ -408,7 +406,7 @@ def _(original):
     return wrong
 
 
-@fault("a header's claim is not checked", "voxax.io.stl:check_count",
+@fault("a header's claim is not checked", "voxax.io.mesh:check_count",
        tests=(f"{_NAMED}[a file claims too much]",))  # fmt: skip
 def _(original):
     del original
@@ -446,8 +444,8 @@ def _(original):
 @fault("an index is not checked", "voxax.io.mesh:sample_surface", "voxax.io.ply:sample_surface",
        tests=(f"{_NAMED}[a face names other vertices]",))  # fmt: skip
 def _(original):
-    def wrong(vertices, triangles, **options):
-        np.asarray(vertices)[triangles]
-        return original(vertices, triangles, **options)
+    def wrong(vertices, triangles, *options):
+        vertices.positions[triangles]
+        return original(vertices, triangles, *options)
 
     return wrong

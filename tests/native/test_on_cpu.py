@@ -17,9 +17,7 @@ native = pytest.mark.skipif(
 
 # A body for CPUs that differs, so that one sees which of the two has run.
 scaled = natively_on_cpu(
-    "scaled",
-    lambda x, y, by: (x * y * by, x + y),
-    lambda x, y, by: (-x * y * by, x + y),
+    "scaled", lambda x, y, by: (x * y * by, x + y), lambda x, y, by: (-x * y * by, x + y)
 )
 
 

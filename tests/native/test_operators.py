@@ -10,7 +10,7 @@ import pytest
 from voxax import _native
 from voxax._native import operators
 from voxax._native.random import fold_in, permutation
-from voxax.geometry import branches, joined_channels
+from voxax.geometry import branches, sets
 from voxax.models import training
 from voxax.nn.functional import activation, attention, by_scene, linear, normalization, random_drop
 
@@ -97,7 +97,7 @@ def attend(heads, x, valid, scene, channel):
 
 def cat(x, valid, scene, channel):
     given = x, x[:, :7] * 2, x[:, 3:4], valid
-    return joined_channels._cat, joined_channels._portable, given, {}, (0, 1, 2)
+    return sets._cat, sets._cat_portably, given, {}, (0, 1, 2)
 
 
 def add(x, valid, scene, channel):

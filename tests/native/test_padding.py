@@ -15,14 +15,7 @@ from voxax._native import operators
 from voxax._native.memory import empty_array
 from voxax.nn.functional import spatially_sparse_depthwise_conv
 from voxax.nn.functional.batch_norm import batch_norm
-from voxax.nn.modules import (
-    BatchNorm,
-    MaxPool,
-    ReLU,
-    Sequential,
-    SparseConv3d,
-    SubMConv3d,
-)
+from voxax.nn.modules import BatchNorm, MaxPool, ReLU, Sequential, SparseConv3d, SubMConv3d
 
 pytestmark = native
 

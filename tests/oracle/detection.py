@@ -112,8 +112,13 @@ def _line(x, y, at, clip=False):
 KITTI = {"easy": (40, 0, 0.15), "moderate": (25, 1, 0.3), "hard": (25, 2, 0.5)}
 
 
-def kitti_ap(truth, found, name, level, needed, iou, in_image=False) -> float:
-    """KITTI's AP at 40 recalls, found box by found box and true box by true box."""
+def kitti_ap(
+    truth, found, name, level, needed, iou, in_image=False, recalls=40, oriented=False
+) -> float:
+    """KITTI's AP at 40 or 11 recalls, found box by found box and true box by true box.
+
+    ``oriented`` has its average orientation similarity instead.
+    """
     height, occlusion, truncation = KITTI[level]
     neighbor = {"Car": "Van", "Pedestrian": "Person_sitting"}.get(name)
 
@@ -134,8 +139,8 @@ def kitti_ap(truth, found, name, level, needed, iou, in_image=False) -> float:
         return "counts" if f["class"] == name else None
 
     def run(threshold):
-        """(true positives' scores, false positives) over all frames."""
-        hits, false = [], 0
+        """(true positives' scores, false positives, similarity) over all frames."""
+        hits, false, similarity = [], 0, 0.0
         for ts, fs in zip(truth, found, strict=True):
             used = set()
             for t in ts:
@@ -165,6 +170,8 @@ def kitti_ap(truth, found, name, level, needed, iou, in_image=False) -> float:
                 used.add(chosen)
                 if kind == "counts" and chosen_kind == "counts":
                     hits.append(fs[chosen]["score"])
+                    away = t.get("alpha", 0.0) - fs[chosen].get("alpha", 0.0)
+                    similarity += (1 + math.cos(away)) / 2
             for i, f in enumerate(fs):
                 if i in used or kind_of_found(f) != "counts":
                     continue
@@ -174,7 +181,7 @@ def kitti_ap(truth, found, name, level, needed, iou, in_image=False) -> float:
                 if in_image and any(part_in(f["rectangle"], area) > needed for area in areas):
                     continue
                 false += 1
-        return hits, false
+        return hits, false, similarity
 
     number = sum(kind_of_truth(t) == "counts" for ts in truth for t in ts)
     if not number:
@@ -189,12 +196,11 @@ def kitti_ap(truth, found, name, level, needed, iou, in_image=False) -> float:
         wanted += 1 / 40
     precision = []
     for threshold in thresholds:
-        hits, false = run(threshold)
-        precision.append(len(hits) / (len(hits) + false) if hits or false else 0.0)
-    total = 0.0
-    for k in range(1, 41):
-        total += max(precision[k:], default=0.0)
-    return total / 40
+        hits, false, similarity = run(threshold)
+        worth = similarity if oriented else len(hits)
+        precision.append(worth / (len(hits) + false) if hits or false else 0.0)
+    counted = range(1, 41) if recalls == 40 else range(0, 41, 4)
+    return sum(max(precision[k:], default=0.0) for k in counted) / recalls
 
 
 def rectangle_overlap(a, b) -> float:

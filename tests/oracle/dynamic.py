@@ -31,15 +31,7 @@ def sample(x, place):
 
 
 def dynamic_conv(
-    x,
-    weight,
-    size=None,
-    dilation=1,
-    offsets=None,
-    mask=None,
-    mixture=None,
-    stride=1,
-    tau=1.0,
+    x, weight, size=None, dilation=1, offsets=None, mask=None, mixture=None, stride=1, tau=1.0
 ):
     """``y[u] = sum_k m_k(u) W_k(u) x<stride u + dilation(u) o_k + offsets_k(u)>``."""
     x, weight = np.asarray(x, np.float64), np.asarray(weight, np.float64)

@@ -35,15 +35,9 @@ def ball_to_cube(p):
     if flat == 0:
         x = y = 0.0
     elif abs(y) <= abs(x):
-        x, y = (
-            math.copysign(flat, x),
-            math.copysign(flat, x) * 4 / math.pi * math.atan(y / x),
-        )
+        x, y = (math.copysign(flat, x), math.copysign(flat, x) * 4 / math.pi * math.atan(y / x))
     else:
-        x, y = (
-            math.copysign(flat, y) * 4 / math.pi * math.atan(x / y),
-            math.copysign(flat, y),
-        )
+        x, y = (math.copysign(flat, y) * 4 / math.pi * math.atan(x / y), math.copysign(flat, y))
     return np.array([x, y, z][: len(p)])
 
 

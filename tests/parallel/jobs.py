@@ -14,12 +14,7 @@ from flax import nnx
 import voxax as vx
 from voxax.geometry import host
 from voxax.models import MinkUNet14, checkpoint
-from voxax.models.checkpoint import (
-    load_arrays,
-    remove_steps_above,
-    save_checkpoint,
-    steps_of,
-)
+from voxax.models.checkpoint import load_arrays, remove_steps_above, save_checkpoint, steps_of
 from voxax.models.training import Trainer
 from voxax.nn.modules import BatchNorm, ReLU, Sequential, SubMConv3d
 from voxax.parallel import (
@@ -111,7 +106,7 @@ def close(found, expected, tolerance):
 
 
 def check_against_one_device(
-    build, points=UNEVEN, attach=True, steps=STEPS, gradient=1e-6, **options
+    build, points=UNEVEN, attach=True, steps=STEPS, gradient=1e-6, added_loss=None, **options
 ):
     """Loss curve, the first step's gradient and running averages are those of one device."""
     devices = len(jax.devices())
@@ -122,8 +117,8 @@ def check_against_one_device(
     else:
         parts, (v, rows) = sharded(scenes, labels, devices), sharded(scenes, labels, 1)
         batch = (first(v), rows[0])
-    single = Trainer(build(), optimizer())
-    many = DataParallelTrainer(build(), optimizer(), mesh)
+    single = Trainer(build(), optimizer(), added_loss=added_loss)
+    many = DataParallelTrainer(build(), optimizer(), mesh, added_loss=added_loss)
     curves = []
     for step in range(steps):
         alone, together = single.step(*batch), many.step(*parts)

@@ -13,11 +13,11 @@ import dynamic_cases
 import voxax as vx
 from conformance.cases import make_inputs, run
 from conformance.catalogue import OPERATORS
-from voxax.geometry.losses import Losses
+from voxax.geometry.lost_rows import LostRows
 from voxax.nn import modules
 
 DEVICES = 4
-LOSSES = Losses.of({}).table.shape
+LOSSES = LostRows.of({}).table.shape
 
 
 def mesh_of(kind):

@@ -9,6 +9,13 @@ def test_uneven_and_empty_shards():
     on_devices("jobs.check_against_one_device(jobs.small)")
 
 
+def test_the_lovasz_loss_is_of_all_scenes_together():
+    on_devices(
+        "from voxax.models.lovasz import lovasz_softmax\n"
+        "jobs.check_against_one_device(jobs.small, steps=5, added_loss=lovasz_softmax)"
+    )
+
+
 @pytest.mark.slow
 def test_more_devices_than_scenes():
     on_devices("jobs.check_against_one_device(jobs.small, (90, 200, 40), attach=False)")

@@ -133,10 +133,7 @@ def test_layers_give_the_single_devices_numbers():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "name", "shards", "order"),
-    [
-        (layers, "surface", 2, "lexicographic"),
-        (other_layers, "flat_box", 4, "morton"),
-    ],
+    [(layers, "surface", 2, "lexicographic"), (other_layers, "flat_box", 4, "morton")],
 )
 def test_every_layer(network, name, shards, order):
     voxels = scene_of(name)

@@ -9,10 +9,9 @@ import pytest
 from voxax.detection import Objects
 from voxax.errors import InputError
 from voxax.plot import class_colors, detection_html, detection_png, rgb
-from voxax.plot.box_figure import box_pixels
 from voxax.plot.boxed import EDGES, TRUE, box_kinds, dashed
 from voxax.plot.camera import compose, from_above, in_perspective
-from voxax.plot.figure import fit_view
+from voxax.plot.figure import box_pixels, fit_view
 
 NAMES = ("car", "person")
 BOXES = np.array([[4.0, 1, 1, 4, 2, 1.5, 0.4], [-6, -3, 0.9, 0.6, 0.6, 1.8, 0]])

@@ -1,9 +1,17 @@
-"""Predictions against measurements that others published, each within its band."""
+"""Predictions against measurements that others published, each within its band, and own ones."""
+
+import dataclasses
+import os
+from pathlib import Path
 
 import pytest
-from benchmarks.tpu.published import CASES, predicted, table_of
+from benchmarks.tpu.device_results import BAND, measurements
+from benchmarks.tpu.published import CASES, RESULTS, predicted, table_of
 
 from voxax import _compat
+
+VARIABLE = "VOXAX_TEST_MEASURED"
+needs_libtpu = pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed")
 
 
 def test_bands_hold_a_measurement_of_every_kind():
@@ -12,20 +20,52 @@ def test_bands_hold_a_measurement_of_every_kind():
     for case in CASES:
         assert case.source.startswith("https://")
         assert 0.8 < case.band[0] < 1 < case.band[1] <= 1.35
+    bands = [case.band for case in CASES]
+    assert (min(low for low, _ in bands), max(high for _, high in bands)) == BAND
+
+
+def outside(cases):
+    """Cases whose measured time is outside of the band around the predicted one."""
+    ratios = [
+        case.measured / seconds for case, seconds in zip(cases, predicted(cases), strict=True)
+    ]
+    return [
+        f"{case.what}: {ratio:.2f}"
+        for case, ratio in zip(cases, ratios, strict=True)
+        if not case.band[0] <= ratio <= case.band[1]
+    ]
 
 
 @pytest.mark.tpu_compile
-@pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed")
+@needs_libtpu
 def test_published_measurements():
-    ratios = [
-        case.measured / seconds for case, seconds in zip(CASES, predicted(CASES), strict=True)
-    ]
-    off = [
-        f"{case.what}: {ratio:.2f}"
-        for case, ratio in zip(CASES, ratios, strict=True)
-        if not case.band[0] <= ratio <= case.band[1]
-    ]
-    assert not off
+    assert not outside(CASES)
+
+
+@pytest.mark.tpu_compile
+@needs_libtpu
+def test_a_measurement_outside_of_its_band_is_found():
+    case = CASES[0]
+    assert len(outside([dataclasses.replace(case, measured=2 * case.measured)])) == 1
+
+
+@pytest.fixture
+def measured():
+    """Measurements of benchmarks/tpu/device_suite.py: the file named, else the committed one."""
+    given = os.environ.get(VARIABLE)
+    path = Path(given) if given else RESULTS / "tpu_device.json"
+    if not given and not path.exists():
+        pytest.skip(f"nothing was measured: there is no {path}, and {VARIABLE} names no file")
+    found, others = measurements(path)
+    if not found:
+        pytest.skip(f"none of the {len(others)} rows of {path} is a measurement of this code")
+    return found
+
+
+@pytest.mark.tpu_compile
+@needs_libtpu
+def test_own_measurements(measured):
+    assert not outside(measured)
 
 
 def test_the_table_names_sources():

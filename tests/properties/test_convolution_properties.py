@@ -18,7 +18,7 @@ from properties.voxel_strategies import (
     voxels_at,
 )
 from samples import make_weight
-from voxax.nn.functional import max_pool, spatially_sparse_conv
+from voxax.nn.functional import spatially_sparse_conv
 
 SOME = settings(max_examples=12, deadline=None, derandomize=True)
 
@@ -42,27 +42,6 @@ def test_the_order_of_the_input_does_not_matter(kernel, stride, rows, order):
 
 @KERNELS
 @SOME
-@given(rows=rows_of_voxels(), shift=st.tuples(st.integers(-9, 9), st.integers(-9, 9)))
-def test_translation_by_a_multiple_of_the_stride_commutes(kernel, stride, rows, shift):
-    features = features_at(rows)
-    here = conv(voxels_at(rows, features), kernel, stride)
-    moved = conv(voxels_at(rows + np.int32([0, *shift]) * stride, features), kernel, stride)
-    np.testing.assert_array_equal(moved.valid_coords(), here.valid_coords() + np.int32([0, *shift]))
-    np.testing.assert_array_equal(moved.valid_features(), here.valid_features())
-
-
-@KERNELS
-@SOME
-@given(rows=rows_of_voxels(), a=st.floats(-3, 3, width=16), b=st.floats(-3, 3, width=16))
-def test_convolution_is_linear(kernel, stride, rows, a, b):
-    x, y = voxels_at(rows), voxels_at(rows, features_at(rows, seed=1))
-    together = conv(x * a + y * b, kernel, stride)
-    apart = conv(x, kernel, stride) * a + conv(y, kernel, stride) * b
-    np.testing.assert_allclose(together.features, apart.features, atol=1e-4)
-
-
-@KERNELS
-@SOME
 @given(rows=rows_of_voxels())
 def test_transposed_convolution_is_the_adjoint(kernel, stride, rows):
     x = voxels_at(rows)
@@ -74,15 +53,6 @@ def test_transposed_convolution_is_the_adjoint(kernel, stride, rows):
     )
     one, other = jnp.vdot(y.features, ct.features), jnp.vdot(x.features, back.features)
     np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-4)
-
-
-@SOME
-@given(rows=rows_of_voxels(reach=9))
-def test_stride_2_twice_gives_the_coordinates_of_stride_4(rows):
-    voxels = voxels_at(rows)
-    twice = max_pool(max_pool(voxels, 2), 2)
-    equal(twice, max_pool(voxels, 4))
-    assert twice.stride == (4, 4)
 
 
 @KERNELS
@@ -137,13 +107,6 @@ def test_a_batch_is_its_scenes_one_by_one(kernel, stride, rows):
             voxels_at(own * np.int32([0, 1, 1]), features_at(own), batch_size=1), kernel, stride
         )
         equal(together.scene(scene), alone)
-
-
-@SOME
-@given(a=rows_of_voxels(), b=rows_of_voxels())
-def test_union_is_commutative(a, b):
-    one, other = voxels_at(a), voxels_at(b, features_at(b, seed=1))
-    equal(vx.union(one, other), vx.union(other, one))
 
 
 @SOME

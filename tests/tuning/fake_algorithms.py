@@ -143,7 +143,7 @@ class Timer:
         nothing = tuning_sample.Sample(jnp.zeros(()), jnp.zeros(()), {}, "nothing")
         monkeypatch.setattr(tuner, "measure", self)
         monkeypatch.setattr(tuner, "check", lambda *_: None)
-        monkeypatch.setattr(tuner, "_sample", lambda *_: nothing)
+        monkeypatch.setattr(tuner, "sample_of", lambda *_: nothing)
 
     def __call__(self, problem, candidates, reference, sample, budget):
         self.asked.append([c.identity for c in candidates])

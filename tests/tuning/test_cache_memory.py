@@ -11,16 +11,11 @@ import time
 import pytest
 from cache_entries import DEVICE, entry, measured
 
+from voxax._file_lock import PATIENCE, locked
 from voxax.hardware import HardwareInfo
 from voxax.kernels import lookup
-from voxax.tuning import cache as cache_module
 from voxax.tuning import cache as tuning_cache
 from voxax.tuning.cache import TuningCache, cache_for, device_name, is_device
-
-
-@pytest.fixture(autouse=True)
-def _look_always(monkeypatch):
-    monkeypatch.setattr(cache_module, "LOOK_AFTER", 0.0)
 
 
 @pytest.fixture
@@ -38,29 +33,20 @@ def fresh(cache):
     return dict(TuningCache(cache.path.parent, DEVICE).items())
 
 
-def wait_until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_nothing_happens_before_the_first_put(cache, folder):
     assert cache.get("key") is None
     assert cache.items() == []
     assert cache.flush()
-    cache.clear()
+    tuning_cache.remove_file(cache.path)
     assert not folder.parent.exists()
 
 
-def test_put_is_known_at_once_and_saved_by_itself(cache):
+def test_put_is_known_and_saved_at_once(cache):
     cache.put("key", entry())
     assert cache.get("key") == entry()
-    assert not cache.path.exists()
-    wait_until(cache.path.exists)
-    wait_until(lambda: fresh(cache) == {"key": entry()})
+    assert fresh(cache) == {"key": entry()}
     cache.put("later", entry())
-    wait_until(lambda: len(fresh(cache)) == 2)
+    assert len(fresh(cache)) == 2
 
 
 def test_entries_merge_in_memory_and_on_disk(cache):
@@ -84,14 +70,23 @@ def test_what_others_write_is_seen(cache):
     assert cache.get("key") == entry()
 
 
-def test_looks_at_the_disk_are_rare(cache, monkeypatch):
-    monkeypatch.setattr(cache_module, "LOOK_AFTER", 60.0)
-    looks = []
-    stamp_of = tuning_cache.stamp_of
-    monkeypatch.setattr(tuning_cache, "stamp_of", lambda path: looks.append(path) or stamp_of(path))
-    for _ in range(100):
-        cache.get("key")
-    assert len(looks) == 1
+def test_a_file_is_read_only_when_it_changed(cache, monkeypatch):
+    """A save by this process, too, reads nothing that it knows."""
+    reads = []
+    read_bounded = tuning_cache.read_bounded
+    monkeypatch.setattr(
+        tuning_cache, "read_bounded", lambda *asked: reads.append(asked) or read_bounded(*asked)
+    )
+    tuning_cache.shipped(DEVICE)
+    reads.clear()
+    for number in range(5):
+        cache.put(f"key {number}", entry())
+        assert cache.get(f"key {number}") == entry()
+    assert len(reads) == 1  # before the first save: there was no file
+    TuningCache(cache.path.parent, DEVICE).put("other", entry())
+    reads.clear()
+    assert cache.get("other") == cache.get("key 0") == entry()
+    assert len(reads) == 1
 
 
 @pytest.mark.parametrize("noticed_by", ["get", "put"])
@@ -109,12 +104,14 @@ def test_removing_the_folder_is_a_reset(cache, folder, noticed_by):
     assert fresh(cache) == {"new": entry()}
 
 
-def test_reset_forgets_also_what_a_new_entry_was_merged_with(cache, folder):
+def test_reset_forgets_also_what_a_new_entry_was_merged_with(cache, folder, monkeypatch):
     cache.put("key", entry(measured("a")))
-    cache.flush()
-    cache.put("key", entry(measured("b")))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        cache.put("key", entry(measured("b")))
+        assert {m.algorithm for m in cache.get("key").measured} == {"a", "b"}
     shutil.rmtree(folder)
-    cache.flush()
+    assert cache.flush()
     assert [c.algorithm for c in fresh(cache)["key"].measured] == ["b"]
 
 
@@ -143,22 +140,8 @@ def test_removal_of_the_file_alone_in_the_middle_of_a_save(cache, monkeypatch):
         tuning_cache.os, "fsync", lambda d: (fsync(d), cache.path.unlink(missing_ok=True))
     )
     cache.put("new", entry())
-    cache.flush()
     monkeypatch.undo()
-    cache.flush()
-    assert fresh(cache) == {"new": entry()}
-
-
-def test_clear(cache):
-    cache.put("saved", entry())
-    cache.flush()
-    cache.put("unsaved", entry())
-    cache.clear()
-    assert cache.items() == []
     assert cache.flush()
-    assert not cache.path.exists()
-    cache.put("new", entry())
-    cache.flush()
     assert fresh(cache) == {"new": entry()}
 
 
@@ -181,19 +164,25 @@ def test_several_threads(cache):
     assert len(fresh(cache)["shared"].measured) == 40
 
 
-def test_held_lock_costs_a_warning_and_is_tried_again(cache, monkeypatch, caplog):
-    monkeypatch.setattr(cache_module, "SAVE_AFTER", 0.01)
-    monkeypatch.setattr(cache_module, "RETRY_AFTER", 0.01)
-    monkeypatch.setattr(tuning_cache, "PATIENCE", 0.05)
+def test_a_held_lock_is_waited_for_once_and_tried_again(cache, monkeypatch, caplog):
+    """A process that is stopped may hold it for hours."""
+    cache._patience = 0.05
     cache.path.parent.mkdir(parents=True)
-    with tuning_cache.locked(cache.path.parent / f".{DEVICE}.lock", 10.0):
-        cache.put("key", entry())
-        wait_until(lambda: caplog.records)
+    with locked(cache.path.parent / f".{DEVICE}.lock", 10.0):
+        begin = time.monotonic()
+        for number in range(20):
+            cache.put(f"key {number}", entry())
         assert not cache.flush()
-        assert cache.get("key") == entry()
-    wait_until(lambda: fresh(cache) == {"key": entry()})
+        assert time.monotonic() - begin < PATIENCE / 2
+        assert cache.get("key 0") == entry()
+    cache.put("key", entry())
+    assert len(fresh(cache)) == 21
     assert "is locked, saving later" in caplog.records[0].message
     assert len(caplog.records) == 1
+
+
+def refuse(*arguments):
+    raise OSError(errno.EROFS, "Read-only file system")
 
 
 def unsupported(descriptor, operation):
@@ -203,17 +192,17 @@ def unsupported(descriptor, operation):
 def test_file_system_without_locks(tmp_path, monkeypatch):
     monkeypatch.setattr("fcntl.flock", unsupported)
     path, held = tmp_path / "lock", tmp_path / "lock-held"
-    with tuning_cache.locked(path, 0.05):
+    with locked(path, 0.05):
         assert held.exists()
     assert not held.exists()
     held.touch()  # by a process that lives
     with (
         pytest.raises(TimeoutError, match="locked by another process"),
-        tuning_cache.locked(path, 0.05),
+        locked(path, 0.05),
     ):
         pass
     os.utime(held, (time.time() - 100,) * 2)  # by one that died
-    with tuning_cache.locked(path, 0.05):
+    with locked(path, 0.05):
         pass
     assert not held.exists()
 
@@ -286,7 +275,7 @@ def test_shipped_entries_come_after_the_users(cache, tmp_path, monkeypatch):
         assert cache.get("key") == known
         cache.put("key", entry(measured(seconds=3.0)))
         assert cache.get("key") == entry(measured(seconds=3.0))
-        cache.clear()
+        tuning_cache.remove_file(cache.path)
         assert cache.get("key") == known
     finally:
         tuning_cache.shipped.cache_clear()

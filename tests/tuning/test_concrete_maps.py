@@ -1,8 +1,8 @@
 """Concrete maps, remembered weakly until a product on one like them is measured."""
 
-import collections
 import functools
 import gc
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -14,37 +14,29 @@ from lowered import dense_weight, small_voxels
 import voxax as vx
 from voxax import _compat
 from voxax.nn.functional import spatially_sparse_conv
+from voxax.tuning import concrete_maps, record_choices, tuner
 from voxax.tuning import measure as tuning_measure
-from voxax.tuning import record_choices, tuner
-from voxax.tuning import sample as tuning_sample
+from voxax.tuning.concrete_maps import concrete_map, note_map
 from voxax.tuning.entry import Measured
-from voxax.tuning.sample import concrete_map, note_map
 
 PROBLEM = make_problem(density=4.0)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch):
-    monkeypatch.setattr(tuning_sample, "_maps", collections.OrderedDict())
-
-
-def key(problem=PROBLEM):
-    p = problem
-    return tuning_sample.map_key(p.layer)
+    monkeypatch.setattr(concrete_maps, "_maps", weakref.WeakValueDictionary())
 
 
 def table(value=0, make=jnp.full):
     return make((48, 27), value, np.int32)
 
 
-def test_what_was_noted_is_found():
-    neighbors, pairs = table(1), jnp.zeros((2, 9), jnp.int32)
+@pytest.mark.parametrize("make", [jnp.full, np.full])
+def test_what_was_noted_is_found(make):
+    neighbors = table(1, make)
     assert concrete_map(PROBLEM) is None
-    note_map(key(), {"neighbors": neighbors, "pairs": pairs})
-    found = concrete_map(PROBLEM)
-    assert found["neighbors"] is neighbors
-    assert found["pairs"] is pairs
-    for product in ("dgrad", "wgrad"):  # the layer's three products run on one map
+    note_map(PROBLEM.layer, neighbors)
+    for product in ("forward", "dgrad", "wgrad"):  # the layer's three products run on one map
         assert concrete_map(make_problem(product, density=4.0))["neighbors"] is neighbors
 
 
@@ -55,68 +47,32 @@ def test_what_was_noted_is_found():
 )
 def test_another_map_is_not(change):
     kept = table()
-    note_map(key(), {"neighbors": kept})
+    note_map(PROBLEM.layer, kept)
     assert concrete_map(make_problem(**{"density": 4.0, **change})) is None
     del kept
 
 
 def test_the_newest_wins():
     one, two = table(1), table(2)
-    note_map(key(), {"neighbors": one})
-    note_map(key(), {"neighbors": two})
+    note_map(PROBLEM.layer, one)
+    note_map(PROBLEM.layer, two)
     assert concrete_map(PROBLEM)["neighbors"] is two
-
-
-def test_a_view_of_a_trace_is_left_out():
-    neighbors = table()
-
-    @jax.jit
-    def traced(starts):
-        note_map(key(), {"neighbors": neighbors, "starts": starts})
-        assert set(concrete_map(PROBLEM)) == {"neighbors"}
-        return starts
-
-    traced(jnp.zeros((28,), jnp.int32))
 
 
 def test_nothing_is_kept_alive():
     neighbors = table()
-    note_map(key(), {"neighbors": neighbors})
+    note_map(PROBLEM.layer, neighbors)
     del neighbors
     gc.collect()
     assert concrete_map(PROBLEM) is None
+    assert not concrete_maps._maps
 
 
 def test_deleted_arrays_are_not_found():
-    neighbors, pairs = table(), jnp.zeros((2, 9), jnp.int32)
-    note_map(key(), {"neighbors": neighbors, "pairs": pairs})
-    pairs.delete()
-    assert list(concrete_map(PROBLEM)) == ["neighbors"]
+    neighbors = table()
+    note_map(PROBLEM.layer, neighbors)
     neighbors.delete()
     assert concrete_map(PROBLEM) is None
-
-
-def test_one_of_the_two_tables_is_enough_but_needed():
-    transposed, pairs = table(), jnp.zeros((2, 9), jnp.int32)
-    note_map(key(), {"transposed_neighbors": transposed, "pairs": pairs})
-    assert set(concrete_map(PROBLEM)) == {"transposed_neighbors", "pairs"}
-    note_map(key(), {"pairs": pairs})
-    assert concrete_map(PROBLEM) is None
-
-
-def test_maps_of_the_host_are_found_too():
-    neighbors = table(make=np.full)
-    note_map(key(), {"neighbors": neighbors})
-    assert concrete_map(PROBLEM)["neighbors"] is neighbors
-
-
-def test_only_the_last_ones_are_remembered():
-    kept = [table() for _ in range(tuning_sample._MOST_MAPS + 1)]
-    for number, neighbors in enumerate(kept):
-        note_map(key(make_problem(density=float(number))), {"neighbors": neighbors})
-    assert len(tuning_sample._maps) == tuning_sample._MOST_MAPS
-    assert concrete_map(make_problem(density=0.0)) is None
-    assert concrete_map(make_problem(density=1.0)) is not None
 
 
 @functools.cache

@@ -27,13 +27,12 @@ SEVERAL = Space(PROBLEM, (*HEURISTICS, OTHER_FORM), HEURISTICS, REFUSED)
 WITH_REFERENCE = Space(PROBLEM, (REFERENCE, *HEURISTICS), (REFERENCE, *HEURISTICS), REFUSED)
 
 ON = Policy("on", has_device=True)
-NO_TIME = dataclasses.replace(ON, has_time=False)
 ABSENT = Policy("on", has_device=False)
 CACHED = Policy("cached", has_device=True)
 OFF = Policy("off", has_device=True)
 RULED = dataclasses.replace(CACHED, ruled=True)
 MEASURED = dataclasses.replace(ON, measured=True)
-EVERY_POLICY = (ON, NO_TIME, ABSENT, CACHED, OFF)
+EVERY_POLICY = (ON, ABSENT, CACHED, OFF)
 
 
 def times(*seconds, source="measured", verdict="ok"):
@@ -70,23 +69,20 @@ TABLE = [
     (ONE, None, ABSENT, DEFAULT, "pinned", None, None),
     (ONE, None, OFF, DEFAULT, "pinned", None, None),
     (SEVERAL, None, ON, DEFAULT, "predicted", None, "measure"),
-    (SEVERAL, None, NO_TIME, DEFAULT, "predicted", None, "check"),
     (SEVERAL, None, CACHED, DEFAULT, "predicted", None, "check"),
     (SEVERAL, None, ABSENT, DEFAULT, "predicted", None, None),
     (SEVERAL, None, OFF, DEFAULT, "predicted", None, None),
     (SEVERAL, COMPLETE, ON, BEST, "cached", 1e-3, None),
-    (SEVERAL, COMPLETE, NO_TIME, BEST, "cached", 1e-3, None),
     (SEVERAL, COMPLETE, CACHED, BEST, "cached", 1e-3, None),
     (SEVERAL, COMPLETE, ABSENT, BEST, "cached", 1e-3, None),
     (SEVERAL, COMPLETE, OFF, DEFAULT, "predicted", None, None),
-    (SEVERAL, PARTIAL, ON, DEFAULT, "predicted", None, "measure"),
-    (SEVERAL, PARTIAL, NO_TIME, BEST, "cached", 1e-3, None),
+    (SEVERAL, PARTIAL, ON, BEST, "predicted", None, "measure"),
     (SEVERAL, PARTIAL, CACHED, BEST, "cached", 1e-3, None),
     (SEVERAL, WITHOUT_DEFAULT, CACHED, BEST, "cached", 1e-3, None),
     (SEVERAL, WITHOUT_DEFAULT, RULED, DEFAULT, "predicted", None, "check"),
     (SEVERAL, PARTIAL, RULED, BEST, "cached", 1e-3, None),
     (SEVERAL, COMPLETE, RULED, BEST, "cached", 1e-3, None),
-    (SEVERAL, GIVEN_UP, ON, DEFAULT, "predicted", None, "measure"),
+    (SEVERAL, GIVEN_UP, ON, BEST, "predicted", None, "measure"),
     (SEVERAL, GIVEN_UP, CACHED, BEST, "cached", 1e-3, None),
     (SEVERAL, NONE_RAN, ON, DEFAULT, "predicted", None, "measure"),
     (SEVERAL, NONE_RAN, CACHED, DEFAULT, "predicted", None, "check"),
@@ -94,7 +90,6 @@ TABLE = [
     (SEVERAL, SHIPPED, CACHED, BEST, "shipped", 1e-3, "check"),
     (SEVERAL, SHIPPED, ABSENT, BEST, "shipped", 1e-3, None),
     (SEVERAL, PREDICTED, ON, BEST, "predicted", None, "measure"),
-    (SEVERAL, PREDICTED, NO_TIME, BEST, "predicted", None, "check"),
     (SEVERAL, PREDICTED, CACHED, BEST, "predicted", None, "check"),
     (SEVERAL, PREDICTED, ABSENT, BEST, "predicted", None, None),
     (SEVERAL, FOREIGN, ON, DEFAULT, "predicted", None, "measure"),
@@ -112,9 +107,8 @@ def test_what_no_device_has_run_comes_last_where_nothing_is_compared():
     for policy in (OFF, ABSENT):
         assert str(decide(Space(PROBLEM, both, both, REFUSED), None, policy)) == "second(block=1)"
         assert str(decide(Space(PROBLEM, one, one, REFUSED), None, policy)) == "first"
-    for policy in (NO_TIME, CACHED):
-        choice = decide(Space(PROBLEM, both, both, REFUSED), None, policy)
-        assert (str(choice), choice.pending) == ("first", "check")
+    choice = decide(Space(PROBLEM, both, both, REFUSED), None, CACHED)
+    assert (str(choice), choice.pending) == ("first", "check")
 
 
 @pytest.mark.parametrize(

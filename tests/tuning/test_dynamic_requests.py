@@ -11,7 +11,7 @@ import voxax as vx
 from voxax.kernels import names
 from voxax.nn.functional import DYNAMIC_CONV_ALGO_MODE as MODE
 from voxax.nn.functional import dynamic_conv
-from voxax.tuning import record_choices, resolve
+from voxax.tuning import admitted, record_choices
 
 OTHERS = ("FWD", "BWD", "DGRAD", "WGRAD", "DEPTHWISE_CONV_FWD", "DEPTHWISE_CONV_BWD")
 VARIABLES = [f"VOXAX_DYNAMIC_CONV_{way}_ALGO_MODE" for way in ("FWD", "BWD")]
@@ -62,12 +62,12 @@ def test_members_are_the_registered_names():
 @pytest.mark.parametrize(("request_", "expected"), FORMS.values(), ids=FORMS.keys())
 def test_arguments(request_, expected):
     """Check that overlays admit what the argument would."""
-    assert set(dynamic(method=request_)) <= expected
+    assert set(dynamic(algorithm=request_)) <= expected
     with vx.algorithms(dynamic_forward=request_, dynamic_backward=request_):
         for product in ("forward", "dgrad", "wgrad"):
-            asked = resolve(request_, kind="dynamic", product=product)
-            assert resolve(None, kind="dynamic", product=product) == asked
-            assert resolve(None, kind="dense", product=product) == names("dense")
+            asked = admitted(request_, kind="dynamic", product=product).names
+            assert admitted(None, kind="dynamic", product=product).names == asked
+            assert admitted(None, kind="dense", product=product).names == names("dense")
 
 
 def test_the_environment(monkeypatch):
@@ -75,7 +75,7 @@ def test_the_environment(monkeypatch):
     monkeypatch.setenv(VARIABLES[1], "masked")
     assert dynamic() == ("tiled", "masked", "masked")
     for kind in ("dense", "grouped", "depthwise"):
-        assert resolve(None, kind=kind, product="dgrad") == names(kind)
+        assert admitted(None, kind=kind, product="dgrad").names == names(kind)
 
 
 def test_who_decides(monkeypatch):
@@ -87,7 +87,7 @@ def test_who_decides(monkeypatch):
     assert dynamic() == only("tiled")
     with vx.algorithms(dynamic_forward="masked", forward="implicit_gemm"):
         assert dynamic() == ("masked", "tiled", "tiled")
-        assert dynamic(method="selected") == only("selected")
+        assert dynamic(algorithm="selected") == only("selected")
         with vx.algorithms(dynamic_backward="grouped"):
             assert dynamic() == ("masked", "grouped", "grouped")
     monkeypatch.delenv(VARIABLES[0])
@@ -111,8 +111,8 @@ def test_an_overlay_is_part_of_the_key_of_jit():
 def test_refused(monkeypatch):
     with pytest.raises(vx.AlgorithmError, match=r"dynamic_forward=\): unknown algorithm 'typo'"):
         vx.algorithms(dynamic_forward="typo")
-    with pytest.raises(vx.AlgorithmError, match=r"method: unknown algorithm 'explicit_gemm'"):
-        dynamic(method="explicit_gemm")
+    with pytest.raises(vx.AlgorithmError, match=r"algorithm: unknown algorithm 'explicit_gemm'"):
+        dynamic(algorithm="explicit_gemm")
     monkeypatch.setenv(VARIABLES[0], "typo")
     with pytest.raises(vx.AlgorithmError, match=f"{VARIABLES[0]}=typo: unknown"):
         dynamic()
@@ -129,8 +129,8 @@ def test_modules():
     nnx = pytest.importorskip("flax.nnx")
     from voxax.nn.modules import DynamicConv
 
-    def graph(method):
-        return nnx.split(DynamicConv(2, 2, 3, method=method))[0]
+    def graph(algorithm):
+        return nnx.split(DynamicConv(2, 2, 3, algorithm=algorithm))[0]
 
     assert graph("TILED") == graph([MODE.TILED])
     assert graph("auto") != graph(None)  # the environment may say otherwise

@@ -9,7 +9,7 @@ from lowered import conv, dense_weight, depthwise, small_voxels
 
 import voxax as vx
 from voxax.nn.functional import spatially_sparse_conv
-from voxax.tuning import record_choices, request, resolve
+from voxax.tuning import admitted, record_choices, request
 
 EXPLICIT, IMPLICIT = "explicit_gemm", "implicit_gemm"
 ANY = {EXPLICIT, IMPLICIT}
@@ -78,8 +78,8 @@ def test_names_from_warpconvnet(setenv):
         for value in values:
             setenv("WARPCONVNET", **{f"{stem}FWD": value, f"{stem}BWD": value})
             for product in ("forward", "dgrad", "wgrad"):
-                asked = resolve(value or "auto", kind=kind, product=product)
-                assert resolve(None, kind=kind, product=product) == asked
+                asked = admitted(value or "auto", kind=kind, product=product).names
+                assert admitted(None, kind=kind, product=product).names == asked
 
 
 def test_each_variable_has_its_products(setenv):

@@ -16,9 +16,9 @@ from fake_algorithms import make_problem
 from lowered import dense_weight, small_voxels
 
 import voxax as vx
+from voxax.explanation.inspect import find_products
 from voxax.geometry import KernelSpec
 from voxax.nn.functional import spatially_sparse_conv
-from voxax.products.inspect import find_products
 from voxax.tuning import cache as cache_module
 from voxax.tuning import cache as tuning_cache
 from voxax.tuning.cache import TuningCache

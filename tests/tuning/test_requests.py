@@ -19,7 +19,7 @@ from voxax.nn.functional.sparse_conv import SPARSE_CONV_BWD_ALGO_MODE as BWD
 from voxax.nn.functional.sparse_conv import SPARSE_CONV_FWD_ALGO_MODE as FWD
 from voxax.nn.functional.sparse_conv_depth import SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE as DEPTH_BWD
 from voxax.nn.functional.sparse_conv_depth import SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE as DEPTH_FWD
-from voxax.tuning import record_choices, resolve, tuner
+from voxax.tuning import admitted, record_choices, tuner
 
 EXPLICIT, IMPLICIT, CUTLASS = names("dense")
 ANY = {EXPLICIT, IMPLICIT}
@@ -121,13 +121,13 @@ def test_overlays_take_every_form():
     for fwd, bwd, _ in FORMS.values():
         with vx.algorithms(forward=fwd, backward=bwd):
             for product, request in (("forward", fwd), ("dgrad", bwd), ("wgrad", bwd)):
-                asked = resolve(request, kind="dense", product=product)
-                assert resolve(None, kind="grouped", product=product) == asked
+                asked = admitted(request, kind="dense", product=product).names
+                assert admitted(None, kind="grouped", product=product).names == asked
     for fwd, bwd, _ in DEPTHWISE_FORMS.values():
         with vx.algorithms(depthwise_forward=fwd, depthwise_backward=bwd):
             for product, request in (("forward", fwd), ("dgrad", bwd), ("wgrad", bwd)):
-                asked = resolve(request, kind="depthwise", product=product)
-                assert resolve(None, kind="depthwise", product=product) == asked
+                asked = admitted(request, kind="depthwise", product=product).names
+                assert admitted(None, kind="depthwise", product=product).names == asked
 
 
 def test_omitted():
@@ -227,7 +227,7 @@ def test_every_algorithm_computes_equal_numbers():
 
 
 def test_the_unavailable_member_is_skipped_with_one_logged_reason(caplog):
-    tuner._log_refusal.cache_clear()  # once in a process
+    tuner._warn_once.cache_clear()  # once in a process
     with caplog.at_level(logging.DEBUG, logger="voxax.tuning"):
         chosen = conv(
             fwd_algo=[FWD.IMPLICIT_GEMM, FWD.CUTLASS_IMPLICIT_GEMM],

@@ -1,6 +1,7 @@
 """Check the candidates of a problem: those of the request that run here, with their views."""
 
 import itertools
+import json
 
 import pytest
 
@@ -8,7 +9,7 @@ import problems
 from voxax.geometry import PAIR_ROOM, KernelSpec
 from voxax.hardware import HardwareInfo
 from voxax.kernels import lookup, names
-from voxax.tuning.entry import density_bucket, key_of
+from voxax.tuning.entry import Measured, density_bucket, key_of
 from voxax.tuning.space import Candidate, space_of, views_of
 
 CPU, GPU, TPU = (HardwareInfo(platform=p, device_kind="some") for p in ("cpu", "gpu", "tpu"))
@@ -235,3 +236,15 @@ def test_a_candidate_says_what_it_is():
     assert candidate.identity == (
         "implicit_gemm", (("fwd_block_size", 16),), kernel.revision,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("hardware", [CPU, GPU, TPU], ids=lambda hardware: hardware.platform)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_every_candidate_survives_the_cache_file(product, kind, hardware):
+    problem = make_problem(product, kind, platform=hardware.platform, spec=KernelSpec.make(3, 3))
+    candidates = everything(problem, hardware).candidates
+    assert candidates
+    for candidate in candidates:
+        made = Measured(*candidate.identity, 1.0, "ok")
+        assert Measured.from_json(json.loads(json.dumps(made.to_json()))) == made

@@ -64,7 +64,9 @@ def test_a_single_candidate_is_taken_whatever_the_cache_prefers(mode, monkeypatc
     choice = choose(PROBLEM, ("implicit_gemm",))
     assert (choice.algorithm, choice.source) == ("implicit_gemm", "pinned")
     assert choice.kernel in lookup("implicit_gemm")
-    assert foresee(PROBLEM, ("implicit_gemm",)) == choice
+    foreseen = foresee(PROBLEM, ("implicit_gemm",))
+    assert foreseen.seconds == (None if mode == "off" else 1.0)
+    assert dataclasses.replace(foreseen, seconds=None, entry=None) == choice
     assert timer.asked == []
 
 
@@ -132,7 +134,7 @@ def test_for_another_platform_nothing_is_measured(platform, timer):
 def test_cached_mode_measures_nothing(monkeypatch, timer):
     monkeypatch.setenv("VOXAX_AUTOTUNE", "cached")
     checked = []
-    monkeypatch.setattr(tuner, "_compared", lambda *asked: checked.append(asked[1].identity))
+    monkeypatch.setattr(tuner, "check", lambda *asked: checked.append(asked[1].identity))
     first = choose(PROBLEM, BOTH[::-1])
     assert (first.algorithm, first.source) == ("implicit_gemm", "predicted")
     assert choose(PROBLEM, BOTH[::-1]) == first
@@ -267,34 +269,24 @@ def test_a_budget_that_is_none_is_an_error(monkeypatch, timer):
         choose(PROBLEM, BOTH)
 
 
-def test_what_was_slow_in_similar_problems_is_skipped(timer):
-    for rows in (100, 1000, 10_000):
-        problem = make_problem(rows=rows)
-        swift = candidates(PROBLEM, ("explicit_gemm",))
-        known = [measured(*c.identity[:1], 1e-3, **dict(c.parameters)) for c in swift]
-        known += [
-            measured("implicit_gemm", 9e-3, **dict(c.parameters))
-            for c in candidates(PROBLEM, ("implicit_gemm",))
-        ]
-        cache().put(key_of(problem), entry(*known))
-    choice = choose(PROBLEM, BOTH)
-    assert {name for name, *_ in timer.asked[0]} == {"explicit_gemm"}
-    (skipped,) = (m for m in choice.entry.measured if m.verdict == "skipped")
-    assert skipped.algorithm == "implicit_gemm"
-    assert "2 times the best in 3 similar problems" in skipped.reason
-    assert choose(PROBLEM, BOTH).source == "cached", "not tried again and again"
-
-    tuner.tune(PROBLEM, BOTH)
-    assert {name for name, *_ in timer.asked[1]} == set(BOTH), "vx.tune tries everything"
-    assert all(m.reached for m in cache().get(key_of(PROBLEM)).measured)
+def test_what_was_quick_in_similar_problems_is_tried_first(timer):
+    """Time may be too short for all."""
+    with registered(fake("slow"), fake("quick"), fake("new")):
+        admitted = ("slow", "quick", "new")
+        remember(make_problem(rows=100), slow=9e-3, quick=1e-3)
+        remember(make_problem("wgrad"), slow=1e-3, quick=9e-3)
+        remember(make_problem(rows=1000), source="predicted", slow=1e-3, quick=9e-3)
+        choose(PROBLEM, admitted)
+        assert [name for name, *_ in timer.asked[0]] == ["quick", "slow", "new"]
+        cache().put(key_of(PROBLEM), entry(measured("slow", 1e-3), measured("quick", 2e-3)))
+        tuner.tune(PROBLEM, admitted, anew=True)
+    assert [name for name, *_ in timer.asked[1]] == ["slow", "new", "quick"], "its own count most"
 
 
-def test_skipped_candidates_get_their_turn_where_the_others_fail(timer):
-    for rows in (100, 1000, 10_000):
-        with registered(fake("swift"), fake("steady")):
-            remember(make_problem(rows=rows), swift=1e-3, steady=9e-3)
+def test_candidates_without_time_get_their_turn_where_the_others_fail(timer, monkeypatch):
     timer.seconds = {"swift": "returned zeros only"}
     with registered(fake("swift", zeros), fake("steady")):
+        monkeypatch.setattr(tuner, "measure", lambda p, tried, *rest: timer(p, tried[:1], *rest))
         choice = choose(PROBLEM, ("swift", "steady"))
     assert (choice.algorithm, choice.source) == ("steady", "measured")
     assert [[name for name, *_ in asked] for asked in timer.asked] == [["swift"], ["steady"]]
@@ -320,10 +312,15 @@ def test_another_processs_decision_is_taken(mode, monkeypatch, timer):
     """Check processes that only read caches, which may differ between machines."""
     monkeypatch.setenv("VOXAX_AUTOTUNE", mode)
     topics = []
+    wide = make_problem(in_channels=8)
+    answers = [
+        candidates(*asked)[-1] for asked in ((PROBLEM, BOTH), (PROBLEM, BOTH[:1]), (wide, BOTH))
+    ]
 
     def agree(topic, decide):
         topics.append(topic)
-        return json.dumps(["implicit_gemm", [["fwd_block_size", 32]], "measured", 0.5])
+        answer = answers[len(topics) - 1]
+        return json.dumps([answer.kernel.name, answer.parameters, "measured", 0.5])
 
     monkeypatch.setattr(tuner, "agree", agree)
     choice = choose(PROBLEM, BOTH)
@@ -331,8 +328,9 @@ def test_another_processs_decision_is_taken(mode, monkeypatch, timer):
     assert (choice.source, choice.seconds) == ("measured", 0.5)
     assert choice.parameters == (("fwd_block_size", 32),), "hashable, as measured here"
     assert key_of(PROBLEM) in topics[0]
-    choose(PROBLEM, BOTH[:1])
-    choose(make_problem(in_channels=8), BOTH)
+    for asked in ((PROBLEM, BOTH[:1]), (wide, BOTH)):
+        made = choose(*asked)
+        assert made.candidate == answers[len(topics) - 1]
     assert len(set(topics)) == 3
     assert timer.asked == []
 
@@ -365,7 +363,7 @@ def test_choices_are_heard_by_all_who_listen(timer):
 
 
 def test_refusals_of_named_algorithms_are_told_once(timer, caplog):
-    tuner._log_refusal.cache_clear()
+    tuner._warn_once.cache_clear()
     with caplog.at_level(logging.INFO, "voxax.tuning"):
         for _ in range(2):
             choose(PROBLEM, ("implicit_gemm", "cutlass_implicit_gemm"))

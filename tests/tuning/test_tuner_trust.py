@@ -20,7 +20,7 @@ from fake_algorithms import (
 from voxax import _native
 from voxax.errors import AlgorithmError
 from voxax.tuning import cache as cache_module
-from voxax.tuning import choose, foresee, passed, tuner
+from voxax.tuning import choose, foresee, tuner
 from voxax.tuning.entry import key_of
 
 BOTH = ("explicit_gemm", "implicit_gemm")
@@ -155,7 +155,7 @@ def test_a_broken_heuristic_makes_way_for_the_next(monkeypatch, caplog):
     with registered(fake("broken", zeros), fake("right")):
         choice = choose(PROBLEM, ("broken", "right"))
         assert (choice.algorithm, choice.source) == ("right", "predicted")
-        assert "broken is not used for forward dense" in caplog.text
+        assert "the predicted choice broken for forward dense" in caplog.text
         with registered(fake("worse", wrong)), pytest.raises(AlgorithmError) as caught:
             choose(PROBLEM, ("broken", "worse"))
     assert "broken: returned zeros only" in str(caught.value)
@@ -191,11 +191,11 @@ def decisive(change=right):
 @pytest.fixture
 def compared(monkeypatch):
     """The checks made so far; a function starts a new process, as far as the tuner can tell."""
-    checks, compare = [], tuner._compared
+    checks, compare = [], tuner.check
 
-    def counting(problem, candidate, device):
+    def counting(problem, candidate, reference, sample):
         checks.append(candidate.identity)
-        return compare(problem, candidate, device)
+        return compare(problem, candidate, reference, sample)
 
     def choose_in_new_process():
         monkeypatch.setattr(tuner, "_objections", {})
@@ -204,7 +204,7 @@ def compared(monkeypatch):
         return len(checks)
 
     monkeypatch.setenv("VOXAX_AUTOTUNE", "")
-    monkeypatch.setattr(tuner, "_compared", counting)
+    monkeypatch.setattr(tuner, "check", counting)
     return choose_in_new_process
 
 
@@ -215,9 +215,9 @@ def test_a_later_process_does_not_repeat_a_check(compared, monkeypatch, tmp_path
             patch.setattr(_native, "fingerprint", lambda: "another library")
             assert [compared(), compared()] == [2, 2]
         with monkeypatch.context() as patch:
-            patch.setattr(passed, "jaxlib_version", lambda: "0.0")
+            patch.setattr(cache_module, "jaxlib_version", lambda: "0.0")
             assert compared() == 3
-        passed.forget_passed()
+        cache_module.forget_passed()
         assert compared() == 4
         assert {path.name for path in tmp_path.iterdir()} == {"passed"}
 

@@ -29,6 +29,7 @@ def differentiable_on_cpu(
     eager: HostBody,
     eager_gradients: HostBody,
     shapes: Callable[..., Sequence[Any]] | None = None,
+    gradients_on_tpu: Callable[..., tuple[jax.Array, ...] | None] | None = None,
 ) -> Body:
     """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
 
@@ -46,6 +47,8 @@ def differentiable_on_cpu(
         eager calls on a CPU then compile nothing.
       shapes: ``(*arrays, **static)`` to a ``ShapeDtypeStruct`` for each result; of the arrays it
         reads shapes and dtypes alone. None traces ``native`` or ``portable`` for them.
+      gradients_on_tpu: as ``gradients``, in ordinary JAX, where fewer passes over the arrays need
+        it. None takes the derivative of ``portable`` on TPUs too.
     """
 
     def first(arrays: Sequence[Any], moves: tuple[int, ...], static: tuple) -> Any:
@@ -64,11 +67,14 @@ def differentiable_on_cpu(
         function, at = first(arrays[:size], moves, static)
         return jax.vjp(function, *at)[1](ct)
 
-    def native_pulled(*arrays: Any, size: int, moves: tuple[int, ...], static: tuple) -> Any:
-        found = gradients(*arrays, moves=moves, **dict(static))
-        if found is None:
-            return pulled(*arrays, size=size, moves=moves, static=static)
-        return found
+    def pulled_by(own: Callable[..., tuple[jax.Array, ...] | None]) -> Body:
+        def function(*arrays: Any, size: int, moves: tuple[int, ...], static: tuple) -> Any:
+            found = own(*arrays, moves=moves, **dict(static))
+            if found is None:
+                return pulled(*arrays, size=size, moves=moves, static=static)
+            return found
+
+        return function
 
     def plain(*arrays: Any, static: tuple) -> Any:
         made, *others = portable(*arrays, **dict(static))
@@ -99,7 +105,9 @@ def differentiable_on_cpu(
 
     value = _primitive(name, of_value, fast, plain, fast_on_host)
     tangent = _primitive(f"{name}_tangent", of_tangent, pushed, pushed)
-    gradient = _primitive(f"{name}_gradients", of_gradients, native_pulled, pulled, pulled_on_host)
+    on_tpu = None if gradients_on_tpu is None else pulled_by(gradients_on_tpu)
+    bodies = pulled_by(gradients), pulled, pulled_on_host, on_tpu
+    gradient = _primitive(f"{name}_gradients", of_gradients, *bodies)
 
     def jvp(primals: Any, tangents: Any, *, static: tuple) -> tuple[Any, Any]:
         outs = value.bind(*primals, static=static)
@@ -149,15 +157,19 @@ def _primitive(
     native: Body,
     portable: Body,
     eager: HostBody | None = None,
+    on_tpu: Body | None = None,
 ) -> Any:
-    """A primitive of several results that runs ``native`` on CPUs with the library.
+    """A primitive of several results that runs ``native`` on CPUs with the library, ``on_tpu`` on
+    TPUs if there is one.
 
     ``shapes`` takes abstract values in place of the arrays, and returns one for each result.
     """
 
     def run(platform: str, *args: Any, **params: Any) -> Any:
-        fast = platform == "cpu" and _native.unavailable() is None
-        return (native if fast else portable)(*args, **params)
+        ways: dict[str, Body] = {} if on_tpu is None else {"tpu": on_tpu}
+        if _native.unavailable() is None:
+            ways["cpu"] = native
+        return ways.get(platform, portable)(*args, **params)
 
     def at_once(*args: Any, **params: Any) -> Any:
         if eager is None or _native.unavailable() is not None:
@@ -167,7 +179,7 @@ def _primitive(
     return _compat.staged_primitive(
         name, run, shapes, many=True,
         eager=None if eager is None else on_host(at_once),
-        platforms=("cpu",),
+        platforms=("cpu",) if on_tpu is None else ("cpu", "tpu"),
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def on_host(body: HostBody) -> Callable[..., Any]:
         where = _place(args)
         if where is None:
             return None
-        arrays = [_as_numpy(arg) for arg in args]
+        arrays = [np.asarray(arg) for arg in args]  # in place; waits until they are computed
         try:
             found = body(*arrays, **static)
         except BadRowError:  # the program's error names the row
@@ -94,11 +94,6 @@ def default_device() -> Any:
     if chosen is None or isinstance(chosen, str):
         return jax.local_devices(backend=chosen)[0]
     return chosen
-
-
-def _as_numpy(arg: Any) -> np.ndarray:
-    """The array as NumPy has it, in place; waits until it is computed."""
-    return arg if isinstance(arg, np.ndarray) else np.asarray(arg)
 
 
 def threads() -> int:

@@ -31,7 +31,7 @@ def natively_on_cpu(
     On GPUs it runs ``gpu`` if given, which is traced for them alone.
 
     Programs of ``jax.export`` contain the portable implementation for CPUs too, since they may run
-    where voxax is not installed; :func:`voxax.io.program.export_program` writes others. The
+    where voxax is not installed; :func:`voxax.export.export_program` writes others. The
     function is not differentiable.
 
     Args:

@@ -1,4 +1,4 @@
-"""What findings say to write instead.
+"""Texts of findings: why XLA cannot compile this, and what to write instead.
 
 Every text that a finding's ``fix`` can be stands here, so that the tests can follow each of them.
 """

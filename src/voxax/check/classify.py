@@ -1,4 +1,4 @@
-"""Classify questions for values: the code of a finding, its message, and what to write instead."""
+"""Classify requests for values: the code of a finding, its message, and what to write instead."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _FLAGS = {
 
 
 def classify(question: Question) -> Finding:
-    """Return the finding for a question that a program of JAX asked."""
+    """Return the finding for a place where a JAX program reads a value."""
     chain = enclosing(question.place.site)
     code, subject = _code(question, chain)
     text = _message(code, question)
@@ -71,7 +71,7 @@ def classify(question: Question) -> Finding:
 
 
 def classify_torch(question: Question) -> Finding:
-    """Return the finding for a question that a program of PyTorch asked."""
+    """Return the finding for a place where a PyTorch program reads a value."""
     chain = enclosing(question.place.site)
     code, subject = _torch_code(question, chain)
     text = _message(code, question)

@@ -87,7 +87,7 @@ _EXPLICIT = {"astype", "_astype", "asarray", "array", "_convert_element_type_fro
 
 
 def _implicit(equation: Any, where: Place, jaxpr: Any, own: str | None) -> bool:
-    """Return True for a conversion made for another operand that was wide before.
+    """Return True for a conversion to the dtype of a wider operand.
 
     A mean of half-precision values also computes in float32, but on nothing else: what it combines
     was made by the same call.
@@ -163,7 +163,7 @@ def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
 def leaked(
     function: Callable[..., Any], values: Sequence[Any], definition: Site, own: str | None
 ) -> list[Finding]:
-    """Find values of the trace that something still holds when the function has returned."""
+    """Find values of the trace that are still referenced after the function has returned."""
     found = []
     for tracer, text in _compat_tracing.leaked_tracers(function, values):
         where = place(_compat_tracing.frames_of(tracer), own)

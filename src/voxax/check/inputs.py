@@ -76,7 +76,7 @@ def _bound(
 
 
 def forward_of(target: Any) -> Any:
-    """Return what has the parameters and the source: ``forward`` of a module of PyTorch."""
+    """Return the function that has the parameters and the source: a module's ``forward``."""
     torch = sys.modules.get("torch")
     is_module = torch is not None and isinstance(target, torch.nn.Module)
     return target.forward if is_module else target
@@ -97,7 +97,7 @@ def position_names(function: Callable[..., Any], count: int) -> list[str]:
 
 
 def lacking(function: Callable[..., Any], named: Collection[str]) -> str:
-    """Return advice about arguments that must be given by name, and are not; empty if none."""
+    """Return advice about required keyword arguments that are missing; empty if none are."""
     missing = [
         p.name
         for p in _known(function)
@@ -115,7 +115,7 @@ def as_static(function: Callable[..., Any], leaves: Iterable[tuple[str, str]]) -
 
     Args:
       function: has the parameters.
-      leaves: of each, its name and that of the argument that it is, or is a part of.
+      leaves: for each leaf its name, and the name of its argument.
     """
     known = {p.name: p for p in _known(function)}
     order = list(known)

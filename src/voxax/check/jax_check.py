@@ -191,7 +191,7 @@ def trace(
 
 @contextlib.contextmanager
 def _replaying(recording: Recording) -> Iterator[None]:
-    """Answer questions for values with those of a pass: the program goes the examples' way."""
+    """Answer requests for values with recorded answers: the program follows the examples."""
     answers = iter(recording.answers)
 
     def handler(kind: str, tracer: Any, context: str) -> Any:
@@ -271,7 +271,7 @@ def _faults(
 
 
 def _keys(recording: Recording, error: _Raised) -> list[Question]:
-    """Return the questions for a text of a value with which the function looks something up.
+    """Return the requests for the text of a value that the function uses as a key.
 
     A tracer has a text, so JAX raises nothing; the entry that has such a name is what is missing.
     """
@@ -387,7 +387,7 @@ def _same_error(one: _Raised, two: _Raised) -> bool:
     return type(one[0]) is type(two[0]) and next(texts) == next(texts)
 
 
-# What messages call an array: its class, and the type of a tracer behind that.
+# What messages call an array: its class, and the type of a tracer after that.
 _ARRAY = re.compile(r"\w*Tracer(<[^>]*>|\(~?\w*\[[^\]]*\]\))?|[\w.]*ArrayImpl")
 
 

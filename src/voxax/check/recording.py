@@ -79,7 +79,7 @@ class Recording:
         """Note a question, and return its answer.
 
         Args:
-          kind: of the question.
+          kind: kind of the question.
           where: its place.
           value: the true answer.
           question: makes the record of it, asked once for each key.
@@ -102,7 +102,7 @@ class Recording:
         return value
 
     def _known(self, question: Question) -> Question:
-        """Return the question; its arguments are unknown behind an answered question.
+        """Return the question; its arguments are unknown after an answered question.
 
         A value that seems to depend on no argument may come from an answer, which is a number.
         """

@@ -246,7 +246,7 @@ def enclosing(site: Site) -> list[ast.AST]:
     def holds(node: Any) -> bool:
         if getattr(node, "end_lineno", None) is None:
             return True
-        # A decorated definition starts, for Python, behind its decorators.
+        # A decorated definition starts, for Python, after its decorators.
         parts = (node, *getattr(node, "decorator_list", ()))
         begin = min((part.lineno, part.col_offset) for part in parts)
         return begin <= start and end <= (node.end_lineno, node.end_col_offset)
@@ -341,7 +341,7 @@ def _names(node: ast.AST | None) -> set[str]:
 
 
 def described(error: BaseException) -> str:
-    """Return the name of an error and its message in one line, without what is no part of it."""
+    """Return the name of an error and its message in one line."""
     lines: list[str] = []
     for line in str(error).strip().splitlines():
         if line.startswith(_AFTERWORDS):

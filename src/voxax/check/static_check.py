@@ -45,7 +45,7 @@ def check_static(
         arguments by name that differ. Shapes, dtypes and structures that vary between the examples
         are findings.
       verify: really compile, for five inputs of equal shape, and count the programs.
-      seconds: of the search for findings, in which also a loop without end is ended.
+      seconds: time limit of the search for findings, which also ends endless loops.
 
     Returns:
       A report that prints itself: a verdict, one for each submodule, and findings with code, file,
@@ -54,6 +54,10 @@ def check_static(
     Raises:
       InputError: the target cannot be called, an example is no value or has a name that the target
         has not, or ``seconds`` is not positive.
+
+    Examples:
+      >>> vx.check_static(lambda x: jnp.sum(x), jnp.ones(4)).verdict.value
+      'static'
     """
     if not callable(target):
         raise InputError(f"a function or a module is needed, got {type(target).__name__}")

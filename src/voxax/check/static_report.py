@@ -21,8 +21,8 @@ class Report:
     """The result of :func:`voxax.check_static`.
 
     Attributes:
-      name: of what was checked.
-      verdict: of the whole.
+      name: name of the function or module.
+      verdict: verdict on the whole.
       findings: all of them, by place; also those that the source ignores.
       modules: the verdict of each submodule by its path.
       static_arguments: Python arguments that must be static: each value has its own program.

@@ -153,8 +153,8 @@ class Arguments:
     """Example arguments as leaves and their structure.
 
     Attributes:
-      leaves: of all arguments, first those by position.
-      structure: of the positional arguments, or of these and the named ones.
+      leaves: leaves of all arguments, positional ones first.
+      structure: tree of the positional arguments, or of these and the named ones.
       named: whether some are given by name.
       declared: name and value of those that the target's own ``jit`` takes as static, whole.
     """

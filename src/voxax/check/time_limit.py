@@ -108,7 +108,7 @@ def ended_by(last: float) -> Iterator[None]:
 
 
 def _may_end(frame: Any, patient: bool) -> bool:
-    """Return True where nothing is left half done: in the user's frame, and not in an import."""
+    """Return True where an exception leaves nothing half done: in user code, outside imports."""
     if patient and frame is not None and library_of(frame.f_code.co_filename) is not None:
         return False
     while frame is not None:

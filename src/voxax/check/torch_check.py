@@ -291,7 +291,7 @@ def _hazards(first: Watched, own: str | None) -> list[Finding]:
 def _twice(
     subject: TorchSubject, arguments: Arguments, held: frozenset[str], own: str | None
 ) -> list[Finding]:
-    """Run one module twice on the same inputs; report what differs, and what is kept.
+    """Run one module twice on the same inputs; report differences, and tensors that are kept.
 
     What the second call neither reads nor leaves there is only stored, and does no harm; what only
     a graph of gradients holds is told at the write that brought the graph.
@@ -358,7 +358,7 @@ def _twice(
 
 @contextlib.contextmanager
 def _collecting_new_objects() -> Iterator[None]:
-    """Let the garbage collector leave out all objects of before: there may be millions."""
+    """Exclude existing objects from garbage collection: there may be millions."""
     if gc.get_freeze_count():  # somebody else's, which could not be told from ours
         yield
         return

@@ -92,7 +92,7 @@ def apply(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], modes: Seq
       operator: such as ``torch.ops.higher_order.cond``.
       args: its arguments.
       kwargs: its keyword arguments.
-      modes: of PyTorch, which watch.
+      modes: modes of PyTorch that watch.
     """
     seen: set[int] = set()
 

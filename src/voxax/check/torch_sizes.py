@@ -35,8 +35,8 @@ class Node:
 
     Attributes:
       value: a bool, int or float.
-      names: of the arguments that it was computed from.
-      origins: of the tensors whose sizes it was computed from, where these depend on data.
+      names: names of the arguments that it was computed from.
+      origins: origins of the tensors from whose data-dependent sizes it was computed.
       other: what it would be if those had other sizes.
     """
 
@@ -153,7 +153,7 @@ def plain(value: Any) -> Any:
 def decides_shapes(func: Any, args: Any, kwargs: Any, name: str) -> bool | None:
     """Return True if another value of a number gives a function's results other shapes.
 
-    None where the function needs values of tensors, so that this cannot be told.
+    None where the function needs values of tensors, so that the answer is unknown.
     """
 
     def shapes(factor: int) -> list[Any]:

@@ -120,7 +120,7 @@ class Asked:
         input's size bounds), ``count`` (such a size without a bound), ``format``, ``slice``,
         ``row`` (a single index).
       api: PyTorch's function that asked; None where Python itself did.
-      origins: of what the value depends on.
+      origins: origins of what the value depends on.
       names: arguments that are Python numbers, where it is one.
     """
 
@@ -184,7 +184,7 @@ class Watch:
         """Return the frame of the present call and those around it.
 
         Args:
-          depth: of the calling frame, where there is no call of PyTorch.
+          depth: depth of the calling frame, where there is no call of PyTorch.
         """
         if self.call is not None:
             return self.call.frame, self.call.frames
@@ -193,7 +193,7 @@ class Watch:
 
     @contextlib.contextmanager
     def own(self) -> Iterator[None]:
-        """Let the checker itself compute, unwatched."""
+        """Let the checker itself compute without being recorded."""
         self.busy = True
         try:
             yield
@@ -201,7 +201,7 @@ class Watch:
             self.busy = False
 
     def forget_gradients(self) -> None:
-        """Free what only a graph of gradients holds, so that what Python holds can be told.
+        """Free what only a graph of gradients holds, so that what Python holds can be found.
 
         No tensor keeps a graph that it did not have before the pass, the user's own neither.
         """
@@ -319,7 +319,7 @@ class _Functions(TorchFunctionMode):
         return result
 
     def _note_histories(self, before: list[Any], frames: tuple[Frame, ...]) -> None:
-        """Note the tensors to which a function wrote what gradients flow through."""
+        """Note the tensors to which a function wrote values with gradients."""
         known = self.watch.histories
         for tensor, version, had in before:
             if tensor.grad_fn is None or tensor._version == version:
@@ -696,7 +696,7 @@ def copied(module: Any, shared: Mapping[int, Any] = MappingProxyType({})) -> Any
 
     Args:
       module: the module.
-      shared: what stands in the copy in place of some tensors, by their ids.
+      shared: replacements of some tensors in the copy, by their ids.
     """
     # PyTorch copies parameters without a shape, but no such buffers.
     buffers = [b for b in module.buffers() if isinstance(b, UninitializedBuffer)]

@@ -168,7 +168,7 @@ def noted(node: Any, own: str | None, called: str = "where") -> Site | None:
     """Return the user's line in the stack that PyTorch noted, where that has one.
 
     Args:
-      node: of an exported program.
+      node: a node of an exported program.
       own: the library that the module is part of.
       called: the function whose call in that line is meant.
     """

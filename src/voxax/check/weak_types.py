@@ -1,4 +1,4 @@
-"""Find Python numbers in place of arrays for which a function is compiled a second time.
+"""Find Python numbers in place of arrays, for which a function is compiled again.
 
 A number has a weak type, an array of the same dtype has not, and ``jit`` tells them apart.
 """

@@ -104,7 +104,7 @@ def sign_of(value: Any, made_by: Callable[[Any], Sign | tuple[str, Sequence[Any]
     """Return the sign of a value, as far as the operations that made it tell.
 
     Args:
-      value: of a program.
+      value: a value of a program.
       made_by: returns a value's sign where it is known, else the operation that made it (a name of
         JAX or PyTorch, or ``even power`` and ``rounded``) with its operands.
     """

@@ -54,7 +54,7 @@ def _piped(arguments: Sequence[str] | None) -> int:
 
 
 def _drop_closed_outputs() -> bool:
-    """Let outputs that nobody reads any more go nowhere; return whether there are some."""
+    """Discard output to closed pipes; return whether there are some."""
     closed = [number for number in _outputs() if _has_no_reader(number)]
     if closed:
         with open(os.devnull, "w") as nowhere:
@@ -113,6 +113,7 @@ def _run(given: list[str]) -> int:
     from voxax.cli.check import check
     from voxax.cli.demo import demo
     from voxax.cli.detect import detect
+    from voxax.cli.evaluate import evaluate
     from voxax.cli.export import export
     from voxax.cli.hardware import hardware
     from voxax.cli.help_text import fitted
@@ -125,6 +126,7 @@ def _run(given: list[str]) -> int:
     commands = (
         demo,
         train,
+        evaluate,
         segment,
         detect,
         view,

@@ -37,11 +37,11 @@ def bench(
     TPU; needs `pip install "voxax[tpu]"`.
 
     Args:
-        workload: Model and voxels.
-        tpu: Generations with commas between: v4, v5e, v5p, v6e, 7x.
-        algorithm: Algorithm of all convolutions, such as implicit_gemm. By default voxax chooses.
-        most: Number of kernels to print.
-        json_: Print JSON instead of tables.
+      workload: Model and voxels.
+      tpu: Generations with commas between: v4, v5e, v5p, v6e, 7x.
+      algorithm: Algorithm of all convolutions, such as implicit_gemm. By default voxax chooses.
+      most: Number of kernels to print.
+      json_: Print JSON instead of tables.
     """
     from voxax.cli.progress import working
     from voxax.predict import LEFT_OUT, TOPOLOGIES, count_all, render

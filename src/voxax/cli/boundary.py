@@ -19,7 +19,7 @@ from types import TracebackType
 from voxax.errors import MissingExtraError, VoxaxError
 
 # What voxax[demo] brings, and voxax[cli] and voxax[tpu] do not.
-_OF_DEMO = ("flax", "optax", "orbax", "matplotlib", "plotly", "laspy", "plyfile")
+_OF_DEMO = ("flax", "optax", "orbax", "pydantic", "matplotlib", "plotly", "laspy", "plyfile")
 # Packages that read and write files. An error out of one is of the file, as a rule.
 _OF_FILES = {
     **dict.fromkeys(("laspy", "lazrs", "plyfile", "pye57", "lzf"), "the scan"),
@@ -126,7 +126,7 @@ def _is_of_a_full_device(error: BaseException) -> bool:
 
 
 def _library(error: BaseException) -> str | None:
-    """The package for files whose error it is: by its type, or since its code raised it."""
+    """Name the package that failed to read the file: by the error's type, or by its frames."""
     root = type(error).__module__.partition(".")[0]
     if root in _OF_FILES:
         return root

@@ -87,7 +87,7 @@ class Export:
     """Only this one, as `voxax cache list` names it."""
 
     def __call__(self) -> int:
-        from voxax.tuning.cache import dumps, file_header, store_to_json
+        from voxax.tuning.cache import document, store_to_json
 
         names = [path.stem for path in _files()] if self.device is None else [_checked(self.device)]
         stores = {name: _stored(name) for name in names}
@@ -97,7 +97,7 @@ class Export:
             raise InputError(f"{_folder()} has no entries of {what}: nothing to export")
         devices = {name: store_to_json(store) for name, store in stores.items()}
         with _as_input_error(f"{self.file} cannot be written"):
-            self.file.write_text(dumps({**file_header(), "devices": devices}) + "\n")
+            self.file.write_text(document(devices=devices))
         print(f"{count} entries of {', '.join(stores)}: {self.file}")
         return 0
 
@@ -134,8 +134,7 @@ class Clear:
 
     def __call__(self) -> int:
         from voxax.hardware import forget_programs
-        from voxax.tuning.cache import remove_file
-        from voxax.tuning.passed import forget_passed
+        from voxax.tuning.cache import forget_passed, remove_file
 
         paths, programs = _files(), _programs()
         if not paths and not programs.number:
@@ -249,14 +248,13 @@ def _checked(device: str) -> str:
 
 def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
     """Read entries and refusals by device from an export or a cache file."""
+    from voxax._bounded_file import read_bounded
     from voxax.tuning import cache as form
-    from voxax.tuning.cache import read_bytes
 
     try:
         with _as_input_error(f"{path} cannot be read"):
-            content = read_bytes(path)[0]
-        values = form.parse_json(content)
-        form.check_header(values)
+            content, _ = read_bounded(path, form.MAX_BYTES)
+        values = form.parse_document(content)
         devices = values.get("devices", {values.get("device"): values.get("entries")})
         if not isinstance(devices, Mapping) or not all(map(form.is_device, devices)):
             raise ValueError("its devices have no proper names")
@@ -270,6 +268,4 @@ def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
 def _cells(measured: Any) -> tuple[str, str]:
     if measured is None:
         return "-", "-"
-    values = ", ".join(f"{name}={value}" for name, value in measured.parameters)
-    name = f"{measured.algorithm}({values})" if values else measured.algorithm
-    return name, f"{1e3 * measured.seconds:.4g}"
+    return str(measured), f"{1e3 * measured.seconds:.4g}"

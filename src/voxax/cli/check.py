@@ -38,17 +38,17 @@ def check(
     fails.
 
     Args:
-        target: what to check, as FILE.py:NAME or package.module:NAME. The file is imported.
-        inputs: one example for each argument: an array such as f32[4,8], i32[] or bool[3]; a Python
-            value such as 0.5, True or '"mean"'; or @NAME, something in the file: a value, or a
-            function that returns the tuple of all inputs. NAME=INPUT gives an argument by name.
-            Arrays are tensors where the target is PyTorch's: a module, or a function in a file
-            that imports torch and not jax.
-        also: a further example, all by position or some by name; may be given several times.
-        verify: compile for five inputs of equal shape, and count the programs.
-        format: text, json, SARIF 2.1.0, or workflow commands of GitHub.
-        fail_on: the least severity for which the exit status is 1.
-        seconds: limit of the search for findings; it also ends endless loops.
+      target: what to check, as FILE.py:NAME or package.module:NAME. The file is imported.
+      inputs: one example for each argument: an array such as f32[4,8], i32[] or bool[3]; a Python
+          value such as 0.5, True or '"mean"'; or @NAME, something in the file: a value, or a
+          function that returns the tuple of all inputs. NAME=INPUT gives an argument by name.
+          Arrays are tensors where the target is PyTorch's: a module, or a function in a file
+          that imports torch and not jax.
+      also: a further example, all by position or some by name; may be given several times.
+      verify: compile for five inputs of equal shape, and count the programs.
+      format: text, json, SARIF 2.1.0, or workflow commands of GitHub.
+      fail_on: the least severity for which the exit status is 1.
+      seconds: limit of the search for findings; it also ends endless loops.
     """
     from voxax.check import check_static, static_report
 

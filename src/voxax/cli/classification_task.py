@@ -18,7 +18,7 @@ from voxax.io import PointCloud
 from voxax.io.augment import Transform, compose, flip, rotate_z
 from voxax.io.examples import Preparation
 from voxax.models.classifier import SceneTrainer, VoxelEncoder
-from voxax.models.metrics import confusion
+from voxax.models.metrics import accuracy_by_class, confusion
 from voxax.models.minkunet_stages import BLOCKS
 from voxax.parallel.trainer import DataParallelSceneTrainer
 
@@ -68,11 +68,7 @@ class ClassificationScore(Score):
 
     def accuracy(self) -> dict[str, float | None]:
         """Share of each class's clouds that were given it; None for absent classes."""
-        hits, number = np.diag(self.matrix), self.matrix.sum(1)
-        return {
-            name: float(hit / count) if count else None
-            for name, hit, count in zip(self.class_names, hits, number, strict=True)
-        }
+        return accuracy_by_class(self.matrix, self.class_names)
 
     def metrics(self) -> dict[str, Any]:
         present = [value for value in self.accuracy().values() if value is not None]
@@ -124,12 +120,14 @@ class Classification(Task):
     def model(self) -> nnx.Module:
         inputs, classes = self.preparation().num_channels, len(self.class_names)
         if self.network in voxel_networks():
-            return made(self.network, inputs, classes, self.options)
+            options = {**self.computes_in, **self.options}
+            return self.as_its_source(made(self.network, inputs, classes, options))
         sizes: dict[str, Any] = ENCODERS.get(self.network, {})
         if self.network == "small":
             wide = [4 * max(round(c * self.width / 4), 1) for c in (STEM, *CHANNELS)]
             sizes = {"blocks": (1,) * 4, "channels": wide[1:], "stem": wide[0]}
-        return made(self.network, inputs, classes, sizes | self.options, VoxelEncoder)
+        options = {**sizes, **self.computes_in, **self.options}
+        return made(self.network, inputs, classes, options, VoxelEncoder)
 
     def trainer(self, devices: int = 1) -> SceneTrainer:
         parts = self.model(), self.optimizer()

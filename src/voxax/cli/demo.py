@@ -49,40 +49,40 @@ def demo(
     and leaves a usable checkpoint.
 
     Args:
-        task: `segment` labels points; `detect` finds boxes of vehicles, poles and persons, with a
-            small CenterPoint.
-        out: Folder for the results of one run. A second run needs --resume, --overwrite or another
-            folder.
-        steps: Training steps, of --batch-size scenes each. By default 160, to detect 1500.
-        input: To segment, a labeled scan to learn from instead; half of its blocks of 10 m are for
-            validation.
-        labels: Labels of --input (.label, .npy, .npz), if the file has none.
-        label_field: Column or array with the labels, where it has another name than usual.
-        columns: Columns of --input where it names none (.bin): their number, or names such as
-            x,y,z,red,green,blue.
-        item: The number of one scan of --input, in a file of several (.h5, .npy, .e57).
-        voxel_size: Edge of a voxel in meters. By default 0.3, to detect 0.2.
-        width: Factor on all channels of the network. By default it follows from the machine: the
-            square root of half its cores, and at most 1 for each 4 GiB of memory; on an
-            accelerator 2.
-        learning_rate: Peak of the one-cycle schedule, by default 0.006.
-        sensor: Beam pattern of the simulated sweeps. By default lidar32, to detect lidar64.
-        scenes: Simulated training streets. By default 48, to detect 96.
-        workers: Processes that simulate, voxelize and build kernel maps.
-        seed: Seed of streets and augmentation.
-        resume: Continue from the checkpoint in --out, with its settings.
-        overwrite: Delete the run in --out.
-        profile: Folder for a trace of a few training steps, with layers by name, for
-            TensorBoard, XProf or Perfetto.
-        devices: Number of devices that share the scenes of a step, or `all` of this host; on a CPU
-            they share its cores. By default all TPUs or GPUs of this host, as far as they can
-            share --batch-size; on a CPU 1.
-        batch_size: Scenes of a step, by default one for each device. On any number of devices
-            the same batch size and seed give the same steps, up to rounding.
-        dtype: Type that layers compute in; parameters are float32. By default bfloat16 on a TPU,
-            elsewhere float32.
-        deterministic: On a CPU, give the same bits for any number of cores: XLA takes four threads,
-            and algorithms are the defaults.
+      task: `segment` labels points; `detect` finds boxes of vehicles, poles and persons, with a
+          small CenterPoint.
+      out: Folder for the results of one run. A second run needs --resume, --overwrite or another
+          folder.
+      steps: Training steps, of --batch-size scenes each. By default 160, to detect 1500.
+      input: To segment, a labeled scan to learn from instead; half of its blocks of 10 m are for
+          validation.
+      labels: Labels of --input (.label, .npy, .npz), if the file has none.
+      label_field: Column or array with the labels, where it has another name than usual.
+      columns: Columns of --input where it names none (.bin): their number, or names such as
+          x,y,z,red,green,blue.
+      item: The number of one scan of --input, in a file of several (.h5, .npy, .e57).
+      voxel_size: Edge of a voxel in meters. By default 0.3, to detect 0.2.
+      width: Factor on all channels of the network. By default it follows from the machine: the
+          square root of half its cores, and at most 1 for each 4 GiB of memory; on an
+          accelerator 2.
+      learning_rate: Peak of the one-cycle schedule, by default 0.006.
+      sensor: Beam pattern of the simulated sweeps. By default lidar32, to detect lidar64.
+      scenes: Simulated training streets. By default 48, to detect 96.
+      workers: Processes that simulate, voxelize and build kernel maps.
+      seed: Seed of streets and augmentation.
+      resume: Continue from the checkpoint in --out, with its settings.
+      overwrite: Delete the run in --out.
+      profile: Folder for a trace of a few training steps, with layers by name, for
+          TensorBoard, XProf or Perfetto.
+      devices: Number of devices that share the scenes of a step, or `all` of this host; on a CPU
+          they share its cores. By default all TPUs or GPUs of this host, as far as they can
+          share --batch-size; on a CPU 1.
+      batch_size: Scenes of a step, by default one for each device. On any number of devices
+          the same batch size and seed give the same steps, up to rounding.
+      dtype: Type that layers compute in; parameters are float32. By default bfloat16 on a TPU,
+          elsewhere float32.
+      deterministic: On a CPU, give the same bits for any number of cores: XLA takes four threads,
+          and algorithms are the defaults.
     """
     from voxax.cli.process import (
         be_deterministic,
@@ -235,6 +235,7 @@ class _Run:
                 return self.learning.say_interrupted(self.command)
             with self._phase("validate"):
                 self.score, self.prediction = self.learning.validate(pipeline, self.validation)
+                self.kind.compare(self.task, self.score, train, self.validation)
         with self._phase("pictures"):
             self._pictures()
         self.seconds["total"] = time.perf_counter() - begin

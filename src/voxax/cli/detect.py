@@ -23,37 +23,54 @@ def detect(
     voxel_size: str | None = None,
     region: str | None = None,
     attributes: str | None = None,
+    source: str | None = None,
     options: str = "",
-    min_score: float = 0.3,
+    min_score: float | None = None,
     out: Path = Path("voxax-out"),
     columns: str | None = None,
     item: int | None = None,
+    format: str | None = None,
+    split: str = "test",
+    sweeps: int | None = None,
+    workers: int = 1,
 ) -> int:
-    """Find the boxes of objects in a scan; write them as JSON, and a picture.
+    """Find the boxes of objects in a scan, or in all scans of a data set.
+
+    For a scan, writes the boxes as JSON, and a picture. For a folder in the layout of a benchmark,
+    writes the files that its server takes; for other folders, JSON for each scan.
 
     The network comes from a checkpoint, or is one of `voxax.models` with a file of weights. The
     scan is in the sensor's frame, in meters, with z up.
 
     Args:
-        file: The scan, of a kind that `voxax segment` reads.
-        checkpoint: Folder that `voxax train` wrote with task = "detect", or `voxax demo`.
-        network: Name of a detector instead of a checkpoint, such as centerpoint. It needs the next
-            five options.
-        weights: Weights of the network: .safetensors, a PyTorch file, or hf://owner/name/file.
-        classes: Classes of the network: kitti, nuscenes, their number, or names with commas
-            between.
-        voxel_size: Edge of a voxel in meters, one for all axes or three: 0.05,0.05,0.1.
-        region: Lower x, y, z and upper x, y, z of the detector's region:
-            --region=0,-40,-3,70.4,40,1.
-        attributes: Input channels in their order: xyz, attributes such as intensity, and zero for a
-            channel of zeros, such as the time of a single sweep.
-        options: Arguments of the network's class that differ from its defaults, such as
-            groups=[[0], [1, 2]].
-        min_score: Leave out boxes with a lower score.
-        out: Folder for the results.
-        columns: Columns of a file that does not name them (.bin, text): their number, or names
-            such as x,y,z,intensity.
-        item: The number of one scan, in a file of several (.h5, .npy, .e57).
+      file: The scan, of a kind that `voxax segment` reads, a folder, or a configuration of `voxax
+          train`.
+      checkpoint: Folder that `voxax train` wrote with task = "detect", or `voxax demo`.
+      network: Name of a detector instead of a checkpoint, such as centerpoint. It needs the next
+          five options.
+      weights: Weights of the network: .safetensors, a PyTorch file, or hf://owner/name/file.
+      classes: Classes of the network: kitti, nuscenes, argoverse2, their number, or names with
+          commas between.
+      voxel_size: Edge of a voxel in meters, one for all axes or three: 0.05,0.05,0.1.
+      region: Lower x, y, z and upper x, y, z of the detector's region:
+          --region=0,-40,-3,70.4,40,1.
+      attributes: Input channels in their order: xyz, attributes such as intensity, and zero for a
+          channel of zeros, such as the time of a single sweep.
+      source: Codebase that wrote the weights, where their names do not tell: torch-pointcloud.
+      options: Arguments of the network's class that differ from its defaults, such as
+          groups=[[0], [1, 2]].
+      min_score: Leave out boxes with a lower score. By default 0.3 for a scan; 0 for a folder,
+          since benchmarks rank all boxes.
+      out: Folder for the results.
+      columns: Columns of a file that does not name them (.bin, text): their number, or names
+          such as x,y,z,intensity.
+      item: The number of one scan, in a file of several (.h5, .npy, .e57).
+      format: Layout of a folder, as data.format of a configuration. By default it is told by what
+          is in the folder.
+      split: Scans of a layout: train, validation or test; names with commas between; or a text
+          file that names one on each line.
+      sweeps: Sweeps of each scan of nuScenes, as data.sweeps of a configuration.
+      workers: Processes that read the scans of a folder.
     """
     from voxax.cli.process import keep_heap
     from voxax.hardware import keep_programs
@@ -61,15 +78,20 @@ def detect(
     keep_heap()
     keep_programs()
     from voxax.cli.detection_task import Detection
-    from voxax.cli.progress import working
+    from voxax.cli.progress import MESSAGES, working
     from voxax.cli.published import check_choice
+    from voxax.cli.results import BoxedScans, write_all
     from voxax.cli.run_folder import check_writable
+    from voxax.cli.split_data import found_scans
     from voxax.cli.tasks import task_as
     from voxax.errors import InputError
     from voxax.io import read
     from voxax.io.box_file import write_boxes
     from voxax.plot import detection_png
 
+    many = file.is_dir() or file.suffix.lower() == ".toml"
+    if min_score is None:
+        min_score = 0.0 if many else 0.3
     if not 0 <= min_score <= 1:
         raise InputError(f"--min-score {min_score} must lie in 0..1")
     needed = {
@@ -84,15 +106,30 @@ def detect(
     if checkpoint is not None:
         task_as(checkpoint, Detection)
     check_writable(out)
-    with working(f"reading {file}", begin=False):
-        cloud = read(file, columns=columns, item=item)
+    if many:
+        data = found_scans(file, format, split, columns, sweeps)
+    else:
+        with working(f"reading {file}", begin=False):
+            cloud = read(file, columns=columns, item=item)
     detector: _Trained | _Published
     with working("loading the network", begin=False):
         if checkpoint is not None:
             detector = _Trained(checkpoint)
         else:
-            detector = _Published(network, options, min_score, **needed)  # type: ignore[arg-type]
-    objects = _above(detector(cloud), min_score)
+            detector = _Published(network, source, options, min_score, **needed)  # type: ignore[arg-type]
+    if many:
+        return write_all(
+            data,
+            out,
+            workers,
+            detector.class_names,
+            lambda read: _above(detector(getattr(read, "cloud", read)), min_score),
+            lambda: BoxedScans(out),
+        )
+    if isinstance(detector, _Trained):
+        detector.check(cloud)
+    with working(MESSAGES["run"], begin=False):
+        objects = _above(detector(cloud), min_score)
 
     name = file.name.replace(".", "_")
     path = write_boxes(out / f"{name}_boxes.json", objects)
@@ -125,34 +162,32 @@ class _Trained:
     """Detector of a checkpoint."""
 
     def __init__(self, checkpoint: Path) -> None:
+        from voxax.cli.apply import Trained
         from voxax.cli.detection_task import Detection
-        from voxax.cli.tasks import check_weights, restore, task_as
 
-        self.task, self.checkpoint = task_as(checkpoint, Detection), checkpoint
-        check_weights(checkpoint, self.task)
-        self.class_names = self.task.class_names
-        self.trainer = restore(checkpoint, self.task.trainer())
+        self.network = Trained(checkpoint, Detection)
+        self.class_names = self.network.class_names
+        self.preparation, self.bounds = self.network.preparation, self.network.task.bounds
 
-    def __call__(self, cloud: PointCloud) -> Objects:
-        from voxax.cli.progress import MESSAGES, working
-        from voxax.cli.tasks import planned
-        from voxax.detection import Objects
+    def check(self, cloud: PointCloud) -> None:
+        """Raise :class:`voxax.InputError` where the network sees none of the points."""
         from voxax.errors import InputError
-        from voxax.io.annotated import AnnotatedScan
 
-        positions = cloud.positions
-        example = self.task.preparation()(AnnotatedScan(cloud, Objects([], [])))
-        if not int(example.voxels.count):
+        if not len(self.preparation.inside(cloud)):
+            positions = cloud.positions
             low, high = (end.round(1).tolist() for end in (positions.min(0), positions.max(0)))
             raise InputError(
                 f"{cloud.source or 'the scan'} has no points in the region that the network looks "
-                f"at, {self.task.bounds}; they span {low} to {high}, in meters with z up"
+                f"at, {self.bounds}; they span {low} to {high}, in meters with z up"
             )
-        with working(MESSAGES["plan"], begin=False):
-            voxels = planned(self.trainer.model(), example.voxels, self.checkpoint)
-        with working(MESSAGES["run"], begin=False):
-            found = self.trainer.detect(voxels)
-        return self.task.objects(*(values[0] for values in found))
+
+    def __call__(self, cloud: PointCloud) -> Objects:
+        from voxax.detection import Objects
+        from voxax.io.annotated import AnnotatedScan
+
+        if not len(self.preparation.inside(cloud)):
+            return Objects([], [])
+        return self.network.predict(AnnotatedScan(cloud, Objects([], [])))[1]
 
 
 class _Published:
@@ -161,6 +196,7 @@ class _Published:
     def __init__(
         self,
         network: str,
+        source: str | None,
         options: str,
         min_score: float,
         *,
@@ -170,7 +206,7 @@ class _Published:
         region: str,
         attributes: str,
     ) -> None:
-        from voxax.cli.published import class_names, loaded, numbers, voxel_sides
+        from voxax.cli.published import Outputs, class_names, loaded, numbers, voxel_sides
         from voxax.detection import Region
         from voxax.io.mean_features import MeanFeatures
 
@@ -183,18 +219,18 @@ class _Published:
         self.class_names, self.min_score = class_names(classes), min_score
         channels, number = self.preparation.num_channels, len(self.class_names)
         self.model = loaded(
-            network, weights, channels, number, options, detectors=True, grid=self.region.grid
+            *(network, weights, channels, number, options),
+            source=source,
+            detectors=True,
+            grid=self.region.grid,
         )
+        self.outputs = Outputs(self.model)
 
     def __call__(self, cloud: PointCloud) -> Objects:
-        from voxax.cli.progress import MESSAGES, working
-        from voxax.cli.published import outputs
         from voxax.detection import Objects
         from voxax.models import found_boxes
 
-        voxels = self.preparation(cloud).voxels
-        with working(MESSAGES["run"], begin=False):
-            output = outputs(self.model, voxels)
+        output = self.outputs(self.preparation(cloud).voxels)
         (found,) = found_boxes(
             output,
             self.region,

@@ -22,6 +22,7 @@ from voxax.geometry import Plan
 from voxax.io import PointCloud
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.examples import Preparation
+from voxax.io.mean_features import MeanFeatures
 from voxax.models.center_training import CenterTrainer
 from voxax.parallel.trainer import DataParallelCenterTrainer
 
@@ -38,15 +39,16 @@ class BoxPreparation:
 
     Attributes:
       class_names: names of the classes; objects of others do not count.
-      voxel_size: edge length in meters.
+      voxel_size: edge length in meters, or those of x, y and z.
       low, high: corners of the box that points are taken from, and centers of objects.
       max_boxes: static number of boxes; of more, the nearest to the origin are learned.
-      columns: of a box, 7, or 9 with the velocity.
+      columns: columns of a box: 7, or 9 with the velocity.
       attributes, plan, min_capacity: see :class:`voxax.io.examples.Preparation`.
+      inputs: channels as of :class:`voxax.io.mean_features.MeanFeatures`, in place of ours.
     """
 
     class_names: tuple[str, ...]
-    voxel_size: float
+    voxel_size: float | tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     max_boxes: int = 128
@@ -54,21 +56,27 @@ class BoxPreparation:
     plan: Plan | None = None
     min_capacity: int = 0
     columns: int = 7
+    inputs: tuple[str, ...] = ()
 
     @property
     def num_channels(self) -> int:
         """Number of channels of an example's features."""
+        if self.inputs:
+            return MeanFeatures(self.voxel_size, self.inputs).num_channels
         return Preparation(self.voxel_size, self.attributes).num_channels
 
     def __call__(self, scan: AnnotatedScan) -> SceneExample:
         cloud = self.inside(scan.cloud)
-        # The lattice begins at the lower corner.
-        positions = cloud.positions - np.asarray(self.low)
-        cloud = dataclasses.replace(cloud, positions=positions, labels=None)
-        preparation = Preparation(
-            self.voxel_size, self.attributes, plan=self.plan, min_capacity=self.min_capacity
-        )
-        voxels = preparation(cloud).voxels
+        rest: dict[str, Any] = {"plan": self.plan, "min_capacity": self.min_capacity}
+        if self.inputs:  # published networks read where a point is in the scan
+            size, box = self.voxel_size, (self.low, self.high)
+            unlabeled = dataclasses.replace(cloud, labels=None)
+            voxels = MeanFeatures(size, self.inputs, *box, **rest)(unlabeled).voxels
+        else:
+            # The lattice begins at the lower corner.
+            positions = cloud.positions - np.asarray(self.low)
+            shifted = dataclasses.replace(cloud, positions=positions, labels=None)
+            voxels = Preparation(self.voxel_size, self.attributes, **rest)(shifted).voxels
         truth = self.truth(scan.objects)
         boxes = np.zeros((1, self.max_boxes, self.columns), np.float32)
         classes = np.full((1, self.max_boxes), -1, np.int32)
@@ -101,12 +109,18 @@ def augmented(scan: AnnotatedScan, rng: np.random.Generator) -> AnnotatedScan:
 
 
 class DetectionScore(Score):
-    """Average precision by class at distances of centers."""
+    """Average precision by class at distances of centers.
+
+    Attributes:
+      baseline: the score of something simpler on the same scenes, which is shown beside this one;
+        None for none.
+    """
 
     figure = "mAP"
 
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = class_names
+        self.baseline: DetectionScore | None = None
         self.truth: list[Objects] = []
         self.found: list[Objects] = []
 
@@ -140,15 +154,30 @@ class DetectionScore(Score):
             "val_map": self.value(),
             "val_ap": {n: {f"{d} m": v for d, v in own.items()} for n, own in ap.items()},
             "val_objects": self.counts(),
+            **self._of_baseline(),
         }
 
+    def _of_baseline(self) -> dict[str, Any]:
+        if self.baseline is None:
+            return {}
+        own = self.baseline.metrics()
+        return {"baseline_map": own["val_map"], "baseline_ap": own["val_ap"]}
+
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        counts = self.counts()
-        rows = []
-        for name, own in self.ap().items():
-            values = [f"{v:.3f}" if counts[name] else "absent" for v in own.values()]
-            rows.append((name, *values, str(counts[name])))
-        return ("class", *(f"AP at {d} m" for d in DISTANCES), "objects"), rows
+        counts, beside = self.counts(), ""
+        found = {name: [f"{v:.3f}" for v in ap.values()] for name, ap in self.ap().items()}
+        if self.baseline is not None:
+            # In one cell: with three columns more, 80 characters would not hold the headings.
+            beside = ", clusters"
+            for name, ap in self.baseline.ap().items():
+                found[name] = [
+                    f"{own}, {v:.3f}" for own, v in zip(found[name], ap.values(), strict=True)
+                ]
+        rows = [
+            (name, *(shown if counts[name] else "absent" for shown in own), str(counts[name]))
+            for name, own in found.items()
+        ]
+        return ("class", *(f"AP at {d} m{beside}" for d in DISTANCES), "objects"), rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,7 +187,7 @@ class Detection(Task):
     Attributes:
       bounds: the box that is looked at: lower x, y, z, then upper, in meters.
       groups: classes that share a head; None puts all in one.
-      is_directed, box_weight, code_weights, min_radius: see
+      is_directed, box_weight, code_weights, min_radius, neighbor_cells, radii: see
         :class:`voxax.models.center_training.CenterTrainer`.
       max_boxes: true boxes of a scene that are learned from, at most.
       options: arguments of the network's class.
@@ -172,6 +201,8 @@ class Detection(Task):
     box_weight: float = 1.0
     code_weights: tuple[float, ...] | None = None
     min_radius: int = 1
+    neighbor_cells: bool = False
+    radii: tuple[float, ...] | None = None
     max_boxes: int = 128
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -204,7 +235,8 @@ class Detection(Task):
 
     def preparation(self) -> BoxPreparation:
         low, high, names = self.bounds[:3], self.bounds[3:], self.class_names
-        return BoxPreparation(names, self.voxel_size, low, high, self.max_boxes, self.attributes)
+        boxed = BoxPreparation(names, self.voxel_size, low, high, self.max_boxes, self.attributes)
+        return dataclasses.replace(boxed, inputs=self.inputs)
 
     def augmentation(self) -> Callable[[AnnotatedScan, np.random.Generator], AnnotatedScan]:
         return augmented
@@ -219,21 +251,22 @@ class Detection(Task):
             build = functools.partial(models.CenterPoint, branches=BRANCHES)
         model = self._made(channels, classes, options, build)
         assert isinstance(model, models.CenterDetector)
-        return model
+        return self.as_its_source(model)
 
     def _made(
         self, channels: int, classes: int, options: dict[str, Any], build: Any = None
     ) -> nnx.Module:
-        """Build the network; tell in what the user set, and not in cells, why it takes no grid."""
+        """Build the network; errors name the user's settings, not cells."""
         try:
             return made(self.network, channels, classes, options, build)
         except InputError as error:
             if "grid" not in str(error):
                 raise
             cells = " x ".join(map(str, self.region.grid))
+            size = list(self.voxel_size) if isinstance(self.voxel_size, tuple) else self.voxel_size
             why = re.sub(r"^grid=\([^)]*\)|: give a larger grid=$", "", str(error)).strip()
             raise InputError(
-                f"voxel_size = {self.voxel_size} cuts the region from {self.bounds[:3]} to "
+                f"voxel_size = {size} cuts the region from {self.bounds[:3]} to "
                 f"{self.bounds[3:]} into {cells} voxels, which {self.network} does not take: "
                 f"{why}. Give another voxel size, or move the ends of the region"
             ) from error
@@ -246,6 +279,8 @@ class Detection(Task):
             "code_weights": self.code_weights,
             "is_directed": self.is_directed,
             "min_radius": self.min_radius,
+            "neighbor_cells": self.neighbor_cells,
+            "radii": self.radii,
         }
         if devices == 1:
             return CenterTrainer(*parts, *looked, **options)

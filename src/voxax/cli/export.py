@@ -32,33 +32,33 @@ def export(
 ) -> int:
     """Write the forward pass of a model or a checkpoint, with weights, to a file.
 
-    voxax.io.program.load_program runs it.
+    voxax.export.load_program runs it.
 
     The device may be absent. Algorithms come from the tuning cache for the device, or are the
     defaults. --algorithm pins one, such as implicit_gemm for the TPU kernels.
 
     Args:
-        model: MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on
-            Voxels, or a function without arguments that makes one. A named model has random
-            weights.
-        capacity: Largest number of voxels that the program takes.
-        checkpoint: Folder of a checkpoint of `voxax demo` or `voxax train`, instead of a model.
-        output: The file.
-        tpu: For this TPU: v4, v5e, v5p, v6e, 7x, or a topology such as v5e:4x4.
-        cuda: For NVIDIA GPUs.
-        cpu: For CPUs.
-        channels: Input channels of a model.
-        classes: Output channels of a named model.
-        ndim: Spatial axes.
-        batch_size: Scenes in a batch.
-        dtype: Type of the input features.
-        algorithm: Request for all convolutions.
-        portable: With --cpu, leave out native kernels, for machines without them.
-        executable: With --cpu, add machine code for CPUs like this one.
+      model: MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on
+          Voxels, or a function without arguments that makes one. A named model has random
+          weights.
+      capacity: Largest number of voxels that the program takes.
+      checkpoint: Folder of a checkpoint of `voxax demo` or `voxax train`, instead of a model.
+      output: The file.
+      tpu: For this TPU: v4, v5e, v5p, v6e, 7x, or a topology such as v5e:4x4.
+      cuda: For NVIDIA GPUs.
+      cpu: For CPUs.
+      channels: Input channels of a model.
+      classes: Output channels of a named model.
+      ndim: Spatial axes.
+      batch_size: Scenes in a batch.
+      dtype: Type of the input features.
+      algorithm: Request for all convolutions.
+      portable: With --cpu, leave out native kernels, for machines without them.
+      executable: With --cpu, add machine code for CPUs like this one.
     """
     from voxax.cli.progress import working
     from voxax.cli.run_folder import check_writable
-    from voxax.io.program import export_program
+    from voxax.export import export_program
     from voxax.predict import TOPOLOGIES
 
     if (tpu is not None) + cuda + cpu != 1:

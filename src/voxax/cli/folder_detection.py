@@ -5,39 +5,178 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from voxax import models
 from voxax.cli.detection_task import BRANCHES, BoxPreparation, Detection
-from voxax.cli.driving_scores import KittiScore, NuscenesRunScore
 from voxax.cli.published import detector_networks
 from voxax.cli.scenes import SceneExample
-from voxax.cli.task import mesh_of
-from voxax.detection import Objects, augment
+from voxax.cli.task import Score, mesh_of
+from voxax.detection import (
+    KITTI_ANCHORS,
+    NUSCENES_ANCHORS,
+    Anchor,
+    KittiObjects,
+    NuscenesObjects,
+    NuscenesScore,
+    Objects,
+    augment,
+    kitti_aos,
+    kitti_ap,
+    nuscenes_score,
+)
+from voxax.errors import InputError
 from voxax.io import PointCloud
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.augment import Transform
+from voxax.io.kitti_objects import KITTI_CLASSES
+from voxax.io.nuscenes import NUSCENES_CLASSES
+from voxax.models.anchor_training import AnchorTrainer
 from voxax.models.centerpoint import BRANCHES as WITH_VELOCITY
 from voxax.models.sparse_center_training import SparseCenterTrainer
-from voxax.parallel.trainer import DataParallelSparseCenterTrainer
+from voxax.parallel.trainer import DataParallelAnchorTrainer, DataParallelSparseCenterTrainer
+
+
+class KittiScore(Score):
+    """Average precision at 40 recalls by class and difficulty.
+
+    Truth is an :class:`AnnotatedScan` of :class:`voxax.io.kitti_objects.KittiFrame`, whose points
+    are not looked at.
+    """
+
+    figure = "moderate 3D AP"
+
+    def __init__(self, class_names: Sequence[str]) -> None:
+        self.class_names = class_names
+        self.truth: list[KittiObjects] = []
+        self.found: list[KittiObjects] = []
+
+    def add(self, truth: AnnotatedScan, prediction: Objects) -> None:
+        assert truth.about.true is not None
+        self.truth.append(truth.about.true)
+        found = prediction.boxes, prediction.classes, prediction.scores
+        self.found.append(truth.about.found(*found))
+
+    def ap(self, overlap: Any = "3d", recalls: Any = 40) -> Mapping[str, Mapping[str, float]]:
+        """Average precision by class and difficulty; NaN without true boxes."""
+        return kitti_ap(self.truth, self.found, overlap=overlap, recalls=recalls)
+
+    def value(self) -> float:
+        values = [own["moderate"] for own in self.ap().values()]
+        known = [value for value in values if not np.isnan(value)]
+        return float(np.mean(known)) if known else 0.0
+
+    def metrics(self) -> dict[str, Any]:
+        return {
+            "val_map": self.value(),
+            "val_ap_3d": _plain(self.ap()),
+            "val_ap_bev": _plain(self.ap("bev")),
+            "val_ap_image": _plain(self.ap("image")),
+            "val_aos": _plain(kitti_aos(self.truth, self.found)),
+            "val_ap_3d_11_recalls": _plain(self.ap(recalls=11)),
+            "val_frames": len(self.truth),
+        }
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        rows = [(name, *map(_text, own.values())) for name, own in self.ap().items()]
+        return ("class", "easy", "moderate", "hard"), rows
+
+
+class NuscenesRunScore(Score):
+    """Mean average precision, errors and the detection score of nuScenes.
+
+    Truth is an :class:`AnnotatedScan` of :class:`voxax.io.nuscenes.NuscenesSample`, whose points
+    are not looked at. Attributes are not predicted, so their error is 1.
+    """
+
+    figure = "NDS"
+
+    def __init__(self, class_names: Sequence[str]) -> None:
+        self.class_names = class_names
+        self.truth: list[NuscenesObjects] = []
+        self.found: list[NuscenesObjects] = []
+
+    def add(self, truth: AnnotatedScan, prediction: Objects) -> None:
+        sample = truth.about
+        self.truth.append(sample.evaluated(sample.true))
+        self.found.append(sample.evaluated(sample.best_in_world(prediction)))
+
+    def score(self) -> NuscenesScore:
+        """What nuScenes reports."""
+        return nuscenes_score(self.truth, self.found)
+
+    def value(self) -> float:
+        return self.score().nds
+
+    def metrics(self) -> dict[str, Any]:
+        score = self.score()
+        return {
+            "val_nds": score.nds,
+            "val_map": score.mean_ap,
+            "val_errors": {name: _known(value) for name, value in score.errors.items()},
+            "val_ap": {
+                name: {f"{distance} m": value for distance, value in own.items()}
+                for name, own in score.class_ap.items()
+            },
+            "val_samples": len(self.truth),
+        }
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        own = self.score().class_ap
+        distances = list(next(iter(own.values())))
+        rows = [(name, *(_text(by[d]) for d in distances)) for name, by in own.items()]
+        return ("class", *(f"AP at {d} m" for d in distances)), rows
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _text(value: float) -> str:
+    return "absent" if np.isnan(value) else f"{value:.3f}"
+
+
+def _plain(table: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float | None]]:
+    return {name: {key: _known(v) for key, v in own.items()} for name, own in table.items()}
+
 
 ANCHORED, SPARSE = ("second", "second-residual"), "voxelnext"
+MULTI_HEAD = "second-nuscenes"  # is not trained here
+ANCHORS: dict[str, Anchor] = {
+    **dict(zip(KITTI_CLASSES, KITTI_ANCHORS, strict=True)),
+    **dict(zip(NUSCENES_CLASSES, NUSCENES_ANCHORS, strict=True)),
+}
+"""What ``second`` compares with by the name of a class, unless the options have anchors."""
+# From OpenPCDet's configurations, as the others; the vehicle's origin is on the ground.
+WAYMO_ANCHORS: dict[str, Anchor] = {
+    "Car": Anchor((4.7, 2.1, 1.7), 0.0, matched=0.55, unmatched=0.4),
+    "Pedestrian": Anchor((0.91, 0.86, 1.73), 0.0, matched=0.5, unmatched=0.35),
+    "Cyclist": Anchor((1.78, 0.84, 1.78), 0.0, matched=0.5, unmatched=0.35),
+}
 SCORES = {"kitti": KittiScore, "nuscenes": NuscenesRunScore}
 REGIONS = {
     "kitti": (0.0, -40.0, -3.0, 70.4, 40.0, 1.0),
     "nuscenes": (-51.2, -51.2, -5.0, 51.2, 51.2, 3.0),
+    "waymo": (-75.2, -75.2, -2.0, 75.2, 75.2, 4.0),
+    "argoverse2": (-200.0, -200.0, -20.0, 200.0, 200.0, 20.0),
 }
 """What detectors look at in each data set: lower x, y, z, then upper, in meters."""
 # Half the turn of an augmentation, and the mirrored axes. KITTI shows what is in front of the car.
-TURNS = {"kitti": (math.pi / 4, (1,)), "nuscenes": (math.pi, (0, 1))}
+AROUND = (math.pi, (0, 1))
+TURNS = {
+    "kitti": (math.pi / 4, (1,)),
+    "nuscenes": AROUND,
+    "waymo": AROUND,
+    "argoverse2": AROUND,
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class FolderPreparation(BoxPreparation):
-    """As :class:`BoxPreparation`; the truth is the whole annotation, which benchmarks want."""
+    """A :class:`BoxPreparation` whose truth is the whole annotation, which benchmarks need."""
 
     def __call__(self, scan: AnnotatedScan) -> SceneExample:
         example = super().__call__(scan)
@@ -50,16 +189,19 @@ class FolderDetection(Detection):
     """Settings of a network that detects; scenes are annotated scans.
 
     Attributes:
-      metric: ``kitti`` or ``nuscenes``, whose scans the scenes are then; ``distance`` compares
-        centers.
+      metric: ``kitti`` or ``nuscenes``, whose scans the scenes are then; others, such as
+        ``distance``, ``waymo`` and ``argoverse2``, compare centers.
+      options: arguments of the network's class; ``anchors`` of ``second`` is a mapping from classes
+        to ``[length, width, height, bottom]``, then ``matched`` and ``unmatched``, see
+        :class:`voxax.detection.Anchor`.
     """
 
     metric: str = "distance"
 
     @classmethod
     def networks(cls) -> Sequence[str]:
-        others = (name for name in detector_networks() if name not in ANCHORED)
-        return tuple(dict.fromkeys((*super().networks(), *others)))
+        found = dict.fromkeys((*super().networks(), *detector_networks()))
+        return tuple(name for name in found if name != MULTI_HEAD)
 
     @classmethod
     def shares_equally(cls, network: str) -> bool:
@@ -67,8 +209,35 @@ class FolderDetection(Detection):
 
     @property
     def has_velocity(self) -> bool:
-        """Whether boxes have velocities, which the small network does not learn."""
-        return self.metric == "nuscenes" and self.network != "small"
+        """Whether boxes have velocities, which the small network and ``second`` do not learn."""
+        return self.metric == "nuscenes" and self.network not in ("small", *ANCHORED)
+
+    @property
+    def anchors(self) -> tuple[Anchor, ...]:
+        """An anchor of each class, for ``second``.
+
+        Raises:
+          InputError: a class without one, or one that is none.
+        """
+        given = self.options.get("anchors", {})
+        if not isinstance(given, Mapping) or set(given) - set(self.class_names):
+            raise InputError(
+                f"anchors = {given!r}: give {{ {self.class_names[0]} = [length, width, height, "
+                f"bottom] }} for classes of {', '.join(self.class_names)}, in meters"
+            )
+        found = []
+        known = WAYMO_ANCHORS if self.metric == "waymo" else ANCHORS
+        for name in self.class_names:
+            if name in given:
+                found.append(_anchor(name, given[name]))
+            elif name in known:
+                found.append(known[name])
+            else:
+                raise InputError(
+                    f"{self.network} has no anchor for {name!r}: give its options anchors = "
+                    f"{{ {name} = [length, width, height, bottom] }}, in meters"
+                )
+        return tuple(found)
 
     def preparation(self) -> BoxPreparation:
         plain = super().preparation()
@@ -82,13 +251,26 @@ class FolderDetection(Detection):
         if self.network == "small":
             return super().model()
         channels, classes = self.preparation().num_channels, len(self.class_names)
+        if self.network in ANCHORED:
+            own = {name: value for name, value in self.options.items() if name != "anchors"}
+            number = sum(len(anchor.yaws) for anchor in self.anchors)
+            own |= {"grid": self.region.grid, "anchors": number, **self.computes_in}
+            return self._made(channels, classes, own)
         branches = dict(WITH_VELOCITY if self.has_velocity else BRANCHES)
         options: dict[str, Any] = {"grid": self.region.grid, "branches": branches}
+        options |= self.computes_in
         if self.groups is not None:
             options["groups"] = self.groups
-        return self._made(channels, classes, options | self.options)
+        return self.as_its_source(self._made(channels, classes, options | self.options))
 
     def trainer(self, devices: int = 1) -> Any:
+        if self.network in ANCHORED:
+            parts = self.model(), self.optimizer()
+            looked = self.region, len(self.class_names)
+            anchored: dict[str, Any] = {"anchors": self.anchors, "code_weights": self.code_weights}
+            if devices == 1:
+                return AnchorTrainer(*parts, *looked, **anchored)
+            return DataParallelAnchorTrainer(*parts, mesh_of(devices), *looked, **anchored)
         if not self.network.startswith(SPARSE):
             return super().trainer(devices)
         model = self.model()
@@ -100,9 +282,32 @@ class FolderDetection(Detection):
         mesh = mesh_of(devices)
         return DataParallelSparseCenterTrainer(model, self.optimizer(), mesh, *looked, **options)
 
+    def tracker(self) -> Callable[[Any, Any], str]:
+        if self.network not in ANCHORED:
+            return super().tracker()
+
+        def told(labels: Any, prediction: Any) -> str:
+            del labels
+            parts = (float(np.mean(values)) for values in prediction)  # of each device
+            named = zip(("classes", "boxes", "directions"), parts, strict=True)
+            return "  ".join(f"{name} {value:.2f}" for name, value in named)
+
+        return told
+
     def score(self) -> Any:
         kind = SCORES.get(self.metric)
         return super().score() if kind is None else kind(self.class_names)
+
+
+def _anchor(name: str, numbers: Any) -> Anchor:
+    """Return the anchor of a list of 4 numbers, or 6 with the thresholds."""
+    known = isinstance(numbers, list | tuple) and len(numbers) in (4, 6)
+    if not known or not all(isinstance(value, int | float) for value in numbers):
+        raise InputError(
+            f"the anchor of {name}, {numbers!r}, must be [length, width, height, bottom] in "
+            "meters, and may have the IoUs matched and unmatched after them"
+        )
+    return Anchor(numbers[:3], numbers[3], Anchor.yaws, *numbers[4:])
 
 
 def box_transform(
@@ -116,7 +321,7 @@ def box_transform(
     """Return random changes of annotated scans, picklable.
 
     Args:
-      layout: ``kitti`` or ``nuscenes``; KITTI's scans turn by at most 45 degrees and mirror y only.
+      layout: a key of ``TURNS``; KITTI's scans turn by at most 45 degrees and mirror y only.
       rotate, flip: whether they do.
       scales: smallest and largest factor.
       points: changes the cloud alone, afterwards.

@@ -17,11 +17,11 @@ def hardware(
     """Print the facts about a device and its host, each with its source.
 
     Args:
-        device: Index of a local device; the first one by default.
-        topology: A TPU topology instead, which may be absent, such as v5e:2x2. With
-            libtpu installed the TPU compiler describes it, else JAX's table of chips does.
-        probe: Measure copy bandwidth and matrix rates now, a few seconds, and remember them.
-        json_: Print JSON instead of a table.
+      device: Index of a local device; the first one by default.
+      topology: A TPU topology instead, which may be absent, such as v5e:2x2. With
+          libtpu installed the TPU compiler describes it, else JAX's table of chips does.
+      probe: Measure copy bandwidth and matrix rates now, a few seconds, and remember them.
+      json_: Print JSON instead of a table.
     """
     from voxax.cli.progress import print_table
     from voxax.errors import InputError

@@ -22,7 +22,7 @@ def fitted(command: Any, arguments: Sequence[str]) -> Callable[..., Any]:
 
     Args:
       command: a function whose docstring ends in a section ``Args:``, or has none.
-      arguments: of the command line.
+      arguments: arguments of the command line.
     """
     about, _, options = inspect.cleandoc(command.__doc__ or "").partition("\nArgs:\n")
     summary, *paragraphs = re.split(r"\n{2,}", about.strip())

@@ -14,14 +14,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 
 from voxax._atomic_file import write_atomically
 from voxax._bounded_file import MEBIBYTE, bounded_text
 from voxax._interrupts import uninterrupted
 from voxax._version import __version__
 from voxax.cli.progress import result_table, training_bar
-from voxax.cli.run_folder import CHECKPOINT, check_space, remove_run
-from voxax.cli.scenes import MakeTask, Prepare
+from voxax.cli.run_folder import BEST, CHECKPOINT, check_space, remove_run
+from voxax.cli.scenes import MakeTask, Mixing, Prepare
 from voxax.cli.task import Score, Task
 from voxax.cli.tasks import plan_of, restore
 from voxax.errors import FileFormatError, InputError, VoxaxError
@@ -29,7 +30,12 @@ from voxax.geometry import Plan
 from voxax.hardware import describe, peak_memory
 from voxax.io.pipeline import GrainPipeline, Pipeline
 from voxax.io.steps import Steps
-from voxax.models.checkpoint import load_description, remove_steps_above, save_checkpoint
+from voxax.models.checkpoint import (
+    load_description,
+    newest_step,
+    remove_steps_above,
+    save_checkpoint,
+)
 from voxax.parallel import pack_scenes
 
 AnyPipeline = Pipeline[Any, Any] | GrainPipeline[Any, Any]
@@ -60,6 +66,46 @@ class Trace(contextlib.ExitStack):
             self.close()
 
 
+def check_batch(task: Task, batch_size: int, devices: int) -> None:
+    """Raise :class:`voxax.InputError` where devices cannot share the scenes of a step."""
+    if batch_size < devices:
+        raise InputError(
+            f"a batch size of {batch_size} leaves {devices - batch_size} of {devices} devices "
+            f"without a scene: give at least {devices}, or fewer devices"
+        )
+    if task.shares_equally(task.network) and batch_size % devices:
+        raise InputError(
+            f"a batch size of {batch_size} for {devices} devices: the dense layers of "
+            f"{task.network} need as many scenes on each. Give a multiple of {devices}, or "
+            "fewer devices"
+        )
+
+
+def check_order(checkpoint: Path, **order: int) -> None:
+    """Check that a run goes on with the order of scenes that it began with.
+
+    Args:
+      checkpoint: its folder.
+      order: ``seed`` and ``batch_size``.
+
+    Raises:
+      InputError: they are others.
+      FileFormatError: the checkpoint's are broken.
+    """
+    before = load_description(checkpoint).get("order", {})
+    if not isinstance(before, dict):
+        raise FileFormatError(
+            f"the description of the checkpoint in {checkpoint} has order = {before!r:.80}, which "
+            "is no table of the seed and the batch size"
+        )
+    for name, value in order.items():
+        if before.get(name, value) != value:
+            raise InputError(
+                f"the checkpoint in {checkpoint} was trained with {name} {before[name]}, now it is "
+                f"{value}: with another one its steps would take other scenes"
+            )
+
+
 class Learning:
     """A network in training, with its preparation of scenes and its checkpoint.
 
@@ -75,6 +121,14 @@ class Learning:
       resume: continue from the checkpoint's newest whole step.
       overwrite: delete the run that the folder holds, once training begins.
       transform: augments a scene; None is the task's own.
+      mixing: changes the scenes of a step together; None does not.
+      late: the step from which another change augments, and that change; None for none.
+      start: the network that a new run begins with; None has random weights.
+      keeps_best: whether there will be :meth:`keep_best`.
+
+    Attributes:
+      best: score and step of the best checkpoint, or None.
+      stops: whether to end the training after this step, for what runs after a save to set.
 
     Raises:
       InputError: fewer scenes in a step than devices, a number of scenes that the devices cannot
@@ -93,50 +147,67 @@ class Learning:
         resume: bool = False,
         overwrite: bool = False,
         transform: Callable[[Any, Any], Any] | None = None,
+        mixing: Mixing | None = None,
+        late: tuple[int, Callable[[Any, Any], Any]] | None = None,
+        start: nnx.Module | None = None,
+        keeps_best: bool = False,
     ) -> None:
-        if batch_size < devices:
-            raise InputError(
-                f"a batch size of {batch_size} leaves {devices - batch_size} of {devices} devices "
-                f"without a scene: give at least {devices}, or fewer devices"
-            )
+        check_batch(task, batch_size, devices)
         self._equal = task.shares_equally(task.network)
-        if self._equal and batch_size % devices:
-            raise InputError(
-                f"a batch size of {batch_size} for {devices} devices: the dense layers of "
-                f"{task.network} need as many scenes on each. Give a multiple of {devices}, or "
-                "fewer devices"
-            )
         self.task, self.folder, self.seed = task, folder, seed
         self.devices, self.batch_size = devices, batch_size
-        self.transform = transform or task.augmentation()
+        self.transform, self._late = transform or task.augmentation(), late
+        self._mixing = mixing
         self.checkpoint = folder / CHECKPOINT
         self._overwrites = overwrite
         self.preparation = task.preparation()
         self.trainer = task.trainer(devices)
+        if start is not None and not resume:
+            self.trainer.start_from(start)
+        if task.frozen:
+            self.trainer.freeze(task.frozen)
         self._fitted_for: Any = None
         if resume:
-            description = load_description(self.checkpoint)
-            self._fitted_for = description.get("devices")
-            before = description.get("order", {})
-            if not isinstance(before, dict):
-                raise FileFormatError(
-                    f"the description of the checkpoint in {self.checkpoint} has order = "
-                    f"{before!r:.80}, which is no table of the seed and the batch size"
-                )
-            for name, value in self._order().items():
-                if before.get(name, value) != value:
-                    raise InputError(
-                        f"the checkpoint in {self.checkpoint} was trained with {name} "
-                        f"{before[name]}, now it is {value}: with another one its steps would take "
-                        "other scenes"
-                    )
+            self._fitted_for = load_description(self.checkpoint).get("devices")
+            check_order(self.checkpoint, **self._order())
             restore(self.checkpoint, self.trainer)
             remove_steps_above(self.checkpoint, self.trainer.steps)
-        check_space(folder, self.trainer.tree())
+        check_space(folder, self.trainer.tree(), kinds=2 if keeps_best else 1)
+        self.stops = False
+        self.best = self._best_before() if keeps_best and not overwrite else None
         self.begin = self.trainer.steps
         self._saved = self.begin if resume else None
         self.losses: list[float] = []
         self.dropped = 0
+
+    def _best_before(self) -> tuple[float, int] | None:
+        """The best score of the run that goes on, and its step; later steps are removed."""
+        folder = self.folder / BEST
+        remove_steps_above(folder, self.trainer.steps)
+        if newest_step(folder) is None:
+            return None
+        kept = load_description(folder)
+        score, step = kept.get("score"), kept.get("step")
+        if isinstance(score, int | float) and isinstance(step, int):
+            return float(score), step
+        raise FileFormatError(
+            f"the description of the checkpoint in {folder} has no score and step: move it away"
+        )
+
+    def keep_best(self, score: float) -> bool:
+        """Save the network to the folder of the best if the score is a new best; return whether.
+
+        Raises:
+          InputError: it could not be saved.
+        """
+        if self.best is not None and not score > self.best[0]:
+            return False
+        step = self.trainer.steps
+        folder = self.folder / BEST
+        with uninterrupted():
+            self._write(folder, {**self._description(), "score": score})
+        self.best = score, step
+        return True
 
     def _order(self) -> dict[str, int]:
         return {"seed": self.seed, "batch_size": self.batch_size}
@@ -211,6 +282,10 @@ class Learning:
                 remove_run(self.folder)
         tell = self.task.tracker()
         taken = Steps(scenes, self._make, self.batch_size, steps, self.seed, self.begin)
+        if self._late is not None:
+            step, change = self._late
+            make = dataclasses.replace(self._make, late=change, late_seed=taken.first_seed(step))
+            taken = dataclasses.replace(taken, make=make)
         bar = training_bar(steps, self.trainer.steps, self.batch_size)
         try:
             with bar, Trace(profile) as trace:
@@ -228,6 +303,8 @@ class Learning:
                         if after_save is not None:
                             told = after_save()
                             bar.tell(f"step {self.trainer.steps}: loss {mean:.3f}{told}")
+                        if self.stops:
+                            return False
         except KeyboardInterrupt:
             return True
         return False
@@ -244,7 +321,9 @@ class Learning:
     @property
     def _make(self) -> MakeTask:
         preparation, transform = self.preparation, self.transform
-        return MakeTask(preparation, self.batch_size, self.devices, transform, self._equal)
+        return MakeTask(
+            preparation, self.batch_size, self.devices, transform, self._equal, self._mixing
+        )
 
     def save(self) -> None:
         """Write the checkpoint and the loss of every step so far, unless already written."""
@@ -260,6 +339,10 @@ class Learning:
         if self.begin > 0 and path.exists():
             lines += _losses_before(path, self.begin)
         lines += [f"{step},{loss!r}" for step, loss in enumerate(self.losses, self.begin)]
+        self._write(self.checkpoint, self._description(), path, "\n".join(lines) + "\n")
+        self._saved = self.trainer.steps
+
+    def _description(self) -> dict[str, Any]:
         step = self.trainer.steps
         description = {"task": self.task.task, "network": self.task.to_json(), "step": step}
         description["order"] = self._order()
@@ -267,17 +350,24 @@ class Learning:
         if plan is not None and plan.fit is not None:
             description["devices"] = self.devices
             description["capacities"] = plan.fit.to_json()
+        return description
+
+    def _write(
+        self, folder: Path, description: dict[str, Any], beside: Path | None = None, text: str = ""
+    ) -> None:
+        """Write a checkpoint of this step, and before it a text to a file beside the folder."""
+        step = self.trainer.steps
         try:
-            write_atomically(path, "\n".join(lines) + "\n")
-            save_checkpoint(self.checkpoint, self.trainer.tree(), description, step)
+            if beside is not None:
+                write_atomically(beside, text)
+            save_checkpoint(folder, self.trainer.tree(), description, step)
         except VoxaxError:
             raise
         except (OSError, ValueError) as error:  # tensorstore raises ValueError for a full disk
             raise InputError(
-                f"step {step} was not saved to {self.checkpoint}, which keeps the steps before: "
+                f"step {step} was not saved to {folder}, which keeps the steps before: "
                 f"{_cause(error)}. Free some space, and go on with --resume"
             ) from error
-        self._saved = step
 
     def say_interrupted(self, command: str) -> int:
         """Print where the run stopped and the command that continues it; return the exit status."""
@@ -289,7 +379,7 @@ class Learning:
         """Write metrics.json, and print its main figures.
 
         Args:
-          score: of the validation scenes.
+          score: score of the validation scenes.
           seconds: by phase.
           more: further entries of the file.
         """
@@ -326,7 +416,7 @@ class Learning:
 
 
 def _losses_before(path: Path, step: int) -> list[str]:
-    """The lines of an earlier losses.csv up to a step; none of a file that is something else."""
+    """The lines of an earlier losses.csv up to a step; none if it is another kind of file."""
     try:
         lines = bounded_text(path, _MOST_BYTES).splitlines()
     except FileFormatError:
@@ -336,7 +426,7 @@ def _losses_before(path: Path, step: int) -> list[str]:
 
 
 def _cause(error: Exception) -> str:
-    """The system's word for an error; tensorstore's text has all of its own settings in it."""
+    """Return the system's message for an error, without tensorstore's settings."""
     found = re.search(r"os_error_code='(\d+)'", str(error))
     number = error.errno if isinstance(error, OSError) else found and int(found[1])
     return os.strerror(number) if number else f"{str(error).splitlines()[0]:.200}"

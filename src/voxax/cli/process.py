@@ -57,7 +57,7 @@ _THREADS = 4
 
 
 def be_deterministic() -> None:
-    """Take as many threads of XLA on every CPU, and no algorithm by its speed.
+    """Use the same number of XLA threads on every CPU, and measure no algorithm.
 
     XLA divides a sum on a CPU by the number of its threads, so that the rounding depends on it.
 

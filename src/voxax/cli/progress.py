@@ -123,6 +123,32 @@ class training_bar:
         self._progress.console.print(line, soft_wrap=True, highlight=False)
 
 
+@contextlib.contextmanager
+def scan_bar(what: str, number: int) -> Iterator[Callable[[], None]]:
+    """Show how many of some scans are done, on the standard error; the block calls the result.
+
+    Args:
+      what: the scans, in the plural.
+      number: number of all of them.
+    """
+    console, done = Console(highlight=False, stderr=True), 0
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    task = progress.add_task(what, total=number)
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        progress.update(task, completed=done)
+
+    def tell(seconds: float) -> None:
+        console.print(f"{done} of {number} {what}: {seconds:.0f} s so far", soft_wrap=True)
+
+    with contextlib.ExitStack() as shown:
+        shown.enter_context(progress if console.is_terminal else regularly(tell))
+        yield count
+
+
 def print_table(
     names: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -184,6 +210,7 @@ def result_table(
 
 MESSAGES = {
     "simulate": "simulating or reading scenes",
+    "objects": "cutting objects out of the training scans, once",
     "plan": "planning: which kernel maps the network needs, how large its levels are",
     "compile": "compiling the training step, once",
     "run": "compiling the network and running it",

@@ -15,16 +15,22 @@ from voxax import _limits, models
 from voxax.errors import FileFormatError, InputError, check_known
 from voxax.geometry import Plan, Voxels
 from voxax.interop.checkpoint_file import check_place
-from voxax.io.dataset import SCANNET_CLASS_NAMES
-from voxax.io.kitti import SEMANTIC_KITTI_CLASS_NAMES
+from voxax.io.argoverse2 import ARGOVERSE2_CLASSES
 from voxax.io.kitti_objects import KITTI_CLASSES
-from voxax.io.nuscenes import NUSCENES_CLASSES
+from voxax.io.nuscenes import LIDARSEG_CLASSES, NUSCENES_CLASSES
+from voxax.io.s3dis import S3DIS_CLASSES
+from voxax.io.scannet import SCANNET200_CLASS_NAMES, SCANNET_CLASS_NAMES
+from voxax.io.semantic_kitti import SEMANTIC_KITTI_CLASS_NAMES
 from voxax.models.registry import VARIANTS
 
 CLASSES = {
+    "argoverse2": ARGOVERSE2_CLASSES,
     "kitti": KITTI_CLASSES,
     "nuscenes": NUSCENES_CLASSES,
+    "nuscenes_lidarseg": LIDARSEG_CLASSES,
+    "s3dis": S3DIS_CLASSES,
     "scannet": SCANNET_CLASS_NAMES,
+    "scannet200": SCANNET200_CLASS_NAMES,
     "semantic_kitti": SEMANTIC_KITTI_CLASS_NAMES,
 }
 """Names of classes by data set."""
@@ -185,6 +191,7 @@ def loaded(
     num_classes: int,
     options: str,
     detectors: bool = False,
+    source: str | None = None,
     **more: Any,
 ) -> nnx.Module:
     """Return a network with its weights, in evaluation mode.
@@ -195,6 +202,7 @@ def loaded(
       in_channels, num_classes: of the network.
       options: arguments of its class in TOML, with commas between: ``stem=16, width=0.5``.
       detectors: whether it should find boxes.
+      source: as of :func:`voxax.models.load`.
       more: further arguments.
 
     Raises:
@@ -214,7 +222,7 @@ def loaded(
     try:
         check_place(weights)
         model = made(network, in_channels, num_classes, arguments)
-        models.load(model, weights)
+        models.load(model, weights, source=source)
     except FileNotFoundError as error:
         if isinstance(error, FileFormatError):
             raise
@@ -226,10 +234,22 @@ def loaded(
     return model
 
 
-def outputs(model: nnx.Module, voxels: Voxels) -> Any:
-    """Return what a network in evaluation mode makes of voxels, planned and compiled once."""
-    graph, state = nnx.split(model)
-    plan = Plan.record(model, voxels)
-    planned = plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
-    found = jax.jit(lambda state, v: nnx.merge(graph, state, copy=True)(v))(state, planned)
-    return jax.block_until_ready(found)  # NumPy ends the process on arrays without memory
+class Outputs:
+    """Outputs of a network in evaluation mode; planned once, compiled once for each size.
+
+    Args:
+      model: a network whose weights do not change.
+    """
+
+    def __init__(self, model: nnx.Module) -> None:
+        graph, self._state = nnx.split(model)
+        self._model = model
+        self._plan: Plan | None = None
+        self._run = jax.jit(lambda state, v: nnx.merge(graph, state, copy=True)(v))
+
+    def __call__(self, voxels: Voxels) -> Any:
+        """Return the model's output for voxels without a plan."""
+        plan = self._plan = self._plan or Plan.record(self._model, voxels)
+        planned = plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
+        # NumPy ends the process on arrays without memory.
+        return jax.block_until_ready(self._run(self._state, planned))

@@ -17,7 +17,7 @@ from voxax.errors import InputError
 
 
 def load_module(target: str, what: str) -> tuple[ModuleType, str]:
-    """Import the file or module of a target, and return it with the name behind the colon.
+    """Import the file or module of a target, and return it with the name after the colon.
 
     Args:
       target: ``FILE.py:NAME`` or ``package.module:NAME``; modules are found from this folder too.

@@ -12,6 +12,7 @@ from voxax.errors import FileFormatError, InputError
 from voxax.models.checkpoint import newest_step
 
 CHECKPOINT = "checkpoint"
+BEST = "best"
 _REMOVED = "checkpoint.removed"
 # Everything that a run writes.
 _FILES = (
@@ -40,9 +41,10 @@ def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
         raise FileFormatError(
             f"no voxax checkpoint in {checkpoint}: there is no run to resume, leave --resume out"
         )
-    if step is not None and not (resume or overwrite):
+    held = newest_step(folder / BEST) if step is None else step
+    if held is not None and not (resume or overwrite):
         raise InputError(
-            f"{folder} holds a run already, up to step {step}: give --resume to go on from it, "
+            f"{folder} holds a run already, up to step {held}: give --resume to go on from it, "
             "--overwrite to delete it, or another folder by --out"
         )
     check_writable(folder)
@@ -74,14 +76,21 @@ def check_writable(folder: Path) -> None:
         ) from error
 
 
-def check_space(folder: Path, tree: object) -> None:
-    """Raise :class:`InputError` where the disk does not hold the checkpoints of ``tree``."""
+def check_space(folder: Path, tree: object, kinds: int = 1) -> None:
+    """Raise :class:`InputError` where the disk does not hold the checkpoints of ``tree``.
+
+    Args:
+      folder: folder of the run.
+      tree: arrays of a checkpoint.
+      kinds: kinds of checkpoints that are kept: the last alone, or the best too.
+    """
+    copies = _COPIES * kinds
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
     free = shutil.disk_usage(folder).free
-    if free < _COPIES * size:
+    if free < copies * size:
         raise InputError(
             f"{folder} has {free / 2**20:.0f} MB free, and checkpoints take "
-            f"{_COPIES * size / 2**20:.0f} MB: free some, or give another folder by --out"
+            f"{copies * size / 2**20:.0f} MB: free some, or give another folder by --out"
         )
 
 
@@ -105,4 +114,8 @@ def _end_removal(folder: Path) -> None:
     if removed.is_symlink() or removed.exists():
         for name in _FILES:
             (folder / name).unlink(missing_ok=True)
-        removed.unlink() if removed.is_symlink() else shutil.rmtree(removed)
+        for place in (folder / BEST, removed):  # the mark of a begun removal last
+            if place.is_symlink():
+                place.unlink()
+            elif place.exists():
+                shutil.rmtree(place)

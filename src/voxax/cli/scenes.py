@@ -18,6 +18,7 @@ from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.io import PointCloud, read
 from voxax.io.annotated import AnnotatedScan
+from voxax.io.augment import mix3d, polarmix
 from voxax.io.simulator import CLASS_NAMES, simulate_objects, simulate_sweep
 from voxax.io.split import split_blocks
 
@@ -74,6 +75,9 @@ class Near:
             return dataclasses.replace(scan, cloud=_near(scan.cloud, self.radius))
         return _near(scan, self.radius)
 
+    def __str__(self) -> str:
+        return str(self.scan)
+
 
 def _near(cloud: PointCloud, radius: float) -> PointCloud:
     return cloud.select(np.hypot(*cloud.positions[:, :2].T) < radius)
@@ -86,7 +90,7 @@ class Prepare:
     Attributes:
       scene: a cloud or another scene, or a task that makes it.
       preparation: see :meth:`voxax.cli.task.Task.preparation`.
-      seed: of the generator that ``transform`` is given.
+      seed: seed of the generator that ``transform`` is given.
       transform: augments; None changes nothing.
     """
 
@@ -104,7 +108,7 @@ class Prepare:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SceneExample:
-    """One scene ready for a network that tells something of the whole of it, in NumPy.
+    """One scene for a network that predicts something about the whole scene, in NumPy.
 
     Attributes:
       voxels: planned voxels.
@@ -208,8 +212,8 @@ class Batch:
     Attributes:
       voxels: planned voxels with arrays ``[shards, ...]``; without that axis where there is one
         shard only.
-      labels: of voxels ``int32[shards, capacity]`` or ``int32[capacity]``, -1 where padding or
-        unlabeled; of scenes ``[shards, scenes, ...]`` or ``[scenes, ...]``.
+      labels: labels of voxels ``int32[shards, capacity]`` or ``int32[capacity]``, -1 where
+        padding or unlabeled; of scenes ``[shards, scenes, ...]`` or ``[scenes, ...]``.
       rows: for each scene ``int[N]``, each point's row among all rows of all shards; empty for
         labels of scenes.
       truths: for each scene ``int32[N]`` labels of points or None; for labels of scenes theirs.
@@ -221,6 +225,41 @@ class Batch:
     rows: tuple[np.ndarray, ...]
     truths: tuple[Any, ...]
     places: tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixing:
+    """Random change of a step's labeled clouds together.
+
+    Attributes:
+      mix3d: probability that pairs of clouds are joined, after their augmentation.
+      centered: see :func:`voxax.io.augment.mix3d`.
+      pasted: labels of the objects that PolarMix pastes, before the augmentation; () for none.
+    """
+
+    mix3d: float = 0.0
+    centered: bool = True
+    pasted: tuple[int, ...] = ()
+
+    def before(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
+        """The clouds, each with parts of the next one."""
+        if not self.pasted:
+            return list(clouds)
+        rng = np.random.default_rng((seed, 1))
+        following = [*clouds[1:], clouds[0]]
+        return [
+            polarmix(cloud, other, rng, pasted=self.pasted)
+            for cloud, other in zip(clouds, following, strict=True)
+        ]
+
+    def after(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
+        """The clouds, or their pairs; an odd one stays alone."""
+        if np.random.default_rng((seed, 2)).random() >= self.mix3d:
+            return list(clouds)
+        pairs = [clouds[i : i + 2] for i in range(0, len(clouds), 2)]
+        return [
+            mix3d(*pair, centered=self.centered) if len(pair) == 2 else pair[0] for pair in pairs
+        ]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -235,6 +274,7 @@ class PrepareBatch:
       most: scenes of a shard, at most: the static batch size of every shard, so that shapes do
         not depend on the packing.
       transform: see :class:`voxax.cli.scenes.Prepare`.
+      mixing: changes scenes that have seeds together; None does not.
     """
 
     scenes: tuple[Any, ...]
@@ -243,15 +283,30 @@ class PrepareBatch:
     shards: int
     most: int
     transform: Change | None = None
+    mixing: Mixing | None = None
+
+    def _examples(self, preparation: Any) -> list[Any]:
+        """The prepared scenes; fewer where pairs are joined."""
+        first = self.seeds[0]
+        scenes, mixing = self.scenes, self.mixing
+        if first is None or mixing is None:
+            return [
+                Prepare(scene, preparation, seed, self.transform)()
+                for scene, seed in zip(scenes, self.seeds, strict=True)
+            ]
+        clouds: list[Any] = [scene() if callable(scene) else scene for scene in scenes]
+        clouds = mixing.before(clouds, first)
+        clouds = [
+            Prepare(cloud, _same, seed, self.transform)()
+            for cloud, seed in zip(clouds, self.seeds, strict=True)
+        ]
+        return [preparation(cloud) for cloud in mixing.after(clouds, first)]
 
     def __call__(self) -> Batch:
         from voxax.parallel import pack_scenes, shard_scenes  # needs flax
 
         bare = dataclasses.replace(self.preparation, plan=None, min_capacity=0)
-        examples = [
-            Prepare(scene, bare, seed, self.transform)()
-            for scene, seed in zip(self.scenes, self.seeds, strict=True)
-        ]
+        examples = self._examples(bare)
         counts = [int(e.voxels.count) for e in examples]
         packing = pack_scenes(counts, self.shards, most=self.most)
         by_scene = isinstance(examples[0], SceneExample)
@@ -293,6 +348,10 @@ class PrepareBatch:
         )
 
 
+def _same(scene: Any) -> Any:
+    return scene
+
+
 def _labels_of_scenes(
     examples: Sequence[SceneExample], shards: Sequence[Sequence[int]], most: int
 ) -> Any:
@@ -318,6 +377,8 @@ class MakeTask:
       preparation, shards, transform: see :class:`PrepareBatch`.
       batch_size: scenes of a step.
       equal: whether every shard has as many scenes.
+      mixing: see :class:`PrepareBatch`.
+      late: augments in place of ``transform`` from the step on whose scenes have ``late_seed``.
     """
 
     preparation: Any
@@ -325,15 +386,22 @@ class MakeTask:
     shards: int
     transform: Change | None = None
     equal: bool = False
+    mixing: Mixing | None = None
+    late: Change | None = None
+    late_seed: int = 0
 
     def __call__(self, scenes: Sequence[Any], seeds: Sequence[int | None]) -> Any:
+        transform, first = self.transform, seeds[0]
+        if self.late is not None and first is not None and first >= self.late_seed:
+            transform = self.late
         if self.batch_size == 1:
-            return Prepare(scenes[0], self.preparation, seeds[0], self.transform)
+            return Prepare(scenes[0], self.preparation, seeds[0], transform)
         return PrepareBatch(
             tuple(scenes),
             tuple(seeds),
             self.preparation,
             self.shards,
             self.batch_size // self.shards if self.equal else self.batch_size,
-            self.transform,
+            transform,
+            self.mixing,
         )

@@ -10,6 +10,8 @@ import numpy as np
 import tyro
 
 if TYPE_CHECKING:
+    from voxax.cli.apply import Trained
+    from voxax.cli.voting import Vote
     from voxax.io import PointCloud
 
 Up = Literal["z", "y", "-y"]
@@ -25,56 +27,78 @@ def segment(
     voxel_size: str | None = None,
     attributes: str | None = None,
     signed_colors: bool = False,
+    source: str | None = None,
     options: str = "",
     out: Path = Path("voxax-out"),
     scale: float | None = None,
     up: Up = "z",
     columns: str | None = None,
     item: int | None = None,
+    format: str | None = None,
+    split: str = "test",
+    workers: int = 1,
+    tile: float = 0.0,
+    views: int = 1,
 ) -> int:
-    """Label every point of a scan; write a labeled PLY and a picture.
+    """Label every point of a scan, or of all scans of a data set.
+
+    For a scan, writes a labeled PLY and a picture. For a folder in the layout of a benchmark,
+    writes the files that its server takes; for other folders, a labeled PLY for each scan.
 
     The network comes from a checkpoint, or is one of `voxax.models` with a file of weights.
 
     Args:
-        file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
-            .h5, .pth, .feather, .parquet, .e57, .ptx or a mesh; also with .gz.
-        checkpoint: Folder that `voxax demo` or `voxax train` wrote.
-        network: Name of a network instead of a checkpoint, such as spunet-34c. It needs the next
-            four options.
-        weights: Weights of the network: .safetensors, a PyTorch file, or hf://owner/name/file.
-        classes: Classes of the network: their number, names with commas between, semantic_kitti or
-            scannet.
-        voxel_size: Edge of a voxel in the scan's units, one for all axes or three: 0.05.
-        attributes: Input channels in their order: xyz, and attributes such as intensity, rgb or
-            normals.
-        signed_colors: Colors from -1 to 1, as Pointcept's networks read them, instead of 0 to 1.
-        options: Arguments of the network's class that differ from its defaults: stem=16, width=0.5.
-        out: Folder for the results.
-        scale: Meters per unit of the file (0.3048 for feet). By default 1, and objects too
-            small for the voxels of a checkpoint's network are enlarged.
-        up: Which axis points up; -y for camera frames.
-        columns: Columns of a file that does not name them (.bin, text): their number, or names
-            such as x,y,z,red,green,blue.
-        item: The number of one scan, in a file of several (.h5, .npy, .e57).
+      file: The scan, a folder, or a configuration of `voxax train`. Scans are .bin, .pcd.bin,
+          .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts, .h5, .pth, .feather,
+          .parquet, .e57, .ptx or meshes; also with .gz.
+      checkpoint: Folder that `voxax demo` or `voxax train` wrote.
+      network: Name of a network instead of a checkpoint, such as spunet-34c. It needs the next
+          four options.
+      weights: Weights of the network: .safetensors, a PyTorch file, or hf://owner/name/file.
+      classes: Classes of the network: their number, names with commas between, semantic_kitti or
+          scannet.
+      voxel_size: Edge of a voxel in the scan's units, one for all axes or three: 0.05.
+      attributes: Input channels in their order: xyz, and attributes such as intensity, rgb or
+          normals.
+      signed_colors: Colors from -1 to 1, as Pointcept's networks read them, instead of 0 to 1.
+      source: Codebase that wrote the weights, where their names do not tell: torch-pointcloud.
+      options: Arguments of the network's class that differ from its defaults: stem=16, width=0.5.
+      out: Folder for the results.
+      scale: Meters per unit of the file (0.3048 for feet). By default 1, and objects too
+          small for the voxels of a checkpoint's network are enlarged.
+      up: Which axis points up; -y for camera frames.
+      columns: Columns of a file that does not name them (.bin, text): their number, or names
+          such as x,y,z,red,green,blue.
+      item: The number of one scan, in a file of several (.h5, .npy, .e57).
+      format: Layout of a folder, as data.format of a configuration. By default it is told by what
+          is in the folder.
+      split: Scans of a layout: train, validation or test; names with commas between; or a text
+          file that names one on each line.
+      workers: Processes that read the scans of a folder.
+      tile: Edge in meters of overlapping tiles that vote on the class of each point, so that a
+          huge scan takes the network's memory for one tile; 0 takes scans whole.
+      views: Turns around the vertical that vote on the class of each point.
     """
     from voxax.cli.process import keep_heap
     from voxax.hardware import keep_programs
 
     keep_heap()
     keep_programs()
+    from voxax.cli.apply import Trained
     from voxax.cli.progress import working
     from voxax.cli.published import check_choice
+    from voxax.cli.results import LabeledScans, write_all
     from voxax.cli.run_folder import check_writable
-    from voxax.cli.scenes import near_origin
     from voxax.cli.segmentation_task import Segmentation
+    from voxax.cli.split_data import found_scans
     from voxax.cli.tasks import task_as
+    from voxax.cli.voting import Vote
     from voxax.errors import InputError
-    from voxax.io import read, write_ply
-    from voxax.plot import class_colors, rgb, segmentation_png
+    from voxax.io import read
 
     if scale is not None and not (np.isfinite(scale) and scale > 0):
         raise InputError(f"--scale {scale} must be positive and finite")
+    vote = Vote(tile, views)
     needed = {
         "weights": weights,
         "classes": classes,
@@ -86,18 +110,54 @@ def segment(
     if checkpoint is not None:
         task_as(checkpoint, Segmentation)
     check_writable(out)
-    with working(f"reading {file}", begin=False):
-        cloud = read(file, columns=columns, item=item)
-    segmenter: _Trained | _Published
+    many = file.is_dir() or file.suffix.lower() == ".toml"
+    if many:
+        if up != "z" or scale is not None or item is not None:
+            raise InputError("--up, --scale and --item are for one scan: leave them out")
+        data = found_scans(file, format, split, columns)
+    else:
+        with working(f"reading {file}", begin=False):
+            cloud = read(file, columns=columns, item=item)
+    segmenter: Trained | _Published
     with working("loading the network", begin=False):
         if checkpoint is not None:
-            segmenter = _Trained(checkpoint)
+            segmenter = Trained(checkpoint, Segmentation)
         else:
-            segmenter = _Published(network, signed_colors, options, **needed)  # type: ignore[arg-type]
+            segmenter = _Published(network, signed_colors, source, options, **needed)  # type: ignore[arg-type]
+    vote.check(segmenter.voxel_size)
+    if many:
+        return write_all(
+            data,
+            out,
+            workers,
+            segmenter.class_names,
+            lambda read: vote(read, segmenter.logits),
+            lambda: LabeledScans(out, segmenter.class_names),
+        )
+    return _label(segmenter, vote, file, cloud, out, up, scale, checkpoint is not None)
+
+
+def _label(
+    segmenter: Trained | _Published,
+    vote: Vote,
+    file: Path,
+    cloud: PointCloud,
+    out: Path,
+    up: Up,
+    scale: float | None,
+    enlarge: bool,
+) -> int:
+    """Write the results of one scan."""
+    from voxax.cli.progress import MESSAGES, working
+    from voxax.cli.scenes import near_origin
+    from voxax.io import write_ply
+    from voxax.plot import class_colors, rgb, segmentation_png
+
     upright = dataclasses.replace(cloud, positions=_upright(cloud.positions, up))
-    factor, note = _scale(upright.positions, segmenter.voxel_size, scale, checkpoint is not None)
+    factor, note = _scale(upright.positions, segmenter.voxel_size, scale, enlarge)
     metric = dataclasses.replace(upright, positions=upright.positions * factor)
-    prediction, count = segmenter(metric)
+    with working(MESSAGES["run"], begin=False):
+        prediction = vote(metric, segmenter.logits)
     names = segmenter.class_names
 
     # Two files of one name but different kinds must not overwrite each other's results.
@@ -115,36 +175,13 @@ def segment(
             title=f"voxax segment: {file.name}",
             subtitle=note,
         )
-    print(f"{len(cloud)} points in {count} voxels of {segmenter.voxel_size} m. {note}".strip())
+    size = f"voxels of {segmenter.voxel_size} m"
+    size = f"tiles of {vote.tile} m, {size}" if vote.tile else f"{segmenter.num_voxels} {size}"
+    print(f"{len(cloud)} points in {size}. {note}".strip())
     shares = np.bincount(prediction, minlength=len(names)) / max(len(cloud), 1)
     print(", ".join(f"{n} {s:.0%}" for n, s in zip(names, shares, strict=True)))
     print(f"{'labeled':>10}  {ply}\n{'picture':>10}  {picture}")
     return 0
-
-
-class _Trained:
-    """Network of a checkpoint."""
-
-    def __init__(self, checkpoint: Path) -> None:
-        from voxax.cli.segmentation_task import Segmentation
-        from voxax.cli.tasks import check_weights, restore, task_as
-
-        task, self.checkpoint = task_as(checkpoint, Segmentation), checkpoint
-        check_weights(checkpoint, task)
-        self.class_names, self.voxel_size = task.class_names, task.voxel_size
-        self.preparation, self.trainer = task.preparation(), restore(checkpoint, task.trainer())
-
-    def __call__(self, cloud: PointCloud) -> tuple[np.ndarray, int]:
-        """Return the class of each point, ``int32[N]``, and the number of voxels."""
-        from voxax.cli.progress import MESSAGES, working
-        from voxax.cli.tasks import planned
-
-        with working(MESSAGES["plan"], begin=False):
-            example = self.preparation(cloud)
-            voxels = planned(self.trainer.model(), example.voxels, self.checkpoint)
-        with working(MESSAGES["run"], begin=False):
-            logits = self.trainer.logits(voxels)
-        return logits[example.inverse].argmax(-1).astype(np.int32), int(example.voxels.count)
 
 
 class _Published:
@@ -154,6 +191,7 @@ class _Published:
         self,
         network: str,
         signed_colors: bool,
+        source: str | None,
         options: str,
         *,
         weights: str,
@@ -161,7 +199,7 @@ class _Published:
         voxel_size: str,
         attributes: str,
     ) -> None:
-        from voxax.cli.published import class_names, loaded, voxel_sides
+        from voxax.cli.published import Outputs, class_names, loaded, voxel_sides
         from voxax.io.mean_features import MeanFeatures
 
         sides = voxel_sides(voxel_size)
@@ -169,19 +207,17 @@ class _Published:
         self.class_names, self.voxel_size = class_names(classes), max(sides)
         self.preparation = MeanFeatures(sides, features, signed_colors=signed_colors)
         channels = self.preparation.num_channels
-        self.model = loaded(network, weights, channels, len(self.class_names), options)
+        number = len(self.class_names)
+        model = loaded(network, weights, channels, number, options, source=source)
+        self.outputs, self.num_voxels = Outputs(model), 0
 
-    def __call__(self, cloud: PointCloud) -> tuple[np.ndarray, int]:
-        """Return the class of each point, ``int32[N]``, and the number of voxels."""
-        from voxax.cli.progress import MESSAGES, working
-        from voxax.cli.published import outputs
-
+    def logits(self, cloud: PointCloud) -> np.ndarray:
+        """Return the logits of each point, ``float32[N, classes]``."""
         example = self.preparation(cloud)
-        with working(MESSAGES["run"], begin=False):
-            found = outputs(self.model, example.voxels)
+        self.num_voxels = int(example.voxels.count)
+        found = self.outputs(example.voxels)
         found.raise_if_overflowed()
-        logits = np.asarray(found.features, np.float32)
-        return logits[example.inverse].argmax(-1).astype(np.int32), int(example.voxels.count)
+        return np.asarray(found.features, np.float32)[example.inverse]
 
 
 def _upright(positions: np.ndarray, up: Up) -> np.ndarray:

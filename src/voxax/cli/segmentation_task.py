@@ -17,7 +17,9 @@ from voxax.cli.task import Score, Task, check_factors, mesh_of
 from voxax.io import PointCloud
 from voxax.io.augment import Transform, compose, flip, rotate_z, scale
 from voxax.io.examples import Preparation
-from voxax.models.metrics import confusion, iou_table, mean_iou
+from voxax.io.mean_features import MeanFeatures
+from voxax.models.lovasz import lovasz_softmax
+from voxax.models.metrics import accuracy_by_class, confusion, iou_table, mean_iou
 from voxax.models.training import Trainer
 from voxax.parallel import DataParallelTrainer
 
@@ -53,18 +55,24 @@ class SegmentationScore(Score):
         return iou_table(self.matrix, self.class_names)
 
     def metrics(self) -> dict[str, Any]:
+        recall = accuracy_by_class(self.matrix, self.class_names)
+        known = [value for value in recall.values() if value is not None]
         return {
             "val_miou": self.value(),
             "val_iou": self.iou(),
+            "val_accuracy": float(np.trace(self.matrix) / max(self.matrix.sum(), 1)),
+            "val_mean_accuracy": float(np.mean(known)) if known else 0.0,
+            "val_class_accuracy": recall,
             "val_points": int(self.matrix.sum()),
         }
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        rows = [
-            (name, "absent" if value is None else f"{value:.3f}")
-            for name, value in self.iou().items()
-        ]
-        return ("class", "IoU"), rows
+        recall = accuracy_by_class(self.matrix, self.class_names)
+        rows = []
+        for (name, value), points in zip(self.iou().items(), self.matrix.sum(1), strict=True):
+            figures = ["absent" if v is None else f"{v:.3f}" for v in (value, recall[name])]
+            rows.append((name, *figures, f"{points:,}"))
+        return ("class", "IoU", "accuracy", "points"), rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,6 +81,7 @@ class Segmentation(Task):
 
     Attributes:
       class_weights: weight of each class in the loss; None weighs all the same.
+      lovasz: weight of the Lovász loss, which is added to the cross entropy.
       options: arguments of the network's class.
     """
 
@@ -80,18 +89,23 @@ class Segmentation(Task):
     title = "MinkUNet"
 
     class_weights: tuple[float, ...] | None = None
+    lovasz: float = 0.0
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.class_weights is not None:
             check_factors("class_weights", self.class_weights, len(self.class_names))
+        check_factors("lovasz", (self.lovasz,), 1)
 
     @classmethod
     def networks(cls) -> Sequence[str]:
         return (*NETWORKS, *voxel_networks())
 
-    def preparation(self) -> Preparation:
+    def preparation(self) -> Preparation | MeanFeatures:
+        if self.inputs:
+            colors = self.signed_colors
+            return MeanFeatures(self.voxel_size, self.inputs, signed_colors=colors)
         return Preparation(self.voxel_size, self.attributes)
 
     def augmentation(self) -> Transform:
@@ -101,19 +115,24 @@ class Segmentation(Task):
         inputs, classes = self.preparation().num_channels, len(self.class_names)
         if self.network in voxel_networks():
             options = {**self.computes_in, **self.options}
-            return made(self.network, inputs, classes, options)
+            return self.as_its_source(made(self.network, inputs, classes, options))
         small = self.network == "small"
         channels: dict[str, Any] = {"planes": PLANES, "stem": STEM} if small else {}
         build = models.MinkUNet14 if small else getattr(models, self.network)
         options = {"width": self.width, **channels, **self.computes_in, **self.options}
-        return made(self.network, inputs, classes, options, build)
+        return self.as_its_source(made(self.network, inputs, classes, options, build))
 
     def trainer(self, devices: int = 1) -> Trainer:
-        weights = None if self.class_weights is None else np.asarray(self.class_weights)
+        options: dict[str, Any] = {"class_weights": None, "added_loss": None}
+        if self.class_weights is not None:
+            options["class_weights"] = np.asarray(self.class_weights)
+        if self.lovasz:
+            options["added_loss"] = lambda *rows, **more: (
+                self.lovasz * lovasz_softmax(*rows, **more)
+            )
         if devices == 1:
-            return Trainer(self.model(), self.optimizer(), weights)
-        parts = self.model(), self.optimizer(), mesh_of(devices)
-        return DataParallelTrainer(*parts, class_weights=weights)
+            return Trainer(self.model(), self.optimizer(), **options)
+        return DataParallelTrainer(self.model(), self.optimizer(), mesh_of(devices), **options)
 
     def tracker(self) -> Callable[[Any, Any], str]:
         classes = len(self.class_names)

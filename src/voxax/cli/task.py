@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import jax
@@ -17,9 +17,12 @@ from jax.sharding import Mesh
 
 from voxax import _limits
 from voxax.errors import FileFormatError, InputError, listed
+from voxax.interop.sources import set_up
+from voxax.models.fine_tuning import averaged, by_part
 from voxax.models.training import StepTrainer
 
 Own = TypeVar("Own", bound="Task")
+Model = TypeVar("Model", bound=nnx.Module)
 
 # Values of a checkpoint's description by the type of their field.
 _CONVERT: dict[str, Callable[[Any], Any]] = {"float": float, "int": int, "str": str}
@@ -61,16 +64,25 @@ class Task(abc.ABC):
     Attributes:
       task: name of the task, in files and options.
       title: name of the network for titles.
+      voxel_size: edge length of a voxel, or those of x, y and z.
       network: name of the network; those of the task are ``networks()``.
       attributes: attributes of points that it reads beside their positions.
       dtype: what its layers compute in; parameters are float32.
+      inputs: channels of the input in the order of published weights; () for our own.
+      signed_colors: colors among ``inputs`` are from -1 to 1.
+      source: the codebase whose weights it began with, which decides what a file of weights does
+        not hold; empty for ours.
+      part_rates: factors on the learning rate of parts of the network.
+      frozen: parts that keep their weights.
+      ema: decay of the averaged weights that validations take; 0 for none.
+      accumulate: steps whose gradients make one update.
     """
 
     task: ClassVar[str]
     title: ClassVar[str]
 
     class_names: tuple[str, ...]
-    voxel_size: float
+    voxel_size: float | tuple[float, ...]
     width: float
     learning_rate: float
     steps: int
@@ -78,6 +90,13 @@ class Task(abc.ABC):
     attributes: tuple[str, ...] = ()
     weight_decay: float = 0.01
     dtype: str = "float32"
+    inputs: tuple[str, ...] = ()
+    signed_colors: bool = False
+    source: str = ""
+    part_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    frozen: tuple[str, ...] = ()
+    ema: float = 0.0
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
         """Check the numbers, which a checkpoint of a stranger may give too.
@@ -90,10 +109,24 @@ class Task(abc.ABC):
         _limits.CLASSES.check("the number of classes", len(self.class_names))
         _limits.STEPS.check("steps", self.steps)
         _limits.WIDTH.check("width", self.width, 0.01)
-        _limits.VOXEL_SIZE.check("voxel_size", self.voxel_size, _limits.LEAST_VOXEL_SIZE)
+        for edge in self._edges:
+            _limits.VOXEL_SIZE.check("voxel_size", edge, _limits.LEAST_VOXEL_SIZE)
+        if len(self._edges) not in (1, 3):
+            raise InputError(f"voxel_size = {listed(self._edges)}: give one edge, or three")
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning_rate = {self.learning_rate} must be positive and finite")
         check_factors("weight_decay", (self.weight_decay,), 1)
+        check_factors("part_rates", tuple(self.part_rates.values()), len(self.part_rates))
+        _limits.STEPS.check("accumulate", self.accumulate)
+
+    @property
+    def _edges(self) -> tuple[float, ...]:
+        return self.voxel_size if isinstance(self.voxel_size, tuple) else (self.voxel_size,)
+
+    @property
+    def longest_edge(self) -> float:
+        """The longest edge of a voxel."""
+        return max(self._edges)
 
     @classmethod
     @abc.abstractmethod
@@ -102,7 +135,7 @@ class Task(abc.ABC):
 
     @classmethod
     def shares_equally(cls, network: str) -> bool:
-        """Whether all devices of a step need as many scenes, for a network by name."""
+        """Whether all devices of a step need equally many scenes, for a network by name."""
         del network
         return False
 
@@ -143,16 +176,31 @@ class Task(abc.ABC):
         """The arguments of the network's class that say what its layers compute in."""
         return {} if self.dtype == "float32" else {"dtype": jnp.dtype(self.dtype)}
 
+    def as_its_source(self, model: Model) -> Model:
+        """Return the network with the settings of the codebase whose weights it began with."""
+        if self.source:
+            set_up(model, self.source)
+        return model
+
     def optimizer(self) -> optax.GradientTransformation:
-        """AdamW on a one-cycle schedule."""
-        schedule = optax.cosine_onecycle_schedule(
-            max(self.steps, 2), self.learning_rate, pct_start=0.2
-        )
-        # Flattened, the update is a few kernels instead of several per parameter: less to compile.
-        return optax.chain(
-            optax.clip_by_global_norm(1.0),
-            optax.flatten(optax.adamw(schedule, weight_decay=self.weight_decay)),
-        )
+        """AdamW on a one-cycle schedule, with the rates of parts, and an average of the weights."""
+
+        def adamw(factor: float = 1.0) -> optax.GradientTransformation:
+            schedule = optax.cosine_onecycle_schedule(
+                max(self.steps // self.accumulate, 2), self.learning_rate * factor, pct_start=0.2
+            )
+            # Flattened, the update is a few kernels, not several per parameter: less to compile.
+            return optax.flatten(optax.adamw(schedule, weight_decay=self.weight_decay))
+
+        parts = {part: adamw(factor) for part, factor in self.part_rates.items()}
+        parts |= dict.fromkeys(self.frozen, optax.set_to_zero())
+        chosen = by_part(parts, adamw()) if parts else adamw()
+        optimizer = optax.chain(optax.clip_by_global_norm(1.0), chosen)
+        if self.ema:
+            optimizer = averaged(optimizer, self.ema)
+        if self.accumulate > 1:
+            optimizer = optax.MultiSteps(optimizer, self.accumulate).gradient_transformation()
+        return optimizer
 
     def to_json(self) -> dict[str, Any]:
         """The settings, for JSON."""
@@ -171,7 +219,7 @@ class Task(abc.ABC):
                 if field.name not in values and not _is_required(field):
                     continue
                 value, kind = values[field.name], str(field.type)
-                if value is not None and kind.startswith("tuple"):
+                if isinstance(value, list) and "tuple" in kind:
                     value = _as_tuple(value)
                 found[field.name] = _CONVERT[kind](value) if kind in _CONVERT else value
             if found.get("network", cls.network) not in cls.networks():

@@ -17,7 +17,7 @@ from voxax.cli.task import Task
 from voxax.errors import FileFormatError, InputError, VoxaxError
 from voxax.geometry import Plan, Voxels
 from voxax.geometry.level_fit import Fit
-from voxax.io.compressed import unpacked_limit
+from voxax.io.decoding import unpacked_limit
 from voxax.models.checkpoint import check_arrays, load_arrays, load_description
 from voxax.models.training import StepTrainer
 
@@ -50,9 +50,9 @@ def task_of(folder: Path) -> Task:
 
 
 def check_network(task: Task) -> None:
-    """Raise :class:`voxax.InputError` where the settings of a task make no network.
+    """Raise :class:`voxax.InputError` where the settings of a task give no valid network.
 
-    Its arrays are not made. To be called before scans are read, which may take long.
+    No arrays are made. Call it before scans are read, which may take long.
     """
     nnx.eval_shape(task.model)
 
@@ -107,7 +107,7 @@ def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
 
 
 def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
-    """The plan of a network, with the capacities of its checkpoint where it keeps some.
+    """The plan of a network, with the capacities of its checkpoint if that has some.
 
     Raises:
       FileFormatError: what it keeps is broken.
@@ -133,17 +133,17 @@ def planned(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Voxels:
 
 
 def resumed(folder: Path, task: Kind) -> Kind:
-    """``task`` with the class weights of the checkpoint in ``folder``, if it has some.
+    """Return ``task`` with the class weights and the source of the checkpoint in ``folder``.
 
     Raises:
-      InputError: the checkpoint's network, or what it learned from, is another one.
+      InputError: the checkpoint has another network or other training data.
       FileFormatError: there is none.
     """
     before, checkpoint = task_as(folder / "checkpoint", type(task)), folder / "checkpoint"
     kept: dict[str, Any] = {}
     for field in dataclasses.fields(task):
         old, new = getattr(before, field.name), getattr(task, field.name)
-        if field.name == "class_weights":
+        if field.name in ("class_weights", "source"):
             kept[field.name] = old
         # A run may be made longer, which stretches the schedule.
         elif field.name != "steps" and old != new:

@@ -2,154 +2,218 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
 import math
-import operator
-import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, PrivateAttr, ValidationError
+from pydantic_core import core_schema
 
 from voxax import _limits, models
 from voxax._bounded_file import MEBIBYTE, bounded_text
-from voxax.cli.folder_detection import box_transform
+from voxax.cli.folder_detection import REGIONS, box_transform
 from voxax.cli.scenes import Near
 from voxax.cli.tasks import TASKS
-from voxax.errors import FileFormatError, InputError, VoxaxError
+from voxax.detection import Region
+from voxax.errors import FileFormatError, InputError, VoxaxError, listed
 from voxax.io import augment
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.augment import Transform
-from voxax.io.dataset import FORMATS, Dataset, dataset
+from voxax.io.dataset import FORMATS, LAYOUTS, Dataset, dataset
+from voxax.io.mean_features import POSITION, RGB, ZERO
+from voxax.io.nuscenes import MOST_SWEEPS
 
-LOADERS = ("plain", "grain")
-LOGS = ("tensorboard", "wandb")
 _WORKERS, _WIDTH, _STEPS = _limits.WORKERS.most, _limits.WIDTH.most, _limits.STEPS.most
-_SCENES, _VOXEL_SIZE = _limits.STEP_SCENES.most, _limits.VOXEL_SIZE.most
 # A configuration has some thousand bytes, a list of a million scans 64 MiB.
 _MOST_BYTES = 64 * MEBIBYTE
-
-_KINDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    int | Literal["all", "auto"]: "a whole number, 'all' or 'auto'",
-    float | Literal["auto"]: "a number or 'auto'",
-    tuple[str, ...]: "a list of strings",
-    tuple[float, float]: "a list of two numbers",
-    tuple[float, ...]: "a list of six numbers, or none",
-    tuple[str, ...] | str: "a list of strings, or a string",
-    tuple[str, ...] | int: "a list of strings, or a whole number",
-    Mapping[str, str] | None: "a table of strings",
-    Mapping[str, Any] | None: "a table",
+_MOST_FAULTS = 6
+# Arguments of networks that other keys decide.
+_FOLLOWING = {
+    "grid": "model.region and model.voxel_size",
+    "in_channels": "[data]",
+    "num_classes": "[data]",
+    "rngs": "the seed of all networks",
 }
-# Words and test of each limit of a number.
-_LIMITS = {
-    "low": ("at least", operator.ge),
-    "above": ("above", operator.gt),
-    "high": ("at most", operator.le),
-}
+_WITHOUT_SPLIT = ("files", "scannet", "scannet200")
+# Channels that no attribute gives.
+_COMPUTED = ("inputs", POSITION), ("inputs", ZERO)
+_NETWORKS = dict.fromkeys(name for task in TASKS.values() for name in task.networks())
 
 
-def _key(meaning: str, default: Any = dataclasses.MISSING, **limits: Any) -> Any:
-    """Declare a key, required if without a default; ``low`` to ``of`` limit its values."""
-    return dataclasses.field(default=default, metadata={"meaning": meaning, **limits})
+def _one_of(names: Iterable[str]) -> Any:
+    return GetPydanticSchema(lambda *_: core_schema.literal_schema([*names]))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Data:
+# TOML has lists only, which strict tuples refuse.
+_LIST = Field(strict=False)
+Names = Annotated[tuple[str, ...], Field(strict=False, fail_fast=True)]
+Number = Annotated[float, Field(gt=0, le=1e6)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Pair = Annotated[tuple[Number, Number], _LIST]
+Count = Annotated[int, Field(ge=0, le=1000)]
+Side = Annotated[float, Field(ge=_limits.LEAST_VOXEL_SIZE, le=_limits.VOXEL_SIZE.most)]
+
+
+def _key(meaning: str, default: Any = ..., **limits: float) -> Any:
+    """Declare a key, required if without a default; ``ge``, ``gt`` and ``le`` limit its values."""
+    return Field(default, description=meaning, **limits)  # type: ignore[arg-type]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Data(_Table):
     """Table ``[data]``."""
 
-    format: str = _key("the folder's layout", of=tuple(FORMATS))
+    format: Annotated[str, _one_of(FORMATS)] = _key("the folder's layout")
     folder: str = _key("where the scans are; relative to the configuration file")
-    train: tuple[str, ...] | str = _key(
+    train: Names | str = _key(
         "sequences, scenes or patterns of files; or a text file that names one on each line", ()
     )
-    validation: tuple[str, ...] | str = _key("the same, of scans that are not learned from", ())
-    classes: Mapping[str, str] | None = _key(
-        "of `files`: the ids that count, with their names", None
-    )
+    validation: Names | str = _key("the same, of scans that are not learned from", ())
+    classes: dict[str, str] = _key("of `files`: the ids that count, with their names", {})
     label_field: str = _key("of `files`: the column with the labels; empty: a usual name", "")
-    columns: tuple[str, ...] | int = _key(
+    columns: Names | int = _key(
         "of `files` without names, such as .bin: names or number of the columns", ()
     )
-    attributes: tuple[str, ...] = _key(
-        "attributes of points as input, such as `intensity` or `rgb`", ()
+    attributes: Names = _key("attributes of points as input, such as `intensity` or `rgb`", ())
+    sweeps: int = _key(
+        "of `nuscenes`: sweeps of a scan; earlier ones get the attribute `time`, their age",
+        1,
+        ge=1,
+        le=MOST_SWEEPS,
     )
-    radius: float = _key(
-        "points farther from the origin in x and y are left out; 0: none", 0, low=0
+    inputs: Names = _key(
+        "of published weights: their channels, means of `xyz`, `zero` and attributes; empty: ours",
+        (),
     )
+    signed_colors: bool = _key("colors of `inputs` from -1 to 1, as Pointcept has them", False)
+    radius: float = _key("points farther from the origin in x and y are left out; 0: none", 0, ge=0)
     workers: int = _key(
-        "processes that read, augment, voxelize and build maps", 1, low=0, high=_WORKERS
+        "processes that read, augment, voxelize and build maps", 1, ge=0, le=_WORKERS
     )
-    loader: str = _key(
-        "what runs the workers; `grain` needs the extra `grain`", "plain", of=LOADERS
+    loader: Literal["plain", "grain"] = _key(
+        "what runs the workers; `grain` needs the extra `grain`", "plain"
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Augment:
+class Augment(_Table):
     """Table ``[augment]``."""
 
     rotate: bool = _key("turn around the vertical by any angle", True)
     flip: bool = _key("mirror x and y, each with probability 1/2", True)
-    scale: tuple[float, float] = _key(
-        "smallest and largest factor", (0.95, 1.05), above=0, high=1e6
+    scale: Pair = _key("smallest and largest factor", (0.95, 1.05))
+    jitter: float = _key("standard deviation of noise on positions", 0, ge=0, le=1e9)
+    drop: float = _key("probability of leaving out a point", 0, ge=0, le=1)
+    crop: float = _key("edge of a square in x and y around a random point; 0: no crop", 0, ge=0)
+    dropout: Annotated[tuple[Share, Share], _LIST] = _key(
+        "share of the points to leave out, and the probability of doing so", (0, 0)
     )
-    jitter: float = _key("standard deviation of noise on positions", 0, low=0, high=1e9)
-    drop: float = _key("probability of leaving out a point", 0, low=0, high=1)
-    crop: float = _key("edge of a square in x and y around a random point; 0: no crop", 0, low=0)
+    tilt: float = _key(
+        "largest turn around x and y in degrees, each with probability 1/2", 0, ge=0, le=180
+    )
+    elastic_distortion: Annotated[tuple[Pair, ...], _LIST] = _key(
+        "granularity and magnitude of each, in the positions' unit", ()
+    )
+    auto_contrast: Share = _key("probability of stretching the colors to their range", 0)
+    chromatic_translation: Share = _key(
+        "largest shift of a color channel, as a share of its range", 0
+    )
+    chromatic_jitter: Share = _key(
+        "standard deviation of noise on colors, as a share of their range", 0
+    )
+    drop_color: Annotated[tuple[Share, Share], _LIST] = _key(
+        "share of the points that lose their color, and the probability", (0, 0)
+    )
+    mix3d: Share = _key("of `segment`: probability of joining the scenes of a step in pairs", 0)
+    polarmix: Names = _key(
+        "of `segment`, for sweeps: classes whose points PolarMix pastes; empty: no PolarMix", ()
+    )
+    paste: dict[str, Count] = _key(
+        "of `detect`: objects of each class that a scan has after pasting, at most", {}
+    )
+    paste_until: Share = _key("share of the steps after which nothing is pasted any more", 1)
 
     def transform(self) -> Transform:
-        """All augmentations of the table in one transform.
-
-        Raises:
-          InputError: scales in the wrong order.
-        """
-        low, high = self._scales()
+        """All augmentations of the table in one transform."""
+        low, high = self.scale
         steps: list[Transform] = []
         if self.crop:
             # Whole columns: what is above and below a place belongs to it.
             size = (self.crop, self.crop, math.inf)
             steps.append(functools.partial(augment.crop, size=size))
-        if self.drop:
-            steps.append(functools.partial(augment.drop, probability=self.drop))
+        steps += self._left_out()
         if self.rotate:
             steps.append(augment.rotate_z)
+        if self.tilt:
+            steps.append(functools.partial(augment.tilt, max_angle=math.radians(self.tilt)))
         steps.append(functools.partial(augment.scale, low=low, high=high))
         if self.flip:
             steps.append(augment.flip)
         steps += self._noise()
+        if self.elastic_distortion:
+            pairs = self.elastic_distortion
+            steps.append(functools.partial(augment.elastic_distortion, pairs=pairs))
+        steps += self._colors()
         return augment.compose(steps)
 
     def box_transform(self, layout: str) -> Callable[[AnnotatedScan, Any], AnnotatedScan]:
         """The augmentations of scans with boxes.
 
         Args:
-          layout: of the data set, see :func:`voxax.cli.folder_detection.box_transform`.
-
-        Raises:
-          InputError: scales in the wrong order, or a crop, which would cut boxes.
+          layout: the data set's, see :func:`voxax.cli.folder_detection.box_transform`.
         """
-        if self.crop:
-            raise InputError(f"augment.crop = {self.crop} would cut boxes: leave it out")
+        steps = [*self._left_out(), *self._noise(), *self._colors()]
+        points = augment.compose(steps) if steps else None
+        return box_transform(
+            layout, rotate=self.rotate, flip=self.flip, scales=self.scale, points=points
+        )
+
+    @property
+    def of_colors(self) -> list[str]:
+        """The keys that change colors."""
+        given = {
+            "auto_contrast": self.auto_contrast,
+            "chromatic_translation": self.chromatic_translation,
+            "chromatic_jitter": self.chromatic_jitter,
+            "drop_color": all(self.drop_color),
+        }
+        return [name for name, value in given.items() if value]
+
+    def _left_out(self) -> list[Transform]:
         steps: list[Transform] = []
         if self.drop:
             steps.append(functools.partial(augment.drop, probability=self.drop))
-        steps += self._noise()
-        points = augment.compose(steps) if steps else None
-        return box_transform(
-            layout, rotate=self.rotate, flip=self.flip, scales=self._scales(), points=points
-        )
+        ratio, probability = self.dropout
+        if ratio:
+            dropout = functools.partial(augment.dropout, ratio=ratio, probability=probability)
+            steps.append(dropout)
+        return steps
 
-    def _scales(self) -> tuple[float, float]:
-        low, high = self.scale
-        if low > high:
-            raise InputError(f"augment.scale = [{low}, {high}]: the smallest factor comes first")
-        return low, high
+    def _colors(self) -> list[Transform]:
+        ratio, probability = self.drop_color
+        changes: dict[str, Transform] = {
+            "auto_contrast": functools.partial(
+                augment.auto_contrast, probability=self.auto_contrast
+            ),
+            "chromatic_translation": functools.partial(
+                augment.chromatic_translation, ratio=self.chromatic_translation
+            ),
+            "chromatic_jitter": functools.partial(
+                augment.chromatic_jitter, sigma=self.chromatic_jitter
+            ),
+            "drop_color": functools.partial(
+                augment.drop_color, ratio=ratio, probability=probability
+            ),
+        }
+        return [changes[name] for name in self.of_colors]
 
     def _noise(self) -> list[Transform]:
         if not self.jitter:
@@ -159,67 +223,91 @@ class Augment:
         return [functools.partial(augment.jitter, sigma=self.jitter, limit=limit)]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Model:
+class Model(_Table):
     """Table ``[model]``."""
 
-    name: str = _key(
-        "the network; `small` is MinkUNet14 with few channels",
-        "small",
-        of=tuple(dict.fromkeys(name for task in TASKS.values() for name in task.networks())),
+    name: Annotated[str, _one_of(_NETWORKS)] = _key(
+        "the network; `small` is MinkUNet14 with few channels", "small"
     )
-    width: float | Literal["auto"] = _key(
-        "factor on all channels; `auto`: fitted to the machine", 1, above=0, high=_WIDTH
+    width: Annotated[float, Field(gt=0, le=_WIDTH)] | Literal["auto"] = _key(
+        "factor on all channels; `auto`: fitted to the machine", 1
     )
-    voxel_size: float = _key(
-        "edge of a voxel, in the positions' unit", low=_limits.LEAST_VOXEL_SIZE, high=_VOXEL_SIZE
+    voxel_size: Side | Annotated[tuple[Side, Side, Side], _LIST] = _key(
+        "edge of a voxel, or its three sides, in the positions' unit"
     )
-    region: tuple[float, ...] = _key(
-        "of `detect`: lower and upper x, y, z; empty: those of the layout", ()
-    )
-    options: Mapping[str, Any] | None = _key("arguments of the network's class", None)
+    region: (
+        Annotated[tuple[float, float, float, float, float, float], _LIST]
+        | Annotated[tuple[()], _LIST]
+    ) = _key("of `detect`: lower and upper x, y, z; empty: those of the layout", ())
+    options: dict[str, Any] = _key("arguments of the network's class", {})
+    weights: str = _key("begin with all weights of a file, or of a folder with a checkpoint", "")
+    weights_part: str = _key("the same, without layers that do not fit, such as another head", "")
+    source: str = _key("codebase that wrote the weights; empty: found by their names", "")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Training:
+class Training(_Table):
     """Table ``[training]``."""
 
-    steps: int = _key("optimizer steps", low=1, high=_STEPS)
-    batch_size: int = _key("scenes of a step; 0: one for each device", 0, low=0, high=_SCENES)
-    learning_rate: float = _key("peak of the one-cycle schedule", 6e-3, above=0)
-    weight_decay: float = _key("of AdamW", 0.01, low=0)
+    steps: int = _key("optimizer steps", ge=1, le=_STEPS)
+    batch_size: int = _key(
+        "scenes of a step; 0: one for each device", 0, ge=0, le=_limits.STEP_SCENES.most
+    )
+    learning_rate: float = _key("peak of the one-cycle schedule", 6e-3, gt=0)
+    weight_decay: float = _key("of AdamW", 0.01, ge=0)
+    lovasz: float = _key(
+        "of `segment`: weight of the Lovász loss beside the cross entropy; 0: none", 0, ge=0, le=1e6
+    )
+    part_learning_rates: dict[str, Number] = _key(
+        "factors on the learning rate of parts of the network", {}
+    )
+    frozen: Names = _key("parts of the network that keep their weights", ())
+    ema: float = _key(
+        "decay of averaged weights, which are validated and applied; 0: none", 0, ge=0, le=0.99999
+    )
+    accumulate: int = _key("steps whose gradients make one update", 1, ge=1, le=_STEPS)
+    precision: Literal["float32", "bfloat16"] = _key("what layers compute in", "float32")
     class_weights: bool = _key("weight each class by 1 / sqrt(its share)", True)
     samples: int = _key(
-        "training scans from which sizes and class weights are computed", 16, low=1, high=_STEPS
+        "training scans from which sizes and class weights are computed", 16, ge=1, le=_STEPS
     )
-    checkpoint_every: int = _key("steps between checkpoints", 200, low=1, high=_STEPS)
-    log: str = _key("where losses and scores are also written", "", of=("", *LOGS))
+    checkpoint_every: int = _key("steps between checkpoints", 200, ge=1, le=_STEPS)
+    log: Literal["", "tensorboard", "wandb"] = _key("where losses and scores are also written", "")
     validate_every: int = _key(
-        "checkpoints between validations; 0: at the end only", 0, low=0, high=_STEPS
+        "checkpoints between validations; 0: at the end only", 0, ge=0, le=_STEPS
+    )
+    patience: int = _key(
+        "validations without a better one before training stops; 0: never", 0, ge=0, le=_STEPS
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(_Table):
     """All tables and keys of the file at ``path``."""
 
-    path: Path
-    task: str = _key("what the network learns", "segment", of=tuple(TASKS))
+    _path: Path = PrivateAttr()
+    task: Annotated[str, _one_of(TASKS)] = _key("what the network learns", "segment")
     out: str = _key("folder for the results; relative to the configuration file", "voxax-train")
     seed: int = _key(
-        "decides the order of scans and the augmentation", 0, low=0, high=_limits.SEED.most
+        "decides the order of scans and the augmentation", 0, ge=0, le=_limits.SEED.most
     )
-    devices: int | Literal["all", "auto"] = _key(
+    devices: Annotated[int, Field(ge=1, le=_limits.DEVICES.most)] | Literal["all", "auto"] = _key(
         "devices that share a step's scenes; `all`: every device of this host; `auto`: all of its "
         "TPUs or GPUs that the scenes can be shared by, on a CPU one",
         "auto",
-        low=1,
-        high=_limits.DEVICES.most,
     )
     data: Data
     augment: Augment
     model: Model
     training: Training
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """The region that detectors look at: lower x, y, z, then upper."""
+        return self.model.region or REGIONS[self.data.format]
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
 
     def place(self, given: str) -> Path:
         """A path of the file, relative to its folder."""
@@ -240,36 +328,36 @@ class TrainConfig:
                 f"{self.path}: data.{name} = {given!r} names a list, but there is no file {path}: "
                 "give its place, or a list of names"
             )
-        listed = bounded_text(path, _MOST_BYTES)
-        lines = tuple(line.strip() for line in listed.splitlines() if line.strip())
+        text = bounded_text(path, _MOST_BYTES)
+        lines = tuple(line.strip() for line in text.splitlines() if line.strip())
         if not lines:
             raise InputError(f"{self.path}: {path}, which data.{name} names, is empty")
         return lines
 
     def classes(self) -> dict[int, str] | None:
-        """The names in ``data.classes`` by their ids as numbers; None without any.
+        """The names in ``data.classes`` by their ids as numbers; None without any."""
+        return {int(key): name for key, name in self.data.classes.items()} or None
 
-        Raises:
-          InputError: an id is no whole number.
-        """
-        if self.data.classes is None:
-            return None
-        for key in self.data.classes:
-            if not key.lstrip("-").isdecimal():
-                raise InputError(
-                    f"{self.path}: data.classes has the key {key!r}: ids are whole numbers, such "
-                    'as 2 = "ground"'
-                )
-        return {int(key): name for key, name in self.data.classes.items()}
+    def class_names(self) -> tuple[str, ...] | None:
+        """The names of the classes; None where only the folder has them."""
+        return tuple(self.data.classes.values()) or getattr(
+            LAYOUTS[self.data.format], "class_names", None
+        )
 
     def transform(self) -> Callable[[Any, Any], Any]:
-        """The augmentations of the file, for the task's scenes.
-
-        Raises:
-          InputError: see :class:`Augment`.
-        """
+        """The augmentations of the file, for the task's scenes."""
         own = self.augment
         return own.box_transform(self.data.format) if self.task == "detect" else own.transform()
+
+    @contextlib.contextmanager
+    def errors_of(self, table: str) -> Iterator[None]:
+        """Prefix the errors of the block with the file and a table."""
+        try:
+            yield
+        except VoxaxError as error:
+            if str(error).startswith(str(self.path)):
+                raise
+            raise type(error)(f"{self.path}: {table}: {error}") from error
 
     def dataset(self) -> Dataset:
         """The scans that the file names.
@@ -278,19 +366,26 @@ class TrainConfig:
           InputError, FileFormatError: see :func:`voxax.io.dataset.dataset`; with the file's name.
         """
         data = self.data
-        names = self.split("train"), self.split("validation"), self.classes()
-        try:
+        train, validation = names = self.split("train"), self.split("validation")
+        with self.errors_of("data"):
+            if data.format in _WITHOUT_SPLIT and not all(names):
+                raise InputError(
+                    f"{'validation' if train else 'train'} is missing: name the scans, since "
+                    f"format {data.format!r} has no split of its own"
+                )
+            if twice := sorted(set(train or ()) & set(validation or ())):
+                raise InputError(
+                    f"train and validation both have {listed(twice)}: a scan can be in one only"
+                )
             found = dataset(
                 data.format,
                 self.place(data.folder),
                 *names,
+                self.classes(),
                 columns=data.columns or None,
                 label_field=data.label_field or None,
+                sweeps=data.sweeps,
             )
-        except VoxaxError as error:
-            if str(error).startswith(str(self.path)):
-                raise
-            raise type(error)(f"{self.path}: data: {error}") from error
         if not data.radius:
             return found
         train, validation = (
@@ -298,32 +393,6 @@ class TrainConfig:
             for scans in (found.train, found.validation)
         )
         return dataclasses.replace(found, train=train, validation=validation)
-
-
-def _check_task(config: TrainConfig) -> None:
-    """Raise :class:`voxax.InputError` for a layout or a network of another task."""
-    task, form, name = config.task, config.data.format, config.model.name
-    if FORMATS[form] != task:
-        raise InputError(
-            f"{config.path}: data.format = {form!r} is for task = {FORMATS[form]!r}, the task is "
-            f"{task!r}: its formats are {', '.join(f for f, t in FORMATS.items() if t == task)}"
-        )
-    known = TASKS[task].networks()
-    if name not in known:
-        raise InputError(
-            f"{config.path}: model.name = {name!r} is not for task = {task!r}: its networks are "
-            f"{', '.join(known)}"
-        )
-    if config.model.width != 1 and name in models.list():
-        raise InputError(
-            f"{config.path}: model.width = {config.model.width} is for small and MinkUNet14 to "
-            f"MinkUNet34: give the sizes of {name} in [model.options]"
-        )
-    if task == "classify" and config.data.radius:
-        raise InputError(
-            f"{config.path}: data.radius = {config.data.radius} is for scans: clouds that are "
-            "classified are taken whole"
-        )
 
 
 TABLES = {"data": Data, "augment": Augment, "model": Model, "training": Training}
@@ -334,7 +403,8 @@ def read_config(path: Path) -> TrainConfig:
 
     Raises:
       InputError: the file is missing or no TOML; a key is unknown, missing, or has a value of
-        another type or beyond its limits. Names the key, the value, and what is allowed.
+        another type or beyond its limits; keys that exclude or need each other. Names each of
+        them, its value, and what is allowed.
     """
     try:
         values = tomllib.loads(bounded_text(path, _MOST_BYTES))
@@ -343,96 +413,164 @@ def read_config(path: Path) -> TrainConfig:
     # An integer of thousands of digits is a ValueError.
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no valid TOML: {error}") from error
-    given = {name: values.pop(name, {}) for name in TABLES}
-    whole = _checked(path, "", TrainConfig, values)
-    tables = {}
-    for name, table in given.items():
-        if not isinstance(table, dict):
-            raise InputError(f"{path}: {name} = {table!r} must be a table: write [{name}]")
-        tables[name] = TABLES[name](**_checked(path, name, TABLES[name], table))
-    config = TrainConfig(path=path, **whole, **tables)
-    _check_task(config)
+    try:
+        config = TrainConfig.model_validate({name: {} for name in TABLES} | values)
+        config._path = path
+        faults = _faults(config)
+    except ValidationError as error:
+        faults = _told(error, values)
+    if faults:
+        more = [f"and {len(faults) - _MOST_FAULTS} more"] * (len(faults) > _MOST_FAULTS)
+        raise InputError(f"{path}: {'; '.join([*faults[:_MOST_FAULTS], *more])}")
+    if config.task == "detect":
+        given = values["model"]["voxel_size"]
+        with config.errors_of(f"model.region = {[*config.bounds]}, model.voxel_size = {given}"):
+            Region(config.bounds[:3], config.bounds[3:], config.model.voxel_size)
     return config
 
 
-def keys_of(kind: type) -> list[dataclasses.Field[Any]]:
-    """The fields of a table that are keys of the file."""
-    return [field for field in dataclasses.fields(kind) if "meaning" in field.metadata]
+def _faults(config: TrainConfig) -> list[str]:
+    """Return the faults of keys that exclude or need each other."""
+    task, data, model, training = config.task, config.data, config.model, config.training
+    form, layout, name = data.format, LAYOUTS[data.format], model.name
+    formats = ", ".join(f for f, t in FORMATS.items() if t == task)
+    ids = [key for key in data.classes if not key.lstrip("-").isdecimal()]
+    both = set(training.part_learning_rates) & set(training.frozen)
+    known = (*(layout.attributes or ()), *(["time"] if data.sweeps > 1 else []))
+    own, classes = config.augment, config.class_names() or ()
+    mixed = own.mix3d or own.polarmix
+    strangers = {
+        key: [name for name in getattr(own, key) if name not in classes]
+        for key in ("paste", "polarmix")
+        if FORMATS[form] == task
+    }
+    asked = {"attributes": data.attributes, "inputs": data.inputs}
+    unknown = {
+        key: [n for n in names if n not in known and (key, n) not in _COMPUTED]
+        for key, names in asked.items()
+    }
+    faults = {
+        f"data.format = {form!r} is for task = {FORMATS[form]!r}, the task is {task!r}: its "
+        f"formats are {formats}": FORMATS[form] != task,
+        f"model.name = {name!r} is not for task = {task!r}: its networks are "
+        f"{', '.join(TASKS[task].networks())}": name not in TASKS[task].networks(),
+        f"model.width = {model.width} is for small and MinkUNet14 to MinkUNet34: give the sizes "
+        f"of {name} in [model.options]": model.width != 1 and name in models.list(),
+        **{
+            f"model.options has {key}, which follows from {others}: leave it out": key
+            in model.options
+            for key, others in _FOLLOWING.items()
+        },
+        f"model.region = {list(model.region)} is of task = 'detect'": model.region
+        and task != "detect",
+        f"model.weights and model.weights_part = {model.weights_part!r} exclude each other: give "
+        "one": model.weights and model.weights_part,
+        f"model.source = {model.source!r} is of model.weights or model.weights_part: give one, or "
+        "leave it out": model.source and not (model.weights or model.weights_part),
+        f"data.classes has the key {listed(ids, 1)}: ids are whole numbers, such as 2 = "
+        '"ground"': ids,
+        f"data.radius = {data.radius} is for scans: clouds that are classified are taken "
+        "whole": task == "classify" and data.radius,
+        f"data.inputs = {list(data.inputs)} lists all channels: leave data.attributes = "
+        f"{list(data.attributes)} out": data.inputs and data.attributes,
+        "data.inputs is of task = 'segment' and 'detect': give data.attributes": data.inputs
+        and task == "classify",
+        "data.signed_colors needs 'rgb' in data.inputs": data.signed_colors
+        and RGB not in data.inputs,
+        **{
+            f"data.{key} = {list(asked[key])}: format {form!r} has no {listed(names)}: its "
+            f"attributes are {listed(known)}": layout.attributes is not None and names
+            for key, names in unknown.items()
+        },
+        f"augment.crop = {own.crop} would cut boxes: leave it out": task == "detect" and own.crop,
+        **{
+            f"augment.{key} would move points out of boxes: leave it out": task == "detect"
+            and getattr(own, key)
+            for key in ("tilt", "elastic_distortion")
+        },
+        f"augment.{', augment.'.join(own.of_colors)} would change colors, which the network does "
+        "not see: give 'rgb' in data.attributes or data.inputs": own.of_colors
+        and RGB not in (*data.attributes, *data.inputs),
+        "augment.paste is of task = 'detect': leave it out": own.paste and task != "detect",
+        "augment.mix3d and augment.polarmix are of task = 'segment': leave them out": mixed
+        and task != "segment",
+        "augment.mix3d and augment.polarmix mix the scenes of a step: give training.batch_size = 2 "
+        "or more": mixed and training.batch_size < 2,
+        **{
+            f"augment.{key} has {listed(names)}: the classes are {listed(classes, 40)}": names
+            for key, names in strangers.items()
+        },
+        f"augment.scale = {list(own.scale)}: the smallest factor comes first": own.scale[0]
+        > own.scale[1],
+        f"training.lovasz = {training.lovasz} is of task = 'segment'": training.lovasz
+        and task != "segment",
+        f"training.patience = {training.patience} counts validations: give training.validate_every "
+        "too": training.patience and not training.validate_every,
+        f"training.accumulate = {training.accumulate} leaves no update in training.steps = "
+        f"{training.steps}: give fewer": training.accumulate > training.steps,
+        f"training.frozen and training.part_learning_rates both have {', '.join(sorted(both))}: "
+        "give it in one": both,
+    }
+    return [message for message, is_true in faults.items() if is_true]
 
 
-def _checked(path: Path, table: str, kind: type, values: dict[str, Any]) -> dict[str, Any]:
-    keys, hints = {field.name: field for field in keys_of(kind)}, get_type_hints(kind)
-    dot = f"{table}." if table else ""
-    known = [*keys, *(TABLES if not table else ())]
-    for name in values:
-        if name not in keys:
-            near = difflib.get_close_matches(name, known, 1)
+def _told(error: ValidationError, values: dict[str, Any]) -> list[str]:
+    """Return the faults of single keys, each once, those of unknown names first."""
+    faults: dict[str, bool] = {}
+    for found in error.errors(include_url=False):
+        first, *rest = map(str, found["loc"])
+        table, name = (first, rest[0]) if first in TABLES and rest else ("", first)
+        kind, where = TABLES.get(table, TrainConfig), f"{table}.{name}" if table else name
+        fields = kind.model_fields
+        if found["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(name, fields, 1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise InputError(
-                f"{path}: there is no key {dot}{name}: {hint}Known are {', '.join(known)}"
-            )
-    checked = {}
-    for name, field in keys.items():
-        where = f"{path}: {dot}{name}"
-        if name in values:
-            found = checked[name] = _converted(hints[name], values[name])
-            if found is None or not _within(field, found):
-                allowed = _allowed(field, hints[name])
-                raise InputError(f"{where} = {values[name]!r}: it must be {allowed}")
-        elif field.default is dataclasses.MISSING:
-            raise InputError(
-                f"{where} is missing: {field.metadata['meaning']}; {_allowed(field, hints[name])}"
-            )
-    return checked
+            faults[f"there is no key {where}: {hint}Known are {', '.join(fields)}"] = True
+        elif where in TABLES:
+            faults[f"{where} = {found['input']!r:.200} must be a table: write [{where}]"] = True
+        else:
+            own = kind.model_json_schema()["properties"][name]
+            allowed = ", ".join(_words(own))
+            given = values.get(table, {}) if table else values
+            if name in given:
+                message = f"{where} = {given[name]!r:.200}: it must be {allowed}"
+            else:
+                message = f"{where} is missing: {fields[name].description}; {allowed}"
+            faults.setdefault(message, False)
+    return sorted(faults, key=lambda message: not faults[message])
 
 
-def _converted(kind: Any, value: Any) -> Any:
-    """Convert ``value`` to the type of a key; None if it has another type."""
-    if kind is bool:
-        return value if isinstance(value, bool) else None
-    if isinstance(value, bool):  # to Python, True is a number
-        return None
-    if kind in (int | Literal["all", "auto"], float | Literal["auto"]):
-        number, words = get_args(kind)
-        return value if value in get_args(words) else _converted(number, value)
-    if kind is float:
-        # An integer of TOML may be beyond every float.
-        fine = isinstance(value, int | float) and abs(value) <= sys.float_info.max
-        return float(value) if fine else None
-    if kind == Mapping[str, str] | None:
-        fine = isinstance(value, dict) and value and all(isinstance(v, str) for v in value.values())
-        return value if fine else None
-    if kind == Mapping[str, Any] | None:
-        return value if isinstance(value, dict) and value else None
-    if kind in (tuple[float, float], tuple[float, ...]):
-        lengths = (2,) if kind == tuple[float, float] else (0, 6)
-        fine = isinstance(value, list) and len(value) in lengths
-        numbers = [_converted(float, v) for v in value] if fine else [None]
-        return None if None in numbers else tuple(numbers)
-    if isinstance(value, list):
-        fine = kind in (tuple[str, ...], tuple[str, ...] | str, tuple[str, ...] | int)
-        return tuple(value) if fine and all(isinstance(v, str) for v in value) else None
-    if kind == tuple[str, ...] | str:
-        return value if isinstance(value, str) else None
-    if kind == tuple[str, ...] | int:
-        return value if isinstance(value, int) else None
-    return value if kind in (int, str) and isinstance(value, kind) else None
+_KINDS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "a string",
+    "array": "a list",
+    "object": "a table",
+}
+_LIMITS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most"}
+_COUNTS = {2: "two", 3: "three", 6: "six"}
 
 
-def _within(field: dataclasses.Field[Any], value: Any) -> bool:
-    limits = field.metadata
-    if "of" in limits:
-        return value in limits["of"]
-    if isinstance(value, str):  # instead of a number
-        return True
-    numbers = value if isinstance(value, tuple) else (value,)
-    kept = [(test, limits[name]) for name, (_, test) in _LIMITS.items() if name in limits]
-    return all(test(number, limit) for test, limit in kept for number in numbers)
-
-
-def _allowed(field: dataclasses.Field[Any], kind: Any) -> str:
-    limits = field.metadata
-    if "of" in limits:
-        return f"one of {', '.join(limits['of'])}"
-    words = [f"{word} {limits[name]}" for name, (word, _) in _LIMITS.items() if name in limits]
-    return ", ".join([_KINDS[kind], *words])
+def _words(schema: dict[str, Any]) -> list[str]:
+    """Return what a value of a JSON schema must be, then its limits."""
+    if "anyOf" in schema:
+        kinds = [_words(one) for one in schema["anyOf"]]
+        *names, last = [n for own in kinds for n in own[0].removeprefix("one of ").split(", ")]
+        return [
+            f"{', '.join(names)} or {last}",
+            *dict.fromkeys(limit for own in kinds for limit in own[1:]),
+        ]
+    choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    if choices:
+        return [f"one of {', '.join(map(repr, choices))}"]
+    parts = schema.get("prefixItems", [schema.get("items", schema.get("additionalProperties"))])
+    limits = [f"{word} {schema[key]}" for key, word in _LIMITS.items() if key in schema]
+    if schema.get("maxItems") == 0:
+        return ["an empty list"]
+    if not isinstance(parts[0], dict):
+        return [_KINDS[schema["type"]], *limits]
+    inner, *own = _words(parts[0])
+    count = f"{_COUNTS[len(parts)]} " if "prefixItems" in schema else ""
+    noun, *more = inner.removeprefix("a ").partition(" of ")
+    return [f"{_KINDS[schema['type']]} of {count}{noun}s{''.join(more)}", *own, *limits]

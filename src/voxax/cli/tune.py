@@ -37,12 +37,12 @@ def tune(
     first. Needs `pip install "voxax[tpu]"`.
 
     Args:
-        workload: Model and voxels.
-        tpu: Predict for these generations, with commas between: v4, v5e, v5p, v6e, 7x.
-        anew: Measure known problems again.
-        details: Print every candidate with its time.
-        budget: Seconds for measuring and compiling. The promising candidates of each problem come
-            first.
+      workload: Model and voxels.
+      tpu: Predict for these generations, with commas between: v4, v5e, v5p, v6e, 7x.
+      anew: Measure known problems again.
+      details: Print every candidate with its time.
+      budget: Seconds for measuring and compiling. The promising candidates of each problem come
+          first.
     """
     if budget is not None and not budget > 0:
         raise InputError(f"--budget {budget}: expected seconds, more than 0")
@@ -204,13 +204,13 @@ def explain(
     measured time, and their ratio.
 
     Args:
-        workload: Model and voxels.
-        details: Print every candidate with its time.
-        roofline: Run the demo's network and compare each convolution with its lower bound.
-            --voxel-size (0.3 by default) and the next three options belong to it.
-        width: Factor on all channels of the demo's network; 1 by default.
-        sensor: Beam pattern of the simulated sweep; lidar32 by default.
-        seed: Seed of the street; 0 by default.
+      workload: Model and voxels.
+      details: Print every candidate with its time.
+      roofline: Run the demo's network and compare each convolution with its lower bound.
+          --voxel-size (0.3 by default) and the next three options belong to it.
+      width: Factor on all channels of the demo's network; 1 by default.
+      sensor: Beam pattern of the simulated sweep; lidar32 by default.
+      seed: Seed of the street; 0 by default.
     """
     if not roofline:
         for name, value in (("width", width), ("sensor", sensor), ("seed", seed)):

@@ -52,27 +52,27 @@ def view(
     ones dashed.
 
     Args:
-        file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
-            .h5, .pth, .feather, .parquet, .e57, .ptx or a mesh; also with .gz.
-        predictions: Predicted labels: .label, .npy, .npz, or a scan of the same points with labels,
-            as `voxax segment` writes.
-        labels: True labels (.label, .npy, .npz), if the scan has none.
-        label_field: Column or array with the true labels, where it has another name than usual.
-        columns: Columns of a file that does not name them (.bin, text): their number, or names
-            such as x,y,z,red,green,blue.
-        item: The number of one scan, in a file of several (.h5, .npy, .e57).
-        checkpoint: Folder that `voxax demo` or `voxax train` wrote, for the names of the classes.
-            By default the folder `checkpoint` beside the predictions or the scan, if there is one.
-        classes: Names of the classes, as ground,car,tree, instead of a checkpoint's.
-        boxes: Boxes, as JSON with those found (which have scores) or the true ones; or a folder
-            with both, found.json and true.json, as `voxax demo --task detect` writes it.
-        color: Coloring to show first: label, prediction, error, height, tile, window, or the name
-            of an attribute. By default the first available of error, prediction, label, rgb and
-            height.
-        voxel_size: Edge of a voxel in the scan's units, for tile and window.
-        up: Which axis points up; -y for camera frames.
-        host: Address to listen on. The default accepts connections from this machine only.
-        port: First port to try; the next free one is taken.
+      file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
+          .h5, .pth, .feather, .parquet, .e57, .ptx or a mesh; also with .gz.
+      predictions: Predicted labels: .label, .npy, .npz, or a scan of the same points with labels,
+          as `voxax segment` writes.
+      labels: True labels (.label, .npy, .npz), if the scan has none.
+      label_field: Column or array with the true labels, where it has another name than usual.
+      columns: Columns of a file that does not name them (.bin, text): their number, or names
+          such as x,y,z,red,green,blue.
+      item: The number of one scan, in a file of several (.h5, .npy, .e57).
+      checkpoint: Folder that `voxax demo` or `voxax train` wrote, for the names of the classes.
+          By default the folder `checkpoint` beside the predictions or the scan, if there is one.
+      classes: Names of the classes, as ground,car,tree, instead of a checkpoint's.
+      boxes: Boxes, as JSON with those found (which have scores) or the true ones; or a folder
+          with both, found.json and true.json, as `voxax demo --task detect` writes it.
+      color: Coloring to show first: label, prediction, error, height, tile, window, or the name
+          of an attribute. By default the first available of error, prediction, label, rgb and
+          height.
+      voxel_size: Edge of a voxel in the scan's units, for tile and window.
+      up: Which axis points up; -y for camera frames.
+      host: Address to listen on. The default accepts connections from this machine only.
+      port: First port to try; the next free one is taken.
     """
     from voxax.io import read
     from voxax.plot.viewer import Viewer
@@ -221,8 +221,7 @@ def _predicted(
     from voxax.io import read
     from voxax.io.arrays import position_name
     from voxax.io.formats import LABEL_READERS
-    from voxax.io.npy import is_points
-    from voxax.io.npz import archive
+    from voxax.io.numpy_files import archive, is_points
 
     alone = path.suffix.lower() in LABEL_READERS
     if alone and path.suffix.lower() == ".npz" and path.is_file():

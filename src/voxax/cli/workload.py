@@ -54,7 +54,7 @@ class Workload:
           FileFormatError: the file cannot be read.
         """
         from voxax.geometry import Plan
-        from voxax.geometry.model_step import step_of
+        from voxax.nn.model_step import step_of
 
         _limits.CHANNELS.check("--channels", self.channels)
         _limits.CLASSES.check("--classes", self.classes)

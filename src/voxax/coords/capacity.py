@@ -21,6 +21,10 @@ def bucket_capacity(n: int) -> int:
 
     Raises:
       InputError: ``n`` is negative, or no integer.
+
+    Examples:
+      >>> vx.bucket_capacity(1000)
+      1024
     """
     n = check_whole("n", n, least=0)
     if n <= MIN_CAPACITY:

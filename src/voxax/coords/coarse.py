@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from voxax.coords.lattice import COORD_LIMIT, PAD
 
@@ -13,6 +14,13 @@ from voxax.coords.lattice import COORD_LIMIT, PAD
 def coarsen(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
     """``floor(coords / stride)`` on valid rows of ``int32[N, 1 + D]``; padding stays padding."""
     return jnp.where(coords[:, :1] == PAD, PAD, floor_divide(coords, (1, *stride)))
+
+
+def place_in_cell(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
+    """``int32[N]``: the place of each row of ``int32[N, 1 + D]`` in its cell, last axis fastest."""
+    inside = (coords - coarsen(coords, stride) * jnp.asarray([[1, *stride]], jnp.int32))[:, 1:]
+    steps = np.cumprod([1, *stride[:0:-1]], dtype=np.int32)[None, ::-1]
+    return jnp.sum(inside * steps, axis=1, dtype=jnp.int32)
 
 
 def in_range(coords: jax.Array) -> jax.Array:

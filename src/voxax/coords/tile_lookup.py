@@ -9,6 +9,7 @@ by comparing with the first row of every block, and then all centers with all of
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable
 
@@ -25,6 +26,22 @@ WINDOW = 2 * TILE
 """Rows that a tile is compared with at a time; on real scans usually all that it needs."""
 LONGEST_RUN = 16
 """Cells of taps that one sum tells apart: the sum of 16 places in a window has 12 bits."""
+WIDEST_TILE = 4e9
+"""Keys between the least and the greatest query of a tile: fewer than ``2**32`` by more than the
+rounding of floating point, and the cells of a column."""
+_FARTHEST = 2.147e9  # a coordinate of 32 bits
+_COUNT = 4  # above the sum of three cells: 0 + 1 + 2
+_HAVE = tuple(
+    sum(
+        1 << sum(_COUNT + cell for cell in some)
+        for number in range(1, 4)
+        for some in itertools.combinations(range(3), number)
+        if cell in some
+    )
+    for cell in range(3)
+)
+"""For each of three cells, in bit n whether it has a row where ``4 * number + sum`` of those that
+have is n."""
 _MOST_VISITS = 2**31 - 1  # numbers of 32 bits count them
 VISITS = 128
 """Visits of a window by a tile that go together: the lanes again."""
@@ -61,14 +78,30 @@ def find_columns(
     tiles, known = _in_tiles(centers, padding), jnp.pad(valid, (0, padding)).reshape(-1, TILE)
     low, high = _least(tiles, known), ~_least(~tiles, known)
     heads, some = blocks[:, :, 0], jnp.any(known, axis=1)
+    ranges = _ranges(blocks, blocks[:, :1] != PAD), _ranges(tiles, known[:, None])
+    sizes, narrow = _key_sizes(ranges, (low, high), starts, steps[-1])
+    keyed, queries = jnp.append(blocks, _keys(blocks, sizes), 1), _keys(tiles, sizes)
 
     def column(start: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        first = jnp.maximum(_not_after(heads, low + start[None]) - 1, 0)
+        least, most = low + start[None], high + start.at[-1].add(steps[-1])[None]
+        first = jnp.maximum(_not_after(heads, least) - 1, 0)
         # A block that begins behind the last center's last tap holds none of its neighbors.
-        end = start.at[-1].add(steps[-1])
-        number = jnp.maximum(_not_after(heads, high + end[None]) - first, 0)
-        query = tiles + start[None, :, None]
-        return first, jnp.where(some, number, 0), _compared(blocks, first, query, steps)
+        number = jnp.maximum(_not_after(heads, most) - first, 0)
+        number = jnp.where(some, number, 0)
+        window = _windows(keyed, first)
+        rows = jnp.moveaxis(window[:-1], 0, -1)
+        outside = rows_less(rows, least[None]) | rows_less(most[None], rows)
+        # No query has this key.
+        before = _keys(least[..., None], sizes).reshape(1, -1) - 1
+        window = jnp.where(outside, before, window[-1])[None]
+        query = queries + _keys(start[None, :, None], sizes)
+        # Else XLA may compute keys anew for each query.
+        window, query = jax.lax.optimization_barrier((window, query))
+        table = _places(window, query, first, steps)
+        # Tiles that keys are not enough for are compared with all their windows one by one.
+        again = jnp.where(narrow, 0, WINDOW // TILE)
+        number = jnp.where(number > 0, number + again, 0)
+        return first - again, number, jnp.where(narrow[:, None, None], table, -1)
 
     def query(place: jax.Array) -> jax.Array:
         which, tile = place // len(tiles), place % len(tiles)
@@ -84,6 +117,64 @@ def _in_tiles(rows: jax.Array, padding: int) -> jax.Array:
     """``[N, W]`` and ``padding`` rows to ``[tiles, W, TILE]``."""
     padded = jnp.pad(rows, ((0, padding), (0, 0)), constant_values=PAD)
     return padded.reshape(-1, TILE, rows.shape[1]).swapaxes(1, 2)
+
+
+def _ranges(tiles: jax.Array, known: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """``int32[W]`` twice: the least and the greatest number of each word in known rows."""
+    most = jnp.iinfo(tiles.dtype).max
+    least = jnp.min(jnp.where(known, tiles, most), axis=(0, 2))
+    return least, jnp.max(jnp.where(known, tiles, ~most), axis=(0, 2))
+
+
+def _key_sizes(
+    ranges: tuple[tuple[jax.Array, jax.Array], ...],
+    bounds: tuple[jax.Array, jax.Array],
+    starts: jax.Array,
+    last_step: int,
+) -> tuple[jax.Array, jax.Array]:
+    """What one step along each word adds to a row's key, and for which tiles keys are enough.
+
+    The key is the row's number in the box around all rows and queries, line by line, modulo
+    ``2**32``. Between the least and the greatest query of a tile no two rows share it if fewer
+    numbers than that lie between these two.
+
+    Args:
+      ranges: of the rows and of the centers, see :func:`_ranges`.
+      bounds: ``int32[tiles, W]``, the least and the greatest center of each tile.
+      starts, last_step: where columns begin, and their last step.
+
+    Returns:
+      ``int32[W]`` and ``bool[tiles]``.
+    """
+    (least, most), (first, last) = ranges
+    along = jnp.zeros_like(least).at[-1].set(last_step)
+    reach = jnp.min(starts, axis=0), jnp.max(starts, axis=0) + along
+    least, most = jnp.minimum(least, first + reach[0]), jnp.maximum(most, last + reach[1])
+    sizes = _products(most - least + 1)
+    # Floating point, where whole numbers wrap around.
+    near = _floats(first) + _floats(reach[0]) > -_FARTHEST
+    near &= _floats(last) + _floats(reach[1]) < _FARTHEST
+    apart = jnp.abs(_floats(bounds[1]) - _floats(bounds[0])) + _floats(along[None])
+    lengths = _products(_floats(most) - _floats(least) + 1)
+    span = jnp.sum(apart * lengths[None], axis=1)
+    return sizes, jnp.all(near) & (span < WIDEST_TILE)
+
+
+def _products(lengths: jax.Array) -> jax.Array:
+    """Of each word, the product of the lengths of those behind it."""
+    found = [jnp.ones_like(lengths[0])]
+    for word in range(len(lengths) - 1, 0, -1):
+        found.insert(0, found[0] * lengths[word])
+    return jnp.stack(found)
+
+
+def _floats(numbers: jax.Array) -> jax.Array:
+    return numbers.astype(jnp.float32)
+
+
+def _keys(tiles: jax.Array, sizes: jax.Array) -> jax.Array:
+    """``[tiles, W, n]`` to ``[tiles, 1, n]``; they wrap around."""
+    return jnp.sum(tiles * sizes[None, :, None], axis=1, keepdims=True, dtype=jnp.int32)
 
 
 def _least(tiles: jax.Array, known: jax.Array) -> jax.Array:
@@ -213,8 +304,20 @@ def _compared(
     Windows go last, into the lanes: nothing must then be broadcast over lanes, which takes TPUs
     longer than the comparisons do.
     """
+    return _places(_windows(blocks, first), query, first, steps)
+
+
+def _windows(blocks: jax.Array, first: jax.Array) -> jax.Array:
+    """``int32[W, WINDOW, tiles]``: the window that begins with each tile's first block."""
     parts = [blocks.at[first + i].get(mode="clip") for i in range(WINDOW // TILE)]
-    window, query = jnp.concatenate(parts, axis=2).transpose(1, 2, 0), query.transpose(1, 2, 0)
+    return jnp.concatenate(parts, axis=2).transpose(1, 2, 0)
+
+
+def _places(
+    window: jax.Array, query: jax.Array, first: jax.Array, steps: tuple[int, ...]
+) -> jax.Array:
+    """Results of :func:`_search` in windows."""
+    query = query.transpose(1, 2, 0)
     apart = window[-1, :, None] - query[-1, None]
     alike = [window[w, :, None] == query[w, None] for w in range(len(window) - 1)]
     found = [row for some in _runs(steps) for row in _rows_of_taps(apart, alike, some)]
@@ -243,13 +346,20 @@ def _rows_of_taps(
     """
     cells, apart = steps[-1] - steps[0] + 1, apart - steps[0]
     here = functools.reduce(operator.and_, alike, apart.astype(jnp.uint32) < cells)
-    place = (jnp.arange(WINDOW, dtype=jnp.int32) << cells)[:, None, None]
-    total = jnp.sum(jnp.where(here, place + (1 << (apart & 31)), 0), axis=0, dtype=jnp.int32)
-    there = total & ((1 << cells) - 1)
+    # Which of up to three cells have a row, their number and their sum tell; else a bit for each.
+    few = cells <= 3
+    bits, cell = (4, apart) if few else (cells, 1 << (apart & 31))
+    place = ((jnp.arange(WINDOW, dtype=jnp.int32) << bits) + (_COUNT if few else 0))[:, None, None]
+    total = jnp.sum(jnp.where(here, place + cell, 0), axis=0, dtype=jnp.int32)
+    there, total = total & ((1 << bits) - 1), total >> bits
+    if few:
+        there = functools.reduce(
+            operator.or_, ((mask >> there & 1) << cell for cell, mask in enumerate(_HAVE[:cells]))
+        )
     number = jax.lax.population_count(there)
     # They are first, first + 1, ...: the mean of the first and the last is that of all. As floats,
     # since TPUs divide no integers; it is a whole number below 2**8.
-    first = ((total >> cells) - (number * (number - 1) >> 1)).astype(jnp.float32)
+    first = (total - (number * (number - 1) >> 1)).astype(jnp.float32)
     first = (first / jnp.maximum(number, 1).astype(jnp.float32) + 0.5).astype(jnp.int32)
     found = []
     for step in steps:

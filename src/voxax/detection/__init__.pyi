@@ -1,9 +1,19 @@
+from .anchor_objective import AnchorLosses as AnchorLosses
+from .anchor_objective import AnchorTargets as AnchorTargets
+from .anchor_objective import anchor_losses as anchor_losses
+from .anchor_objective import anchor_targets as anchor_targets
+from .anchor_objective import direction_loss as direction_loss
+from .anchor_objective import residual_loss as residual_loss
+from .anchor_objective import sigmoid_focal_loss as sigmoid_focal_loss
 from .anchors import KITTI_ANCHORS as KITTI_ANCHORS
+from .anchors import NUSCENES_ANCHORS as NUSCENES_ANCHORS
 from .anchors import Anchor as Anchor
 from .anchors import anchor_boxes as anchor_boxes
 from .anchors import decode_anchors as decode_anchors
 from .anchors import decode_residuals as decode_residuals
 from .anchors import encode_residuals as encode_residuals
+from .augmentation import CutOut as CutOut
+from .augmentation import ObjectBank as ObjectBank
 from .augmentation import augment as augment
 from .augmentation import flip as flip
 from .augmentation import rotate as rotate
@@ -21,6 +31,7 @@ from .decoding import decode_cells as decode_cells
 from .decoding import decode_centers as decode_centers
 from .indoor_metric import average_precision as average_precision
 from .kitti_metric import KittiObjects as KittiObjects
+from .kitti_metric import kitti_aos as kitti_aos
 from .kitti_metric import kitti_ap as kitti_ap
 from .losses import code_loss as code_loss
 from .losses import gaussian_focal_loss as gaussian_focal_loss
@@ -29,8 +40,6 @@ from .nuscenes_metric import NuscenesObjects as NuscenesObjects
 from .nuscenes_metric import NuscenesScore as NuscenesScore
 from .nuscenes_metric import center_distance_ap as center_distance_ap
 from .nuscenes_metric import nuscenes_score as nuscenes_score
-from .object_bank import CutOut as CutOut
-from .object_bank import ObjectBank as ObjectBank
 from .objects import Objects as Objects
 from .overlap import bev_iou as bev_iou
 from .overlap import bev_overlap as bev_overlap

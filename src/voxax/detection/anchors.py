@@ -23,6 +23,11 @@ from voxax.geometry.call_checks import checked_operator
 
 CODES = 7
 """Numbers that code a box: center, sizes and yaw."""
+CODES_WITH_VELOCITY = 10
+"""The same with cosine and sine of the yaw, and the velocity."""
+
+DIRECTION_OFFSET = 0.78539
+"""Where the first direction begins, in radians: an eighth of a turn, as OpenPCDet rounds it."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +38,18 @@ class Anchor:
       size: length, width and height in meters.
       bottom: height of its lower side.
       yaws: angles, each an anchor of its own.
+      matched: IoU from which an anchor has an object, see :func:`voxax.detection.anchor_targets`.
+      unmatched: IoU below which it has none.
 
     Raises:
-      InputError: sizes that are not positive, or no yaw.
+      InputError: sizes that are not positive, no yaw, or thresholds out of order.
     """
 
     size: Sequence[float]
     bottom: float
     yaws: Sequence[float] = (0.0, 1.57)
+    matched: float = 0.6
+    unmatched: float = 0.45
 
     def __post_init__(self) -> None:
         size = check_numbers("size", self.size, 3)
@@ -51,16 +60,35 @@ class Anchor:
                 f"an anchor of size {size} with yaws {yaws}: sizes are positive, in meters, and "
                 "there is at least one yaw"
             )
+        if not 0 < self.unmatched <= self.matched <= 1:
+            raise InputError(
+                f"unmatched={self.unmatched} and matched={self.matched}: IoUs above 0, the first "
+                "at most the second, which is at most 1"
+            )
         for name, value in (("size", size), ("yaws", yaws), ("bottom", bottom)):
             object.__setattr__(self, name, value)
 
 
 KITTI_ANCHORS = (
     Anchor((3.9, 1.6, 1.56), -1.78),
-    Anchor((0.8, 0.6, 1.73), -0.6),
-    Anchor((1.76, 0.6, 1.73), -0.6),
+    Anchor((0.8, 0.6, 1.73), -0.6, matched=0.5, unmatched=0.35),
+    Anchor((1.76, 0.6, 1.73), -0.6, matched=0.5, unmatched=0.35),
 )
 """Anchors for cars, pedestrians and cyclists of OpenPCDet's SECOND for KITTI."""
+
+NUSCENES_ANCHORS = (
+    Anchor((4.63, 1.97, 1.74), -0.95),
+    Anchor((6.93, 2.51, 2.84), -0.6, matched=0.55, unmatched=0.4),
+    Anchor((6.37, 2.85, 3.19), -0.225, matched=0.5, unmatched=0.35),
+    Anchor((10.5, 2.94, 3.47), -0.085, matched=0.55, unmatched=0.4),
+    Anchor((12.29, 2.90, 3.87), 0.115, matched=0.5, unmatched=0.35),
+    Anchor((0.50, 2.53, 0.98), -1.33, matched=0.55, unmatched=0.4),
+    Anchor((2.11, 0.77, 1.47), -1.085, matched=0.5, unmatched=0.3),
+    Anchor((1.70, 0.60, 1.28), -1.18, matched=0.5, unmatched=0.35),
+    Anchor((0.73, 0.67, 1.77), -0.935, matched=0.6, unmatched=0.4),
+    Anchor((0.41, 0.41, 1.07), -1.285, matched=0.6, unmatched=0.4),
+)
+"""Anchors for nuScenes' ten classes of detection, of OpenPCDet's SECOND with several heads."""
 
 
 def anchor_boxes(
@@ -76,7 +104,7 @@ def anchor_boxes(
     Args:
       anchors: in the order of the head's channels.
       low: x and y of the lower corner of the region, in meters.
-      high: of the upper corner.
+      high: coordinates of the upper corner.
       shape: numbers of cells, ``(X, Y)``.
 
     Raises:
@@ -122,24 +150,34 @@ def encode_residuals(
 
 
 def decode_residuals(
-    codes: Num[Array | np.ndarray, "... 7"], anchors: Num[Array | np.ndarray, "... 7"]
-) -> Float[Any, "... 7"]:
+    codes: Num[Array | np.ndarray, "... code"], anchors: Num[Array | np.ndarray, "... 7"]
+) -> Float[Any, "... box"]:
     """Return the boxes ``[..., 7]`` of codes at anchors: what :func:`encode_residuals` undoes.
 
+    A code of 10 numbers has the differences of the yaws' cosines and sines in place of the last,
+    then the velocity, as OpenPCDet's for nuScenes. Its box is ``[..., 9]``.
+
     Args:
-      codes: ``[..., 7]``; NumPy in, NumPy out.
+      codes: ``[..., 7]`` or ``[..., 10]``; NumPy in, NumPy out.
       anchors: ``[..., 7]``.
 
     Raises:
       InputError: other shapes, or bad anchors that are known.
     """
     codes, anchors = as_floats(codes, as_boxes(anchors, "anchors"))
-    if codes.shape[-1] != CODES:
-        raise InputError(f"codes of shape {list(codes.shape)}: give [..., {CODES}]")
+    if codes.shape[-1] not in (CODES, CODES_WITH_VELOCITY):
+        raise InputError(
+            f"codes of shape {list(codes.shape)}: give [..., {CODES}] or "
+            f"[..., {CODES_WITH_VELOCITY}]"
+        )
     xp = array_module(codes, anchors)
     center = codes[..., :3] * _scales(xp, anchors) + anchors[..., :3]
     sizes = xp.exp(codes[..., 3:6]) * anchors[..., 3:6]
-    return xp.concatenate([center, sizes, codes[..., 6:7] + anchors[..., 6:7]], axis=-1)
+    yaw = anchors[..., 6:7]
+    if codes.shape[-1] == CODES:
+        return xp.concatenate([center, sizes, codes[..., 6:7] + yaw], axis=-1)
+    yaw = xp.arctan2(codes[..., 7:8] + xp.sin(yaw), codes[..., 6:7] + xp.cos(yaw))
+    return xp.concatenate([center, sizes, yaw, codes[..., 8:]], axis=-1)
 
 
 def _scales(xp: Any, anchors: Any) -> Any:
@@ -156,7 +194,7 @@ def decode_anchors(
     *,
     max_boxes: int,
     min_score: float = 0.0,
-    direction_offset: float = 0.78539,
+    direction_offset: float = DIRECTION_OFFSET,
 ) -> Detections:
     """Return the best boxes of one scene's anchors; ``jax.vmap`` maps it over scenes.
 
@@ -165,7 +203,7 @@ def decode_anchors(
 
     Args:
       logits: ``[X, Y, A * classes]``, before the sigmoid; the anchors of a cell side by side.
-      codes: ``[X, Y, A * 7]``, see :func:`encode_residuals`.
+      codes: ``[X, Y, A * 7]`` or ``[X, Y, A * 10]``, see :func:`decode_residuals`.
       directions: logits of the bins of the yaw, ``[X, Y, A * bins]``; None leaves the yaw.
       anchors: ``[X, Y, A, 7]``, see :func:`anchor_boxes`.
       max_boxes: static number of rows.
@@ -188,9 +226,10 @@ def decode_anchors(
                 f"{name} of shape {list(table.shape)}: give {list(cells)} and channels of "
                 f"{number} anchors"
             )
-    if codes.shape[2] != number * CODES:
+    if codes.shape[2] not in (number * CODES, number * CODES_WITH_VELOCITY):
         raise InputError(
-            f"codes of {codes.shape[2]} channels for {number} anchors: give {number * CODES}"
+            f"codes of {codes.shape[2]} channels for {number} anchors: give {number * CODES} or "
+            f"{number * CODES_WITH_VELOCITY}"
         )
     check_whole("max_boxes", max_boxes)
     if not 0 <= min_score <= 1:

@@ -80,7 +80,7 @@ def encode_boxes(
     Args:
       boxes: ``[..., 7]`` or ``[..., 9]``, sizes above 0; NumPy in, NumPy out.
       cells: ``int[..., 2]``, the cell that predicts each.
-      grid: of the cells.
+      grid: grid of the cells.
 
     Raises:
       InputError: other shapes, or bad boxes that are known.
@@ -105,7 +105,7 @@ def decode_boxes(
       codes: ``[..., 8]`` or ``[..., 10]``; cosine and sine need not have length 1. NumPy in, NumPy
         out.
       cells: ``int[..., 2]``, the cell that predicts each.
-      grid: of the cells.
+      grid: grid of the cells.
 
     Raises:
       InputError: other shapes.

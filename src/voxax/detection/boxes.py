@@ -59,7 +59,7 @@ def as_boxes(boxes: Any, name: str = "boxes", valid: Any = None) -> Any:
 
     Args:
       boxes: ``[..., 7]``, or ``[..., 9]`` with the velocity.
-      name: of the argument, for messages.
+      name: name of the argument, for messages.
       valid: ``bool[...]``, the boxes whose values are checked; None for all.
 
     Raises:

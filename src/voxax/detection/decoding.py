@@ -82,7 +82,7 @@ def decode_centers(
     Args:
       logits: ``[X, Y, classes]``, before the sigmoid.
       codes: ``[X, Y, 8]`` or ``[X, Y, 10]``, see :func:`voxax.detection.encode_boxes`.
-      grid: of both.
+      grid: grid of both.
       max_boxes: static number of rows.
       min_score: rows with a lower score are not valid.
 
@@ -118,7 +118,7 @@ def decode_cells(
       logits: ``[P, classes]``, before the sigmoid.
       codes: ``[P, 8]`` or ``[P, 10]``.
       cells: ``int[P, 2]``, coordinates in the grid.
-      grid: of the cells.
+      grid: grid of the cells.
       max_boxes, min_score: as of :func:`decode_centers`.
       valid: ``bool[P]``, the rows that are cells; None for all. Others may hold anything.
 
@@ -172,8 +172,8 @@ def finite_codes(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the codes ``[N, D]`` that count, zero elsewhere, and ``bool[N]``, which of them do.
 
-    Of those that are ``kept``, the ones whose box is finite: a large logarithm of a size is not.
-    What stands in the other rows reaches no gradient.
+    A code counts if it is ``kept`` and its box is finite; a large logarithm of a size is not.
+    The other rows reach no gradient.
     """
     boxes = decode(jax.lax.stop_gradient(codes))
     kept &= jnp.isfinite(boxes[:, :7]).all(axis=1)

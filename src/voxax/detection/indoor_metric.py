@@ -25,14 +25,14 @@ def average_precision(
 
     By falling score, a box is right if the true box of its scene and class that it overlaps most is
     overlapped by more than the threshold, and was not found before. The average is the area under
-    the curve of precision over recall, after each precision was raised to the highest behind it
+    the curve of precision over recall, after each precision was raised to the highest after it
     (VOC 2010). ScanNet's boxes are not turned: give a yaw of 0.
 
     Args:
-      truth: of each scene.
-      found: of each scene, with scores.
+      truth: true boxes of each scene.
+      found: boxes found in each scene, with scores.
       iou_threshold: 0.25 and 0.5 are usual.
-      overlap: of volumes (``"3d"``) or from above (``"bev"``).
+      overlap: ``"3d"`` compares volumes, ``"bev"`` areas seen from above.
       classes: to evaluate; None for those of the truth.
 
     Returns:

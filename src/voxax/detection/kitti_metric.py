@@ -1,10 +1,10 @@
-"""KITTI's average precision at 40 recalls, for three difficulties.
+"""KITTI's average precision and orientation similarity, for three difficulties.
 
 Source: Geiger, Lenz and Urtasun, "Are we ready for Autonomous Driving? The KITTI Vision Benchmark
 Suite", CVPR 2012, and the program of its development kit, whose comparisons are these: a true box
 exactly at a limit of height, occlusion or truncation counts, an overlap has to be larger than its
 limit. (Copies in Python have ``<=`` for the height.) 40 recalls: Simonelli et al., "Disentangling
-Monocular 3D Object Detection", ICCV 2019.
+Monocular 3D Object Detection", ICCV 2019; before it the benchmark took 11.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from voxax.detection.overlap import bev_iou, iou_3d
 from voxax.errors import InputError, check_known
 
 KittiOverlap = Literal["3d", "bev", "image"]
+KittiRecalls = Literal[40, 11]
 KITTI_OVERLAPS = {"Car": 0.7, "Pedestrian": 0.5, "Cyclist": 0.5}
 NEIGHBORS = {"car": "van", "pedestrian": "person_sitting"}
 NO_CARE = "dontcare"
 NUM_RECALLS = 40
+# Which of the 41 precisions count, by the number of recalls: with 11 also that at recall 0.
+COUNTED = {40: slice(1, None), 11: slice(0, None, 4)}
 # Of a row in one comparison: it counts; it neither helps nor harms; it takes no part.
 COUNTS, IGNORED, ABSENT = 0, 1, 2
 
@@ -54,6 +57,7 @@ class KittiObjects(Objects):
       rectangles: ``[N, 4]``, left, top, right and bottom in the image, in pixels.
       truncation: ``[N]`` in 0..1, of the truth; None for 0.
       occlusion: ``int[N]``, 0 to 3, of the truth; None for 0.
+      alphas: ``[N]``, angles of observation in radians, for :func:`kitti_aos`; None where unknown.
 
     Raises:
       InputError: other shapes, bad boxes, or scores that are not finite.
@@ -62,6 +66,7 @@ class KittiObjects(Objects):
     rectangles: Any = None
     truncation: Any = None
     occlusion: Any = None
+    alphas: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,6 +83,8 @@ class KittiObjects(Objects):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, np.zeros(number))
             self._set(name, number)
+        if self.alphas is not None:
+            self._set("alphas", number, np.float64)
 
     def names(self) -> np.ndarray:
         """Return the classes in lower case, ``[N]``."""
@@ -97,38 +104,87 @@ def kitti_ap(
     *,
     overlap: KittiOverlap = "3d",
     overlaps: Mapping[str, float] | None = None,
+    recalls: KittiRecalls = 40,
 ) -> dict[str, dict[str, float]]:
-    """Return KITTI's average precision at 40 recalls by class and difficulty, 0..1.
+    """Return KITTI's average precision by class and difficulty, 0..1.
 
     KITTI's tables show it times 100.
 
     Args:
-      truth: of each frame, all rows of the label file, also ``DontCare`` and other classes.
-      found: of each frame, with scores.
+      truth: for each frame all rows of the label file, also ``DontCare`` and other classes.
+      found: boxes found in each frame, with scores.
       overlap: IoU of volumes (``"3d"``), from above (``"bev"``), or of rectangles in the image.
       overlaps: the IoU that each class to evaluate needs; None for KITTI's: 0.7 for cars, 0.5 for
         pedestrians and cyclists.
+      recalls: 40, which KITTI takes since 2019, or 11, as in older tables.
 
     Returns:
       Values for ``easy``, ``moderate`` and ``hard`` by class; NaN without true boxes.
 
     Raises:
-      InputError: frames that differ in number, no scores, an unknown overlap or one out of range.
+      InputError: frames that differ in number, no scores, an unknown overlap or one out of range,
+        another number of recalls.
     """
+    return _by_class(truth, found, overlap, overlaps, recalls, oriented=False)
+
+
+def kitti_aos(
+    truth: Sequence[KittiObjects],
+    found: Sequence[KittiObjects],
+    *,
+    overlaps: Mapping[str, float] | None = None,
+    recalls: KittiRecalls = 40,
+) -> dict[str, dict[str, float]]:
+    """Return KITTI's average orientation similarity by class and difficulty, 0..1.
+
+    It is the average precision of rectangles in the image, where a box that is right counts by
+    ``(1 + cos(d)) / 2`` with the difference ``d`` of the angles of observation.
+
+    Args:
+      truth, found, overlaps, recalls: as of :func:`kitti_ap`; with ``alphas``.
+
+    Raises:
+      InputError: as of :func:`kitti_ap`; no angles.
+    """
+    for name, frames in (("truth", truth), ("found", found)):
+        for place, frame in enumerate(frames):
+            if isinstance(frame, KittiObjects) and frame.alphas is None and len(frame):
+                raise InputError(
+                    f"{name}[{place}] has no alphas: give KittiObjects(..., alphas=), the angles "
+                    "of observation"
+                )
+    return _by_class(truth, found, "image", overlaps, recalls, oriented=True)
+
+
+def _by_class(
+    truth: Sequence[KittiObjects],
+    found: Sequence[KittiObjects],
+    overlap: KittiOverlap,
+    overlaps: Mapping[str, float] | None,
+    recalls: KittiRecalls,
+    *,
+    oriented: bool,
+) -> dict[str, dict[str, float]]:
     check_scenes(truth, found, KittiObjects)
     check_known("overlap", overlap, get_args(KittiOverlap))
+    if recalls not in COUNTED:
+        raise InputError(f"recalls={recalls} must be 40 or 11")
     needed = KITTI_OVERLAPS if overlaps is None else dict(overlaps)
     for name, value in needed.items():
         if not 0 < value < 1:
             raise InputError(f"overlaps[{name!r}]={value} must lie between 0 and 1")
     shared = [_overlaps(t, f, overlap) for t, f in zip(truth, found, strict=True)]
-    return {
-        name: {
-            level.name: _of_class(truth, found, shared, name, level, value, overlap == "image")
-            for level in DIFFICULTIES
-        }
-        for name, value in needed.items()
-    }
+    found_values: dict[str, dict[str, float]] = {}
+    for name, value in needed.items():
+        found_values[name] = {}
+        for level in DIFFICULTIES:
+            frames = [
+                _frame(*frame, name.lower(), level, overlap == "image")
+                for frame in zip(truth, found, shared, strict=True)
+            ]
+            at_recalls = _at_recalls(frames, value, oriented=oriented)
+            found_values[name][level.name] = float(np.mean(at_recalls[COUNTED[recalls]]))
+    return found_values
 
 
 @dataclass
@@ -140,34 +196,25 @@ class _Frame:
     true_state: np.ndarray
     found_state: np.ndarray
     no_care: np.ndarray  # [found], the largest part of each in a DontCare rectangle
+    similarity: np.ndarray | None  # [found, truth], of the angles of observation
 
 
-def _of_class(
-    truth: Sequence[KittiObjects],
-    found: Sequence[KittiObjects],
-    shared: Sequence[np.ndarray],
-    name: str,
-    level: _Difficulty,
-    needed: float,
-    in_image: bool,
-) -> float:
-    frames = [
-        _frame(*frame, name.lower(), level, in_image)
-        for frame in zip(truth, found, shared, strict=True)
-    ]
+def _at_recalls(frames: Sequence[_Frame], needed: float, *, oriented: bool) -> np.ndarray:
+    """Return ``[41]``: the highest precision, or similarity, at each recall or a higher one."""
     number = sum(int(np.sum(frame.true_state == COUNTS)) for frame in frames)
     if number == 0:
-        return float("nan")
+        return np.full(NUM_RECALLS + 1, np.nan)
     scores = np.concatenate([_match(frame, needed, None)[0] for frame in frames])
-    precision = np.zeros(NUM_RECALLS + 1)
+    values = np.zeros(NUM_RECALLS + 1)
     for place, threshold in enumerate(_thresholds(scores, number)):
         right = wrong = 0
+        worth = 0.0
         for frame in frames:
-            hits, false = _match(frame, needed, threshold)
+            hits, false, similarity = _match(frame, needed, threshold)
             right, wrong = right + len(hits), wrong + false
-        precision[place] = right / max(right + wrong, 1)
-    highest = np.maximum.accumulate(precision[::-1])[::-1]
-    return float(np.mean(highest[1:]))
+            worth += similarity if oriented else len(hits)
+        values[place] = worth / max(right + wrong, 1)
+    return np.maximum.accumulate(values[::-1])[::-1]
 
 
 def _frame(
@@ -193,17 +240,22 @@ def _frame(
         part = _shared_rectangles(found.rectangles, rectangles) / np.where(area > 0, area, 1.0)
         no_care = part.max(axis=1)
     mine, theirs = found_state != ABSENT, true_state != ABSENT
+    similarity = None
+    if found.alphas is not None and truth.alphas is not None:
+        away = found.alphas[mine][:, None] - truth.alphas[theirs][None]
+        similarity = (1 + np.cos(away)) / 2
     return _Frame(
         iou[np.ix_(mine, theirs)],
         found.scores[mine],
         true_state[theirs],
         found_state[mine],
         no_care[mine],
+        similarity,
     )
 
 
-def _match(frame: _Frame, needed: float, threshold: float | None) -> tuple[list[float], int]:
-    """Return the scores of the boxes that are right, and the number of those that are wrong.
+def _match(frame: _Frame, needed: float, threshold: float | None) -> tuple[list[float], int, float]:
+    """Return the scores of the boxes that are right, how many are wrong, and the similarity.
 
     Without a threshold each true box takes the highest score, with one the largest overlap, and
     what is ignored last; each found box is taken once.
@@ -212,7 +264,7 @@ def _match(frame: _Frame, needed: float, threshold: float | None) -> tuple[list[
     if threshold is not None:
         is_free = frame.scores >= threshold
     counts = frame.found_state == COUNTS
-    hits = []
+    hits, similarity = [], 0.0
     for column, state in enumerate(frame.true_state):
         iou = frame.iou[:, column]
         able = np.flatnonzero(is_free & (iou > needed))
@@ -228,7 +280,8 @@ def _match(frame: _Frame, needed: float, threshold: float | None) -> tuple[list[
         is_free[best] = False
         if state == COUNTS and counts[best]:
             hits.append(float(frame.scores[best]))
-    return hits, int(np.sum(is_free & counts & ~(frame.no_care > needed)))
+            similarity += 0.0 if frame.similarity is None else frame.similarity[best, column]
+    return hits, int(np.sum(is_free & counts & ~(frame.no_care > needed))), similarity
 
 
 def _thresholds(scores: np.ndarray, number: int) -> list[float]:

@@ -120,8 +120,8 @@ def nuscenes_score(
     of a scene tell: leave them out of both arguments before.
 
     Args:
-      truth: of each sample.
-      found: of each sample, with scores; at most 500 boxes.
+      truth: true boxes of each sample.
+      found: at most 500 boxes found in each sample, with scores.
       ranges: classes and how far they are evaluated in meters; None for nuScenes' own,
         ``NUSCENES_RANGES``.
 
@@ -166,9 +166,9 @@ def center_distance_ap(
     0.11 to 1, less what is below 0.1. 0 without true boxes.
 
     Args:
-      truth: of each scene.
-      found: of each scene, with scores.
-      name: of the class.
+      truth: true boxes of each scene.
+      found: boxes found in each scene, with scores.
+      name: name of the class.
       distance: in meters.
 
     Raises:

@@ -92,7 +92,7 @@ _ACROSS = np.array([1.0, 1.0, -1.0, -1.0])
 
 
 class _Sides(NamedTuple):
-    """The four sides of a box in the frame of another, ``[..., 4]``, and that one's half sides.
+    """The four sides of a box in the frame of another, ``[..., 4]``, and the other's half sides.
 
     A point of a side is ``x + t * dx, y + t * dy`` with t in 0..1.
     """

@@ -24,7 +24,7 @@ class Region:
 
     Args:
       low: x, y and z of the lower corner, in meters.
-      high: of the upper corner.
+      high: coordinates of the upper corner.
       voxel_size: the sides of a voxel, in meters: one for all axes, or three.
 
     Raises:

@@ -29,7 +29,7 @@ class Selected(NamedTuple):
     """What a suppression keeps.
 
     Attributes:
-      indices: ``int32[max_selected]``, rows of the input by falling score; -1 behind
+      indices: ``int32[max_selected]``, rows of the input by falling score; -1 after
         ``num_selected``.
       num_selected: ``int32[]``, how many were selected.
       num_remaining: ``int32[]``, candidates that were neither selected nor suppressed because
@@ -56,7 +56,7 @@ def nms(
 
     Args:
       boxes: ``[N, 7]`` or ``[N, 9]``; ``jax.vmap`` maps it over scenes.
-      scores: ``float[N]``. Of equal scores the lower row comes first.
+      scores: ``float[N]``. The lower row wins ties.
       iou_threshold: in 0..1. A box goes if its IoU with a selected box is above it.
       max_selected: static, at least 1.
       classes: ``int[N]``: only boxes of the same class suppress each other. None compares all.
@@ -86,7 +86,7 @@ def circle_nms(
     centers: Num[Array | np.ndarray, "N columns"],
     scores: Num[Array | np.ndarray, " N"],
     *,
-    radius: float,
+    radius: float | Num[Array | np.ndarray, " N"],
     max_selected: int,
     classes: Int[Array | np.ndarray, " N"] | None = None,
     valid: Bool[Array | np.ndarray, " N"] | None = None,
@@ -96,7 +96,8 @@ def circle_nms(
     Args:
       centers: ``[N, 2]`` or more columns, also whole boxes; the first two are x and y in meters.
       scores, max_selected, classes, valid: as in :func:`nms`.
-      radius: in meters, above 0. A box at exactly this distance goes.
+      radius: in meters, above 0; ``[N]`` gives each box its own, of which that of the better box
+        counts. A box at exactly this distance goes.
 
     Returns:
       The rows that were selected; no gradient goes through them.
@@ -106,14 +107,18 @@ def circle_nms(
 
     Source: Yin, Zhou and Krähenbühl, "Center-based 3D Object Detection and Tracking", CVPR 2021.
     """
-    if not 0 < radius < np.inf:
-        raise InputError(f"radius={radius} must be positive and finite, in meters")
     (rows,) = as_floats(jnp.asarray(centers))
+    radii = jnp.asarray(radius, rows.dtype)
+    if not _compat.is_traced(radii) and not bool(np.all((radii > 0) & (radii < np.inf))):
+        raise InputError(f"radius={radius} must be positive and finite, in meters")
     if rows.ndim != 2 or rows.shape[1] < 2:
         raise InputError(
             f"centers of shape {list(rows.shape)}: give [N, 2] or more columns, x and y first"
         )
     given = _optional(rows.shape[0], scores, classes, valid)
+    if radii.ndim:
+        check_rows("radius", radii, len(rows), "centers")
+    radii = jnp.broadcast_to(radii, rows.shape[:1])
     rows = rows[:, :2]
     if not _compat.is_traced(rows, given.valid):
         bad = ~np.isfinite(np.asarray(rows)).all(axis=1) & np.asarray(given.valid)
@@ -123,7 +128,7 @@ def circle_nms(
                 f"centers[{row}] is {np.asarray(rows)[row].tolist()}: leave such rows out with "
                 "valid="
             )
-    return _circle_nms(rows, given, radius, number=_number(max_selected))
+    return _circle_nms(rows, given, radii, number=_number(max_selected))
 
 
 class _Given(NamedTuple):
@@ -167,12 +172,12 @@ def _nms(
 
 
 @functools.partial(jax.jit, static_argnames=("number",))
-def _circle_nms(centers: jax.Array, given: _Given, radius: Any, *, number: int) -> Selected:
+def _circle_nms(centers: jax.Array, given: _Given, radii: jax.Array, *, number: int) -> Selected:
     centers = jax.lax.stop_gradient(centers)
 
     def suppressed(best: jax.Array) -> jax.Array:
         squared = jnp.sum((centers - centers[best][None]) ** 2, axis=1)
-        return squared <= jnp.asarray(radius, centers.dtype) ** 2
+        return squared <= radii[best] ** 2
 
     return _greedy(centers, given, suppressed, number)
 

@@ -94,9 +94,9 @@ def center_targets(
       boxes: ``[M, 7]`` or ``[M, 9]``.
       classes: ``int[M]``, 0 to ``num_classes - 1``; negative for rows without a box, which may hold
         anything.
-      grid: of the heat map.
+      grid: grid of the heat map.
       num_classes: static.
-      min_overlap: of :func:`gaussian_radius`.
+      min_overlap: see :func:`gaussian_radius`.
       min_radius: in cells.
 
     Raises:

@@ -60,6 +60,10 @@ def to_bev(
         empty.
       CapacityError: eager, and the columns do not fit ``capacity``. Traced overflow is counted
         in ``num_dropped``.
+
+    Examples:
+      >>> vx.to_bev(voxels, reduction="max").geometry.ndim
+      2
     """
     source = voxels.geometry
     ndim = source.ndim

@@ -26,7 +26,6 @@ from voxax.coords import (
     COORD_LIMIT,
     PAD,
     UniqueRows,
-    coarsen,
     find_neighbors,
     floor_divide,
     host,
@@ -35,6 +34,7 @@ from voxax.coords import (
     unique_cells,
     unique_rows,
 )
+from voxax.coords.coarse import place_in_cell
 from voxax.errors import InputError
 from voxax.geometry.call_checks import axes_hint, checked_operator
 from voxax.geometry.default_capacity import default_capacity
@@ -42,9 +42,9 @@ from voxax.geometry.eager import eagerly
 from voxax.geometry.host import neighbor_table
 from voxax.geometry.host_merge import merge_rows
 from voxax.geometry.input_checks import check_capacity
-from voxax.geometry.kernel_maps import KernelMap, invert_neighbors
+from voxax.geometry.kernel_maps import KernelMap, invert_neighbors, note_cells
 from voxax.geometry.kernel_spec import KernelShape, KernelSpec
-from voxax.geometry.losses import Level
+from voxax.geometry.lost_rows import Level
 from voxax.geometry.voxel_geometry import (
     AttachedMaps,
     Held,
@@ -80,6 +80,11 @@ def kernel_map(
 
     Raises:
       InputError, CapacityError: as there.
+
+    Examples:
+      >>> kmap = vx.kernel_map(voxels, kernel_size=2, stride=2)
+      >>> kmap.num_offsets, kmap.out_geometry.stride
+      (8, (2, 2, 2))
     """
     spec = KernelSpec.make(
         voxels.geometry.ndim,
@@ -302,7 +307,7 @@ def _build(
         if spec.partitions and not spec.generative:
             jax.monitoring.record_event(MAP_BUILT_EVENT)
             table = _neighbors_of_cells(bare.coords, out.coords, place, spec)
-            return KernelMap(bare, out, spec, {"neighbors": table}, check=False)
+            return note_cells(KernelMap(bare, out, spec, {"neighbors": table}, check=False))
     jax.monitoring.record_event(MAP_BUILT_EVENT)
     views = {"neighbors": _neighbors(bare.coords, out.coords, spec)}
     return KernelMap(bare, out, spec, views, check=False)
@@ -373,10 +378,7 @@ def _listed_members(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> tuple[jax.Array]:
     """Results of :func:`_searched_members` without a search."""
-    corner = coarsen(source, spec.stride) * jnp.asarray([[1, *spec.stride]], jnp.int32)
-    # The offsets of a box, last axis fastest.
-    steps = np.cumprod([1, *spec.stride[:0:-1]], dtype=np.int32)[None, ::-1]
-    tap = jnp.sum((source - corner)[:, 1:] * steps, axis=1, dtype=jnp.int32)
+    tap = place_in_cell(source, spec.stride)
     empty = jnp.full((out.shape[0], spec.num_offsets), -1, jnp.int32)
     rows = jnp.arange(source.shape[0], dtype=jnp.int32)
     target = jnp.where(place < 0, out.shape[0] + rows, place)

@@ -1,71 +1,25 @@
-"""What public functions refuse: arguments of other libraries, arrays in place of Voxels."""
+"""What public functions refuse: unknown arguments, arrays in place of Voxels."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from voxax import _compat
+from voxax._foreign_arguments import refuse_foreign
 from voxax._fork import check_process
 from voxax.errors import InputError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-_FOREIGN = {
-    "padding": "leave it out. Kernels are centered, and coordinates have no bounds; "
-    "generative=True with spatial_shape= makes the output sites of spconv's strided layers",
-    "padding_mode": "leave it out: voxels that do not exist count as zero",
-    "output_padding": "leave it out: a transposed layer returns to out_voxels=",
-    "indice_key": "leave it out. Layers on the same voxels share one kernel map; an inverse layer "
-    "is transposed=True, called with out_voxels=",
-    "bias": "give use_bias=True or use_bias=False",
-    "algo": "give fwd_algo= and bwd_algo=",
-    "algorithm": "give fwd_algo= and bwd_algo=",
-    "strides": "give stride=",
-    "kernel_dilation": "give dilation=",
-    "feature_group_count": "give groups=",
-    "dimension": "give ndim=, or take a class such as SparseConv3d",
-    "subm": "leave it out. Stride 1 keeps the voxels, unless generative=True",
-    "inverse": "give transposed=True, and call the layer with out_voxels=",
-    "inplace": "leave it out: arrays are immutable",
-    "eps": "give epsilon=",
-    "affine": "give use_scale= and use_bias=",
-    "in_features": "give in_channels=",
-    "out_features": "give out_channels=",
-    "device": "leave it out. jax.device_put moves a layer's parameters",
-}
-
-# Arguments that modules had before.
-_RENAMED = {"bank": "num_weights"}
 
 # By annotation: two attributes that such a value has, and how to make one.
 _KINDS = {
     "Voxels": (("geometry", "features"), "make them by vx.voxelize(positions, features, size)"),
     "Points": (("batch_index", "features"), "make them by vx.Points.make(positions, features)"),
 }
-
-
-def refuse_foreign(name: str, options: Mapping[str, Any], own: Collection[str] = ()) -> None:
-    """Raise :class:`InputError` for arguments of other libraries, and for old names.
-
-    Args:
-      name: of the module or function.
-      options: the arguments that were given by name.
-      own: the arguments that it has.
-    """
-    for option in options:
-        if option not in own and _RENAMED.get(option) in own:
-            new = f"{_RENAMED[option]}={options[option]!r}"
-            raise InputError(f"{name} has no argument {option}: it was renamed, give {new}")
-        if option in _FOREIGN and option not in own:
-            raise InputError(
-                f"{name} has no argument {option}={options[option]!r}: {_FOREIGN[option]}. The "
-                "pages of docs/migrate (spconv.md, minkowski.md, torchsparse.md, warpconvnet.md) "
-                "name the counterpart of each argument"
-            )
 
 
 def axes_hint(wanted: int, ndim: int) -> str:
@@ -122,7 +76,7 @@ def checked_operator(function: _Function, *, on_whole_arrays: bool = True) -> _F
                 hasattr(value, attributes[0]) and hasattr(value, attributes[1])
             ):
                 _check_kind(name, parameter, value, annotation)
-        if on_whole_arrays and _compat.is_on_explicit_mesh(args, options):
+        if on_whole_arrays and _compat.is_on_explicit_mesh(*args, *options.values()):
             return _compat.on_whole_arrays(function, args, options)
         return function(*args, **options)
 

@@ -1,4 +1,4 @@
-"""Accumulator dtypes."""
+"""Dtypes of results: of sums, fractions and products, and the limits of a dtype."""
 
 from __future__ import annotations
 
@@ -55,15 +55,6 @@ def common_dtype(*dtypes: Any) -> Any:
             f"features and weight of {names} have no common dtype: convert one of them with "
             f".astype(...). JAX says: {error}"
         ) from error
-
-
-def bits_of(dtype: Any) -> int:
-    """Bits of one element; int4 has 4, though NumPy stores it in a byte."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.finfo(dtype).bits
-    if jnp.issubdtype(dtype, jnp.integer):
-        return jnp.iinfo(dtype).bits
-    return 8 * jnp.dtype(dtype).itemsize
 
 
 def product_dtype(dtype: Any) -> Any:

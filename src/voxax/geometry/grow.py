@@ -19,7 +19,7 @@ from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.eager import eagerly, in_either
 from voxax.geometry.kernel_spec import LONGEST_REACH, KernelShape, KernelSpec, per_axis
-from voxax.geometry.losses import Level
+from voxax.geometry.lost_rows import Level
 from voxax.geometry.regroup import (
     gather_rows,
     new_geometry,
@@ -63,6 +63,10 @@ def dilate(
       InputError: kernel arguments that do not fit; eager: sites outside the coordinate range.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced, lost sites are
         counted in ``num_dropped``; those outside the coordinate range once for every tap.
+
+    Examples:
+      >>> int(vx.dilate(voxels, 3).count) > int(voxels.count)
+      True
     """
     ndim = voxels.geometry.ndim
     spec = KernelSpec.make(ndim, kernel_size, dilation=dilation, kernel_shape=kernel_shape)
@@ -128,6 +132,7 @@ def refine(
     children's centers both times.
 
     Args:
+      voxels: the input, ``C`` channels.
       factor: an integer, or one per axis.
       capacity: static rows; None takes one of a few sizes eagerly, ``factor**D`` times the
         input's capacity under ``jax.jit``.
@@ -136,6 +141,10 @@ def refine(
       InputError: a factor below 1; eager: children outside the coordinate range.
       CapacityError: eager, and the children do not fit ``capacity``. Traced, lost children are
         counted in ``num_dropped``.
+
+    Examples:
+      >>> int(vx.refine(voxels, 2).count) == 8 * int(voxels.count)
+      True
     """
     source = voxels.geometry
     factors = _factors(factor, source.ndim)
@@ -161,6 +170,7 @@ def coarsen(
     These are the voxels that a convolution of stride ``factor`` leads to.
 
     Args:
+      voxels: the input, ``C`` channels.
       factor: an integer, or one per axis.
       reduction: ``"mean"``, ``"sum"``, ``"max"`` or ``"min"`` of the voxels that exist.
       capacity: static rows; None takes the level's planned capacity, else the input's, as strided
@@ -170,6 +180,10 @@ def coarsen(
       InputError: a factor below 1, an unknown reduction.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
         in ``num_dropped``.
+
+    Examples:
+      >>> vx.coarsen(voxels, 2).stride
+      (2, 2, 2)
     """
     check_known("reduction", reduction, COARSE_REDUCTIONS)
     source = voxels.geometry

@@ -29,7 +29,7 @@ class Halo:
     """The source of each input row of a shard's map.
 
     Attributes:
-      send: for each round ``int32[its capacity]``: own rows that are sent, -1 behind the last.
+      send: for each round ``int32[its capacity]``: own rows that are sent, -1 after the last.
       source: ``int32[in_capacity]``: for each row of the extended set its place in the shard's own
         rows followed by those received, round by round; -1 in padding.
       schedule: the exchange schedule, each round's pairs of shards; static.

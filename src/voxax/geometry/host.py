@@ -27,7 +27,7 @@ from voxax.geometry.input_checks import (
 )
 from voxax.geometry.kernel_maps import TRANSPOSED, View, invert_table, pair_lists
 from voxax.geometry.kernel_spec import KernelSpec
-from voxax.geometry.losses import Level, Losses
+from voxax.geometry.lost_rows import Level, LostRows
 from voxax.geometry.origin import Origin, relative
 from voxax.geometry.voxel_geometry import VoxelGeometry
 from voxax.geometry.voxels import Voxels
@@ -66,6 +66,11 @@ def voxelize_on_host(
     Raises:
       InputError: as :func:`voxax.voxelize`.
       CapacityError: the voxels do not fit ``capacity``.
+
+    Examples:
+      >>> voxels, inverse = vx.voxelize_on_host(positions, np.ones((500, 1), np.float32), 0.5)
+      >>> inverse.shape, inverse.dtype
+      ((500,), dtype('int32'))
     """
     if positions.ndim != 2 or not 1 <= positions.shape[1] <= 4:
         raise InputError(f"positions must be float[N, D] with D from 1 to 4, got {positions.shape}")
@@ -124,7 +129,7 @@ def voxelize_on_host(
 def host_geometry(
     rows: np.ndarray,
     capacity: int,
-    drops: Losses | dict[Level, int],
+    drops: LostRows | dict[Level, int],
     stride: Level,
     batch_size: int,
     level: int = 0,

@@ -231,7 +231,7 @@ def check_feature_rows(features: Any, rows: int, of: str) -> None:
 def check_mean_digits(features: Any) -> None:
     """Raise :class:`InputError` for concrete integers that a mean in float32 would round.
 
-    Such integers are mostly labels, of which a mean has no sense.
+    Such integers are mostly labels, and the mean of labels means nothing.
     """
     dtype = features.dtype
     if not jnp.issubdtype(dtype, jnp.integer) or _compat.is_traced(features) or not features.size:

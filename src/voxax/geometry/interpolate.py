@@ -101,6 +101,10 @@ def devoxelize(
       InputError: wrong rank or dtype, an unknown interpolation, integers to interpolate; eager:
         positions where float32 does not resolve a quarter of a voxel (give the voxels an
         ``origin`` near them, and positions as a NumPy array of float64).
+
+    Examples:
+      >>> vx.devoxelize(voxels, positions.astype(np.float32)).shape
+      (500, 4)
     """
     refuse_shard(voxels, "devoxelize()")
     _check_interpolation(interpolation, voxels.features.dtype)
@@ -138,6 +142,10 @@ def splat(
 
     Raises:
       InputError: as :func:`devoxelize`; no features, or another number of rows.
+
+    Examples:
+      >>> vx.splat(points, None, voxels, interpolation="nearest").num_channels
+      4
     """
     if features is None and isinstance(positions, Points):
         features = positions.features

@@ -20,6 +20,8 @@ from voxax import _compat
 from voxax._native import host as native
 from voxax._native.eager import threads
 from voxax._native.on_cpu import library_call, natively_on_cpu
+from voxax.coords import coarsen, find_neighbors, is_valid
+from voxax.coords.coarse import place_in_cell
 from voxax.coords.tile_lookup import find_numbers
 from voxax.errors import InputError
 from voxax.geometry.eager import eagerly
@@ -30,6 +32,7 @@ from voxax.geometry.voxel_geometry import Memo, VoxelGeometry
 
 TRANSPOSED = "transposed_"
 _BACK = TRANSPOSED + "neighbors"
+_CELLS = "cells"  # what a map remembers of itself, see note_cells
 
 
 def opposite(name: str) -> str:
@@ -222,7 +225,10 @@ class KernelMap:
     def _transposed_neighbors(self) -> jax.Array:
         if self.symmetric:
             return self.neighbors[:, ::-1]
-        return invert_neighbors(self.neighbors, self.in_capacity)
+        if self.memo.get(_CELLS) is None:
+            return invert_neighbors(self.neighbors, self.in_capacity)
+        cells, rows = self.out_geometry.coords, self.in_geometry.coords
+        return _cells_of_taps(self.neighbors, rows, cells, stride=self.spec.stride)[0]
 
     def _pair_lists(self) -> tuple[jax.Array, jax.Array]:
         """Both views come from one pass, which is made once."""
@@ -402,6 +408,47 @@ def _invert_natively(neighbors: jax.Array, in_capacity: int) -> tuple[jax.Array]
 
 
 _invert = natively_on_cpu("invert_neighbors", _invert_natively, _invert_neighbors)
+
+
+def note_cells(kernel_map: KernelMap) -> KernelMap:
+    """Note that a map has all pairs of a spec that partitions, and return it.
+
+    Programs for TPUs then look up each input's cell instead of reading the table backwards.
+    """
+    ends = kernel_map.in_geometry.coords, kernel_map.out_geometry.coords
+    arrays = *ends, kernel_map.neighbors
+    if all(map(_compat.is_traced, arrays)):
+        kernel_map.memo.get_or_build(_CELLS, arrays, lambda: _CELLS)
+    return kernel_map
+
+
+def _inverted_by(invert: Callable[..., tuple[jax.Array]]) -> Callable[..., tuple[jax.Array]]:
+    def inverted(
+        neighbors: jax.Array, rows: jax.Array, cells: jax.Array, stride: tuple[int, ...]
+    ) -> tuple[jax.Array]:
+        del cells, stride
+        return invert(neighbors, in_capacity=rows.shape[0])
+
+    return inverted
+
+
+def _cells_by_tiles(
+    neighbors: jax.Array, rows: jax.Array, cells: jax.Array, stride: tuple[int, ...]
+) -> tuple[jax.Array]:
+    """Results of :func:`_invert_neighbors` where each row has one cell: one search, not K."""
+    here = np.zeros((1, len(stride)), np.int32)
+    # Nearly in canonical order, which the search by tiles needs to be quick.
+    cell = find_neighbors(cells, coarsen(rows, stride), is_valid(rows), here, ordered=True)
+    taps = np.arange(neighbors.shape[1], dtype=np.int32)[None]
+    return (jnp.where(place_in_cell(rows, stride)[:, None] == taps, cell, -1),)
+
+
+_cells_of_taps = natively_on_cpu(
+    "cells_of_taps",
+    _inverted_by(_invert_natively),
+    _inverted_by(_invert_neighbors),
+    _cells_by_tiles,
+)
 
 
 PAIR_ROOM = 4096

@@ -24,6 +24,8 @@ _STEP = 4
 # LiDAR sweeps at 5 cm need up to 0.79 of their voxels, at 10 cm 0.55 to 0.67, rooms and surfaces
 # 0.3 to 0.5. Each doubling of the stride halves them at least.
 _SHARE = 0.6
+# Levels that do not grow with the samples, of clouds that fill one cube, say nothing of others.
+_SLOPES = 0.5, 1.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +129,7 @@ def fitted_to(counts: np.ndarray, margin: float, on_ladder: bool) -> Fit:
         slope = 1.0
         if np.ptp(size) > math.log(1.2):
             order = np.lexsort((rows, size))  # sums of floats depend on it
-            slope = float(np.clip(np.polyfit(size[order], rows[order], 1)[0], 0.0, 1.5))
+            slope = float(np.clip(np.polyfit(size[order], rows[order], 1)[0], *_SLOPES))
         intercept = float(np.max(rows - slope * size)) + math.log(margin)
         # A larger capacity never has fewer rows than a smaller one.
         seen = tuple(

@@ -20,8 +20,8 @@ from voxax.errors import CapacityError, InputError, check_known, check_whole
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.points import Points
 
-SearchMethod = Literal["auto", "all", "cells"]
-SEARCH_METHODS = ("auto", "all", "cells")
+SearchAlgorithm = Literal["auto", "all", "cells"]
+SEARCH_ALGORITHMS = ("auto", "all", "cells")
 
 # Limits of one block of queries: distances to all points, and rows with cells.
 _DISTANCES = 1 << 22
@@ -80,7 +80,7 @@ def radius_search(
     *,
     radius: float | Num[Array, ""],
     capacity: int,
-    method: SearchMethod = "auto",
+    algorithm: SearchAlgorithm = "auto",
 ) -> Neighbors:
     """Return the points of each query's scene within ``radius``.
 
@@ -92,7 +92,7 @@ def radius_search(
       queries: around what; None takes the points.
       radius: above 0; may be traced.
       capacity: static, the most neighbors that a query may have.
-      method: ``all`` compares each query with all points, in blocks; ``cells`` sorts the points
+      algorithm: ``all`` compares each query with all points, in blocks; ``cells`` sorts the points
         into cells as wide as the radius and compares with those of the ``3**D`` cells around;
         ``auto`` searches a tree with the native kernels of CPUs; elsewhere it takes ``cells`` from
         4096 points on. Up to the rounding of distances the result is the same.
@@ -101,15 +101,19 @@ def radius_search(
       Neighbors. Traced, what did not fit is in ``num_dropped``, the nearest are kept.
 
     Raises:
-      InputError: other axes or batch sizes, a radius not above 0, an unknown method; eager: pairs
-        of points where float32 does not resolve a quarter of the radius (give
+      InputError: other axes or batch sizes, a radius not above 0, an unknown algorithm; eager:
+        pairs of points where float32 does not resolve a quarter of the radius (give
         :meth:`voxax.Points.make` a NumPy array of float64). Traced, such pairs are found or missed
         as their rounded positions say.
       CapacityError: eager, and a query has more neighbors than ``capacity``.
+
+    Examples:
+      >>> vx.radius_search(points, radius=1.0, capacity=64).rows.shape
+      (1024, 64)
     """
     if not _compat.is_traced(radius) and not float(radius) > 0:
         raise InputError(f"radius={float(radius)} must be above 0")
-    found = _search(points, queries, capacity, "capacity", radius, method)
+    found = _search(points, queries, capacity, "capacity", radius, algorithm)
     if not _compat.is_traced(found.found):
         found.raise_if_overflowed()
     return found
@@ -138,12 +142,16 @@ def knn_search(
     Raises:
       InputError: other axes or batch sizes, ``k`` below 1; with a radius also as
         :func:`radius_search`.
+
+    Examples:
+      >>> vx.knn_search(points, k=8).rows.shape
+      (1024, 8)
     """
     return _search(points, queries, k, "k", radius, "auto")
 
 
 def _search(
-    points: Points, queries: Points | None, k: int, name: str, radius: Any, method: str
+    points: Points, queries: Points | None, k: int, name: str, radius: Any, algorithm: str
 ) -> Neighbors:
     queries = points if queries is None else queries
     if points.ndim != queries.ndim or points.batch_size != queries.batch_size:
@@ -151,7 +159,7 @@ def _search(
             f"queries of {queries.ndim} axes and {queries.batch_size} scenes among points of "
             f"{points.ndim} and {points.batch_size}: both must agree"
         )
-    check_known("method", method, SEARCH_METHODS)
+    check_known("algorithm", algorithm, SEARCH_ALGORITHMS)
     k = check_whole(name, k)
     wide = max(points.positions.dtype, queries.positions.dtype, key=lambda dtype: dtype.itemsize)
     likely = "cells" if points.capacity >= _MANY and radius is not None else "all"
@@ -163,10 +171,10 @@ def _search(
     if not points.capacity:
         none = jnp.full((queries.capacity, k), -1, jnp.int32)
         return Neighbors(none, jnp.zeros((queries.capacity,), jnp.int32))
-    arrays, kind = (*source, *around, limit), likely if method == "auto" else method
-    compiled = method == "auto" and wide.itemsize >= 4 and queries.capacity
+    arrays, kind = (*source, *around, limit), likely if algorithm == "auto" else algorithm
+    compiled = algorithm == "auto" and wide.itemsize >= 4 and queries.capacity
     find = _among_tree if compiled else _compared
-    found = Neighbors(*find(*arrays, k=k, method=kind))
+    found = Neighbors(*find(*arrays, k=k, algorithm=kind))
     if radius is not None and not _compat.is_traced(arrays):
         spacing = np.asarray(_spacings(*around))
         vague = spacing > float(radius) / 4
@@ -174,7 +182,7 @@ def _search(
             coarsest = float(spacing.max())
             # Two positions may both be rounded, along each axis.
             further = limit + 2 * math.sqrt(points.ndim) * coarsest
-            within = find(*arrays[:-1], further, k=1, method=kind)[1]
+            within = find(*arrays[:-1], further, k=1, algorithm=kind)[1]
             unsure = vague & (np.asarray(within) > np.asarray(found.found))
             _raise_unsure(int(unsure.sum()), float(radius), coarsest)
     return found
@@ -204,16 +212,16 @@ def _compared(
     radius: jax.Array,
     *,
     k: int,
-    method: str,
+    algorithm: str,
 ) -> tuple[jax.Array, jax.Array]:
     """``int32[M, k]`` and ``int32[M]``: see :class:`Neighbors`."""
-    find = _among_all if method == "all" else _among_cells
+    find = _among_all if algorithm == "all" else _among_cells
     return find((source, scene), (around, own), radius, k)
 
 
-def _searched(*arrays: jax.Array, k: int, method: str) -> tuple[jax.Array, jax.Array]:
-    """Results of :func:`_compared` by the native tree, whatever the method."""
-    del method
+def _searched(*arrays: jax.Array, k: int, algorithm: str) -> tuple[jax.Array, jax.Array]:
+    """Results of :func:`_compared` by the native tree, whatever the algorithm."""
+    del algorithm
     queries = len(arrays[2])
     shapes = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((queries, k), (queries,))]
     return tuple(library_call("voxax_search_points", shapes, *arrays))

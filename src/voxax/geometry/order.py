@@ -47,6 +47,10 @@ def curve_order(
 
     Raises:
       InputError: an unknown curve, or one axis to transpose.
+
+    Examples:
+      >>> vx.curve_order(voxels, "hilbert").order.dtype
+      dtype('int32')
     """
     check_known("curve", curve, CURVES)
     if transposed and voxels.geometry.ndim < 2:

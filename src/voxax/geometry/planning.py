@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -30,11 +31,12 @@ from voxax.geometry.input_checks import check_capacity
 from voxax.geometry.kernel_maps import KernelMap, View, opposite
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.level_fit import Fit, fitted_to, rows_by_stride
-from voxax.geometry.losses import Level
-from voxax.geometry.model_step import pure_call
+from voxax.geometry.lost_rows import Level
 from voxax.geometry.voxel_geometry import AttachedMaps, MapRecord, VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
+# Of an input whose level needs more than its fitted capacity.
+_MOST_GROWTH = 16
 _log = logging.getLogger(__name__)
 
 
@@ -189,8 +191,8 @@ class Plan:
           voxels: concrete voxels; NumPy leaves stay NumPy (no device is touched).
           maps: also build the maps now; otherwise only the capacities are attached.
           grow: where a level needs more than its fitted capacity, take the levels of a plan that
-            is not fitted, on accelerators those of the next bucket of the input that holds them;
-            otherwise raise.
+            is not fitted, on accelerators those of the next bucket of the input that holds them,
+            up to 16 times as large; otherwise raise.
           capacity: rows of the result, such as :meth:`capacity` gives; None takes those of the
             voxels.
 
@@ -262,7 +264,7 @@ class Plan:
             short = [i for i, (n, c) in enumerate(zip(counts, capacities, strict=True)) if n > c]
             if not short:
                 return capacities
-            if not grow or capacity > 4096 * max(first, 1):
+            if not grow:
                 level = short[0]
                 raise CapacityError(
                     f"level of stride {self.strides[level]} needs {counts[level]} rows, its fitted "
@@ -270,8 +272,10 @@ class Plan:
                     "on samples like this one, or allow grow=True"
                 )
             _log.info("a level of %s rows needs more: %s", capacities, counts)
-            if self.on_ladder:  # the input keeps its rows, which labels have too
-                return rows_by_stride(capacity, counts, self.parents, self.fixed)
+            # On a ladder the input keeps its rows, which labels have too. Elsewhere too, if the
+            # level does not grow with the input: samples of many sizes may need as many rows.
+            if self.on_ladder or capacity > _MOST_GROWTH * max(first, 1):
+                return rows_by_stride(first, counts, self.parents, self.fixed)
             capacity = self.capacity(capacity + 1)
 
     def _views(
@@ -298,8 +302,19 @@ def plan(
     bucketed from this cloud's own counts on accelerators. For many clouds keep the
     :class:`Plan`: ``Plan.record(model, voxels).fitted(samples)``, then ``.attach`` each cloud.
 
+    Args:
+      model: a module or function of Voxels; it is traced, not run.
+      voxels: the cloud that is planned.
+      samples, margin: as in :meth:`Plan.fitted`; None fits no samples.
+
     Raises:
       TypeError: called under ``jax.jit``.
+
+    Examples:
+      >>> model = models.MinkUNet18(4, 20, width=0.25, rngs=nnx.Rngs(0))
+      >>> planned = vx.plan(model, voxels)  # with every kernel map
+      >>> model(planned).num_channels
+      20
     """
     made = Plan.record(model, voxels)
     return (made.fitted(samples, margin) if samples is not None else made).attach(voxels)
@@ -405,3 +420,16 @@ class _Recorder:
         # Tracers must not outlive their trace.
         self._maps.clear()
         self._numbered.clear()
+
+
+def pure_call(model: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
+    """Return ``(call(state, *args), state)``: the model as a pure function of its state.
+
+    A flax.nnx module is split, so that tracing it cannot write tracers into its variables. flax is
+    used only where the caller has imported it.
+    """
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None and isinstance(model, nnx.Module):
+        graph, state = nnx.split(model)
+        return lambda state, *args: nnx.merge(graph, state, copy=True)(*args), state
+    return lambda _, *args: model(*args), ()

@@ -96,6 +96,10 @@ class Points:
           InputError: wrong rank or dtype, lengths that differ; eager: NaN or infinite
             positions, batch indices outside ``[0, batch_size)``.
           CapacityError: N is larger than ``capacity``.
+
+        Examples:
+          >>> vx.Points.make(positions, np.ones((500, 2), np.float32)).num_channels
+          2
         """
         given = positions, features, batch_index
         on_host = known_on_host(*given)

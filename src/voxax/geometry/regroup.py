@@ -33,13 +33,13 @@ from voxax.geometry.eager import as_host_array, eagerly, in_either, known_on_cpu
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.host_merge import REDUCTIONS, Reduction, merge_rows, reduce_on_host
 from voxax.geometry.input_checks import check_capacity, check_mean_digits, check_sum_range
-from voxax.geometry.losses import Level, Losses
+from voxax.geometry.lost_rows import Level, LostRows
 from voxax.geometry.row_operations import join_rows, read_rows
 from voxax.geometry.voxel_geometry import VoxelGeometry, check_overflow
 
 
 def gathered_on_host(features: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """:func:`gather_rows` in NumPy; rows behind the last give zero too."""
+    """:func:`gather_rows` in NumPy; rows after the last give zero too."""
     there = (rows >= 0) & (rows < len(features))
     if not there.any():
         return np.zeros((*rows.shape, *features.shape[1:]), features.dtype)
@@ -192,7 +192,7 @@ def new_geometry(
     stride = sources[0].stride if stride is None else stride
     check_overflow(found.count, found.num_dropped, stride)
     new = found.num_dropped if lost is None else found.num_dropped + lost
-    drops = Losses.total_of([source.drops for source in sources]).add(stride, new)
+    drops = LostRows.total_of([source.drops for source in sources]).add(stride, new)
     return VoxelGeometry(
         found.coords,
         found.count,

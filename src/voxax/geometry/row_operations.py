@@ -62,7 +62,7 @@ def put_rows(x: jax.Array, indices: jax.Array, rows: int) -> jax.Array:
 
 
 def read_rows(x: jax.Array, rows: jax.Array | np.ndarray) -> jax.Array:
-    """Return ``x[rows] [..., C]``, zero where the row is -1 or behind the last; not in programs."""
+    """Return ``x[rows] [..., C]``, zero where the row is -1 or after the last; not in programs."""
     return _read_p.bind(x, rows)
 
 

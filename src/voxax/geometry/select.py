@@ -29,6 +29,7 @@ def prune(
     """Return the voxels where ``mask`` is true.
 
     Args:
+      voxels: the input, ``C`` channels.
       mask: ``bool[voxels.capacity]``; its values in padding rows are ignored.
       capacity: static rows; None takes one of a few sizes eagerly, the input's capacity
         under ``jax.jit``.
@@ -37,6 +38,11 @@ def prune(
       InputError: a mask of another shape or dtype.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
         in ``num_dropped``.
+
+    Examples:
+      >>> kept = vx.prune(voxels, voxels.coords[:, 3] < 4)
+      >>> int(kept.valid_coords()[:, 3].max())
+      3
     """
     mask = mask if isinstance(mask, jax.Array) else as_host_array(mask)
     if mask.shape != (voxels.capacity,) or mask.dtype != bool:
@@ -58,6 +64,7 @@ def top_k(
     """Return the ``k`` voxels of every scene with the highest scores, or all if it has fewer.
 
     Args:
+      voxels: the input, ``C`` channels.
       scores: real ``[voxels.capacity]``. Of equal ones the earlier row wins, NaN comes last;
         scores of padding rows are ignored. Gradients flow through the features of
         the voxels that are kept, none through the scores.
@@ -68,6 +75,11 @@ def top_k(
     Raises:
       InputError: scores of another shape, k below 1.
       CapacityError: as :func:`prune`.
+
+    Examples:
+      >>> scores = voxels.coords[:, 1]  # the largest x
+      >>> int(vx.top_k(voxels, scores, 5).count)
+      5
     """
     scores = scores if isinstance(scores, jax.Array) else as_host_array(scores)
     if scores.shape != (voxels.capacity,) or jnp.issubdtype(scores.dtype, jnp.complexfloating):
@@ -87,6 +99,7 @@ def crop(voxels: Voxels, low: Any, high: Any, *, capacity: int | None = None) ->
     """Return the voxels inside the box ``low <= coordinate < high``.
 
     Args:
+      voxels: the input, ``C`` channels.
       low, high: lattice coordinates at the voxels' own stride, an integer or one per axis; may
         be traced.
       capacity: as in :func:`prune`.
@@ -94,6 +107,10 @@ def crop(voxels: Voxels, low: Any, high: Any, *, capacity: int | None = None) ->
     Raises:
       InputError: corners that are no integers or have another number of axes.
       CapacityError: as :func:`prune`.
+
+    Examples:
+      >>> int(vx.crop(voxels, (0, 0, 0), (4, 4, 4)).valid_coords()[:, 1:].max())
+      3
     """
     corners = [
         _corner(value, voxels.geometry.ndim, name) for value, name in ((low, "low"), (high, "high"))
@@ -130,7 +147,7 @@ def _best_on_host(coords: np.ndarray, scores: np.ndarray, k: int) -> np.ndarray:
 def _best(coords: jax.Array, scores: jax.Array, k: int) -> jax.Array:
     """``bool[N]``: the k best rows of every scene."""
     scene, rows = coords[:, 0], jnp.arange(coords.shape[0], dtype=jnp.int32)
-    # Padding is behind every scene, and sorting by scene leaves each scene where it was.
+    # Padding is after every scene, and sorting by scene leaves each scene where it was.
     *_, order = _sorted(scene, _descending(scores), rows, num_keys=3)
     rank = rows - jnp.searchsorted(scene, scene).astype(jnp.int32)
     return jnp.zeros(scene.shape, bool).at[order].set(rank < k, unique_indices=True)

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _native
+from voxax._native.operators import FRACTIONS, differentiable_operator
 from voxax.coords import PAD
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_operator
@@ -19,7 +21,6 @@ from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wi
 from voxax.geometry.eager import eagerly, in_either
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.input_checks import check_mean_digits
-from voxax.geometry.joined_channels import can_join, join_channels
 from voxax.geometry.origin import Origin
 from voxax.geometry.regroup import (
     choose_capacity,
@@ -67,6 +68,11 @@ def union(
         of integers beyond 24 bits.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
         in ``num_dropped``.
+
+    Examples:
+      >>> upper = vx.crop(voxels, (0, 0, 4), (8, 8, 8))
+      >>> int(vx.union(upper, voxels).count) == int(voxels.count)
+      True
     """
     return _merged((a, b), "union", reduction, capacity)
 
@@ -79,6 +85,11 @@ def intersection(
 
     Arguments and errors as in :func:`union`; under ``jax.jit``, ``capacity=None`` takes the
     smaller operand's.
+
+    Examples:
+      >>> upper = vx.crop(voxels, (0, 0, 4), (8, 8, 8))
+      >>> int(vx.intersection(upper, voxels).count) == int(upper.count)
+      True
     """
     return _merged((a, b), "intersection", reduction, capacity)
 
@@ -102,6 +113,10 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
         under ``jax.jit``, rows that differ are zero and counted in ``num_dropped``.
       InputError: an empty list, an unknown join, operands of different lattices.
       CapacityError: as :func:`union`.
+
+    Examples:
+      >>> vx.cat([voxels, voxels]).num_channels
+      8
     """
     check_known("join", join, JOINS)
     if join != "same":
@@ -121,9 +136,9 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
     for other in rest:
         found, geometry = on_geometry_of(joined, other, "cat")
         joined, parts = dataclasses.replace(first, geometry=geometry), [*parts, found.features]
-    if not can_join(parts):
+    if not _can_join(parts):
         return joined.replace_features(stacked(parts, axis=1))
-    return dataclasses.replace(joined, features=join_channels(parts, joined.valid))
+    return dataclasses.replace(joined, features=_join_channels(parts, joined.valid))
 
 
 @checked_operator
@@ -139,6 +154,11 @@ def inject(voxels: Voxels, out_voxels: Voxels) -> Voxels:
 
     Raises:
       InputError: different lattices.
+
+    Examples:
+      >>> upper = vx.crop(voxels, (0, 0, 4), (8, 8, 8))
+      >>> int(vx.inject(voxels, upper).count) == int(upper.count)
+      True
     """
     for operand in (voxels, out_voxels):
         refuse_shard(operand, "inject()")
@@ -292,3 +312,45 @@ def same_lattice(voxels: Sequence[Voxels], operation: str) -> tuple[Any, Any]:
                 "are different places; voxelize them alike"
             )
     return next(iter(sizes), ()), next(iter(origins), ())
+
+
+def _can_join(arrays: Sequence[jax.Array]) -> bool:
+    """Return whether :func:`_join_channels` takes these: two and more, of one dtype of fractions.
+
+    Without the library none, whose eager calls would compile a program for each size.
+    """
+    if _native.unavailable() is not None:
+        return False
+    dtypes = {array.dtype for array in arrays}
+    return len(arrays) > 1 and len(dtypes) == 1 and dtypes.pop().name in FRACTIONS
+
+
+def _join_channels(arrays: Sequence[jax.Array], valid: jax.Array) -> jax.Array:
+    """Return ``[N, sum of C_i]``, zero in rows that are not valid.
+
+    Args:
+      arrays: ``[N, C_i]``, see :func:`_can_join`; rows that are not valid may hold anything.
+      valid: ``bool[N]``.
+    """
+    return _cat(*arrays, valid)[0]
+
+
+def _cat_portably(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    *sides, valid = arrays
+    joined = jnp.concatenate(sides, axis=1)
+    return (jnp.where(valid[:, None], joined, jnp.zeros((), joined.dtype)),)
+
+
+def _cat_natively(call: Any, *arrays: Any) -> Any:
+    first, width = arrays[0], sum(side.shape[1] for side in arrays[:-1])
+    return call("cat", (jax.ShapeDtypeStruct((first.shape[0], width), first.dtype),), *arrays)
+
+
+def _cat_gradients(call: Any, dy: Any, *arrays: Any, moves: tuple[int, ...]) -> Any:
+    *sides, valid, _ = arrays
+    results = [jax.ShapeDtypeStruct(side.shape, side.dtype) for side in sides]
+    found = call("cat_gradients", results, dy, valid)
+    return tuple(found[place] for place in moves)
+
+
+_cat = differentiable_operator("voxax_cat", _cat_natively, _cat_portably, _cat_gradients)

@@ -25,7 +25,7 @@ from voxax.errors import CapacityError
 from voxax.geometry.eager import in_either
 from voxax.geometry.halo import Halo
 from voxax.geometry.kernel_spec import KernelSpec
-from voxax.geometry.losses import Level, Losses
+from voxax.geometry.lost_rows import Level, LostRows
 
 
 class Held:
@@ -153,7 +153,7 @@ class VoxelGeometry:
 
     coords: Int32[Array, "capacity coord"]
     count: Int32[Array, ""]
-    drops: Losses
+    drops: LostRows
     attached: AttachedMaps | None
     stride: Level
     batch_size: int
@@ -164,7 +164,7 @@ class VoxelGeometry:
 
     def __post_init__(self) -> None:
         if isinstance(self.drops, dict):
-            object.__setattr__(self, "drops", Losses.of(self.drops))
+            object.__setattr__(self, "drops", LostRows.of(self.drops))
         self._own()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ from voxax.geometry.input_checks import (
     raise_unresolved,
 )
 from voxax.geometry.kernel_spec import per_axis
-from voxax.geometry.losses import Level, Losses
+from voxax.geometry.lost_rows import Level, LostRows
 from voxax.geometry.origin import Origin, as_origin, relative, shift
 from voxax.geometry.points import Points
 from voxax.geometry.regroup import (
@@ -122,20 +122,51 @@ class Voxels:
         coords: Int[Array | np.ndarray, "N coord"],
         features: Shaped[Array | np.ndarray, "N C"],
         batch_size: int = 1,
-        **options: Any,
+        *,
+        capacity: int | None = None,
+        reduction: Reduction = "mean",
+        return_inverse: bool = False,
+        stride: int | Sequence[int] = 1,
+        voxel_size: float | Sequence[float] = (),
+        origin: Sequence[float] = (),
     ) -> Any:
-        """Make voxels from integer coordinates; see :func:`voxax.geometry.from_coords`."""
-        return from_coords(coords, features, batch_size, **options)
+        """Make voxels from integer coordinates; see :func:`voxax.geometry.from_coords`.
+
+        Examples:
+          >>> coords = np.array([[0, 1, 2, 3], [0, 1, 2, 4]])  # scene, x, y, z
+          >>> vx.Voxels.from_coords(coords, np.ones((2, 8), np.float32)).valid_coords()
+          array([[0, 1, 2, 3],
+                 [0, 1, 2, 4]], dtype=int32)
+        """
+        return from_coords(
+            coords,
+            features,
+            batch_size,
+            capacity=capacity,
+            reduction=reduction,
+            return_inverse=return_inverse,
+            stride=stride,
+            voxel_size=voxel_size,
+            origin=origin,
+        )
 
     @classmethod
     def from_dense(
         cls,
         dense: Shaped[Array | np.ndarray, "B *spatial C"],
         mask: Bool[Array | np.ndarray, " B *spatial"] | None = None,
-        **options: Any,
+        *,
+        capacity: int | None = None,
     ) -> Voxels:
-        """Make voxels from a dense grid; see :func:`voxax.geometry.from_dense`."""
-        return from_dense(dense, mask, **options)
+        """Make voxels from a dense grid; see :func:`voxax.geometry.from_dense`.
+
+        Examples:
+          >>> grid = np.zeros((1, 4, 4, 4, 2), np.float32)
+          >>> grid[0, 1, 2, 3] = 5
+          >>> vx.Voxels.from_dense(grid).valid_features()
+          array([[5., 5.]], dtype=float32)
+        """
+        return from_dense(dense, mask, capacity=capacity)
 
     @property
     def coords(self) -> Int32[Array, "capacity coord"]:
@@ -202,7 +233,12 @@ class Voxels:
 
     @checked_operator
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Voxels:
-        """Apply ``fn`` to the feature array ``[capacity, C]``; padding stays zero."""
+        """Apply ``fn`` to the feature array ``[capacity, C]``; padding stays zero.
+
+        Examples:
+          >>> float(voxels.map(lambda features: 2 * features).features.max())
+          2.0
+        """
         # Cleared before as well: a zero cotangent times garbage would reach the weights in fn.
         return self.replace_features(fn(self.replace_features(self.features).features))
 
@@ -259,7 +295,12 @@ class Voxels:
     def to_dense(
         self, shape: Sequence[int] | None = None, origin: Sequence[int] | None = None
     ) -> Shaped[Array, "B *spatial C"]:
-        """Return a dense grid ``[batch_size, *shape, C]``; see :func:`voxax.geometry.to_dense`."""
+        """Return a dense grid ``[batch_size, *shape, C]``; see :func:`voxax.geometry.to_dense`.
+
+        Examples:
+          >>> voxels.to_dense((8, 8, 8)).shape
+          (1, 8, 8, 8, 4)
+        """
         return to_dense(self, shape, origin)
 
     def raise_if_overflowed(self) -> Voxels:
@@ -454,7 +495,7 @@ def from_coords(
 
         if reduction == "sum":
             check_sum_range(features, reduce)
-        lost = Losses.of({level: 0}).table
+        lost = LostRows.of({level: 0}).table
         unique, reduced, lost = to_device_of(given, (unique, reduce(features), lost))
     else:
         merge = functools.partial(_merge, coords, batch_size=batch_size, capacity=rows, level=level)
@@ -466,7 +507,7 @@ def from_coords(
             unique = unique._replace(coords=_resize(unique.coords, rows, int(PAD)))
             reduced = _resize(reduced, rows, 0)
         check_overflow(unique.count, unique.num_dropped, level)
-    drops = Losses(lost, none=not _compat.is_traced(lost))
+    drops = LostRows(lost, none=not _compat.is_traced(lost))
     geometry = VoxelGeometry(unique.coords, unique.count, drops, None, level, batch_size)
     size = () if np.size(voxel_size) == 0 else check_voxel_size(voxel_size, ndim)
     corner = () if np.size(origin) == 0 else check_origin(origin, ndim)
@@ -494,7 +535,7 @@ def _merge(
     unique = unique_rows(jnp.where(good[:, None], coords, PAD), capacity)
     reduced = reduce_rows(features, unique.inverse, capacity, reduction)
     unique = unique._replace(num_dropped=unique.num_dropped + lost)
-    return unique, reduced, Losses.of({level: unique.num_dropped}).table
+    return unique, reduced, LostRows.of({level: unique.num_dropped}).table
 
 
 def _resize(array: jax.Array, rows: int, fill: int) -> jax.Array:
@@ -552,6 +593,11 @@ def voxelize(
         lengths that differ, voxel size zero or negative. Traced, such points are dropped and
         counted in ``num_dropped``.
       CapacityError: eager, and the voxels do not fit ``capacity``.
+
+    Examples:
+      >>> voxels = vx.voxelize(positions, np.ones((500, 4), np.float32), voxel_size=0.5)
+      >>> int(voxels.count), voxels.num_channels
+      (466, 4)
     """
     if voxel_size is None:
         raise InputError(
@@ -762,6 +808,10 @@ def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
       InputError: an empty list, or scenes of other strides or channels.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
         in ``num_dropped``.
+
+    Examples:
+      >>> vx.batch([voxels, voxels]).batch_size
+      2
     """
     if not scenes:
         raise InputError("batch needs at least one Voxels, got an empty list")
@@ -797,6 +847,10 @@ def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
     Raises:
       CapacityError: eager, and a scene does not fit ``capacity``. Traced overflow is counted
         in the scene's ``num_dropped``.
+
+    Examples:
+      >>> len(vx.unbatch(vx.batch([voxels, voxels])))
+      2
     """
     largest = jnp.max(_scene_sizes(voxels.coords, voxels.batch_size))
     capacity = choose_capacity(capacity, voxels.capacity, largest)
@@ -844,7 +898,7 @@ def _stacked_on_host(
 @eagerly(_stacked_on_host)
 @functools.partial(jax.jit, static_argnames=("sizes", "capacity"))
 def _stacked(coords: tuple[jax.Array, ...], sizes: tuple[int, ...], capacity: int) -> CompactRows:
-    """Batches one behind the other: scenes in order and sorted rows in each need no new sort."""
+    """Batches one after the other: scenes in order and sorted rows in each need no new sort."""
     moved, start = [], 0
     for rows, size in zip(coords, sizes, strict=True):
         moved.append(jnp.where(rows[:, :1] == PAD, PAD, rows.at[:, 0].add(start)))

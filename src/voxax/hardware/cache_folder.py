@@ -1,4 +1,4 @@
-"""The folder of tuning caches and measurements, and what stands in its place."""
+"""The folder of tuning caches and measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makers' documents say of GPUs that are not present: sizes, rates and limits.
+"""Sizes, rates and limits of absent GPUs, from their makers' documents.
 
 Sources: NVIDIA's data sheets and white papers, rates without sparsity and with sums in float32; the
 CUDA programming guide, "compute capabilities"; AMD's data sheets and the instruction set
@@ -18,13 +18,11 @@ class GpuSheet:
     """A GPU as its maker describes it.
 
     Attributes:
-      info: what :func:`voxax.hardware.describe` would say of one.
+      info: what :func:`voxax.hardware.describe` would return for it.
       core_shared_bytes: shared memory of one core, for all its blocks.
       unit_registers: 32-bit registers of each of the four parts of a core.
       core_warps: most warps of one core.
       reserved_bytes: shared memory that the runtime takes of each block.
-      l2_bandwidth: bytes per second between second-level cache and cores; None where no document
-        says so.
       core_blocks: most blocks of one core.
     """
 
@@ -33,17 +31,15 @@ class GpuSheet:
     unit_registers: int
     core_warps: int
     reserved_bytes: int
-    l2_bandwidth: float | None = None
-
     core_blocks: int = 32
 
     def blocks_per_core(self, threads: int, registers: int, shared_bytes: int) -> int:
         """Blocks that one core runs at once.
 
         Args:
-          threads: of a block.
-          registers: of a thread.
-          shared_bytes: of a block.
+          threads: threads of a block.
+          registers: registers of a thread.
+          shared_bytes: shared memory of a block.
         """
         lanes = self.info.lane_count or 1
         warps = -(-threads // lanes)
@@ -66,7 +62,6 @@ def _sheet(
     bandwidth: float,
     half: float | None = None,
     single: float | None = None,
-    l2_bandwidth: float | None = None,
     *,
     blocks: tuple[int, int] = (64, 32),
     registers: int = 16_384,
@@ -94,30 +89,24 @@ def _sheet(
         core_warps=blocks[0],
         core_blocks=blocks[1],
         reserved_bytes=0 if amd or generation == "7.5" else 1024,
-        l2_bandwidth=l2_bandwidth,
     )
 
 
-# By what Triton calls the target. Rates are dense; those of float32 are with all its digits. An
-# A100's second-level cache gives 5,120 bytes a clock (its white paper); H100's says nothing: the
-# same is taken, at the 1.83 GHz of its rates. gfx90a is one of the two dies of an MI250X. A core of
-# RDNA is a work group processor, of two compute units.
+# By what Triton calls the target. Rates are dense; those of float32 are with all its digits.
+# gfx90a is one of the two dies of an MI250X. A core of RDNA is a work group processor, of two
+# compute units.
 _CDNA = {"blocks": (32, 32), "registers": 32_768, "lanes": 64}
 _RDNA = {"blocks": (64, 32), "registers": 49_152}
 _SHEETS = {
     "sm_75": _sheet("Tesla T4", "7.5", 40, (64, 64), 320e9, 65e12, 8.1e12, blocks=(32, 16)),
-    "sm_80": _sheet(
-        "NVIDIA A100-SXM4-80GB", "8.0", 108, (163, 164), 2.039e12, 312e12, 19.5e12, 7.2e12
-    ),
+    "sm_80": _sheet("NVIDIA A100-SXM4-80GB", "8.0", 108, (163, 164), 2.039e12, 312e12, 19.5e12),
     "sm_86": _sheet(
         "NVIDIA GeForce RTX 3090", "8.6", 82, (99, 100), 936e9, 71e12, 35.6e12, blocks=(48, 16)
     ),
     "sm_89": _sheet(
         "NVIDIA GeForce RTX 4090", "8.9", 128, (99, 100), 1.008e12, 165e12, 82.6e12, blocks=(48, 24)
     ),
-    "sm_90": _sheet(
-        "NVIDIA H100 80GB HBM3", "9.0", 132, (227, 228), 3.35e12, 989e12, 67e12, 9.4e12
-    ),
+    "sm_90": _sheet("NVIDIA H100 80GB HBM3", "9.0", 132, (227, 228), 3.35e12, 989e12, 67e12),
     "sm_100": _sheet("NVIDIA B200", "10.0", 148, (227, 228), 8e12, 2250e12, 75e12),
     "sm_103": _sheet("NVIDIA GB300", "10.3", 160, (227, 228), 8e12, 2500e12, 80e12),
     "sm_110": _sheet("NVIDIA Thor", "11.0", 20, (227, 228), 273e9, blocks=(48, 24)),

@@ -103,7 +103,7 @@ class HardwareInfo:
       links: direct links to other chips.
       host_memory_bytes: memory of the host, or of the container.
       host_memory_in_use: bytes of it in use by all processes.
-      vector_extensions: of the host's CPU.
+      vector_extensions: vector extensions of the host's CPU.
       native_kernels: on a CPU, the vector instructions that voxax's own kernels use there, or
         ``none`` and the reason; everything runs on XLA alone then.
     """

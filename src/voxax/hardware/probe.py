@@ -40,7 +40,7 @@ _OTHER = {"bytes": 1 << 30, "size": 4096}
 def key_of(facts: Facts) -> str:
     """A file name from device kind, model, cores and JAX version, with a digest.
 
-    The digest keeps names apart that are alike once cleaned, and revisions of the probe.
+    The digest separates names that are equal after cleaning, and revisions of the probe.
     """
     known = [facts[name].value for name in ("device_kind", "model", "cores") if name in facts]
     text = "-".join(str(part) for part in (*known, "jax", _compat.JAX_VERSION))

@@ -1,4 +1,4 @@
-"""Compiled programs that JAX keeps on disk, in a folder of the user's own.
+"""Compiled programs that JAX keeps on disk, in a folder that only the user can write to.
 
 They are machine code that later processes run, so the folder has to be the user's, and nobody else
 may write to it. JAX's cache does the rest: it looks programs up by what they compute, the versions
@@ -34,8 +34,8 @@ class KeptPrograms:
     """What a folder holds.
 
     Attributes:
-      folder: of the programs; it may not exist.
-      number: of programs.
+      folder: path of the folder, which may not exist.
+      number: number of programs.
       size: their bytes.
     """
 
@@ -159,7 +159,7 @@ def _remove_halves(folder: Path) -> None:
     """Remove programs that were being written when their process was killed.
 
     JAX would warn of each in every run, and compile it anew: it writes no program whose file is
-    there. With a limit of size it writes the time of use behind the program.
+    there. With a limit of size it writes the time of use after the program.
     """
     try:
         with _lock(folder):

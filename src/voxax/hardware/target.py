@@ -21,7 +21,7 @@ _target = contextvars.ContextVar("voxax_target", default=None)
 
 @contextlib.contextmanager
 def targeting(hardware: HardwareInfo, device: Any | None = None) -> Iterator[None]:
-    """Inside, programs of its platform are for this hardware.
+    """Context in which programs of that platform are made for this hardware.
 
     Programs that were traced before would be found again: see
     :func:`voxax._compat.separate_traces`.

@@ -31,7 +31,7 @@ _HUB = re.compile(r"hf://([^/]+/[^/]+)/(?:resolve/([^/]+)/)?(.+)")
 def as_numpy(name: str, value: Any) -> np.ndarray:
     """Return a NumPy array of the same dtype from an array, or from a PyTorch tensor on any device.
 
-    That of a tensor in host memory shares it.
+    The array of a tensor in host memory shares its memory.
 
     Raises:
       InputError: not numbers, or a tensor that is no plain array; names it.
@@ -87,6 +87,25 @@ def read_checkpoint(
     return _state_dict(path, _read_torch(path), key)
 
 
+def read_with_config(
+    path: Location, key: Sequence[str], config: str = "config"
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return what :func:`read_checkpoint` does, and the entry of plain values beside it.
+
+    Args:
+      path, key: as in :func:`read_checkpoint`.
+      config: name of the entry; a file without it has an empty one.
+    """
+    path = _local(path)
+    if path.suffix.lower() == SAFETENSORS:
+        return _read_safetensors(path), {}
+    content = _read_torch(path)
+    found = content.get(config, {}) if isinstance(content, Mapping) else {}
+    if not isinstance(found, Mapping):
+        raise FileFormatError(f"{path}: its {config} is {type(found).__name__}, not a mapping")
+    return _state_dict(path, content, key), dict(found)
+
+
 def check_place(path: Location) -> None:
     """Check that there is a file at a path of this machine.
 
@@ -107,7 +126,7 @@ def write_checkpoint(path: str | os.PathLike[str], state_dict: Mapping[str, Any]
     """Write arrays by name to a file, in one step, and return its path.
 
     Args:
-      path: in an existing folder; ``.safetensors`` by its extension, else as ``torch.save`` does.
+      path: file in an existing folder; ``.safetensors``, or any other as ``torch.save`` writes.
       state_dict: arrays or PyTorch tensors of any shape.
 
     Raises:

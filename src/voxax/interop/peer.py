@@ -60,7 +60,7 @@ class LayerWeights:
       arrays: its variables by role, those that it has.
       spec: the relation of a convolution; None for others.
       is_cross: a convolution with ``kernel_shape="cross"``.
-      groups: of a convolution; 1 for others.
+      groups: groups of a convolution; 1 for other layers.
       in_order: its attributes are in the order in which its constructor made them.
     """
 
@@ -181,7 +181,7 @@ class Form:
 
     Attributes:
       member: the last part of the tensor's name.
-      shape: of the peer's tensor.
+      shape: shape of the peer's tensor.
       read: from the peer's tensor to this library's array.
       write: the inverse.
     """
@@ -213,6 +213,10 @@ class Peer:
     """The library has grouped convolutions."""
     depthwise: ClassVar[bool] = True
     """The library has depthwise convolutions."""
+
+    def others(self) -> tuple[Peer, ...]:
+        """Return the peer with the layouts that other versions of the library have."""
+        return ()
 
     def is_pointwise(self, layer: LayerWeights) -> bool:
         """Return whether a linear layer is a convolution of kernel size 1 there."""
@@ -255,7 +259,7 @@ class Peer:
     def weight_forms(self, layer: LayerWeights) -> list[Form]:
         """Return the ways to store the weight of a convolution or linear layer.
 
-        Of a linear layer PyTorch's matrix is the first.
+        For a linear layer PyTorch's matrix is the first.
         """
         raise NotImplementedError
 

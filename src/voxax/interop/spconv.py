@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from flax import nnx
@@ -42,7 +42,7 @@ def from_spconv(
     Args:
       state_dict: arrays or PyTorch tensors by name, or the path of a file that holds them
         (:func:`read_checkpoint`).
-      model: of convolutions, linear layers and normalizations; changed in place.
+      model: model of convolutions, linear layers and normalizations; changed in place.
       names: which tensors belong to which layer. None: the peer's module has the layer's path
         in ``model``. A dict from paths (of layers, or of what contains them) to the peer's
         names, or a function from one to the other. ``"order"``: the layers in their order of
@@ -129,6 +129,13 @@ class Spconv(peer.Peer):
     def __post_init__(self) -> None:
         if self.layout not in ("KRSC", "RSKC", "RSCK"):
             raise InputError(f"unknown layout {self.layout!r}; known: KRSC, RSKC, RSCK")
+
+    def others(self) -> tuple[peer.Peer, ...]:
+        return tuple(
+            dataclasses.replace(self, layout=layout)
+            for layout in get_args(Layout)
+            if layout != self.layout
+        )
 
     def weight_forms(self, layer: peer.LayerWeights) -> list[peer.Form]:
         own = layer.shape("weight")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -139,20 +140,77 @@ def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> 
     layers = _layers_of(model, peer)
     groups = groups_of(state_dict)
     prefixes = bind(layers, groups, peer, names)
-    arrays: list[tuple[nnx.Variable, jax.Array]] = []
+    arrays = []
     for layer, prefix in zip(layers, prefixes, strict=True):
-        for role, form in _choose(layer, prefix, groups[prefix], state_dict, peer).items():
-            name = groups[prefix][form.member]
-            tensor = as_numpy(name, state_dict[name])
-            if not jnp.issubdtype(tensor.dtype, jnp.floating):
-                raise InputError(
-                    f"{name!r} of the {peer.name} state dict is {tensor.dtype}: weights are real "
-                    "floating-point numbers. Convert it first, or take the file that has them"
-                )
-            arrays.append((layer.arrays[role], _on_device(name, form.read(tensor))))
+        chosen = _choose(layer, prefix, groups[prefix], state_dict, peer)
+        arrays += _read(layer, chosen, groups[prefix], state_dict, peer)
     for variable, array in arrays:
         variable.set_value(array)
     return {layer.path: prefix for layer, prefix in zip(layers, prefixes, strict=True)}
+
+
+@dataclasses.dataclass(frozen=True)
+class PartReport:
+    """What :func:`load_part` did.
+
+    Attributes:
+      taken: number of layers that were set.
+      kept: paths of the layers that keep their values, with what the file has in their place.
+      left: tensors of the file that no layer takes.
+    """
+
+    taken: int
+    kept: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def load_part(
+    state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
+) -> PartReport:
+    """Set the layers of ``model`` whose tensors all exist in the right shapes."""
+    layers = _layers_of(model, peer)
+    groups = groups_of(state_dict)
+    arrays, kept, used = [], [], set()
+    for layer, name in zip(layers, peer_names(layers, names), strict=True):
+        prefixes = (name, *(f"{name}.{wrapper}" for wrapper in peer.wrappers.values()))
+        prefix = next((p for p in prefixes if p in groups), None)
+        if prefix is None:
+            kept.append(f"{layer.path} (no {name})")
+            continue
+        try:
+            chosen = _choose(layer, prefix, groups[prefix], state_dict, peer)
+        except InputError:
+            shapes = {m: list(np.shape(state_dict[t])) for m, t in groups[prefix].items()}
+            has = ", ".join(f"{member} {shape}" for member, shape in shapes.items())
+            kept.append(f"{layer} ({prefix} has {has})")
+            continue
+        arrays += _read(layer, chosen, groups[prefix], state_dict, peer)
+        used.add(prefix)
+    for variable, array in arrays:
+        variable.set_value(array)
+    left = [t for prefix, members in groups.items() if prefix not in used for t in members.values()]
+    return PartReport(len(used), tuple(kept), tuple(left))
+
+
+def _read(
+    layer: LayerWeights,
+    chosen: Mapping[Role, Form],
+    members: Mapping[str, str],
+    state_dict: Mapping[str, Any],
+    peer: Peer,
+) -> list[tuple[nnx.Variable, jax.Array]]:
+    """Return the variables of a layer, each with its array from the state dict."""
+    arrays = []
+    for role, form in chosen.items():
+        name = members[form.member]
+        tensor = as_numpy(name, state_dict[name])
+        if not jnp.issubdtype(tensor.dtype, jnp.floating):
+            raise InputError(
+                f"{name!r} of the {peer.name} state dict is {tensor.dtype}: weights are real "
+                "floating-point numbers. Convert it first, or take the file that has them"
+            )
+        arrays.append((layer.arrays[role], _on_device(name, form.read(tensor))))
+    return arrays
 
 
 def dump(
@@ -222,6 +280,24 @@ def check_names(
             f"{'. '.join(parts)}. Build the model with the sizes of the file (in_channels=, "
             "num_classes=, ...), or take the network that it belongs to"
         )
+
+
+def fitting_peer(
+    state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
+) -> Peer:
+    """Return the peer, or the version of it, whose layouts most tensors of a state dict have."""
+    layers = find_layers(model)
+    wanted = peer_names(layers, names)
+    given = {name: np.shape(value) for name, value in state_dict.items()}
+
+    def number(version: Peer) -> int:
+        return sum(
+            given.get(f"{name}.{form.member}") == form.shape
+            for layer, name in zip(layers, wanted, strict=True)
+            for form in version.forms(layer).get("weight", ())
+        )
+
+    return max((peer, *peer.others()), key=number)  # the first of equal ones
 
 
 def _layers_of(model: nnx.Module, peer: Peer) -> list[LayerWeights]:

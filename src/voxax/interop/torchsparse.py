@@ -66,7 +66,7 @@ def torchsparse_offsets(
 
     Args:
       kernel_size, stride: integers, or one per axis.
-      padding: of a strided layer; at stride 1 it is ignored, as in TorchSparse.
+      padding: padding of a strided layer; ignored at stride 1, as in TorchSparse.
 
     Returns:
       ``K`` offsets of three integers.

@@ -7,7 +7,12 @@ and chain the results with :func:`compose`::
     augment = compose([rotate_z, partial(scale, low=0.9, high=1.1), flip])
     cloud = augment(cloud, np.random.default_rng(seed))
 
-The attribute ``normals`` [N, 3] turns with the points; other vectors do not.
+The attribute ``normals`` [N, 3] turns with the points; other vectors do not. Changes of
+colors read the attribute ``rgb`` [N, 3]: unsigned integers over the whole range of their
+dtype, or floats from 0 to 1. :func:`mix3d` and :func:`polarmix` join two clouds.
+
+Sources: the defaults and formulas are those of Pointcept's recipes, whose elastic distortion
+and colors come from Choy, Gwak and Savarese, "4D Spatio-Temporal ConvNets", CVPR 2019.
 """
 
 import math
@@ -23,6 +28,9 @@ from voxax.io.point_cloud import PointCloud
 Transform = Callable[[PointCloud, np.random.Generator], PointCloud]
 
 SENSOR = (0.0, 0.0, 0.0)
+RGB = "rgb"
+# Of noise: 200 MB of float32, a room of 500 m3 in cells of 3 cm.
+_MOST_CELLS = 2**24
 
 
 def compose(transforms: Sequence[Transform]) -> Transform:
@@ -54,18 +62,15 @@ def rotate_z(
     """Turn around a vertical axis by an angle from -max_angle to max_angle.
 
     Args:
-        max_angle: radians; pi allows every direction.
-        center: [3], a point on the axis; the sensor's place in a sweep.
+      max_angle: radians; pi allows every direction.
+      center: [3], a point on the axis; the sensor's place in a sweep.
 
     Raises:
-        InputError: `max_angle` is negative or not finite.
+      InputError: `max_angle` is negative or not finite.
     """
     _check_generator(rng)
     _check(max_angle >= 0 and math.isfinite(max_angle), "max_angle must be >= 0", max_angle)
-    angle = rng.uniform(-max_angle, max_angle)
-    cos, sin = math.cos(angle), math.sin(angle)
-    matrix = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
-    return _turned(cloud, matrix, center)
+    return _turned(cloud, _about_z(rng.uniform(-max_angle, max_angle)), center)
 
 
 def flip(
@@ -79,16 +84,16 @@ def flip(
     """Mirror along each of `axes`, each with `probability`.
 
     Args:
-        axes: 0 for x, 1 for y, 2 for z.
-        probability: of each axis, 0 to 1.
-        center: [3], a point that stays where it is.
+      axes: 0 for x, 1 for y, 2 for z.
+      probability: of each axis, 0 to 1.
+      center: [3], a point that stays where it is.
 
     Raises:
-        InputError: an axis or the probability is out of range.
+      InputError: an axis or the probability is out of range.
     """
     _check_generator(rng)
     _check(all(axis in (0, 1, 2) for axis in axes), "axes must be among 0, 1, 2", tuple(axes))
-    _check(0 <= probability <= 1, "probability must be within 0..1", probability)
+    _check_probability(probability)
     signs = np.ones(3)
     for axis in axes:
         if rng.random() < probability:
@@ -107,12 +112,12 @@ def scale(
     """Grow or shrink by one factor from `low` to `high`, the same for all axes.
 
     Args:
-        low: smallest factor, above 0.
-        high: largest factor.
-        center: [3], a point that stays where it is.
+      low: smallest factor, above 0.
+      high: largest factor.
+      center: [3], a point that stays where it is.
 
     Raises:
-        InputError: not 0 < low <= high.
+      InputError: not 0 < low <= high.
     """
     _check_generator(rng)
     _check(0 < low <= high < math.inf, "low and high must satisfy 0 < low <= high", (low, high))
@@ -127,11 +132,11 @@ def jitter(
     """Move every point by Gaussian noise, independently in x, y and z.
 
     Args:
-        sigma: standard deviation, in the units of the positions.
-        limit: noise is clipped to -limit..limit.
+      sigma: standard deviation, in the units of the positions.
+      limit: noise is clipped to -limit..limit.
 
     Raises:
-        InputError: `sigma` or `limit` is negative or NaN.
+      InputError: `sigma` or `limit` is negative or NaN.
     """
     _check_generator(rng)
     _check(0 <= sigma < math.inf and limit >= 0, "sigma and limit must be >= 0", (sigma, limit))
@@ -149,13 +154,13 @@ def crop(
     """Keep the points in a box or a ball around a random point of the cloud.
 
     Args:
-        cloud: the points. An empty cloud is returned as it is.
-        rng: draws the middle point, which is always kept.
-        size: edge lengths of the box, one number or [3]; ``inf`` leaves an axis whole.
-        radius: of the ball, instead of `size`.
+      cloud: the points. An empty cloud is returned as it is.
+      rng: draws the middle point, which is always kept.
+      size: edge lengths of the box, one number or [3]; ``inf`` leaves an axis whole.
+      radius: of the ball, instead of `size`.
 
     Raises:
-        InputError: not exactly one of `size` and `radius` is given, or it is not positive.
+      InputError: not exactly one of `size` and `radius` is given, or it is not positive.
     """
     _check_generator(rng)
     if (size is None) == (radius is None):
@@ -176,14 +181,389 @@ def drop(cloud: PointCloud, rng: np.random.Generator, *, probability: float = 0.
     """Leave out each point with `probability`, independently; the order stays.
 
     Args:
-        probability: 0 to 1.
+      probability: 0 to 1.
 
     Raises:
-        InputError: `probability` is out of range.
+      InputError: `probability` is out of range.
     """
     _check_generator(rng)
-    _check(0 <= probability <= 1, "probability must be within 0..1", probability)
+    _check_probability(probability)
     return cloud.select(rng.random(len(cloud)) >= probability)
+
+
+def tilt(
+    cloud: PointCloud,
+    rng: np.random.Generator,
+    *,
+    max_angle: float = math.pi / 64,
+    probability: float = 0.5,
+    center: ArrayLike | None = None,
+) -> PointCloud:
+    """Turn around the x axis and then the y axis by angles from -max_angle to max_angle.
+
+    Args:
+      max_angle: radians.
+      probability: of the turn around each axis, 0 to 1.
+      center: [3], a point that stays where it is; None is the middle of the cloud's extent.
+
+    Raises:
+      InputError: an argument is out of range.
+    """
+    _check_generator(rng)
+    _check(max_angle >= 0 and math.isfinite(max_angle), "max_angle must be >= 0", max_angle)
+    _check_probability(probability)
+    for axis in (0, 1):
+        if rng.random() < probability:
+            angle = rng.uniform(-max_angle, max_angle)
+            first, second = (axis + 1) % 3, (axis + 2) % 3
+            matrix = np.eye(3)
+            matrix[first, first] = matrix[second, second] = math.cos(angle)
+            matrix[first, second], matrix[second, first] = -math.sin(angle), math.sin(angle)
+            cloud = _turned(cloud, matrix, _middle(cloud) if center is None else center)
+    return cloud
+
+
+def elastic_distortion(
+    cloud: PointCloud,
+    rng: np.random.Generator,
+    *,
+    pairs: Sequence[tuple[float, float]] = ((0.2, 0.4), (0.8, 1.6)),
+    probability: float = 0.95,
+) -> PointCloud:
+    """Move points by smooth noise; normals stay.
+
+    Noise of a normal distribution stands on a grid, is averaged twice over 3 x 3 x 3 cells, and
+    is interpolated linearly between them.
+
+    Args:
+      pairs: of each distortion, in their order, the granularity, which is the edge of a cell,
+          and the magnitude, a factor on the noise; both in the units of the positions.
+      probability: of all distortions together, 0 to 1.
+
+    Raises:
+      InputError: an argument is out of range, a position is not finite, or the cloud has too
+          many cells.
+    """
+    _check_generator(rng)
+    _check_probability(probability)
+    for pair in pairs:
+        fine = len(pair) == 2 and 0 < pair[0] < math.inf and 0 <= pair[1] < math.inf
+        _check(fine, "pairs must be of a granularity > 0 and a magnitude >= 0", tuple(pair))
+    if rng.random() >= probability or not len(cloud):
+        return cloud
+    positions = cloud.positions
+    for granularity, magnitude in pairs:
+        positions = positions + magnitude * _smooth_noise(positions, rng, granularity)
+    return replace(cloud, positions=positions)
+
+
+def auto_contrast(
+    cloud: PointCloud,
+    rng: np.random.Generator,
+    *,
+    probability: float = 0.2,
+    blend: float | None = None,
+) -> PointCloud:
+    """Stretch each color channel to its whole range; a channel of one value stays.
+
+    Args:
+      probability: 0 to 1.
+      blend: share of the stretched colors in the result, 0 to 1; None draws it.
+
+    Raises:
+      InputError: the cloud has no colors, or an argument is out of range.
+    """
+    _check(blend is None or 0 <= blend <= 1, "blend must be within 0..1", blend)
+    colors = _colors_to_change(cloud, rng, probability)
+    if colors is None or not len(cloud):
+        return cloud
+    share = rng.random() if blend is None else blend
+    low, extent = colors.min(axis=0), np.ptp(colors, axis=0)
+    stretched = np.where(extent > 0, (colors - low) / np.where(extent > 0, extent, 1), colors)
+    return _recolored(cloud, (1 - share) * colors + share * stretched)
+
+
+def chromatic_translation(
+    cloud: PointCloud,
+    rng: np.random.Generator,
+    *,
+    ratio: float = 0.05,
+    probability: float = 0.95,
+) -> PointCloud:
+    """Add one number to each color channel, the same for all points; clipped to the range.
+
+    Args:
+      ratio: the largest number, as a share of the range.
+      probability: 0 to 1.
+
+    Raises:
+      InputError: the cloud has no colors, or an argument is out of range.
+    """
+    _check(0 <= ratio <= 1, "ratio must be within 0..1", ratio)
+    colors = _colors_to_change(cloud, rng, probability)
+    if colors is None:
+        return cloud
+    return _recolored(cloud, colors + rng.uniform(-ratio, ratio, 3))
+
+
+def chromatic_jitter(
+    cloud: PointCloud,
+    rng: np.random.Generator,
+    *,
+    sigma: float = 0.005,
+    probability: float = 0.95,
+) -> PointCloud:
+    """Add Gaussian noise to the colors, independently for each point and channel; clipped.
+
+    Args:
+      sigma: standard deviation, as a share of the range.
+      probability: 0 to 1.
+
+    Raises:
+      InputError: the cloud has no colors, or an argument is out of range.
+    """
+    _check(0 <= sigma < math.inf, "sigma must be >= 0", sigma)
+    colors = _colors_to_change(cloud, rng, probability)
+    if colors is None:
+        return cloud
+    return _recolored(cloud, colors + rng.normal(0.0, sigma, colors.shape))
+
+
+def drop_color(
+    cloud: PointCloud,
+    rng: np.random.Generator,
+    *,
+    ratio: float = 0.2,
+    probability: float = 0.5,
+) -> PointCloud:
+    """Set the colors of a share of the points to 0.
+
+    Args:
+      ratio: the share, 0 to 1; 1 makes a cloud without colors.
+      probability: that it happens, 0 to 1.
+
+    Raises:
+      InputError: the cloud has no colors, or an argument is out of range.
+    """
+    _check(0 <= ratio <= 1, "ratio must be within 0..1", ratio)
+    colors = _colors_to_change(cloud, rng, probability)
+    if colors is None:
+        return cloud
+    chosen = rng.choice(len(cloud), int(len(cloud) * ratio), replace=False)
+    colors[chosen] = 0
+    return _recolored(cloud, colors)
+
+
+def dropout(
+    cloud: PointCloud,
+    rng: np.random.Generator,
+    *,
+    ratio: float = 0.2,
+    probability: float = 0.5,
+) -> PointCloud:
+    """Leave out a share of the points; the order stays.
+
+    Args:
+      ratio: the share, 0 to 1.
+      probability: that it happens, 0 to 1.
+
+    Raises:
+      InputError: an argument is out of range.
+    """
+    _check_generator(rng)
+    _check_probability(probability)
+    _check(0 <= ratio <= 1, "ratio must be within 0..1", ratio)
+    if rng.random() >= probability:
+        return cloud
+    kept = rng.choice(len(cloud), int(len(cloud) * (1 - ratio)), replace=False)
+    return cloud.select(np.sort(kept))
+
+
+def mix3d(cloud: PointCloud, other: PointCloud, *, centered: bool = True) -> PointCloud:
+    """Return the points of both clouds, those of `other` last, with the attributes of both.
+
+    Augment the clouds before. Source: Nekrasov et al., "Mix3D: Out-of-Context Data Augmentation
+    for 3D Scenes", 3DV 2021.
+
+    Args:
+      cloud, other: points.
+      centered: whether `other` moves so that its extent in x and y has the same middle, and its
+          lowest point the same height; for rooms. Sweeps have their sensor in one place.
+
+    Raises:
+      InputError: one cloud has labels and the other none, or an attribute of both differs in
+          dtype or columns.
+    """
+    if centered and len(cloud) and len(other):
+        offset = _middle(cloud) - _middle(other)
+        offset[2] = cloud.positions[:, 2].min() - other.positions[:, 2].min()
+        other = replace(other, positions=other.positions + offset)
+    return _joined(cloud, other)
+
+
+def polarmix(
+    cloud: PointCloud,
+    other: PointCloud,
+    rng: np.random.Generator,
+    *,
+    pasted: Sequence[int],
+    probability: float = 0.5,
+) -> PointCloud:
+    """Return a sweep with half of another sweep in place of its own, and with objects of it.
+
+    The half is a random one around the sensor, and comes with `probability`. The points of the
+    classes `pasted` come three times, turned by 0, by an angle up to 120 degrees, and by another
+    from 120 to 240 degrees. Source: Xiao et al., "PolarMix: A General Data Augmentation Technique
+    for LiDAR Point Clouds", NeurIPS 2022.
+
+    Args:
+      cloud, other: labeled sweeps, with their sensors at the origin.
+      pasted: labels of objects, such as cars and persons.
+      probability: of the half, 0 to 1.
+
+    Raises:
+      InputError: a sweep without labels, an attribute of both differs in dtype or columns, or an
+          argument is out of range.
+    """
+    _check_generator(rng)
+    _check_probability(probability)
+    for each in (cloud, other):
+        if each.labels is None:
+            raise InputError(f"{each.source or 'a cloud'} has no labels, which polarmix needs")
+    assert other.labels is not None
+    objects = other.select(np.isin(other.labels, np.asarray(pasted, np.int32)))
+    third = 2 * math.pi / 3
+    turns = 0.0, rng.uniform(0, third), rng.uniform(third, 2 * third)
+    if rng.random() < probability:
+        begin = rng.uniform(-math.pi, 0)
+        first, second = (_in_half(each.positions, begin) for each in (cloud, other))
+        cloud = _joined(cloud.select(~first), other.select(second))
+    for angle in turns:
+        cloud = _joined(cloud, _turned(objects, _about_z(angle), SENSOR))
+    return cloud
+
+
+def _in_half(positions: np.ndarray, begin: float) -> np.ndarray:
+    """Return bool [N]: whether points are within half a turn after an angle from -pi to 0."""
+    angle = np.arctan2(positions[:, 1], positions[:, 0])
+    return (angle > begin) & (angle < begin + math.pi)
+
+
+def _joined(cloud: PointCloud, other: PointCloud) -> PointCloud:
+    """Return the points of both with the attributes of both."""
+    if (cloud.labels is None) != (other.labels is None):
+        raise InputError("one cloud has labels and the other none: give both labels, or neither")
+    attributes = {}
+    for name, own in cloud.attributes.items():
+        more = other.attributes.get(name)
+        if more is None:
+            continue
+        if more.dtype != own.dtype or more.shape[1:] != own.shape[1:]:
+            raise InputError(
+                f"attribute {name!r} is {own.dtype}{list(own.shape)} in one cloud and "
+                f"{more.dtype}{list(more.shape)} in the other: give both the same dtype and columns"
+            )
+        attributes[name] = np.concatenate([own, more])
+    labels = None
+    if cloud.labels is not None and other.labels is not None:
+        labels = np.concatenate([cloud.labels, other.labels])
+    positions = np.concatenate([cloud.positions, other.positions])
+    return PointCloud(positions, attributes, labels, cloud.source)
+
+
+def _about_z(angle: float) -> np.ndarray:
+    """Return the rotation [3, 3] from x to y."""
+    cos, sin = math.cos(angle), math.sin(angle)
+    return np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
+
+
+def _smooth_noise(
+    positions: np.ndarray, rng: np.random.Generator, granularity: float
+) -> np.ndarray:
+    """Return smooth noise [N, 3] at positions [N, 3], at least one."""
+    low = positions.min(axis=0)
+    extent = positions.max(axis=0) - low
+    _check(bool(np.isfinite(extent).all()), "positions must be finite, their extent is", extent)
+    # A cell more on each side, and one for the end.
+    shape = np.floor(extent / granularity) + 3
+    if shape.prod() > _MOST_CELLS:
+        raise InputError(
+            f"a cloud of extent {extent.round(2).tolist()} has {shape.prod():.3g} cells of "
+            f"{granularity}, at most {_MOST_CELLS:,}: give a larger granularity, or crop it first"
+        )
+    nx, ny, nz = shape.astype(int).tolist()
+    noise = rng.standard_normal((nx, ny, nz, 3), np.float32)
+    for axis in (0, 1, 2) * 2:
+        noise = _averaged(noise, axis)
+    place = (positions - low) / granularity + 1
+    first = np.minimum(place.astype(np.int64), [nx - 2, ny - 2, nz - 2])
+    part = (place - first).T
+    strides = ny * nz, nz, 1
+    rows, base = noise.reshape(-1, 3), first @ np.array(strides)
+    result = np.zeros_like(positions)
+    for corner in np.ndindex(2, 2, 2):
+        x, y, z = (p if end else 1 - p for p, end in zip(part, corner, strict=True))
+        row = base + sum(end * stride for end, stride in zip(corner, strides, strict=True))
+        result += (x * y * z)[:, None] * rows[row]
+    return result
+
+
+def _averaged(noise: np.ndarray, axis: int) -> np.ndarray:
+    """Return the mean of three neighbors along an axis; beyond the ends are zeros."""
+    total = noise.copy()
+    ahead, behind = np.moveaxis(noise, axis, 0), np.moveaxis(total, axis, 0)
+    behind[1:] += ahead[:-1]
+    behind[:-1] += ahead[1:]
+    return total / np.float32(3)
+
+
+def _colors_to_change(
+    cloud: PointCloud, rng: np.random.Generator, probability: float
+) -> np.ndarray | None:
+    """Return :func:`_colors`, or None where the change, of such a probability, is not drawn."""
+    _check_generator(rng)
+    _check_probability(probability)
+    colors = _colors(cloud)
+    return colors if rng.random() < probability else None
+
+
+def _colors(cloud: PointCloud) -> np.ndarray:
+    """Return the colors as new float64 [N, 3] from 0 to 1."""
+    colors = cloud.attributes.get(RGB)
+    if colors is None or colors.shape != (len(cloud), 3):
+        found = "no attribute rgb" if colors is None else f"rgb of shape {list(colors.shape)}"
+        raise InputError(
+            f"{cloud.source or 'the cloud'} has {found}: changes of colors need rgb [N, 3]; leave "
+            "them out for points without colors"
+        )
+    if colors.dtype.kind == "u":
+        return colors / _full(colors)
+    fine = colors.dtype.kind == "f" and ((colors >= 0) & (colors <= 1)).all()
+    if not fine:
+        raise InputError(
+            f"{cloud.source or 'the cloud'} has rgb of {colors.dtype} from {colors.min(initial=0)} "
+            f"to {colors.max(initial=0)}: give unsigned integers, or floats from 0 to 1"
+        )
+    return colors.astype(np.float64)
+
+
+def _full(colors: np.ndarray) -> int:
+    """Return the value of the brightest color."""
+    return int(np.iinfo(colors.dtype).max) if colors.dtype.kind == "u" else 1
+
+
+def _recolored(cloud: PointCloud, colors: np.ndarray) -> PointCloud:
+    """Return the cloud with colors [N, 3], clipped to 0 to 1, in the dtype it had."""
+    before = cloud.attributes[RGB]
+    values = np.clip(colors, 0, 1) * _full(before)
+    values = np.rint(values) if before.dtype.kind == "u" else values
+    return replace(cloud, attributes=cloud.attributes | {RGB: values.astype(before.dtype)})
+
+
+def _middle(cloud: PointCloud) -> np.ndarray:
+    """Return the middle [3] of the cloud's extent; the origin for no points."""
+    positions = cloud.positions
+    return (positions.min(axis=0) + positions.max(axis=0)) / 2 if len(cloud) else np.zeros(3)
 
 
 def _turned(cloud: PointCloud, matrix: np.ndarray, center: ArrayLike) -> PointCloud:
@@ -206,6 +586,10 @@ def _center(center: ArrayLike) -> np.ndarray:
 def _check(fine: bool, rule: str, value: object) -> None:
     if not fine:
         raise InputError(f"{rule}, got {value}")
+
+
+def _check_probability(probability: float) -> None:
+    _check(0 <= probability <= 1, "probability must be within 0..1", probability)
 
 
 def _check_generator(rng: object) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from voxax._atomic_file import write_atomically
-from voxax._bounded_file import MEBIBYTE, bounded_text
+from voxax._bounded_file import MEBIBYTE, bounded_json
 from voxax.detection.objects import Objects
 from voxax.errors import FileFormatError, InputError
 
@@ -46,13 +46,7 @@ def read_boxes(path: str | Path) -> Objects:
     Raises:
       FileFormatError: no such file, no JSON, or none of boxes; names the row.
     """
-    path = Path(path)
-    try:
-        values = json.loads(bounded_text(path, MOST_BYTES))
-    except FileFormatError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} is no JSON: {error}") from error
+    values = bounded_json(path, MOST_BYTES)
     rows = values.get("boxes") if isinstance(values, dict) else None
     if not isinstance(rows, list):
         raise FileFormatError(f'{path} has no boxes: it should be {{"boxes": [...]}}')

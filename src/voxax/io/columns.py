@@ -17,7 +17,6 @@ import numpy as np
 
 from voxax.errors import FileFormatError, InputError
 from voxax.io.point_cloud import INT32, PointCloud, as_labels, to_uint8
-from voxax.io.unnamed import shown_names
 
 POSITION = ("x", "y", "z")
 # ParaView's and VeloView's tables, where a file has no x, y, z.
@@ -81,14 +80,14 @@ def cloud_from_columns(
     ``column_3``, ``column_4``, ....
 
     Args:
-        columns: arrays [N] or [N, k], or structured [N], whose fields are columns.
-        source: goes into the cloud, and into messages.
-        label_field: the column with the labels; None takes the first of ``LABELS`` whose values
-            are whole numbers.
+      columns: arrays [N] or [N, k], or structured [N], whose fields are columns.
+      source: goes into the cloud, and into messages.
+      label_field: the column with the labels; None takes the first of ``LABELS`` whose values
+          are whole numbers.
 
     Raises:
-        FileFormatError: there are no positions, or no `label_field`, or it has no whole numbers.
-        InputError: a length differs.
+      FileFormatError: there are no positions, or no `label_field`, or it has no whole numbers.
+      InputError: a length differs.
     """
     named = _Columns(columns)
     positions = named.stacked(POSITIONS, np.float64)
@@ -216,7 +215,7 @@ def _stacked(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
     """Return columns [N] as [N, k], a block after the other: fields of a table lie side by side.
 
     Raises:
-        InputError: they differ in length.
+      InputError: they differ in length.
     """
     rows = len(parts[0])
     if any(len(part) != rows for part in parts):
@@ -256,12 +255,12 @@ def labels_of(values: np.ndarray, fractions_unknown: bool = False) -> np.ndarray
     what writers put for "not set" (the largest unsigned number of 32 or 64 bits) become -1.
 
     Args:
-        values: [N] or [N, 1].
-        fractions_unknown: a fraction is an unknown label; otherwise a column with one does not
-            hold class ids.
+      values: [N] or [N, 1].
+      fractions_unknown: a fraction is an unknown label; otherwise a column with one does not
+          hold class ids.
 
     Returns:
-        int32 [N], -1 where the label is unknown; None also where all are.
+      int32 [N], -1 where the label is unknown; None also where all are.
     """
     column = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if column.ndim != 1 or column.dtype.kind not in "biuf":
@@ -289,7 +288,7 @@ def known_labels(values: np.ndarray) -> np.ndarray:
     """Return what can only be labels as int32 [N], -1 where unknown; see :func:`labels_of`.
 
     Raises:
-        InputError: some values are no class ids; names the first.
+      InputError: some values are no class ids; names the first.
     """
     labels = labels_of(values)
     return as_labels(values) if labels is None else labels
@@ -299,7 +298,7 @@ def chosen_labels(values: np.ndarray, what: str) -> np.ndarray:
     """Return a column that the caller named as labels; a fraction in it is an unknown label.
 
     Raises:
-        FileFormatError: no value is a class id; names `what`.
+      FileFormatError: no value is a class id; names `what`.
     """
     labels = labels_of(values, fractions_unknown=True)
     if labels is None:
@@ -319,10 +318,10 @@ def unpacked_colors(packed: np.ndarray) -> np.ndarray:
     all are whole and some are above 0: bits give whole floats for a few alphas only.
 
     Args:
-        packed: [N], integers or floats of 4 or 8 bytes.
+      packed: [N], integers or floats of 4 or 8 bytes.
 
     Returns:
-        uint8 [N, 3]; black where NaN was written as text.
+      uint8 [N, 3]; black where NaN was written as text.
     """
     packed = np.ascontiguousarray(packed).astype(packed.dtype.newbyteorder("="), copy=False)
     if packed.dtype.kind == "f":
@@ -345,14 +344,14 @@ def named_rows(
     """Name the columns of an array that has no names.
 
     Args:
-        rows: [N, k].
-        columns: k names, of which ``_`` leaves a column out; or k, or None, for those of
-            :func:`voxax.io.unnamed.shown_names`.
-        source: goes into messages.
+      rows: [N, k].
+      columns: k names, of which ``_`` leaves a column out; or k, or None, for those of
+          :func:`voxax.io.columns.shown_names`.
+      source: goes into messages.
 
     Raises:
-        FileFormatError: the file has another number of columns, or fewer than 3.
-        InputError: a name stands twice.
+      FileFormatError: the file has another number of columns, or fewer than 3.
+      InputError: a name stands twice.
     """
     width = rows.shape[1]
     if columns is None or isinstance(columns, int):
@@ -368,3 +367,55 @@ def named_rows(
         raise FileFormatError(f"{source} has {width} columns{said}")
     names = names or shown_names([*rows.T])
     return {name: rows[:, k] for k, name in enumerate(names) if name != SKIPPED}
+
+
+# Rows that decide whether all others are looked at.
+GLANCE = 1000
+# No class number of the data sets that store classes beside colors is as large.
+A_COLOR = 32
+A_BYTE = 255
+
+
+def shown_names(columns: Sequence[np.ndarray]) -> tuple[str, ...]:
+    """Name columns [N]: ``x``, ``y``, ``z``, then what the values show, or ``column_3``, ....
+
+    Three columns of unit vectors are ``nx``, ``ny``, ``nz``. Three of whole numbers up to 255 are
+    ``red``, ``green``, ``blue``, if one is at least 32 and no other three could be; a column of
+    255 after them is ``alpha``.
+
+    Args:
+      columns: at least three, in the order of the file.
+    """
+    names = ["x", "y", "z", *(f"column_{column}" for column in range(3, len(columns)))]
+    triples = {start: columns[start : start + 3] for start in range(3, len(columns) - 2)}
+    normals = [start for start, triple in triples.items() if _are_unit(triple)]
+    if len(normals) == 1:
+        names[normals[0] : normals[0] + 3] = "nx", "ny", "nz"
+    colors = [start for start, triple in triples.items() if _are_bytes(triple)]
+    if len(colors) > 1:
+        colors = [start for start in colors if min(map(np.max, triples[start])) >= A_COLOR]
+    opaque = [start for start in colors if np.all(columns[start + 2] == A_BYTE)]
+    if len(colors) > 1 and opaque == colors[1:2]:
+        names[colors[0] + 3] = "alpha"
+        colors = colors[:1]
+    if len(colors) == 1:
+        names[colors[0] : colors[0] + 3] = "red", "green", "blue"
+    return tuple(names)
+
+
+def _are_unit(triple: Sequence[np.ndarray]) -> bool:
+    for rows in (slice(GLANCE), slice(None)):
+        squared = sum(np.square(column[rows], dtype=np.float64) for column in triple)
+        if not np.all(np.abs(squared - 1) < 0.02):
+            return False
+    return any(np.any(column % 1) for column in triple)
+
+
+def _are_bytes(triple: Sequence[np.ndarray]) -> bool:
+    for rows in (slice(GLANCE), slice(None)):
+        for column in triple:
+            part = column[rows]
+            if not np.all((part >= 0) & (part <= A_BYTE) & (part == np.rint(part))):
+                return False
+    # Below are classes, or the numbers of returns.
+    return max(map(np.max, triple)) >= A_COLOR

@@ -1,6 +1,11 @@
-"""Opening and decoding one file: checks before, and one kind of error for a broken file."""
+"""Opening and decoding one file: checks before, and one kind of error for a broken file.
 
+A file with ``.gz`` is unpacked into a temporary file; how much a file may hold is limited.
+"""
+
+import gzip
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +24,8 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     """Return `path` with ``~`` expanded, after checking that it is a file with content.
 
     Raises:
-        MissingFileError: it does not exist.
-        FileFormatError: it is a folder, holds 0 bytes, or is a pointer of Git LFS.
+      MissingFileError: it does not exist.
+      FileFormatError: it is a folder, holds 0 bytes, or is a pointer of Git LFS.
     """
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"path={path!r:.80}: give the path of a file, as text or pathlib.Path")
@@ -59,15 +64,15 @@ def check_count(
     To be called before memory is taken for `count` of them.
 
     Args:
-        path: the file, for the message.
-        what: what is counted, in the plural, e.g. ``"points"``.
-        count: the claim.
-        smallest: bytes that one of them takes in the file, at least.
-        available: bytes of the file that are left for them.
-        exact: each takes just these bytes.
+      path: the file, for the message.
+      what: what is counted, in the plural, e.g. ``"points"``.
+      count: the claim.
+      smallest: bytes that one of them takes in the file, at least.
+      available: bytes of the file that are left for them.
+      exact: each takes just these bytes.
 
     Raises:
-        FileFormatError: the count is negative, or more than fit.
+      FileFormatError: the count is negative, or more than fit.
     """
     fit = max(0, available) // smallest
     if count < 0:
@@ -84,8 +89,8 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     """Turn any error of a decoder on a broken file into one kind of error.
 
     Raises:
-        FileFormatError: with the path and the cause. Running out of memory, having no
-            permission and lacking a library say nothing about the file: they pass.
+      FileFormatError: with the path and the cause. Running out of memory, having no
+          permission and lacking a library say nothing about the file: they pass.
     """
     try:
         yield
@@ -104,3 +109,66 @@ def reading(path: Path, kind: str) -> Iterator[None]:
 def is_panic(error: BaseException) -> bool:
     """Return whether a decoder written in Rust gave up: PyO3's error for it is no Exception."""
     return type(error).__name__ == "PanicException"
+
+
+GZIP = ".gz"
+# Measurements shrink 2 to 20 times, their text and labels up to 100 times. What shrinks more
+# is made to fill the memory of who opens it.
+MOST_UNPACKED = 100
+ALWAYS_UNPACKED = 32 * 2**20
+BLOCK = 2**20
+
+
+def unpacked_limit(stored: int) -> int:
+    """Return how many bytes a file of `stored` bytes may hold once it is unpacked."""
+    return MOST_UNPACKED * stored + ALWAYS_UNPACKED
+
+
+def check_unpacked(path: Path, claimed: int) -> None:
+    """Compare what a file says it holds, unpacked, with its size.
+
+    To be called before memory is taken for it.
+
+    Args:
+      path: the file.
+      claimed: bytes.
+
+    Raises:
+      FileFormatError: no measurement shrinks that far.
+    """
+    stored = path.stat().st_size
+    if not 0 <= claimed <= unpacked_limit(stored):
+        raise FileFormatError(
+            f"{path} of {stored} bytes says that it holds {claimed} bytes: at most "
+            f"{unpacked_limit(stored)} are unpacked, {MOST_UNPACKED} times a file and 32 MiB"
+        )
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """Give a file without its ``.gz``: unpacked beside no other, and removed afterwards.
+
+    Messages of errors raised meanwhile name `path`.
+
+    Raises:
+      FileFormatError: it is no whole gzip file, or holds more than :func:`unpacked_limit`.
+    """
+    if path.suffix.lower() != GZIP:
+        yield path
+        return
+    limit = unpacked_limit(path.stat().st_size)
+    with tempfile.TemporaryDirectory() as folder:
+        inside = Path(folder) / path.stem
+        with reading(path, "GZIP"), gzip.open(path) as packed, inside.open("wb") as out:
+            while block := packed.read(BLOCK):
+                if out.tell() + len(block) > limit:
+                    check_unpacked(path, out.tell() + len(block))
+                out.write(block)
+        if inside.stat().st_size == 0:
+            raise FileFormatError(f"{path} is empty (0 bytes) inside")
+        try:
+            yield inside
+        except FileFormatError as error:
+            if str(inside) not in str(error):
+                raise
+            raise FileFormatError(str(error).replace(str(inside), str(path))) from error

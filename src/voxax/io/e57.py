@@ -1,21 +1,143 @@
 """E57, the exchange format of terrestrial laser scanners.
 
-Source: ASTM E2807, as read by pye57 (libE57Format).
+pye57 (libE57Format) reads the scans. What a file says of itself is checked before: the library
+follows pointers that it did not get (a list of points without a prototype ends the process), and
+it expands what a document type declares, from other files too.
+
+Source: ASTM E2807, of which pages, header and the type of each element are checked here.
 """
 
+import struct
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
 
 import numpy as np
 
 from voxax.errors import FileFormatError, import_extra
+from voxax.io.arrays import chosen_items, joined_items
 from voxax.io.columns import cloud_from_columns
 from voxax.io.decoding import check_count, reading
-from voxax.io.e57_xml import check_e57
-from voxax.io.items import ITEM, chosen_items
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
+
+# Signature, version, physical length, where the XML begins and how long it is, size of a page.
+HEADER = struct.Struct("<8sIIQQQQ")
+SIGNATURE = b"ASTM-E57"
+PAGE, CHECKSUM = 1024, 4
+# What a field of points may be, and all elements.
+FIELDS = {"Integer", "ScaledInteger", "Float", "String"}
+TYPES = FIELDS | {"Structure", "Vector", "CompressedVector", "Blob"}
+# A scan's points are the fourth; libraries walk down with a function that calls itself.
+DEEPEST = 50
+
+
+def check_e57(path: Path) -> None:
+    """Check the structure of an E57 file, and what it says of its points.
+
+    Raises:
+      FileFormatError: it is none, cut short, or has a part that the library would not survive.
+    """
+    root = _parsed(path, _xml(path))
+    if root.tag != "e57Root" or _type(root) != "Structure":
+        _refuse(path, root, "is no e57Root of the type Structure")
+    size = path.stat().st_size
+    waiting = [root]
+    while waiting:
+        element = waiting.pop()
+        if _type(element) not in TYPES:
+            _refuse(path, element, f"has the type {_type(element)[:40]!r}")
+        if _type(element) in FIELDS | {"Blob"} and len(element):
+            _refuse(path, element, f"is a {_type(element)}, with others inside")
+        if _type(element) == "CompressedVector":
+            _check_points(path, element, size)
+        waiting += element
+
+
+def _check_points(path: Path, points: Element, size: int) -> None:
+    for name in ("fileOffset", "recordCount"):
+        number = points.get(name, "0" if name == "recordCount" else "")
+        if not number.removeprefix("-").isdecimal():
+            _refuse(path, points, f"has {name}={number[:40]!r}")
+    start, records = int(points.get("fileOffset", "")), points.get("recordCount", "0")
+    check_count(path, "points", int(records), 1, 8 * size, exact=False)
+    if int(records):
+        check_count(path, "bytes before its points", start, 1, size)
+    for name, kind in (("prototype", "Structure"), ("codecs", "Vector")):
+        found = [_type(element) for element in points.findall(name)]
+        if found != [kind]:
+            _refuse(path, points, f"has {len(found)} {name} {found}, not one {kind}")
+    (prototype,) = points.findall("prototype")
+    if not len(prototype):
+        _refuse(path, prototype, "names no field")
+    for one in prototype:
+        if _type(one) not in FIELDS:
+            _refuse(path, one, f"is a field of the type {_type(one)[:40]!r}")
+
+
+def _refuse(path: Path, element: Element, why: str) -> None:
+    raise FileFormatError(f"{path} is broken: its element {element.tag[:80]!r} {why}")
+
+
+def _xml(path: Path) -> bytes:
+    """Return the XML, which goes over pages with a checksum at the end of each."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        head = stream.read(HEADER.size)
+        if len(head) < HEADER.size or not head.startswith(SIGNATURE):
+            raise FileFormatError(f"{path} is no E57 file: it does not begin with ASTM-E57")
+        _, _, _, _, begin, length, page = HEADER.unpack(head)
+        if page != PAGE:
+            raise FileFormatError(f"{path} has pages of {page} bytes: {PAGE} are read")
+        check_count(path, "bytes before its XML", begin, 1, size)
+        check_count(path, "bytes of XML", length, 1, size - begin)
+        stream.seek(begin // PAGE * PAGE)
+        at = begin % PAGE
+        content = bytearray()
+        while len(content) < at + length and (block := stream.read(PAGE)):
+            content += block[: PAGE - CHECKSUM]
+    check_count(path, "bytes of XML", length, 1, len(content) - at)
+    return bytes(content[at : at + length])
+
+
+def _parsed(path: Path, xml: bytes) -> Element:
+    if b"\0" in xml:
+        raise FileFormatError(f"{path} has XML of another encoding than UTF-8")
+    builder, above = TreeBuilder(), list[str]()
+    parser = expat.ParserCreate("UTF-8")
+
+    def begin(name: str, attributes: dict[str, str]) -> None:
+        above.append(name)
+        if len(above) > DEEPEST:
+            raise FileFormatError(f"{path}: its XML has more than {DEEPEST} elements in another")
+        builder.start(name, attributes)
+
+    def end(name: str) -> None:
+        above.pop()
+        builder.end(name)
+
+    def declared(_: str, encoding: str | None, __: int) -> None:
+        # Another would hide from this parser what the library sees.
+        if (encoding or "UTF-8").upper() != "UTF-8":
+            raise FileFormatError(f"{path} has XML of the encoding {encoding}, not UTF-8")
+
+    def declares(*_: object) -> None:
+        raise FileFormatError(f"{path} declares a document type, which no E57 file has")
+
+    parser.StartElementHandler, parser.EndElementHandler = begin, end
+    parser.XmlDeclHandler, parser.StartDoctypeDeclHandler = declared, declares
+    try:
+        parser.Parse(xml, True)
+    except expat.ExpatError as error:
+        raise FileFormatError(f"{path} is broken: its XML: {error}") from error
+    return builder.close()
+
+
+def _type(element: Element) -> str:
+    return element.get("type", "")
+
 
 CARTESIAN = ("cartesianX", "cartesianY", "cartesianZ")
 SPHERICAL = ("sphericalRange", "sphericalAzimuth", "sphericalElevation")
@@ -39,28 +161,16 @@ def read_e57(path: Path, options: ReadOptions) -> PointCloud:
     fields of points (``intensity``, ``rowIndex``, ...) are attributes. Where there is more than
     one scan, the attribute ``item`` has the number of each point's scan; ``options.item`` takes
     one. A field that some scans lack is left out.
-
-    Raises:
-        FileFormatError: the file is broken or cut short, a scan has no positions,
-            or ``options.item`` is no scan of it.
-        MissingExtraError: pye57 is not installed.
     """
     pye57 = import_extra("reading .e57", "e57", "pye57")
     with reading(path, "E57"):
         check_e57(path)
     with reading(path, "E57"), pye57.E57(str(path)) as file:
-        scans = []
         chosen = chosen_items(options.item, file.scan_count, str(path))
-        for index in chosen:
-            scan = _scan(pye57, file, index, path)
-            if len(chosen) > 1:
-                scan[ITEM] = np.full(len(scan["x"]), index, np.int32)
-            scans.append(scan)
+        scans = [_scan(pye57, file, index, path) for index in chosen]
         if not scans:
             raise FileFormatError(f"{path} holds no scans")
-        names = [name for name in scans[0] if all(name in scan for scan in scans)]
-        columns = {name: np.concatenate([scan.pop(name) for scan in scans]) for name in names}
-        return cloud_from_columns(columns, str(path), options.label_field)
+        return cloud_from_columns(joined_items(scans, chosen), str(path), options.label_field)
 
 
 def _scan(pye57: ModuleType, file: Any, index: int, path: Path) -> dict[str, np.ndarray]:

@@ -40,7 +40,7 @@ class Preparation:
     """Turn clouds into examples; picklable, for worker processes.
 
     Attributes:
-      voxel_size: edge length in meters.
+      voxel_size: edge length in meters, or those of x, y and z.
       attributes: point attributes used as features beside the geometric ones. Unsigned integers
         (colors, intensities of some formats) are scaled to 0..1, all others taken as they are.
       ground_cell, ground_window: see :func:`voxax.io.ground.height_above_ground`.
@@ -50,7 +50,7 @@ class Preparation:
         compiled program.
     """
 
-    voxel_size: float
+    voxel_size: float | tuple[float, ...]
     attributes: tuple[str, ...] = ()
     ground_cell: float = 1.0
     ground_window: float = 20.0
@@ -83,15 +83,31 @@ class Preparation:
         voxels, inverse = geometry_host.voxelize_on_host(
             local, features, self.voxel_size, min_capacity=self.min_capacity
         )
-        if self.plan is not None:
-            rows = self.plan.capacity(max(int(voxels.count), self.min_capacity))
-            voxels = self.plan.attach(voxels, capacity=rows)
-        labels = np.full(voxels.capacity, -1, np.int32)
-        if cloud.labels is not None:
-            count = int(voxels.count)
-            labels[:count] = majority(cloud.labels, inverse, count)
-        own = None if cloud.labels is None else cloud.labels.copy()
-        return Example(voxels, labels, inverse, own)
+        return planned_example(cloud, voxels, inverse, self.plan, self.min_capacity)
+
+
+def planned_example(
+    cloud: PointCloud, voxels: Voxels, inverse: np.ndarray, plan: Plan | None, min_capacity: int
+) -> Example:
+    """Return the example of a cloud's voxels: their maps, and the labels of rows.
+
+    Args:
+      cloud: N points.
+      voxels: of them.
+      inverse: ``int32[N]``, each point's row, -1 for a point that has none.
+      plan, min_capacity: as of :class:`Preparation`.
+
+    Raises:
+      InputError: a label is too large.
+    """
+    count = int(voxels.count)
+    if plan is not None:
+        voxels = plan.attach(voxels, capacity=plan.capacity(max(count, min_capacity)))
+    labels = np.full(voxels.capacity, -1, np.int32)
+    if cloud.labels is not None:
+        labels[:count] = majority(cloud.labels, inverse, count)
+    own = None if cloud.labels is None else cloud.labels.copy()
+    return Example(voxels, labels, inverse, own)
 
 
 def attribute_width(name: str) -> int:

@@ -12,20 +12,18 @@ from typing import SupportsIndex
 import numpy as np
 
 from voxax.errors import FileFormatError
-from voxax.io.compressed import GZIP, unpacked
-from voxax.io.decoding import existing_file
+from voxax.io.decoding import GZIP, existing_file, unpacked
 from voxax.io.e57 import read_e57
 from voxax.io.hdf5 import read_hdf5
-from voxax.io.kitti import KITTI_FIELDS, read_bin, read_nuscenes, read_packed_labels
 from voxax.io.las import read_las
 from voxax.io.mesh import read_mesh
-from voxax.io.npy import read_npy, read_npy_labels
-from voxax.io.npz import read_npz, read_npz_labels
+from voxax.io.numpy_files import read_npy, read_npy_labels, read_npz, read_npz_labels
 from voxax.io.options import SAMPLED_POINTS, ReadOptions, checked_columns
 from voxax.io.pcd import read_pcd
 from voxax.io.ply import read_ply
 from voxax.io.point_cloud import PointCloud
 from voxax.io.ptx import read_ptx
+from voxax.io.records import KITTI_FIELDS, read_bin, read_nuscenes, read_packed_labels
 from voxax.io.table import read_table
 from voxax.io.text import read_text
 from voxax.io.torch_file import read_torch
@@ -35,6 +33,8 @@ LabelReader = Callable[[Path, str | None], tuple[np.ndarray, dict[str, np.ndarra
 
 PACKED_LABELS = ".label"
 # By the end of a file's name, with the dot and in lower case.
+# Each raises FileFormatError for a file that is broken, cut short or without positions, and
+# MissingExtraError without the library that it needs.
 READERS: dict[str, Callable[[Path, ReadOptions], PointCloud]] = {
     ".pcd.bin": read_nuscenes,
     ".bin": read_bin,
@@ -93,7 +93,7 @@ def read(
     - ``.feather``, ``.parquet``: tables: Argoverse 2
     - ``.e57``, ``.ptx``: ASTM, Leica: terrestrial scans, placed by their poses
     - ``.obj``, ``.stl``, ``.off``, ``.glb``: meshes
-    - any of these with ``.gz`` behind it, which is unpacked into a temporary file
+    - any of these with ``.gz`` after it, which is unpacked into a temporary file
 
     Rows whose position is not finite hold no measurement (organized clouds of depth
     cameras have many) and are dropped, with their attributes and labels.
@@ -102,31 +102,31 @@ def read(
     labels. A label that the file leaves open (NaN, "not set") is -1.
 
     Args:
-        path: the file.
-        labels: a ``.label``, ``.npy`` or ``.npz`` with one label per row of the file,
-            or per point that is left. They replace labels inside the scan; a
-            ``.label`` also adds the attribute ``instance``.
-        columns: of a file without names (``.bin``, text, an array [N, k]): the number of columns,
-            or their names such as ``("x", "y", "z", "red", "green", "blue")`` or
-            ``"x,y,z,red,green,blue"``; ``_`` leaves one out.
-        label_field: the column or array with the labels, in `labels` where that is given. By
-            default the first of :data:`voxax.io.columns.LABELS` that holds whole numbers.
-        delimiter: between the columns of text; by default it is found.
-        item: the number of one cloud in a file of several (arrays [B, N, k], the scans of an
-            ``.e57`` or ``.ptx``). By default all are read, and the attribute ``item`` has each
-            point's.
-        points: how many points to draw from the surface, for meshes only.
-        seed: of that drawing.
+      path: the file.
+      labels: a ``.label``, ``.npy`` or ``.npz`` with one label per row of the file,
+          or per point that is left. They replace labels inside the scan; a
+          ``.label`` also adds the attribute ``instance``.
+      columns: of a file without names (``.bin``, text, an array [N, k]): the number of columns,
+          or their names such as ``("x", "y", "z", "red", "green", "blue")`` or
+          ``"x,y,z,red,green,blue"``; ``_`` leaves one out.
+      label_field: the column or array with the labels, in `labels` where that is given. By
+          default the first of :data:`voxax.io.columns.LABELS` that holds whole numbers.
+      delimiter: between the columns of text; by default it is found.
+      item: the number of one cloud in a file of several (arrays [B, N, k], the scans of an
+          ``.e57`` or ``.ptx``). By default all are read, and the attribute ``item`` has each
+          point's.
+      points: how many points to draw from the surface, for meshes only.
+      seed: of that drawing.
 
     Returns:
-        The points, in the units and axes of the file.
+      The points, in the units and axes of the file.
 
     Raises:
-        FileFormatError: a file is missing (then also a FileNotFoundError), empty,
-            broken, of an unknown kind, has another number of labels than points, or does not
-            say how many columns it has.
-        InputError: `points` is not positive.
-        MissingExtraError: the library for this format is not installed.
+      FileFormatError: a file is missing (then also a FileNotFoundError), empty,
+          broken, of an unknown kind, has another number of labels than points, or does not
+          say how many columns it has.
+      InputError: `points` is not positive.
+      MissingExtraError: the library for this format is not installed.
     """
     found = existing_file(path)
     extension = extension_of(found)
@@ -183,7 +183,7 @@ def extension_of(path: Path) -> str:
     With ``.gz`` where the name ends in it.
 
     Raises:
-        FileFormatError: no known extension fits; the message lists them.
+      FileFormatError: no known extension fits; the message lists them.
     """
     name = path.name.lower()
     packed = GZIP if name.endswith(GZIP) else ""
@@ -202,7 +202,7 @@ def extension_of(path: Path) -> str:
 
 
 def _plain_end(path: Path) -> str:
-    """Return the end of a file's name in lower case, without a ``.gz`` behind it."""
+    """Return the end of a file's name in lower case, without a ``.gz`` after it."""
     return Path(path.name.lower().removesuffix(GZIP)).suffix
 
 
@@ -210,15 +210,15 @@ def read_labels(path: str | os.PathLike[str], label_field: str | None = None) ->
     """Read the labels of a scan.
 
     Args:
-        path: a SemanticKITTI ``.label`` (raw ids, without the object numbers), a
-            ``.npy`` or a ``.npz``; also with ``.gz`` behind it.
-        label_field: the array of the archive; by default one with a usual name, or the only one.
+      path: a SemanticKITTI ``.label`` (raw ids, without the object numbers), a
+          ``.npy`` or a ``.npz``; also with ``.gz`` after it.
+      label_field: the array of the archive; by default one with a usual name, or the only one.
 
     Returns:
-        int32 [N], -1 where the file leaves the label open.
+      int32 [N], -1 where the file leaves the label open.
 
     Raises:
-        FileFormatError: missing, of another kind, or broken.
+      FileFormatError: missing, of another kind, or broken.
     """
     return read_labels_and_attributes(path, label_field)[0]
 
@@ -229,7 +229,7 @@ def read_labels_and_attributes(
     """Read labels as :func:`read_labels`, and the other attributes of each point by name.
 
     Raises:
-        FileFormatError: missing, of another kind, or broken.
+      FileFormatError: missing, of another kind, or broken.
     """
     found = existing_file(path)
     reader = LABEL_READERS.get(_plain_end(found))

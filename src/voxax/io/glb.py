@@ -17,9 +17,9 @@ import numpy as np
 
 from voxax.errors import FileFormatError, listed
 from voxax.io.columns import cloud_from_columns
-from voxax.io.compressed import unpacked_limit
-from voxax.io.decoding import check_count
+from voxax.io.decoding import check_count, unpacked_limit
 from voxax.io.point_cloud import PointCloud
+from voxax.io.poses import Pose
 from voxax.io.surface import fan_triangles, strip_triangles
 
 HEADER = struct.Struct("<4sII")  # "glTF", the version, and the length of the file
@@ -47,11 +47,7 @@ def load_glb(path: Path, label_field: str | None = None) -> tuple[PointCloud, np
     Colors, and the numbers of an application, are those that every part has.
 
     Returns:
-        The vertices, and the triangles, int64 [T, 3]; none where the file has points alone.
-
-    Raises:
-        FileFormatError: the file is broken, a part of it lies in another file, or it needs an
-            extension that is not read.
+      The vertices, and the triangles, int64 [T, 3]; none where the file has points alone.
     """
     file = _File(path, *_chunks(path))
     file.check_extensions()
@@ -99,7 +95,7 @@ def _chunks(path: Path) -> tuple[dict[str, Any], bytes | None]:
         magic, version, length = HEADER.unpack_from(content)
         if magic == MAGIC and version != VERSION:
             raise FileFormatError(f"{path} is glTF of version {version}: {VERSION} is read")
-        content = content[:length]  # what stands behind the end is of no meaning
+        content = content[:length]  # what stands after the end is of no meaning
         while at + CHUNK.size <= len(content):
             length, kind = CHUNK.unpack_from(content, at)
             at += CHUNK.size
@@ -321,14 +317,9 @@ def _matrix(node: dict[str, Any]) -> np.ndarray:
     """Return the matrix of a node for columns: it, or translation, rotation and scale."""
     if "matrix" in node:
         return np.array(node["matrix"], np.float64).reshape(4, 4).T
-    turn = np.array(node.get("rotation", (0, 0, 0, 1)), np.float64)
-    x, y, z, w = turn / np.linalg.norm(turn)
+    x, y, z, w = node.get("rotation", (0, 0, 0, 1))
+    pose = Pose.from_quaternion((w, x, y, z), node.get("translation", (0, 0, 0)))
     matrix = np.eye(4)
-    matrix[:3, :3] = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-        [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-        [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-    ]
-    matrix[:3, :3] *= np.array(node.get("scale", (1, 1, 1)), np.float64)
-    matrix[:3, 3] = node.get("translation", (0, 0, 0))
+    matrix[:3, :3] = pose.rotation * np.array(node.get("scale", (1, 1, 1)), np.float64)
+    matrix[:3, 3] = pose.translation
     return matrix

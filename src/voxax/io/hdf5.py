@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from voxax.errors import FileFormatError, import_extra
+from voxax.io.arrays import chosen_items, cloud_from_items, joined_items
 from voxax.io.columns import cloud_from_columns, named_rows
-from voxax.io.compressed import check_unpacked
-from voxax.io.decoding import reading
-from voxax.io.items import ITEM, chosen_items, cloud_from_items
+from voxax.io.decoding import check_unpacked, reading
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
 
@@ -31,15 +30,10 @@ CLUSTER_COLUMNS = 5
 def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
     """Read the points of a ``.h5`` or ``.hdf5``.
 
-    Its data sets are sorted as :func:`voxax.io.items.cloud_from_items` says, by the last part of
+    Its data sets are sorted as :func:`voxax.io.arrays.cloud_from_items` says, by the last part of
     their names: those of ModelNet40 (``data``, ``label``) are many clouds. In a file of PILArNet,
     events of a LArTPC, each event is a cloud too: ``point`` has its points, with ``energy`` and
     ``time``, and ``cluster`` gives labels and the attribute ``instance``.
-
-    Raises:
-        FileFormatError: the file is broken or cut short, has no positions, or ``options.item`` is
-            no cloud of it.
-        MissingExtraError: h5py is not installed.
     """
     h5py = import_extra(f"reading {path.suffix.lower()}", "hdf5", "h5py")
     with reading(path, "HDF5"), h5py.File(path, "r") as file:
@@ -58,7 +52,7 @@ def _data_sets(h5py: ModuleType, file: Any, path: Path) -> dict[str, Any]:
     """Return the data sets by the last part of their names, or the whole where two have it.
 
     Raises:
-        FileFormatError: one claims more than the file can hold, or lies in another file.
+      FileFormatError: one claims more than the file can hold, or lies in another file.
     """
     found: dict[str, Any] = {}
 
@@ -173,12 +167,10 @@ def _events(path: Path, sets: dict[str, Any], options: ReadOptions) -> dict[str,
         part = named_rows(rows, options.columns or EVENT_COLUMNS, str(path))
         part["instance"] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         part["label"] = np.repeat(about[:, -1], sizes)
-        if len(chosen) > 1:
-            part[ITEM] = np.full(len(rows), index, np.int32)
         parts.append(part)
     if not parts:
         raise FileFormatError(f"{path} holds no events")
-    return {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+    return joined_items(parts, chosen)
 
 
 def _reshaped(values: np.ndarray, width: int, path: Path) -> np.ndarray:

@@ -11,7 +11,7 @@ from voxax.detection import Region
 from voxax.errors import InputError
 from voxax.geometry import Plan
 from voxax.geometry import host as geometry_host
-from voxax.io.examples import Example, attribute_columns, attribute_width, majority
+from voxax.io.examples import Example, attribute_columns, attribute_width, planned_example
 from voxax.io.point_cloud import PointCloud
 
 POSITION, ZERO = "xyz", "zero"
@@ -82,16 +82,9 @@ class MeanFeatures:
             size.tolist(),
             min_capacity=self.min_capacity,
         )
-        if self.plan is not None:
-            capacity = self.plan.capacity(max(int(voxels.count), self.min_capacity))
-            voxels = self.plan.attach(voxels, capacity=capacity)
         inverse = np.full(len(cloud), -1, np.int32)
         inverse[inside] = rows
-        labels = np.full(voxels.capacity, -1, np.int32)
-        if chosen.labels is not None:
-            labels[: int(voxels.count)] = majority(chosen.labels, rows, int(voxels.count))
-        own = None if cloud.labels is None else cloud.labels.copy()
-        return Example(voxels, labels, inverse, own)
+        return planned_example(cloud, voxels, inverse, self.plan, self.min_capacity)
 
     def _columns(self, cloud: PointCloud, name: str) -> list[np.ndarray]:
         if name == POSITION:

@@ -1,21 +1,294 @@
-"""Meshes (OBJ, STL, OFF, GLB), sampled evenly into points.
+"""Meshes (OBJ, OFF, STL, GLB), sampled evenly into points.
 
-PLY, which holds points as often as meshes, has a reader of its own (:mod:`voxax.io.ply`) and shares
-the sampling.
+GLB is read in :mod:`voxax.io.glb`, and PLY, which holds points as often as meshes, in
+:mod:`voxax.io.ply`. trimesh does not take the place of these readers: of a text STL or an OFF
+that is cut short it returns a part, and it refuses or misreads variants of OBJ and OFF.
+
+Sources: "Object Files (.obj)", appendix B1 of the manual of Wavefront's Advanced Visualizer; the
+page "OFF" of the manual of Geomview 1.9.5, of whose variants COFF, NOFF, STOFF and 4OFF are read;
+3D Systems, "StereoLithography Interface Specification", 1989.
 """
 
+import codecs
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
-from voxax.io.decoding import reading
+from voxax.errors import FileFormatError
+from voxax.io.columns import cloud_from_columns
+from voxax.io.decoding import check_count, reading
 from voxax.io.glb import load_glb
-from voxax.io.obj import load_obj
-from voxax.io.off import load_off
+from voxax.io.numbers import number_columns
 from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud
-from voxax.io.stl import load_stl
-from voxax.io.surface import corner_counts, fan_triangles, sample_surface
+from voxax.io.surface import fan_owners, fan_triangles, sample_surface
+
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+CONTINUED = re.compile(rb"\\[ \t]*\n")
+LINES = rb"^[ \t]*%s[ \t]+([^#\n]*)"
+# "fo" is what "f" was called in version 2.11.
+CORNER, NORMAL_LINE, POLYGON = (
+    re.compile(LINES % word, re.MULTILINE) for word in (b"v", b"vn", b"fo?")
+)
+CORNER_OR_POLYGON = re.compile(rb"^[ \t]*([vf])o?[ \t]", re.MULTILINE)
+# Parts of a surface that are no polygons, and a call of another file.
+NOT_READ = re.compile(rb"^[ \t]*(surf|call|bzp|bsp|cdp)[ \t]", re.MULTILINE)
+# Behind the corner of a polygon stand those of its texture and its normal.
+OTHERS = re.compile(rb"/\S*")
+COLOR = ("red", "green", "blue")
+NORMAL = ("nx", "ny", "nz")
+# Columns of a corner by their number. A fourth weighs the corners of curves.
+COLUMNS = {6: (*"xyz", *COLOR), 7: (*"xyz", *COLOR, "alpha")}
+
+
+# The corners, the triangles (int64 [T, 3]), and what is known of each triangle, or None.
+Mesh = tuple[PointCloud, np.ndarray, PointCloud | None]
+
+
+def _obj(path: Path, label_field: str | None) -> Mesh:
+    """Read an OBJ file.
+
+    Corners have colors where each of them has; points without polygons have normals where there
+    are as many. Textures, materials, curves and the normals of polygons are not read.
+    """
+    text = _text(path)
+    text = CONTINUED.sub(b" ", text) if b"\\" in text else text
+    if (other := NOT_READ.search(text)) is not None:
+        raise FileFormatError(
+            f"{path} has a line {other[1].decode()!r}: curved surfaces and parts in other files "
+            "are not read. Export it as polygons"
+        )
+    corners, polygons = CORNER.findall(text), _obj_polygons(text)
+    columns, normals = _obj_corners(path, corners), NORMAL_LINE.findall(text)
+    if len(normals) == len(corners) and not len(polygons):
+        columns |= _number_lines(path, normals, NORMAL)
+    return cloud_from_columns(columns, str(path), label_field), fan_triangles(polygons), None
+
+
+def _text(path: Path) -> bytes:
+    """Return a file of text in UTF-8, with line ends of one kind."""
+    text = path.read_bytes()
+    if text.startswith(UTF_16):
+        text = text.decode("utf-16").encode()
+    text = text.removeprefix(codecs.BOM_UTF8)
+    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
+
+
+def _obj_corners(path: Path, lines: list[bytes]) -> dict[str, np.ndarray]:
+    widths = {len(line.split()) for line in lines}
+    if len(widths) > 1:
+        # Colors of some corners are those of none.
+        lines = [b" ".join(line.split()[:3]) for line in lines]
+        widths = {min(widths)}
+    width = widths.pop() if widths else 3
+    if width < 3:
+        raise FileFormatError(f"{path} is broken: it has a corner of {width} numbers, not 3")
+    names = COLUMNS.get(width, (*"xyz", *("_" * (width - 3))))
+    return _number_lines(path, lines, names)
+
+
+def _number_lines(path: Path, lines: list[bytes], names: Sequence[str]) -> dict[str, np.ndarray]:
+    kinds = [np.dtype(np.float64)] * len(names)
+    columns = number_columns(path, b"\n".join(lines), kinds)
+    named = zip(names, columns, strict=True)
+    return {name: values for name, values in named if name != "_"}
+
+
+def _obj_polygons(text: bytes) -> Sequence[np.ndarray] | np.ndarray:
+    lines = POLYGON.findall(text)
+    if not lines:
+        return np.zeros((0, 3), np.int64)
+    joined = b"\n".join(lines)
+    if b"/" in joined:
+        joined = OTHERS.sub(b"", joined)
+        lines = joined.split(b"\n")
+    sizes = np.array([len(line.split()) for line in lines], np.int64)
+    with warnings.catch_warnings():
+        # Older versions of NumPy only warn of what is no number.
+        warnings.simplefilter("error", DeprecationWarning)
+        corners = np.fromstring(joined, np.int64, sep=" ")
+    if b"-" in joined:
+        # Counted back from the last corner above the polygon.
+        kinds = np.array(CORNER_OR_POLYGON.findall(text))
+        above = np.cumsum(kinds == b"v")[kinds == b"f"]
+        corners = np.where(corners < 0, np.repeat(above, sizes) + corners, corners - 1)
+    else:
+        corners -= 1
+    if len(set(sizes.tolist())) == 1:
+        return corners.reshape(len(lines), -1)
+    return np.split(corners, np.cumsum(sizes)[:-1])
+
+
+# "OFF490 518 0", without a space, begins many files of ModelNet.
+KEYWORD = re.compile(r"\s*(ST)?(C)?(N)?(4)?(?:OFF|off)(?![a-zA-Z])")
+COMMENT = re.compile(r"#.*")
+NO_COLOR: list[str] = []
+
+
+def _off(path: Path, label_field: str | None) -> Mesh:
+    """Read an OFF file of text, with the colors of corners and faces."""
+    text = COMMENT.sub("", path.read_bytes().decode("latin-1")).removeprefix("ï»¿")
+    keyword = KEYWORD.match(text)
+    if keyword is None:
+        raise FileFormatError(f"{path} is not an OFF file of text: it does not begin with OFF")
+    lines = [row for line in text[keyword.end() :].splitlines() if (row := line.split())]
+    # Three counts (corners, faces, edges), in one line or in several.
+    head: list[str] = []
+    while lines and len(head) < 3 and (not head or len(lines[0]) == 1):
+        head += lines.pop(0)
+    lines = [head[3:], *lines] if head[3:] else lines
+    vertices, faces = (int(count) for count in head[:2])
+    size = path.stat().st_size
+    check_count(path, "corners", vertices, 6, size, exact=False)
+    check_count(path, "faces", faces, 2, size, exact=False)
+    rows, polygons, colors = _by_line(lines, vertices, faces) or _by_number(
+        list(chain.from_iterable(lines)), vertices, faces, _widths(keyword)
+    )
+    if len(rows) < vertices or len(polygons) < faces:
+        raise FileFormatError(
+            f"{path} is cut short: it says {vertices} corners and {faces} faces, "
+            f"{len(rows)} and {len(polygons)} are there"
+        )
+    cloud = cloud_from_columns(_off_columns(rows, keyword), str(path), label_field)
+    triangles, owners = fan_triangles(polygons), fan_owners(polygons)
+    if not polygons or not all(len(color) in (3, 4) for color in colors):
+        return cloud, triangles, None
+    nowhere = dict.fromkeys("xyz", np.zeros(len(polygons)))
+    named = dict(zip(COLOR, _numbers([color[:3] for color in colors]).T, strict=True))
+    return cloud, triangles, cloud_from_columns(nowhere | named, str(path)).select(owners)
+
+
+def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
+    """Split the usual file, with a line for each corner and face; None where it is another."""
+    rows, listed = lines[:vertices], lines[vertices : vertices + faces]
+    if len({len(row) for row in rows}) > 1 or (rows and len(rows[0]) < 3):
+        return None
+    sizes = [int(line[0]) if line[0].isdecimal() else len(line) for line in listed]
+    if any(size >= len(line) for size, line in zip(sizes, listed, strict=True)):
+        return None
+    polygons = [
+        np.array(line[1 : size + 1], np.int64) for size, line in zip(sizes, listed, strict=True)
+    ]
+    colors = [line[size + 1 :] for size, line in zip(sizes, listed, strict=True)]
+    return rows, polygons, colors
+
+
+def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -> tuple:
+    """Split a file whose rows go over several lines: only the order of the numbers counts.
+
+    Colors of faces can't be told from the next face there; the first width fits where none does.
+    """
+    found: list[tuple] = []
+    for width in widths:
+        rest, polygons = iter(words[vertices * width :]), list[np.ndarray]()
+        for word in islice(rest, faces):
+            polygon = np.array(list(islice(rest, max(0, int(word)))), np.int64)
+            if len(polygon) == int(word):
+                polygons.append(polygon)
+        rows = [words[at : at + width] for at in range(0, vertices * width, width)]
+        found.append(([row for row in rows if len(row) == width], polygons, [NO_COLOR] * faces))
+        if len(polygons) == faces and next(rest, None) is None:
+            return found[-1]
+    return found[0]
+
+
+def _off_columns(rows: list[list[str]], keyword: re.Match[str]) -> dict[str, np.ndarray]:
+    """Name the numbers of the corners: position, weight, normal, color, texture coordinates."""
+    texture, _, normal, weight = map(bool, keyword.groups())
+    if not rows:
+        return dict.fromkeys("xyz", np.zeros(0))
+    names = [*"xyz", *("w" * weight), *(NORMAL * normal)]
+    colors = len(rows[0]) - len(names) - 2 * texture
+    columns = {
+        name: _numbers([row[column : column + 1] for row in rows])[:, 0].astype(np.float64)
+        for column, name in enumerate(names)
+    }
+    if weight:
+        w = columns.pop("w")
+        columns |= {axis: columns[axis] / w for axis in "xyz"}
+    if colors in (3, 4):
+        rgb = _numbers([row[len(names) : len(names) + 3] for row in rows])
+        columns |= dict(zip(COLOR, rgb.T, strict=True))
+    return columns
+
+
+def _numbers(rows: list[list[str]]) -> np.ndarray:
+    """Return rows of words as numbers [R, k]: integers where all are, otherwise float64."""
+    try:
+        return np.array(rows, np.int64)
+    except ValueError:
+        return np.array(rows, np.float64)
+
+
+def _widths(keyword: re.Match[str]) -> list[int]:
+    """Return how many numbers a corner may have; colors are of 4, or against the manual 3."""
+    texture, color, normal, weight = map(bool, keyword.groups())
+    width = 3 + weight + 3 * normal + 2 * texture
+    return [width + 4, width + 3] if color else [width]
+
+
+HEADER_BYTES = 80
+TRIANGLE = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
+TEXT = b"solid"
+VERTEX = re.compile(rb"^[ \t]*vertex[ \t]+([^\n]*)", re.MULTILINE | re.IGNORECASE)
+# The words at the beginnings of lines that count something.
+WORDS = re.compile(rb"^[ \t]*(solid|endsolid|facet|endfacet)\b", re.MULTILINE | re.IGNORECASE)
+
+
+def _stl(path: Path, label_field: str | None) -> Mesh:
+    """Read the triangles of all solids of an STL file."""
+    corners = _stl_of_bytes(path)
+    if corners is None:
+        corners = _stl_of_text(path)
+    cloud = cloud_from_columns({"xyz": corners}, str(path), label_field)
+    return cloud, np.arange(len(corners)).reshape(-1, 3), None
+
+
+def _stl_of_bytes(path: Path) -> np.ndarray | None:
+    """Return the corners, float32 [3 T, 3], three for each triangle; None for a file of text."""
+    start = HEADER_BYTES + 4
+    with path.open("rb") as stream:
+        head = stream.read(start)
+        count = int.from_bytes(head[HEADER_BYTES:], "little")
+        left = path.stat().st_size - start
+        # Four characters of text are a number too large for any file; what stands behind
+        # the last triangle is of no meaning.
+        if TEXT in head.lower() and count * TRIANGLE.itemsize > left:
+            return None
+        check_count(path, "triangles", count, TRIANGLE.itemsize, left)
+        return np.fromfile(stream, TRIANGLE, count)["corners"].reshape(-1, 3)
+
+
+def _stl_of_text(path: Path) -> np.ndarray:
+    """Return the corners, float64 [3 T, 3], three for each triangle."""
+    text = _text(path)
+    words = [word.lower() for word in WORDS.findall(text)]
+    solids, ends, facets, closed = (
+        words.count(word) for word in (b"solid", b"endsolid", b"facet", b"endfacet")
+    )
+    lines = VERTEX.findall(text)
+    if (solids, facets, 3 * facets) != (ends, closed, len(lines)):
+        raise FileFormatError(
+            f"{path} is broken or cut short: it begins {solids} solids and {facets} facets, ends "
+            f"{ends} and {closed}, and has {len(lines)} corners, not {3 * facets}"
+        )
+    return np.stack(number_columns(path, b"\n".join(lines), [np.dtype(np.float64)] * 3), axis=1)
+
+
+def _glb(path: Path, label_field: str | None) -> Mesh:
+    return *load_glb(path, label_field), None
+
+
+READERS: dict[str, Callable[[Path, str | None], Mesh]] = {
+    ".obj": _obj,
+    ".off": _off,
+    ".stl": _stl,
+    ".glb": _glb,
+}
 
 
 def read_mesh(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
@@ -26,35 +299,10 @@ def read_mesh(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     OBJ and GLB are not read. The parts of a GLB scene are placed as the scene says; points
     and lines beside a surface are left out. A file of points alone is a point cloud. The
     axes are the file's: glTF puts y up.
-
-    Raises:
-        FileFormatError: the file is broken, or has neither a surface nor points.
     """
-    kind = path.suffix.lower().removeprefix(".")
-    field, faces = options.label_field, None
-    with reading(path, kind.upper()):
-        if kind == "off":
-            vertices, polygons, faces = load_off(path, field)
-            triangles = fan_triangles(polygons)
-            if faces is not None:
-                faces = faces.select(
-                    np.repeat(np.arange(len(polygons)), np.maximum(corner_counts(polygons) - 2, 0))
-                )
-        elif kind == "obj":
-            vertices, polygons = load_obj(path, field)
-            triangles = fan_triangles(polygons)
-        elif kind == "stl":
-            vertices, triangles = load_stl(path, field)
-        else:
-            vertices, triangles = load_glb(path, field)
+    kind = path.suffix.lower()
+    with reading(path, kind.removeprefix(".").upper()):
+        vertices, triangles, faces = READERS[kind](path, options.label_field)
     if len(vertices) and len(triangles) == 0:
         return vertices
-    return sample_surface(
-        vertices.positions,
-        triangles,
-        points=options.points,
-        seed=options.seed,
-        of_vertices=vertices,
-        of_triangles=faces,
-        source=str(path),
-    )
+    return sample_surface(vertices, triangles, options, faces)

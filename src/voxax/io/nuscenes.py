@@ -1,41 +1,41 @@
-"""nuScenes: key-frame sweeps of the LiDAR, and boxes with velocities in its frame.
+"""nuScenes: key-frame sweeps of the LiDAR with boxes and velocities, or a class for each point.
 
-The layout is a folder of tables, ``v1.0-*/*.json``, beside ``samples/LIDAR_TOP/*.pcd.bin``. One
-sweep is read for each key frame: the sweeps between key frames are not accumulated.
+The layout is a folder of tables, ``v1.0-*/*.json``, beside ``samples/LIDAR_TOP/*.pcd.bin``. Of a
+key frame one sweep is read, or also those before it, in ``sweeps/LIDAR_TOP``. The table
+``lidarseg.json`` names a file of uint8 for each sweep; ``category.json`` says which index is which
+category.
 
-Source: Caesar et al., "nuScenes: A multimodal dataset for autonomous driving", CVPR 2020, and the
-schema of its development kit.
+Sources: Caesar et al., "nuScenes: A multimodal dataset for autonomous driving", CVPR 2020; Fong et
+al., "Panoptic nuScenes: A Large-Scale Benchmark for LiDAR Panoptic Segmentation and Tracking",
+2021; and the schema of its development kit.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from voxax.detection.nuscenes_metric import NuscenesObjects
+from voxax.detection.objects import Objects
 from voxax.errors import FileFormatError, InputError
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.decoding import existing_file
 from voxax.io.formats import read
+from voxax.io.layout import Layout
+from voxax.io.options import DEFAULT
+from voxax.io.point_cloud import PointCloud
 from voxax.io.poses import Pose
+from voxax.io.records import read_nuscenes
 
 NUSCENES_CLASSES = (
-    "car",
-    "truck",
-    "construction_vehicle",
-    "bus",
-    "trailer",
-    "barrier",
-    "motorcycle",
-    "bicycle",
-    "pedestrian",
-    "traffic_cone",
-)
+    "car", "truck", "construction_vehicle", "bus", "trailer", "barrier", "motorcycle", "bicycle",
+    "pedestrian", "traffic_cone",
+)  # fmt: skip
 """The ten classes of the detection task, in the order in which published detectors have them."""
 
 CATEGORIES = {
@@ -56,10 +56,32 @@ CATEGORIES = {
 }
 """Classes of the detection task by category; boxes of other categories are left out."""
 
+MOST_BOXES = 500
+"""Boxes of a sample that nuScenes takes."""
+
+# Scenes to validate with, of v1.0-mini and of v1.0-trainval; all others are for training.
+MINI_VALIDATION = frozenset(("scene-0103", "scene-0916"))
+# From the first scene to the last.
+_HELD_OUT = (
+    (3, 3), (12, 18), (35, 36), (38, 39), (92, 110), (221, 221), (268, 278), (329, 332),
+    (344, 346), (519, 524), (552, 565), (625, 627), (629, 630), (632, 638), (770, 771), (775, 775),
+    (777, 778), (780, 784), (794, 800), (802, 802), (904, 917), (919, 931), (962, 963), (966, 969),
+    (971, 972), (1059, 1073),
+)  # fmt: skip
+VALIDATION = frozenset(
+    f"scene-{k:04d}" for first, last in _HELD_OUT for k in range(first, last + 1)
+)
+
 CHANNEL = "LIDAR_TOP"
+# Points nearer than this along x and along y are of the vehicle, in meters.
+CLOSE = 1.0
+MOST_SWEEPS = 100
+# Bicycles and motorcycles in it do not count.
+RACK, RACKED = "static_object.bicycle_rack", ("bicycle", "motorcycle")
 # Annotations further apart tell no velocity, in seconds; twice as far with one between them.
 LONGEST = 1.5
 Row = Mapping[str, Any]
+Racks = tuple[tuple[Pose, tuple[float, ...]], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +89,52 @@ class NuscenesSample:
     """Task that reads the sweep of one key frame.
 
     Attributes:
-        path: of the sweep.
-        objects: boxes [M, 9] in the scanner's frame.
-        vehicle: from the scanner's frame to the vehicle's, in which nuScenes evaluates.
+      path: of the sweep.
+      objects: boxes [M, 9] in the scanner's frame.
+      token: of the sample.
+      vehicle: from the scanner's frame to the vehicle's.
+      ego: from the vehicle's frame to the world's, in which nuScenes evaluates.
+      true: the same boxes in the world's frame, straight from the tables.
+      racks: poses and sizes (width, length, height) of bicycle racks in the world's frame.
+      sweeps: of several sweeps, the key frame's first: the path, the pose from its frame to the
+          scanner's at the key frame, and how long before it was measured, in seconds. Empty where
+          the key frame is read alone.
     """
 
     path: str
     objects: NuscenesObjects
+    token: str
     vehicle: Pose
+    ego: Pose
+    true: NuscenesObjects
+    racks: Racks = ()
+    sweeps: tuple[tuple[str, Pose, float], ...] = ()
 
     def __call__(self) -> AnnotatedScan:
-        return AnnotatedScan(read(self.path), self.objects, self)
+        cloud = self._joined() if self.sweeps else read(self.path)
+        return AnnotatedScan(cloud, self.objects, self)
+
+    def _joined(self) -> PointCloud:
+        """Return the points of all sweeps in one frame; ``time`` is their age in seconds.
+
+        Points at the vehicle itself are left out.
+        """
+        parts = []
+        for path, pose, age in self.sweeps:
+            cloud = read(path)
+            cloud = cloud.select((np.abs(cloud.positions[:, :2]) >= CLOSE).any(axis=1))
+            # The frame of the key frame stays as it is, to the last bit.
+            moved = cloud.positions if path == self.path else pose.points(cloud.positions)
+            time = np.full(len(cloud), age, np.float32)
+            parts.append(
+                replace(cloud, positions=moved, attributes=cloud.attributes | {"time": time})
+            )
+        attributes = {
+            name: np.concatenate([part.attributes[name] for part in parts])
+            for name in parts[0].attributes
+        }
+        positions = np.concatenate([part.positions for part in parts])
+        return PointCloud(positions, attributes, None, self.path)
 
     def __str__(self) -> str:
         return self.path
@@ -88,12 +145,36 @@ class NuscenesSample:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NuscenesSample) and self.path == other.path
 
-    def in_vehicle(self, objects: NuscenesObjects) -> NuscenesObjects:
-        """Return objects in the vehicle's frame, for :func:`voxax.detection.nuscenes_score`."""
-        boxes = self.vehicle.boxes(objects.boxes) if len(objects) else objects.boxes
-        return NuscenesObjects(
-            boxes, objects.classes, objects.scores, objects.attributes, objects.num_points
-        )
+    def best_in_world(self, found: Objects) -> NuscenesObjects:
+        """Return the boxes of the highest scores in the world's frame, as many as nuScenes takes.
+
+        Args:
+          found: boxes [M, 7], which get the velocity 0, or [M, 9], in the scanner's frame.
+        """
+        best = np.argsort(-np.asarray(found.scores), kind="stable")[:MOST_BOXES]
+        boxes = found.boxes[best]
+        if boxes.shape[1] == 7:
+            boxes = np.column_stack([boxes, np.zeros((len(boxes), 2))])
+        boxes = self.vehicle.then(self.ego).boxes(boxes) if len(boxes) else boxes
+        return NuscenesObjects(boxes, found.classes[best], found.scores[best])
+
+    def evaluated(self, objects: NuscenesObjects) -> NuscenesObjects:
+        """Return objects of the world's frame for :func:`voxax.detection.nuscenes_score`.
+
+        The vehicle is their origin, and the axes stay the world's. What is in a rack is left out.
+        """
+        centers = objects.boxes[:, :3]
+        racked = np.zeros(len(objects), bool)
+        for pose, (width, length, height) in self.racks:
+            inside = np.abs(pose.inverse().points(centers)) <= np.array([length, width, height]) / 2
+            racked |= inside.all(axis=1)
+        kept = ~(racked & np.isin(objects.classes, RACKED))
+        boxes = objects.boxes[kept]
+        if len(boxes):
+            boxes[:, :3] -= self.ego.translation
+        scores = None if objects.scores is None else objects.scores[kept]
+        about = objects.attributes[kept], objects.num_points[kept]
+        return NuscenesObjects(boxes, objects.classes[kept], scores, *about)
 
 
 def _tables_of(folder: Path) -> Path:
@@ -114,12 +195,12 @@ class NuscenesTables:
     """The tables of a version, each read when it is asked for.
 
     Args:
-        folder: that holds one ``v1.0-*`` and ``samples``; or that ``v1.0-*``, where there are
-            several.
+      folder: that holds one ``v1.0-*`` and ``samples``; or that ``v1.0-*``, where there are
+          several.
 
     Raises:
-        FileFormatError: there are no tables.
-        InputError: there are several versions.
+      FileFormatError: there are no tables.
+      InputError: there are several versions.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -128,17 +209,32 @@ class NuscenesTables:
         self._sweeps: dict[str, Row] | None = None
         self._boxes: dict[str, list[Row]] | None = None
 
-    def samples(self, scenes: Sequence[str]) -> list[NuscenesSample]:
+    def samples(self, scenes: Sequence[str], sweeps: int = 1) -> list[NuscenesSample]:
         """Return the key frames of some scenes, in order of time.
 
         Args:
-            scenes: names, such as ``scene-0061``.
+          scenes: names, such as ``scene-0061``.
+          sweeps: of each, as many as there are before it.
 
         Raises:
-            FileFormatError: a table, a row, a field of one or a sweep is missing, or a size is not
-                positive; names the table and the row.
-            InputError: an unknown scene.
+          FileFormatError: a table, a row, a field of one or a sweep is missing, or a size is not
+              positive; names the table and the row. Or no category is one of nuScenes.
+          InputError: an unknown scene.
         """
+        names = [row["name"] for row in self.rows("category")]
+        if names and not set(names) & set(CATEGORIES):
+            raise FileFormatError(
+                f"{self.place / 'category.json'} has {', '.join(names[:5])}, and no category of "
+                "nuScenes, such as vehicle.car: other data sets with its tables, such as Lyft's, "
+                "are not read"
+            )
+        return [_sample(self, *row, sweeps) for row in self._key_frames(scenes)]
+
+    def sweeps(self, scenes: Sequence[str]) -> list[tuple[Path, str]]:
+        """Return path and token of each key frame's sweep; arguments as in :meth:`samples`."""
+        return [(path, sweep["token"]) for path, _, sweep in self._key_frames(scenes)]
+
+    def _key_frames(self, scenes: Sequence[str]) -> Iterator[tuple[Path, str, Row]]:
         by_name = {row["name"]: row for row in self.rows("scene")}
         for name in scenes:
             if name not in by_name:
@@ -147,7 +243,8 @@ class NuscenesTables:
                     f"{self.place / 'scene.json'} has no scene {name!r}; it has {len(by_name)}: "
                     f"{some}{', ...' * (len(by_name) > 5)}"
                 )
-        return [sample for name in scenes for sample in _samples_of(self, by_name[name])]
+        for name in scenes:
+            yield from _key_frames_of(self, by_name[name])
 
     def rows(self, name: str) -> Sequence[Row]:
         """Return the rows of a table."""
@@ -217,7 +314,8 @@ class _Row(dict[str, Any]):
         raise FileFormatError(f"{self.path}: the row {self['token']!r} has no field {name!r}")
 
 
-def _samples_of(tables: NuscenesTables, scene: Row) -> Iterator[NuscenesSample]:
+def _key_frames_of(tables: NuscenesTables, scene: Row) -> Iterator[tuple[Path, str, Row]]:
+    """Give the path of each sweep, the token of its sample, and its row of ``sample_data``."""
     token, seen = scene["first_sample_token"], set[str]()
     while token:
         if token in seen:
@@ -231,11 +329,38 @@ def _samples_of(tables: NuscenesTables, scene: Row) -> Iterator[NuscenesSample]:
         path = tables.place.parent / sweep["filename"]
         if not path.is_file():
             raise FileFormatError(f"no file {path}, the sweep of a sample of {scene['name']}")
-        sensor = tables("calibrated_sensor", sweep["calibrated_sensor_token"])
-        vehicle = _pose(sensor)
-        world = vehicle.then(_pose(tables("ego_pose", sweep["ego_pose_token"])))
-        yield NuscenesSample(str(path), _objects(tables, token, world.inverse()), vehicle)
+        yield path, token, sweep
         token = sample["next"]
+
+
+def _sample(
+    tables: NuscenesTables, path: Path, token: str, sweep: Row, number: int
+) -> NuscenesSample:
+    vehicle, ego = _frames(tables, sweep)
+    scanner = vehicle.then(ego).inverse()
+    objects, true, racks = _objects(tables, token, scanner)
+    sweeps: list[tuple[str, Pose, float]] = []
+    current = sweep
+    while number > 1 and len(sweeps) < number:
+        own = tables.place.parent / current["filename"]
+        if not own.is_file():
+            raise FileFormatError(
+                f"no file {own}, one of the {number} sweeps of the sample {token!r}: fetch the "
+                "sweeps too, or read 1"
+            )
+        mounted, there = _frames(tables, current)
+        age = 1e-6 * sweep["timestamp"] - 1e-6 * current["timestamp"]
+        sweeps.append((str(own), mounted.then(there).then(scanner), age))
+        if not current["prev"]:
+            break
+        current = tables("sample_data", current["prev"])
+    return NuscenesSample(str(path), objects, token, vehicle, ego, true, racks, tuple(sweeps))
+
+
+def _frames(tables: NuscenesTables, sweep: Row) -> tuple[Pose, Pose]:
+    """Return the pose of the scanner in the vehicle, and of the vehicle in the world."""
+    vehicle = _pose(tables("calibrated_sensor", sweep["calibrated_sensor_token"]))
+    return vehicle, _pose(tables("ego_pose", sweep["ego_pose_token"]))
 
 
 def _pose(row: Row) -> Pose:
@@ -246,35 +371,51 @@ def _pose(row: Row) -> Pose:
         raise FileFormatError(f"{path}: the row {row['token']!r}: {error}") from error
 
 
-def _objects(tables: NuscenesTables, sample: str, scanner: Pose) -> NuscenesObjects:
-    """Return a sample's boxes of detection classes in the scanner's frame."""
-    boxes, classes, attributes, points = [], [], [], []
+def _objects(
+    tables: NuscenesTables, sample: str, scanner: Pose
+) -> tuple[NuscenesObjects, NuscenesObjects, Racks]:
+    """Return a sample's boxes of detection classes, and its bicycle racks.
+
+    The boxes stand upright in the scanner's frame, and in the world's, where the racks are.
+    """
+    frames: tuple[list[Any], list[Any]] = ([], [])
+    classes, attributes, points, racks = [], [], [], []
     for row in tables.boxes(sample):
         category = tables("category", tables("instance", row["instance_token"])["category_token"])
-        if category["name"] not in CATEGORIES:
+        name = category["name"]
+        if name not in CATEGORIES and name != RACK:
             continue
-        pose = _pose(row).then(scanner)
+        pose = _pose(row)
         width, length, height = sizes = row["size"]
         if min(sizes) <= 0:
             raise FileFormatError(
                 f"{tables.place / 'sample_annotation.json'}: the row {row['token']!r} has width, "
                 f"length, height {sizes}: sizes must be positive, in meters"
             )
-        heading = pose.rotation[:, 0]
-        yaw = np.arctan2(heading[1], heading[0])
-        velocity = scanner.vectors(_velocity(tables, row))[:2]
-        boxes.append([*pose.translation, length, width, height, yaw, *velocity])
-        classes.append(CATEGORIES[category["name"]])
+        if name == RACK:
+            racks.append((pose, (width, length, height)))
+            continue
+        velocity = _velocity(tables, row)
+        own = (pose.then(scanner), scanner.vectors(velocity)), (pose, velocity)
+        for rows, (there, speed) in zip(frames, own, strict=True):
+            heading = there.rotation[:, 0]
+            yaw = np.arctan2(heading[1], heading[0])
+            rows.append([*there.translation, length, width, height, yaw, *speed[:2]])
+        classes.append(CATEGORIES[name])
         names = [tables("attribute", token)["name"] for token in row.get("attribute_tokens", ())]
         attributes.append(names[0] if names else "")
         points.append(row["num_lidar_pts"] + row["num_radar_pts"])
-    return NuscenesObjects(
-        np.array(boxes, np.float64).reshape(-1, 9),
-        np.array(classes, dtype=object),
-        None,
-        np.array(attributes, dtype=object),
-        np.array(points, np.int64),
+    objects, true = (
+        NuscenesObjects(
+            np.array(rows, np.float64).reshape(-1, 9),
+            np.array(classes, dtype=object),
+            None,
+            np.array(attributes, dtype=object),
+            np.array(points, np.int64),
+        )
+        for rows in frames
     )
+    return objects, true, tuple(racks)
 
 
 def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
@@ -290,3 +431,131 @@ def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
     if not 0 < seconds <= (2 * LONGEST if before and after else LONGEST):
         return unknown
     return (np.asarray(last["translation"]) - np.asarray(first["translation"])) / seconds
+
+
+class Nuscenes(Layout):
+    """See :class:`voxax.io.layout.Layout`; names are those of scenes, such as ``scene-0061``.
+
+    Args:
+      folder: see :class:`NuscenesTables`.
+      sweeps: of each key frame.
+    """
+
+    task = "detect"
+    marks = ("v1.0-*/scene.json", "scene.json")
+    class_names = NUSCENES_CLASSES
+    attributes = ("intensity", "ring")
+
+    def __init__(self, folder: Path, sweeps: int = 1) -> None:
+        super().__init__(folder)
+        self.tables = NuscenesTables(folder)  # read once for all splits
+        self.sweeps = sweeps
+
+    def split(self, name: str) -> Sequence[str]:
+        version = self.tables.place.name
+        names = [row["name"] for row in self.tables.rows("scene")]
+        if version.endswith("test") or name == "test":
+            return names if version.endswith("test") and name == "test" else ()
+        held_out = MINI_VALIDATION if version.endswith("mini") else VALIDATION
+        return [own for own in names if (own in held_out) == (name == "validation")]
+
+    def set_name(self, split: str) -> str:
+        """Return the development kit's name of a split."""
+        known = {"train": "train", "validation": "val", "test": "test"}
+        mini = "mini_" if self.tables.place.name.endswith("mini") else ""
+        return mini + known.get(split, "val")
+
+    def scans(self, names: Sequence[str], labeled: bool = True) -> list[Any]:
+        del labeled
+        return self.tables.samples(names, self.sweeps)
+
+
+LIDARSEG_CLASSES = (
+    "barrier", "bicycle", "bus", "car", "construction_vehicle", "motorcycle", "pedestrian",
+    "traffic_cone", "trailer", "truck", "driveable_surface", "other_flat", "sidewalk", "terrain",
+    "manmade", "vegetation",
+)  # fmt: skip
+"""The 16 classes of the challenge, in its order."""
+
+SURFACES = {
+    "flat.driveable_surface": "driveable_surface",
+    "flat.other": "other_flat",
+    "flat.sidewalk": "sidewalk",
+    "flat.terrain": "terrain",
+    "static.manmade": "manmade",
+    "static.vegetation": "vegetation",
+}
+
+
+@dataclass(frozen=True)
+class LidarsegScan:
+    """Task that reads one sweep, in the 16 classes; others are unknown, -1.
+
+    Attributes:
+      points: path of the sweep.
+      token: of its row in ``sample_data``.
+      labels: path of the labels; None leaves them out.
+      classes: of each index in the file of labels, -1 for those that do not count.
+    """
+
+    points: str
+    token: str
+    labels: str | None
+    classes: tuple[int, ...]
+
+    def __call__(self) -> PointCloud:
+        cloud = read_nuscenes(existing_file(self.points), DEFAULT)
+        finite = np.isfinite(cloud.positions).all(axis=1)
+        if self.labels is None:
+            return cloud.select(finite)
+        raw = np.fromfile(existing_file(self.labels), np.uint8)
+        if len(raw) != len(cloud):
+            raise FileFormatError(
+                f"{self.labels} has {len(raw)} labels, and {self.points} {len(cloud)} points"
+            )
+        outside = np.flatnonzero(raw >= len(self.classes))
+        if len(outside):
+            raise FileFormatError(
+                f"{self.labels}: label {outside[0]} is {raw[outside[0]]}, beyond the "
+                f"{len(self.classes)} indices of category.json"
+            )
+        labels = np.asarray(self.classes, np.int32)[raw]
+        return replace(cloud, labels=labels).select(finite)
+
+    def __str__(self) -> str:
+        return self.points
+
+
+class NuscenesLidarseg(Nuscenes):
+    """See :class:`voxax.io.layout.Layout`; names are those of scenes, such as ``scene-0061``."""
+
+    task = "segment"
+    marks = ()  # those of nuScenes: what the folder is for must be said
+    class_names = LIDARSEG_CLASSES
+
+    def scans(self, names: Sequence[str], labeled: bool = True) -> list[LidarsegScan]:
+        tables, files, classes = self.tables, {}, ()
+        if labeled:
+            files = {row["sample_data_token"]: row["filename"] for row in tables.rows("lidarseg")}
+            classes = self._classes()
+        found = []
+        for path, token in tables.sweeps(names):
+            if labeled and token not in files:
+                raise FileFormatError(
+                    f"{tables.place / 'lidarseg.json'} has no labels of the sweep {token!r}"
+                )
+            labels = str(tables.place.parent / files[token]) if labeled else None
+            found.append(LidarsegScan(str(path), token, labels, classes))
+        return found
+
+    def _classes(self) -> tuple[int, ...]:
+        """The class of each index of a category, -1 for those that do not count."""
+        place = {name: number for number, name in enumerate(LIDARSEG_CLASSES)}
+        known = CATEGORIES | SURFACES
+        by_index = {row["index"]: row["name"] for row in self.tables.rows("category")}
+        if not all(isinstance(k, int) and 0 <= k < 256 for k in by_index):
+            raise FileFormatError(
+                f"{self.tables.place / 'category.json'} has indices that are no numbers below 256"
+            )
+        names = [by_index.get(index, "") for index in range(max(by_index, default=-1) + 1)]
+        return tuple(place[known[name]] if name in known else -1 for name in names)

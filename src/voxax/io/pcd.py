@@ -33,10 +33,6 @@ def read_pcd(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     [N, k], and padding (``_``) is left out. Every row of the file is here, also those of an
     organized cloud without a measurement (NaN): :func:`voxax.io.read` drops them. In an ascii file
     an integer field with a NaN becomes float64.
-
-    Raises:
-        FileFormatError: the file is broken or cut short.
-        MissingExtraError: python-neo-lzf, which unpacks binary_compressed, is not installed.
     """
     with reading(path, "PCD"), path.open("rb") as stream:
         header = stream.read(_HEADER_BYTES)

@@ -157,11 +157,11 @@ class GrainPipeline(Generic[Item, Result]):
     each pass, and end with it.
 
     Args:
-        make, prefetch: as of :class:`Pipeline`.
-        workers: processes; 0 works in threads of this process.
+      make, prefetch: as of :class:`Pipeline`.
+      workers: processes; 0 works in threads of this process.
 
     Raises:
-        MissingExtraError: grain is not installed.
+      MissingExtraError: grain is not installed.
     """
 
     def __init__(

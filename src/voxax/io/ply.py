@@ -1,11 +1,20 @@
 """PLY, the Stanford polygon format: points, or a mesh whose surface is sampled.
 
+plyfile reads the rows of binary files. It takes only the header that the format's description
+shows, and no other text. So headers and rows of text are read here, as the many programs write
+them: with a byte order mark, spaces at the ends of lines, comments in any encoding, names with
+spaces, any mix of line ends; ``255.0`` or ``nan`` in columns of integers, and ``1.#QNAN``, which
+Microsoft's C library prints.
+
 Source: Greg Turk, "The PLY Polygon File Format", 1994, as read by plyfile.
 """
 
 import io
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -16,12 +25,223 @@ from numpy.typing import ArrayLike
 from voxax._atomic_file import replacing
 from voxax.errors import FileFormatError, InputError, import_extra
 from voxax.io.columns import cloud_from_columns, find_name
-from voxax.io.decoding import MissingFileError, reading
+from voxax.io.decoding import MissingFileError, check_columns, check_count, reading
+from voxax.io.numbers import number_rows, plain, whole
 from voxax.io.options import ReadOptions
-from voxax.io.ply_header import ASCII, PlyHeader, read_header
-from voxax.io.ply_text import read_rows
 from voxax.io.point_cloud import PointCloud, as_labels, to_uint8
-from voxax.io.surface import corner_counts, fan_triangles, sample_surface, strip_triangles
+from voxax.io.surface import fan_owners, fan_triangles, sample_surface, strip_triangles
+
+# Longer than any header, with its comments; what has no end within it is no PLY file.
+LONGEST_HEADER = 1 << 20
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+END = re.compile(rb"[\r\n][ \t]*end_header[ \t]*(\r\n|\r|\n|$)")
+NOT_PLAIN = re.compile(r"[^!-~]+")
+KEYWORDS = ("format", "element", "property")
+ASCII = "ascii"
+FORMATS = (ASCII, "binary_little_endian", "binary_big_endian")
+# NumPy's names of the types.
+TYPES = {
+    **dict.fromkeys(("char", "int8"), "i1"),
+    # bool is none of the format, but pyntcloud writes it.
+    **dict.fromkeys(("uchar", "uint8", "bool"), "u1"),
+    **dict.fromkeys(("short", "int16"), "i2"),
+    **dict.fromkeys(("ushort", "uint16"), "u2"),
+    **dict.fromkeys(("int", "int32"), "i4"),
+    **dict.fromkeys(("uint", "uint32"), "u4"),
+    **dict.fromkeys(("float", "float32"), "f4"),
+    **dict.fromkeys(("double", "float64"), "f8"),
+}
+
+
+@dataclass(frozen=True)
+class PlyProperty:
+    """One column: its name, its name as plyfile takes it, and its types (two for a list)."""
+
+    name: str
+    plain_name: str
+    types: tuple[str, ...]
+
+    @property
+    def is_list(self) -> bool:
+        return len(self.types) == 2
+
+
+@dataclass(frozen=True)
+class PlyElement:
+    """A table of the file: its name, its number of rows, and its columns."""
+
+    name: str
+    count: int
+    properties: list[PlyProperty]
+
+
+@dataclass(frozen=True)
+class PlyHeader:
+    """What a header says: the format, the elements, and the byte at which the data begin."""
+
+    format: str
+    elements: list[PlyElement]
+    data_at: int
+
+    @property
+    def canonical(self) -> str:
+        """The header in its plainest form, without comments."""
+        lines = ["ply", f"format {self.format} 1.0"]
+        for element in self.elements:
+            lines.append(f"element {element.name} {element.count}")
+            for column in element.properties:
+                types = ("uchar" if kind == "bool" else kind for kind in column.types)
+                kind = " ".join(("list", *types) if column.is_list else types)
+                lines.append(f"property {kind} {column.plain_name}")
+        return "\n".join([*lines, "end_header", ""])
+
+
+def read_header(path: Path, stream: BinaryIO) -> PlyHeader:
+    """Read a header from the beginning of `stream`, and compare its counts with the file's size."""
+    start = stream.read(LONGEST_HEADER)
+    text = start.removeprefix(BYTE_ORDER_MARK)
+    end = END.search(text)
+    if end is None:
+        raise FileFormatError(f"{path} is no PLY file, or is cut short: it has no end_header")
+    above = text[: end.start()]
+    lines = re.split(r"\r\n|\r|\n", above.decode("latin-1"))
+    if lines[0].strip().lower() != "ply":
+        raise FileFormatError(f"{path} is no PLY file: its first line is not 'ply'")
+    data_at = end.end() + len(start) - len(text)
+    if end[1] == b"\r\n" and b"\n" not in above:
+        # Lines end in a carriage return alone: the next byte belongs to the data.
+        data_at -= 1
+    header = _parsed(path, lines, data_at)
+    _check_counts(path, header, path.stat().st_size)
+    return header
+
+
+def _parsed(path: Path, lines: list[str], data_at: int) -> PlyHeader:
+    layout, elements = "", list[PlyElement]()
+    check_columns(path, sum(line.split(None, 1)[:1] == ["property"] for line in lines))
+    for number, line in enumerate(lines[1:], 2):
+        match line.split():
+            case [] | ["comment" | "obj_info", *_]:
+                continue
+            case ["format", str(layout), *_] if layout in FORMATS:
+                continue
+            case ["element", name, count] if re.fullmatch(r"[+-]?\d{1,30}", count):
+                elements.append(PlyElement(name, int(count), []))
+            case ["property", "list", of_length, of_values, *name] if elements and name:
+                _add(elements[-1], " ".join(name), (of_length, of_values))
+            case ["property", kind, *name] if elements and name:
+                _add(elements[-1], " ".join(name), (kind,))
+            case [str(word), *_] if layout == ASCII and word not in KEYWORDS:
+                # Some programs forget the word comment; columns are counted in the rows.
+                continue
+            case _:
+                raise FileFormatError(f"line {number} of {path} is not one of PLY: {line[:80]!r}")
+    if layout not in FORMATS:
+        raise FileFormatError(f"{path} has no format; known are {', '.join(FORMATS)}")
+    unknown = {kind for e in elements for p in e.properties for kind in p.types} - set(TYPES)
+    if unknown:
+        raise FileFormatError(
+            f"{path} has columns of unknown types {', '.join(sorted(unknown))}; "
+            f"known are {', '.join(TYPES)}"
+        )
+    return PlyHeader(layout, elements, data_at)
+
+
+def _add(element: PlyElement, name: str, types: tuple[str, ...]) -> None:
+    plain_name = NOT_PLAIN.sub("_", name)
+    while name in [known.name for known in element.properties]:
+        name += "_"
+    while plain_name in [known.plain_name for known in element.properties]:
+        plain_name += "_"
+    types = tuple(kind.lower() for kind in types)
+    element.properties.append(PlyProperty(name, plain_name, types))
+
+
+def _check_counts(path: Path, header: PlyHeader, size: int) -> None:
+    left = size - header.data_at
+    for element in header.elements:
+        if header.format == ASCII:
+            # A digit and a space or a line end; the last line may lack its end.
+            smallest, spare, exact = 2 * len(element.properties), 1, False
+        else:
+            # A list takes at least the number that says how long it is.
+            types = [column.types[0] for column in element.properties]
+            smallest, spare = sum(np.dtype(TYPES[kind]).itemsize for kind in types), 0
+            exact = not any(column.is_list for column in element.properties)
+        smallest = max(smallest, 1)
+        check_count(
+            path, f"rows of {element.name}", element.count, smallest, left + spare, exact=exact
+        )
+        left -= element.count * smallest
+
+
+def read_rows(path: Path, stream: BinaryIO, header: PlyHeader) -> dict[str, dict[str, np.ndarray]]:
+    """Return the columns of each element, by the names in the file.
+
+    A column has the type that the header says, but a column of integers that holds something
+    else is float64. A list of one length in all rows is [N, k], otherwise an array of arrays.
+    """
+    stream.seek(header.data_at)
+    if stream.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
+        stream.seek(header.data_at)
+    text = io.TextIOWrapper(stream, encoding="latin-1")  # ends of lines of any kind
+    try:
+        lines = (line.encode("latin-1") for line in text if not line.isspace())
+        return {element.name: _columns(path, element, lines) for element in header.elements}
+    finally:
+        # The stream stays open; it is not ours.
+        text.detach()
+
+
+def _columns(path: Path, element: PlyElement, lines: Iterator[bytes]) -> dict[str, np.ndarray]:
+    listed = element.properties
+    if any(column.is_list for column in listed):
+        columns, found = _split(path, element, islice(lines, element.count))
+    else:
+        kinds = [np.dtype(TYPES[column.types[0]]) for column in listed]
+        try:
+            numbers = number_rows(path, lines, element.count, kinds) if kinds else []
+        except FileFormatError as error:
+            raise FileFormatError(f"the rows of {element.name}: {error}") from error
+        found = len(numbers[0]) if kinds else sum(1 for _ in islice(lines, element.count))
+        columns = {column.name: own for column, own in zip(listed, numbers, strict=True)}
+    if found < element.count:
+        raise FileFormatError(
+            f"{path} is cut short: its header says {element.count} rows of {element.name}, "
+            f"{found} are there"
+        )
+    return columns
+
+
+def _split(
+    path: Path, element: PlyElement, rows: Iterator[bytes]
+) -> tuple[dict[str, np.ndarray], int]:
+    """Return the columns of rows with lists, which say how long they are; and how many rows."""
+    words: dict[str, list[list[bytes]]] = {column.name: [] for column in element.properties}
+    found = 0
+    for row in rows:
+        rest = plain(row).split()
+        for column in element.properties:
+            size = int(rest.pop(0)) if column.is_list and rest else 1
+            if not 0 <= size <= len(rest):
+                raise FileFormatError(
+                    f"row {found} of {element.name} in {path} ends before its {column.name}"
+                )
+            words[column.name].append(rest[:size])
+            rest = rest[size:]
+        found += 1
+    columns: dict[str, np.ndarray] = {}
+    for column in element.properties:
+        kind, values = np.dtype(TYPES[column.types[-1]]), words[column.name]
+        if not column.is_list:
+            columns[column.name] = whole(np.array(values, float).reshape(-1), kind)
+        elif len(set(map(len, values))) == 1:
+            columns[column.name] = np.array(values, kind)
+        else:
+            columns[column.name] = np.empty(found, object)
+            columns[column.name][:] = [np.array(value, kind) for value in values]
+    return columns, found
+
 
 FACE_LISTS = ("vertex_indices", "vertex_index")
 # What names vertices. A range grid tells which cell of a scanner's image each is of, if any.
@@ -39,10 +259,6 @@ def read_ply(path: Path, options: ReadOptions) -> PointCloud:
     strips is a mesh: ``options.points`` points are drawn evenly from its surface. They carry
     the columns of the vertices and of the faces, as
     :func:`voxax.io.surface.sample_surface` says.
-
-    Raises:
-        FileFormatError: the file is broken, or has no positions.
-        MissingExtraError: plyfile is not installed.
     """
     plyfile = import_extra("reading .ply", "io", "plyfile")
     with reading(path, "PLY"):
@@ -56,24 +272,11 @@ def read_ply(path: Path, options: ReadOptions) -> PointCloud:
         # Sorted as the columns of points are; the positions of triangles are of no use.
         columns |= dict.fromkeys("xyz", np.zeros(len(triangles)))
         faces = cloud_from_columns(columns, str(path), field if of_faces else None)
-    return sample_surface(
-        cloud.positions,
-        triangles,
-        points=options.points,
-        seed=options.seed,
-        of_vertices=cloud,
-        of_triangles=faces,
-        source=str(path),
-    )
+    return sample_surface(cloud, triangles, options, faces)
 
 
 def read_ply_vertices(path: Path) -> PointCloud:
-    """Read the vertices of a PLY file, with their columns, and no faces.
-
-    Raises:
-        FileFormatError: the file is broken, or has no positions.
-        MissingExtraError: plyfile is not installed.
-    """
+    """Read the vertices of a PLY file, with their columns, and no faces."""
     plyfile = import_extra("reading .ply", "io", "plyfile")
     with reading(path, "PLY"):
         return _vertices(_load(plyfile, path), path)
@@ -90,15 +293,15 @@ def write_ply(
     The file appears whole or not at all: it is written beside its place and moved there.
 
     Args:
-        path: ends in ``.ply``; an existing file is replaced.
-        positions: [N, 3]; float64 is written as ``double``, everything else as ``float``.
-        labels: integers [N], written as the int column ``label``.
-        colors: [N, 3], uint8, or floats in 0..1; written as ``red green blue``.
+      path: ends in ``.ply``; an existing file is replaced.
+      positions: [N, 3]; float64 is written as ``double``, everything else as ``float``.
+      labels: integers [N], written as the int column ``label``.
+      colors: [N, 3], uint8, or floats in 0..1; written as ``red green blue``.
 
     Raises:
-        InputError: a shape or a length is wrong, or the name does not end in ``.ply``.
-        MissingFileError: the folder does not exist.
-        MissingExtraError: plyfile is not installed.
+      InputError: a shape or a length is wrong, or the name does not end in ``.ply``.
+      MissingFileError: the folder does not exist.
+      MissingExtraError: plyfile is not installed.
     """
     target = Path(path).expanduser()
     if target.suffix.lower() != ".ply":
@@ -207,7 +410,7 @@ def _triangles(elements: Tables, path: Path) -> tuple[np.ndarray, dict[str, np.n
     polygons = _lists(faces, path)
     if len(polygons):
         if not len(triangles):
-            owners = np.repeat(np.arange(len(polygons)), np.maximum(corner_counts(polygons) - 2, 0))
+            owners = fan_owners(polygons)
             columns = {name: values[owners] for name, values in _scalars(faces).items()}
         triangles = np.concatenate([fan_triangles(polygons), triangles])
     return triangles, columns

@@ -20,15 +20,15 @@ class PointCloud:
     dtypes below are kept, not copied.
 
     Args:
-        positions: float64 [N, 3], in the units of the file (meters unless the file
-            says otherwise). N may be 0.
-        attributes: named arrays [N] or [N, k], e.g. ``intensity``, ``rgb`` (uint8
-            [N, 3]), ``ring``, ``time``, ``normals``.
-        labels: int32 [N] class ids, or None.
-        source: where the points came from, for messages and reports.
+      positions: float64 [N, 3], in the units of the file (meters unless the file
+          says otherwise). N may be 0.
+      attributes: named arrays [N] or [N, k], e.g. ``intensity``, ``rgb`` (uint8
+          [N, 3]), ``ring``, ``time``, ``normals``.
+      labels: int32 [N] class ids, or None.
+      source: where the points came from, for messages and reports.
 
     Raises:
-        InputError: an array has a wrong shape or dtype, or lengths differ.
+      InputError: an array has a wrong shape or dtype, or lengths differ.
     """
 
     positions: np.ndarray
@@ -81,12 +81,12 @@ class PointCloud:
         """Return the chosen points, with their attributes and labels.
 
         Args:
-            mask_or_index: bool [N], integers [M] (each in -N..N-1; order and repeats
-                are kept), or a slice.
+          mask_or_index: bool [N], integers [M] (each in -N..N-1; order and repeats
+              are kept), or a slice.
 
         Raises:
-            InputError: the mask has another length, an index is out of range, or the
-                argument is something else.
+          InputError: the mask has another length, an index is out of range, or the
+              argument is something else.
         """
         chosen = self._checked_index(mask_or_index)
         return replace(
@@ -100,8 +100,8 @@ class PointCloud:
         """Return the points with other labels, integers [N], or with none.
 
         Raises:
-            InputError: the count differs from the number of points, or the values are
-                not whole numbers in the range of int32.
+          InputError: the count differs from the number of points, or the values are
+              not whole numbers in the range of int32.
         """
         return replace(self, labels=None if labels is None else as_labels(labels))
 
@@ -139,7 +139,7 @@ def as_labels(values: ArrayLike) -> np.ndarray:
     column as float32.
 
     Raises:
-        InputError: not one-dimensional, not whole numbers, or outside the range of int32.
+      InputError: not one-dimensional, not whole numbers, or outside the range of int32.
     """
     labels = np.asarray(values)
     if labels.ndim != 1 or labels.dtype.kind not in "biuf":

@@ -15,11 +15,11 @@ class Pose:
     """A rotation, then a translation, from a frame to another; in float64.
 
     Args:
-        rotation: [3, 3], orthogonal.
-        translation: [3], in meters.
+      rotation: [3, 3], orthogonal.
+      translation: [3], in meters.
 
     Raises:
-        InputError: other shapes, numbers that are not finite, or a matrix that is no rotation.
+      InputError: other shapes, numbers that are not finite, or a matrix that is no rotation.
     """
 
     rotation: np.ndarray
@@ -44,7 +44,7 @@ class Pose:
         """Make a pose of a quaternion [4], w first; it need not have length 1.
 
         Raises:
-            InputError: as for the class, or a quaternion of length 0.
+          InputError: as for the class, or a quaternion of length 0.
         """
         quaternion = np.asarray(rotation, np.float64)
         length = np.linalg.norm(quaternion) if quaternion.shape == (4,) else 0.0

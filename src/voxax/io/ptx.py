@@ -5,17 +5,17 @@ scanner, its three axes, and four lines of a matrix), then a line for each cell 
 z, an intensity of 0 to 1, and maybe red, green and blue.
 """
 
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from voxax.errors import FileFormatError
+from voxax.io.arrays import chosen_items, joined_items
 from voxax.io.columns import cloud_from_columns
 from voxax.io.decoding import check_count, reading
-from voxax.io.items import ITEM, chosen_items
-from voxax.io.numbers import number_columns
+from voxax.io.numbers import number_rows
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
 
@@ -32,8 +32,6 @@ NAMES = {
 POSE = (3, 3, 3, 3, 4, 4, 4, 4)
 # A position of one digit each, and the ends of the three words.
 SHORTEST_POINT = 6
-# Lines that are converted at a time.
-BLOCK = 100_000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -43,9 +41,6 @@ def read_ptx(path: Path, options: ReadOptions) -> PointCloud:
     Cells without a measurement, whose position is 0 0 0, are left out. Colors become ``rgb``.
     Where there is more than one scan, the attribute ``item`` has the number of each point's scan;
     ``options.item`` takes one. A column that some scans lack is left out.
-
-    Raises:
-        FileFormatError: the file is broken or cut short, or ``options.item`` is no scan of it.
     """
     with reading(path, "PTX"), path.open("rb") as stream:
         size, scans = path.stat().st_size, list[dict[str, np.ndarray]]()
@@ -55,12 +50,7 @@ def read_ptx(path: Path, options: ReadOptions) -> PointCloud:
         if not scans:
             raise FileFormatError(f"{path} holds no scans")
         chosen = chosen_items(options.item, len(scans), str(path))
-        if len(chosen) > 1:
-            for number, scan in enumerate(scans):
-                scan[ITEM] = np.full(len(scan["x"]), number, np.int32)
-        kept = [scans[number] for number in chosen]
-        names = [name for name in kept[0] if all(name in scan for scan in kept)]
-        joined = {name: np.concatenate([scan.pop(name) for scan in kept]) for name in names}
+        joined = joined_items([scans[number] for number in chosen], chosen)
         return cloud_from_columns(joined, str(path), options.label_field)
 
 
@@ -71,26 +61,21 @@ def _scan(path: Path, stream: BinaryIO, first: list[bytes], size: int) -> dict[s
     pose = [_numbers(path, _next_words(stream), width) for width in POSE]
     # The last line may end without a line break.
     check_count(path, "points", cells, SHORTEST_POINT, size + 1 - stream.tell())
-    names, parts, found = POSITION, list[list[np.ndarray]](), 0
-    while found < cells and (lines := list(islice(stream, min(BLOCK, cells - found)))):
-        if not parts:
-            width = len(next(filter(None, map(bytes.split, lines)), POSITION))
-            if width not in NAMES:
-                raise FileFormatError(
-                    f"{path} has points of {width} numbers; known are {', '.join(map(str, NAMES))}"
-                )
-            names = NAMES[width]
-        kinds = [np.dtype(np.int64 if name in COLOR else np.float64) for name in names]
-        parts.append(number_columns(path, b"".join(lines), kinds))
-        found += len(parts[-1][0])
-    if found < cells:
+    first_line = next((line for line in stream if line.split()), b"") if cells else b"0 0 0"
+    width = len(first_line.split())
+    if width not in NAMES:
         raise FileFormatError(
-            f"{path} is cut short: it says {grid[0]} x {grid[1]} points, {found} are there"
+            f"{path} has points of {width} numbers; known are {', '.join(map(str, NAMES))}"
         )
-    columns = {
-        name: np.concatenate([part[place] for part in parts] or [np.zeros(0)])
-        for place, name in enumerate(names)
-    }
+    names = NAMES[width]
+    kinds = [np.dtype(np.int64 if name in COLOR else np.float64) for name in names]
+    numbers = number_rows(path, chain([first_line], stream), cells, kinds)
+    columns = dict(zip(names, numbers, strict=True))
+    if len(numbers[0]) < cells:
+        raise FileFormatError(
+            f"{path} is cut short: it says {grid[0]} x {grid[1]} points, {len(numbers[0])} are "
+            "there"
+        )
     positions = np.stack([columns[axis] for axis in POSITION], axis=1)
     measured = (positions != 0).any(axis=1)
     # Points are rows: the last row of the matrix is the shift.

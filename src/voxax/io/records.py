@@ -1,14 +1,22 @@
-"""Files of bare little-endian numbers, without a header that says what they are.
+"""Files of bare little-endian numbers, without a header: sweeps of KITTI and nuScenes, labels.
 
 Such a file is checked before it is read: by the first bytes, which formats with a header begin
 with, and by how its numbers repeat from record to record.
+
+Sources: the KITTI raw-data development kit (``velodyne/*.bin``), the SemanticKITTI dataset page
+(``*.label``) and the nuScenes schema (``*.pcd.bin``).
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from voxax.errors import FileFormatError
+from voxax.io.arrays import labels_from_arrays
+from voxax.io.columns import POSITION, cloud_from_columns, named_rows
+from voxax.io.options import DEFAULT, ReadOptions
+from voxax.io.point_cloud import PointCloud
 
 # The first bytes of formats that files of this name have been found to hold.
 MAGICS = {
@@ -49,7 +57,7 @@ def check_magic(path: Path) -> None:
     """Refuse a file that begins as another format does, or with text.
 
     Raises:
-        FileFormatError: names that format.
+      FileFormatError: names that format.
     """
     with path.open("rb") as stream:
         begin = stream.read(256)
@@ -67,7 +75,7 @@ def records(path: Path, dtype: str, width: int, kind: str) -> np.ndarray:
     """Return all records, ``[N, width]`` numbers of four bytes in this machine's byte order.
 
     Raises:
-        FileFormatError: a part of a record is left over.
+      FileFormatError: a part of a record is left over.
     """
     size, record = path.stat().st_size, 4 * width
     count, remainder = divmod(size, record)
@@ -88,8 +96,8 @@ def check_width(path: Path, width: int) -> None:
     unless another number of columns divides the file as well and its numbers repeat as well.
 
     Raises:
-        FileFormatError: they do; names the other numbers of columns, and how to give one. Or the
-            numbers are no float32 measurements.
+      FileFormatError: they do; names the other numbers of columns, and how to give one. Or the
+          numbers are no float32 measurements.
     """
     size = path.stat().st_size
     if size % (4 * width):
@@ -173,3 +181,69 @@ def _hint(size: int) -> str:
     if 5 in fitting:
         hint += ", or for the 5 of nuScenes, end its name in .pcd.bin"
     return hint
+
+
+KITTI_FIELDS = ("x", "y", "z", "intensity")
+NUSCENES_FIELDS = (*KITTI_FIELDS, "ring")
+NO_RING = -1
+
+
+def read_bin(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
+    """Read float32 records without a header: of KITTI, or with the columns that are given.
+
+    ``options.columns`` has the number of columns or their names, whose meaning
+    :mod:`voxax.io.columns` says. Without it, these are KITTI's x, y, z (meters) and intensity,
+    unless the numbers speak against it (:func:`voxax.io.records.check_width`).
+
+    | data set | columns |
+    |---|---|
+    | KITTI, SemanticKITTI | ``x y z intensity`` |
+    | nuScenes, Lyft | ``x y z intensity ring`` |
+    | Waymo, as MMDetection3D stores it | ``x y z intensity elongation _`` |
+    | ScanNet, S3DIS, SUN RGB-D, as MMDetection3D stores them | ``x y z red green blue`` |
+    """
+    check_magic(path)
+    if options.columns is None:
+        check_width(path, len(KITTI_FIELDS))
+        columns = KITTI_FIELDS
+    else:
+        columns = options.columns
+        if isinstance(columns, int):
+            # What the columns mean is not guessed: a ring is as whole a number as a color.
+            own = (f"column_{column}" for column in range(3, columns))
+            columns = KITTI_FIELDS if columns == len(KITTI_FIELDS) else (*POSITION, *own)
+    rows = records(path, "<f4", len(columns), "sweep")
+    return cloud_from_columns(named_rows(rows, columns, str(path)), str(path), options.label_field)
+
+
+def read_nuscenes(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
+    """Read a nuScenes ``.pcd.bin``: float32 x, y, z (meters), intensity and ring.
+
+    The ring becomes int32, -1 where the file holds no number. ``options.columns`` has other
+    columns, as for :func:`read_bin`.
+    """
+    if options.columns is not None:
+        return read_bin(path, options)
+    cloud = read_bin(path, replace(options, columns=NUSCENES_FIELDS))
+    ring = cloud.attributes["ring"]
+    # Written so that NaN fails it: casting NaN to an integer is undefined.
+    usable = (ring >= 0) & (ring < np.iinfo(np.int16).max)
+    rings = np.where(usable, ring, NO_RING).astype(np.int32)
+    return replace(cloud, attributes=cloud.attributes | {"ring": rings})
+
+
+def read_packed_labels(
+    path: Path, label_field: str | None = None
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Read a SemanticKITTI ``.label``: uint32, low half the class, high half the object.
+
+    `label_field` is ``semantic`` or ``instance``, the half to return as labels.
+
+    Returns:
+      The raw class ids, int32 [N] (see :func:`voxax.io.semantic_kitti.to_common_classes`), and
+      ``{"instance": int32 [N]}``.
+    """
+    check_magic(path)
+    packed = records(path, "<u4", 1, "SemanticKITTI label file")[:, 0]
+    halves = {"semantic": packed & 0xFFFF, "instance": packed >> 16}
+    return labels_from_arrays(halves, str(path), label_field)

@@ -26,18 +26,18 @@ class Steps(Sequence[Made], Generic[Made]):
     would, with the same seeds. A run that goes on at a step needs nothing but its number.
 
     Args:
-        scenes: of all processes, in the same order everywhere.
-        make: takes the scenes of a step, and for each a seed of its augmentation; what it returns
-            is for a pipeline's workers.
-        batch_size: scenes of a step, of all processes together.
-        steps: in all.
-        seed: of the order and of augmentation.
-        begin: the step that item 0 is.
-        process: this process's number, from 0.
-        processes: how many there are.
+      scenes: of all processes, in the same order everywhere.
+      make: takes the scenes of a step, and for each a seed of its augmentation; what it returns
+          is for a pipeline's workers.
+      batch_size: scenes of a step, of all processes together.
+      steps: in all.
+      seed: of the order and of augmentation.
+      begin: the step that item 0 is.
+      process: this process's number, from 0.
+      processes: how many there are.
 
     Raises:
-        InputError: no scene, no such process, or fewer scenes in a step than processes.
+      InputError: no scene, no such process, or fewer scenes in a step than processes.
     """
 
     scenes: Sequence[Any]
@@ -84,6 +84,10 @@ class Steps(Sequence[Made], Generic[Made]):
         places = range(first + self.process, first + self.batch_size, self.processes)
         chosen = [_scene(len(self.scenes), self.seed, place) for place in places]
         return chosen, [self.seed * _SEEDS_APART + place for place in places]
+
+    def first_seed(self, step: int) -> int:
+        """Return the least seed of a step; those of later steps are larger."""
+        return self.seed * _SEEDS_APART + step * self.batch_size
 
 
 def _scene(number: int, seed: int, place: int) -> int:

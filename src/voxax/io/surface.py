@@ -5,61 +5,49 @@ from collections.abc import Sequence
 import numpy as np
 
 from voxax.errors import FileFormatError, InputError
-from voxax.io.options import SAMPLED_POINTS
+from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud
 
 
 def sample_surface(
-    vertices: np.ndarray,
+    vertices: PointCloud,
     triangles: np.ndarray,
-    *,
-    points: int = SAMPLED_POINTS,
-    seed: int = 0,
-    of_vertices: PointCloud | None = None,
+    options: ReadOptions = DEFAULT,
     of_triangles: PointCloud | None = None,
-    source: str = "",
 ) -> PointCloud:
     """Draw points from triangles, each triangle in proportion to its area.
 
     Args:
-        vertices: float [V, 3].
-        triangles: integers [T, 3], rows of `vertices`.
-        points: how many to draw.
-        seed: the same seed draws the same points.
-        of_vertices: its attributes and labels [V] are those of the vertices. Floats and
-            ``rgb`` are interpolated over each triangle; labels and other integers are
-            taken from the corner that weighs most.
-        of_triangles: its attributes and labels [T] are those of the triangles, and stand
-            where the vertices have none of the name.
-        source: goes into the cloud, and into messages.
+      vertices: corners. Floats among their attributes and ``rgb`` are interpolated over each
+          triangle; labels and other integers are taken from the corner that weighs most.
+      triangles: integers [T, 3], rows of `vertices`.
+      options: how many points to draw, and the seed of that.
+      of_triangles: its attributes and labels [T] are those of the triangles, and stand
+          where the vertices have none of the name.
 
     Returns:
-        `points` points with ``normals`` (float32 [N, 3]: those of the vertices,
-        interpolated, where there are any, otherwise of the flat triangle) and ``face``
-        (int32 [N], the triangle of each point), and the attributes and labels.
+      The points with ``normals`` (float32 [N, 3]: those of the vertices,
+      interpolated, where there are any, otherwise of the flat triangle) and ``face``
+      (int32 [N], the triangle of each point), and the attributes and labels.
 
     Raises:
-        FileFormatError: there is no triangle with a finite area, or one names a vertex
-            that is not there.
-        InputError: `points` is not positive.
+      FileFormatError: there is no triangle with a finite area, or one names a vertex
+          that is not there.
+      InputError: the number of points is not positive.
     """
+    points, source = options.points, vertices.source
     if points < 1:
         raise InputError(f"points must be at least 1, got {points}")
     if len(triangles) == 0:
         raise FileFormatError(
             f"{source} has no faces: it is empty, cut short, or holds only points"
         )
-    for what, rows in (("vertices", vertices), ("triangles", triangles)):
-        if rows.ndim != 2 or rows.shape[1] != 3:
-            raise FileFormatError(
-                f"the {what} of {source} must have shape [N, 3], got {list(rows.shape)}"
-            )
     low, high = int(triangles.min()), int(triangles.max())
     if low < 0 or high >= len(vertices):
         raise FileFormatError(
             f"the faces of {source} name vertices {low}..{high}, but it has {len(vertices)}"
         )
-    corners = np.asarray(vertices, np.float64)[triangles]
+    corners = vertices.positions[triangles]
     with np.errstate(invalid="ignore", over="ignore"):
         edge, other = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
         normals = np.cross(edge, other)
@@ -71,20 +59,19 @@ def sample_surface(
         raise FileFormatError(
             f"the {len(triangles)} faces of {source} have a total area of {total / 2}"
         )
-    face, weights = _drawn(doubled_area, points, np.random.default_rng(seed))
+    face, weights = _drawn(doubled_area, points, np.random.default_rng(options.seed))
     main = triangles[face, weights.argmax(axis=1)]
     attributes, labels = dict[str, np.ndarray](), None
     if of_triangles is not None:
         attributes |= {name: values[face] for name, values in of_triangles.attributes.items()}
         labels = None if of_triangles.labels is None else of_triangles.labels[face]
-    if of_vertices is not None:
-        for name, values in of_vertices.attributes.items():
-            if name == "rgb" or values.dtype.kind == "f":
-                mixed = np.einsum("nk,nk...->n...", weights, values[triangles[face]])
-                attributes[name] = (np.rint(mixed) if name == "rgb" else mixed).astype(values.dtype)
-            else:
-                attributes[name] = values[main]
-        labels = labels if of_vertices.labels is None else of_vertices.labels[main]
+    for name, values in vertices.attributes.items():
+        if name == "rgb" or values.dtype.kind == "f":
+            mixed = np.einsum("nk,nk...->n...", weights, values[triangles[face]])
+            attributes[name] = (np.rint(mixed) if name == "rgb" else mixed).astype(values.dtype)
+        else:
+            attributes[name] = values[main]
+    labels = labels if vertices.labels is None else vertices.labels[main]
     flat = normals[face] / doubled_area[face, None]
     attributes["normals"] = _unit(attributes.get("normals"), flat).astype(np.float32)
     attributes["face"] = face.astype(np.int32)
@@ -117,21 +104,26 @@ def _unit(normals: np.ndarray | None, flat: np.ndarray) -> np.ndarray:
     return np.where(usable, normals / np.where(usable, length, 1), flat)
 
 
-def corner_counts(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+def _corner_counts(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """Return how many corners each polygon has, int64 [P]."""
     if isinstance(polygons, np.ndarray) and polygons.ndim == 2:
         return np.full(len(polygons), polygons.shape[1], np.int64)
     return np.array([len(polygon) for polygon in polygons], np.int64)
 
 
+def fan_owners(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """Return the polygon of each triangle that :func:`fan_triangles` makes, int64 [T]."""
+    return np.repeat(np.arange(len(polygons)), np.maximum(_corner_counts(polygons) - 2, 0))
+
+
 def strip_triangles(strips: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """Split strips, in which each corner makes a triangle with the two before it.
 
     Args:
-        strips: integer arrays [corners]; a negative corner ends a strip within.
+      strips: integer arrays [corners]; a negative corner ends a strip within.
 
     Returns:
-        int64 [T, 3], all with the turn of the first of their strip.
+      int64 [T, 3], all with the turn of the first of their strip.
     """
     if not len(strips):
         return np.zeros((0, 3), np.int64)
@@ -150,15 +142,15 @@ def fan_triangles(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     Exact for convex polygons, which is what scanners and modelers write.
 
     Args:
-        polygons: integer arrays [corners], each with its own number of corners, or one
-            array [P, corners]; those with fewer than 3 have no area and are left out.
+      polygons: integer arrays [corners], each with its own number of corners, or one
+          array [P, corners]; those with fewer than 3 have no area and are left out.
 
     Returns:
-        int64 [T, 3], in the order of the polygons.
+      int64 [T, 3], in the order of the polygons.
     """
     if isinstance(polygons, np.ndarray) and polygons.ndim == 2 and polygons.shape[1] == 3:
         return polygons.astype(np.int64)
-    sizes = corner_counts(polygons)
+    sizes = _corner_counts(polygons)
     pieces: list[np.ndarray] = []
     owners: list[np.ndarray] = []
     for size in np.unique(sizes[sizes >= 3]):

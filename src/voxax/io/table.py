@@ -3,6 +3,10 @@
 Source: the Arrow IPC and Parquet formats of the Apache Arrow project, as read by pyarrow.
 """
 
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,12 +15,15 @@ import numpy as np
 
 from voxax.errors import FileFormatError, import_extra
 from voxax.io.columns import cloud_from_columns
-from voxax.io.compressed import check_unpacked
-from voxax.io.decoding import reading
+from voxax.io.decoding import check_unpacked, reading
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
 
 FEATHER_1 = b"FEA1"
+# Length of the footer, and the name of the format.
+ARROW_END = b"....ARROW1"
+# What a message begins with since version 0.15 of the format, and the kind of a message.
+CONTINUES, DICTIONARY_BATCH = 0xFFFFFFFF, 2
 
 
 def read_table(path: Path, options: ReadOptions) -> PointCloud:
@@ -25,28 +32,65 @@ def read_table(path: Path, options: ReadOptions) -> PointCloud:
     Columns of numbers are sorted as :func:`voxax.io.columns.cloud_from_columns` says; a column
     of lists of one length k is [N, k], times are integers, and a missing number is NaN. Columns
     of text, and whatever else holds no numbers, are left out.
+    """
+    with _opened(path) as (arrow, table):
+        columns = {
+            name: values
+            for name, column in zip(table.column_names, table.columns, strict=True)
+            if (values := _numbers(arrow, column)) is not None
+        }
+        return cloud_from_columns(columns, str(path), options.label_field)
+
+
+def read_table_columns(
+    path: Path, numbers: Sequence[str], texts: Sequence[str] = ()
+) -> dict[str, np.ndarray]:
+    """Return columns [N] of a ``.feather`` or a ``.parquet`` by name.
+
+    Args:
+      path: of the file.
+      numbers: names of columns of numbers.
+      texts: names of columns of text, which become arrays of ``str``.
 
     Raises:
-        FileFormatError: the file is broken or cut short, of Feather version 1, or has no
-            positions.
-        MissingExtraError: pyarrow is not installed.
+      FileFormatError: the file is broken, has no such column, or one that holds something else.
+      MissingExtraError: pyarrow is not installed.
     """
+    with _opened(path) as (arrow, table):
+        missing = [name for name in (*numbers, *texts) if name not in table.column_names]
+        if missing:
+            raise FileFormatError(
+                f"{path} has no column {', '.join(missing)}; it has {', '.join(table.column_names)}"
+            )
+        found: dict[str, np.ndarray] = {}
+        for name in numbers:
+            values = _numbers(arrow, table.column(name))
+            if values is None or values.ndim != 1:
+                kind = table.column(name).type
+                raise FileFormatError(f"{path}: column {name} holds {kind}, no numbers")
+            found[name] = values
+        for name in texts:
+            column = table.column(name)
+            kind = column.type.value_type if arrow.types.is_dictionary(column.type) else column.type
+            if not arrow.types.is_string(kind) and not arrow.types.is_large_string(kind):
+                raise FileFormatError(f"{path}: column {name} holds {column.type}, no text")
+            found[name] = np.array(column.to_pylist(), dtype=object)
+        return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[ModuleType, Any]]:
+    """Give pyarrow and the table in a file; errors on what it holds name the file."""
     kind = path.suffix.lower().removeprefix(".")
     modules = ("pyarrow", "pyarrow.compute", "pyarrow.feather", "pyarrow.parquet")
     arrow = import_extra(f"reading .{kind}", "arrow", *modules)
     with reading(path, kind.upper()):
         try:
-            table = _parquet(arrow, path) if kind == "parquet" else _feather(arrow, path)
-            columns = {
-                name: values
-                for name, column in zip(table.column_names, table.columns, strict=True)
-                if (values := _numbers(arrow, column)) is not None
-            }
+            yield arrow, _parquet(arrow, path) if kind == "parquet" else _feather(arrow, path)
         except arrow.ArrowMemoryError as error:
             raise FileFormatError(
                 f"{path} of {path.stat().st_size} bytes asks for more memory than there is: {error}"
             ) from error
-        return cloud_from_columns(columns, str(path), options.label_field)
 
 
 def _parquet(arrow: ModuleType, path: Path) -> Any:
@@ -66,7 +110,59 @@ def _feather(arrow: ModuleType, path: Path) -> Any:
                 f"{path} is Feather version 1, which is deprecated: write it as version 2 with "
                 "pyarrow.feather.write_feather"
             )
+    with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
+        check_unpacked(path, _unpacked_bytes(content))
     return arrow.feather.read_table(path, memory_map=True, use_threads=False)
+
+
+def _unpacked_bytes(content: mmap) -> int:
+    """Return how many bytes the packed buffers of an Arrow file say they hold, unpacked.
+
+    The library takes the memory for a buffer before it unpacks it. Source: "IPC File Format" and
+    "Compression" of the Arrow columnar format, in tables of FlatBuffers.
+    """
+
+    def number(kind: str, place: int) -> int:
+        return struct.unpack_from(f"<{kind}", content, place)[0]
+
+    def field(table: int, slot: int) -> int | None:
+        """Return where a field of a table is; None where it has its default."""
+        offsets = table - number("i", table)
+        if 4 + 2 * slot >= number("H", offsets):
+            return None
+        return table + found if (found := number("H", offsets + 4 + 2 * slot)) else None
+
+    def inner(table: int, slot: int) -> int | None:
+        """Return where the table or the list is that a field refers to."""
+        place = field(table, slot)
+        return None if place is None else place + number("I", place)
+
+    def rows(place: int | None, kind: str) -> Iterator[tuple[int, ...]]:
+        for row in range(0 if place is None else number("I", place)):
+            assert place is not None
+            yield struct.unpack_from(kind, content, place + 4 + row * struct.calcsize(kind))
+
+    def batch(message: int) -> int | None:
+        """Return where the record batch of a message is."""
+        kind, header = field(message, 1), inner(message, 2)
+        if kind is None or header is None:
+            return None
+        return inner(header, 1) if content[kind] == DICTIONARY_BATCH else header
+
+    end = len(content) - len(ARROW_END)
+    footer = end - number("i", end)
+    footer += number("I", footer)
+    total = 0
+    for slot in (2, 3):  # dictionaries and batches
+        for start, header_bytes, _ in rows(inner(footer, slot), "<qi4xq"):
+            head = start + (8 if number("I", start) == CONTINUES else 4)
+            own = batch(head + number("I", head))
+            if own is None or field(own, 3) is None:  # not packed: the file is the memory
+                continue
+            for offset, length in rows(inner(own, 2), "<qq"):
+                if length >= 8:  # -1: a buffer that did not shrink
+                    total += max(0, number("q", start + header_bytes + offset))
+    return total
 
 
 def _numbers(arrow: ModuleType, column: Any) -> np.ndarray | None:

@@ -16,11 +16,17 @@ from typing import BinaryIO
 import numpy as np
 
 from voxax.errors import FileFormatError
-from voxax.io.columns import POSITION, POSITIONS, SKIPPED, cloud_from_columns, find_name
+from voxax.io.columns import (
+    POSITION,
+    POSITIONS,
+    SKIPPED,
+    cloud_from_columns,
+    find_name,
+    shown_names,
+)
 from voxax.io.decoding import reading
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
-from voxax.io.unnamed import shown_names
 
 COMMENTS = ("#", "//", "%", "!")
 SPACES = ""
@@ -52,12 +58,8 @@ def read_text(path: Path, options: ReadOptions) -> PointCloud:
 
     Delimiter and columns are found in the first lines. Names are those of a line above the
     points, or of a comment there, unless ``options.columns`` gives them; columns without names
-    get those of :func:`voxax.io.unnamed.shown_names`. Numbers may have a decimal comma where no
+    get those of :func:`voxax.io.columns.shown_names`. Numbers may have a decimal comma where no
     comma is between them. Empty fields are NaN. Columns of text are left out.
-
-    Raises:
-        FileFormatError: the file is no such text, is cut short, has another number of columns
-            than ``options.columns``, or no positions.
     """
     with reading(path, "text"), path.open("rb") as file:
         stream = _transcoded(file)
@@ -74,12 +76,12 @@ class _Layout:
     """How the lines of a file are read.
 
     Args:
-        start: bytes above the first point.
-        delimiter: between columns.
-        names: of the columns; None where they have none.
-        dtypes: of the columns; None for one of text.
-        count: of points, as the file says, or None.
-        quoted: whether there are quotation marks.
+      start: bytes above the first point.
+      delimiter: between columns.
+      names: of the columns; None where they have none.
+      dtypes: of the columns; None for one of text.
+      count: of points, as the file says, or None.
+      quoted: whether there are quotation marks.
     """
 
     start: int

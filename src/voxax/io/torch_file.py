@@ -15,9 +15,8 @@ import numpy as np
 
 from voxax.errors import FileFormatError, import_extra
 from voxax.interop.pickled_arrays import PickledArray, numpy_globals
-from voxax.io.compressed import check_unpacked
-from voxax.io.decoding import reading
-from voxax.io.items import POINTS, cloud_from_items
+from voxax.io.arrays import POINTS, cloud_from_items
+from voxax.io.decoding import check_unpacked, reading
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
 
@@ -25,14 +24,10 @@ from voxax.io.point_cloud import PointCloud
 def read_torch(path: Path, options: ReadOptions) -> PointCloud:
     """Read a tensor, a NumPy array, or a dict or list of them.
 
-    :func:`voxax.io.items.cloud_from_items` says what they mean. Of a list, such as the
+    :func:`voxax.io.arrays.cloud_from_items` says what they mean. Of a list, such as the
     coordinates, colors and labels of a ScanNet scene, ``options.columns`` may give the names;
     without them the first is the positions, and the others are ``array_1``, ``array_2``, ...
     Only tensors, arrays and Python's plain containers and numbers are unpickled.
-
-    Raises:
-        FileFormatError: the file is broken, has no positions, or holds other objects.
-        MissingExtraError: PyTorch is not installed.
     """
     torch = import_extra(f"reading {path.suffix.lower()}", "torch", "torch")
     with reading(path, "PyTorch file"):

@@ -1,4 +1,5 @@
 from .kernel import Epilogue as Epilogue
+from .kernel import GridSizes as GridSizes
 from .kernel import Kernel as Kernel
 from .kernel import Layer as Layer
 from .kernel import Parameters as Parameters

@@ -38,8 +38,28 @@ Parameters = tuple[tuple[str, int | str], ...]
 
 
 @dataclasses.dataclass(frozen=True)
+class GridSizes:
+    """What only a dynamic layer has: its grid, and what is known of the sizes of positions.
+
+    Attributes:
+      grid: the shape ``[B, *spatial]`` whose positions the layer's input rows are.
+      tile_density: the same as the layer's ``density`` if every position had the largest size of
+        its neighborhood: how smooth the sizes are.
+      uniform: see :data:`Uniform`. ``scenes`` may be a guess from concrete sizes: kernels are right
+        for any; ``all`` is certain.
+      prefix: how many positions have at least each size (from 0), rounded up; known only to
+        programs that are compiled for one histogram of sizes.
+    """
+
+    grid: tuple[int, ...] = ()
+    tile_density: float | None = None
+    uniform: Uniform = ""
+    prefix: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Layer:
-    """The static side of one layer's three products.
+    """Static description of one layer's three products.
 
     Attributes:
       in_capacity, out_capacity: rows of the map's two sides.
@@ -52,13 +72,7 @@ class Layer:
       level: total stride of the map's input voxels.
       density: pairs of the map for each of its output rows, rounded to a power of sqrt(2);
         None where the map is traced.
-      grid: of a dynamic layer the shape ``[B, *spatial]`` whose positions its input rows are.
-      tile_density: of a dynamic layer the same as ``density`` if every position had the largest
-        size of its neighborhood: how smooth the sizes are.
-      uniform: of a dynamic layer, see :data:`Uniform`. ``scenes`` may be a guess from concrete
-        sizes: kernels are right for any; ``all`` is certain.
-      prefix: of a dynamic layer, how many positions have at least each size (from 0), rounded
-        up; known only to programs that are compiled for one histogram of sizes.
+      sizes: what only a dynamic layer has; empty for others.
       requests: admitted algorithms by product. All three are fixed when the forward product is
         traced: its backward may be traced later, in another context.
       stated: the products for which the user stated a request, ``"auto"`` included.
@@ -75,10 +89,7 @@ class Layer:
     spec: KernelSpec | None = None
     level: tuple[int, ...] = ()
     density: float | None = None
-    grid: tuple[int, ...] = ()
-    tile_density: float | None = None
-    uniform: Uniform = ""
-    prefix: tuple[int, ...] = ()
+    sizes: GridSizes = GridSizes()
     requests: tuple[tuple[Product, tuple[str, ...]], ...] = ()
     stated: tuple[Product, ...] = ()
     view_names: tuple[str, ...] = ()
@@ -98,7 +109,7 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A product, statically: everything that a kernel may base its answer on.
+    """Static description of a product: everything that a kernel's answer depends on.
 
     Attributes:
       product: which of the three products.
@@ -117,7 +128,7 @@ class Problem:
 
     @classmethod
     def of(cls, product: Product, platform: str, a: Any, b: Any, layer: Layer) -> Problem:
-        """The problem that a product of ``layer`` with these operands (or their shapes) poses."""
+        """Make the problem of a product of ``layer`` with these operands, or their shapes."""
         wgrad = product == "wgrad"
         c_in, c_out = (a.shape[-1], b.shape[-1]) if wgrad else layer.channels(b.shape)
         return cls(
@@ -130,8 +141,12 @@ class Problem:
         )
 
     def with_layer(self, **changes: Any) -> Problem:
-        """This product of a layer that differs in ``changes``."""
+        """Return this product for a layer with ``changes``."""
         return dataclasses.replace(self, layer=dataclasses.replace(self.layer, **changes))
+
+    def with_sizes(self, **changes: Any) -> Problem:
+        """Return this product for a dynamic layer whose sizes differ in ``changes``."""
+        return self.with_layer(sizes=dataclasses.replace(self.layer.sizes, **changes))
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -178,7 +193,7 @@ class Problem:
 
     @property
     def other_channels(self) -> int:
-        """Channels of the side that the first operand's are not of."""
+        """Channels of the side that is not the first operand's."""
         return self.in_channels if self.product == "dgrad" else self.out_channels
 
 
@@ -205,7 +220,7 @@ class Apply(Protocol):
 
 
 class ApplyOnHost(Protocol):
-    """Executes a product of NumPy arrays with the bits of :class:`Apply`; None: not this one."""
+    """Executes a product of NumPy arrays with the bits of :class:`Apply`, or returns None."""
 
     def __call__(
         self,
@@ -251,7 +266,7 @@ jax.tree_util.register_dataclass(
 
 
 class WithEpilogue(Protocol):
-    """Executes a forward product and what follows it, rounded once; None: not this one."""
+    """Executes a forward product and its epilogue, rounded once, or returns None."""
 
     def __call__(
         self,

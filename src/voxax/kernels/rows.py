@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.geometry.dtypes import accumulator, bits_of
+from voxax.geometry.dtypes import accumulator
 from voxax.hardware import HardwareInfo
 from voxax.kernels.kernel import Parameters, Problem, Product, Views
 
@@ -21,7 +21,7 @@ def multiplies(problem: Problem, hardware: HardwareInfo) -> str | None:
     if not (jnp.issubdtype(dtype, jnp.inexact) or jnp.issubdtype(dtype, jnp.integer)):
         return f"multiplies floating-point or integer features, got {problem.dtype}"
     # XLA unpacks the elements of a sum, but not those of a matrix product.
-    if problem.layer.kind != "depthwise" and bits_of(dtype) < 8:
+    if problem.layer.kind != "depthwise" and _bits_of(dtype) < 8:
         return (
             f"multiplies elements of at least 8 bits, got {problem.dtype}: convert features and "
             "weight, to int8 or bfloat16 for example"
@@ -66,7 +66,7 @@ def with_zero_row(x: jax.Array) -> jax.Array:
 
 
 def clear_missing(neighbors: jax.Array, x: jax.Array) -> jax.Array:
-    """Point missing neighbors at the zero row behind the last."""
+    """Point missing neighbors at the zero row after the last."""
     return jnp.where(neighbors < 0, x.shape[0], neighbors)
 
 
@@ -125,3 +125,12 @@ def outer(problem: Problem, rows: jax.Array, g: jax.Array) -> jax.Array:
         parts = rows.reshape(rows.shape[0], groups, c_in)
         return jnp.einsum("tgi,tgo->gio", parts, g.reshape(g.shape[0], groups, c_out), **wide)
     return jnp.matmul(rows.T, g, **wide)
+
+
+def _bits_of(dtype: Any) -> int:
+    """Bits of one element; int4 has 4, though NumPy stores it in a byte."""
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.finfo(dtype).bits
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).bits
+    return 8 * jnp.dtype(dtype).itemsize

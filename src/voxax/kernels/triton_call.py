@@ -1,11 +1,19 @@
-"""Calls of Triton kernels from JAX: compiled for a GPU, or interpreted on any platform."""
+"""Calls of Triton kernels from JAX: compiled for a GPU, or interpreted on any platform.
+
+Whether Triton compiles for a GPU is asked where a crash is survived.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
 import dataclasses
+import functools
+import os
+import subprocess
+import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,8 +23,13 @@ import numpy as np
 
 from voxax import _compat
 from voxax.hardware import hardware_of
-from voxax.kernels.triton_target import refusal
 
+# Triton from 3.6 on compiles for these, as tests say; for others LLVM may end the process.
+_TRIED = (
+    *("7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1"),
+    *("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"),
+)
+_SECONDS = 120
 # Triton's interpreter replaces functions of Triton's language while it runs.
 _interpreting = threading.Lock()
 
@@ -44,7 +57,7 @@ class Compilation:
 
     Attributes:
       kernel, constants: as :func:`call` has them.
-      types: of the kernel's other parameters, as Triton writes them.
+      types: types of the kernel's other parameters, as Triton writes them.
       launch, programs: as :func:`call` has them.
     """
 
@@ -74,7 +87,7 @@ _noted = contextvars.ContextVar("voxax_noted_calls", default=None)
 
 @contextlib.contextmanager
 def noting_calls() -> Iterator[list[Compilation]]:
-    """Inside, calls run nothing and give zeros; they are listed."""
+    """Context in which calls run nothing, return zeros and are listed."""
     found: list[Compilation] = []
     token = _noted.set(found)
     try:
@@ -88,6 +101,43 @@ def absence(generation: str | None = None) -> str | None:
     if missing := _compat.missing_for_triton():
         return f"the Triton kernels need {missing}"
     return refusal(generation) if generation else None
+
+
+@functools.cache
+def refusal(generation: str) -> str | None:
+    """The reason why no Triton kernel is compiled for this GPU, or None.
+
+    The first time for a GPU that is not well known, a small kernel is compiled in a process of its
+    own, and a warning says if that fails. It takes some seconds.
+
+    Args:
+      generation: compute capability, as ``9.0``, or AMD's name, as ``gfx942``.
+    """
+    if not generation.startswith("gfx"):
+        needed, known = _compat.ptx_version(generation), _compat.assembled_ptx()
+        if known is not None and needed > known:
+            return (
+                f"a GPU of compute capability {generation} needs PTX {needed / 10}, and JAX's "
+                f"assembler knows {known / 10}: install a newer nvidia-cuda-nvcc"
+            )
+    if generation in _TRIED:
+        return None
+    command = [sys.executable, "-m", "voxax.kernels.trial_kernel", generation]
+    path = os.pathsep.join(place for place in sys.path if place)
+    environment = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = str(error)
+    else:
+        if done.returncode == 0:
+            return None
+        said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+    reason = f"the installed Triton does not compile for {generation}: {said}"
+    warnings.warn(f"{reason}. Convolutions run on XLA", stacklevel=2)
+    return reason
 
 
 def call(
@@ -104,7 +154,7 @@ def call(
     Args:
       kernel: a function under ``triton.jit``, whose parameters come in this order, but for those
         among the constants, which may stand anywhere.
-      launch: see there.
+      launch: see :class:`Launch`.
       programs: their number, along one axis: CUDA allows 2^31 along the first.
       out: shape and dtype of the result, all of which the kernel writes.
       operands: arrays, dense and row by row.

@@ -1,4 +1,5 @@
 from .bev_backbone import BEVBackbone as BEVBackbone
+from .bev_backbone import GroundDetector as GroundDetector
 from .centerpoint import CenterDetector as CenterDetector
 from .centerpoint import CenterHead as CenterHead
 from .centerpoint import CenterPoint as CenterPoint
@@ -11,6 +12,9 @@ from .minkunet import MinkUNet18 as MinkUNet18
 from .minkunet import MinkUNet34 as MinkUNet34
 from .minkunet import ResidualBlock as ResidualBlock
 from .minkunet import UNet as UNet
+from .pretrained_encoder import encoder_voxels as encoder_voxels
+from .pretrained_encoder import load_encoder as load_encoder
+from .pretrained_encoder import upcast_features as upcast_features
 from .ptv3 import PTv3 as PTv3
 from .ptv3 import PTv3Block as PTv3Block
 from .ptv3 import PTv3Encoder as PTv3Encoder
@@ -18,10 +22,12 @@ from .ptv3 import PTv3Stage as PTv3Stage
 from .registry import create as create
 from .registry import list as list
 from .registry import load as load
+from .registry import load_part as load_part
 from .registry import save as save
 from .second import SECOND as SECOND
 from .second import AnchorHead as AnchorHead
 from .second import AnchorOutput as AnchorOutput
+from .second_multihead import MultiHeadSECOND as MultiHeadSECOND
 from .small_centerpoint import ColumnBackbone as ColumnBackbone
 from .small_centerpoint import SmallCenterPoint as SmallCenterPoint
 from .spunet import SpUNet as SpUNet

@@ -12,7 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +22,15 @@ from flax import nnx
 from voxax.errors import InputError, check_known
 from voxax.geometry import Voxels
 from voxax.interop.sources import renaming
-from voxax.models.options import LAYER_OPTIONS, check_integers, check_options
-from voxax.models.voxel_backbone import NORM, inside_grid
+from voxax.models.options import check_integers, check_options
+from voxax.models.voxel_backbone import NORM, VoxelBackBone8x, inside_grid
 from voxax.nn.arguments import static
 from voxax.nn.functional.batch_norm import batch_norm
-from voxax.nn.modules.constructor import own_rngs
-from voxax.nn.modules.sparse_convs import he_normal
+from voxax.nn.modules.constructor import Module, own_rngs
+from voxax.nn.modules.sparse_convs import LayerOptions, he_normal
 
 
-class DenseConvNormAct(nnx.Module):
+class DenseConvNormAct(Module):
     """Convolution on a grid ``[B, X, Y, C]``, batch normalization, ReLU.
 
     Args:
@@ -56,7 +56,7 @@ class DenseConvNormAct(nnx.Module):
         use_bias: bool = False,
         norm: Mapping[str, Any] = NORM,
         rngs: nnx.Rngs,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         make = nnx.ConvTranspose if transposed else nnx.Conv
         self.conv = make(
@@ -114,7 +114,7 @@ def dense_options(options: Mapping[str, Any]) -> dict[str, Any]:
       InputError: an option that sparse layers do not have either.
     """
     for option in options:
-        check_known("option", option, LAYER_OPTIONS)
+        check_known("option", option, tuple(LayerOptions.__annotations__))
     known = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
     precision = options.get("precision")
     # Full precision unless something else is asked for, as in sparse layers.
@@ -125,7 +125,7 @@ def dense_options(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class BEVBackbone(nnx.Module):
+class BEVBackbone(Module):
     """Levels of convolutions, each brought to the size of the first and joined.
 
     Args:
@@ -159,7 +159,7 @@ class BEVBackbone(nnx.Module):
         up_channels: Sequence[int] = (256, 256),
         norm: Mapping[str, Any] = NORM,
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         check_options(type(self).__name__, type(self), options)
         given = {"layers": layers, "strides": strides, "channels": channels}
@@ -178,7 +178,7 @@ class BEVBackbone(nnx.Module):
                 f"up_strides={given['up_strides']} after strides={given['strides']} lead to grids "
                 f"of {len(reached)} sizes: each must undo the strides to one size"
             )
-        common = {"norm": norm, "rngs": own_rngs(rngs), **options}
+        common: dict[str, Any] = {"norm": norm, "rngs": own_rngs(rngs), **options}
         levels, ups = [], []
         numbers, widths = given["layers"], zip(given["channels"], given["up_channels"], strict=True)
         for number, (width, up_width), (stride, back) in zip(
@@ -255,6 +255,50 @@ def ground_grid(voxels: Voxels, grid: Sequence[int]) -> jax.Array:
     """
     dense = inside_grid(voxels, grid).to_dense(grid)  # [B, X, Y, Z, C]
     return dense.swapaxes(3, 4).reshape(*dense.shape[:3], -1)
+
+
+class GroundDetector(Module):
+    """A sparse backbone, a dense one on the ground plane, and a head on its cells.
+
+    A subclass makes the layers.
+
+    Attributes:
+      backbone_3d: a module from Voxels to Voxels inside ``backbone_3d.grid``, of cells along x, y
+        and z.
+      backbone_2d: a module on a grid ``[B, X, Y, C]``.
+      head: a module on the result of that.
+    """
+
+    backbone_3d: Any
+    backbone_2d: Any
+    head: Callable[[jax.Array], Any]
+
+    def _make_backbones(
+        self,
+        in_channels: int,
+        grid: Sequence[int],
+        bev: Mapping[str, Any] | None,
+        common: Mapping[str, Any],
+        **sizes: Any,
+    ) -> None:
+        """Make both backbones, eight cells to one; ``sizes`` are of :class:`VoxelBackBone8x`."""
+        self.backbone_3d = VoxelBackBone8x(in_channels, grid, **sizes, **common)
+        folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]
+        self.backbone_2d = BEVBackbone(folded, **{**common, **(bev or {})})
+        self.backbone_2d.check_grid(self.backbone_3d.grid[:2], 8)
+
+    def encode(self, voxels: Voxels) -> Voxels:
+        """Return the voxels of the sparse backbone, which know what was lost to capacity."""
+        return self.backbone_3d(voxels)
+
+    def predictions(self, encoded: Voxels) -> Any:
+        """Return what :meth:`__call__` does, from the voxels of :meth:`encode`."""
+        with jax.named_scope("ground"):
+            return self.head(self.backbone_2d(ground_grid(encoded, self.backbone_3d.grid)))
+
+    def __call__(self, voxels: Voxels) -> Any:
+        """Return what the head predicts for each cell: of the grid over the strides."""
+        return self.predictions(self.encode(voxels))
 
 
 def bev_names() -> tuple[Callable[[str], str], Callable[[str], str]]:

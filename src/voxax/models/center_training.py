@@ -14,7 +14,6 @@ import optax
 from voxax.detection import (
     BevGrid,
     CenterTargets,
-    Detections,
     Region,
     center_targets,
     code_loss,
@@ -23,18 +22,18 @@ from voxax.detection import (
 )
 from voxax.geometry import Voxels
 from voxax.models.centerpoint import HEATMAP, CenterDetector, Groups, class_groups
-from voxax.models.detector_boxes import box_codes, found_boxes
-from voxax.models.training import StepTrainer
+from voxax.models.detector_boxes import box_codes, check_radii, found_boxes
+from voxax.models.detector_training import DetectorTrainer
 
 
 class BoxedCells(NamedTuple):
-    """Cells of one scene that learn to predict a box, ``9 M`` of them.
+    """Cells of one scene that learn to predict a box: ``C`` is ``M``, with neighbors ``9 M``.
 
     Attributes:
-      rows: ``int32[9 M]``, of the flattened map; 0 where ``mask`` is false.
-      codes: ``[9 M, 8]`` or ``[9 M, 10]``, see :func:`voxax.detection.encode_boxes`.
-      classes: ``int32[9 M]``, of the box.
-      mask: ``bool[9 M]``.
+      rows: ``int32[C]``, of the flattened map; 0 where ``mask`` is false.
+      codes: ``[C, 8]`` or ``[C, 10]``, see :func:`voxax.detection.encode_boxes`.
+      classes: ``int32[C]``, of the box.
+      mask: ``bool[C]``.
     """
 
     rows: jax.Array
@@ -88,7 +87,7 @@ def _halved_angle(codes: jax.Array) -> jax.Array:
     return codes.at[..., 6].set(jnp.cos(half)).at[..., 7].set(jnp.sin(half))
 
 
-class CenterTrainer(StepTrainer):
+class CenterTrainer(DetectorTrainer):
     """Training of a detector that predicts centers on a grid of the ground plane.
 
     A step takes ``(boxes float32[B, M, 7 or 9], classes int32[B, M])`` as labels, where rows of a
@@ -104,15 +103,17 @@ class CenterTrainer(StepTrainer):
       code_weights: of each number of a box's code in that loss; None for 1.
       is_directed: whether front and rear are told apart; if not, the heads predict cosine and sine
         of twice the yaw, which is the same for both headings.
+      neighbor_cells: whether the cells around a box's own that have their middle in it learn it
+        too, which CenterPoint's do not: see :func:`boxed_cells`.
       min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
-      max_candidates, max_boxes, min_score: of each group and scene, see
+      max_candidates, max_boxes, min_score, radii: of each group and scene, see
         :func:`voxax.models.found_boxes`, which has ``max_boxes`` as ``max_selected``.
       axis_name: the mapped axis over which losses and lost rows are added up, for programs that run
         on several devices.
       keep_programs: as of :class:`voxax.models.training.Trainer`.
 
     Raises:
-      InputError: groups that do not have each class once.
+      InputError: groups that do not have each class once; other radii than classes.
     """
 
     def __init__(
@@ -126,11 +127,13 @@ class CenterTrainer(StepTrainer):
         box_weight: float = 0.25,
         code_weights: Sequence[float] | None = None,
         is_directed: bool = True,
+        neighbor_cells: bool = False,
         min_overlap: float = 0.1,
         min_radius: int = 2,
         max_candidates: int = 256,
         max_boxes: int = 128,
         min_score: float = 0.1,
+        radii: Sequence[float] | None = None,
         axis_name: str | tuple[str, ...] | None = None,
         keep_programs: bool = True,
     ) -> None:
@@ -139,13 +142,15 @@ class CenterTrainer(StepTrainer):
         self.code_weights = None if code_weights is None else np.asarray(code_weights, np.float32)
         self.min_overlap, self.min_radius = min_overlap, min_radius
         self.max_candidates, self.max_boxes = max_candidates, max_boxes
-        self.min_score = min_score
+        self.min_score, self.neighbor_cells = min_score, neighbor_cells
+        check_radii(radii, num_classes)
+        self.radii = None if radii is None else tuple(radii)
         self._axis_name = axis_name
         super().__init__(model, optimizer, keep_programs=keep_programs)
 
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
         encoded = module.encode(voxels)
-        heads = module.maps(encoded)
+        heads = module.predictions(encoded)
         grid = self.region.bev(heads[0][HEATMAP].shape[1:3])
         targets, boxed = jax.vmap(functools.partial(self._targets, grid))(*labels)
         heat, box = jnp.zeros(()), jnp.zeros(())
@@ -176,11 +181,13 @@ class CenterTrainer(StepTrainer):
             min_overlap=self.min_overlap,
             min_radius=self.min_radius,
         )
-        return targets, boxed_cells(boxes, classes, targets, grid)
+        if self.neighbor_cells:
+            return targets, boxed_cells(boxes, classes, targets, grid)
+        return targets, BoxedCells(targets.rows, targets.codes, classes, targets.mask)
 
     def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
         encoded = module.encode(voxels)
-        heads = module.maps(encoded)
+        heads = module.predictions(encoded)
         if not self.is_directed:
             heads = [
                 {HEATMAP: maps[HEATMAP], "code": _halved_angle(box_codes(maps))} for maps in heads
@@ -194,18 +201,6 @@ class CenterTrainer(StepTrainer):
             max_boxes=self.max_candidates,
             max_selected=self.max_boxes,
             min_score=self.min_score,
+            radii=self.radii,
         )
-        stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)
-        drops = encoded.geometry.drops
-        return stacked, drops if self._axis_name is None else drops.summed_over(self._axis_name)
-
-    def _counted(self, counts: Any) -> jax.Array:
-        return counts
-
-    def detect(self, voxels: Voxels) -> Detections:
-        """Return what is found in each scene, on the host: arrays ``[B, N, ...]``.
-
-        Raises:
-          CapacityError: rows were lost at some level.
-        """
-        return jax.device_get(self.evaluate(voxels))
+        return self._found(scenes, encoded.geometry)

@@ -5,26 +5,29 @@ Source: Yin, Zhou, Krähenbühl, "Center-based 3D Object Detection and Tracking"
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax
+import numpy as np
 from flax import nnx
 from flax.core import FrozenDict
 
 from voxax.errors import InputError
-from voxax.geometry import Voxels
-from voxax.interop.sources import Source, by_part, renaming
+from voxax.interop.peer import Form, LayerWeights, Role
+from voxax.interop.sources import REFERENCE, Source, by_part, norm_settings, renaming
 from voxax.interop.spconv import Spconv
 from voxax.models.bev_backbone import (
-    BEVBackbone,
     DenseConvNormAct,
+    GroundDetector,
     bev_names,
     dense_options,
-    ground_grid,
 )
-from voxax.models.voxel_backbone import NORM, VoxelBackBone8x, backbone_names
-from voxax.nn.modules.constructor import own_rngs
+from voxax.models.voxel_backbone import NORM, backbone_names
+from voxax.nn.modules.constructor import Module, own_rngs
+from voxax.nn.modules.sparse_convs import LayerOptions
 
 BRANCHES: Mapping[str, int] = FrozenDict(center=2, center_z=1, dim=3, rot=2, vel=2)
 """Channels of what is predicted for a center: its offset in the cell in cells, its height, the
@@ -52,7 +55,7 @@ def class_groups(groups: Groups | None, num_classes: int) -> tuple[tuple[int, ..
     return found
 
 
-class Branches(nnx.Module):
+class Branches(Module):
     """For each group of classes and each quantity a short stack of layers on the same input.
 
     Args:
@@ -100,7 +103,7 @@ class Branches(nnx.Module):
         return tuple(results)
 
 
-class CenterHead(nnx.Module):
+class CenterHead(Module):
     """Heat maps and boxes on a grid of the ground plane.
 
     Args:
@@ -108,6 +111,7 @@ class CenterHead(nnx.Module):
       groups: classes that share a head.
       branches: channels of what is predicted for a center, by name.
       shared: channels of the layer that all have in common.
+      use_bias: of the layers before a batch normalization, which takes it away again.
       norm: arguments of every batch normalization.
       rngs: None takes a key that no other layer has.
       **options: ``dtype``, ``param_dtype``, ``precision``.
@@ -120,12 +124,13 @@ class CenterHead(nnx.Module):
         *,
         branches: Mapping[str, int] = BRANCHES,
         shared: int = 64,
+        use_bias: bool = True,
         norm: Mapping[str, Any] = FrozenDict(epsilon=1e-5, momentum=0.9),
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         rngs = own_rngs(rngs)
-        common: dict[str, Any] = {"use_bias": True, "norm": norm, "rngs": rngs, **options}
+        common: dict[str, Any] = {"use_bias": use_bias, "norm": norm, "rngs": rngs, **options}
         self.shared = DenseConvNormAct(in_channels, shared, 3, 1, 1, **common)
 
         def last(channels: int, bias: float) -> nnx.Conv:
@@ -151,34 +156,12 @@ def branch_names(norm: str) -> Callable[[str], str]:
     )
 
 
-class CenterDetector(nnx.Module):
+class CenterDetector(GroundDetector):
     """A sparse backbone, a dense one on the ground plane, and a head for centers.
 
-    A subclass makes the layers.
-
-    Attributes:
-      backbone_3d: a module from Voxels to Voxels inside ``backbone_3d.grid``, of cells along x, y
-        and z.
-      backbone_2d: a module on a grid ``[B, X, Y, C]``.
-      head: see :class:`CenterHead`.
+    A subclass makes the layers. It returns arrays ``[B, X', Y', channels]`` by name for each
+    group, logits under ``hm``.
     """
-
-    backbone_3d: Any
-    backbone_2d: Any
-    head: Callable[[jax.Array], tuple[dict[str, jax.Array], ...]]
-
-    def encode(self, voxels: Voxels) -> Voxels:
-        """Return the voxels of the sparse backbone, which know what was lost to capacity."""
-        return self.backbone_3d(voxels)
-
-    def maps(self, encoded: Voxels) -> tuple[dict[str, jax.Array], ...]:
-        """Return what :meth:`__call__` does, from the voxels of :meth:`encode`."""
-        with jax.named_scope("ground"):
-            return self.head(self.backbone_2d(ground_grid(encoded, self.backbone_3d.grid)))
-
-    def __call__(self, voxels: Voxels) -> tuple[dict[str, jax.Array], ...]:
-        """Return arrays ``[B, X', Y', channels]`` by name for each group, logits under ``hm``."""
-        return self.maps(self.encode(voxels))
 
 
 class CenterPoint(CenterDetector):
@@ -194,10 +177,10 @@ class CenterPoint(CenterDetector):
       channels: of the backbone's four levels.
       bev: arguments of :class:`BEVBackbone`.
       shared: channels of the layer that all heads have in common.
+      use_bias: of convolutions in residual blocks and in the head, before a batch normalization.
       norm: arguments of the batch normalizations of both backbones.
       rngs: None takes a key that no other layer has.
-      **options: of every layer: ``dtype``, ``param_dtype``, ``precision``; ``fwd_algo`` and
-        ``bwd_algo`` of the sparse ones.
+      **options: of every layer, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
       InputError: a grid that is too small, or that the strides of ``bev`` do not divide; groups
@@ -216,33 +199,142 @@ class CenterPoint(CenterDetector):
         channels: Sequence[int] = (16, 32, 64, 128),
         bev: Mapping[str, Any] | None = None,
         shared: int = 64,
+        use_bias: bool = True,
         norm: Mapping[str, Any] = NORM,
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         rngs = own_rngs(rngs)
-        common = {"norm": norm, "rngs": rngs, **options}
-        self.backbone_3d = VoxelBackBone8x(
-            in_channels, grid, channels=channels, residual=residual, **common
-        )
-        folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]
-        self.backbone_2d = BEVBackbone(folded, **{**common, **(bev or {})})
-        self.backbone_2d.check_grid(self.backbone_3d.grid[:2], 8)
+        common: dict[str, Any] = {"norm": norm, "rngs": rngs, **options}
+        sizes = {"residual": residual, "channels": channels, "block_bias": use_bias}
+        self._make_backbones(in_channels, grid, bev, common, **sizes)
         self.groups = class_groups(groups, num_classes)
         self.head = CenterHead(
             self.backbone_2d.out_channels,
             self.groups,
             branches=branches,
             shared=shared,
+            use_bias=use_bias,
             rngs=rngs,
             **options,
         )
+        self.use_bias = use_bias
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet stores it."""
+        """Return how OpenPCDet and CenterPoint's first code store it, or mmdetection3d."""
         names = by_part(
             backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
             backbone_2d=("backbone_2d", bev_names()[0]),
             head=("dense_head", branch_names("")),
         )
-        return {"openpcdet": Source(Spconv("reversed"), names)}
+        norms = norm_settings(*REFERENCE, "^backbone")
+        found = {"openpcdet": Source(Spconv("reversed"), names, settings=norms)}
+        if not self.backbone_3d.residual:
+            return found
+        if not self.use_bias:
+            sine_first = _CenterHeads("reversed", outputs=(("rot", (1, 0), 1),))
+            return {"mmdetection3d": Source(sine_first, _mmdetection3d_names(), settings=norms)}
+        # Its boxes have the width before the length, and a yaw of `-yaw - pi / 2`, of which the
+        # sine comes first: minus our cosine, then minus our sine.
+        first = _CenterHeads("reversed", outputs=(("dim", (1, 0, 2), 1), ("rot", (0, 1), -1)))
+        return {**found, "centerpoint": Source(first, _first_names(), settings=norms)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _CenterHeads(Spconv):
+    """Codebases whose heads have their channels in another order, or of another sign.
+
+    Their layer that brings the first level of the ground plane to its own size is a convolution,
+    where ours is a transposed one of kernel size 1.
+
+    Attributes:
+      outputs: for the last layers of a branch, our channels in their order, and the sign.
+    """
+
+    outputs: tuple[tuple[str, tuple[int, ...], int], ...] = ()
+
+    def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
+        if layer.kind == "dense_transposed" and layer.shape("weight")[:2] == (1, 1):
+            layer = dataclasses.replace(layer, kind="dense")
+        found = super().forms(layer)
+        for branch, order, sign in self.outputs:
+            if re.search(rf"\.{branch}\.1$", layer.path):
+                for role, forms in found.items():
+                    found[role] = [_permuted(form, order, sign) for form in forms]
+        return found
+
+
+def _permuted(form: Form, order: tuple[int, ...], sign: int) -> Form:
+    """Return the form with output channels, the first axis or the only one, in another order."""
+    axis = 0 if len(form.shape) != 2 else 1  # a bias may be a row
+    places, back = np.array(order), np.argsort(order)
+    return dataclasses.replace(
+        form,
+        read=lambda x: form.read(sign * np.take(x, back, axis)),
+        write=lambda x: sign * np.take(form.write(x), places, axis),
+    )
+
+
+# By the name of a branch: theirs, in the first code and in mmdetection3d.
+_BRANCHES = ((r"\.center\b", ".reg"), (r"\.center_z\b", ".height"))
+_BLOCKS = (
+    (r"\.first\.conv$", ".conv1"),
+    (r"\.first\.norm$", ".bn1"),
+    (r"\.second$", ".conv2"),
+    (r"^(backbone_3d\.stages\.(?:0\.\d+|\d+\.[1-9]))\.norm$", r"\1.bn2"),
+)
+
+
+def _mmdetection3d_names() -> Callable[[str], str]:
+    """Return the names of mmdetection3d, where a level's strided layer ends the one before."""
+
+    def layer(found: re.Match[str]) -> str:
+        level, place = int(found[1]), int(found[2])
+        level, place = (level, 2) if level and not place else (level + 1, place - bool(level))
+        return f"pts_middle_encoder.encoder_layers.encoder_layer{level}.{place}"
+
+    def ground(found: re.Match[str]) -> str:  # convolution, norm, ReLU
+        return f"pts_backbone.blocks.{found[1]}.{3 * int(found[2]) + (found[3] == 'norm')}"
+
+    return renaming(
+        *_BLOCKS,
+        (r"^backbone_3d\.stages\.(\d+)\.(\d+)", layer),
+        (r"^backbone_3d\.stem\b", "pts_middle_encoder.conv_input"),
+        (r"^backbone_3d\.out\b", "pts_middle_encoder.conv_out"),
+        (r"^backbone_2d\.levels\.(\d+)\.(\d+)\.(conv|norm)$", ground),
+        (r"^backbone_2d\.ups\b", "pts_neck.deblocks"),
+        (r"^head\.(.*)\.norm$", r"head.\1.bn"),
+        (r"^head\.shared\b", "pts_bbox_head.shared_conv"),
+        (r"^head\.branches\.groups\b", "pts_bbox_head.task_heads"),
+        (r"^(pts_[mn].*)\.conv$", r"\1.0"),
+        (r"^(pts_[mn].*)\.norm$", r"\1.1"),
+        *_BRANCHES,
+        (r"\.hm\b", ".heatmap"),
+    )
+
+
+def _first_names() -> Callable[[str], str]:
+    """Return the names of CenterPoint's own code."""
+
+    def block(found: re.Match[str]) -> str:  # convolution, norm, ReLU, then blocks
+        return f"backbone.conv{int(found[1]) + 1}.{int(found[2]) + 2}"
+
+    def ground(found: re.Match[str]) -> str:  # padding comes first
+        return f"neck.blocks.{found[1]}.{1 + 3 * int(found[2]) + (found[3] == 'norm')}"
+
+    return renaming(
+        *_BLOCKS,
+        (r"^backbone_3d\.stages\.0\b", "backbone.conv1"),
+        (r"^backbone_3d\.stages\.(\d+)\.0\b", lambda m: f"backbone.conv{int(m[1]) + 1}"),
+        (r"^backbone_3d\.stages\.(\d+)\.(\d+)", block),
+        (r"^backbone_3d\.stem\b", "backbone.conv_input"),
+        (r"^backbone_3d\.out\b", "backbone.extra_conv"),
+        (r"^backbone_2d\.levels\.(\d+)\.(\d+)\.(conv|norm)$", ground),
+        (r"^backbone_2d\.ups\b", "neck.deblocks"),
+        (r"^head\.branches\.groups\.(.*)\.1$", r"bbox_head.tasks.\1.3"),
+        (r"^head\.branches\.groups\.(.*)\.0\.", r"bbox_head.tasks.\1."),
+        (r"^head\.shared\b", "bbox_head.shared_conv"),
+        (r"\.conv$", ".0"),
+        (r"\.norm$", ".1"),
+        *_BRANCHES,
+    )

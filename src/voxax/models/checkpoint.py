@@ -49,6 +49,12 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
     With several processes all must call it, with global arrays; ``folder`` is one that all see.
     Arrays that are divided over them get no checksum.
 
+    Args:
+      folder: of the checkpoint; it is made where there is none.
+      tree: a pytree of arrays.
+      description: what :func:`load_description` returns, values that JSON has.
+      step: a number above those of the folder.
+
     Raises:
       InputError: ``step`` is not above the newest one of the folder.
       OSError: it could not be written; the steps before are as they were.
@@ -113,7 +119,11 @@ def _without_logs() -> Iterator[None]:
 
 
 def steps_of(folder: str | Path) -> list[int]:
-    """Return the steps of a checkpoint, the newest first; none where there is no checkpoint."""
+    """Return the steps of a checkpoint, the newest first; none where there is no checkpoint.
+
+    Args:
+      folder: of the checkpoint.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         return []
@@ -122,7 +132,11 @@ def steps_of(folder: str | Path) -> list[int]:
 
 
 def newest_step(folder: str | Path) -> int | None:
-    """Return the newest step of a checkpoint, or None."""
+    """Return the newest step of a checkpoint, or None.
+
+    Args:
+      folder: of the checkpoint.
+    """
     return next(iter(steps_of(folder)), None)
 
 
@@ -130,6 +144,10 @@ def remove_steps_above(folder: str | Path, step: int) -> None:
     """Delete the steps behind ``step``: of a run that goes on from it, those that were broken.
 
     With several processes all must call it.
+
+    Args:
+      folder: of the checkpoint.
+      step: the last that stays.
     """
     if jax.process_index() == 0:
         for number in steps_of(folder):
@@ -140,7 +158,11 @@ def remove_steps_above(folder: str | Path, step: int) -> None:
 
 
 def has_description(folder: str | Path) -> bool:
-    """Return whether a folder is a checkpoint, with a description of a step or of all."""
+    """Return whether a folder is a checkpoint, with a description of a step or of all.
+
+    Args:
+      folder: an existing one or not.
+    """
     return bool(_descriptions(Path(folder)))
 
 
@@ -152,6 +174,9 @@ def _descriptions(folder: Path) -> list[Path]:
 
 def load_description(folder: str | Path) -> dict[str, Any]:
     """Return the description of a checkpoint's newest step that has one.
+
+    Args:
+      folder: of the checkpoint.
 
     Raises:
       FileFormatError: no checkpoint in the folder, or an unreadable one.

@@ -6,7 +6,7 @@ Source of the mean over places: Lin, Chen and Yan, "Network In Network", ICLR 20
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,14 @@ from voxax.geometry import Voxels
 from voxax.models.minkunet import ConvNormAct, ResidualBlock
 from voxax.models.minkunet_stages import BLOCKS, PLANES
 from voxax.models.training import StepTrainer, check_labels, count_outside, masked_cross_entropy
+from voxax.models.voxel_backbone import run_stages
 from voxax.nn.functional import global_pool
 from voxax.nn.modules import Linear
-from voxax.nn.modules.constructor import own_rngs
+from voxax.nn.modules.constructor import Module, own_rngs
+from voxax.nn.modules.sparse_convs import NetworkOptions
 
 
-class VoxelEncoder(nnx.Module):
+class VoxelEncoder(Module):
     """The way down of MinkUNet, and logits at the voxels of its last level.
 
     Args:
@@ -48,11 +50,11 @@ class VoxelEncoder(nnx.Module):
         channels: Sequence[int] = PLANES[:4],
         stem: int = 32,
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[NetworkOptions],
     ) -> None:
         if len(blocks) != len(channels) or not blocks:
             raise InputError(f"{len(blocks)} blocks and {len(channels)} channels: give as many")
-        common = {"rngs": own_rngs(rngs), **options}
+        common: dict[str, Any] = {"rngs": own_rngs(rngs), **options}
         self.stem = ConvNormAct(in_channels, stem, 3, **common)
         levels, width = [], stem
         for number, out in zip(blocks, channels, strict=True):
@@ -66,12 +68,7 @@ class VoxelEncoder(nnx.Module):
 
     def __call__(self, voxels: Voxels) -> Voxels:
         """Return logits at the voxels of the last level."""
-        voxels = self.stem(voxels)
-        for number, level in enumerate(self.levels):
-            with jax.named_scope(f"level{number + 1}"):
-                for layer in level:
-                    voxels = layer(voxels)
-        return self.head(voxels)
+        return self.head(run_stages(self.levels, self.stem(voxels), "level")[-1])
 
 
 class SceneTrainer(StepTrainer):

@@ -5,7 +5,8 @@ Thresholds are those of OpenPCDet's configurations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,10 +14,12 @@ import jax.numpy as jnp
 
 from voxax.detection import (
     KITTI_ANCHORS,
+    NUSCENES_ANCHORS,
     Anchor,
     Detections,
     Region,
     anchor_boxes,
+    circle_nms,
     decode_anchors,
     decode_cells,
     decode_centers,
@@ -27,7 +30,7 @@ from voxax.models.centerpoint import HEATMAP, CenterPoint, Groups, class_groups
 from voxax.models.second import SECOND, AnchorOutput
 from voxax.models.voxelnext import VoxelNeXt, VoxelNeXtOutput
 
-Output = AnchorOutput | VoxelNeXtOutput | Sequence[Mapping[str, jax.Array]]
+Output = AnchorOutput | Sequence[AnchorOutput] | VoxelNeXtOutput | Sequence[Mapping[str, jax.Array]]
 
 DETECTORS = (SECOND, CenterPoint, VoxelNeXt)
 """Networks whose outputs :func:`found_boxes` takes."""
@@ -47,25 +50,31 @@ def found_boxes(
     max_selected: int = 100,
     min_score: float = 0.1,
     iou_threshold: float | None = None,
+    radii: Sequence[float] | None = None,
 ) -> list[Detections]:
     """Return the boxes of each scene, by falling score; also inside ``jit``.
 
     Of each group of classes ``max_boxes`` candidates are suppressed, whatever their class, and
-    ``max_selected`` are left.
+    ``max_selected`` are left; with several heads of anchors, of each class. Thin and round objects
+    need ``radii``: boxes of other yaws around the same pole hardly overlap.
 
     Args:
-      output: of :class:`SECOND`, :class:`CenterPoint` or :class:`VoxelNeXt`. Rows of voxels beyond
-        their number may hold anything.
+      output: of :class:`SECOND`, :class:`MultiHeadSECOND`, :class:`CenterPoint` or
+        :class:`VoxelNeXt`. Rows of voxels beyond their number may hold anything.
       region: where cell 0 begins, and the size of the voxels.
       num_classes: of the network.
       batch_size: scenes.
-      groups: classes of each head of a center-based network; None has all in one.
-      anchors: of an anchor-based network, one for each class; None has KITTI's.
+      groups: classes of each head; None has all in one.
+      anchors: of an anchor-based network, one for each class; None has KITTI's, or nuScenes' where
+        the network has several heads.
       max_boxes: candidates of each group and scene.
       max_selected: boxes of each group and scene.
       min_score: in 0..1.
       iou_threshold: a box goes if its IoU from above with a better one is above it; None takes
-        0.01 with anchors, 0.2 without.
+        0.01 with anchors of one head, else 0.2.
+      radii: of each class of a center-based network, in meters: a box goes if its center is that
+        near to a better one's of that class, see :func:`voxax.detection.circle_nms`. Groups with a
+        radius of 0 go by overlap, as all do with None.
 
     Raises:
       InputError: groups without each class once, other anchors than the network has, an output
@@ -82,6 +91,7 @@ def found_boxes(
         sparse = isinstance(output, VoxelNeXtOutput)
         found = output.groups if sparse else output
         chosen = class_groups(groups, num_classes)
+        check_radii(radii, num_classes)
         if len(found) != len(chosen):
             raise InputError(
                 f"groups={chosen} are {len(chosen)}, the network has {len(found)}: give groups= as "
@@ -91,14 +101,35 @@ def found_boxes(
         for scene in range(batch_size):
             own = []
             for classes, head in zip(chosen, found, strict=True):
-                if sparse:
-                    boxes = _of_cells(output, head, scene, region, max_boxes, min_score)
+                if isinstance(head, AnchorOutput):
+                    for c, one, boxes in _classes_apart(head, classes, num_classes, anchors):
+                        rows = _of_anchors(one, scene, region, 1, boxes, max_boxes, min_score)
+                        own.append(_named(rows, (c,)))
+                elif sparse:
+                    rows = _of_cells(output, head, scene, region, max_boxes, min_score)
+                    own.append(_named(rows, classes))
                 else:
-                    boxes = _of_map(head, scene, region, max_boxes, min_score)
-                numbers = jnp.asarray(classes, jnp.int32)[boxes.classes]
-                own.append(boxes._replace(classes=jnp.where(boxes.valid, numbers, -1)))
+                    rows = _of_map(head, scene, region, max_boxes, min_score)
+                    own.append(_named(rows, classes))
             scenes.append(own)
-    return [_joined([_suppressed(g, threshold, max_selected) for g in own]) for own in scenes]
+        if isinstance(found[0], AnchorOutput):
+            chosen = [(c,) for group in chosen for c in group]
+    kept = functools.partial(_suppressed, threshold=threshold, number=max_selected)
+    if radii is None or isinstance(output, AnchorOutput):
+        return [_joined([kept(boxes) for boxes in own]) for own in scenes]
+    circles = [radii if all(radii[c] > 0 for c in group) else None for group in chosen]
+    return [_joined([kept(g, r) for g, r in zip(own, circles, strict=True)]) for own in scenes]
+
+
+def check_radii(radii: Sequence[float] | None, num_classes: int) -> None:
+    """Raise :class:`InputError` unless there is a radius, at least 0, for each class, or None."""
+    if radii is None:
+        return
+    if len(radii) != num_classes or not all(0 <= radius < float("inf") for radius in radii):
+        raise InputError(
+            f"radii={tuple(radii)} for {num_classes} classes: give one of each in meters, 0 to "
+            "suppress by overlap"
+        )
 
 
 def box_codes(head: Mapping[str, jax.Array]) -> jax.Array:
@@ -108,6 +139,25 @@ def box_codes(head: Mapping[str, jax.Array]) -> jax.Array:
       head: arrays ``[..., channels]`` by name, as :class:`voxax.models.CenterHead` returns them.
     """
     return jnp.concatenate([head[name] for name in CODE if name in head], axis=-1)
+
+
+def _named(boxes: Detections, classes: Sequence[int]) -> Detections:
+    """Return the boxes of a head with the numbers of its classes."""
+    numbers = jnp.asarray(classes, jnp.int32)[boxes.classes]
+    return boxes._replace(classes=jnp.where(boxes.valid, numbers, -1))
+
+
+def _classes_apart(
+    head: AnchorOutput, classes: Sequence[int], num_classes: int, anchors: Sequence[Anchor] | None
+) -> Iterator[tuple[int, AnchorOutput, tuple[Anchor, ...]]]:
+    """Yield each class of a head, its scores of all anchors of the head, and these anchors."""
+    given = NUSCENES_ANCHORS[:num_classes] if anchors is None else tuple(anchors)
+    if len(given) != num_classes:
+        raise InputError(f"{len(given)} anchors for {num_classes} classes: give one of each")
+    own = tuple(given[c] for c in classes)
+    logits = head.classes
+    for place, c in enumerate(classes):
+        yield c, head._replace(classes=logits[..., place :: len(classes)]), own
 
 
 def _of_map(
@@ -161,17 +211,23 @@ def _of_anchors(
     return decode_anchors(
         output.classes[scene],
         output.boxes[scene],
-        output.directions[scene],
+        None if output.directions is None else output.directions[scene],
         places.astype(output.boxes.dtype),
         max_boxes=number,
         min_score=score,
     )
 
 
-def _suppressed(boxes: Detections, threshold: float, number: int) -> Detections:
-    kept = nms(
-        boxes.boxes, boxes.scores, iou_threshold=threshold, max_selected=number, valid=boxes.valid
-    )
+def _suppressed(
+    boxes: Detections, radii: Sequence[float] | None = None, *, threshold: float, number: int
+) -> Detections:
+    rows: Any = boxes.boxes, boxes.scores
+    common: Any = {"max_selected": number, "valid": boxes.valid}
+    if radii is None:
+        kept = nms(*rows, iou_threshold=threshold, **common)
+    else:  # of rows without a box there is none, and any will do
+        own = jnp.asarray(radii, boxes.boxes.dtype)[jnp.maximum(boxes.classes, 0)]
+        kept = circle_nms(*rows, radius=jnp.where(boxes.valid, own, 1.0), **common)
     return boxes.take(kept.indices)
 
 

@@ -80,3 +80,22 @@ def iou_table(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | Non
     if len(names) != len(values):
         raise InputError(f"{len(names)} names for {len(values)} classes")
     return {n: None if np.isnan(v) else float(v) for n, v in zip(names, values, strict=True)}
+
+
+def accuracy_by_class(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | None]:
+    """Return the share of each class's entries that were given it; None for absent classes.
+
+    Args:
+      matrix: ``int[num_classes, num_classes]``, as of :func:`confusion`.
+      names: of the classes.
+
+    Raises:
+      InputError: another shape, or another number of names.
+    """
+    if matrix.shape != (len(names),) * 2:
+        raise InputError(f"{len(names)} names for a matrix of shape {list(matrix.shape)}")
+    hits, number = np.diag(matrix), matrix.sum(1)
+    return {
+        name: float(hit / count) if count else None
+        for name, hit, count in zip(names, hits, number, strict=True)
+    }

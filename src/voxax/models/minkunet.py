@@ -9,25 +9,28 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from flax.core import FrozenDict
 
 from voxax.errors import InputError
-from voxax.geometry import Voxels, cat
+from voxax.geometry import Voxels, cat, prune
 from voxax.geometry.branches import branch
 from voxax.interop.minkowski import Minkowski
-from voxax.interop.sources import Source, renaming
+from voxax.interop.sources import TORCH, Setting, Source, norm_settings, renaming
+from voxax.interop.spconv import Spconv
 from voxax.interop.torchsparse import TorchSparse
 from voxax.models.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
 from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
-from voxax.nn.modules.constructor import own_rngs
+from voxax.nn.modules.constructor import Module, own_rngs, with_signature
 from voxax.nn.modules.sequential import conv_norm_act
+from voxax.nn.modules.sparse_convs import ConvOptions, NetworkOptions, dtypes_of
 
 
-class ConvNormAct(nnx.Module):
+class ConvNormAct(Module):
     """Convolution, batch normalization, ReLU.
 
     Args:
@@ -49,7 +52,7 @@ class ConvNormAct(nnx.Module):
         use_bias: bool = False,
         norm: Mapping[str, Any] = FrozenDict(),
         rngs: nnx.Rngs,
-        **options: Any,
+        **options: Unpack[ConvOptions],
     ) -> None:
         self.conv = SpatiallySparseConv(
             in_channels,
@@ -68,7 +71,7 @@ class ConvNormAct(nnx.Module):
         return conv_norm_act(self.conv, self.norm, self.act, voxels, out_voxels)
 
 
-class ResidualBlock(nnx.Module):
+class ResidualBlock(Module):
     """Two 3-wide submanifold convolutions and a shortcut (basic block of He et al. 2016).
 
     Arguments as for :class:`ConvNormAct`. Where the channels differ the shortcut is a linear layer
@@ -83,7 +86,7 @@ class ResidualBlock(nnx.Module):
         use_bias: bool = False,
         norm: Mapping[str, Any] = FrozenDict(),
         rngs: nnx.Rngs,
-        **options: Any,
+        **options: Unpack[ConvOptions],
     ) -> None:
         common = {"use_bias": use_bias, "rngs": rngs, **options}
         self.first = ConvNormAct(in_channels, out_channels, norm=norm, **common)
@@ -92,8 +95,8 @@ class ResidualBlock(nnx.Module):
         self.act = ReLU()
         shortcut: list[nnx.Module] = []
         if in_channels != out_channels:
-            dtypes = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
-            linear = Linear(in_channels, out_channels, use_bias=False, rngs=rngs, **dtypes)
+            own = {"use_bias": False, "rngs": rngs, **dtypes_of(options)}
+            linear = Linear(in_channels, out_channels, **own)
             shortcut = [linear, BatchNorm(out_channels, **norm)]
         self.shortcut = Sequential(*shortcut)
 
@@ -103,7 +106,7 @@ class ResidualBlock(nnx.Module):
         return conv_norm_act(self.second, self.norm, self.act, self.first(voxels), shortcut=added)
 
 
-class UNet(nnx.Module):
+class UNet(Module):
     """Stem, levels down by stride 2, levels up onto the skips' voxels, head.
 
     A subclass makes the layers.
@@ -113,7 +116,11 @@ class UNet(nnx.Module):
       down, down_blocks: a strided convolution to each level, and the blocks that follow it.
       up, up_blocks: the same on the way back, deepest level first.
       head: a module on the input's voxels.
+      drops_last_plane: at a level with an odd number of cells along an axis, counted from 0 to the
+        last voxel of the batch, leave the last plane out of the next level, as spconv does.
     """
+
+    drops_last_plane: bool = False
 
     stem: Callable[[Voxels], Voxels]
     down: nnx.List
@@ -140,11 +147,15 @@ class UNet(nnx.Module):
         """Return logits ``[capacity, out_channels]`` on the input's voxels."""
         with jax.named_scope("stem"):
             voxels = self._stem(voxels)
-        skips = []
+        skips, cells = [], _cells(voxels) if self.drops_last_plane else None
         for level, (down, residual) in enumerate(zip(self.down, self.down_blocks, strict=True)):
             with jax.named_scope(f"down{level + 1}"):
                 voxels, skip = branch(voxels)
                 skips.append(skip)
+                if cells is not None:
+                    cells = cells // 2
+                    inside = voxels.coords[:, 1:] < 2 * cells[None]
+                    voxels = prune(voxels, jnp.all(inside, axis=1))
                 voxels = down(voxels)
                 for block in residual:
                     voxels = block(voxels)
@@ -156,6 +167,12 @@ class UNet(nnx.Module):
                     voxels = block(voxels)
         with jax.named_scope("head"):
             return self.head(voxels)
+
+
+def _cells(voxels: Voxels) -> jax.Array:
+    """Return ``int32[D]``, the cells from 0 to the last voxel along each axis."""
+    last = jnp.where(voxels.valid[:, None], voxels.coords[:, 1:], -1)
+    return jnp.max(last, axis=0, initial=-1) + 1
 
 
 class MinkUNet(UNet):
@@ -170,11 +187,15 @@ class MinkUNet(UNet):
       stem_kernel_size: kernel of the first convolution.
       stem_depth: convolutions of the stem: 2 as in SPVNAS, 1 as in MinkowskiEngine.
       rngs: None takes a key that no other layer has.
-      **options: of every convolution: ``ndim``, ``dtype``, ``param_dtype``, ``fwd_algo``,
-        ``bwd_algo``, ``precision``.
+      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
       InputError: another number of stages, or another depth of the stem.
+
+    Examples:
+      >>> model = models.MinkUNet(4, 20, blocks=(1,) * 8, width=0.25, rngs=nnx.Rngs(0))
+      >>> model(voxels).num_channels
+      20
     """
 
     def __init__(
@@ -189,10 +210,10 @@ class MinkUNet(UNet):
         stem_kernel_size: int = 3,
         stem_depth: Literal[1, 2] = 2,
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[NetworkOptions],
     ) -> None:
         rngs = own_rngs(rngs)
-        common = {"rngs": rngs, **options}
+        common: dict[str, Any] = {"rngs": rngs, **options}
         stages = minkunet_stages(blocks, planes, stem, width)
         self.stem = ConvNormAct(in_channels, stages.stem, stem_kernel_size, **common)
         if stem_depth not in (1, 2):
@@ -201,17 +222,29 @@ class MinkUNet(UNet):
         if stem_depth == 2:
             self.stem_second = ConvNormAct(stages.stem, stages.stem, 3, **common)
         self._make_levels(stages.down, stages.up, common)
-        dtypes = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
-        self.head = Linear(stages.head, out_channels, rngs=rngs, **dtypes)
+        self.head = Linear(stages.head, out_channels, rngs=rngs, **dtypes_of(options))
 
     def _stem(self, voxels: Voxels) -> Voxels:
         return self.stem_second(self.stem(voxels))
 
     def sources(self) -> dict[str, Source]:
-        """Return how SPVNAS, in TorchSparse, or MinkowskiEngine stores it."""
+        """Return how SPVNAS and mmdetection3d, or MinkowskiEngine store it.
+
+        mmdetection3d has it in TorchSparse and in spconv, which differ at the border.
+        """
         if isinstance(self.stem_second, Sequential):
-            return {"minkowski": Source(Minkowski(pointwise="."), _minkowski_names())}
-        return {"spvnas": Source(TorchSparse(pointwise="shortcut"), _spvnas_names())}
+            peer, names = Minkowski(pointwise="."), _minkowski_names()
+            return {"minkowski": Source(peer, names, settings=norm_settings(*TORCH))}
+        peer, names = TorchSparse(pointwise="shortcut"), _spvnas_names()
+        norms = norm_settings(*TORCH)
+        settings = (*norms, Setting("^$", "drops_last_plane", False))
+        clipped = (*norms, Setting("^$", "drops_last_plane", True))
+        spconv = Spconv(pointwise="shortcut")
+        return {
+            "spvnas": Source(peer, names, settings=settings),
+            "mmdetection3d": Source(peer, _mmdetection3d_names(), settings=settings),
+            "mmdetection3d-spconv": Source(spconv, _spconv_names(), settings=clipped),
+        }
 
 
 def _spvnas_names() -> Callable[[str], str]:
@@ -234,6 +267,48 @@ def _spvnas_names() -> Callable[[str], str]:
         (r"\.norm$", ".net.1"),
         (r"\.shortcut\.layers\.", ".downsample."),
         (r"^head$", "classifier.0"),
+    )
+
+
+_MMDETECTION3D = (
+    (r"^stem_second\b", "conv_input.1"),
+    (r"^stem\b", "conv_input.0"),
+    (r"^down_blocks\.(\d+)\.(\d+)", lambda m: f"encoder.{m[1]}.{int(m[2]) + 1}"),
+    (r"^up_blocks\.(\d+)\.(\d+)", r"decoder.\1.1.\2"),
+    (r"^down\.(\d+)", r"encoder.\1.0"),
+    (r"^up\.(\d+)", r"decoder.\1.0"),
+)
+
+
+_MMDETECTION3D_ENDS = (
+    (r"\.shortcut\.layers\.", ".downsample."),
+    (r"^(?!head)", "backbone."),
+    (r"^head$", "decode_head.conv_seg"),
+)
+
+
+def _spconv_names() -> Callable[[str], str]:
+    return renaming(
+        *_MMDETECTION3D,
+        (r"^(encoder\.\d+\.[1-9]\d*|decoder\.\d+\.1\.\d+)\.norm$", r"\1.bn2"),
+        (r"\.first\.conv$", ".conv1"),
+        (r"\.first\.norm$", ".bn1"),
+        (r"\.second$", ".conv2"),
+        (r"\.conv$", ".0"),
+        (r"\.norm$", ".1"),
+        *_MMDETECTION3D_ENDS,
+    )
+
+
+def _mmdetection3d_names() -> Callable[[str], str]:
+    return renaming(
+        *_MMDETECTION3D,
+        (r"^(encoder\.\d+\.[1-9]\d*|decoder\.\d+\.1\.\d+)\.norm$", r"\1.net.4"),
+        (r"\.first\.", "."),
+        (r"\.second$", ".net.3"),
+        (r"\.conv$", ".net.0"),
+        (r"\.norm$", ".net.1"),
+        *_MMDETECTION3D_ENDS,
     )
 
 
@@ -262,16 +337,36 @@ def _minkowski_names() -> Callable[[str], str]:
     )
 
 
-def MinkUNet14(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
-    """Return a MinkUNet with one residual block a stage. Options as in :class:`MinkUNet`."""
+class MinkUNetOptions(NetworkOptions, total=False):
+    """Keyword arguments of :class:`MinkUNet` but ``blocks``."""
+
+    planes: Sequence[int]
+    stem: int
+    width: float
+    stem_kernel_size: int
+    stem_depth: Literal[1, 2]
+    rngs: nnx.Rngs | None
+
+
+@with_signature
+def MinkUNet14(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOptions]) -> MinkUNet:
+    """Return a MinkUNet with one residual block a stage. Arguments as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[14], **options)
 
 
-def MinkUNet18(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
-    """Return a MinkUNet with two residual blocks a stage. Options as in :class:`MinkUNet`."""
+@with_signature
+def MinkUNet18(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOptions]) -> MinkUNet:
+    """Return a MinkUNet with two residual blocks a stage. Arguments as in :class:`MinkUNet`.
+
+    Examples:
+      >>> model = models.MinkUNet18(4, 20, width=0.25, rngs=nnx.Rngs(0))
+      >>> model(voxels).num_channels
+      20
+    """
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[18], **options)
 
 
-def MinkUNet34(in_channels: int, out_channels: int, **options: Any) -> MinkUNet:
-    """Return a MinkUNet with 2, 3, 4, 6 blocks down, 2 up. Options as in :class:`MinkUNet`."""
+@with_signature
+def MinkUNet34(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOptions]) -> MinkUNet:
+    """Return a MinkUNet with 2, 3, 4, 6 blocks down, 2 up. Arguments as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[34], **options)

@@ -9,11 +9,6 @@ from typing import Any
 
 from voxax.errors import InputError, check_known
 
-LAYER_OPTIONS = (
-    "dtype", "param_dtype", "precision", "fwd_algo", "bwd_algo", "dgrad_algo", "wgrad_algo"
-)  # fmt: skip
-"""What every network passes on; layers on grids leave out the algorithms."""
-
 
 def check_options(name: str, make: Callable[..., Any], options: Iterable[str]) -> None:
     """Raise :class:`InputError` for an option that neither a network nor its layers have.
@@ -24,14 +19,9 @@ def check_options(name: str, make: Callable[..., Any], options: Iterable[str]) -
       options: names of keyword arguments.
     """
     kind = make.func if isinstance(make, functools.partial) else make
-    # Of the class itself the signature is that of flax's metaclass.
-    parameters = inspect.signature(kind.__init__).parameters.values()
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    own = [p.name for p in parameters if p.kind in named and p.name != "self"]
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-        own += ["ndim", *LAYER_OPTIONS]
+    known = [*inspect.signature(kind).parameters]
     for option in options:
-        check_known(f"option of {name}", option, list(dict.fromkeys(own)))
+        check_known(f"option of {name}", option, known)
 
 
 def check_integers(least: int, **lists: Sequence[Any]) -> None:

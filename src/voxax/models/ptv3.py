@@ -8,10 +8,11 @@ Spatial Representations", NeurIPS 2025).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +23,20 @@ from voxax.errors import InputError, check_known
 from voxax.geometry import CurveOrder, Voxels
 from voxax.geometry.kernel_spec import per_axis
 from voxax.geometry.patches import Fill
-from voxax.interop.sources import Source, renaming
+from voxax.interop.sources import (
+    REFERENCE,
+    TORCH,
+    Setting,
+    Source,
+    norm_settings,
+    renaming,
+)
 from voxax.interop.spconv import Spconv
 from voxax.models.options import check_integers
+from voxax.nn import functional
 from voxax.nn.arguments import static
 from voxax.nn.functional.attention import SerialOrder
-from voxax.nn.functional.flash_attention import Implementation
+from voxax.nn.functional.flash_attention import AttentionAlgorithm
 from voxax.nn.modules import (
     GELU,
     MLP,
@@ -45,10 +54,11 @@ from voxax.nn.modules import (
     SubMConv,
     relative_reach,
 )
-from voxax.nn.modules.constructor import own_rngs
+from voxax.nn.modules.constructor import Module, own_rngs
+from voxax.nn.modules.sparse_convs import AlgorithmOptions
 
 
-class PTv3Block(nnx.Module):
+class PTv3Block(Module):
     """Conditional position encoding, attention and an MLP, each added to the features.
 
     Args:
@@ -83,10 +93,10 @@ class PTv3Block(nnx.Module):
     ) -> None:
         rngs = own_rngs(rngs)
         kinds: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        self.cpe = ConditionalPosition(channels, **kinds, **(conv or {}))
+        self.cpe = ConditionalPosition(channels, **{**kinds, **(conv or {})})
         self.norm1 = LayerNorm(channels, param_dtype=param_dtype)
         self.attn = SerializedAttention(
-            channels, num_heads, patch_size, dropout=dropout, **kinds, **(attention or {})
+            channels, num_heads, patch_size, dropout=dropout, **{**kinds, **(attention or {})}
         )
         self.norm2 = LayerNorm(channels, param_dtype=param_dtype)
         hidden = int(channels * mlp_ratio)
@@ -101,6 +111,7 @@ class PTv3Block(nnx.Module):
         voxels: Voxels,
         order: SerialOrder | CurveOrder = "hilbert",
         positional: Voxels | None = None,
+        positions: jax.Array | None = None,
     ) -> tuple[Voxels, Voxels]:
         """Return the block's output, and what the next block's position encoding reads.
 
@@ -108,15 +119,16 @@ class PTv3Block(nnx.Module):
           voxels: ``[capacity, C]``.
           order: of the rows.
           positional: what the position encoding reads; None is ``voxels``.
+          positions: ``float[capacity, D]``, for the rotary embedding; None takes the centers.
         """
         voxels = voxels + self.cpe(voxels if positional is None else positional)
-        voxels = voxels + self.drop_path(self.attn(self.norm1(voxels), order))
+        voxels = voxels + self.drop_path(self.attn(self.norm1(voxels), order, positions))
         branch = self.drop_path(self.mlp(self.norm2(voxels)))
         voxels = voxels + branch
         return voxels, branch if self.legacy else voxels
 
 
-class PTv3Stage(nnx.Module):
+class PTv3Stage(Module):
     """The blocks of one level; before them a pooling to it, or an unpooling onto a skip's voxels.
 
     Args:
@@ -140,8 +152,16 @@ class PTv3Stage(nnx.Module):
         self.blocks = nnx.List([Remat(block) if remat else block for block in blocks])
         self.positional_skip = positional_skip
 
-    def __call__(self, voxels: Voxels, skip: Voxels | None = None) -> Voxels:
-        """Return the level's voxels; ``skip [capacity, C]`` is where an unpooling leads to."""
+    def __call__(
+        self, voxels: Voxels, skip: Voxels | None = None, positions: jax.Array | None = None
+    ) -> Voxels:
+        """Return the level's voxels.
+
+        Args:
+          voxels: of the level before.
+          skip: ``[capacity, C]``, where an unpooling leads to.
+          positions: of this level's rows, as in :class:`PTv3Block`.
+        """
         positional = voxels
         if isinstance(self.enter, GridUnpool):
             assert skip is not None
@@ -151,11 +171,11 @@ class PTv3Stage(nnx.Module):
             positional = voxels = self.enter(voxels)
         orders = self.orders(voxels, len(self.blocks))
         for block, order in zip(self.blocks, orders, strict=True):
-            voxels, positional = block(voxels, order, positional)
+            voxels, positional = block(voxels, order, positional, positions)
         return voxels
 
 
-class PTv3(nnx.Module):
+class PTv3(Module):
     """Point Transformer V3: a stem, levels down, levels up onto the skips' voxels, a head.
 
     The defaults are those of the base network for segmentation. Curves start in the lowest corner
@@ -178,8 +198,10 @@ class PTv3(nnx.Module):
       qkv_bias, scale: of the attention.
       drop_path: rate of the last block's branches; it grows linearly from the first.
       dropout: rate on the outputs of linear layers in the blocks.
-      position: beside the convolutions: ``"none"``, ``"relative"`` tables, or ``"rotary"``.
-      rotary_base: of the last.
+      position: beside the convolutions: ``"none"``, ``"relative"`` tables, ``"rotary"`` at the
+        centers of the voxels, or ``"rotary-points"``, as Utonia: at the positions in the first
+        ``ndim`` input features, of which a pooling takes the means.
+      rotary_base: of the last two.
       stem: ``"conv"``, a submanifold convolution of kernel size 5, or ``"linear"``.
       norm: of stem, poolings and unpoolings: ``"batch"`` or ``"layer"``. Blocks have layer norms.
       norm_epsilon, norm_momentum: of that norm.
@@ -188,10 +210,11 @@ class PTv3(nnx.Module):
       fill: see :func:`voxax.cut_patches`.
       legacy: as in :class:`PTv3Block`; published weights of the first version need it.
       remat: compute each block again in the backward pass.
-      implementation: of the attention.
+      algorithm: of the attention.
       ndim, dtype, param_dtype: as in :class:`voxax.nn.modules.SpatiallySparseConv`.
       rngs: None takes a key that no other layer has.
-      **conv: of every convolution: ``fwd_algo``, ``bwd_algo``, ``precision``.
+      **conv: of every convolution: ``precision``, ``fwd_algo``, ``bwd_algo``, ``dgrad_algo``,
+        ``wgrad_algo``.
 
     Raises:
       InputError: lists of lengths that do not fit, an unknown name, a size below 1.
@@ -217,7 +240,7 @@ class PTv3(nnx.Module):
         scale: float | None = None,
         drop_path: float = 0.3,
         dropout: float = 0.0,
-        position: Literal["none", "relative", "rotary"] = "none",
+        position: Literal["none", "relative", "rotary", "rotary-points"] = "none",
         rotary_base: float = 10.0,
         stem: Literal["conv", "linear"] = "conv",
         norm: Literal["batch", "layer"] = "batch",
@@ -227,12 +250,12 @@ class PTv3(nnx.Module):
         fill: Fill = "overlap",
         legacy: bool = False,
         remat: bool = False,
-        implementation: Implementation | None = None,
+        algorithm: AttentionAlgorithm | None = None,
         ndim: int = 3,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
-        **conv: Any,
+        **conv: Unpack[AlgorithmOptions],
     ) -> None:
         encoder_depths, encoder_channels = static(encoder_depths), static(encoder_channels)
         decoder_depths, decoder_channels = static(decoder_depths), static(decoder_channels)
@@ -246,6 +269,8 @@ class PTv3(nnx.Module):
         _check_lengths(levels - 1, strides=strides)
         up = {"decoder_channels": decoder_channels, "decoder_num_heads": decoder_num_heads}
         _check_lengths(ups, **up)
+        if ups and position == "rotary-points":
+            raise InputError("position='rotary-points' is that of an encoder: give no decoder")
         if ups not in (0, levels - 1):
             raise InputError(
                 f"{ups} decoder levels for {levels} encoder levels: expected {levels - 1}, or none"
@@ -257,9 +282,13 @@ class PTv3(nnx.Module):
         for order in orders:
             check_known("order", order, get_args(SerialOrder))
         check_known("fill", fill, get_args(Fill))
-        if implementation is not None:
-            check_known("implementation", implementation, get_args(Implementation))
-        check_known("position", position, ("none", "relative", "rotary"))
+        if algorithm is not None:
+            check_known("algorithm", algorithm, get_args(AttentionAlgorithm))
+        check_known("position", position, ("none", "relative", "rotary", "rotary-points"))
+        if position == "rotary-points" and in_channels < ndim:
+            raise InputError(
+                f"in_channels={in_channels}: the first {ndim} are the positions of the points"
+            )
         check_known("stem", stem, ("conv", "linear"))
         check_known("norm", norm, ("batch", "layer"))
         rngs = own_rngs(rngs)
@@ -275,10 +304,10 @@ class PTv3(nnx.Module):
             "qkv_bias": qkv_bias,
             "scale": scale,
             "relative_reach": relative_reach(patch_size) if position == "relative" else None,
-            "rotary_base": rotary_base if position == "rotary" else None,
+            "rotary_base": rotary_base if position.startswith("rotary") else None,
             "ndim": ndim,
             "fill": fill,
-            "implementation": implementation,
+            "algorithm": algorithm,
         }
 
         def blocks(channels: int, heads: int, rates: Sequence[float]) -> list[PTv3Block]:
@@ -310,7 +339,8 @@ class PTv3(nnx.Module):
             if stem == "linear"
             else SubMConv(in_channels, width, 5, ndim=ndim, use_bias=False, **kinds, **conv)
         )
-        self.stem_name, self.norm = stem, norm
+        self.stem_name, self.norm, self.legacy = stem, norm, legacy
+        self.position_channels = ndim if position == "rotary-points" else 0
         self.stem = Sequential(embedding, normalized(width), after["activation"])
         rates = _rates(drop_path, encoder_depths)
         stages = [stage(None, width, encoder_num_heads[0], rates[0])]
@@ -374,25 +404,62 @@ class PTv3(nnx.Module):
             (r"^down\.", "blocks."),
             *(((r"^(?=stem|blocks)", "encoder."),) if whole else ()),
         )
-        return {
-            # Sonata masks tokens while it is trained.
-            "pointcept": Source(Spconv(), pointcept, unused=("embedding.mask_token",)),
-            "torch-pointcloud": Source(Spconv(), torch_pointcloud),
+
+        def settings(fill: Fill, norm: tuple[float, float]) -> tuple[Setting, ...]:
+            norms = r"^stem\b|\.enter\b"  # the blocks' are layer norms, alike everywhere
+            batch = norm_settings(*norm, norms) if self.norm == "batch" else ()
+            return (*batch, Setting(r"\.attn$", "fill", fill))
+
+        # Sonata masks tokens while it is trained; Utonia keeps the rates of its rotary embedding.
+        unused, own = ("embedding.mask_token",), settings("overlap", REFERENCE)
+        if self.position_channels:
+            unused += tuple(
+                f"enc.enc{level}.block{number}.attn.rope.inv_freq"
+                for level, stage in enumerate(self.down)
+                for number in range(len(stage.blocks))
+            )
+        current = {
+            "pointcept": Source(Spconv(), pointcept, unused, own),
+            "torch-pointcloud": Source(
+                Spconv(), torch_pointcloud, settings=settings("cycle", TORCH)
+            ),
         }
+        if self.norm == "layer":  # the encoders of later networks, released in one form
+            return current
+        first = {
+            "pointcept-v1.5.1": Source(Spconv(), pointcept, settings=own),
+            "torch-pointcloud-released": Source(
+                Spconv(), torch_pointcloud, settings=settings("cycle", REFERENCE)
+            ),
+        }
+        if self.legacy:
+            return {**first, "torch-pointcloud": current["torch-pointcloud"]}
+        why = "has the position encoding of the first version: load it into ptv3-base-v1, or with "
+        why += "legacy=True"
+        return current | {n: dataclasses.replace(s, refusal=why) for n, s in first.items()}
+
+    def levels(self, voxels: Voxels) -> tuple[Voxels, ...]:
+        """Return the features of each level of the encoder, the finest first."""
+        points = None
+        if channels := self.position_channels:
+            points = voxels.map(lambda features: features[:, :channels])
+        with jax.named_scope("stem"):
+            voxels = self.stem(voxels)
+        found = []
+        for level, down in enumerate(self.down):
+            with jax.named_scope(f"down{level}"):
+                if points is not None and down.enter is not None:
+                    points = functional.mean_pool(points, down.enter.stride)
+                voxels = down(voxels, None, None if points is None else points.features)
+            found.append(voxels)
+        return tuple(found)
 
     def __call__(self, voxels: Voxels) -> Voxels:
         """Return logits ``[capacity, out_channels]`` on the input's voxels.
 
         Without a head these are features, without a decoder those of the coarsest level.
         """
-        with jax.named_scope("stem"):
-            voxels = self.stem(voxels)
-        skips = []
-        for level, down in enumerate(self.down):
-            with jax.named_scope(f"down{level}"):
-                voxels = down(voxels)
-            skips.append(voxels)
-        skips.pop()
+        *skips, voxels = self.levels(voxels)
         for level, up in enumerate(self.up):
             with jax.named_scope(f"up{len(self.up) - 1 - level}"):
                 voxels = up(voxels, skips.pop())

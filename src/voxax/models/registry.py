@@ -7,21 +7,24 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flax import nnx
+from flax.core import FrozenDict
 
 from voxax import _limits
 from voxax.errors import InputError, check_known
 from voxax.interop.checkpoint_file import Location, write_checkpoint
-from voxax.interop.sources import load_weights, weights_of
+from voxax.interop.sources import check_settings, load_weights, load_weights_part, weights_of
+from voxax.interop.state_dict import PartReport
 from voxax.models.centerpoint import CenterPoint
 from voxax.models.minkunet import MinkUNet
 from voxax.models.minkunet_stages import BLOCKS
 from voxax.models.options import check_options
 from voxax.models.ptv3 import PTv3
 from voxax.models.second import SECOND
+from voxax.models.second_multihead import MultiHeadSECOND
 from voxax.models.spunet import SpUNet
 from voxax.models.voxelnext import VoxelNeXt
 
@@ -33,19 +36,34 @@ motorcycle, bicycle; pedestrian, traffic cone."""
 
 VARIANTS: Mapping[str, Build] = {
     "centerpoint": CenterPoint,
+    "centerpoint-mmdetection3d-nuscenes": partial(
+        CenterPoint, grid=(1024, 1024, 40), groups=NUSCENES, use_bias=False
+    ),
     "centerpoint-nuscenes": partial(CenterPoint, groups=NUSCENES),
     "minkunet-14": partial(MinkUNet, blocks=BLOCKS[14]),
     "minkunet-18": partial(MinkUNet, blocks=BLOCKS[18]),
     "minkunet-34": partial(MinkUNet, blocks=BLOCKS[34]),
     "minkunet-34c": partial(MinkUNet, blocks=BLOCKS[34], stem_depth=1, stem_kernel_size=5),
     "ptv3-base": PTv3,
+    "ptv3-base-v1": partial(PTv3, legacy=True),
+    "ptv3-base-v1-s3dis": partial(PTv3, legacy=True, position="relative", patch_size=128),
     "second": SECOND,
+    "second-nuscenes": partial(MultiHeadSECOND, groups=NUSCENES),
     "second-residual": partial(SECOND, residual=True),
     "spunet-14": partial(SpUNet, blocks=BLOCKS[14]),
     "spunet-18": partial(SpUNet, blocks=BLOCKS[18]),
     "spunet-34c": partial(SpUNet, blocks=BLOCKS[34]),
     "voxelnext": VoxelNeXt,
     "voxelnext-nuscenes": partial(VoxelNeXt, groups=NUSCENES),
+    "voxelnext-waymo-large": partial(
+        VoxelNeXt,
+        grid=(1504, 1504, 40),
+        branches=FrozenDict(center=2, center_z=1, dim=3, rot=2, iou=1),
+        channels=(32, 64, 128, 256, 256),
+        out_channels=256,
+        kernel_sizes=(5, 5, 3, 3),
+        head_kernel_size=3,
+    ),
 }
 """What makes each network, called with the input's channels and the number of classes."""
 
@@ -72,6 +90,11 @@ def create(
 
     Raises:
       InputError: an unknown name or option, or what the class refuses.
+
+    Examples:
+      >>> model = models.create("minkunet-18", in_channels=4, num_classes=20, width=0.25)
+      >>> model(voxels).num_channels
+      20
     """
     check_known("network", name, list())
     sizes = {"in_channels": in_channels, "num_classes": num_classes}
@@ -103,11 +126,15 @@ def load(
     *,
     source: str | None = None,
     key: str | None = None,
+    settings: Literal["source", "model"] = "source",
     **options: Any,
 ) -> nnx.Module:
     """Return a network with the weights of a file.
 
     Every name must fit. Nothing is changed unless all do. The arrays take the dtypes of the file.
+    A file holds neither the epsilon and the momentum of batch norms nor how attention fills its
+    last patch: the network takes those of the codebase. It warns where two codebases, or two
+    versions of one, have the names of the file and other settings.
 
     Args:
       model: a network, changed in place, or a name of :func:`list`.
@@ -115,14 +142,21 @@ def load(
         ``weights_only=True``; or ``hf://owner/name/file`` of a Hugging Face repository.
       source: the codebase whose names the file has, as ``"pointcept"``; None finds it.
       key: the entry of a PyTorch file that is the state dict; None looks for the usual ones.
+      settings: ``"model"`` leaves epsilons, momentums and the like as the network has them.
       **options: arguments of :func:`create`, with a name: ``in_channels``, ``num_classes``, ...
 
     Raises:
       InputError: the file of another network or of other sizes: lists the names that are missing,
-        unexpected and misshapen. A network without released weights, an unknown source.
+        unexpected and misshapen. A network without released weights, an unknown source, or one
+        whose network computes something else.
       FileFormatError: unreadable, or it needs code to load.
       FileNotFoundError: no such file.
       MissingExtraError: the package that the file needs is not installed.
+
+    Examples:
+      >>> model = models.MinkUNet14(4, 20, width=0.25, rngs=nnx.Rngs(0))
+      >>> path = models.save(model, "weights.safetensors")
+      >>> again = models.load("minkunet-14", path, in_channels=4, num_classes=20, width=0.25)
     """
     if isinstance(model, str):
         if missing := [n for n in ("in_channels", "num_classes") if n not in options]:
@@ -130,12 +164,34 @@ def load(
         model = create(model, **options)
     elif options:
         raise InputError(f"{', '.join(options)} make a network: give its name, or leave them out")
-    load_weights(model, path, source=source, key=key)
+    check_known("settings", settings, ("source", "model"))
+    load_weights(model, path, source=source, key=key, set_up=settings == "source")
     return model
+
+
+def load_part(
+    model: nnx.Module, path: Location, *, source: str | None = None, key: str | None = None
+) -> PartReport:
+    """Set the layers of a network that a file has in the same shapes; return what was left out.
+
+    So a network for other classes, or other inputs, begins with the weights of the rest.
+
+    Args:
+      model: a network, changed in place.
+      path, source, key: as of :func:`load`.
+
+    Raises:
+      InputError: no layer fits; as of :func:`load`.
+      FileFormatError, FileNotFoundError, MissingExtraError: as of :func:`load`.
+    """
+    return load_weights_part(model, path, source=source, key=key)[1]
 
 
 def save(model: nnx.Module, path: str | os.PathLike[str], *, source: str | None = None) -> Path:
     """Write the weights of a network by the names, and in the layouts, of a codebase.
+
+    It warns where the network has other settings than the codebase, such as the epsilon of batch
+    norms, which a file does not hold.
 
     Args:
       model: one of the networks here.
@@ -148,5 +204,12 @@ def save(model: nnx.Module, path: str | os.PathLike[str], *, source: str | None 
     Raises:
       InputError: a network without released weights, an unknown source.
       MissingExtraError: the package that the file needs is not installed.
+
+    Examples:
+      >>> model = models.MinkUNet14(4, 20, width=0.25, rngs=nnx.Rngs(0))
+      >>> models.save(model, "weights.safetensors").name
+      'weights.safetensors'
     """
-    return write_checkpoint(path, weights_of(model, source))
+    written = write_checkpoint(path, weights_of(model, source))
+    check_settings(model, source)
+    return written

@@ -7,19 +7,27 @@ Development Team, "OpenPCDet: An Open-source Toolbox for 3D Object Detection", 2
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Unpack
 
 import jax
 from flax import nnx
 
 from voxax.errors import InputError
-from voxax.geometry import Voxels
-from voxax.interop.sources import Source, by_part, renaming
+from voxax.interop.sources import (
+    REFERENCE,
+    Source,
+    by_part,
+    norm_settings,
+    renaming,
+    torch_pointcloud_sources,
+)
 from voxax.interop.spconv import Spconv
-from voxax.models.bev_backbone import BEVBackbone, bev_names, dense_options, ground_grid
-from voxax.models.voxel_backbone import NORM, VoxelBackBone8x, backbone_names
-from voxax.nn.modules.constructor import own_rngs
+from voxax.models.bev_backbone import GroundDetector, bev_names, dense_options
+from voxax.models.voxel_backbone import NORM, backbone_names
+from voxax.nn.modules.constructor import Module, own_rngs
+from voxax.nn.modules.sparse_convs import LayerOptions
 
 BOX = 7
 """Numbers of a box: center, size, yaw."""
@@ -30,16 +38,17 @@ class AnchorOutput(NamedTuple):
 
     Attributes:
       classes: logits, ``[B, X, Y, A * num_classes]``.
-      boxes: residuals to the anchors, ``[B, X, Y, A * 7]``.
-      directions: logits of the direction's bins, ``[B, X, Y, A * bins]``.
+      boxes: residuals to the anchors, ``[B, X, Y, A * 7]``, or ``[B, X, Y, A * 10]``.
+      directions: logits of the direction's bins, ``[B, X, Y, A * bins]``; None where the codes of
+        boxes have the whole yaw.
     """
 
     classes: jax.Array
     boxes: jax.Array
-    directions: jax.Array
+    directions: jax.Array | None
 
 
-class AnchorHead(nnx.Module):
+class AnchorHead(Module):
     """Three linear layers on each cell of the ground plane.
 
     Args:
@@ -59,25 +68,26 @@ class AnchorHead(nnx.Module):
         direction_bins: int = 2,
         *,
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         rngs = own_rngs(rngs)
 
-        def layer(out_channels: int, bias: float = 0.0) -> nnx.Conv:
-            start = jax.nn.initializers.constant(bias)
-            made = {"bias_init": start, "rngs": rngs, **dense_options(options)}
-            return nnx.Conv(in_channels, out_channels, (1, 1), **made)
+        def layer(out_channels: int, bias: float = 0.0, **start: Any) -> nnx.Conv:
+            start = {"bias_init": jax.nn.initializers.constant(bias), "rngs": rngs, **start}
+            return nnx.Conv(in_channels, out_channels, (1, 1), **dense_options(options) | start)
 
-        # One anchor in a hundred is an object at first (focal loss, Lin et al. 2017).
-        self.classes = layer(anchors * num_classes, -math.log(99))
-        self.boxes = layer(anchors * BOX)
+        # One anchor in a hundred is an object at first (focal loss, Lin et al. 2017), wherever it
+        # is, and has the anchor's own box.
+        normal = jax.nn.initializers.normal
+        self.classes = layer(anchors * num_classes, -math.log(99), kernel_init=normal(0.01))
+        self.boxes = layer(anchors * BOX, kernel_init=normal(0.001))
         self.directions = layer(anchors * direction_bins)
 
     def __call__(self, grid: jax.Array) -> AnchorOutput:
         return AnchorOutput(self.classes(grid), self.boxes(grid), self.directions(grid))
 
 
-class SECOND(nnx.Module):
+class SECOND(GroundDetector):
     """The detector: voxels in, predictions for the anchors of a grid of the ground plane out.
 
     Args:
@@ -87,11 +97,16 @@ class SECOND(nnx.Module):
       anchors: number of anchors in each cell; None is two for each class, one for each yaw.
       direction_bins: of an anchor's direction.
       residual: the backbone of residual blocks.
+      channels: of the backbone's four levels; None has the published ones.
+      out_channels: of the sparse backbone's result.
       bev: arguments of :class:`BEVBackbone`.
       norm: arguments of every batch normalization.
       rngs: None takes a key that no other layer has.
-      **options: of every layer: ``dtype``, ``param_dtype``, ``precision``; ``fwd_algo`` and
-        ``bwd_algo`` of the sparse ones.
+      **options: of every layer, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+
+    Attributes:
+      anchors: number of anchors in each cell.
+      direction_bins: of an anchor's direction.
 
     Raises:
       InputError: a grid that is too small, or that the strides of ``bev`` do not divide; no
@@ -107,23 +122,23 @@ class SECOND(nnx.Module):
         anchors: int | None = None,
         direction_bins: int = 2,
         residual: bool = False,
+        channels: Sequence[int] | None = None,
+        out_channels: int = 128,
         bev: Mapping[str, Any] | None = None,
         norm: Mapping[str, Any] = NORM,
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         anchors = 2 * num_classes if anchors is None else anchors
         if anchors < 1:
             raise InputError(f"anchors={anchors} must be at least 1 in each cell")
+        self.anchors, self.direction_bins = anchors, direction_bins
         rngs = own_rngs(rngs)
-        common = {"norm": norm, "rngs": rngs, **options}
-        channels = (16, 32, 64, 128) if residual else (16, 32, 64, 64)
-        self.backbone_3d = VoxelBackBone8x(
-            in_channels, grid, channels=channels, residual=residual, **common
-        )
-        folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]
-        self.backbone_2d = BEVBackbone(folded, **{**common, **(bev or {})})
-        self.backbone_2d.check_grid(self.backbone_3d.grid[:2], 8)
+        common: dict[str, Any] = {"norm": norm, "rngs": rngs, **options}
+        if channels is None:
+            channels = (16, 32, 64, 128) if residual else (16, 32, 64, 64)
+        sizes = {"residual": residual, "channels": channels, "out_channels": out_channels}
+        self._make_backbones(in_channels, grid, bev, common, **sizes)
         self.head = AnchorHead(
             self.backbone_2d.out_channels,
             num_classes,
@@ -133,14 +148,8 @@ class SECOND(nnx.Module):
             **options,
         )
 
-    def __call__(self, voxels: Voxels) -> AnchorOutput:
-        """Return the predictions of each cell; cells are those of the grid over the strides."""
-        encoded = self.backbone_3d(voxels)
-        with jax.named_scope("ground"):
-            return self.head(self.backbone_2d(ground_grid(encoded, self.backbone_3d.grid)))
-
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and torch-pointcloud store it."""
+        """Return how OpenPCDet, torch-pointcloud and mmdetection3d store it."""
         head = renaming(
             (r"^classes$", "conv_cls"), (r"^boxes$", "conv_box"), (r"^directions$", "conv_dir_cls")
         )
@@ -156,7 +165,34 @@ class SECOND(nnx.Module):
             head=("head", head),
         )
         spconv = Spconv("reversed")
+        mmdetection3d = {}
+        if not self.backbone_3d.residual:
+            names = _mmdetection3d_names()
+            form = Source(spconv, names, settings=norm_settings(*REFERENCE))
+            mmdetection3d = {"mmdetection3d": form}
         return {
-            "openpcdet": Source(spconv, openpcdet),
-            "torch-pointcloud": Source(spconv, torch_pointcloud),
+            "openpcdet": Source(spconv, openpcdet, settings=norm_settings(*REFERENCE)),
+            **torch_pointcloud_sources(spconv, torch_pointcloud),
+            **mmdetection3d,
         }
+
+
+def _mmdetection3d_names() -> Callable[[str], str]:
+    def place(found: re.Match[str]) -> str:  # convolution, norm, ReLU
+        return f"backbone.blocks.{found[1]}.{3 * int(found[2]) + (found[3] == 'norm')}"
+
+    return renaming(
+        (r"^backbone_2d\.levels\.(\d+)\.(\d+)\.(conv|norm)$", place),
+        (r"^backbone_2d\.ups", "neck.deblocks"),
+        (r"^backbone_3d\.stem", "middle_encoder.conv_input"),
+        (r"^backbone_3d\.out", "middle_encoder.conv_out"),
+        (
+            r"^backbone_3d\.stages\.(\d+)",
+            lambda m: f"middle_encoder.encoder_layers.encoder_layer{int(m[1]) + 1}",
+        ),
+        (r"\.conv$", ".0"),
+        (r"\.norm$", ".1"),
+        (r"^head\.classes$", "bbox_head.conv_cls"),
+        (r"^head\.boxes$", "bbox_head.conv_reg"),
+        (r"^head\.directions$", "bbox_head.conv_dir_cls"),
+    )

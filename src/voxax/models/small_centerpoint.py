@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
-import jax
 from flax import nnx
 
 from voxax.errors import InputError
@@ -14,11 +13,13 @@ from voxax.geometry import Voxels
 from voxax.models.bev_backbone import BEVBackbone
 from voxax.models.centerpoint import CenterDetector, CenterHead, Groups, class_groups
 from voxax.models.minkunet import ConvNormAct, ResidualBlock
+from voxax.models.voxel_backbone import run_stages
 from voxax.nn.arguments import static
-from voxax.nn.modules.constructor import own_rngs
+from voxax.nn.modules.constructor import Module, own_rngs
+from voxax.nn.modules.sparse_convs import LayerOptions
 
 
-class ColumnBackbone(nnx.Module):
+class ColumnBackbone(Module):
     """Levels of two voxels to one on each axis, then each column of voxels to one.
 
     No convolution reaches a site without voxels, so levels get smaller and smaller.
@@ -29,8 +30,7 @@ class ColumnBackbone(nnx.Module):
       channels: of each level.
       out_channels: of the columns.
       rngs: None takes a key that no other layer has.
-      **options: of every convolution: ``dtype``, ``param_dtype``, ``fwd_algo``, ``bwd_algo``,
-        ``precision``.
+      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Attributes:
       grid: cells of the result along x, y and z; one along z.
@@ -48,9 +48,9 @@ class ColumnBackbone(nnx.Module):
         channels: Sequence[int] = (16, 32, 48),
         out_channels: int = 64,
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        common = {"rngs": own_rngs(rngs), **options}
+        common: dict[str, Any] = {"rngs": own_rngs(rngs), **options}
         grid, self.stride = static(grid), 2 ** (len(channels) - 1)
         if len(grid) != 3 or min(grid) < 1 or any(n % self.stride for n in grid):
             raise InputError(
@@ -72,12 +72,7 @@ class ColumnBackbone(nnx.Module):
 
     def __call__(self, voxels: Voxels) -> Voxels:
         """Return a voxel for each column that has some."""
-        voxels = self.stem(voxels)
-        for number, level in enumerate(self.levels):
-            with jax.named_scope(f"level{number + 1}"):
-                for layer in level:
-                    voxels = layer(voxels)
-        return self.columns(voxels)
+        return self.columns(run_stages(self.levels, self.stem(voxels), "level")[-1])
 
 
 class SmallCenterPoint(CenterDetector):
@@ -94,6 +89,11 @@ class SmallCenterPoint(CenterDetector):
 
     Raises:
       InputError: a grid that the levels do not divide; groups that do not have each class once.
+
+    Examples:
+      >>> model = models.SmallCenterPoint(4, 3, grid=(8, 8, 8), width=0.25, rngs=nnx.Rngs(0))
+      >>> sorted(model(voxels)[0])
+      ['code', 'hm']
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class SmallCenterPoint(CenterDetector):
         groups: Groups | None = None,
         width: float = 1.0,
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        common = {"rngs": own_rngs(rngs), **options}
+        common: dict[str, Any] = {"rngs": own_rngs(rngs), **options}
 
         def wide(channels: int) -> int:
             return max(round(channels * width / 8), 1) * 8

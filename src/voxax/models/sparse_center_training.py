@@ -14,7 +14,6 @@ import optax
 
 from voxax.detection import (
     CenterTargets,
-    Detections,
     Region,
     code_loss,
     gaussian_focal_loss,
@@ -23,11 +22,11 @@ from voxax.detection import (
 from voxax.geometry import Voxels
 from voxax.models.centerpoint import HEATMAP
 from voxax.models.detector_boxes import box_codes, found_boxes
-from voxax.models.training import StepTrainer
+from voxax.models.detector_training import DetectorTrainer
 from voxax.models.voxelnext import VoxelNeXt
 
 
-class SparseCenterTrainer(StepTrainer):
+class SparseCenterTrainer(DetectorTrainer):
     """Training of a :class:`voxax.models.VoxelNeXt`.
 
     A step takes ``(boxes float32[B, M, 7 or 9], classes int32[B, M])`` as labels, where rows of a
@@ -119,17 +118,4 @@ class SparseCenterTrainer(StepTrainer):
             max_selected=self.max_boxes,
             min_score=self.min_score,
         )
-        stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)
-        drops = out.voxels.geometry.drops
-        return stacked, drops if self._axis_name is None else drops.summed_over(self._axis_name)
-
-    def _counted(self, counts: Any) -> jax.Array:
-        return counts
-
-    def detect(self, voxels: Voxels) -> Detections:
-        """Return what is found in each scene, on the host: arrays ``[B, N, ...]``.
-
-        Raises:
-          CapacityError: rows were lost at some level.
-        """
-        return jax.device_get(self.evaluate(voxels))
+        return self._found(scenes, out.voxels.geometry)

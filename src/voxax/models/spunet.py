@@ -7,21 +7,31 @@ for Point Cloud Perception Research", 2023.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from flax import nnx
 from flax.core import FrozenDict
 
 from voxax.errors import InputError
-from voxax.interop.sources import Source, renaming
+from voxax.interop.sources import (
+    REFERENCE,
+    TORCH,
+    Setting,
+    Source,
+    norm_settings,
+    renaming,
+    torch_pointcloud_sources,
+)
 from voxax.interop.spconv import Spconv
 from voxax.models.minkunet import ConvNormAct, UNet
 from voxax.models.minkunet_stages import BLOCKS, PLANES, Stage
 from voxax.nn.arguments import static
 from voxax.nn.modules import Linear
 from voxax.nn.modules.constructor import own_rngs
+from voxax.nn.modules.sparse_convs import NetworkOptions, dtypes_of
 
 
 class SpUNet(UNet):
@@ -37,11 +47,15 @@ class SpUNet(UNet):
       stem_kernel_size: kernel of the first convolution.
       norm: arguments of every batch normalization.
       rngs: None takes a key that no other layer has.
-      **options: of every convolution: ``ndim``, ``dtype``, ``param_dtype``, ``fwd_algo``,
-        ``bwd_algo``, ``precision``.
+      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
       InputError: blocks and channels of different numbers, or an odd number of stages.
+
+    Examples:
+      >>> model = models.SpUNet(4, 20, blocks=(1,) * 4, channels=(16, 32, 32, 16), rngs=nnx.Rngs(0))
+      >>> model(voxels).num_channels
+      20
     """
 
     def __init__(
@@ -55,7 +69,7 @@ class SpUNet(UNet):
         stem_kernel_size: int = 5,
         norm: Mapping[str, Any] = FrozenDict(epsilon=1e-3, momentum=0.99),
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[NetworkOptions],
     ) -> None:
         blocks, channels = static(blocks), static(channels)
         levels, odd = divmod(len(blocks), 2)
@@ -65,7 +79,7 @@ class SpUNet(UNet):
                 "many stages up as down"
             )
         rngs = own_rngs(rngs)
-        common = {"rngs": rngs, "norm": norm, **options}
+        common: dict[str, Any] = {"rngs": rngs, "norm": norm, **options}
         inputs = (stem, *channels[:-1])  # of each stage's strided convolution
         skips = (*[0] * levels, *reversed(inputs[:levels]))  # joined before its first block
         stages = [
@@ -74,11 +88,10 @@ class SpUNet(UNet):
         ]
         self.stem = ConvNormAct(in_channels, stem, stem_kernel_size, **common)
         self._make_levels(stages[:levels], stages[levels:], common)
-        dtypes = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
-        self.head = Linear(channels[-1], out_channels, rngs=rngs, **dtypes)
+        self.head = Linear(channels[-1], out_channels, rngs=rngs, **dtypes_of(options))
 
     def sources(self) -> dict[str, Source]:
-        """Return how Pointcept and torch-pointcloud store it."""
+        """Return how Pointcept, by its version of SpUNet, and torch-pointcloud store it."""
         last = len(self.down) - 1
 
         def level(found: re.Match[str]) -> str:  # they count levels from the finest on both ways
@@ -104,7 +117,12 @@ class SpUNet(UNet):
             (r"^(up|dec)\b", r"decoder.\1"),
             (r"(\.1|\.norm\d)$", r"\1.module"),
         )
+        spconv = Spconv(pointwise=".")
+        whole = (Setting("^$", "drops_last_plane", False),)
+        clipped = (Setting("^$", "drops_last_plane", True),)
+        others = torch_pointcloud_sources(spconv, torch_pointcloud)
         return {
-            "pointcept": Source(Spconv(pointwise="."), pointcept),
-            "torch-pointcloud": Source(Spconv(pointwise="."), torch_pointcloud),
+            "pointcept": Source(spconv, pointcept, settings=norm_settings(*REFERENCE) + whole),
+            "pointcept-v1m2": Source(spconv, pointcept, settings=norm_settings(*TORCH) + clipped),
+            **{n: dataclasses.replace(s, settings=s.settings + whole) for n, s in others.items()},
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,10 +20,11 @@ from voxax._native.operators import differentiable_operator
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import Voxels
 from voxax.geometry.call_checks import checked_operator
-from voxax.geometry.losses import Losses
+from voxax.geometry.lost_rows import LostRows
 from voxax.geometry.row_operations import as_dtype
 from voxax.hardware import keep_programs as keep_programs_on_disk
 from voxax.models.checkpoint import check_same_arrays
+from voxax.models.fine_tuning import average_in, check_parts, part_of
 from voxax.models.writers import OnMetrics
 
 _log = logging.getLogger(__name__)
@@ -236,6 +237,7 @@ class StepTrainer(abc.ABC):
         self.optimizer_state = _copied(_initial_state(optimizer, self.params))
         self.steps = 0
         self.programs = 0
+        self._frozen: tuple[str, ...] = ()
         self._is_traced = False
 
         def gradients(params: Any, state: Any, voxels: Voxels, labels: Any) -> Any:
@@ -244,6 +246,7 @@ class StepTrainer(abc.ABC):
             _log.info("program %d: a training step of %d rows", self.programs, voxels.capacity)
 
             def loss_of(params: Any) -> tuple[jax.Array, tuple[Any, Any, Any]]:
+                params = _constant(params, self._frozen)
                 module = nnx.merge(self._train_graph, params, state, copy=True)
                 loss, prediction, counts = self._objective(module, voxels, labels)
                 new_state = nnx.split(module, nnx.Param, ...)[2]
@@ -335,10 +338,13 @@ class StepTrainer(abc.ABC):
     def evaluate(self, voxels: Voxels) -> Any:
         """Return the module's output in evaluation mode.
 
+        An optimizer of :func:`voxax.models.fine_tuning.averaged` gives the parameters.
+
         Raises:
           CapacityError: rows were lost at some level.
         """
-        output, drops = self._evaluate(self.params, self.state, self._placed(voxels))
+        params = average_in(self.optimizer_state, self.params)
+        output, drops = self._evaluate(params, self.state, self._placed(voxels))
         if lost := {level: n for level, n in drops.items() if n}:
             levels = "; ".join(f"level of stride {k}: {n} rows lost" for k, n in lost.items())
             raise CapacityError(
@@ -358,8 +364,45 @@ class StepTrainer(abc.ABC):
         return (self.params, self.state, *self._placed((voxels, labels)))
 
     def model(self) -> nnx.Module:
-        """Return the module with the current parameters, in training mode; a copy."""
-        return nnx.merge(self._train_graph, *_copied((self.params, self.state)), copy=True)
+        """Return the module with the parameters that :meth:`evaluate` takes; a copy.
+
+        It is in training mode.
+        """
+        params = average_in(self.optimizer_state, self.params)
+        return nnx.merge(self._train_graph, *_copied((params, self.state)), copy=True)
+
+    def start_from(self, model: nnx.Module) -> None:
+        """Take the parameters and statistics of a module, before the first step; they are copied.
+
+        Args:
+          model: of the same structure as the trainer's, with arrays of the same dtypes.
+
+        Raises:
+          InputError: an array has another name, shape or dtype than here.
+        """
+        params, state = nnx.split(model, nnx.Param, ...)[1:]
+        taken = {"params": nnx.to_pure_dict(params), "state": nnx.to_pure_dict(state)}
+        self.load_tree({**self.tree(), **taken})
+
+    def freeze(self, parts: Sequence[str]) -> None:
+        """Keep parts of the module as they are, before the first step.
+
+        They run in evaluation mode, and have gradients of zero. Weight decay is the optimizer's:
+        give it :func:`voxax.models.fine_tuning.by_part` with ``optax.set_to_zero()`` for them.
+
+        Args:
+          parts: names of parts, as ``"stem"`` or ``"down.0"``.
+
+        Raises:
+          InputError: a part that has no parameters.
+        """
+        module = nnx.merge(self._train_graph, self.params, self.state, copy=True)
+        check_parts(module, parts)
+        for path, inner in nnx.iter_modules(module):
+            if part_of(path, parts):
+                inner.eval()
+        self._frozen = tuple(parts)
+        self._train_graph = nnx.split(module, nnx.Param, ...)[0]
 
     def tree(self) -> dict[str, Any]:
         """Return everything a checkpoint needs, as plain nested containers of arrays; a copy."""
@@ -400,6 +443,9 @@ def starting_on_host(optimizer: optax.GradientTransformation) -> optax.GradientT
     Trainers do so by themselves; others write ::
 
         nnx.Optimizer(model, starting_on_host(optax.adamw(1e-3)), wrt=nnx.Param)
+
+    Args:
+      optimizer: of optax; its updates stay as they are.
     """
     return optimizer._replace(init=functools.partial(_initial_state, optimizer))
 
@@ -420,6 +466,17 @@ def _initial_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
         for leaf, value in zip(leaves, values, strict=True)
     ]
     return jax.tree.unflatten(tree, made)
+
+
+def _constant(params: Any, parts: Sequence[str]) -> Any:
+    """Return parameters, those of some parts without gradients."""
+    if not parts:
+        return params
+
+    def one(path: Any, value: jax.Array) -> jax.Array:
+        return value if part_of(path, parts) is None else jax.lax.stop_gradient(value)
+
+    return jax.tree_util.tree_map_with_path(one, params)
 
 
 def _copied(tree: Any) -> Any:
@@ -447,6 +504,8 @@ class Trainer(StepTrainer):
       axis_name: the mapped axis over which loss and lost rows are added up, for programs that
         run on several devices; see :class:`voxax.parallel.DataParallelTrainer`.
       ignore_label: what marks unlabeled rows beside negative numbers, 255 for many data sets.
+      added_loss: what is added to the cross entropy, such as a multiple of
+        :func:`voxax.models.lovasz.lovasz_softmax`, whose arguments it takes.
       on_metrics: called after each step, see :class:`StepTrainer`.
       keep_programs: whether this process keeps compiled programs on disk from now on, see
         :func:`voxax.keep_programs`.
@@ -463,10 +522,11 @@ class Trainer(StepTrainer):
         *,
         axis_name: str | tuple[str, ...] | None = None,
         ignore_label: int | None = None,
+        added_loss: Callable[..., jax.Array] | None = None,
         on_metrics: OnMetrics | None = None,
         keep_programs: bool = True,
     ) -> None:
-        self.on_metrics = on_metrics
+        self.on_metrics, self._added_loss = on_metrics, added_loss
         self.ignore_label, self.outside = ignore_label, jax.device_put(np.int32(0))
         self._axis_name = axis_name
         self._classes = 0  # known once a step was traced
@@ -480,12 +540,15 @@ class Trainer(StepTrainer):
         self._classes = logits.shape[-1]
         weights = self._class_weights
         loss = masked_cross_entropy(logits, labels, weights, axis_name, ignore_label=ignored)
+        if self._added_loss is not None:
+            more = {"axis_name": axis_name, "ignore_label": ignored}
+            loss = loss + self._added_loss(logits, labels, **more)
         counts = drops.number, count_outside(labels, self._classes, ignored)
         if axis_name is not None:
             counts = jax.lax.psum(counts, axis_name)
         return loss, jnp.argmax(logits, axis=-1).astype(jnp.int32), counts
 
-    def _logits(self, out: Any, voxels: Voxels) -> tuple[jax.Array, Losses]:
+    def _logits(self, out: Any, voxels: Voxels) -> tuple[jax.Array, LostRows]:
         """Return the logits of a module's output, and what is known of the rows that were lost."""
         if isinstance(out, Voxels):
             return out.features, out.geometry.drops

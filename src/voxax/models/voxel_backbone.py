@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,19 @@ from voxax import _compat
 from voxax.coords import is_valid
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec, Voxels, kernel_map
-from voxax.interop.sources import Source, renaming
+from voxax.interop.sources import (
+    REFERENCE,
+    Source,
+    norm_settings,
+    renaming,
+    torch_pointcloud_sources,
+)
 from voxax.interop.spconv import Spconv, spconv_offsets
 from voxax.models.minkunet import ConvNormAct, ResidualBlock
 from voxax.nn.arguments import static
-from voxax.nn.modules.constructor import own_rngs
+from voxax.nn.modules.constructor import Module, own_rngs, with_signature
 from voxax.nn.modules.sequential import conv_norm_act
+from voxax.nn.modules.sparse_convs import LayerOptions
 
 NORM: Mapping[str, Any] = FrozenDict(epsilon=1e-3, momentum=0.99)
 """Arguments of the batch normalizations in detectors."""
@@ -81,29 +88,32 @@ def stage(
     out_channels: int,
     grid: Sequence[int],
     *,
+    kernel_size: int = 3,
     padding: int | Sequence[int] = 1,
     residual: bool,
     common: Mapping[str, Any],
 ) -> tuple[nnx.List, tuple[int, ...]]:
     """Return the layers of a level, a strided convolution and two blocks, and the level's grid."""
-    down = GrowingConv(in_channels, out_channels, 3, 2, padding, grid, **common)
+    plain = {k: v for k, v in common.items() if k != "use_bias"}
+    down = GrowingConv(in_channels, out_channels, kernel_size, 2, padding, grid, **plain)
     return nnx.List([down, *blocks(out_channels, 2, residual, common)]), down.grid
 
 
 def blocks(
     channels: int, number: int, residual: bool, common: Mapping[str, Any]
 ) -> list[nnx.Module]:
-    """Return ``number`` blocks on the voxels of a level."""
+    """Return ``number`` blocks on the voxels of a level; residual ones have biases by default."""
     if residual:
-        return [ResidualBlock(channels, channels, use_bias=True, **common) for _ in range(number)]
+        common = {"use_bias": True, **common}
+        return [ResidualBlock(channels, channels, **common) for _ in range(number)]
     return [ConvNormAct(channels, channels, **common) for _ in range(number)]
 
 
-def run_stages(stages: Sequence[nnx.List], voxels: Voxels) -> list[Voxels]:
-    """Return the voxels after each stage."""
+def run_stages(stages: Iterable[nnx.List], voxels: Voxels, name: str = "stage") -> list[Voxels]:
+    """Return the voxels after each stage; ``name`` stands in profiles."""
     found = []
     for number, layers in enumerate(stages):
-        with jax.named_scope(f"stage{number + 1}"):
+        with jax.named_scope(f"{name}{number + 1}"):
             for layer in layers:
                 voxels = layer(voxels)
         found.append(voxels)
@@ -128,7 +138,7 @@ def backbone_names(residual: bool) -> tuple[Callable[[str], str], Callable[[str]
     return openpcdet, renaming(*layers, (r"(\.1|\.norm\d)$", r"\1.module"))
 
 
-class VoxelBackBone8x(nnx.Module):
+class VoxelBackBone8x(Module):
     """Stem, four levels with two cells to one between them, and one that folds the height.
 
     Strided convolutions reach every site inside the grid. Voxels are x, y, z, counted from the
@@ -139,11 +149,11 @@ class VoxelBackBone8x(nnx.Module):
       grid: cells along x, y and z: the range over the voxel size. One more is added along z.
       channels: of the four levels.
       out_channels: of the result.
-      residual: residual blocks with biases in place of single convolutions.
+      residual: residual blocks in place of single convolutions.
+      block_bias: of the convolutions in residual blocks.
       norm: arguments of every batch normalization.
       rngs: None takes a key that no other layer has.
-      **options: of every convolution: ``dtype``, ``param_dtype``, ``fwd_algo``, ``bwd_algo``,
-        ``precision``.
+      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Attributes:
       grid: cells of the result along x, y and z.
@@ -160,22 +170,24 @@ class VoxelBackBone8x(nnx.Module):
         channels: Sequence[int] = (16, 32, 64, 64),
         out_channels: int = 128,
         residual: bool = False,
+        block_bias: bool = True,
         norm: Mapping[str, Any] = NORM,
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         shape, channels = grid_with_top(grid), static(channels)
         if len(channels) != 4:
             raise InputError(f"channels={channels} must have one entry for each of 4 levels")
-        common = {"norm": norm, "rngs": own_rngs(rngs), **options}
+        common: dict[str, Any] = {"norm": norm, "rngs": own_rngs(rngs), **options}
         first = channels[0]
         self.residual = residual
         self.stem = ConvNormAct(in_channels, first, **common)
-        stages = [nnx.List(blocks(first, 2 if residual else 1, residual, common))]
+        inner = common | ({"use_bias": block_bias} if residual else {})
+        stages = [nnx.List(blocks(first, 2 if residual else 1, residual, inner))]
         paddings = (1, 1, (1, 1, 0))  # none along z at last
         for c_in, c_out, padding in zip(channels, channels[1:], paddings, strict=False):
             layers, shape = stage(
-                c_in, c_out, shape, padding=padding, residual=residual, common=common
+                c_in, c_out, shape, padding=padding, residual=residual, common=inner
             )
             stages.append(layers)
         self.stages, self.in_grid = nnx.List(stages), grid_with_top(grid)
@@ -205,16 +217,27 @@ class VoxelBackBone8x(nnx.Module):
         openpcdet, torch_pointcloud = backbone_names(self.residual)
         spconv = Spconv("reversed")
         return {
-            "openpcdet": Source(spconv, openpcdet),
-            "torch-pointcloud": Source(spconv, torch_pointcloud),
+            "openpcdet": Source(spconv, openpcdet, settings=norm_settings(*REFERENCE)),
+            **torch_pointcloud_sources(spconv, torch_pointcloud),
         }
 
 
-def VoxelResBackBone8x(in_channels: int, grid: Sequence[int], **options: Any) -> VoxelBackBone8x:
+@with_signature
+def VoxelResBackBone8x(
+    in_channels: int,
+    grid: Sequence[int],
+    *,
+    channels: Sequence[int] = (16, 32, 64, 128),
+    out_channels: int = 128,
+    block_bias: bool = True,
+    norm: Mapping[str, Any] = NORM,
+    rngs: nnx.Rngs | None = None,
+    **options: Unpack[LayerOptions],
+) -> VoxelBackBone8x:
     """Return the backbone of residual blocks. Arguments as in :class:`VoxelBackBone8x`."""
-    return VoxelBackBone8x(
-        in_channels, grid, **{"channels": (16, 32, 64, 128), "residual": True, **options}
-    )
+    given: dict[str, Any] = {"channels": channels, "block_bias": block_bias, "norm": norm}
+    given |= {"out_channels": out_channels, "rngs": rngs, **options}
+    return VoxelBackBone8x(in_channels, grid, residual=True, **given)
 
 
 def grid_with_top(grid: Sequence[int]) -> tuple[int, ...]:

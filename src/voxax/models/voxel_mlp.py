@@ -6,10 +6,10 @@ from flax import nnx
 
 from voxax.geometry import Voxels
 from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential
-from voxax.nn.modules.constructor import own_rngs
+from voxax.nn.modules.constructor import Module, own_rngs
 
 
-class VoxelMLP(nnx.Module):
+class VoxelMLP(Module):
     """Linear, batch normalization, ReLU, ``depth`` times, then a linear head.
 
     Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,13 @@ from voxax.errors import InputError
 from voxax.geometry import Voxels
 from voxax.geometry.origin import Origin
 from voxax.geometry.regroup import new_geometry, reduce_rows, unique_sites
-from voxax.interop.sources import Source, by_part
+from voxax.interop.sources import (
+    REFERENCE,
+    Source,
+    by_part,
+    norm_settings,
+    torch_pointcloud_sources,
+)
 from voxax.interop.spconv import Spconv
 from voxax.models.centerpoint import BRANCHES, Branches, Groups, branch_names, class_groups
 from voxax.models.minkunet import ConvNormAct
@@ -37,13 +43,14 @@ from voxax.models.voxel_backbone import (
 )
 from voxax.nn.arguments import static
 from voxax.nn.modules import SpatiallySparseConv
-from voxax.nn.modules.constructor import own_rngs
+from voxax.nn.modules.constructor import Module, own_rngs
+from voxax.nn.modules.sparse_convs import LayerOptions
 
 PLAIN: Mapping[str, Any] = FrozenDict(epsilon=1e-5, momentum=0.9)
 """Arguments of batch normalizations that have PyTorch's defaults."""
 
 
-class VoxelNeXtBackbone(nnx.Module):
+class VoxelNeXtBackbone(Module):
     """Six levels of residual blocks, of which the last three are folded onto the ground plane.
 
     Args:
@@ -51,13 +58,14 @@ class VoxelNeXtBackbone(nnx.Module):
       grid: cells along x, y and z: the range over the voxel size. One more is added along z.
       channels: of the first five levels; the sixth has those of the fifth.
       out_channels: of the result.
+      kernel_sizes: odd sizes of the strided convolutions to the second to fifth level; that to the
+        sixth is as the last.
       capacity: static rows on the ground plane; None takes one of a few sizes eagerly, as many as
         can be reached under ``jax.jit``: nine for each row of the three levels, or all cells.
       norm: arguments of every batch normalization but the last.
       last_norm: those of the last.
       rngs: None takes a key that no other layer has.
-      **options: of every convolution: ``dtype``, ``param_dtype``, ``fwd_algo``, ``bwd_algo``,
-        ``precision``.
+      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
       InputError: a grid that is too small; channels of the last levels that differ, so that they
@@ -71,11 +79,12 @@ class VoxelNeXtBackbone(nnx.Module):
         *,
         channels: Sequence[int] = (16, 32, 64, 128, 128),
         out_channels: int = 128,
+        kernel_sizes: Sequence[int] = (3, 3, 3, 3),
         capacity: int | None = None,
         norm: Mapping[str, Any] = NORM,
         last_norm: Mapping[str, Any] = PLAIN,
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         shape, channels = grid_with_top(grid), static(channels)
         if len(channels) != 5 or channels[3] != channels[4]:
@@ -83,12 +92,17 @@ class VoxelNeXtBackbone(nnx.Module):
                 f"channels={channels} must be those of five levels, the last two equal: "
                 "their features are added"
             )
+        kernel_sizes = static(kernel_sizes)
+        if len(kernel_sizes) != 4 or not all(size > 0 and size % 2 for size in kernel_sizes):
+            raise InputError(f"kernel_sizes={kernel_sizes} must be four odd sizes, as (5, 5, 3, 3)")
         rngs = own_rngs(rngs)
-        common = {"norm": norm, "rngs": rngs, **options}
+        common: dict[str, Any] = {"norm": norm, "rngs": rngs, **options}
         self.stem = ConvNormAct(in_channels, channels[0], **common)
         stages, shapes = [nnx.List(blocks(channels[0], 2, True, common))], [shape]
-        for c_in, c_out in zip(channels, (*channels[1:], channels[4]), strict=True):
-            layers, shape = stage(c_in, c_out, shape, residual=True, common=common)
+        sizes = (*kernel_sizes, kernel_sizes[3])
+        for c_in, c_out, size in zip(channels, (*channels[1:], channels[4]), sizes, strict=True):
+            padded: dict[str, int] = {"kernel_size": size, "padding": size // 2}
+            layers, shape = stage(c_in, c_out, shape, **padded, residual=True, common=common)
             stages.append(layers)
             shapes.append(shape)
         self.stages = nnx.List(stages)
@@ -121,10 +135,10 @@ class VoxelNeXtBackbone(nnx.Module):
     def sources(self) -> dict[str, Source]:
         """Return how OpenPCDet and torch-pointcloud store it."""
         openpcdet, torch_pointcloud = _backbone_names()
-        spconv = Spconv("reversed")
+        spconv, norms = Spconv("reversed"), "^(?!shared)"  # which has PyTorch's defaults
         return {
-            "openpcdet": Source(spconv, openpcdet),
-            "torch-pointcloud": Source(spconv, torch_pointcloud),
+            "openpcdet": Source(spconv, openpcdet, settings=norm_settings(*REFERENCE, norms)),
+            **torch_pointcloud_sources(spconv, torch_pointcloud, norms),
         }
 
 
@@ -185,7 +199,7 @@ class VoxelNeXtOutput(NamedTuple):
     groups: tuple[dict[str, jax.Array], ...]
 
 
-class VoxelNeXt(nnx.Module):
+class VoxelNeXt(Module):
     """The detector: voxels in, predictions at voxels of the ground plane out.
 
     Args:
@@ -195,10 +209,9 @@ class VoxelNeXt(nnx.Module):
       groups: classes that share a head; None puts all in one. Also an attribute.
       branches: channels of what is predicted for a center, by name.
       head_kernel_size: of the heads' hidden layers.
-      capacity, norm, channels, out_channels: as for :class:`VoxelNeXtBackbone`.
+      capacity, norm, channels, out_channels, kernel_sizes: as for :class:`VoxelNeXtBackbone`.
       rngs: None takes a key that no other layer has.
-      **options: of every convolution: ``dtype``, ``param_dtype``, ``fwd_algo``, ``bwd_algo``,
-        ``precision``.
+      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
       InputError: as :class:`VoxelNeXtBackbone`; groups that do not have each class once.
@@ -215,14 +228,16 @@ class VoxelNeXt(nnx.Module):
         head_kernel_size: int = 1,
         channels: Sequence[int] = (16, 32, 64, 128, 128),
         out_channels: int = 128,
+        kernel_sizes: Sequence[int] = (3, 3, 3, 3),
         capacity: int | None = None,
         norm: Mapping[str, Any] = NORM,
         rngs: nnx.Rngs | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         rngs = own_rngs(rngs)
         common: dict[str, Any] = {"rngs": rngs, **options}
         sizes: dict[str, Any] = {"channels": channels, "out_channels": out_channels}
+        sizes["kernel_sizes"] = kernel_sizes
         self.backbone_3d = VoxelNeXtBackbone(
             in_channels, grid, capacity=capacity, norm=norm, **sizes, **common
         )
@@ -255,15 +270,16 @@ class VoxelNeXt(nnx.Module):
             names = branch_names(norm)
             return lambda path: names(f"branches.{path}")
 
+        parts = {
+            "backbone_3d": ("backbone_3d", torch_pointcloud),
+            "head": ("head", head(".module")),
+        }
+        norms = r"^backbone_3d\.(?!shared)"  # the others have PyTorch's defaults
         return {
             "openpcdet": Source(
                 sparse,
                 by_part(backbone_3d=("backbone_3d", openpcdet), head=("dense_head", head(""))),
+                settings=norm_settings(*REFERENCE, norms),
             ),
-            "torch-pointcloud": Source(
-                sparse,
-                by_part(
-                    backbone_3d=("backbone_3d", torch_pointcloud), head=("head", head(".module"))
-                ),
-            ),
+            **torch_pointcloud_sources(sparse, by_part(**parts), norms),
         }

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -43,15 +43,13 @@ def request_map(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
-    """Return the kernel map that a layer's arguments describe, or check the given one.
+    """Return the kernel map that an operator's arguments describe, or check the given one.
 
     Raises:
       InputError: ``kernel_map`` together with arguments it already fixes, or a map of
         another capacity.
       GeometryMismatchError: eager, and a map of other voxels.
     """
-    refuse_arrays("a sparse layer", voxels)
-    refuse_points("a sparse layer", voxels)
     if kernel_map is not None:
         given = {
             "stride": stride != 1,
@@ -185,10 +183,11 @@ def check_groups(groups: int, in_channels: int, out_channels: int) -> None:
 
 
 def check_keeps_voxels(
-    module: Any, stride: int | Sequence[int], options: Mapping[str, Any]
+    module: Any, stride: int | Sequence[int], transposed: bool, generative: bool
 ) -> None:
     """Raise :class:`InputError` for arguments of a submanifold module that would move voxels."""
-    clash = [name for name in ("transposed", "generative") if options.get(name)]
+    given = {"transposed": transposed, "generative": generative}
+    clash = [name for name, is_given in given.items() if is_given]
     if np.any(np.asarray(stride) != 1):
         clash.insert(0, f"stride {stride}")
     if clash:

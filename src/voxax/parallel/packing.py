@@ -138,7 +138,7 @@ def shard_scenes(
     Args:
       scenes: concrete voxels of one stride, one scene each, of equal channels and dtype. Voxel
         size and origin are taken from the first; plans attached to them are dropped.
-      packing: of these scenes, see :func:`pack_scenes`.
+      packing: packing of these scenes, see :func:`pack_scenes`.
       labels: for each scene ``int[rows]`` of at least its voxels, negative where unknown.
       plan: fitted; its kernel maps are attached to each shard, all with the same capacities.
       like: any voxels of the same kind, for a process whose shards are all empty: without a
@@ -172,7 +172,7 @@ def shard_scenes(
 
 
 def _check(scenes: Sequence[Voxels], packing: Packing, labels: Any, like: Voxels | None) -> Voxels:
-    """Return voxels of the kind that all scenes are, or raise where a scene does not fit."""
+    """Return voxels with the properties of all scenes, or raise where a scene does not fit."""
     if not scenes and like is None:
         raise InputError(
             "no scene, so channels and dtype are not known: give like=, any voxels of that kind"

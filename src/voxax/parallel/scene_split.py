@@ -25,7 +25,7 @@ from voxax.errors import CapacityError, InputError, check_known
 from voxax.geometry import MapRecord, Plan, VoxelGeometry, Voxels
 from voxax.geometry.halo import Halo, Round
 from voxax.geometry.host import host_geometry, neighbor_table, table_views
-from voxax.geometry.losses import Losses
+from voxax.geometry.lost_rows import LostRows
 from voxax.geometry.voxel_geometry import ShardMaps
 from voxax.parallel.packing import checked_labels
 
@@ -66,7 +66,7 @@ def partition_levels(
     whole regions: the number of coarse voxels to one fine voxel changes over a scan.)
 
     Args:
-      plan: of the network.
+      plan: plan of the network.
       levels: its ``level_rows``, ``int32[N, 1 + D]`` each.
       shards: number of shards.
       order: along which voxels are cut, scene by scene.
@@ -187,7 +187,7 @@ class MapRows:
     """Capacities of one kernel map.
 
     Attributes:
-      extended: of a shard's own rows and halo together.
+      extended: capacity of a shard's own rows and halo together.
       schedule: rounds in which the halo comes.
     """
 
@@ -200,8 +200,8 @@ class SplitRows:
     """Capacities of a split: rows of every shard.
 
     Attributes:
-      levels: of own voxels at each level.
-      maps: of each kernel map.
+      levels: capacity of own voxels at each level.
+      maps: capacities of each kernel map.
     """
 
     levels: tuple[int, ...]
@@ -216,10 +216,9 @@ class SceneSplit:
       plan: the maps that the network asks for.
       shards: number of pieces: places along the axis.
       axis: name of the mesh axis.
-      order: ``"lexicographic"``, the canonical order, cuts slabs across the first axis: shards
-        exchange with the next and the one before, and their number hardly changes how much.
-        ``"morton"`` and ``"hilbert"`` cut compact pieces, which exchange less the smaller they
-        are, with more shards each.
+      order: ``"lexicographic"``, the canonical order, cuts slabs across the first axis: each shard
+        exchanges with the next and the one before. ``"morton"`` and ``"hilbert"`` cut compact
+        pieces, which exchange with more shards, but less the smaller they are.
       capacities: after :meth:`fitted`; None takes each scene's own.
     """
 
@@ -256,7 +255,7 @@ class SceneSplit:
 
     @property
     def records(self) -> tuple[MapRecord, ...]:
-        """All maps; transposed ones too, which on a whole scene are others read backwards."""
+        """All maps, also transposed ones, which are others read backwards on a whole scene."""
         return self.plan.records + self.plan.adjoints
 
     def fitted(self, samples: Iterable[Voxels], margin: float = 1.1) -> SceneSplit:
@@ -371,7 +370,7 @@ class _Needs:
     Attributes:
       levels: own voxels at each level.
       extended: own and borrowed rows of each map.
-      messages: of each map ``{(sender, receiver): rows}``.
+      messages: for each map ``{(sender, receiver): rows}``.
     """
 
     levels: list[int]
@@ -480,7 +479,7 @@ class _Cut:
     ) -> VoxelGeometry:
         stride = self.split.plan.strides_from(voxels.stride)[level]
         geometry = host_geometry(
-            self.levels[level][rows], capacity, Losses.of({}), stride, voxels.batch_size, level
+            self.levels[level][rows], capacity, LostRows.of({}), stride, voxels.batch_size, level
         )
         return dataclasses.replace(geometry, split_over=self.split.axis)
 
@@ -510,7 +509,7 @@ class _Cut:
 
 
 def _checked(labels: np.ndarray, cut: _Cut) -> np.ndarray:
-    """``int32`` labels of the scene's rows, one more behind them."""
+    """Return the checked ``int32`` labels of the scene's rows, with a -1 after them."""
     count = len(cut.levels[0])
     labels = checked_labels(labels, count, "labels", "the scene's")
     return np.append(np.maximum(labels[:count], -1), -1).astype(np.int32)

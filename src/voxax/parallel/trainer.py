@@ -17,6 +17,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from voxax.errors import InputError
+from voxax.models.anchor_training import AnchorTrainer
 from voxax.models.bev_backbone import DenseConvNormAct
 from voxax.models.center_training import CenterTrainer
 from voxax.models.classifier import SceneTrainer
@@ -121,7 +122,7 @@ class _OnMesh(StepTrainer):
       optimizer: an optax transformation.
       mesh: the devices, of all processes.
       *arguments, **options: of the trainer's class.
-      axis: of the mesh, that shards lie along.
+      axis: axis of the mesh along which shards lie.
     """
 
     def __init__(
@@ -140,12 +141,12 @@ class _OnMesh(StepTrainer):
         self._replicate()
 
     def load_tree(self, tree: dict[str, Any]) -> None:
-        """Restore what :meth:`tree` gave, of any number of devices."""
+        """Restore what :meth:`tree` returned, on any number of devices."""
         super().load_tree(tree)
         self._replicate()
 
     def _replicate(self) -> None:
-        """A copy of what the trainer keeps on each device: else the second step compiles again."""
+        """Copy the trainer's state onto each device: otherwise the second step compiles again."""
         whole = NamedSharding(self.mesh, PartitionSpec())
         kept = (self.params, self.state, self.optimizer_state)
         self.params, self.state, self.optimizer_state = jax.device_put(kept, whole)
@@ -198,7 +199,7 @@ class DataParallelTrainer(_OnMesh, Trainer):
       axis: name of the mesh's axis that scenes are divided over, or that one scene is split over
         (:class:`voxax.parallel.SceneSplit`); of both, the two names.
       class_weights: ``float[classes]`` or None.
-      ignore_label, on_metrics, keep_programs: as for that one.
+      ignore_label, added_loss, on_metrics, keep_programs: as for that one.
     """
 
     def __init__(
@@ -210,11 +211,13 @@ class DataParallelTrainer(_OnMesh, Trainer):
         class_weights: np.ndarray | None = None,
         *,
         ignore_label: int | None = None,
+        added_loss: Callable[..., jax.Array] | None = None,
         on_metrics: OnMetrics | None = None,
         keep_programs: bool = True,
     ) -> None:
         options: dict[str, Any] = {
             "ignore_label": ignore_label,
+            "added_loss": added_loss,
             "on_metrics": on_metrics,
             "keep_programs": keep_programs,
         }
@@ -228,9 +231,16 @@ class DataParallelSceneTrainer(_OnMesh, SceneTrainer):
 class DataParallelCenterTrainer(_OnMesh, CenterTrainer):
     """A :class:`voxax.models.center_training.CenterTrainer` with one shard for each device.
 
-    All shards have as many scenes, since dense layers count the cells of each.
+    All shards have equally many scenes, since dense layers count the cells of each.
     """
 
 
 class DataParallelSparseCenterTrainer(_OnMesh, SparseCenterTrainer):
     """A trainer of :class:`voxax.models.VoxelNeXt` with one shard for each device."""
+
+
+class DataParallelAnchorTrainer(_OnMesh, AnchorTrainer):
+    """A trainer of :class:`voxax.models.SECOND` with one shard for each device.
+
+    All shards have equally many scenes, since dense layers count the cells of each.
+    """

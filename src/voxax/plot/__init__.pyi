@@ -1,5 +1,6 @@
-from .box_figure import detection_png as detection_png
 from .coloring import Coloring as Coloring
+from .figure import confusion_png as confusion_png
+from .figure import detection_png as detection_png
 from .figure import segmentation_png as segmentation_png
 from .page import detection_html as detection_html
 from .page import segmentation_html as segmentation_html

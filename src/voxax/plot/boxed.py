@@ -25,12 +25,12 @@ class BoxKind:
     """Boxes that are drawn alike.
 
     Attributes:
-        name: of the kind, for legends.
-        color: "#rrggbb".
-        is_true: whether they are the truth.
-        corners: [M, 8, 3] float64, meters.
-        scores: [M] float64; NaN without.
-        labels: [M] names of the classes.
+      name: of the kind, for legends.
+      color: "#rrggbb".
+      is_true: whether they are the truth.
+      corners: [M, 8, 3] float64, meters.
+      scores: [M] float64; NaN without.
+      labels: [M] names of the classes.
     """
 
     name: str
@@ -50,7 +50,7 @@ def box_kinds(
     """Kinds of boxes that there are: those found of each class, then the true ones.
 
     Raises:
-        InputError: a class without a name in `class_names`.
+      InputError: a class without a name in `class_names`.
     """
     kinds = []
     for objects in (found, truth):

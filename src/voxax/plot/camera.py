@@ -33,15 +33,15 @@ class Scene:
     """Points of a cloud that are drawn, upright and near the origin.
 
     Attributes:
-        points: [M, 3] float32, meters: right, away, up; centered on the drawn box.
-        index: [M] int64 rows of the cloud that are drawn.
-        size: [3] float64 meters, the drawn box.
-        right, away: names of the cloud's axes that point there, such as "+x".
-        azimuth, elevation: degrees, the camera of the perspective view.
-        clipped: points of the cloud outside the drawn box.
-        to_cloud: [3, 3] float64, rows are the scene's axes in the cloud's.
-        base: height of the box's lower face, meters, in the cloud's up axis.
-        center: [3] float64, the middle of the drawn box in the scene's axes, before centering.
+      points: [M, 3] float32, meters: right, away, up; centered on the drawn box.
+      index: [M] int64 rows of the cloud that are drawn.
+      size: [3] float64 meters, the drawn box.
+      right, away: names of the cloud's axes that point there, such as "+x".
+      azimuth, elevation: degrees, the camera of the perspective view.
+      clipped: points of the cloud outside the drawn box.
+      to_cloud: [3, 3] float64, rows are the scene's axes in the cloud's.
+      base: height of the box's lower face, meters, in the cloud's up axis.
+      center: [3] float64, the middle of the drawn box in the scene's axes, before centering.
     """
 
     points: np.ndarray
@@ -72,7 +72,7 @@ def compose(
     Points in `without`, [N] bool, belong to the extent but not to the drawn ones.
 
     Raises:
-        InputError: `up` or `origin_view` is not one of those allowed.
+      InputError: `up` or `origin_view` is not one of those allowed.
     """
     if up not in UPRIGHT:
         raise InputError(f'up must be "z", "y" or "-y", not {up!r}.')

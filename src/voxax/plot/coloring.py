@@ -9,14 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from voxax.errors import InputError
-from voxax.plot.labels import percent
+from voxax.plot.labels import Labeled
 from voxax.plot.palette import (
     ACCENT,
-    CORRECT,
     GROUPS,
     IGNORED,
     UNKNOWN,
-    WRONG,
     Scale,
     class_colors,
     rgb,
@@ -34,9 +32,9 @@ class Coloring:
     """Colors of a cloud's points.
 
     Attributes:
-        colors: uint8 [N, 3].
-        legend: what each color means, ``(words, "#rrggbb")``.
-        note: a sentence about the whole.
+      colors: uint8 [N, 3].
+      legend: what each color means, ``(words, "#rrggbb")``.
+      note: a sentence about the whole.
     entries: which entry of the legend a point has, int [N], or None where they blend.
     """
 
@@ -50,11 +48,11 @@ def by_label(labels: np.ndarray, class_names: Sequence[str] | None = None) -> Co
     """Color points by class.
 
     Args:
-        labels: integers [N]; negative is "no label".
-        class_names: the name of class 0, 1, ...; by default "class 3" and the like.
+      labels: integers [N]; negative is "no label".
+      class_names: the name of class 0, 1, ...; by default "class 3" and the like.
 
     Raises:
-        InputError: another shape, or a label has no name.
+      InputError: another shape, or a label has no name.
     """
     _check_integers("labels", labels)
     ids, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
@@ -82,35 +80,33 @@ def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
     """Color points as correct, wrong or ignored.
 
     Args:
-        prediction: integers [N].
-        truth: integers [N]; negative does not count.
+      prediction: integers [N].
+      truth: integers [N]; negative does not count.
 
     Raises:
-        InputError: other shapes, or two lengths.
+      InputError: other shapes, or two lengths.
     """
     _check_integers("prediction", prediction)
     _check_integers("truth", truth)
     if len(prediction) != len(truth):
         raise InputError(f"{len(prediction)} predictions for {len(truth)} true labels")
-    verdict = np.where(truth < 0, 2, np.where(prediction == truth, 0, 1))
-    kinds, index, counts = np.unique(verdict, return_inverse=True, return_counts=True)
-    colors = [(CORRECT, WRONG, IGNORED)[kind] for kind in kinds]
-    names = [("correct", "wrong", "ignored")[kind] for kind in kinds]
-    words = [f"{name}: {n:,}" for name, n in zip(names, counts.tolist(), strict=True)]
-    wrong, judged = int((verdict == 1).sum()), int((verdict < 2).sum())
-    note = f"{percent(wrong, judged)} of {judged:,} labeled points wrong" if judged else ""
-    return _of_entries(colors, words, index, note)
+    cloud = Labeled(np.zeros((len(truth), 3)), prediction, truth, (), 0)
+    kinds, index = np.unique(cloud.verdict(), return_inverse=True)
+    told = [cloud.verdict_counts()[kind] for kind in kinds]
+    words = [f"{name}: {number:,}" for name, _, number in told]
+    note = cloud.error_sentence() if (truth >= 0).any() else ""
+    return _of_entries([color for _, color, _ in told], words, index, note)
 
 
 def by_feature(values: np.ndarray) -> Coloring:
     """Color points by a number: integers of few values one by one, others along a ramp.
 
     Args:
-        values: numbers [N]. The ramp runs from their 1st to their 99th percentile, or around 0
-            if values have both signs; values that are not finite are gray.
+      values: numbers [N]. The ramp runs from their 1st to their 99th percentile, or around 0
+          if values have both signs; values that are not finite are gray.
 
     Raises:
-        InputError: another shape, or no numbers.
+      InputError: another shape, or no numbers.
     """
     if values.ndim != 1 or values.dtype.kind not in "biuf":
         raise InputError(
@@ -145,11 +141,11 @@ def by_tile(rows: np.ndarray, tile: int) -> Coloring:
     """Color points by the tile of ``tile`` consecutive rows of their voxels; eight colors repeat.
 
     Args:
-        rows: integers [N], a point's voxel, negative without one.
-        tile: rows of a tile.
+      rows: integers [N], a point's voxel, negative without one.
+      tile: rows of a tile.
 
     Raises:
-        InputError: another shape.
+      InputError: another shape.
     """
     _check_integers("rows", rows)
     number = np.where(rows < 0, -1, rows // tile)
@@ -162,14 +158,14 @@ def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> 
     """Color one tile of voxels, and the runs of rows that a kernel reads for it.
 
     Args:
-        rows: integers [N], a point's voxel, negative without one.
-        windows: integers [2, tiles, columns]: first row and length of each run, as the map's view
-            ``windows``.
-        number: of the tile, from 0.
-        tile: rows of a tile.
+      rows: integers [N], a point's voxel, negative without one.
+      windows: integers [2, tiles, columns]: first row and length of each run, as the map's view
+          ``windows``.
+      number: of the tile, from 0.
+      tile: rows of a tile.
 
     Raises:
-        InputError: another shape, or no such tile.
+      InputError: another shape, or no such tile.
     """
     _check_integers("rows", rows)
     if windows.ndim != 3 or not 0 <= number < windows.shape[1]:

@@ -1,4 +1,4 @@
-"""One PNG that shows a segmentation from above and in perspective.
+"""Pictures as PNG: a segmentation, or boxes, from above and in perspective; a confusion matrix.
 
 The sheet of paper is measured in pixels from the top left corner, so that panels keep the pixels
 they were computed with. The figure belongs to no pyplot session: no backend is chosen and no
@@ -18,9 +18,12 @@ from typing import Any
 import numpy as np
 
 from voxax._atomic_file import write_atomically
-from voxax.errors import import_extra
+from voxax.detection import Objects
+from voxax.errors import InputError, import_extra
 from voxax.plot import labels as lab
+from voxax.plot.boxed import EDGES, BoxKind, box_kinds
 from voxax.plot.camera import Scene, compose, from_above, in_perspective, sample_rows
+from voxax.plot.labels import checked_positions
 from voxax.plot.palette import IGNORED, class_colors, rgb
 from voxax.plot.raster import Raster, rasterize
 
@@ -56,38 +59,35 @@ def segmentation_png(
     the picture says so. All numbers in the legend and headings count every point.
 
     Args:
-        path: the PNG to write; it appears at once or not at all.
-        positions: [N, 3] floats, meters. Rows with a coordinate that is not finite are
-            not drawn. N may be 0: the picture then says "no points".
-        prediction: [N] integers, class of each point; negative is "no prediction".
-        truth: [N] integers or None; negative (-1) is "ignored".
-        class_names: the name of class 0, 1, ...; colors follow the names.
-        iou: intersection over union in [0, 1] by class name or number, for the legend;
-            without it the legend gives numbers of points.
-        up: the cloud's axis that points up: "z", "y", or "-y" (a camera's own frame, with
-            y down and z forward).
-        origin_view: "auto", or where the camera of the perspective stands as seen from
-            the scene's center: (azimuth, elevation) in degrees; azimuth 0 is right of
-            the view from above, -90 is its lower edge.
+      path: the PNG to write; it appears at once or not at all.
+      positions: [N, 3] floats, meters. Rows with a coordinate that is not finite are
+          not drawn. N may be 0: the picture then says "no points".
+      prediction: [N] integers, class of each point; negative is "no prediction".
+      truth: [N] integers or None; negative (-1) is "ignored".
+      class_names: the name of class 0, 1, ...; colors follow the names.
+      iou: intersection over union in [0, 1] by class name or number, for the legend;
+          without it the legend gives numbers of points.
+      up: the cloud's axis that points up: "z", "y", or "-y" (a camera's own frame, with
+          y down and z forward).
+      origin_view: "auto", or where the camera of the perspective stands as seen from
+          the scene's center: (azimuth, elevation) in degrees; azimuth 0 is right of
+          the view from above, -90 is its lower edge.
 
     Raises:
-        InputError: shapes, lengths or dtypes do not fit, or `up` is unknown.
-        MissingExtraError: matplotlib is not installed.
-        OSError: the file cannot be written.
+      InputError: shapes, lengths or dtypes do not fit, or `up` is unknown.
+      MissingExtraError: matplotlib is not installed.
+      OSError: the file cannot be written.
     """
     require("matplotlib")
     cloud = lab.labeled(positions, prediction, truth, class_names)
     roof = cloud.ceiling()
-    scene = compose(cloud.positions, up, origin_view, without=roof)
-    kept = sample_rows(len(scene.points), MOST_DRAWN)
-    scene = replace(scene, points=scene.points[kept], index=scene.index[kept])
+    scene = thinned(compose(cloud.positions, up, origin_view, without=roof))
     colors = class_colors(cloud.class_names)
 
     columns = _columns(cloud, scene, colors)
     column_width = (WIDTH - 2 * MARGIN - (len(columns) - 1) * GAP) // len(columns)
     tallest = 0.95 if len(columns) == 3 else 0.66
-    views = [fit_view(*from_above(scene), column_width, tallest, False)]
-    views.append(fit_view(*in_perspective(scene), column_width, tallest, True))
+    views = views_of(scene, column_width, tallest)
 
     entries = _class_entries(cloud, colors, iou)
     header = [line for line in (subtitle, _facts(cloud, scene, roof)) if line]
@@ -103,18 +103,8 @@ def segmentation_png(
     y = top + 52
     for row, view in enumerate(views):
         for i, (_, _, paint) in enumerate(columns):
-            x = MARGIN + i * (column_width + GAP)
-            if view.raster is None:
-                sheet.panel(x, y, np.full((view.height, column_width, 3), rgb(PANEL)))
-                sheet.message(x + column_width / 2, y + view.height / 2, "no points")
-                continue
-            sheet.panel(x, y, view.raster.paint(paint, rgb(PANEL)))
-            sheet.caption(x + 14, y + 30, ("from above", "in perspective")[row])
-            if row == 0:
-                sheet.scale_bar(x + 20, y + view.height - 22, view.scale, column_width)
-                sheet.axes_mark(
-                    x + column_width - 62, y + view.height - 16, scene.right, scene.away
-                )
+            place = MARGIN + i * (column_width + GAP), y
+            draw_panel(sheet, place, view, scene, paint, perspective=row == 1)
         y += view.height + GAP
     y = sheet.legend(y + 14, entries)
     if truth is None:
@@ -164,6 +154,48 @@ def fit_view(
     center = (low + high) / 2 + np.array([0.0, (above - below) / 2 / scale])
     raster = rasterize(plane, depth, width, height, center, scale, perspective=perspective)
     return View(raster, scale, height, width, center)
+
+
+def thinned(scene: Scene) -> Scene:
+    """Return a scene with at most ``MOST_DRAWN`` points."""
+    kept = sample_rows(len(scene.points), MOST_DRAWN)
+    return replace(scene, points=scene.points[kept], index=scene.index[kept])
+
+
+def views_of(scene: Scene, width: int, tallest: float) -> tuple[View, View]:
+    """Return the views from above and in perspective; arguments as of :func:`fit_view`."""
+    above = fit_view(*from_above(scene), width, tallest, False)
+    return above, fit_view(*in_perspective(scene), width, tallest, True)
+
+
+def draw_panel(
+    sheet: Sheet,
+    place: tuple[int, int],
+    view: View,
+    scene: Scene,
+    colors: np.ndarray,
+    *,
+    perspective: bool,
+    height: int = 0,
+) -> int:
+    """Draw a view of points of some colors, uint8 [M, 3], and return the pixel where it begins.
+
+    The panel's upper left corner is at `place`; it is at least `height` pixels high, with the view
+    in its middle.
+    """
+    (x, y), height = place, max(height, view.height)
+    low = (height - view.height) // 2
+    whole = np.full((height, view.width, 3), rgb(PANEL))
+    if view.raster is not None:
+        whole[low : low + view.height] = view.raster.paint(colors, rgb(PANEL))
+    sheet.panel(x, y, whole)
+    sheet.caption(x + 14, y + 30, "in perspective" if perspective else "from above")
+    if view.raster is None:
+        sheet.message(x + view.width / 2, y + height / 2, "no points")
+    elif not perspective:
+        sheet.scale_bar(x + 20, y + height - 22, view.scale, view.width)
+        sheet.axes_mark(x + view.width - 62, y + height - 16, scene.right, scene.away)
+    return y + low
 
 
 def _columns(
@@ -313,6 +345,21 @@ class Sheet:
         """Text in the middle of an empty panel."""
         self._text(x, y, text, size=20, color=FADED, ha="center", va="center")
 
+    def write(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        size: float,
+        faded: bool = False,
+        light: bool = False,
+        **style: Any,
+    ) -> None:
+        """Write text of `size` pixels; matplotlib's `style` says where (x, y) is in it."""
+        color = "#ffffff" if light else FADED if faded else INK
+        self._text(x, y, text, size=size, color=color, **style)
+
     def scale_bar(self, x: float, y: float, scale: float, width: float) -> None:
         """A bar of a round length, about a quarter of `width`; `scale` is pixels per meter."""
         length = nice_length(0.28 * width / scale)
@@ -456,3 +503,180 @@ def height_text(low: float, high: float) -> tuple[str, str]:
     span = high - low
     digits = 1 if span <= 0 else int(np.clip(1 - np.floor(np.log10(span)), 0, 6))
     return f"{low:.{digits}f} m", f"{high:.{digits}f} m"
+
+
+# Boxes with a lower score would hide the others.
+MIN_SCORE = 0.3
+POINT = "#aab3bb"
+
+
+def detection_png(
+    path: str | os.PathLike,
+    positions: np.ndarray,
+    found: Objects | None,
+    truth: Objects | None,
+    class_names: Sequence[str],
+    *,
+    title: str = "",
+    subtitle: str = "",
+    ap: Mapping[str, str] | None = None,
+    min_score: float = MIN_SCORE,
+) -> Path:
+    """Draw boxes in a scan from above and in perspective, and return the path.
+
+    Found boxes have a full line in the color of their class and their score, true ones a dashed
+    black line. Scores that would cover others are left out, the lower ones first.
+
+    Args:
+      path: the PNG to write; it appears at once or not at all.
+      positions: [N, 3] floats, meters, z up. Rows with a coordinate that is not finite are not
+          drawn. N may be 0.
+      found: boxes with names of classes and scores; None for none.
+      truth: boxes with names of classes; None where it is not known.
+      class_names: names of all classes; colors follow the names.
+      title: above the picture.
+      subtitle: below the title.
+      ap: a remark for each class, such as its average precision, for the legend.
+      min_score: found boxes with a lower score are not drawn; the picture says so.
+
+    Raises:
+      InputError: positions of another shape, or boxes of a class without a name.
+      MissingExtraError: matplotlib is not installed.
+      OSError: the file cannot be written.
+    """
+    require("matplotlib")
+    kinds = box_kinds(found, truth, class_names, min_score)
+    cloud = checked_positions(positions)
+    cloud = cloud[np.isfinite(cloud).all(axis=1)].astype(np.float64)
+    scene = thinned(compose(cloud))
+    width = (WIDTH - 2 * MARGIN - GAP) // 2
+    views = views_of(scene, width, 1.0)
+    height = max(view.height for view in views)
+
+    facts = [f"{len(positions):,} points"]
+    if found is not None:
+        drawn = sum(len(kind.labels) for kind in kinds if not kind.is_true)
+        facts.append(f"{drawn} of {len(found)} found boxes have a score of at least {min_score:g}")
+    if truth is not None:
+        facts.append(f"{len(truth)} true boxes")
+    sheet = Sheet(WIDTH, MARGIN, PAPER)
+    top = sheet.header(title, [line for line in (subtitle, " · ".join(facts)) if line])
+    entries = [_entry(kind, ap or {}) for kind in kinds]
+    sheet.open(top + 20 + height + 24 + sheet.legend_height(entries) + 24)
+    y = top + 20
+    color = np.broadcast_to(rgb(POINT), (len(scene.points), 3))
+    for number, view in enumerate(views):
+        x, perspective = MARGIN + number * (width + GAP), number == 1
+        top = draw_panel(sheet, (x, y), view, scene, color, perspective=perspective, height=height)
+        if view.raster is not None:
+            panel = (x, top, width, view.height)
+            _draw_boxes(sheet, panel, scene, view, kinds, perspective)
+    sheet.legend(y + height + 10, entries)
+    return write_atomically(path, sheet.png())
+
+
+def _entry(kind: BoxKind, ap: Mapping[str, str]) -> Entry:
+    note = f"{len(kind.labels)}"
+    told = None if kind.is_true else ap.get(kind.labels[0])
+    name = "true boxes" if kind.is_true else kind.name
+    return Entry(kind.color, name, f"{note}, {told}" if told else note, line=_dash(kind))
+
+
+def _dash(kind: BoxKind) -> str:
+    return "--" if kind.is_true else "-"
+
+
+def box_pixels(scene: Scene, view: View, corners: np.ndarray, perspective: bool) -> np.ndarray:
+    """[M, 8, 2] pixels from a panel's upper left corner, of [M, 8, 3] places in the cloud."""
+    places = scene.place(corners.reshape(-1, 3)).astype(np.float32)
+    moved = replace(scene, points=places)
+    plane = (in_perspective if perspective else from_above)(moved)[0]
+    return view.pixels(plane).reshape(len(corners), 8, 2)
+
+
+def _draw_boxes(
+    sheet: Sheet,
+    panel: tuple[float, float, float, float],
+    scene: Scene,
+    view: View,
+    kinds: Sequence[BoxKind],
+    perspective: bool,
+) -> None:
+    texts: list[tuple[float, tuple[float, float], str, str]] = []
+    edges = EDGES if perspective else EDGES[4:8]
+    for kind in kinds:
+        pixels = box_pixels(scene, view, kind.corners, perspective) + np.asarray(panel[:2])
+        lines = pixels[:, edges].reshape(-1, 2, 2)
+        sheet.lines(lines, kind.color, _dash(kind), 1.3 if kind.is_true else 2.6, panel)
+        for own, score in zip(pixels, kind.scores, strict=True):
+            if np.isfinite(score):
+                place = (float(own[:, 0].max()) + 3, float(own[:, 1].min()) + 4)
+                texts.append((-float(score), place, f"{score:.2f}", kind.color))
+    sheet.labels(texts, panel)
+
+
+CELL, LEFT = 44, 230
+# With more classes than the first, cells are of the second size, and percentages are left out: of
+# 200 classes, both would take minutes and gigabytes.
+MOST_WRITTEN, SMALL_CELL = 40, 16
+# Room above the matrix, for the names that stand upright there.
+ABOVE = 190
+
+
+def confusion_png(
+    path: str | os.PathLike, matrix: np.ndarray, class_names: Sequence[str], *, title: str = ""
+) -> Path:
+    """Draw a confusion matrix, and return the path.
+
+    Rows are truth, columns predictions; a cell has its percentage of the row. Classes that are
+    neither true nor predicted anywhere are left out. More than 40 classes are shown by color alone.
+
+    Args:
+      path: the PNG to write; it appears at once or not at all.
+      matrix: [C, C] counts, none negative, as of :func:`voxax.models.metrics.confusion`.
+      class_names: C names.
+      title: above the picture.
+
+    Raises:
+      InputError: another shape, or a negative count.
+      MissingExtraError: matplotlib is not installed.
+      OSError: the file cannot be written.
+    """
+    counts = np.asarray(matrix)
+    if counts.shape != (len(class_names),) * 2 or counts.min(initial=0) < 0:
+        raise InputError(
+            f"matrix of shape {list(counts.shape)} for {len(class_names)} classes: give counts, "
+            "one row and one column for each class"
+        )
+    kept = np.flatnonzero(counts.sum(0) + counts.sum(1)).tolist()
+    counts, names = counts[np.ix_(kept, kept)], [class_names[k] for k in kept]
+    totals = counts.sum(axis=1)
+    shares = counts / np.maximum(totals, 1)[:, None]
+    is_small = len(names) > MOST_WRITTEN
+    cell, size = (SMALL_CELL, 11.0) if is_small else (CELL, 14.5)
+    side = cell * len(names)
+    sheet = Sheet(max(LEFT + side + MARGIN + 120, 700), MARGIN, PAPER)
+    top = sheet.header(title, ["rows: true classes, in percent of each row; columns: predictions"])
+    top += ABOVE
+    sheet.open(top + side + MARGIN)
+    colors = require("matplotlib").colormaps["Blues"](0.9 * shares)[..., :3]
+    image = np.repeat(np.repeat((255 * colors).astype(np.uint8), cell, 0), cell, 1)
+    if len(names):
+        sheet.panel(LEFT, top, image)
+    else:
+        sheet.message(LEFT, top, "nothing to compare")
+    for i, name in enumerate(names):
+        middle = cell * i + cell / 2
+        sheet.write(LEFT - 12, top + middle, name, size=size, ha="right", va="center")
+        note = f"{int(totals[i]):,}"
+        sheet.write(LEFT + side + 12, top + middle, note, size=size - 1.5, va="center", faded=True)
+        sheet.write(LEFT + middle, top - 10, name, size=size, ha="center", rotation=90)
+        for j in range(0 if is_small else len(names)):
+            if not counts[i, j]:
+                continue
+            place = LEFT + cell * j + cell / 2, top + middle
+            percent = 100 * shares[i, j]
+            text = f"{percent:.0f}" if percent >= 0.5 else "<1"
+            light = shares[i, j] > 0.55
+            sheet.write(*place, text, size=13.5, ha="center", va="center", light=light)
+    return write_atomically(path, sheet.png())

@@ -22,11 +22,11 @@ class Labeled:
     """A cloud with labels; built by :func:`labeled`, which checks it.
 
     Attributes:
-        positions: [N, 3] float64, in meters.
-        prediction: [N] int64 class per point; negative is "no prediction".
-        truth: [N] int64 class per point, negative is "ignored"; None when unknown.
-        class_names: one per class.
-        dropped: how many points were left out because a coordinate was not finite.
+      positions: [N, 3] float64, in meters.
+      prediction: [N] int64 class per point; negative is "no prediction".
+      truth: [N] int64 class per point, negative is "ignored"; None when unknown.
+      class_names: one per class.
+      dropped: how many points were left out because a coordinate was not finite.
     """
 
     positions: np.ndarray
@@ -96,13 +96,13 @@ def labeled(
     """Check a cloud and its labels. Points with a coordinate that is not finite are dropped.
 
     Args:
-        positions: [N, 3] floats or integers, in meters; N may be 0.
-        prediction: [N] integers; negative is "no prediction".
-        truth: [N] integers or None; negative is "ignored".
-        class_names: the name of class 0, 1, ...
+      positions: [N, 3] floats or integers, in meters; N may be 0.
+      prediction: [N] integers; negative is "no prediction".
+      truth: [N] integers or None; negative is "ignored".
+      class_names: the name of class 0, 1, ...
 
     Raises:
-        InputError: a shape or dtype is wrong, lengths differ, or a class has no name.
+      InputError: a shape or dtype is wrong, lengths differ, or a class has no name.
     """
     positions = checked_positions(positions)
     if isinstance(class_names, str):

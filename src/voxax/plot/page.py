@@ -48,23 +48,23 @@ def segmentation_html(
     of points in the legend count every point.
 
     Args:
-        path: the page to write; it appears at once or not at all.
-        positions: [N, 3] floats, meters; rows with a coordinate that is not finite are
-            not shown. N may be 0: the page then says "no points". Shown coordinates are
-            rounded to 1/65534 of the longest side.
-        prediction: [N] integers, class of each point; negative is "no prediction".
-        truth: [N] integers or None; negative (-1) is "ignored".
-        class_names: the name of class 0, 1, ...
-        title: of the page.
-        summary: values by name for the table beside the picture, such as
-            ``{"mean IoU": 0.61, "points": 123389}``.
-        iou: intersection over union in [0, 1] by class name or number, for the legend.
-        up: the cloud's axis that points up: "z", "y" or "-y".
+      path: the page to write; it appears at once or not at all.
+      positions: [N, 3] floats, meters; rows with a coordinate that is not finite are
+          not shown. N may be 0: the page then says "no points". Shown coordinates are
+          rounded to 1/65534 of the longest side.
+      prediction: [N] integers, class of each point; negative is "no prediction".
+      truth: [N] integers or None; negative (-1) is "ignored".
+      class_names: the name of class 0, 1, ...
+      title: of the page.
+      summary: values by name for the table beside the picture, such as
+          ``{"mean IoU": 0.61, "points": 123389}``.
+      iou: intersection over union in [0, 1] by class name or number, for the legend.
+      up: the cloud's axis that points up: "z", "y" or "-y".
 
     Raises:
-        InputError: shapes, lengths or dtypes do not fit, or `up` is unknown.
-        MissingExtraError: plotly is not installed.
-        OSError: the file cannot be written.
+      InputError: shapes, lengths or dtypes do not fit, or `up` is unknown.
+      MissingExtraError: plotly is not installed.
+      OSError: the file cannot be written.
     """
     cloud = lab.labeled(positions, prediction, truth, class_names)
     return _write(path, cloud, title or "Segmentation", summary, iou, up, ())
@@ -117,15 +117,15 @@ def detection_html(
     black line. Kinds can be hidden, and found boxes of low scores.
 
     Args:
-        path, positions, title, summary, up: as of :func:`segmentation_html`.
-        found: boxes with names of classes and scores; None for none.
-        truth: boxes with names of classes; None where it is not known.
-        class_names: names of all classes.
+      path, positions, title, summary, up: as of :func:`segmentation_html`.
+      found: boxes with names of classes and scores; None for none.
+      truth: boxes with names of classes; None where it is not known.
+      class_names: names of all classes.
 
     Raises:
-        InputError: positions of another shape, or boxes of a class without a name.
-        MissingExtraError: plotly is not installed.
-        OSError: the file cannot be written.
+      InputError: positions of another shape, or boxes of a class without a name.
+      MissingExtraError: plotly is not installed.
+      OSError: the file cannot be written.
     """
     nothing = np.full(len(lab.checked_positions(positions)), -1)
     kinds = box_kinds(found, truth, class_names)
@@ -404,28 +404,32 @@ function boxTraces() {
     ];
   });
 }
+function keyRow(off, key, mark, words, told) {
+  const row = document.createElement("label");
+  row.className = "key";
+  const box = document.createElement("input");
+  box.type = "checkbox";
+  box.checked = !off.has(key);
+  box.addEventListener("change", () => {
+    off[box.checked ? "delete" : "add"](key);
+    draw();
+  });
+  const name = document.createElement("span"), note = document.createElement("small");
+  name.textContent = words;
+  note.textContent = told;
+  row.append(box, mark, name, note);
+  return row;
+}
 function boxLegend() {
   at("boxes").hidden = !D.boxes.length;
   at("lowest").textContent = (+at("score").value).toFixed(2);
   const lowest = +at("score").value;
   at("kinds").replaceChildren(...D.boxes.map((kind, number) => {
-    const row = document.createElement("label");
-    row.className = "key";
-    const box = document.createElement("input");
-    box.type = "checkbox";
-    box.checked = !hiddenKinds.has(number);
-    box.addEventListener("change", () => {
-      hiddenKinds[box.checked ? "delete" : "add"](number);
-      draw();
-    });
     const line = document.createElement("i");
     line.className = "line " + kind.dash;
     line.style.borderTopColor = kind.color;
-    const name = document.createElement("span"), note = document.createElement("small");
-    name.textContent = kind.name;
-    note.textContent = kind.scores.filter(s => s === null || s >= lowest).length;
-    row.append(box, line, name, note);
-    return row;
+    const count = kind.scores.filter(s => s === null || s >= lowest).length;
+    return keyRow(hiddenKinds, number, line, kind.name, count);
   }));
 }
 function axis(name, i) {
@@ -456,22 +460,9 @@ function noteOf(key) {
 function legend() {
   const mode = modes[current];
   at("legend").replaceChildren(...mode.keys.map(key => {
-    const row = document.createElement("label");
-    row.className = "key";
-    const box = document.createElement("input");
-    box.type = "checkbox";
-    box.checked = !hidden[mode.hidden].has(key.label);
-    box.addEventListener("change", () => {
-      hidden[mode.hidden][box.checked ? "delete" : "add"](key.label);
-      draw();
-    });
     const dot = document.createElement("i");
     dot.style.background = key.color;
-    const name = document.createElement("span"), note = document.createElement("small");
-    name.textContent = key.name;
-    note.textContent = noteOf(key);
-    row.append(box, dot, name, note);
-    return row;
+    return keyRow(hidden[mode.hidden], key.label, dot, key.name, noteOf(key));
   }));
   at("legend-title").textContent = current === "error" ? "Points" : "Classes";
   const meters = value => Number(value.toPrecision(3)).toLocaleString("en") + " m";

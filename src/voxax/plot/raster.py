@@ -22,9 +22,9 @@ class Raster:
     """A view with the point, brightness and haze of each fine pixel.
 
     Attributes:
-        owner: [H, W] int32, the row of the point seen there; -1 is background.
-        shade: [H, W] float32, brightness factor in (0, 1].
-        haze: [H, W] float32, part of the background's color mixed in, in [0, 1).
+      owner: [H, W] int32, the row of the point seen there; -1 is background.
+      shade: [H, W] float32, brightness factor in (0, 1].
+      haze: [H, W] float32, part of the background's color mixed in, in [0, 1).
     """
 
     owner: np.ndarray
@@ -59,12 +59,12 @@ def rasterize(
     """Draw points as discs, near ones over far ones.
 
     Args:
-        plane: [M, 2] meters, right and up.
-        depth: [M] meters, growing away from the viewer.
-        width, height: of the picture, in pixels.
-        center: [2] meters, the point of the plane in the middle of the picture.
-        scale: pixels per meter, the same in both directions.
-        perspective: nearer points are drawn larger, and far ones paler.
+      plane: [M, 2] meters, right and up.
+      depth: [M] meters, growing away from the viewer.
+      width, height: of the picture, in pixels.
+      center: [2] meters, the point of the plane in the middle of the picture.
+      scale: pixels per meter, the same in both directions.
+      perspective: nearer points are drawn larger, and far ones paler.
     """
     width, height = width * FINE, height * FINE
     owner = np.full(height * width, -1, np.int32)

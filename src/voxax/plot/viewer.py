@@ -29,9 +29,9 @@ class Stepped:
     """Colors that also depend on a whole number, which gets a slider.
 
     Attributes:
-        label: name of the number.
-        count: it runs from 0 to ``count - 1``.
-        color: function from the number to the colors.
+      label: name of the number.
+      count: it runs from 0 to ``count - 1``.
+      color: function from the number to the colors.
     """
 
     label: str
@@ -47,19 +47,19 @@ class Viewer:
     most 1,000,000 points are shown, drawn at random with a fixed seed; the page says so.
 
     Args:
-        positions: [N, 3] floats, N at least 1.
-        colorings: at least one way to color all N points, by name; made when they are chosen.
-        chosen: the name of the first.
-        title: above the choice.
-        up: the cloud's axis that points up: "z", "y" or "-y".
-        host: address to listen on; the default is reached from this machine only.
-        port: the first one from here on that is free is taken; 0 leaves the choice to the system.
-        boxes: to draw around objects, by kind; true ones with dashes. Each kind can be hidden, and
-            so can found boxes of low scores.
+      positions: [N, 3] floats, N at least 1.
+      colorings: at least one way to color all N points, by name; made when they are chosen.
+      chosen: the name of the first.
+      title: above the choice.
+      up: the cloud's axis that points up: "z", "y" or "-y".
+      host: address to listen on; the default is reached from this machine only.
+      port: the first one from here on that is free is taken; 0 leaves the choice to the system.
+      boxes: to draw around objects, by kind; true ones with dashes. Each kind can be hidden, and
+          so can found boxes of low scores.
 
     Raises:
-        InputError: no points, no finite position, an unknown name or axis.
-        MissingExtraError: viser is not installed.
+      InputError: no points, no finite position, an unknown name or axis.
+      MissingExtraError: viser is not installed.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Viewer:
         """Choose other colors, as the page's own choice does.
 
         Raises:
-            InputError: an unknown name.
+          InputError: an unknown name.
         """
         if name not in self._colorings:
             known = ", ".join(self._colorings)

@@ -12,7 +12,7 @@ import concurrent.futures
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,11 +20,11 @@ import numpy as np
 
 from voxax import _compat
 from voxax.errors import VoxaxError
+from voxax.explanation.inspect import find_products
 from voxax.hardware import HardwareInfo, targeting
 from voxax.kernels import Parameters, Problem, lookup
 from voxax.predict.compiled_program import CompiledProgram
 from voxax.predict.cycles import outcomes
-from voxax.products.inspect import find_products
 from voxax.tuning import Resolved
 from voxax.tuning.entry import Entry, Measured, utc_now
 from voxax.tuning.sample import Sample, sample_of
@@ -133,7 +133,7 @@ def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
 
     Args:
       problem: a product.
-      parameters: of the window kernels, dense or depthwise.
+      parameters: parameters of the window kernels, dense or depthwise.
       windows: ``int32[2, tiles, columns]``, first rows and lengths, of the side that is written.
     """
     values = dict(parameters)
@@ -143,6 +143,33 @@ def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
     lengths = lengths.reshape(len(lengths) // tiles, -1)
     visits = np.max(-(-lengths // int(values["window_rows"])), axis=1)
     return max(-(-int(visits.sum()) // int(values["stripes"])), 1)
+
+
+def passes(items: np.ndarray) -> float:
+    """Mean number of passes of the kernel of lists for a block of output rows.
+
+    Args:
+      items: the view of this name, see :mod:`voxax.kernels.implicit_gemm.items`.
+    """
+    used = np.asarray(items)[:, -1, 0]
+    return float(np.mean(np.where(used > 0, used + 2, 0)))
+
+
+def passes_of(problem: Problem, candidate: Candidate, views: Mapping[str, Any]) -> float:
+    """Count the passes of the loop in a candidate's Pallas kernels whose length the map decides.
+
+    Args:
+      problem: a product; of dgrad and wgrad at once, dgrad.
+      candidate: a candidate of the problem.
+      views: concrete arrays of the map, by name.
+    """
+    for name in candidate.kernel.views_of(problem, candidate.parameters):
+        view = np.asarray(views[name])
+        if name.endswith("windows"):
+            return steps(problem, candidate.parameters, view)
+        if name == "items":
+            return passes(view)
+    return 1
 
 
 def _priced(space: Space) -> list[Candidate]:
@@ -168,15 +195,11 @@ def _measured(
 ) -> Measured:
     if isinstance(outcome, VoxaxError):
         return Measured(*candidate.identity, None, "failed", str(outcome))
-    number = 1
-    if _is_windowed(candidate):
-        names = candidate.kernel.views_of(problem, candidate.parameters)
-        (windows,) = (name for name in names if name.endswith("windows"))
-        number = steps(problem, candidate.parameters, np.asarray(sample.views[windows]))
-    passes = {kernel.name: number for kernel in outcome.kernels if kernel.is_pallas}
-    if outcome.open(passes):
+    number = passes_of(problem, candidate, sample.views)
+    known = {kernel.name: number for kernel in outcome.kernels if kernel.is_pallas}
+    if outcome.open(known):
         return Measured(*candidate.identity, None, "skipped", f"not predicted: {_OPEN}")
-    seconds = outcome.seconds(passes)
+    seconds = outcome.seconds(known)
     if seconds <= 0:
         return Measured(*candidate.identity, None, "skipped", "not predicted: it has no cost")
     return Measured(*candidate.identity, seconds, "ok", "")

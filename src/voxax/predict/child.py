@@ -29,7 +29,7 @@ from voxax.predict.listing import EQUAL, SCHEDULE, UTILIZATION, Listing, read_eq
 
 
 def main(requests: str, results: str, folder: str) -> None:
-    """Compile each request, and pickle its program, or as text why it has none."""
+    """Compile each request, and pickle its program, or a text that says why it has none."""
     with Path(results).open("wb") as out:
         for chip, target, arguments in json.loads(Path(requests).read_text()):
             result: CompiledProgram | str
@@ -90,7 +90,7 @@ def value_bytes(tree: Any) -> int:
 
 
 def _listings(folder: Path, delay_slots: int) -> dict[str, Listing]:
-    """Return listings by operation, that of an equal one where the compiler wrote no other.
+    """Return listings by operation; equal operations share one listing.
 
     Files are called ``TIME-OPERATION-NUMBER-LABEL.txt``.
     """

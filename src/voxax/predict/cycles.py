@@ -54,7 +54,7 @@ def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
     """Compile programs, and count each kernel's cycles; errors are results.
 
     All in one process, which loads libtpu with flags of its own; about 4 s to start, and what the
-    compilations take. Where the compiler ends it, the next one goes on behind that program.
+    compilations take. Where the compiler ends it, the next one continues after that program.
 
     Args:
       requests: see ``Request``.

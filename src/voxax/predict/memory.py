@@ -17,9 +17,9 @@ from voxax.coords import bucket_capacity
 from voxax.errors import CapacityError, InputError
 from voxax.geometry import VoxelGeometry, Voxels
 from voxax.geometry.call_checks import checked_operator
-from voxax.geometry.losses import Losses
-from voxax.geometry.model_step import Step, step_of
+from voxax.geometry.lost_rows import LostRows
 from voxax.hardware import describe, process_memory
+from voxax.nn.model_step import Step, step_of
 from voxax.tuning import unmeasured
 
 
@@ -371,14 +371,14 @@ def resized(voxels: Voxels, capacity: int) -> Voxels:
     known = _capacities(voxels.geometry)
 
     def leaf(x: Any) -> Any:
-        if isinstance(x, Losses):  # of one shape for any capacity
+        if isinstance(x, LostRows):  # of one shape for any capacity
             return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), x)
         shape = x.shape
         if shape and shape[0] in known:
             shape = (rows(shape[0]), *shape[1:])
         return jax.ShapeDtypeStruct(shape, x.dtype)
 
-    abstract = jax.tree.map(leaf, voxels, is_leaf=lambda x: isinstance(x, Losses))
+    abstract = jax.tree.map(leaf, voxels, is_leaf=lambda x: isinstance(x, LostRows))
     return dataclasses.replace(abstract, geometry=_levels(abstract.geometry, rows))
 
 

@@ -1,6 +1,6 @@
 """Measure each layer of a model against its lower bound of time on the hardware.
 
-:mod:`voxax.products.lower_bound` gives the bounds; times are measured here.
+:mod:`voxax.explanation.lower_bound` gives the bounds; times are measured here.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import jax
 
 from voxax import _compat
+from voxax.explanation.lower_bound import PairCounter, lower_bound_of
 from voxax.geometry import Voxels
-from voxax.geometry.model_step import step_of
 from voxax.hardware import HardwareInfo
 from voxax.kernels import Problem
-from voxax.products.lower_bound import PairCounter, lower_bound_of
+from voxax.nn.model_step import step_of
 from voxax.products.primitives import epilogue_p, forward_p
 
 _REPEATS = 5
@@ -71,7 +71,7 @@ def roofline(model: Callable[[Voxels], Any], voxels: Voxels, info: HardwareInfo)
     Args:
       model: any callable on Voxels; a flax.nnx module is not changed.
       voxels: concrete voxels, best with their maps attached (``vx.plan``).
-      info: of the device that runs this; rates come from here.
+      info: facts about the device that runs this; rates come from here.
     """
     step = step_of(model, None, False, None, None)
     arguments = step.arguments(jax.tree.map(jax.numpy.asarray, voxels))

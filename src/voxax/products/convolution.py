@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Hashable
 from typing import Any, Literal
@@ -25,18 +26,19 @@ from voxax.geometry.eager import known_on_cpu
 from voxax.geometry.kernel_maps import View
 from voxax.geometry.kernel_spec import LONGEST_REACH
 from voxax.geometry.nested_sizes import reaching_size, taps_within
-from voxax.hardware import HardwareInfo, hardware_of, target_platform
+from voxax.hardware import hardware_of, target_platform
 from voxax.kernels import Epilogue, Layer, Problem, Product, WeightKind, registry
 from voxax.kernels.dynamic.grid import output_grid, tile_maximum
 from voxax.kernels.dynamic.grouped import prefix_of
-from voxax.kernels.kernel import Uniform
+from voxax.kernels.kernel import GridSizes, Uniform
 from voxax.kernels.rows import zeros
 from voxax.products.primitives import After, choice_for, convolved, eager_key, forward_p
 from voxax.tuning import Request, admitted, autotune_mode, views_of
+from voxax.tuning.concrete_maps import note_map, observe
 from voxax.tuning.entry import density_bucket
-from voxax.tuning.sample import map_key, note_map
 
 _KINDS: dict[int, WeightKind] = {2: "depthwise", 3: "dense", 4: "grouped"}
+_PRODUCTS: tuple[Product, ...] = "forward", "dgrad", "wgrad"
 _TILE = 16  # positions along each axis
 
 
@@ -122,25 +124,21 @@ def _entered(
         precision=precision_name(precision),
         spec=kernel_map.spec,
         level=kernel_map.in_geometry.stride,
-        density=_density(kernel_map) if tunes else None,
         **asked,
     )
+    if tunes:
+        layer = observe(layer, kernel_map)
     evaluated = _compat.is_evaluated(features, weight) and not _compat.is_mapped(features, weight)
     # Of a mapped call another problem is computed, which the batching rule makes.
     if evaluated and known_on_cpu(kernel_map.view("neighbors")):
-        if layer.density is not None:  # the choice may be measured on this map
-            note_map(map_key(layer), {"neighbors": kernel_map.view("neighbors")})
-        moves = _compat.is_traced(features), _compat.is_traced(weight)
-        layer, read = _with_chosen_views(layer, dtype, weight.shape, moves, eager_key())
+        moves = True, _compat.is_traced(features), _compat.is_traced(weight)
+        runs, platform, key = tuple(itertools.compress(_PRODUCTS, moves)), "cpu", eager_key()
     else:
-        platform = target_platform()
+        runs, platform = None, target_platform()
         # A kernel's answer depends on the problem, the hardware, and whether the library is there.
-        known = registry.kernels(), _native.unavailable()
-        hardware, _ = hardware_of(platform)
-        layer, read = _with_views(layer, dtype, weight.shape, tunes, platform, hardware, known)
+        key = hardware_of(platform)[0], registry.kernels(), _native.unavailable()
+    layer, read = _with_views(layer, dtype, weight.shape, platform, runs, tunes, key)
     views = {name: kernel_map.view(name, view) for name, view in read}
-    if layer.density is not None:
-        note_map(map_key(layer), views)
     # Under jax.grad a conversion to the same dtype is an operation, with a program to compile.
     a, b = (x if x.dtype == dtype else x.astype(dtype) for x in (features, weight))
     return (a, b), list(views.values()), layer
@@ -173,97 +171,37 @@ def _with_views(
     layer: Layer,
     dtype: Any,
     weight_shape: tuple[int, ...],
-    every: bool,
     platform: str,
-    hardware: HardwareInfo,
-    known: Hashable,
-) -> tuple[Layer, tuple[tuple[str, View | None], ...]]:
-    """The layer with its view names, and these with what builds each, see :func:`views_of`.
-
-    Remembered for eager calls: asking all kernels takes as long as the rest of a call. ``known`` is
-    only a part of the key.
-    """
-    del known
-    c_in, c_out = layer.channels(weight_shape)
-    of, dtype = layer.of_problems, jnp.dtype(dtype).name
-    problems = [
-        (Problem(product, of, c_in, c_out, dtype, platform), names)
-        for product, names in layer.requests
-    ]
-    read = views_of(problems, hardware, every)
-    return dataclasses.replace(layer, view_names=tuple(read)), tuple(read.items())
-
-
-@functools.lru_cache(maxsize=4096)
-def _with_chosen_views(
-    layer: Layer,
-    dtype: Any,
-    weight_shape: tuple[int, ...],
-    moves: tuple[bool, bool],
+    runs: tuple[Product, ...] | None,
+    tunes: bool,
     key: Hashable,
 ) -> tuple[Layer, tuple[tuple[str, View | None], ...]]:
-    """As :func:`_with_views` for an eager call on a CPU: what the kernels read that will run.
+    """The layer with the names of the views to bring, and these with what builds each.
+
+    Remembered for eager calls: asking all kernels takes as long as the rest of a call.
 
     Args:
-      layer, dtype, weight_shape: as there.
-      moves: whether features and weight are being differentiated.
-      key: of :func:`eager_key`.
+      layer, dtype, weight_shape, platform: what the problems follow from.
+      runs: the products of an eager call, whose kernels are chosen here; None: all that may be
+        chosen later, see :func:`voxax.tuning.views_of`.
+      tunes: kernels are measured.
+      key: what the answer also depends on.
     """
     del key
-    c_in, c_out = layer.channels(weight_shape)
     of, dtype = layer.of_problems, jnp.dtype(dtype).name
-    asked = zip(_PRODUCTS, (True, *moves), strict=True)
-    read: dict[str, View | None] = {"neighbors": None}
-    products: list[Product] = [product for product, is_asked in asked if is_asked]
-    for product in products:
-        choice = choice_for(Problem(product, of, c_in, c_out, dtype, "cpu"), layer)
-        read.update(choice.kernel.views_of(choice.problem, choice.parameters))
+    rest = of, *layer.channels(weight_shape), dtype, platform
+    requests = {product: (Problem(product, *rest), names) for product, names in layer.requests}
+    read: dict[str, View | None]
+    if runs is None:
+        hardware, _ = hardware_of(platform)
+        read = views_of(requests.values(), hardware, tunes)
+    else:
+        read = {"neighbors": None}
+        for product in runs:
+            choice = choice_for(requests[product][0], layer)
+            read.update(choice.kernel.views_of(choice.problem, choice.parameters))
     read = dict(sorted(read.items()))
     return dataclasses.replace(layer, view_names=tuple(read)), tuple(read.items())
-
-
-_PRODUCTS: tuple[Product, ...] = "forward", "dgrad", "wgrad"
-
-
-def _density(kernel_map: KernelMap) -> float | None:
-    """Bucketed pairs per output row of a concrete map, counted once; None of a traced one."""
-    neighbors = kernel_map.view("neighbors")
-    if _compat.is_traced(neighbors) or not getattr(neighbors, "is_fully_addressable", True):
-        return None
-
-    def counted() -> float:
-        valid = kernel_map.out_geometry.valid
-        rows = None if _compat.is_traced(valid) else _leading_rows(valid)
-        return density(neighbors if rows is None else np.asarray(neighbors)[:rows])
-
-    return kernel_map.memo.get_or_build(("density",), neighbors, counted)
-
-
-def _leading_rows(valid: jax.Array) -> int | None:
-    """How many rows come first and are valid; None where others are valid too, or are unknown."""
-    if not known_on_cpu(valid):
-        return None
-    mask = np.asarray(valid)
-    count = int(np.count_nonzero(mask))
-    return count if mask[:count].all() else None
-
-
-def density(neighbors: jax.Array | np.ndarray) -> float:
-    """Bucketed pairs for each output row that has any, from the concrete table of neighbors."""
-    if not known_on_cpu(neighbors):
-        return density_bucket(*map(int, _pairs_and_rows(neighbors)))
-    found = (np.asarray(neighbors) >= 0).view(np.int8)
-    # Of short rows, einsum takes a third of the time of sum; int8 is enough below 128 taps.
-    wide = np.int8 if found.shape[1] < 128 else np.int32
-    pairs = np.einsum("ij->i", found, dtype=wide)
-    return density_bucket(int(pairs.sum(dtype=np.int64)), int(np.count_nonzero(pairs)))
-
-
-@jax.jit
-def _pairs_and_rows(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Pairs, and the output rows that have any, on a device: the table is large."""
-    found = neighbors >= 0
-    return jnp.sum(found, dtype=jnp.int32), jnp.sum(jnp.any(found, axis=1), dtype=jnp.int32)
 
 
 def precision_name(precision: jax.lax.PrecisionLike) -> str:
@@ -373,7 +311,7 @@ def convolve_sized(
     spec: KernelSpec,
     *,
     uniform: Uniform = "",
-    method: Request = None,
+    algorithm: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
     """``y[u] = sum over taps k of sizes[u] of x[u * stride + offset_k * dilation] @ weight[k]``.
@@ -384,14 +322,14 @@ def convolve_sized(
       sizes: ``int32[B, *outputs]``.
       spec: offsets, stride and dilation.
       uniform: what is known of ``sizes``: with ``all`` they reach every tap.
-      method: a request among the strategies, for all three products.
+      algorithm: a request among the strategies, for all three products.
       precision: as for :func:`voxax.products.convolve`.
 
     Returns:
       ``[B, *outputs, C_out]``.
     """
     dtype = common_dtype(x.dtype, weight.dtype)
-    asked = _asked("dynamic", method, method, method)
+    asked = _asked("dynamic", algorithm, algorithm, algorithm)
     grid = x.shape[:-1]
     outputs = output_grid(grid, spec.stride)
     if not (math.prod(grid) and weight.size):
@@ -405,8 +343,7 @@ def convolve_sized(
         groups=1,
         precision=precision_name(precision),
         spec=spec,
-        grid=grid,
-        uniform=uniform,
+        sizes=GridSizes(grid, uniform=uniform),
         **asked,
         view_names=("sizes",),
     )
@@ -420,7 +357,7 @@ def convolve_sized(
     elif known and (pinned or (autotune_mode() != "off" and is_open)):
         layer = _counted(layer, np.asarray(sizes), pinned)
     if layer.density is not None:
-        note_map(map_key(layer), {"sizes": sizes})
+        note_map(layer, sizes)
     traced = _compat.is_traced(x, weight, sizes)
     return (_on_grid if traced else _on_grid_eagerly)(x, weight, sizes, layer)
 
@@ -431,30 +368,30 @@ def _on_grid(x: jax.Array, weight: jax.Array, sizes: jax.Array, layer: Layer) ->
     operands = _compat.vary_alike(rows, weight.astype(dtype), sizes.reshape(-1))
     out = forward_p.bind(*operands, layer=layer)
     stride = () if layer.spec is None else layer.spec.stride
-    return out.reshape(*output_grid(layer.grid, stride), -1)
+    return out.reshape(*output_grid(layer.sizes.grid, stride), -1)
 
 
 # Eager calls are one program: an array that is reshaped by itself is copied.
 _on_grid_eagerly = jax.jit(_on_grid, static_argnames="layer")
 
 
-def statistics(layer: Layer, sizes: np.ndarray) -> dict[str, Any]:
-    """What a layer keeps of these sizes: taps per output, also by tiles, and whether they differ
-    within a scene."""
+def with_statistics(layer: Layer, sizes: np.ndarray) -> Layer:
+    """The layer with what it keeps of these sizes: taps per output, also by tiles, and whether they
+    differ within a scene."""
     spec = layer.spec
-    if spec is None or layer.uniform == "all":
-        return {}
-    counts, outputs = _counts(spec), output_grid(layer.grid, spec.stride)
+    if spec is None or layer.sizes.uniform == "all":
+        return layer
+    counts, outputs = _counts(spec), output_grid(layer.sizes.grid, spec.stride)
     sizes = np.clip(sizes, 0, len(counts) - 1).reshape(outputs[0], -1)
     if (sizes == sizes[:, :1]).all():
-        scenes = density_bucket(int(counts[sizes[:, 0]].sum()), len(sizes))
-        return {"uniform": "scenes", "density": scenes, "tile_density": scenes}
-    taps = counts[sizes].reshape(outputs)
-    return {
-        "uniform": "",
-        "density": density_bucket(int(taps.sum()), taps.size),
-        "tile_density": density_bucket(int(tile_maximum(taps, _TILE).sum()), taps.size),
-    }
+        uniform: Uniform = "scenes"
+        by_tiles = density = density_bucket(int(counts[sizes[:, 0]].sum()), len(sizes))
+    else:
+        taps, uniform = counts[sizes].reshape(outputs), ""
+        density = density_bucket(int(taps.sum()), taps.size)
+        by_tiles = density_bucket(int(tile_maximum(taps, _TILE).sum()), taps.size)
+    found = dataclasses.replace(layer.sizes, tile_density=by_tiles, uniform=uniform)
+    return dataclasses.replace(layer, density=density, sizes=found)
 
 
 @functools.lru_cache(maxsize=1024)  # asked in every eager call
@@ -465,12 +402,13 @@ def _counts(spec: KernelSpec) -> np.ndarray:
 
 def _counted(layer: Layer, sizes: np.ndarray, specialize: bool) -> Layer:
     """The layer with the densities of its sizes, and the histogram to specialize on."""
-    layer = dataclasses.replace(layer, **statistics(layer, sizes))
+    layer = with_statistics(layer, sizes)
     if not specialize or layer.spec is None:
         return layer
     largest = _largest(layer.spec)
     at_least = [int((sizes >= size).sum()) for size in range(largest + 1)]
-    return dataclasses.replace(layer, prefix=prefix_of([sizes.size, *at_least[1:]], sizes.size))
+    prefix = prefix_of([sizes.size, *at_least[1:]], sizes.size)
+    return dataclasses.replace(layer, sizes=dataclasses.replace(layer.sizes, prefix=prefix))
 
 
 def _largest(spec: KernelSpec) -> int:

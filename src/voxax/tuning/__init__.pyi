@@ -6,11 +6,9 @@ from .request import admitted as admitted
 from .request import algorithms as algorithms
 from .request import autotune_mode as autotune_mode
 from .request import reload_environment as reload_environment
-from .request import resolve as resolve
 from .space import views_of as views_of
 from .tuner import choose as choose
 from .tuner import foresee as foresee
 from .tuner import record_choices as record_choices
 from .tuner import tune as tune
 from .tuner import unmeasured as unmeasured
-from .tuner import with_known_time as with_known_time

@@ -8,20 +8,17 @@ There is one JSON file for each kind of device, ``tuning/<device>.json`` in the 
     }
 
 A key has one entry for each jaxlib that measured it, and one predicted entry, which holds for every
-jaxlib: its candidates name the revisions of their kernels. The header's versions are those of the
-last writer, for people. Anybody who can write to the folder can write the file, so nothing in it is
+jaxlib. The header's versions are those of the last writer, for people. Nothing in the file is
 trusted: it is data only, of limited size, checked field by field, and it names no paths. Several
-processes may read and write it at once, and any of them may die at any moment: a save merges what
-is new into the file under a lock, and replaces it in one step.
+processes may read and write it at once, and any of them may die at any moment: each measurement is
+merged into the file under a lock, and the file is replaced in one step.
 
-No disk makes :class:`TuningCache` raise. Where the folder cannot be read or written, one warning
-says so (logger ``voxax.tuning``) and the process goes on with what it measures itself.
-``defaults/<device>.json`` are copies of caches that come with voxax; see ``defaults/README.md``.
+No disk makes :class:`TuningCache` raise: one warning, and the process goes on with what it measures
+itself. ``defaults/<device>.json`` are caches that come with voxax; see ``defaults/README.md``.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import errno
@@ -33,14 +30,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, Literal
 
-import filelock
-
+from voxax import _native
 from voxax._atomic_file import replacing
 from voxax._bounded_file import read_bounded
+from voxax._file_lock import PATIENCE, locked
 from voxax._version import __version__
 from voxax.hardware import HardwareInfo
 from voxax.hardware.cache_folder import blocked, cache_dir
@@ -51,14 +48,7 @@ MAX_BYTES = 64 << 20
 MAX_ENTRIES = 20_000
 MAX_KEY = 512
 _MAX_DEVICE = 100
-_DEVICE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LINE = 180  # characters, enough for a candidate
-LOOK_AFTER = 0.2  # seconds between looks at the file: others may have written or removed it
-SAVE_AFTER = 0.25  # seconds that an entry waits for others to be saved with
-RETRY_AFTER = 5.0  # seconds, where another process held the lock
-PATIENCE = 10.0  # seconds that a save waits for the lock
-_EXIT_PATIENCE = 15.0  # seconds
-_STALE = 60.0  # seconds; no process holds the lock that long
 _TEMPORARY_AGE = 3600.0  # seconds; the writer of such a file is dead
 
 FOLDER = Path(__file__).parent / "defaults"  # of the shipped entries
@@ -73,34 +63,53 @@ Stamp = tuple[int, int, int] | None
 """Tells one state of a file from another; None: there is no file."""
 
 
+def folder(name: str) -> Path:
+    """A folder, which may not exist, in the cache directory; without a home it keeps nothing."""
+    try:
+        return cache_dir() / name
+    except RuntimeError:
+        return Path(os.devnull) / name
+
+
 def cache_for(device: str) -> TuningCache:
-    """The cache of ``device`` in the present cache directory; one instance in a process.
+    """The cache of a device, see :func:`device_name`; one instance in a process.
 
     Ask at each use: ``VOXAX_CACHE_DIR`` may change, and the child of a fork has its own.
-
-    Args:
-      device: see :func:`device_name`.
-
-    Raises:
-      ValueError: ``device`` is not a device's name.
     """
-    try:
-        directory = cache_dir() / "tuning"
-    except RuntimeError:  # no home directory: a place where nothing can be kept
-        directory = Path(os.devnull) / "tuning"
-    # A child of a fork has not got the thread that saves, and must not save twice.
-    key = os.getpid(), directory, device
-    return _caches.get(key) or _caches.setdefault(key, TuningCache(directory, device))
+    # In the child of a fork, a thread that is not there may hold the lock of the parent's.
+    key = os.getpid(), folder("tuning"), device
+    return _caches.get(key) or _caches.setdefault(key, TuningCache(key[1], device))
 
 
+def passed_file(kernel: Hashable, device: str) -> Path:
+    """The empty file that exists once ``kernel`` has passed the tuner's check on this machine.
+
+    Each check compiles two programs, which every new process would wait for again. The name is a
+    digest of the kernel (values that print alike in every process), the native library's bytes, the
+    device and the versions, so that whatever changes is checked anew.
+    """
+    known = (kernel, device, _native.fingerprint(), __version__, jaxlib_version())
+    return folder("passed") / hashlib.sha256(repr(known).encode()).hexdigest()[:32]
+
+
+def forget_passed() -> None:
+    """Delete all :func:`passed_file`; the next process checks again."""
+    with contextlib.suppress(OSError):
+        for path in folder("passed").iterdir():
+            path.unlink()
+
+
+@functools.lru_cache(maxsize=64)  # asked for each choice
 def device_name(info: HardwareInfo) -> str:
     """A file-safe name of a kind of device, such as ``cpu-amd-epyc-9r14-2-cores``.
 
     The name of a CPU holds the cores that the process may use, since they decide what is fastest.
     """
-    kind = _slug(info.model or info.device_kind)
-    platform = _slug(info.platform) or "device"
-    words = [platform, "" if kind == platform else kind.removeprefix(f"{platform}-")]
+    kind, platform = (
+        re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+        for text in (info.model or info.device_kind, info.platform)
+    )
+    words = [platform or "device", "" if kind == platform else kind.removeprefix(f"{platform}-")]
     if info.platform == "cpu":
         words.append(f"{info.cpu_cores}-cores")
     name = "-".join(word for word in words if word)
@@ -110,19 +119,15 @@ def device_name(info: HardwareInfo) -> str:
     return f"{name[:80].rstrip('-')}-{digest}"
 
 
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
 class TuningCache:
     """Entries by problem for one device; safe to use from several threads.
 
     Args:
       directory: the folder of the files; created by the first save.
-      device: see :func:`device_name`; the name of the file, :attr:`path`, without suffix.
+      device: the name of the file, without suffix.
 
     Raises:
-      ValueError: ``device`` is not a device's name.
+      ValueError: ``device`` is none of :func:`device_name`.
     """
 
     def __init__(self, directory: Path, device: str) -> None:
@@ -130,146 +135,74 @@ class TuningCache:
             raise ValueError(f"{device!r} is not a device's name: give one of device_name()")
         self.device = device
         self.path = Path(directory) / f"{device}.json"
-        self._lock = threading.Lock()  # of the fields below
-        self._saved: Store = {}  # what the file holds
-        self._added: Store = {}  # what it does not hold yet
-        self._stamp: Stamp = None
-        self._looked = float("-inf")
-        self._thread: threading.Thread | None = None
+        self._lock = threading.RLock()  # of the fields below, and of saving
+        self._file = Contents({}, None)
+        self._unsaved: Store = {}
+        self._patience = PATIENCE
         self._warned: set[str] = set()
-        self._writing = threading.Lock()
-        self._process = os.getpid()
-        self._registered = False
 
     def get(self, key: str) -> Entry | None:
         """The entry of the problem ``key`` that holds under this jaxlib, or None.
 
-        Measured times come before predicted ones, the user's own before those shipped for the
-        device; of two predictions the newer one.
+        The first that exists: the user's own measurement, the one shipped for the device, the newer
+        of the user's own and the shipped prediction.
         """
-        others = shipped(self.device)
-        measured = key, jaxlib_version()
-        with self._lock:
-            self._look()
-            own = self._own(measured)
-            predictions = self._own((key, PREDICTED)), others.get((key, PREDICTED))
-        found = own or others.get(measured)
-        if found is not None:
-            return found
-        return max(filter(None, predictions), key=Entry.time, default=None)
-
-    def _own(self, place: tuple[str, str]) -> Entry | None:
-        """What the file and this process have there; the caller holds the lock."""
-        saved, added = self._saved.get(place), self._added.get(place)
-        return saved.merged(added) if saved is not None and added is not None else added or saved
-
-    def put(self, key: str, entry: Entry) -> None:
-        """Remember ``entry``, merged with what is there; saved a moment later.
-
-        Raises:
-          ValueError: ``key`` is not 1 to 512 printable ASCII characters.
-        """
-        if not is_key(key):
-            raise ValueError(f"key {key!r} is not 1 to {MAX_KEY} ASCII characters")
-        with self._lock:
-            add_entry(self._added, key, entry)
-            if not self._registered:
-                self._registered = True
-                atexit.register(self._flush_at_exit)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._save_later, name="voxax-tuning-cache", daemon=True
-                )
-                try:
-                    self._thread.start()
-                except RuntimeError:  # the interpreter is about to end: flush() saves
-                    self._thread = None
+        stores, version = (self._entries(), shipped(self.device)), jaxlib_version()
+        found = [store[key, version] for store in stores if (key, version) in store]
+        if found:
+            return found[0]
+        predictions = [store[key, PREDICTED] for store in stores if (key, PREDICTED) in store]
+        return max(predictions, key=Entry.time, default=None)
 
     def items(self) -> list[tuple[str, Entry]]:
         """All measured entries of the user's own under this jaxlib, sorted by key."""
+        entries, version = self._entries(), jaxlib_version()
+        return sorted((key, entry) for (key, filed), entry in entries.items() if filed == version)
+
+    def put(self, key: str, entry: Entry) -> None:
+        """Remember ``entry``, merged with what is there, and save it."""
+        if not is_key(key):
+            raise ValueError(f"key {key!r} is not 1 to {MAX_KEY} ASCII characters")
         with self._lock:
-            self._look()
-            store = dict(self._saved)
-            for (key, _), entry in self._added.items():
-                add_entry(store, key, entry)
-        return sorted(
-            (key, e) for (key, version), e in store.items() if version == jaxlib_version()
-        )
-
-    def flush(self) -> bool:
-        """Save now; return whether everything that was put is on disk."""
-        if os.getpid() != self._process:  # what a fork inherited, its parent saves
-            return False
-        return self._save() is None
-
-    def _flush_at_exit(self) -> None:
-        with contextlib.suppress(KeyboardInterrupt):  # Python would print a traceback
+            add_entry(self._unsaved, key, entry)
             self.flush()
 
-    def clear(self) -> None:
-        """Forget everything, in memory and on disk; shipped entries stay."""
-        with self._writing:
-            with self._lock:
-                self._saved, self._added, self._stamp = {}, {}, None
+    def flush(self) -> bool:
+        """Save what could not be saved before; return whether everything is on disk."""
+        with self._lock:
+            if not self._unsaved:
+                return True
             try:
-                remove_file(self.path)
+                unsaved = dict(self._unsaved)
+                self._file = save_file(
+                    self.path, self.device, unsaved, known=self._file, patience=self._patience
+                )
             except OSError as error:
-                self._warn("cannot be cleared", error)
+                busy = isinstance(error, TimeoutError)
+                # A process that was stopped may hold the lock for hours: wait for it once.
+                self._patience = 0.0 if busy else PATIENCE
+                why = blocked(self.path.parent) or error
+                self._warn("is locked, saving later" if busy else "cannot be saved", why)
+                return False
+            self._unsaved, self._patience = {}, PATIENCE
+            return True
 
-    def _look(self) -> None:
-        """Take over what the file holds if it changed; at most a few times a second."""
-        now = time.monotonic()
-        if now - self._looked < LOOK_AFTER:
-            return
-        self._looked = now
-        if stamp_of(self.path) == self._stamp:
-            return
-        found = read_file(self.path, self.device)
-        # A file that is gone was removed by hand: the documented way to start anew.
-        self._saved, self._stamp = found.store, found.stamp
-        if found.problem == "unreadable":
-            self._stamp = None  # look again: this may pass
-        if found.problem is not None:
-            self._warn(f"is {found.problem}, tuning starts anew", found.reason)
-        elif found.reason:
-            self._warn("has entries that are none", found.reason)
-
-    def _save_later(self) -> None:
-        wait = SAVE_AFTER
-        while True:
-            time.sleep(wait)
-            error = self._save()
-            busy = isinstance(error, TimeoutError)
-            with self._lock:
-                # A lock will be free again; whether another obstacle is gone the next put tries.
-                if not self._added or (error is not None and not busy):
-                    self._thread = None
-                    return
-            wait = RETRY_AFTER if busy else SAVE_AFTER
-
-    def _save(self) -> OSError | None:
-        """Bring the file up to date; the error, where that was not possible."""
-        if not self._writing.acquire(timeout=_EXIT_PATIENCE):
-            return TimeoutError("another thread is saving")
-        try:
-            with self._lock:
-                added = dict(self._added)
-            if not added:
-                return None
-            found = save_file(self.path, self.device, added)
-            with self._lock:
-                for version, entry in added.items():
-                    if self._added[version] is entry:
-                        del self._added[version]
-                self._saved, self._stamp = found.store, found.stamp
-            return None
-        except OSError as error:
-            busy = isinstance(error, TimeoutError)
-            why = blocked(self.path.parent) or error
-            self._warn("is locked, saving later" if busy else "cannot be saved", why)
-            return error
-        finally:
-            self._writing.release()
+    def _entries(self) -> Store:
+        """What the file holds now, and what could not be saved."""
+        with self._lock:
+            # A file that is gone was removed by hand: the documented way to start anew.
+            if self._file.problem == "unreadable" or stamp_of(self.path) != self._file.stamp:
+                self._file = read_file(self.path, self.device)
+                if self._file.problem is not None:
+                    self._warn(f"is {self._file.problem}, tuning starts anew", self._file.reason)
+                elif self._file.reason:
+                    self._warn("has entries that are none", self._file.reason)
+            store = self._file.store
+            if self._unsaved:
+                store = dict(store)
+                for (key, _), entry in self._unsaved.items():
+                    add_entry(store, key, entry)
+            return store
 
     def _warn(self, what: str, why: object) -> None:
         if what not in self._warned:  # once: the reason seldom goes away by itself
@@ -279,11 +212,7 @@ class TuningCache:
 
 @functools.lru_cache(maxsize=64)
 def shipped(device: str) -> Store:
-    """The entries shipped for ``device``, marked so; none for an unknown one.
-
-    Predicted entries, made without such a device, stay marked as that. The file is read once in a
-    process: do not change the result.
-    """
+    """The entries shipped for a device, if any; measured ones are marked so. Do not change them."""
     if not is_device(device):
         return {}
     found = read_file(FOLDER / f"{device}.json", device)
@@ -302,110 +231,96 @@ class Contents:
     Attributes:
       store: its well-formed entries.
       stamp: the state of the file.
-      problem: the reason why nothing was read: ``corrupt`` (no JSON), ``foreign`` (JSON of another
-        format or device, too big, or no file at all), ``unreadable``; None if it could be.
+      problem: why nothing was read: ``unusable`` (no JSON, of another format or device, too big, no
+        regular file) or ``unreadable`` (the system refused); None if all is well.
       reason: the problem in words, or why entries were left out; empty if all is well.
     """
 
     store: Store
     stamp: Stamp
-    problem: Literal["corrupt", "foreign", "unreadable"] | None = None
+    problem: Literal["unusable", "unreadable"] | None = None
     reason: str = ""
 
 
 def stamp_of(path: Path) -> Stamp:
     """The state of the file at ``path``; also None where it cannot be asked."""
     try:
-        return _stamp(path.stat())
+        status = path.stat()
     except OSError:
         return None
-
-
-def _stamp(status: os.stat_result) -> Stamp:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def read_file(path: Path, device: str) -> Contents:
     """The entries in ``path``, a file for ``device``. Raises nothing."""
+    stamp = stamp_of(path)
     try:
-        raw, stamp = read_bytes(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return Contents({}, None)
-    except ValueError as error:
-        return Contents({}, stamp_of(path), "foreign", str(error))
-    except OSError as error:
-        return Contents({}, stamp_of(path), "unreadable", error.strerror or str(error))
-    try:
-        values = parse_json(raw)
-    except ValueError as error:
-        return Contents({}, stamp, "corrupt", str(error))
-    try:
-        check_header(values)
+        values = parse_document(read_bounded(path, MAX_BYTES)[0])
         if values.get("device") != device:
             raise ValueError(f"of the device {str(values.get('device'))[:80]!a}")
         store, refused = entries_of(values.get("entries"))
+    except (FileNotFoundError, NotADirectoryError):
+        return Contents({}, None)
     except ValueError as error:
-        return Contents({}, stamp, "foreign", str(error))
+        return Contents({}, stamp, "unusable", str(error))
+    except OSError as error:
+        return Contents({}, stamp, "unreadable", error.strerror or str(error))
     left_out = f"{len(refused)} entries left out, the first: {refused[0]}" if refused else ""
     return Contents(store, stamp, reason=left_out)
 
 
-def read_bytes(path: Path) -> tuple[bytes, Stamp]:
-    """A regular file of limited size.
-
-    Raises:
-      OSError: it cannot be read.
-      ValueError: it is no regular file, or too big.
-    """
-    raw, status = read_bounded(path, MAX_BYTES)
-    return raw, _stamp(status)
-
-
-def save_file(path: Path, device: str, added: Store) -> Contents:
+def save_file(
+    path: Path,
+    device: str,
+    added: Store,
+    *,
+    known: Contents | None = None,
+    patience: float = PATIENCE,
+) -> Contents:
     """Merge ``added`` into the file, at once for all who read it; creates its folder.
 
     A file that is no cache for ``device`` is set aside first, beside the new one.
 
+    Args:
+      path, device, added: the file, its device, and the newer entries.
+      known: what the caller read or wrote before; the file is read again only if it changed.
+      patience: seconds to wait for the lock.
+
     Raises:
-      OSError: nothing was changed.
-      TimeoutError: other processes held the lock all the time.
+      OSError: nothing was changed; a TimeoutError where others held the lock all the time.
     """
     for last in (False, False, True):  # the folder may be removed at any moment
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            with locked(path.with_name(f".{path.stem}.lock"), PATIENCE):
-                return _save_locked(path, device, added)
+            with locked(path.with_name(f".{path.stem}.lock"), patience):
+                return _save_locked(path, device, added, known)
         except FileNotFoundError:
             if last:
                 raise
     raise AssertionError
 
 
-def remove_file(path: Path) -> None:
-    """Delete the file; its folder stays.
-
-    Raises:
-      OSError: it cannot be deleted.
-    """
-    if not path.parent.is_dir():
-        return
-    with locked(path.with_name(f".{path.stem}.lock"), PATIENCE):
-        path.unlink(missing_ok=True)
-
-
-def _save_locked(path: Path, device: str, added: Store) -> Contents:
-    _sweep(path)
-    found = read_file(path, device)
+def _save_locked(path: Path, device: str, added: Store, found: Contents | None) -> Contents:
+    for temporary in path.parent.glob(f".{path.name}.*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - temporary.stat().st_mtime > _TEMPORARY_AGE:
+                temporary.unlink()
+    if found is None or found.problem or not found.stamp or found.stamp != stamp_of(path):
+        found = read_file(path, device)
     if found.problem == "unreadable":  # it may hold entries that would be lost
         raise OSError(errno.EACCES, found.reason, str(path))
     if found.problem is not None:
-        _set_aside(path, found.problem)
+        number = 1
+        while os.path.lexists(aside := path.with_name(f"{path.name}.{found.problem}-{number}")):
+            number += 1
+        os.rename(path, aside)
+        _log.warning("the tuning cache %s was %s: kept as %s", path, found.problem, aside.name)
     store = dict(found.store)
     for (key, _), entry in added.items():
         add_entry(store, key, entry)
-    if store == found.store and found.problem is None and not found.reason and found.stamp:
+    if store == found.store and found.stamp and not found.problem and not found.reason:
         return found
-    raw = _encoded(device, store)
+    raw = _encode(device, store)
     with replacing(path, private=True) as file:
         file.write(raw)
         file.flush()
@@ -416,79 +331,29 @@ def _save_locked(path: Path, device: str, added: Store) -> Contents:
     return Contents(store, stamp_of(path))
 
 
-def _encoded(device: str, store: Store) -> bytes:
+def _encode(device: str, store: Store) -> bytes:
     """The file's text; drops the oldest entries from ``store`` until it is small enough."""
+    excess = len(store) - MAX_ENTRIES
     while True:
-        excess = len(store) - MAX_ENTRIES
-        if excess <= 0:
-            value = {**file_header(), "device": device, "entries": store_to_json(store)}
-            raw = dumps(value).encode() + b"\n"
-            if len(raw) <= MAX_BYTES:
-                return raw
-            excess = len(store) // 4 + 1
-        for oldest in sorted(store, key=lambda k: store[k].time())[:excess]:
+        for oldest in sorted(store, key=lambda k: store[k].time())[: max(excess, 0)]:
             del store[oldest]
+        raw = document(device=device, entries=store_to_json(store)).encode()
+        if len(raw) <= MAX_BYTES:
+            return raw
+        excess = len(store) // 4 + 1
 
 
-def _set_aside(path: Path, problem: str) -> None:
-    number = 1
-    while os.path.lexists(aside := path.with_name(f"{path.name}.{problem}-{number}")):
-        number += 1
-    os.rename(path, aside)
-    _log.warning("the tuning cache %s was %s: kept as %s", path, problem, aside.name)
-
-
-def _sweep(path: Path) -> None:
-    for temporary in path.parent.glob(f".{path.name}.*.tmp"):
-        with contextlib.suppress(OSError):
-            if time.time() - temporary.stat().st_mtime > _TEMPORARY_AGE:
-                temporary.unlink()
-
-
-# Errors of file systems that have no locks.
-_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
-
-
-@contextlib.contextmanager
-def locked(path: Path, patience: float) -> Iterator[None]:
-    """Hold the lock ``path``, a file in an existing folder; it is created and stays.
-
-    The lock ends with the process, however it ends. On a file system without locks, another file
-    exists while the lock is held; one that is old was left by a dead process.
-
-    Args:
-      path: the lock file.
-      patience: seconds to wait at most.
-
-    Raises:
-      TimeoutError: others held it all the time.
-      OSError: the file cannot be created.
-    """
-    lock: filelock.BaseFileLock = filelock.FileLock(path, patience, 0o600, poll_interval=0.01)
-    try:
-        try:
-            lock.acquire()
-        except (OSError, NotImplementedError) as error:
-            if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
-                raise
-            held = path.with_name(f"{path.name}-held")
-            with contextlib.suppress(OSError):
-                if time.time() - held.stat().st_mtime > _STALE:
-                    held.unlink()
-            lock = filelock.SoftFileLock(held, patience, 0o600, poll_interval=0.01)
-            lock.acquire()
-    except filelock.Timeout:
-        reason = f"locked by another process for {patience:g} s"
-        raise TimeoutError(errno.ETIMEDOUT, reason, str(path)) from None
-    try:
-        yield
-    finally:
-        lock.release()
+def remove_file(path: Path) -> None:
+    """Delete the file; its folder stays. Raises OSError where that is not possible."""
+    if path.parent.is_dir():
+        with locked(path.with_name(f".{path.stem}.lock"), PATIENCE):
+            path.unlink(missing_ok=True)
 
 
 def is_device(name: Any) -> bool:
     """Return whether ``name`` can be a device's: file-safe, and no path."""
-    return isinstance(name, str) and len(name) <= _MAX_DEVICE and bool(_DEVICE.fullmatch(name))
+    good = isinstance(name, str) and len(name) <= _MAX_DEVICE
+    return good and bool(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name))
 
 
 def is_key(key: Any) -> bool:
@@ -496,30 +361,21 @@ def is_key(key: Any) -> bool:
     return isinstance(key, str) and 0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()
 
 
-def parse_json(raw: bytes) -> Any:
-    """JSON of untrusted origin; ValueError for anything that is wrong with it."""
+def parse_document(raw: bytes) -> dict[str, Any]:
+    """The JSON object of this format in bytes that anybody may have written; else ValueError."""
     try:
-        return json.loads(raw.decode("utf-8"))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except MemoryError:
-        raise ValueError("does not fit into memory") from None
-
-
-def check_header(values: Any) -> None:
-    """Raise ValueError unless ``values`` is an object of this format."""
+        values = json.loads(raw.decode("utf-8"))
+    except (RecursionError, MemoryError):
+        raise ValueError("nested too deeply, or too large for the memory") from None
     if not isinstance(values, dict):
         raise ValueError("not an object")
     if type(values.get("format")) is not int or values["format"] != FORMAT:
         raise ValueError(f"of format {str(values.get('format'))[:20]!a}, not {FORMAT}")
+    return values
 
 
 def entries_of(raw: Any) -> tuple[Store, list[str]]:
-    """The well-formed entries in ``{key: [entry, ...]}``, and why each other was refused.
-
-    Raises:
-      ValueError: ``raw`` is not an object.
-    """
+    """The well-formed entries in ``{key: [entry, ...]}``, and why each other was refused."""
     if not isinstance(raw, dict):
         raise ValueError("its entries are not an object")
     store: Store = {}
@@ -530,25 +386,21 @@ def entries_of(raw: Any) -> tuple[Store, list[str]]:
             continue
         for version in versions:
             try:
-                entry = Entry.from_json(version)
+                if len(store) >= MAX_ENTRIES:
+                    raise ValueError(f"more than {MAX_ENTRIES} entries")
+                add_entry(store, key, Entry.from_json(version))
             except ValueError as error:
                 refused.append(f"{key[:80]!a}: {error}")
-                continue
-            if len(store) >= MAX_ENTRIES:
-                refused.append(f"{key[:80]!a}: more than {MAX_ENTRIES} entries")
-                continue
-            add_entry(store, key, entry)
     return store, refused
 
 
 def add_entry(store: Store, key: str, entry: Entry) -> None:
     """Merge ``entry``, the newer, into ``store``."""
     place = key, entry.filed_under
-    known = store.get(place)
-    store[place] = entry if known is None else known.merged(entry)
+    store[place] = store[place].merged(entry) if place in store else entry
 
 
-def store_to_json(store: Mapping[tuple[str, str], Entry]) -> dict[str, list[dict[str, Any]]]:
+def store_to_json(store: Store) -> dict[str, list[dict[str, Any]]]:
     """``{key: [entry, ...]}``, sorted."""
     by_key: dict[str, list[dict[str, Any]]] = {}
     for (key, _), entry in sorted(store.items()):
@@ -556,21 +408,25 @@ def store_to_json(store: Mapping[tuple[str, str], Entry]) -> dict[str, list[dict
     return by_key
 
 
-def file_header() -> dict[str, Any]:
-    """Format and versions."""
-    return {"format": FORMAT, "voxax": __version__, "jaxlib": jaxlib_version()}
+def document(**content: Any) -> str:
+    """A JSON file for people, with format and versions: a value that fits stands on one line."""
+    encode = json.JSONEncoder(allow_nan=False).encode
 
+    def text(value: Any, indent: int) -> str:
+        line = encode(value)
+        if len(line) + indent <= _LINE or not value or not isinstance(value, dict | list):
+            return line
+        left, right, inner = "[", "]", " " * (indent + 1)
+        rows = value
+        if isinstance(value, dict):
+            left, right, rows = "{", "}", value.items()
+        lines = [
+            text(row, indent + 1)
+            if isinstance(value, list)
+            else f"{encode(row[0])}: {text(row[1], indent + 1)}"
+            for row in rows
+        ]
+        return f"{left}\n{inner}" + f",\n{inner}".join(lines) + f"\n{' ' * indent}{right}"
 
-def dumps(value: Any, indent: int = 0) -> str:
-    """JSON for people: a value that fits stands on one line."""
-    line = json.dumps(value, allow_nan=False)
-    if len(line) + indent <= _LINE or not value or not isinstance(value, dict | list):
-        return line
-    inner = " " * (indent + 1)
-    if isinstance(value, dict):
-        rows = [f"{json.dumps(k)}: {dumps(v, indent + 1)}" for k, v in value.items()]
-        left, right = "{", "}"
-    else:
-        rows = [dumps(v, indent + 1) for v in value]
-        left, right = "[", "]"
-    return f"{left}\n{inner}" + f",\n{inner}".join(rows) + f"\n{' ' * indent}{right}"
+    header = {"format": FORMAT, "voxax": __version__, "jaxlib": jaxlib_version()}
+    return text({**header, **content}, 0) + "\n"

@@ -1,6 +1,6 @@
 """The record of what was measured for one problem: its key, its values, its form in JSON.
 
-An entry comes from a file that anybody may have written, so the classes accept only well-formed
+An entry comes from a file that anybody may have written, so ``from_json`` accepts only well-formed
 values: each check raises ValueError, and nothing else, with a message that is safe to print.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
 import jaxlib.version
@@ -18,8 +18,8 @@ from voxax.kernels import Parameters, Problem
 
 Verdict = Literal["ok", "rejected", "slow", "failed", "skipped"]
 """``ok``: may be chosen. ``rejected``: wrong results. ``slow``: given up after early rounds,
-``seconds`` is what was seen, or never reached, without seconds. ``failed``: did not compile or
-run."""
+``seconds`` is what was seen. ``failed``: did not compile or run. ``skipped``: its turn did not
+come."""
 
 NO_TIME = "no time was left for it"
 """The reason of a ``skipped`` candidate that the time of a run was too short for."""
@@ -32,10 +32,9 @@ change with the kernels, and those have revisions."""
 
 MAX_CANDIDATES = 1000
 _MAX_NAME = 64
-_MAX_TEXT = 500
+_MAX_REASON = 500
 _MAX_SECONDS = 1e6
 _MAX_PARAMETERS = 32
-_MAX_INTEGER = 1 << 53  # the largest that every JSON reader keeps exactly
 _MAX_SPEC = 200  # characters of a map's relation in a key
 
 
@@ -57,13 +56,13 @@ class Measured:
       algorithm: its name; not necessarily one of today's.
       parameters: ``((name, value), ...)``, sorted by name.
       revision: of the algorithm's implementation, at least 0.
-      seconds: of one execution; always known if the verdict is ``ok``.
+      seconds: of one execution; always known if the verdict is ``ok`` or ``slow``.
       verdict: see :data:`Verdict`.
       reason: of a verdict other than ``ok``, for people; made one printable line of at most
         500 characters.
 
     Raises:
-      ValueError: a value of a wrong type or out of range.
+      ValueError: unsorted parameters, or no seconds where they are always known.
     """
 
     algorithm: str
@@ -74,23 +73,13 @@ class Measured:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        _check_text("algorithm", self.algorithm, _MAX_NAME)
-        _check_parameters(self.parameters)
-        _check_integer("revision", self.revision)
-        if self.revision < 0:
-            raise ValueError(f"revision {self.revision} is negative")
-        _check_choice("verdict", self.verdict, get_args(Verdict))
-        if self.seconds is not None:
-            _check_seconds("seconds", self.seconds)
-            if self.seconds == 0:
-                raise ValueError("seconds 0: nothing takes no time")
-        elif self.verdict in ("ok", "slow"):
+        if list(self.parameters) != sorted(self.parameters, key=lambda pair: pair[0]):
+            raise ValueError(f"parameters {self.parameters} of {self.algorithm} are not sorted")
+        if self.seconds is None and self.verdict in ("ok", "slow"):
             raise ValueError(f"verdict {self.verdict!r} without seconds")
-        if not isinstance(self.reason, str):
-            raise ValueError(f"reason {_shown(self.reason)} is not text")
         # Often an error's message: many lines, any characters.
-        text = "".join(c if c.isprintable() else " " for c in self.reason[: 4 * _MAX_TEXT])
-        object.__setattr__(self, "reason", " ".join(text.split())[:_MAX_TEXT])
+        text = "".join(c if c.isprintable() else " " for c in self.reason[: 4 * _MAX_REASON])
+        object.__setattr__(self, "reason", " ".join(text.split())[:_MAX_REASON])
 
     @property
     def candidate(self) -> tuple[str, Parameters, int]:
@@ -106,17 +95,14 @@ class Measured:
         return described(self.algorithm, self.parameters)
 
     def to_json(self) -> dict[str, Any]:
-        """For ``json.dumps``; :meth:`from_json` takes it back."""
+        """The values for ``json.dumps``."""
         return {**vars(self), "parameters": dict(self.parameters)}
 
     @classmethod
     def from_json(cls, raw: Any) -> Measured:
-        """Raises ValueError, and nothing else, for anything that is not a measurement."""
-        values = _fields(cls, raw)
-        parameters = values["parameters"]
-        if not isinstance(parameters, dict):
-            raise ValueError(f"parameters {_shown(parameters)} are not an object")
-        return cls(**{**values, "parameters": tuple(sorted(parameters.items()))})
+        """The inverse; ValueError, and nothing else, for anything that is not a measurement."""
+        values = _check_fields(cls, raw)
+        return cls(**{**values, "parameters": tuple(sorted(values["parameters"].items()))})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,9 +116,6 @@ class Entry:
       when: ISO time in UTC, see :func:`utc_now`.
       seconds_spent: on measuring what is here, compilation included.
       jaxlib: version that the candidates were compiled with.
-
-    Raises:
-      ValueError: a value of a wrong type or out of range.
     """
 
     measured: tuple[Measured, ...]
@@ -141,20 +124,6 @@ class Entry:
     when: str
     seconds_spent: float
     jaxlib: str = dataclasses.field(default_factory=jaxlib_version)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.measured, tuple) or not all(
-            isinstance(candidate, Measured) for candidate in self.measured
-        ):
-            raise ValueError(f"measured {_shown(self.measured)} is not a tuple of measurements")
-        if len(self.measured) > MAX_CANDIDATES:
-            raise ValueError(f"{len(self.measured)} candidates, at most {MAX_CANDIDATES} are kept")
-        _check_text("sample", self.sample, _MAX_TEXT)
-        _check_choice("source", self.source, get_args(Source))
-        _check_text("when", self.when, _MAX_NAME)
-        self.time()
-        _check_seconds("seconds_spent", self.seconds_spent)
-        _check_text("jaxlib", self.jaxlib, _MAX_NAME)
 
     @property
     def predicted(self) -> bool:
@@ -178,24 +147,19 @@ class Entry:
         already changes nothing. Times of another jaxlib do not compare: then the result is
         ``other``. Nor do predicted and measured ones: those that were measured stay.
         """
-        if other.jaxlib != self.jaxlib:
+        if other.jaxlib != self.jaxlib or (self.predicted and not other.predicted):
             return other
-        if self.predicted != other.predicted:
-            return self if other.predicted else other
+        if other.predicted and not self.predicted:
+            return self
         known = {c.candidate for c in self.measured}
         told = tuple(c for c in other.measured if c.reached or c.candidate not in known)
+        if set(told) <= set(self.measured):
+            spent = self.seconds_spent
+            return dataclasses.replace(other, measured=self.measured, seconds_spent=spent)
         newer = {c.candidate for c in told}
         kept = tuple(c for c in self.measured if c.candidate not in newer)
-        mine, theirs = set(self.measured), set(told)
-        measured = self.measured if theirs <= mine else (*kept, *told)[-MAX_CANDIDATES:]
-        if mine == theirs:
-            spent = max(self.seconds_spent, other.seconds_spent)
-        elif theirs <= mine:
-            spent = self.seconds_spent
-        elif not kept:
-            spent = other.seconds_spent
-        else:
-            spent = min(self.seconds_spent + other.seconds_spent, _MAX_SECONDS)
+        spent = other.seconds_spent + (self.seconds_spent if kept else 0)
+        measured, spent = (*kept, *told)[-MAX_CANDIDATES:], min(spent, _MAX_SECONDS)
         return dataclasses.replace(other, measured=measured, seconds_spent=spent)
 
     @property
@@ -216,28 +180,16 @@ class Entry:
         return tuple(sorted(good, key=lambda c: c.seconds or 0.0))
 
     def to_json(self) -> dict[str, Any]:
-        """For ``json.dumps``; :meth:`from_json` takes it back."""
+        """The values for ``json.dumps``."""
         return {**vars(self), "measured": [c.to_json() for c in self.measured]}
 
     @classmethod
     def from_json(cls, raw: Any) -> Entry:
-        """Raises ValueError, and nothing else, for anything that is not an entry."""
-        values = _fields(cls, raw)
-        measured = values["measured"]
-        if not isinstance(measured, list):
-            raise ValueError(f"measured {_shown(measured)} is not a list")
-        if len(measured) > MAX_CANDIDATES:
-            raise ValueError(f"{len(measured)} candidates, at most {MAX_CANDIDATES} are kept")
-        return cls(**{**values, "measured": tuple(Measured.from_json(c) for c in measured)})
-
-
-def _fields(cls: type[Measured] | type[Entry], raw: Any) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        raise ValueError(f"{_shown(raw)} is not an object")
-    expected = {f.name for f in dataclasses.fields(cls)}
-    if raw.keys() != expected:
-        raise ValueError(f"fields {_shown(sorted(map(str, raw)))}, expected {sorted(expected)}")
-    return raw
+        """The inverse; ValueError, and nothing else, for anything that is not an entry."""
+        values = _check_fields(cls, raw)
+        entry = cls(**{**values, "measured": tuple(map(Measured.from_json, values["measured"]))})
+        entry.time()
+        return entry
 
 
 def described(algorithm: str, parameters: Parameters) -> str:
@@ -248,14 +200,8 @@ def described(algorithm: str, parameters: Parameters) -> str:
 
 def summary_of(problem: Problem, entry: Entry) -> str:
     """The problem's key, the fastest candidate and the next, on one line."""
-    timed = sorted(
-        (m.seconds, number, str(m))
-        for number, m in enumerate(entry.measured)
-        if m.verdict == "ok" and m.seconds is not None
-    )
-    shown = [f"{what} {1e3 * seconds:.3g} ms" for seconds, _, what in timed]
-    best = shown[0] if shown else "nothing could be measured"
-    second = shown[1] if len(shown) > 1 else "none"
+    shown = [f"{m} {1e3 * (m.seconds or 0):.3g} ms" for m in entry.ranked()[:2]]
+    best, second, *_ = *shown, *("nothing could be measured", "none")[len(shown) :]
     return (
         f"{key_of(problem)}: {best}; runner-up {second} ({len(entry.measured)} candidates in "
         f"{entry.seconds_spent:.1f} s, on {entry.sample})"
@@ -275,37 +221,30 @@ def key_of(problem: Problem) -> str:
 
     It holds the product, kind, dtype, precision, taps, channels, groups, rows by powers of two, the
     map's relation, and its occupancy: the bucketed pairs per output row of a concrete map, or
-    ``traced`` with the level (coarser levels are denser). It is equal in every process. Each device
-    has a file of its own, and each entry names the jaxlib and the revisions it was measured with.
+    ``traced`` with the level (coarser levels are denser). For a product on a grid it also holds the
+    grid by powers of two, how alike its sizes are, and how many positions have each. It is equal in
+    every process. Each device has a file of its own, and each entry names the jaxlib and the
+    revisions it was measured with.
     """
-    occupancy = (
-        f"traced level {'x'.join(map(str, problem.layer.level)) or '?'}"
-        if problem.layer.density is None
-        else f"pairs/row {problem.layer.density:.3g}"
-    )
-    relation = "unknown map" if problem.layer.spec is None else str(problem.layer.spec)
-    words = (
-        f"C{problem.in_channels}-{problem.out_channels}",
-        f"G{problem.layer.groups}",
-        f"rows {_power(problem.layer.in_capacity)}-{_power(problem.layer.out_capacity)}",
-        f"[{relation[:_MAX_SPEC]}]" + (" self-adjoint" if problem.layer.symmetric else ""),
-        occupancy,
-    )
-    return family_of(problem) + " ".join((*words, *_of_grid(problem)))
-
-
-def _of_grid(problem: Problem) -> tuple[str, ...]:
-    """The grid by powers of two, how alike its sizes are, and how many positions have each."""
-    if not problem.layer.grid:
-        return ()
-    words = ["grid " + "x".join(map(_power, problem.layer.grid))]
-    if problem.layer.tile_density is not None:
-        words.append(f"by tiles {problem.layer.tile_density:.3g}")
-    if problem.layer.uniform:
-        words.append({"scenes": "one size per scene", "all": "all taps"}[problem.layer.uniform])
-    if problem.layer.prefix:
-        words.append("prefix " + "-".join(map(str, problem.layer.prefix)))
-    return tuple(words)
+    layer = problem.layer
+    relation = "unknown map" if layer.spec is None else str(layer.spec)[:_MAX_SPEC]
+    words = [
+        f"C{problem.in_channels}-{problem.out_channels} G{layer.groups}",
+        f"rows {_power(layer.in_capacity)}-{_power(layer.out_capacity)}",
+        f"[{relation}]" + (" self-adjoint" if layer.symmetric else ""),
+        f"traced level {'x'.join(map(str, layer.level)) or '?'}"
+        if layer.density is None
+        else f"pairs/row {layer.density:.3g}",
+    ]
+    if layer.sizes.grid:
+        words.append("grid " + "x".join(map(_power, layer.sizes.grid)))
+        if layer.sizes.tile_density is not None:
+            words.append(f"by tiles {layer.sizes.tile_density:.3g}")
+        if layer.sizes.uniform:
+            words.append({"scenes": "one size per scene", "all": "all taps"}[layer.sizes.uniform])
+        if layer.sizes.prefix:
+            words.append("prefix " + "-".join(map(str, layer.sizes.prefix)))
+    return family_of(problem) + " ".join(words)
 
 
 def family_of(problem: Problem) -> str:
@@ -325,48 +264,58 @@ def _power(rows: int) -> str:
     return f"2^{max(rows - 1, 0).bit_length()}" if rows else "0"
 
 
-def _check_parameters(parameters: Any) -> None:
-    """Raise ValueError unless this is a sorted tuple of names with integers or text."""
-    if not isinstance(parameters, tuple) or len(parameters) > _MAX_PARAMETERS:
-        raise ValueError(f"parameters {_shown(parameters)}: not a tuple of <= {_MAX_PARAMETERS}")
-    for pair in parameters:
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise ValueError(f"parameter {_shown(pair)} is not a pair of name and value")
-        name, value = pair
-        _check_text("a parameter's name", name, _MAX_NAME)
-        if isinstance(value, str):
-            _check_text(f"parameter {name}", value, _MAX_NAME)
-        else:
-            _check_integer(f"parameter {name}", value)
-    names = [name for name, _ in parameters]
-    if names != sorted(set(names)):
-        raise ValueError(f"parameters {_shown(names)} are not sorted, or one is there twice")
-
-
-def _check_text(name: str, value: Any, longest: int) -> None:
-    """Raise ValueError unless this is printable text."""
+def _is_text(value: Any) -> bool:
     # Printable: these go to terminals, and a file may come from anywhere.
-    if not (isinstance(value, str) and 0 < len(value) <= longest and value.isprintable()):
-        raise ValueError(f"{name} {_shown(value)}: not 1 to {longest} printable characters")
+    return isinstance(value, str) and 0 < len(value) <= _MAX_NAME and value.isprintable()
 
 
-def _check_choice(name: str, value: Any, known: tuple[str, ...]) -> None:
-    """Raise ValueError unless this is one of ``known``."""
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{name} {_shown(value)}: not one of {', '.join(known)}")
+def _is_integer(value: Any) -> bool:
+    return type(value) is int and abs(value) <= 1 << 53  # which every JSON reader keeps exactly
 
 
-def _check_integer(name: str, value: Any) -> None:
-    """Raise ValueError unless this is an integer that JSON keeps."""
-    if type(value) is not int or abs(value) > _MAX_INTEGER:
-        raise ValueError(f"{name} {_shown(value)}: not an integer of at most 2^53")
-
-
-def _check_seconds(name: str, value: Any) -> None:
-    """Raise ValueError unless this is a finite time, 0 or more."""
+def _is_seconds(value: Any) -> bool:
     number = isinstance(value, float | int) and not isinstance(value, bool)
-    if not number or not 0 <= value <= _MAX_SECONDS:  # false for NaN
-        raise ValueError(f"{name} {_shown(value)}: not between 0 and {_MAX_SECONDS:g}")
+    return number and 0 <= value <= _MAX_SECONDS  # false for NaN
+
+
+def _are_parameters(value: Any) -> bool:
+    named = isinstance(value, dict) and len(value) <= _MAX_PARAMETERS and all(map(_is_text, value))
+    return named and all(_is_text(v) or _is_integer(v) for v in value.values())
+
+
+_VERDICTS, _SOURCES = get_args(Verdict), get_args(Source)
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(
+        ("algorithm", "sample", "when", "jaxlib"),
+        (_is_text, f"1 to {_MAX_NAME} printable characters"),
+    ),
+    "parameters": (_are_parameters, f"at most {_MAX_PARAMETERS} names with integers or text"),
+    "revision": (lambda v: _is_integer(v) and v >= 0, "an integer from 0 to 2^53"),
+    "seconds": (
+        lambda v: v is None or (_is_seconds(v) and v != 0),
+        f"more than 0 and at most {_MAX_SECONDS:g}",
+    ),
+    "seconds_spent": (_is_seconds, f"between 0 and {_MAX_SECONDS:g}"),
+    "verdict": (lambda v: v in _VERDICTS, f"one of {', '.join(_VERDICTS)}"),
+    "source": (lambda v: v in _SOURCES, f"one of {', '.join(_SOURCES)}"),
+    "reason": (lambda v: isinstance(v, str), "text"),
+    "measured": (
+        lambda v: isinstance(v, list) and len(v) <= MAX_CANDIDATES,
+        f"a list of at most {MAX_CANDIDATES} candidates",
+    ),
+}
+
+
+def _check_fields(cls: type[Measured] | type[Entry], raw: Any) -> dict[str, Any]:
+    """The fields of a record from JSON; ValueError unless all are there and well-formed."""
+    expected = {field.name for field in dataclasses.fields(cls)}
+    if not isinstance(raw, dict) or raw.keys() != expected:
+        raise ValueError(f"{_shown(raw)}: not an object with the fields {sorted(expected)}")
+    for name, value in raw.items():
+        is_good, wanted = _CHECKS[name]
+        if not is_good(value):
+            raise ValueError(f"{name} {_shown(value)}: not {wanted}")
+    return raw
 
 
 def _shown(value: Any) -> str:

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -76,13 +75,6 @@ class _Runner:
         self.seconds.append((time.perf_counter() - begin) / self.calls)
         return self.seconds[-1]
 
-    def lengthen(self) -> None:
-        """Make samples long enough for the wait not to count; the short ones are forgotten."""
-        while self.calls * self.seconds[-1] < _BATCH and self.calls < _MOST_CALLS:
-            self.calls *= 2
-            self.once()
-        del self.seconds[:-1]
-
     @property
     def figure(self) -> float:
         """The lower quartile: what else runs on a machine can only add time."""
@@ -100,10 +92,9 @@ def measure(
 
     Candidates, the promising ones first, are compiled side by side for half of ``budget``
     seconds; two at least. Each is checked and run once, and given up if that takes twice the
-    best so far. The others run in turn, so that a slow spell of the machine hits them alike: five
-    times, those within a quarter of the best nine times more; oftener while rounds are quick, fewer
-    times where they take long. On accelerators a sample is many calls with one wait at the end. The
-    figure is the lower quartile. Candidates that were not reached are left out of the result.
+    best so far. The others run in turn, so that a slow spell of the machine hits them alike, and
+    those close to the best run more. On accelerators a sample is many calls with one wait at the
+    end. The figure is the lower quartile. Candidates that were not reached are left out.
     """
     begin = time.perf_counter()
     programs = _compile(problem, (reference, *candidates), sample, begin + budget / 2)
@@ -130,14 +121,16 @@ def measure(
             done.append(Measured(*runner.candidate.identity, first, "slow"))
             continue
         if problem.platform != "cpu":  # there calls of one process may run beside each other
-            runner.lengthen()
+            while runner.calls * runner.seconds[-1] < _BATCH and runner.calls < _MOST_CALLS:
+                runner.calls *= 2
+                runner.once()
+            del runner.seconds[:-1]  # in the short ones, the wait counted
         runners.append(runner)
     _rounds(runners, _ROUNDS)
-    if len(runners) > 1:
-        quickest = min(r.figure for r in runners)
-        close = [r for r in runners if r.figure <= _CLOSE * quickest]
-        if len(close) > 1:
-            _rounds(close, _MORE_ROUNDS)
+    quickest = min((r.figure for r in runners), default=0.0)
+    close = [r for r in runners if r.figure <= _CLOSE * quickest]
+    if len(close) > 1:
+        _rounds(close, _MORE_ROUNDS)
     return (*done, *(Measured(*r.candidate.identity, r.figure, "ok") for r in runners))
 
 
@@ -182,11 +175,11 @@ def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measure
         return _failed(runner.candidate, error)
     name = "masked" if problem.layer.kind == "dynamic" else "explicit_gemm"
     asked = problem.dtype, problem.layer.precision
-    wrong = objection(result, expected, *asked, name, split_terms=_split_terms(problem))
+    wrong = objection(result, expected, *asked, name, split_terms=split_terms_of(problem))
     return None if wrong is None else Measured(*runner.candidate.identity, None, "rejected", wrong)
 
 
-def _split_terms(problem: Problem) -> int:
+def split_terms_of(problem: Problem) -> int:
     """The products in one sum where the matrix unit takes float32 numbers as three bfloat16 ones
     each, as a TPU's does; elsewhere 0."""
     if problem.platform != "tpu":
@@ -201,28 +194,26 @@ def _compile(
     problem: Problem, candidates: Sequence[Candidate], sample: Sample, deadline: float
 ) -> list[_Runner | Measured]:
     """Programs in order, or how they failed: those begun before ``deadline``, two at least."""
+    settings = _compat.thread_settings()
+
+    def build(candidate: Candidate) -> _Runner | Measured:
+        try:
+            with settings(), undisturbed():
+                return _Runner(candidate, compiled(problem, candidate, sample))
+        except Exception as error:
+            return _failed(candidate, error)
+
     made: list[_Runner | Measured] = []
     # XLA compiles without Python's lock, so this is as parallel as the machine.
     with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
-        settings = _compat.thread_settings()
         distinct = dict.fromkeys(candidates)  # the reference is most often a candidate too
-        pending = {c: pool.submit(_built, problem, c, sample, settings) for c in distinct}
+        pending = {candidate: pool.submit(build, candidate) for candidate in distinct}
         for candidate in candidates:
             if len(made) > _AT_LEAST and time.perf_counter() > deadline:
                 pool.shutdown(wait=False, cancel_futures=True)
             if not pending[candidate].cancelled():
                 made.append(pending[candidate].result())
     return made
-
-
-def _built(
-    problem: Problem, candidate: Candidate, sample: Sample, settings: Callable[[], Any]
-) -> _Runner | Measured:
-    try:
-        with settings(), undisturbed():
-            return _Runner(candidate, compiled(problem, candidate, sample))
-    except Exception as error:
-        return _failed(candidate, error)
 
 
 def _failed(candidate: Candidate, error: Exception) -> Measured:
@@ -267,15 +258,17 @@ def objection(
     if np.issubdtype(np.dtype(product_dtype(np.dtype(dtype))), np.integer):
         wrong = int((result != reference).sum())
         return f"{wrong} of {result.size} integers differ" if wrong else None
+    wide = np.complex128 if np.iscomplexobj(result) else np.float64
     total = squares = worst = 0.0
-    nonzero = False
-    unfinished = 0
-    for got, want in _blocks(result, reference):
+    nonzero, unfinished = False, 0
+    for begin in range(0, result.size, _BLOCK):  # whole copies would not fit everywhere
+        part = slice(begin, begin + _BLOCK)
+        got, want = (x.reshape(-1)[part].astype(wide) for x in (result, reference))
         if not np.isfinite(want).all():
             return f"{name} itself returned values that are not finite"
         unfinished += int((~np.isfinite(got)).sum())
         error = np.abs(got - want)
-        total, worst = total + float(error.sum()), max(worst, float(error.max(initial=0)))
+        total, worst = total + float(error.sum()), max(worst, float(error.max()))
         squares += float((np.abs(want) ** 2).sum())
         nonzero |= bool(got.any())
     if unfinished:
@@ -312,14 +305,6 @@ def split_tolerance(terms: int) -> tuple[float, float]:
     return mean, _WORST * mean
 
 
-def _blocks(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """The arrays piece by piece in double precision: whole copies would not fit everywhere."""
-    wide = np.complex128 if np.iscomplexobj(arrays[0]) else np.float64
-    flat = [array.reshape(-1) for array in arrays]
-    for begin in range(0, flat[0].size, _BLOCK):
-        yield tuple(array[begin : begin + _BLOCK].astype(wide) for array in flat)
-
-
 _PER_PROBLEM = 2.0
 _PER_PROCESS = 40.0
 
@@ -336,7 +321,14 @@ def allowance() -> float:
     the cache run unmeasured (their choice is marked ``predicted``), and a later process, or
     ``vx.tune``, measures them.
     """
-    return min(_PER_PROBLEM, max(0.0, _limit() - _spent))
+    text = os.environ.get("VOXAX_AUTOTUNE_BUDGET", "").strip()
+    try:
+        limit = float(text or _PER_PROCESS)
+    except ValueError:
+        limit = -1.0
+    if not limit >= 0:
+        raise InputError(f"VOXAX_AUTOTUNE_BUDGET={text}: expected seconds, 0 or more")
+    return min(_PER_PROBLEM, max(0.0, limit - _spent))
 
 
 def spend(seconds: float) -> None:
@@ -349,19 +341,6 @@ def spend(seconds: float) -> None:
 def spent() -> float:
     """Seconds that this process has spent measuring."""
     return _spent
-
-
-def _limit() -> float:
-    text = os.environ.get("VOXAX_AUTOTUNE_BUDGET", "").strip()
-    if not text:
-        return _PER_PROCESS
-    try:
-        limit = float(text)
-    except ValueError:
-        limit = -1.0
-    if not limit >= 0:
-        raise InputError(f"VOXAX_AUTOTUNE_BUDGET={text}: expected seconds, 0 or more")
-    return limit
 
 
 _CLEAR = "\r\x1b[K"
@@ -385,18 +364,14 @@ def progress(what: str, candidates: int) -> Iterator[None]:
         return
     end = f" ({spent():.0f} s so far)"
     line = f"voxax measures {candidates} ways to compute: {what}"[: _COLUMNS - len(end)] + end
-    if not stream.isatty():
-        if time.monotonic() - _told >= _EVERY:
-            first = _told == float("-inf")
-            _told = time.monotonic()
-            stream.write(f"{_HINT}\n" * first + f"{line}\n")
-            stream.flush()
-        yield
-        return
-    stream.write(f"{_CLEAR}{line}")
+    if stream.isatty():
+        stream.write(f"{_CLEAR}{line}")
+    elif time.monotonic() - _told >= _EVERY:
+        stream.write(f"{_HINT}\n" * (_told == float("-inf")) + f"{line}\n")
+        _told = time.monotonic()
     stream.flush()
     try:
         yield
     finally:
-        stream.write(_CLEAR)
+        stream.write(_CLEAR * stream.isatty())
         stream.flush()

@@ -3,7 +3,7 @@
 The first of these that is given decides:
 
 1. the argument of the call or of the layer (``fwd_algo``, ``bwd_algo``, ``dgrad_algo``,
-   ``wgrad_algo``; of dynamic convolutions ``method``), unless it is None;
+   ``wgrad_algo``; of dynamic convolutions ``algorithm``), unless it is None;
 2. the overlay around the call (:func:`voxax.algorithms`), the innermost first;
 3. the environment;
 4. otherwise every algorithm is admitted, and the tuner chooses.
@@ -21,33 +21,15 @@ an enum member whose value is such a string       that algorithm
 The ending ``_gemm`` may be left out or added where that makes a known name: the field writes
 ``explicit`` and ``explicit_gemm`` for the same depthwise algorithm.
 
-The environment is read when a function is traced, never at import:
-
-=====================================  ====================================================
-variable                               says
-=====================================  ====================================================
-``VOXAX_FWD_ALGO_MODE``                request for forward
-``VOXAX_BWD_ALGO_MODE``                request for dgrad and wgrad
-``VOXAX_DGRAD_ALGO_MODE``              request for dgrad alone; beats ``BWD``
-``VOXAX_WGRAD_ALGO_MODE``              request for wgrad alone; beats ``BWD``
-``VOXAX_DEPTHWISE_CONV_FWD_ALGO_MODE`` depthwise forward
-``VOXAX_DEPTHWISE_CONV_BWD_ALGO_MODE`` depthwise dgrad and wgrad
-``VOXAX_DYNAMIC_CONV_FWD_ALGO_MODE``   dynamic convolution on grids, forward
-``VOXAX_DYNAMIC_CONV_BWD_ALGO_MODE``   its dgrad and wgrad
-``WARPCONVNET_..._ALGO_MODE``          the first six, where no ``VOXAX_`` one decides
-``VOXAX_AUTOTUNE``                     ``on``, ``cached`` or ``off``; see :func:`autotune_mode`
-``VOXAX_AUTOTUNE_BUDGET``              seconds, see :mod:`voxax.tuning.measure`
-``VOXAX_AUTOTUNE_LOG``                 ``off``, ``info`` or ``debug``
-=====================================  ====================================================
-
-A variable that is empty or blank counts as unset. ``WARPCONVNET_`` variables may name
-algorithms that voxax does not have: those are skipped with one warning.
+The environment is read when a function is traced, never at import; ``docs/algorithms.md`` lists the
+variables. One for dgrad or wgrad alone beats the one for both, and a ``VOXAX_`` one its namesake of
+WarpConvNet, which may name algorithms that voxax does not have: those are skipped with one warning.
+A variable that is empty or blank counts as unset.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 import functools
 import logging
@@ -55,7 +37,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from voxax import _compat
 from voxax.errors import AlgorithmError, InputError
@@ -70,7 +52,6 @@ Resolved = tuple[str, ...]
 """Canonical names, in the user's order, without duplicates: a filter on the search space."""
 
 EVERYTHING = ("auto", "all")
-UNSTATED = "no request"
 
 AutotuneMode = Literal["on", "cached", "off"]
 """``on``: measure what the cache does not know. ``cached``: choose from caches and defaults,
@@ -86,42 +67,39 @@ _ARGUMENTS: dict[Product, str] = {
     "dgrad": "dgrad_algo (or bwd_algo)",
     "wgrad": "wgrad_algo (or bwd_algo)",
 }
-# By kind of weight and product: the overlay's field, and the ends of the variables' names, with the
+# By kind of weight and product: the overlay's field, and the middles of the variables' names, the
 # one that decides first in front. Grouped weights are dense here.
-_DEPTHWISE_BACKWARD = "depthwise_backward", ("DEPTHWISE_CONV_BWD_ALGO_MODE",)
-_DYNAMIC_BACKWARD = "dynamic_backward", ("DYNAMIC_CONV_BWD_ALGO_MODE",)
+_DEPTHWISE_BACKWARD = "depthwise_backward", ("DEPTHWISE_CONV_BWD",)
+_DYNAMIC_BACKWARD = "dynamic_backward", ("DYNAMIC_CONV_BWD",)
 _SETTINGS: dict[tuple[WeightKind, Product], tuple[str, tuple[str, ...]]] = {
-    ("dense", "forward"): ("forward", ("FWD_ALGO_MODE",)),
-    ("dense", "dgrad"): ("dgrad", ("DGRAD_ALGO_MODE", "BWD_ALGO_MODE")),
-    ("dense", "wgrad"): ("wgrad", ("WGRAD_ALGO_MODE", "BWD_ALGO_MODE")),
-    ("depthwise", "forward"): ("depthwise_forward", ("DEPTHWISE_CONV_FWD_ALGO_MODE",)),
+    ("dense", "forward"): ("forward", ("FWD",)),
+    ("dense", "dgrad"): ("dgrad", ("DGRAD", "BWD")),
+    ("dense", "wgrad"): ("wgrad", ("WGRAD", "BWD")),
+    ("depthwise", "forward"): ("depthwise_forward", ("DEPTHWISE_CONV_FWD",)),
     ("depthwise", "dgrad"): _DEPTHWISE_BACKWARD,
     ("depthwise", "wgrad"): _DEPTHWISE_BACKWARD,
-    ("dynamic", "forward"): ("dynamic_forward", ("DYNAMIC_CONV_FWD_ALGO_MODE",)),
+    ("dynamic", "forward"): ("dynamic_forward", ("DYNAMIC_CONV_FWD",)),
     ("dynamic", "dgrad"): _DYNAMIC_BACKWARD,
     ("dynamic", "wgrad"): _DYNAMIC_BACKWARD,
 }
-# Other libraries define no variable for dynamic convolution.
-_OF_PEERS = ("dense", "grouped", "depthwise")
 
 
-@dataclasses.dataclass(frozen=True)
-class Admitted:
+class Admitted(NamedTuple):
     """The algorithms that a request admits.
 
     Attributes:
       names: canonical, in the user's order.
       origin: the argument or setting that asks, e.g. ``fwd_algo`` or
-        ``VOXAX_FWD_ALGO_MODE=implicit_gemm``.
+        ``VOXAX_FWD_ALGO_MODE=implicit_gemm``; empty where no user asked.
     """
 
     names: Resolved
-    origin: str
+    origin: str = ""
 
     @property
     def stated(self) -> bool:
         """Return whether a user asked, also by ``"auto"``."""
-        return self.origin != UNSTATED
+        return bool(self.origin)
 
 
 def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitted:
@@ -129,88 +107,85 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
 
     Args:
       request: the call's own, or None.
-      kind: weight kind: says which names are known.
+      kind: says which names are known.
       product: forward, dgrad or wgrad.
 
     Raises:
       AlgorithmError: an unknown name (lists the known ones), an empty list, or a value
         that is no request; the message opens with where it was written.
     """
+    field, stems = _SETTINGS["dense" if kind == "grouped" else kind, product]
+    overlay = dict(_compat.overlay.value).get(field)
     if request is not None:
-        argument = "method" if kind == "dynamic" else _ARGUMENTS[product]
-        return Admitted(parse(request, kind, argument), argument)
-    found = _overlay_request(kind, product) or _environment_request(kind, product)
-    return found or Admitted(names(kind), UNSTATED)
-
-
-def resolve(request: Request, *, kind: WeightKind, product: Product) -> Resolved:
-    """The names of :func:`admitted`: hashable, a filter on the search space."""
-    return admitted(request, kind=kind, product=product).names
+        origin = "algorithm" if kind == "dynamic" else _ARGUMENTS[product]
+    elif overlay is not None:
+        request, origin = overlay, f"vx.algorithms({field}=)"
+    else:
+        # Other libraries define no variable for dynamic convolution.
+        libraries = ("VOXAX",) if kind == "dynamic" else ("VOXAX", "WARPCONVNET")
+        variables = (f"{library}_{stem}_ALGO_MODE" for library in libraries for stem in stems)
+        name = next(filter(_read, variables), None)
+        if name is None:
+            return Admitted(names(kind))
+        request = _read(name)
+        origin = f"{name}={request}"
+        if not name.startswith("VOXAX_"):
+            return Admitted(_of_peer(name, request, kind), origin)
+    return Admitted(parse(request, kind, origin), origin)
 
 
 def parse(request: Request, kind: WeightKind, origin: str) -> Resolved:
-    """The algorithms that a request admits for weights of ``kind``.
-
-    Args:
-      request: anything but None.
-      kind: says which names are known.
-      origin: where the request was written, e.g. ``fwd_algo``; opens every message.
-
-    Raises:
-      AlgorithmError: an unknown name (lists the known ones), an empty list, or a value
-        that is no request.
-    """
+    """The algorithms that a request admits; ``origin`` is where it was written, for messages."""
     return _expanded(frozen(request, kind, origin) or (), names(kind))
 
 
 def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
     """A request in one hashable spelling, its names checked; None stays None.
 
-    ``"auto"`` stays a word: what it stands for depends on the kind of the weight.
-
-    Raises:
-      AlgorithmError: as :func:`parse`.
+    ``"auto"`` stays a word: what it stands for depends on the kind of the weight. Arguments and
+    errors are those of :func:`parse`.
     """
     if request is None:
         return None
     known = names(kind)
+    listed = ", ".join((*known, *EVERYTHING))
+    entries = request if isinstance(request, list | tuple) else (request,)
+    texts = [_text(entry, origin, listed).strip() for entry in entries]
+    if entries is not request:
+        (text,) = texts
+        opens, ends = text.startswith("["), text.endswith("]")
+        if opens != ends:
+            raise AlgorithmError(f"{origin}: unbalanced brackets in {text!r}: write [a,b]")
+        if opens:
+            inner = text[1:-1]
+            texts = [part.strip() for part in inner.split(",")] if inner.strip() else []
+        elif "," in text:
+            raise AlgorithmError(
+                f"{origin}: {text!r} names several algorithms: put them in brackets, [{text}]"
+            )
+    if not texts:
+        raise AlgorithmError(f"{origin}: an empty list admits no algorithm; known: {listed}")
     words: dict[str, None] = {}
-    for entry in _entries(request, known, origin):
-        text = _text(entry, known, origin).strip()
+    for text in texts:
         word = _canonical(text, known)
         if word is None:
-            raise AlgorithmError(f"{origin}: unknown algorithm {text!r}; known: {_listed(known)}")
+            raise AlgorithmError(f"{origin}: unknown algorithm {text!r}; known: {listed}")
         words[word] = None
     return tuple(words)
 
 
-def _expanded(words: Iterable[str], known: Resolved) -> Resolved:
-    """The names that frozen words stand for."""
-    every = (known if word == EVERYTHING[0] else (word,) for word in words)
-    return tuple(dict.fromkeys(name for some in every for name in some))
-
-
-def _entries(request: Any, known: Resolved, origin: str) -> Sequence[Any]:
-    """The members of a list, or of a string in brackets, or the one value itself."""
-    if isinstance(request, list | tuple):
-        entries: Sequence[Any] = request
-    else:
-        text = _text(request, known, origin).strip()
-        if not (text.startswith("[") or text.endswith("]")):
-            if "," in text:
-                raise AlgorithmError(
-                    f"{origin}: {text!r} names several algorithms: put them in brackets, [{text}]"
-                )
-            return (text,)
-        if not (text.startswith("[") and text.endswith("]")):
-            raise AlgorithmError(f"{origin}: unbalanced brackets in {text!r}: write [a,b]")
-        inner = text[1:-1]
-        entries = inner.split(",") if inner.strip() else ()
-    if not entries:
-        raise AlgorithmError(
-            f"{origin}: an empty list admits no algorithm; known: {_listed(known)}"
-        )
-    return entries
+def _text(entry: Any, origin: str, listed: str) -> str:
+    """The string of a name or of an enum member, this library's or another's."""
+    text = entry.value if isinstance(entry, enum.Enum) else entry
+    if isinstance(text, str):
+        return text
+    what = f"{entry!r} of type {type(entry).__name__}"
+    if isinstance(entry, list | tuple):
+        what = f"the list {entry!r} inside a list"
+    raise AlgorithmError(
+        f"{origin}: {what} names no algorithm: give a name, an enum member or a flat list of "
+        f"them; known: {listed}"
+    )
 
 
 def _canonical(text: str, known: Resolved) -> str | None:
@@ -222,22 +197,10 @@ def _canonical(text: str, known: Resolved) -> str | None:
     return next((name for name in (word, other) if name in known), None)
 
 
-def _text(entry: Any, known: Resolved, origin: str) -> str:
-    """The string of a name or of an enum member, this library's or another's."""
-    text = entry.value if isinstance(entry, enum.Enum) else entry
-    if isinstance(text, str):
-        return text
-    what = f"{entry!r} of type {type(entry).__name__}"
-    if isinstance(entry, list | tuple):
-        what = f"the list {entry!r} inside a list"
-    raise AlgorithmError(
-        f"{origin}: {what} names no algorithm: give a name, an enum member or a flat list of "
-        f"them; known: {_listed(known)}"
-    )
-
-
-def _listed(known: Resolved) -> str:
-    return ", ".join((*known, *EVERYTHING))
+def _expanded(words: Iterable[str], known: Resolved) -> Resolved:
+    """The names that frozen words stand for."""
+    every = (known if word == EVERYTHING[0] else (word,) for word in words)
+    return tuple(dict.fromkeys(name for some in every for name in some))
 
 
 class Overlay(contextlib.ContextDecorator):
@@ -291,13 +254,18 @@ def algorithms(
       backward: for dgrad and wgrad, where they are not given themselves.
       depthwise_forward, depthwise_backward: the same for depthwise convolutions.
       dynamic_forward, dynamic_backward: the same for ``dynamic_conv``, whose argument is
-        ``method``.
+        ``algorithm``.
 
     Returns:
       A context manager, which may be entered again; also a decorator.
 
     Raises:
       AlgorithmError: a request that is not understood; at once, not when a layer runs.
+
+    Examples:
+      >>> layer = modules.SubMConv3d(4, 8, rngs=nnx.Rngs(0))
+      >>> with vx.algorithms(forward="explicit_gemm"):
+      ...     y = layer(voxels)
     """
     requests = {
         "forward": ("forward", forward),
@@ -315,32 +283,6 @@ def algorithms(
         if words is not None:
             fields.append((field, words))
     return Overlay(tuple(fields))
-
-
-def _overlay_request(kind: WeightKind, product: Product) -> Admitted | None:
-    """The algorithms that the overlays around this call admit."""
-    field, _ = _SETTINGS["dense" if kind == "grouped" else kind, product]
-    request = dict(_compat.overlay.value).get(field)
-    if request is None:
-        return None
-    origin = f"vx.algorithms({field}=)"
-    return Admitted(parse(request, kind, origin), origin)
-
-
-def _environment_request(kind: WeightKind, product: Product) -> Admitted | None:
-    """The algorithms that the environment admits.
-
-    Raises:
-      AlgorithmError: a ``VOXAX_`` variable that is no request.
-    """
-    _, stems = _SETTINGS["dense" if kind == "grouped" else kind, product]
-    for name in (f"VOXAX_{stem}" for stem in stems):
-        if value := _read(name):
-            return Admitted(parse(value, kind, f"{name}={value}"), f"{name}={value}")
-    for name in (f"WARPCONVNET_{stem}" for stem in stems if kind in _OF_PEERS):
-        if value := _read(name):
-            return Admitted(_of_peer(name, value, kind), f"{name}={value}")
-    return None
 
 
 def autotune_mode(platform: str = "", ruled: bool = False) -> AutotuneMode:

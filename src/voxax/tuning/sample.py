@@ -1,24 +1,17 @@
 """The data that a problem is measured on: operands, and a kernel map as its views.
 
-The map is the caller's where it is concrete, else a recorded one. A product is tuned when it is
-lowered, and by then even a concrete map has become an argument. So :mod:`voxax.products` notes each
-concrete map before (:func:`note_map`). Only weak references are kept: a map that the caller dropped
-is not measured on, and no memory is held.
+The map is the caller's where it is concrete, else a recorded one.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import threading
-import weakref
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax import _compat
 from voxax.geometry.host import invert_table, table_views
 from voxax.geometry.kernel_maps import View
 from voxax.geometry.nested_sizes import reaching_size, taps_within
@@ -27,11 +20,6 @@ from voxax.tuning.occupancy import DEFAULT_KIND, SampleMap, sample_map
 
 CALLERS_MAP = "caller's map"
 """Name of a sample on the map that the product runs on."""
-
-_MOST_MAPS = 64
-_lock = threading.Lock()
-_maps: collections.OrderedDict[Hashable, dict[str, weakref.ref[jax.Array]]]
-_maps = collections.OrderedDict()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,19 +85,19 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
         return np.asarray(views["sizes"]).reshape(-1), CALLERS_MAP
     rng = np.random.default_rng(0)
     largest = int(reaching_size(_offsets(problem)).max())
-    if problem.layer.uniform == "all":
+    if problem.layer.sizes.uniform == "all":
         return np.full(problem.layer.out_capacity, largest, np.int32), "all taps"
-    if problem.layer.uniform:
-        scenes = problem.layer.grid[0]
+    if problem.layer.sizes.uniform:
+        scenes = problem.layer.sizes.grid[0]
         sizes = 1 + (np.arange(scenes) + largest // 2) % largest  # one scene has the middle size
         each = problem.layer.out_capacity // scenes
         return np.repeat(sizes, each).astype(np.int32), "one size per scene"
-    if not problem.layer.prefix:
+    if not problem.layer.sizes.prefix:
         sizes = rng.integers(1, largest, problem.layer.out_capacity, endpoint=True)
         return sizes.astype(np.int32), "random sizes"
     places = np.arange(problem.layer.out_capacity)
     sizes = np.zeros(problem.layer.out_capacity, np.int32)
-    for size, count in enumerate(problem.layer.prefix):
+    for size, count in enumerate(problem.layer.sizes.prefix):
         sizes[places < count] = size
     return rng.permutation(sizes), "sizes of the histogram"
 
@@ -152,37 +140,3 @@ def _with_pairs(neighbors: np.ndarray, problem: Problem) -> np.ndarray:
     neighbors, rows = neighbors.copy(), min(problem.layer.in_capacity, problem.layer.out_capacity)
     neighbors[:rows, problem.layer.num_offsets // 2] = np.arange(rows)
     return neighbors
-
-
-def note_map(key: Hashable, views: Mapping[str, jax.Array]) -> None:
-    """Remember, weakly, the arrays of the map that :func:`map_key` names; the newest wins.
-
-    A view computed from them inside a trace is left out: it means nothing outside.
-    """
-    concrete = {k: array for k, array in views.items() if not _compat.is_traced(array)}
-    with _lock:
-        _maps[key] = {name: weakref.ref(array) for name, array in concrete.items()}
-        _maps.move_to_end(key)
-        while len(_maps) > _MOST_MAPS:
-            _maps.popitem(last=False)
-
-
-def concrete_map(problem: Problem) -> dict[str, jax.Array] | None:
-    """The arrays of a noted map like this problem's, or None."""
-    if problem.layer.density is None:
-        return None
-    with _lock:
-        known = _maps.get(map_key(problem.layer))
-    if known is None:
-        return None
-    alive = {name: array for name, ref in known.items() if (array := ref()) is not None}
-    # NumPy arrays, of a plan made on the host, cannot be deleted.
-    usable = {n: a for n, a in alive.items() if isinstance(a, np.ndarray) or not a.is_deleted()}
-    return usable if {"neighbors", "transposed_neighbors", "sizes"} & set(usable) else None
-
-
-def map_key(layer: Layer) -> Hashable:
-    """The key that the map of a layer is noted under."""
-    map_of = layer.spec, layer.level, layer.in_capacity, layer.out_capacity, layer.symmetric
-    sizes = layer.tile_density, layer.uniform, layer.prefix
-    return *map_of, layer.density, layer.grid, *sizes

@@ -27,13 +27,11 @@ several     a measurement made just    its fastest, or an   (not measured)      
 - *default*: the heuristic of the first algorithm of the space; where nothing is checked, of the
   first whose kernel is not :attr:`Kernel.unproven`.
 - *checked*: compared with the reference, once for each kind of problem, where there is a device.
-  This takes of the time for measuring; when that is used up, a kernel whose check another set of
-  parameters passed is taken unchecked. A candidate that disagrees is rejected. A rejected pin is an
-  error; rejected times count as nothing; after a rejected default come the other heuristics, the
-  reference, and any candidate.
+  A candidate that disagrees is rejected. A rejected pin is an error; rejected times count as
+  nothing; after a rejected default come the other heuristics, the reference, and any candidate.
 - *measure*: as many candidates as the time allows; all are remembered, also as skipped. If
-  measuring fails, the default is used. Those that time was too short for count as measured in
-  later runs, which never stop for them: reports name them, and ``vx.tune`` measures them.
+  measuring fails, the default is used. Later runs never stop for what was skipped: reports name
+  it, and ``vx.tune`` measures it.
 
 ``VOXAX_AUTOTUNE`` chooses the column. Unset it is ``cached`` on TPUs, and where nothing is
 requested and the default is known to be the fastest by a wide margin (:attr:`Kernel.decisive`: the
@@ -50,6 +48,7 @@ import dataclasses
 import functools
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -58,36 +57,29 @@ from typing import Any, Literal, TypeVar
 import jax
 
 from voxax import _compat
-from voxax.hardware import HardwareInfo, hardware_of
-from voxax.kernels import Parameters, Problem, lookup, names
-from voxax.tuning.cache import TuningCache, cache_for, device_name
-from voxax.tuning.decide import (
-    Choice,
-    Policy,
-    decide,
-    fastest,
-    hopeless,
-    is_complete,
-    likely_first,
-)
+from voxax.hardware import hardware_of
+from voxax.kernels import Problem, names
+from voxax.tuning.cache import TuningCache, cache_for, device_name, passed_file
+from voxax.tuning.concrete_maps import concrete_map
+from voxax.tuning.decide import Choice, Policy, decide, likely_first
 from voxax.tuning.entry import (
     NO_TIME,
     Entry,
     Measured,
     candidates_of,
+    family_of,
     key_of,
     summary_of,
     utc_now,
 )
 from voxax.tuning.measure import allowance, check, measure, progress, spend, undisturbed
-from voxax.tuning.passed import has_passed, note_passed
 from voxax.tuning.request import Resolved, autotune_mode, configure_log, epoch
-from voxax.tuning.sample import CALLERS_MAP, Sample, concrete_map, sample_of
+from voxax.tuning.sample import CALLERS_MAP, sample_of
 from voxax.tuning.share import agree
-from voxax.tuning.space import Candidate, Space, reference_of, space_of, views_read
+from voxax.tuning.space import Space, reference_of, space_of, views_read
 
 _LOG = logging.getLogger("voxax.tuning")
-_LOCK = threading.RLock()
+_LOCK = threading.RLock()  # one thread measures at a time
 _Result = TypeVar("_Result")
 _Views = Mapping[str, jax.Array] | None
 
@@ -143,75 +135,58 @@ def choose(
       AlgorithmError: no admitted algorithm can run; all reasons are given at once.
     """
     configure_log()
-    hardware, device = hardware_of(problem.platform)
-    space = space_of(problem, admitted, hardware, available_views)
-    ruled = not stated and _is_ruled(space, hardware)
-    mode = "off" if _unmeasured.get() == "off" else autotune_mode(problem.platform, ruled)
-    policy = Policy(mode, device is not None, ruled=ruled)
-    if space.candidates and admitted != names(problem.layer.kind):
-        for name, reason in space.refused:
-            _log_refusal(name, reason)
+    space, cache, policy, device = _situation(problem, admitted, stated, available_views)
+    for name, reason in space.refused if admitted != names(problem.layer.kind) else ():
+        if space.candidates:
+            _warn_once(f"{name} is skipped: {reason}")
+    made: list[Choice] = []
+
+    def decide_for_all() -> str:
+        # Another thread may be measuring the same problem.
+        with _LOCK if policy.mode == "on" else contextlib.nullcontext():
+            made.append(_settle(space, cache, policy, device))
+        return json.dumps([made[0].algorithm, made[0].parameters, made[0].source, made[0].seconds])
+
     if _unmeasured.get() == "foreseen":
-        choice = _foreseen(space, device_name(hardware), policy)
-    elif mode == "off" or len(space.candidates) < 2:
-        choice = _settled(space, None, policy, device)
+        made.append(foresee(problem, admitted, available_views, stated=stated))
+    elif policy.mode == "off" or len(space.candidates) < 2:
+        made.append(_settle(space, cache, policy, device))
     else:
         # Also what comes from caches alone: the processes of a job may have different ones.
         among = " ".join(map(str, space.candidates))
-        cache = cache_for(device_name(hardware))
-        topic = f"{epoch()} {mode} {cache.device} {key_of(problem)} among {among}"
-
-        def settle() -> str:
-            # Another thread may be measuring the same problem.
-            with _LOCK if mode == "on" else contextlib.nullcontext():
-                made = _settled(space, cache, policy, device)
-            return json.dumps([made.algorithm, made.parameters, made.source, made.seconds])
-
-        choice = _from_text(space, agree(topic, settle), cache)
+        topic = f"{epoch()} {policy.mode} {cache.device} {key_of(problem)} among {among}"
+        text = agree(topic, decide_for_all)
+        if not made:  # another process of the job decided
+            name, parameters, source, seconds = json.loads(text)
+            identity = name, tuple(map(tuple, parameters))
+            kernel = next(c.kernel for c in space.candidates if c.identity[:2] == identity)
+            known = source, seconds, cache.get(key_of(problem)), space.refused
+            made.append(Choice(problem, kernel, identity[1], *known))
     for heard in _listeners.get():
-        heard.append(choice)
-    return choice
+        heard.append(made[0])
+    return made[0]
 
 
-def _is_ruled(space: Space, hardware: HardwareInfo) -> bool:
-    """Return whether the default is known to be the fastest by a wide margin."""
-    return bool(space.candidates) and space.heuristics[0].kernel.decisive(space.problem, hardware)
-
-
-def foresee(problem: Problem, admitted: Resolved, *, stated: bool = True) -> Choice:
+def foresee(
+    problem: Problem,
+    admitted: Resolved,
+    available_views: Iterable[str] | None = None,
+    *,
+    stated: bool = True,
+) -> Choice:
     """Return the choice of :func:`choose` from what is known now; measure and check nothing.
 
-    A choice that would be measured first is given as ``predicted``.
-
-    Raises:
-      AlgorithmError: as :func:`choose`.
+    A choice that would be measured first is given as ``predicted``. One that is pinned comes with
+    the time that the user's cache has of it. Arguments and errors are those of :func:`choose`.
     """
-    hardware, device = hardware_of(problem.platform)
-    space = space_of(problem, admitted, hardware)
-    ruled = not stated and _is_ruled(space, hardware)
-    mode = autotune_mode(problem.platform, ruled)
-    policy = Policy(mode, device is not None, ruled=ruled)
-    return _foreseen(space, device_name(hardware), policy)
-
-
-def _foreseen(space: Space, device: str, policy: Policy) -> Choice:
-    entry = None
-    if policy.mode != "off" and len(space.candidates) > 1:
-        entry = cache_for(device).get(key_of(space.problem))
-    return dataclasses.replace(decide(space, entry, policy), pending=None)
-
-
-def with_known_time(choice: Choice) -> Choice:
-    """A pinned choice, which asks no cache, with the time that the user's cache has of it."""
-    if choice.source != "pinned" or autotune_mode() == "off":
-        return choice
-    hardware, _ = hardware_of(choice.problem.platform)
-    entry = cache_for(device_name(hardware)).get(key_of(choice.problem))
-    if entry is None or entry.source != "measured":
-        return choice
-    identity = choice.candidate.identity
-    known = [m.seconds for m in entry.measured if m.candidate == identity and m.seconds is not None]
-    return dataclasses.replace(choice, seconds=known[0], entry=entry) if known else choice
+    space, cache, policy, _ = _situation(problem, admitted, stated, available_views)
+    entry = None if policy.mode == "off" else cache.get(key_of(problem))
+    choice = dataclasses.replace(decide(space, entry, policy), pending=None)
+    if choice.source == "pinned" and entry is not None and entry.source == "measured":
+        known = {m.candidate: m.seconds for m in entry.measured if m.seconds is not None}
+        if seconds := known.get(choice.candidate.identity):
+            return dataclasses.replace(choice, seconds=seconds, entry=entry)
+    return choice
 
 
 def tune(
@@ -234,18 +209,17 @@ def tune(
       anew: measure also what the cache knows.
       budget: seconds, compiling included; None is no limit.
     """
-    hardware, device = hardware_of(problem.platform)
-    space = space_of(problem, admitted, hardware)
+    space, cache, _, device = _situation(problem, admitted, True)
     if device is None or len(space.candidates) < 2:
         return
-    cache = cache_for(device_name(hardware))
     with _LOCK:
         known = None if anew else cache.get(key_of(problem))
         views = concrete_map(problem) if views is None else views
+        reached = {m.candidate for m in known.measured if m.reached} if known is not None else ()
         if (
             known is None
             or known.source != "measured"
-            or not is_complete(space, known)
+            or any(candidate.identity not in reached for candidate in space.candidates)
             or (views is not None and known.sample != CALLERS_MAP)
         ):
             known = _measure(space, device, cache, views, budget)
@@ -253,32 +227,48 @@ def tune(
         cache.put(key_of(other), known)
 
 
-def _settled(space: Space, cache: TuningCache | None, policy: Policy, device: Any) -> Choice:
+def _situation(
+    problem: Problem, admitted: Resolved, stated: bool, views: Iterable[str] | None = None
+) -> tuple[Space, TuningCache, Policy, Any]:
+    """The candidates, the cache, what may be done, and the device or None."""
+    hardware, device = hardware_of(problem.platform)
+    space = space_of(problem, admitted, hardware, views)
+    ruled = not stated and any(c.kernel.decisive(problem, hardware) for c in space.heuristics[:1])
+    off = _unmeasured.get() == "off"
+    mode = "off" if off else autotune_mode(problem.platform, ruled)
+    policy = Policy(mode, device is not None, ruled=ruled)
+    return space, cache_for(device_name(hardware)), policy, device
+
+
+def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Choice:
     """Decide, and do what the decision asks for, until the choice stands."""
     key = key_of(space.problem)
-    entry = None if cache is None else cache.get(key)
+    asks = policy.mode != "off" and len(space.candidates) > 1
+    entry = cache.get(key) if asks else None
     while True:
         choice = decide(space, entry, policy)
+        if choice.pending is None:
+            return choice
         if choice.pending == "check":
             reason = _objection(choice, device)
             if reason is None:
                 return dataclasses.replace(choice, pending=None)
-            _log_rejection(space, choice, reason)
+            if choice.source != "pinned":  # of which an error with the reason follows
+                known = (choice.source, choice, key, reason)
+                _LOG.warning("the %s choice %s for %s is not used: it %s", *known)
             policy = policy.rejecting(choice.candidate, reason)
-        elif choice.pending == "measure" and cache is not None:
-            budget, begin = allowance(), time.perf_counter()
-            if budget <= 0:
-                policy = dataclasses.replace(policy, has_time=False)
-                continue
-            try:
-                entry = _measure(space, device, cache, concrete_map(space.problem), budget)
-            except Exception as error:  # out of memory, say: no reason to stop the caller
-                spend(time.perf_counter() - begin)
-                _log_failure(key, f"{type(error).__name__}: {error}"[:500])
-                return decide(space, None, Policy("off", policy.has_device))
-            policy = dataclasses.replace(policy, measured=True)
-        else:
-            return choice
+            continue
+        budget = allowance()
+        if budget <= 0:
+            policy = dataclasses.replace(policy, mode="cached")
+            continue
+        try:
+            entry = _measure(space, device, cache, concrete_map(space.problem), budget)
+        except Exception as error:  # out of memory, say: no reason to stop the caller
+            reason = f"{type(error).__name__}: {error}"[:500]
+            _warn_once(f"{key} could not be measured, and its default is used: {reason}")
+            return decide(space, None, Policy("off", policy.has_device))
+        policy = dataclasses.replace(policy, measured=True)
 
 
 def _measure(
@@ -286,35 +276,31 @@ def _measure(
 ) -> Entry:
     """Measure the candidates and remember all of them; None is no limit of time."""
     begin = time.perf_counter()
-    problem, key = space.problem, key_of(space.problem)
-    reference = reference_of(problem)
-    # vx.tune, without a budget, tries everything.
-    known = {} if budget is None else hopeless(space, cache.items())
-    tried = [c for c in likely_first(space, cache.get(key)) if c.identity not in known]
+    problem, key, reference = space.problem, key_of(space.problem), reference_of(space.problem)
+    family, own = family_of(problem), cache.get(key)
+    similar = [entry for other, entry in cache.items() if other.startswith(family)]
+    tried = likely_first(space, similar if own is None else [*similar, own])
     seconds = float("inf") if budget is None else budget
 
     def work() -> tuple[str, tuple[Measured, ...]]:
-        sample = _sample(problem, (reference, *tried), views)
-        measured = measure(problem, tried, reference, sample, seconds)
-        if all(m.seconds is None for m in measured):  # none works: the others get their turn
-            reached = {m.candidate for m in measured}
-            rest = [c for c in space.candidates if c.identity not in reached]
-            if rest:
-                sample = _sample(problem, (reference, *rest), views)
-                measured += measure(problem, rest, reference, sample, float("inf"))
-        return sample.name, measured
+        sample = sample_of(problem, views, views_read(problem, (reference, *tried)))
+        found = measure(problem, tried, reference, sample, seconds)
+        if all(m.seconds is None for m in found):  # none works: the others get their turn
+            reached = {m.candidate for m in found}
+            rest = [c for c in tried if c.identity not in reached]
+            found += measure(problem, rest, reference, sample, float("inf")) if rest else ()
+        return sample.name, found
 
-    with progress(key, len(tried)):
-        name, measured = in_worker(work, device)
-    reached = {(m.algorithm, m.parameters) for m in measured}
-    left = [
-        Measured(*c.identity, None, "skipped", known.get(c.identity, NO_TIME))
-        for c in space.candidates
-        if c.identity[:2] not in reached
-    ]
-    spent = time.perf_counter() - begin
-    spend(spent)
-    entry = Entry((*measured, *left), name, "measured", utc_now(), spent)
+    try:
+        with progress(key, len(tried)):
+            name, measured = in_worker(work, device)
+    finally:
+        spent = time.perf_counter() - begin
+        spend(spent)
+    reached = {m.candidate for m in measured}
+    left = [c.identity for c in space.candidates if c.identity not in reached]
+    skipped = (Measured(*identity, None, "skipped", NO_TIME) for identity in left)
+    entry = Entry((*measured, *skipped), name, "measured", utc_now(), spent)
     cache.put(key, entry)
     _LOG.info("tuned %s", summary_of(problem, entry))
     for line in candidates_of(entry):
@@ -335,45 +321,39 @@ def _objection(choice: Choice, device: Any) -> str | None:
     :attr:`Kernel.decisive` ones, kernels are taken that passed with other parameters, but for
     pinned ones. That one of the decisive passed is remembered on disk.
     """
-    p = choice.problem
-    name, parameters, revision = choice.candidate.identity
+    p, candidate = choice.problem, choice.candidate
+    name, parameters, revision = candidate.identity
     checked = (name, revision, p.product, p.layer.kind, p.dtype, p.layer.precision)
     kernel, key = (*checked, device), (*checked, device, parameters)
-    if key not in _objections:
-        hardware = hardware_of(p.platform)[0]
-        trusted, kind = choice.kernel.decisive(p, hardware), device_name(hardware)
-        hurried = trusted or allowance() <= 0
-        if choice.source != "pinned" and hurried:
-            if trusted and kernel not in _passed and has_passed(checked, kind):
-                _passed.add(kernel)
-            if kernel in _passed:
-                return None
-        begin = time.perf_counter()
-        try:
-            _objections[key] = _compared(p, choice.candidate, device)
-        except Exception as error:
-            return f"could not be checked: {type(error).__name__}: {error}"[:500]
-        finally:
-            spend(time.perf_counter() - begin)
-        if _objections[key] is None:
-            _passed.add(kernel)
-            if trusted:
-                note_passed(checked, kind)
+    if key in _objections:
+        return _objections[key]
+    hardware, _ = hardware_of(p.platform)
+    trusted = choice.kernel.decisive(p, hardware)
+    note = passed_file(checked, device_name(hardware))
+    hurried = choice.source != "pinned" and (trusted or allowance() <= 0)
+    if hurried and (kernel in _passed or (trusted and os.path.isfile(note))):
+        _passed.add(kernel)
+        return None
+    reference = reference_of(p)
+
+    def compare() -> str | None:
+        sample = sample_of(p, None, views_read(p, (reference, candidate)))
+        return check(p, candidate, reference, sample)
+
+    begin = time.perf_counter()
+    try:
+        _objections[key] = in_worker(compare, device)
+    except Exception as error:
+        return f"could not be checked: {type(error).__name__}: {error}"[:500]
+    finally:
+        spend(time.perf_counter() - begin)
+    if _objections[key] is None:
+        _passed.add(kernel)
+        if trusted:
+            with contextlib.suppress(OSError):
+                note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                note.touch(mode=0o600)
     return _objections[key]
-
-
-def _compared(problem: Problem, candidate: Candidate, device: Any) -> str | None:
-    reference = reference_of(problem)
-
-    def work() -> str | None:
-        sample = _sample(problem, (reference, candidate), None)
-        return check(problem, candidate, reference, sample)
-
-    return in_worker(work, device)
-
-
-def _sample(problem: Problem, candidates: Iterable[Candidate], views: _Views) -> Sample:
-    return sample_of(problem, views, views_read(problem, candidates))
 
 
 def in_worker(work: Callable[[], _Result], device: Any) -> _Result:
@@ -392,35 +372,6 @@ def in_worker(work: Callable[[], _Result], device: Any) -> _Result:
         return pool.submit(run).result()
 
 
-def _from_text(space: Space, text: str, cache: TuningCache) -> Choice:
-    algorithm, parameters, source, seconds = json.loads(text)
-    made: Parameters = tuple((name, value) for name, value in parameters)
-    own = {(c.kernel.name, c.parameters): c.kernel for c in space.candidates}
-    kernel = own.get((algorithm, made))
-    if kernel is None:  # the portable kernel takes parameters that would not be measured here
-        kernels = lookup(algorithm, space.problem.layer.kind)
-        kernel = next((k for k in kernels if k.platform == "any"), kernels[-1])
-    entry = cache.get(key_of(space.problem))
-    return Choice(space.problem, kernel, made, source, seconds, entry, space.refused)
-
-
-def _log_rejection(space: Space, choice: Choice, reason: str) -> None:
-    if choice.source == "pinned":
-        return  # an error with the reason follows
-    key = key_of(space.problem)
-    if fastest(space, choice.entry) is None:
-        _LOG.warning("%s is not used for %s: it %s", choice, key, reason)
-    else:
-        _LOG.warning("%s choice %s for %s is not used: it %s", choice.source, choice, key, reason)
-
-
-@functools.lru_cache(maxsize=256)
-def _log_refusal(name: str, reason: str) -> None:
-    """Once per reason."""
-    _LOG.warning("%s is skipped: %s", name, reason)
-
-
-@functools.lru_cache(maxsize=256)
-def _log_failure(key: str, error: str) -> None:
-    """Once for each problem and error."""
-    _LOG.warning("%s could not be measured, and its default is used: %s", key, error)
+@functools.lru_cache(maxsize=512)
+def _warn_once(text: str) -> None:
+    _LOG.warning("%s", text)

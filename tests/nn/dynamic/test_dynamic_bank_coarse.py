@@ -47,7 +47,7 @@ def test_against_the_definition(spatial, largest, size, dilation):
     with jax.enable_x64(True):
         y = dynamic_conv(
             jnp.asarray(x), jnp.asarray(w), size=size, dilation=dilation,
-            method="bank", bank=[size], coarse_from=size,
+            algorithm="bank", bank=[size], coarse_from=size,
         )  # fmt: skip
     np.testing.assert_allclose(y, by_cells(x, w, size, dilation), atol=1e-10)
 
@@ -113,7 +113,7 @@ def test_results_and_gradients(name, platform, monkeypatch):
 
         @jax.jit
         def f(x, w):
-            return dynamic_conv(x, w, size=jnp.asarray(size), method="bank", **options)
+            return dynamic_conv(x, w, size=jnp.asarray(size), algorithm="bank", **options)
 
         arrays = tuple(map(jnp.asarray, operands))
         y, pull = jax.vjp(f, *arrays)
@@ -165,10 +165,13 @@ def test_no_more_time_is_spent_than_on_exact_sizes():
             for layer in [row.choice.problem.layer]
         ]
 
-    ((name, *_),) = products(method=None)
-    assert products(method="bank") == [(name, 49, 144)]
-    assert products(method="bank", bank=[3, 5]) == [(name, 25, 144)]
-    assert products(method="bank", bank=[3, 7], coarse_from=7) == [(name, 36, 144), (name, 25, 36)]
+    ((name, *_),) = products(algorithm=None)
+    assert products(algorithm="bank") == [(name, 49, 144)]
+    assert products(algorithm="bank", bank=[3, 5]) == [(name, 25, 144)]
+    assert products(algorithm="bank", bank=[3, 7], coarse_from=7) == [
+        (name, 36, 144),
+        (name, 25, 36),
+    ]
 
 
 def test_small_sizes_stay_exact_and_the_error_is_reported():
@@ -179,7 +182,7 @@ def test_small_sizes_stay_exact_and_the_error_is_reported():
     w = jnp.asarray(rng.standard_normal((7, 7, 4, 3)) / 10, jnp.float32)
     size = jnp.asarray(rng.choice([3, 7], (1, 24, 24)))
     options = {"size": size, "bank": [3, 7]}
-    y = dynamic_conv(x, w, method="bank", coarse_from=5, **options)
+    y = dynamic_conv(x, w, algorithm="bank", coarse_from=5, **options)
     want = exactly(np.asarray(x), np.asarray(w), np.asarray(size))
     small = np.asarray(size) == 3
     np.testing.assert_allclose(np.asarray(y)[small], want[small], atol=1e-4)
@@ -199,9 +202,9 @@ def test_sizes_chosen_while_running_and_gradients():
 
     @jax.jit
     def f(x, w):
-        return dynamic_conv(x, w, size=size, method="bank", bank=2, coarse_from=4)
+        return dynamic_conv(x, w, size=size, algorithm="bank", bank=2, coarse_from=4)
 
-    fixed = dynamic_conv(x, w, size=size, method="bank", bank=[2, 5], coarse_from=4)
+    fixed = dynamic_conv(x, w, size=size, algorithm="bank", bank=[2, 5], coarse_from=4)
     np.testing.assert_allclose(f(x, w), fixed, atol=1e-4)
     t = jnp.asarray(rng.standard_normal(x.shape), jnp.float32)
     y, pull = jax.vjp(f, x, w)
@@ -214,4 +217,4 @@ def test_sizes_chosen_while_running_and_gradients():
 def test_refused():
     x, w = jnp.ones((1, 6, 6, 2)), jnp.ones((3, 3, 2, 2))
     with pytest.raises(InputError, match=r"coarse_from with stride \(2, 1\): cells of two"):
-        dynamic_conv(x, w, size=3, stride=(2, 1), method="bank", bank=[3], coarse_from=3)
+        dynamic_conv(x, w, size=3, stride=(2, 1), algorithm="bank", bank=[3], coarse_from=3)

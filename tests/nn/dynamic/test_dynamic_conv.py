@@ -40,30 +40,33 @@ def case(spatial, shape, stride, dtype="float64", batch=2, channels=(3, 4), seed
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch, request):
     monkeypatch.setenv("VOXAX_AUTOTUNE", "off")
-    if "method" in request.fixturenames and request.getfixturevalue("method") == "specialized":
+    if (
+        "algorithm" in request.fixturenames
+        and request.getfixturevalue("algorithm") == "specialized"
+    ):
         request.getfixturevalue("portable")  # refused beside the native kernels
 
 
-@pytest.mark.parametrize("method", STRATEGIES)
+@pytest.mark.parametrize("algorithm", STRATEGIES)
 @pytest.mark.parametrize(
     "relation", [slow_unless(i < 3, r) for i, r in enumerate(RELATIONS)], ids=str
 )
-def test_every_strategy_is_exact(method, relation):
+def test_every_strategy_is_exact(algorithm, relation):
     spatial, shape, stride, dilation = relation
-    if method == "selected" and len(set(shape)) > 1:
+    if algorithm == "selected" and len(set(shape)) > 1:
         pytest.skip("has kernels with equal sides")
     with jax.enable_x64(True):
         x, w, size = case(spatial, shape, stride)
-        y = dynamic_conv(x, w, size=size, stride=stride, dilation=dilation, method=method)
+        y = dynamic_conv(x, w, size=size, stride=stride, dilation=dilation, algorithm=algorithm)
     want = oracle(x, w, size, np.asarray(dilation), stride=stride)
     np.testing.assert_allclose(y, want, atol=1e-10)
 
 
-@pytest.mark.parametrize("method", STRATEGIES)
+@pytest.mark.parametrize("algorithm", STRATEGIES)
 @pytest.mark.parametrize("dtype", [slow_unless(False, "float32"), "bfloat16"])
-def test_dtypes(method, dtype):
+def test_dtypes(algorithm, dtype):
     x, w, size = case((9, 8), (5, 5), (1, 1), dtype)
-    y = dynamic_conv(x, w, size=size, method=method)
+    y = dynamic_conv(x, w, size=size, algorithm=algorithm)
     assert y.dtype == dtype
     wide = np.asarray(x.astype(jnp.float32)), np.asarray(w.astype(jnp.float32))
     np.testing.assert_allclose(
@@ -71,15 +74,15 @@ def test_dtypes(method, dtype):
     )
 
 
-@pytest.mark.parametrize("method", STRATEGIES)
-def test_gradients_of_every_strategy(method):
+@pytest.mark.parametrize("algorithm", STRATEGIES)
+def test_gradients_of_every_strategy(algorithm):
     """All three products, forward and reverse mode, against the numbers of the definition."""
     with jax.enable_x64(True):
         x, w, size = case((7, 5), (3, 3), (2, 1))
         rng = np.random.default_rng(1)
 
         def f(x, w):
-            return dynamic_conv(x, w, size=size, stride=(2, 1), method=method)
+            return dynamic_conv(x, w, size=size, stride=(2, 1), algorithm=algorithm)
 
         y, pullback = jax.vjp(f, x, w)
         ct = jnp.asarray(rng.standard_normal(y.shape))
@@ -98,16 +101,17 @@ def test_gradients_of_every_strategy(method):
 
 
 @pytest.mark.parametrize(
-    "method", [slow_unless(m == "grouped", m) for m in ("masked", "grouped", "tiled", "selected")]
+    "algorithm",
+    [slow_unless(m == "grouped", m) for m in ("masked", "grouped", "tiled", "selected")],
 )
-def test_second_order(method):
+def test_second_order(algorithm):
     """The mixed second derivative of a bilinear function is the function itself."""
     with jax.enable_x64(True):
         x, w, size = case((5, 4), (3, 3), (1, 1))
         tx, tw = (jnp.asarray(np.random.default_rng(2).standard_normal(a.shape)) for a in (x, w))
 
         def f(x, w):
-            return jnp.sum(dynamic_conv(x, w, size=size, method=method) ** 2)
+            return jnp.sum(dynamic_conv(x, w, size=size, algorithm=algorithm) ** 2)
 
         def slope(x, w):
             return jnp.vdot(jax.grad(f)(x, w), tx)
@@ -174,32 +178,32 @@ def test_integer_dilation_and_offsets_are_fetched():
     np.testing.assert_allclose(y, want, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", STRATEGIES)
-def test_taps_that_are_not_there_are_not_read(method):
+@pytest.mark.parametrize("algorithm", STRATEGIES)
+def test_taps_that_are_not_there_are_not_read(algorithm):
     """A NaN beyond a position's kernel stays away from it, forwards and backwards."""
     size = jnp.asarray([[1, 1, 3, 3, 1, 1, 1, 1, 1, 1]])
     x = jnp.ones((1, 10, 1)).at[0, 7].set(jnp.nan)
     w = jnp.ones((5, 1, 1))
-    y, pullback = jax.vjp(lambda x: dynamic_conv(x, w, size=size, method=method), x)
+    y, pullback = jax.vjp(lambda x: dynamic_conv(x, w, size=size, algorithm=algorithm), x)
     np.testing.assert_array_equal(np.isnan(y[0, :, 0]), np.arange(10) == 7)
     ct = jnp.ones_like(y).at[0, 7].set(jnp.nan)
     (dx,) = pullback(ct)
     np.testing.assert_array_equal(np.isnan(dx[0, :, 0]), np.arange(10) == 7)
 
 
-@pytest.mark.parametrize("method", STRATEGIES)
+@pytest.mark.parametrize("algorithm", STRATEGIES)
 @pytest.mark.parametrize("size", [slow_unless(s == 3, s) for s in (0, 1, 3, 9)])
-def test_one_size(method, size):
+def test_one_size(algorithm, size):
     x, w, _ = case((6, 7), (3, 3), (1, 1), "float32")
-    y = dynamic_conv(x, w, size=size, method=method)
+    y = dynamic_conv(x, w, size=size, algorithm=algorithm)
     np.testing.assert_allclose(y, oracle(x, w, np.full((2, 6, 7), size)), atol=1e-5)
 
 
-@pytest.mark.parametrize("method", STRATEGIES)
+@pytest.mark.parametrize("algorithm", STRATEGIES)
 @pytest.mark.parametrize("spatial", [(1, 1), (0, 4), (4, 0)], ids=str)
-def test_tiny_and_empty_grids(method, spatial):
+def test_tiny_and_empty_grids(algorithm, spatial):
     x, w, size = case(spatial, (3, 3), (1, 1), "float32")
-    y, pullback = jax.vjp(lambda x, w: dynamic_conv(x, w, size=size, method=method), x, w)
+    y, pullback = jax.vjp(lambda x, w: dynamic_conv(x, w, size=size, algorithm=algorithm), x, w)
     assert y.shape == (2, *spatial, 4)
     np.testing.assert_allclose(y, oracle(x, w, size), atol=1e-5)
     dx, dw = pullback(y)
@@ -209,7 +213,7 @@ def test_tiny_and_empty_grids(method, spatial):
 
 def test_a_size_for_each_scene():
     x, w, _ = case((6, 7), (5, 5), (1, 1), "float32")
-    y = dynamic_conv(x, w, size=jnp.asarray([3, 5]), method="selected")
+    y = dynamic_conv(x, w, size=jnp.asarray([3, 5]), algorithm="selected")
     size = np.broadcast_to(np.array([3, 5])[:, None, None], (2, 6, 7))
     np.testing.assert_allclose(y, oracle(x, w, size), atol=1e-5)
 
@@ -221,28 +225,30 @@ def test_bias_and_no_size():
     np.testing.assert_allclose(y, oracle(x, w) + np.arange(4.0), atol=1e-5)
 
 
-@pytest.mark.parametrize("method", [slow_unless(m == "selected", m) for m in STRATEGIES[:4]])
-def test_vmap(method):
+@pytest.mark.parametrize("algorithm", [slow_unless(m == "selected", m) for m in STRATEGIES[:4]])
+def test_vmap(algorithm):
     x, w, size = case((5, 4), (3, 3), (1, 1), "float32", batch=3)
 
     def f(x, size):
-        return dynamic_conv(x[None], w, size=size[None], method=method)[0]
+        return dynamic_conv(x[None], w, size=size[None], algorithm=algorithm)[0]
 
     np.testing.assert_allclose(jax.vmap(f)(x, size), oracle(x, w, size), atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    "method",
+    "algorithm",
     [slow_unless(m in ("grouped", "selected"), m) for m in (*STRATEGIES[:4], "auto", "bank")],
 )
-def test_other_sizes_are_no_new_program(method):
+def test_other_sizes_are_no_new_program(algorithm):
     x, w, size = case((8, 8), (5, 5), (1, 1), "float32")
     traced = []
 
     @jax.jit
     def f(x, w, size):
         traced.append(1)
-        return jax.value_and_grad(lambda x: dynamic_conv(x, w, size=size, method=method).sum())(x)
+        return jax.value_and_grad(
+            lambda x: dynamic_conv(x, w, size=size, algorithm=algorithm).sum()
+        )(x)
 
     for other in (size, size // 2, jnp.full_like(size, 3), jnp.zeros_like(size)):
         f(x, w, other)
@@ -255,10 +261,12 @@ def test_specialized_is_one_program_for_a_bucket_of_histograms(portable):
     rng = np.random.default_rng(0)
     for _ in range(3):
         shuffled = jnp.asarray(rng.permutation(np.asarray(size).ravel()).reshape(size.shape))
-        y = dynamic_conv(x, w, size=shuffled, method="specialized")
-        np.testing.assert_allclose(y, dynamic_conv(x, w, size=shuffled, method="masked"), atol=1e-5)
+        y = dynamic_conv(x, w, size=shuffled, algorithm="specialized")
+        np.testing.assert_allclose(
+            y, dynamic_conv(x, w, size=shuffled, algorithm="masked"), atol=1e-5
+        )
     with pytest.raises(AlgorithmError, match="traced"):
-        jax.jit(lambda size: dynamic_conv(x, w, size=size, method="specialized"))(size)
+        jax.jit(lambda size: dynamic_conv(x, w, size=size, algorithm="specialized"))(size)
 
 
 @pytest.mark.skipif(_native.unavailable() is not None, reason=f"{_native.unavailable()}")
@@ -266,12 +274,12 @@ def test_what_cannot_gain_is_not_offered():
     """Check the pin, and that explain names the reason where nothing is pinned."""
     x, w, size = case((9, 6), (5, 5), (1, 1), "float32")
     with pytest.raises(AlgorithmError, match="specialized: cannot gain on CPUs with the native"):
-        dynamic_conv(x, w, size=size, method="specialized")
+        dynamic_conv(x, w, size=size, algorithm="specialized")
     for traced in (False, True):
         report = (
-            vx.explain(lambda s: dynamic_conv(x, w, size=s, method="auto"), size)
+            vx.explain(lambda s: dynamic_conv(x, w, size=s, algorithm="auto"), size)
             if traced
-            else vx.explain(lambda x: dynamic_conv(x, w, size=size, method="auto"), x)
+            else vx.explain(lambda x: dynamic_conv(x, w, size=size, algorithm="auto"), x)
         )
         refused = {name: verdict for name, _, verdict in report.rows[0].candidates()}
         assert refused["specialized"].startswith("refused: cannot gain on CPUs")
@@ -280,7 +288,7 @@ def test_what_cannot_gain_is_not_offered():
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
 def test_where_specialized_cannot_gain(platform):
     x, w, size = case((6, 6), (3, 3), (1, 1), "float32")
-    traced = jax.jit(lambda x: dynamic_conv(x, w, size=size, method="specialized")).trace(x)
+    traced = jax.jit(lambda x: dynamic_conv(x, w, size=size, algorithm="specialized")).trace(x)
     if platform == "tpu":
         with pytest.raises(AlgorithmError, match="cannot gain on TPUs"):
             traced.lower(lowering_platforms=(platform,))
@@ -293,7 +301,7 @@ def test_bank():
     x, w, _ = case((16, 16), (7, 7), (1, 1), "float32")
     rng = np.random.default_rng(0)
     size = jnp.asarray(rng.choice([2, 4, 7], (2, 16, 16)))
-    y = dynamic_conv(x, w, size=size, method="bank")
+    y = dynamic_conv(x, w, size=size, algorithm="bank")
     np.testing.assert_allclose(y, oracle(x, w, size), atol=1e-5)
     exact = bank_error(x, w, size=size)
     np.testing.assert_array_equal(exact.sizes, [2, 4, 7])
@@ -326,28 +334,28 @@ def test_refused():
     with pytest.raises(InputError, match="int32"):
         dynamic_conv(x.astype(jnp.int32), w)
     with pytest.raises(AlgorithmError, match="only 'masked'"):
-        dynamic_conv(x, w, mask=jnp.ones((2, 6, 7, 9)), method="grouped")
+        dynamic_conv(x, w, mask=jnp.ones((2, 6, 7, 9)), algorithm="grouped")
     with pytest.raises(
-        AlgorithmError, match=r"^method: unknown algorithm 'winograd'; known: grouped, masked"
+        AlgorithmError, match=r"^algorithm: unknown algorithm 'winograd'; known: grouped, masked"
     ):
-        dynamic_conv(x, w, size=size, method="winograd")
+        dynamic_conv(x, w, size=size, algorithm="winograd")
     with pytest.raises(AlgorithmError, match="whole box"):
-        dynamic_conv(x, w[:2], size=size, method="selected")
+        dynamic_conv(x, w[:2], size=size, algorithm="selected")
 
 
 def test_a_list_is_a_filter():
     x, w, size = case((6, 7), (3, 3), (1, 1), "float32")
     with record_choices() as choices:
-        dynamic_conv(x, w * 2, size=size, method=["tiled", "masked"])
+        dynamic_conv(x, w * 2, size=size, algorithm=["tiled", "masked"])
     assert [choice.algorithm for choice in choices] == ["tiled"]
 
 
-@pytest.mark.parametrize("method", [slow_unless(m == "grouped", m) for m in STRATEGIES])
-def test_the_gradient_of_a_position_without_taps_is_not_read(method):
+@pytest.mark.parametrize("algorithm", [slow_unless(m == "grouped", m) for m in STRATEGIES])
+def test_the_gradient_of_a_position_without_taps_is_not_read(algorithm):
     """Size 0 contributes nothing to the weight's gradient, whatever arrives there."""
     x, w, size = case((6, 7), (3, 3), (1, 1), "float32")
     size = size.at[0, 0, 0].set(0)
-    y, pullback = jax.vjp(lambda w: dynamic_conv(x, w, size=size, method=method), w)
+    y, pullback = jax.vjp(lambda w: dynamic_conv(x, w, size=size, algorithm=algorithm), w)
     ct = jnp.ones_like(y)
     (want,) = pullback(ct)
     (got,) = pullback(ct.at[0, 0, 0].set(jnp.nan))
@@ -368,7 +376,7 @@ def test_numbers_that_32_bits_do_not_hold():
     x, w, _ = case((6, 7), (3, 3), (1, 1), "float32")
     with jax.enable_x64(True):
         huge = np.full((2, 6, 7), 2**32 + 1)
-        y = dynamic_conv(x, w, size=huge, method="masked")
+        y = dynamic_conv(x, w, size=huge, algorithm="masked")
     np.testing.assert_allclose(y, oracle(x, w), atol=1e-5)
     for wrong in ({"dilation": 2**32}, {"stride": 2**32}):
         with pytest.raises(InputError, match=r"limited to 2\*\*28"):

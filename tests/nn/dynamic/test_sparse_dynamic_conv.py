@@ -23,7 +23,6 @@ from voxax.nn.functional import (
     sparse_dynamic_conv,
     spatially_sparse_conv,
 )
-from voxax.nn.modules import SparseDynamicConv
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 3e-2}
 CAPACITY = 64
@@ -127,15 +126,15 @@ METHODS = [
 @pytest.mark.parametrize(
     "dtype", ["float64", slow_unless(False, "float32"), slow_unless(False, "bfloat16")]
 )
-@pytest.mark.parametrize(("kind", "method"), METHODS)
-def test_sizes(kind, method, dtype):
+@pytest.mark.parametrize(("kind", "algorithm"), METHODS)
+def test_sizes(kind, algorithm, dtype):
     with wide(dtype):
         case = Case(dtype=dtype)
         soft = kind == "soft"
         size, rows = (case.size, case.size_rows) if soft else (case.whole, case.whole_rows)
         tau = 1.5 if soft else None
         expected, _ = case.expected(size=size, tau=tau)
-        case.check(expected, size=rows, tau=tau, method=method)
+        case.check(expected, size=rows, tau=tau, algorithm=algorithm)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +251,7 @@ def test_pooling_in_windows_of_each_voxels_own():
 ALL = ("features", "weight", "size", "mask", "mixture")
 
 
-def differentiable(method, names):
+def differentiable(algorithm, names):
     """``(f(operands) -> scalar, operands)`` for the choices among ``names``."""
     case = Case("cube", kernel_size=3, dtype="float64")
     # Away from the ramp's kinks, at multiples of a quarter.
@@ -272,7 +271,9 @@ def differentiable(method, names):
         given = dict(operands)
         voxels, weight = case.voxels(given.pop("features")), given.pop("weight")
         size = given.pop("size", case.whole_rows)
-        out = sparse_dynamic_conv(voxels, weight, 3, size=size, tau=tau, method=method, **given)
+        out = sparse_dynamic_conv(
+            voxels, weight, 3, size=size, tau=tau, algorithm=algorithm, **given
+        )
         return jnp.sum(jnp.sin(out.features) * scale)
 
     return f, operands
@@ -288,10 +289,10 @@ GRADIENTS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "names"), GRADIENTS)
-def test_gradients_to_order_two(method, names):
+@pytest.mark.parametrize(("algorithm", "names"), GRADIENTS)
+def test_gradients_to_order_two(algorithm, names):
     with wide("float64"):
-        f, operands = differentiable(method, names)
+        f, operands = differentiable(algorithm, names)
         rng = np.random.default_rng(1)
         direction = jax.tree.map(lambda a: jnp.asarray(rng.normal(size=a.shape)), operands)
         step = 1e-6
@@ -408,8 +409,8 @@ def test_errors_name_value_limit_and_fix():
         run(size=case.whole_rows, tau=1.0)
     with pytest.raises(InputError, match="tau=0"):
         run(size=case.size_rows, tau=0)
-    with pytest.raises(AlgorithmError, match="method admits grouped: on voxels with a mask"):
-        run(mask=case.mask_rows, method="grouped")
+    with pytest.raises(AlgorithmError, match="algorithm admits grouped: on voxels with a mask"):
+        run(mask=case.mask_rows, algorithm="grouped")
     with pytest.raises(InputError, match="needs dilations="):
         run(dilation=case.dilation_rows)
     with pytest.raises(InputError, match=r"dilation 2 occurs, dilations=\(1,\)"):
@@ -430,24 +431,18 @@ def test_method_is_a_request_as_on_grids():
     case = Case(kernel_size=3)
     run = functools.partial(sparse_dynamic_conv, case.voxels(), case.weight, 3)
     want = run(size=case.whole_rows).features
-    for method in ("auto", DYNAMIC_CONV_ALGO_MODE.MASKED, ["tiled", "masked"], "[grouped,masked]"):
-        y = run(size=case.whole_rows, method=method).features
+    for algorithm in (
+        "auto",
+        DYNAMIC_CONV_ALGO_MODE.MASKED,
+        ["tiled", "masked"],
+        "[grouped,masked]",
+    ):
+        y = run(size=case.whole_rows, algorithm=algorithm).features
         np.testing.assert_allclose(y, want, atol=1e-5)
     with vx.algorithms(dynamic_forward="tiled"):
         with pytest.raises(AlgorithmError, match="admits tiled: on voxels only 'grouped'"):
             run(size=case.whole_rows)
-        np.testing.assert_array_equal(run(size=case.whole_rows, method="auto").features, want)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [("restricted", "grouped"), ("shells", "grouped"), ("taps", "masked")]
-)
-def test_old_names_of_strategies_name_the_new_ones(old, new):
-    case = Case(kernel_size=3)
-    with pytest.raises(AlgorithmError, match=f"{old}.*give '{new}'"):
-        sparse_dynamic_conv(case.voxels(), case.weight, 3, method=old)
-    with pytest.raises(AlgorithmError, match=f"{old}.*give '{new}'"):
-        SparseDynamicConv(4, 3, method=old)
+        np.testing.assert_array_equal(run(size=case.whole_rows, algorithm="auto").features, want)
 
 
 def test_requests_hold_for_every_method():

@@ -32,12 +32,12 @@ def case(spatial, shape, channels=(3, 4), scenes=3):
 
 
 @pytest.mark.parametrize(
-    "method", ["auto", "masked", "grouped", "tiled", "selected", "specialized"]
+    "algorithm", ["auto", "masked", "grouped", "tiled", "selected", "specialized"]
 )
 @pytest.mark.parametrize("relation", RELATIONS, ids=str)
-def test_static_sizes_are_an_ordinary_convolution(relation, method, request):
+def test_static_sizes_are_an_ordinary_convolution(relation, algorithm, request):
     """Also sides that differ, sizes beyond the kernel, and NumPy integers."""
-    if method == "specialized":
+    if algorithm == "specialized":
         request.getfixturevalue("portable")  # refused beside the native kernels
     spatial, shape, stride, dilation = relation
     with jax.enable_x64(True):
@@ -45,7 +45,9 @@ def test_static_sizes_are_an_ordinary_convolution(relation, method, request):
         how = {"stride": stride, "dilation": dilation}
         for size in (1, np.int64(2), max(shape), max(shape) + 3, None):
             y, pullback = jax.vjp(
-                lambda x, w, size=size: dynamic_conv(x, w, size=size, method=method, **how), x, w
+                lambda x, w, size=size: dynamic_conv(x, w, size=size, algorithm=algorithm, **how),
+                x,
+                w,
             )
             every = np.full(y.shape[:-1], max(shape) if size is None else int(size))
             want = oracle(x, w, every, np.asarray(dilation), stride=stride)
@@ -249,7 +251,7 @@ def test_weights_of_their_own_with_bias_in_half_precision():
         ({"size": None}, "size=None"),
         ({"size": jnp.asarray([1.5])}, "give integers"),
         ({"size": jnp.asarray([3, 3])}, "size of shape"),
-        ({"method": "bank"}, "need one weight"),
+        ({"algorithm": "bank"}, "need one weight"),
         ({"mask": jnp.ones((1, 4, 4, 9))}, "need one weight"),
         ({"mixture": jnp.ones((1, 2))}, "need one weight"),
         ({"dilation": jnp.ones((1, 4, 4), int)}, "static dilation"),

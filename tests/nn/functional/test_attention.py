@@ -302,15 +302,13 @@ BAD = {
     r"relative table of shape \(3, 4, 2\): expected \[3, 2 \* reach \+ 1, 2\]": (
         lambda v: F.scene_attention(v, HEADS, table=jnp.zeros((3, 4, 2)))
     ),
-    "implementation='cudnn' takes float16 and bfloat16, not float32": (
-        lambda v: F.serialized_attention(v, HEADS, implementation="cudnn")
+    "algorithm='cudnn' takes float16 and bfloat16, not float32": (
+        lambda v: F.serialized_attention(v, HEADS, algorithm="cudnn")
     ),
     "takes patches of a multiple of 128 rows, not 100": (
-        lambda v: F.serialized_attention(v, HEADS, 100, implementation="splash")
+        lambda v: F.serialized_attention(v, HEADS, 100, algorithm="splash")
     ),
-    "unknown implementation 'flash'": (
-        lambda v: F.serialized_attention(v, HEADS, implementation="flash")
-    ),
+    "unknown algorithm 'flash'": (lambda v: F.serialized_attention(v, HEADS, algorithm="flash")),
     "keys and values of 18 channels for queries of 18: expected 36": (
         lambda v: F.cross_attention(v, v, HEADS)
     ),

@@ -16,10 +16,10 @@ ROWS = np.random.default_rng(0).permutation(np.indices((2, 6, 6, 6)).reshape(4, 
 HEADS, WIDTH = 2, 8
 
 
-def loss(features, geometry, implementation):
+def loss(features, geometry, algorithm):
     packed = vx.Voxels(geometry, features)
-    patches = F.serialized_attention(packed, HEADS, 128, implementation=implementation)
-    whole = F.scene_attention(packed, HEADS, implementation=implementation)
+    patches = F.serialized_attention(packed, HEADS, 128, algorithm=algorithm)
+    whole = F.scene_attention(packed, HEADS, algorithm=algorithm)
     return jnp.sum(jnp.sin((patches.features + whole.features).astype(jnp.float32)))
 
 

@@ -66,16 +66,14 @@ OPTIONS = {
     "cut_patches fill": lambda name: vx.cut_patches(make(), 4, fill=name),
     "serial_order order": lambda name: F.serial_order(make(), name),
     "scene_attention precision": lambda name: F.scene_attention(three(), 1, precision=name),
-    "scene_attention implementation": lambda name: F.scene_attention(
-        three(), 1, implementation=name
-    ),
+    "scene_attention algorithm": lambda name: F.scene_attention(three(), 1, algorithm=name),
     "GridPool reduction": lambda name: M.GridPool(2, 2, reduction=name),
     "devoxelize interpolation": lambda name: vx.devoxelize(make(), POINTS, interpolation=name),
     "splat interpolation": lambda name: vx.splat(
         POINTS, np.ones((2, 1), np.float32), make(), interpolation=name
     ),
-    "radius_search method": lambda name: vx.radius_search(
-        around()[0], radius=1.0, capacity=4, method=name
+    "radius_search algorithm": lambda name: vx.radius_search(
+        around()[0], radius=1.0, capacity=4, algorithm=name
     ),
     "kernel_map kernel_shape": lambda name: vx.kernel_map(make(), 3, kernel_shape=name),
     "dilate kernel_shape": lambda name: vx.dilate(make(), kernel_shape=name),
@@ -102,13 +100,13 @@ OPTIONS = {
     "focal_conv precision": lambda name: F.focal_conv(
         make(), WEIGHT, jnp.zeros((4, 9), jnp.float32), precision=name
     ),
-    "sparse_dynamic_conv method": lambda name: F.sparse_dynamic_conv(
-        make(), WEIGHT, size=2, method=name
+    "sparse_dynamic_conv algorithm": lambda name: F.sparse_dynamic_conv(
+        make(), WEIGHT, size=2, algorithm=name
     ),
     "sparse_dynamic_conv precision": lambda name: F.sparse_dynamic_conv(
         make(), WEIGHT, size=2, precision=name
     ),
-    "dynamic_conv method": lambda name: F.dynamic_conv(GRID, KERNEL, size=2, method=name),
+    "dynamic_conv algorithm": lambda name: F.dynamic_conv(GRID, KERNEL, size=2, algorithm=name),
     "dynamic_conv precision": lambda name: F.dynamic_conv(GRID, KERNEL, size=2, precision=name),
     "Linear precision": lambda name: M.Linear(2, 2, precision=name),
     "algorithms": lambda name: vx.algorithms(forward=name).__enter__(),

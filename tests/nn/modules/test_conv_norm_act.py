@@ -15,10 +15,10 @@ from flax import nnx
 import voxax as vx
 from samples import make_voxels
 from voxax import _compat
+from voxax.explanation.inspect import find_products
 from voxax.hardware import gpu_sheet, targeting
 from voxax.models import ConvNormAct, MinkUNet14, ResidualBlock
 from voxax.nn.modules import GELU, BatchNorm, ReLU, Sequential, SparseConv3d, sequential
-from voxax.products.inspect import find_products
 
 ONE = "voxax_forward_epilogue"
 

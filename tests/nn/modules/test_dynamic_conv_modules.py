@@ -76,8 +76,6 @@ def test_errors():
         SparseDynamicConv3d(4, 3, 2.5)
     with pytest.raises(InputError, match="num_weights=0"):
         SparseDynamicConv3d(4, 3, 3, num_weights=0)
-    with pytest.raises(InputError, match="no argument bank: it was renamed, give num_weights=2"):
-        SparseDynamicConv3d(4, 3, 3, bank=2)  # pyright: ignore[reportCallIssue]
     voxels = make_voxels(random_cube(40), channels=4, capacity=64)
     with pytest.raises(InputError, match="learn_size=True"):
         SparseDynamicConv3d(4, 3, 3).sizes(voxels)

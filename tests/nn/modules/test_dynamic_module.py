@@ -19,7 +19,7 @@ def unmeasured(monkeypatch):
 
 def test_module():
     rng = np.random.default_rng(0)
-    conv = DynamicConv(3, 4, (5, 3), stride=2, method=["tiled", "masked"], rngs=nnx.Rngs(1))
+    conv = DynamicConv(3, 4, (5, 3), stride=2, algorithm=["tiled", "masked"], rngs=nnx.Rngs(1))
     x = jnp.asarray(rng.standard_normal((2, 7, 6, 3)), jnp.float32)
     size = jnp.asarray(rng.integers(1, 6, (2, 4, 3)))
     y = nnx.jit(lambda conv, x, size: conv(x, size=size))(conv, x, size)
@@ -42,7 +42,9 @@ def test_module_with_two_weights_in_half_precision():
 @pytest.mark.parametrize("bank", [(1, 3), [3, 1], np.int64(2), None], ids=str)
 def test_a_bank_of_sizes_and_several_weights(bank):
     rng = np.random.default_rng(0)
-    conv = DynamicConv(3, 4, 3, ndim=1, num_weights=2, bank=bank, method="bank", rngs=nnx.Rngs(0))
+    conv = DynamicConv(
+        3, 4, 3, ndim=1, num_weights=2, bank=bank, algorithm="bank", rngs=nnx.Rngs(0)
+    )
     x, mixture = jnp.asarray(rng.standard_normal((2, 9, 3))), jnp.asarray([[0.3, 0.7], [0.5, 0.5]])
     size = jnp.asarray(rng.choice([1, 3], (2, 9)))
     y = nnx.jit(lambda conv, x: conv(x, size=size, mixture=mixture))(conv, x)
@@ -53,7 +55,7 @@ def test_a_bank_of_sizes_and_several_weights(bank):
 
 def test_a_hierarchical_bank_is_that_of_the_function():
     x = jnp.asarray(np.random.default_rng(0).standard_normal((1, 8, 6, 3)), jnp.float32)
-    options = {"method": "bank", "bank": [2, 5], "coarse_from": 4}
+    options = {"algorithm": "bank", "bank": [2, 5], "coarse_from": 4}
     conv = DynamicConv(3, 4, 5, use_bias=False, rngs=nnx.Rngs(0), **options)
     y = dynamic_conv(x, conv.weight[...], size=5, **options)
     np.testing.assert_allclose(conv(x, size=5), y, atol=1e-6)
@@ -62,12 +64,16 @@ def test_a_hierarchical_bank_is_that_of_the_function():
 
 
 def test_what_bank_does_not_mean():
-    with pytest.raises(InputError, match=r"bank=2 are the sizes of method='bank'.*num_weights=2"):
+    with pytest.raises(
+        InputError, match=r"bank=2 are the sizes of algorithm='bank'.*num_weights=2"
+    ):
         DynamicConv(3, 4, 3, bank=2)
-    with pytest.raises(InputError, match="coarse_from=3 is of method='bank', got method='tiled'"):
-        DynamicConv(3, 4, 3, method="tiled", coarse_from=3)
+    with pytest.raises(
+        InputError, match="coarse_from=3 is of algorithm='bank', got algorithm='tiled'"
+    ):
+        DynamicConv(3, 4, 3, algorithm="tiled", coarse_from=3)
     with pytest.raises(InputError, match="bank=0: give an integer of at least 1"):
-        DynamicConv(3, 4, 3, method="bank", bank=0)
+        DynamicConv(3, 4, 3, algorithm="bank", bank=0)
 
 
 def test_choose_size():
@@ -94,7 +100,7 @@ def test_the_choice_trains_through_the_selected_kernel():
     def slope_of(scores):
         size, gate = choose_size(scores, (3, 5), fallback=3)
         return jnp.sum(
-            (dynamic_conv(x, w, size=size, method="selected") * gate[:, None, None]) ** 2
+            (dynamic_conv(x, w, size=size, algorithm="selected") * gate[:, None, None]) ** 2
         )
 
     for scores in ([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 1.0]]):

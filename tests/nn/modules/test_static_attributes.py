@@ -97,6 +97,9 @@ MADE = {
     "PTv3": lambda s, n: models.PTv3(4, 3, **ptv3(s)),
     "PTv3Block": lambda s, n: models.PTv3Block(n(4), n(2), n(16)),
     "PTv3Stage": lambda s, n: models.PTv3Stage(None, [], modules.SerialOrders(shuffle=False)),
+    "MultiHeadSECOND": lambda s, n: models.MultiHeadSECOND(
+        4, 2, s([32, 16, 24]), channels=s([2, 3, 4, 5]), bev=bev(s), shared=4
+    ),
     "SECOND": lambda s, n: models.SECOND(4, 2, s([32, 16, 24]), bev=bev(s)),
     "SmallCenterPoint": lambda s, n: models.SmallCenterPoint(4, 2, s([32, 16, 24]), width=0.125),
     "SpUNet": lambda s, n: models.SpUNet(4, 3, blocks=s([1, 1]), channels=s([4, 5]), stem=n(4)),
@@ -157,7 +160,7 @@ def test_every_module_is_here():
         for name, value in ((name, getattr(package, name)) for name in package.__all__)
         if isinstance(value, type) and issubclass(value, nnx.Module)
     }
-    assert public - set(MADE) == {"CenterDetector", "MinkUNet", "UNet"}
+    assert public - set(MADE) == {"CenterDetector", "GroundDetector", "MinkUNet", "UNet"}
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -231,6 +234,8 @@ ARGUMENTS = {
     "VoxelFeatureEncoder": (4, (8, 8), 1.0),
     **{name: (4, 4) for name in WITH_CAPACITY if "Conv" in name},
     "SpatiallySparseDepthwiseConv": (4,),
+    "ConditionalPosition": (4,),
+    "GridPool": (4, 4),
 }
 
 

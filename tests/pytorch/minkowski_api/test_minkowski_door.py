@@ -67,11 +67,7 @@ DIFFERENT = {
     "utilities/printed": "the public names are compared in test_minkowski_habits.py",
 }
 # Averages in float64 whose divisor MinkowskiEngine rounds to float32.
-ROUGH = (
-    "tensors/quantized_UNWEIGHTED_AVERAGE",
-    "tensors/slice",
-    "fields/*",
-)
+ROUGH = ("tensors/quantized_UNWEIGHTED_AVERAGE", "tensors/slice", "fields/*")
 # Networks whose gradients begin at rows of scenes: MinkowskiEngine's come in a hash table's order.
 BY_ROW = ("networks/ResFieldNet14", "networks/MinkowskiPointNet", "networks/MinkowskiSplatFCNN")
 

@@ -5,13 +5,14 @@ import copy
 
 import pytest
 import torch
-from test_minkowski_fusion import Block, one_by_one, scene
+from residual_blocks import MinkowskiBlock as Block
+from residual_blocks import one_by_one
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import voxax.torch.minkowski as ME
-from voxax.torch.core import later
-from voxax.torch.core.later import Later
+from voxax.torch.core import features
+from voxax.torch.core.features import Later
 
 pytestmark = pytest.mark.torch
 
@@ -42,7 +43,7 @@ def same(block, x, forward=None, **tolerance):
 @pytest.mark.parametrize("training", [True, False])
 def test_a_step_is_that_of_pytorch(training, affine):
     block = Block(torch.float64, affine).train(training)
-    found = same(block, scene(torch.float64))
+    found = same(block, Block.scene(torch.float64))
     assert (found["out"] > 0).any()
     assert (found["out"] == 0).any()
 
@@ -50,7 +51,7 @@ def test_a_step_is_that_of_pytorch(training, affine):
 @pytest.mark.parametrize("training", [True, False])
 def test_a_step_in_float32_is_near_that_in_float64(training):
     torch.manual_seed(0)  # no sum lies within rounding of a ReLU
-    x = scene(torch.float64)
+    x = Block.scene(torch.float64)
     with one_by_one():
         expected = trained(Block(torch.float64).train(training), x)
     found = trained(Block(torch.float32).train(training), x.replaced(x.F.float()))
@@ -60,14 +61,14 @@ def test_a_step_in_float32_is_near_that_in_float64(training):
 
 
 def test_it_waits_for_the_sum_and_the_relu(monkeypatch):
-    computed, batch_norm = [], later.batch_norm
+    computed, batch_norm = [], features.batch_norm
 
     def counted(*arguments):
         computed.append((arguments[5] is not None, arguments[6]))
         return batch_norm(*arguments)
 
-    monkeypatch.setattr(later, "batch_norm", counted)
-    trained(Block(torch.float32).train(), scene())
+    monkeypatch.setattr(features, "batch_norm", counted)
+    trained(Block(torch.float32).train(), Block.scene())
     assert computed == [(False, True), (False, False), (True, True)]
 
 
@@ -88,7 +89,7 @@ class Functional(nn.Module):
 
 @pytest.mark.parametrize("training", [True, False])
 def test_sums_and_relus_that_are_not_in_place(training):
-    same(Block(torch.float64).train(training), scene(torch.float64), Functional.forward)
+    same(Block(torch.float64).train(training), Block.scene(torch.float64), Functional.forward)
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -112,11 +113,11 @@ def test_who_looks_in_between(place, change):
         assert len(seen) == 2
         return out.replaced(out.F + sum(part.sum() for part in seen))
 
-    same(Block(torch.float64).train(), scene(torch.float64), forward)
+    same(Block(torch.float64).train(), Block.scene(torch.float64), forward)
 
 
 def test_averages_move_though_nobody_takes_the_result():
-    block, x = Block(torch.float64).train(), scene(torch.float64)
+    block, x = Block(torch.float64).train(), Block.scene(torch.float64)
     expected = copy.deepcopy(block.norms[0].bn)
     expected(block.conv1(x).F)
     with torch.no_grad():
@@ -130,7 +131,7 @@ def test_averages_move_though_nobody_takes_the_result():
 
 def test_the_moment_of_the_call_counts():
     """Neither a step of the optimizer in between nor another mode changes a result."""
-    block, x = Block(torch.float64).train(), scene(torch.float64)
+    block, x = Block(torch.float64).train(), Block.scene(torch.float64)
     norm = block.norms[0]
     expected = norm.bn(block.conv1(x).F)
     y = norm(block.conv1(x))
@@ -148,7 +149,7 @@ def test_the_moment_of_the_call_counts():
 
 
 def test_switches_of_modes():
-    block, x = Block(torch.float64), scene(torch.float64)
+    block, x = Block(torch.float64), Block.scene(torch.float64)
 
     def forward(block, x):
         outs = []
@@ -163,7 +164,7 @@ def test_switches_of_modes():
 
 @pytest.mark.parametrize("hook", ["forward", "backward", "tensor"])
 def test_hooks_are_called(hook):
-    block, x, called = Block(torch.float64).train(), scene(torch.float64), []
+    block, x, called = Block(torch.float64).train(), Block.scene(torch.float64), []
     expected = trained(block, x)
     if hook == "forward":
         block.norms[0].bn.register_forward_hook(lambda *_: called.append(1))
@@ -185,21 +186,21 @@ def test_hooks_are_called(hook):
 def test_one_row_and_none():
     block = Block(torch.float32).train()
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        block(scene(size=1))
+        block(Block.scene(size=1))
     x = ME.SparseTensor(torch.zeros(0, 4), coordinates=torch.zeros((0, 3), dtype=torch.int32))
     assert block(x).F.shape == (0, 5)
-    assert block.eval()(scene(size=1)).F.shape == (1, 5)
+    assert block.eval()(Block.scene(size=1)).F.shape == (1, 5)
 
 
 def test_autocast():
     with torch.autocast("cpu", torch.bfloat16):
-        found = same(Block(torch.float32).train(), scene())
+        found = same(Block(torch.float32).train(), Block.scene())
     assert found["out"].dtype is torch.bfloat16
     assert found["conv1.kernel"].dtype is torch.float32
 
 
 def test_derivatives_of_second_order():
-    block, x = Block(torch.float64).train(), scene(torch.float64)
+    block, x = Block(torch.float64).train(), Block.scene(torch.float64)
     found = []
     for way in WAYS.values():
         with way():
@@ -217,15 +218,15 @@ def test_checkpoints(reentrant):
         run = lambda features: block(x.replaced(features)).F  # noqa: E731
         return x.replaced(checkpoint(run, x.F, use_reentrant=reentrant))
 
-    expected = trained(Block(torch.float64).train(), scene(torch.float64), forward)
+    expected = trained(Block(torch.float64).train(), Block.scene(torch.float64), forward)
     with one_by_one():
         torch.testing.assert_close(
-            trained(Block(torch.float64).train(), scene(torch.float64), forward), expected
+            trained(Block(torch.float64).train(), Block.scene(torch.float64), forward), expected
         )
 
 
 def test_a_graph_that_is_kept():
-    block, x = Block(torch.float64).train(), scene(torch.float64)
+    block, x = Block(torch.float64).train(), Block.scene(torch.float64)
     loss = block(x).F.square().sum()
     first = torch.autograd.grad(loss, list(block.parameters()), retain_graph=True)
     torch.testing.assert_close(torch.autograd.grad(loss, list(block.parameters())), first)
@@ -235,7 +236,7 @@ def test_what_waits_is_let_go():
     import gc
     import weakref
 
-    block, x = Block(torch.float32).train(), scene()
+    block, x = Block(torch.float32).train(), Block.scene()
     gc.disable()
     try:
         y = block.norms[0](block.conv1(x))

@@ -12,6 +12,8 @@ With ``voxax`` spconv's door of voxax takes the place of spconv.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -77,16 +79,53 @@ _PTV3 = {
     "PTv3-base": ptv3(),
     "PTv3-legacy": ptv3(4, **SMALL, legacy=True, attn_kind="rpe"),
     "PTv3-sonata": ptv3(4, **SMALL, **SONATA),
+    "PTv3-defaults": ptv3(4, **SMALL, norm_kwargs=None),
 }
+
+
+def with_norm(build: Callable[[networks.Scan], nn.Module], **norm: Any) -> Any:
+    """The network with other batch norms: none are the defaults of its class."""
+
+    def built(scan: networks.Scan) -> nn.Module:
+        import torch_pointcloud.models
+
+        found = [(c, getattr(torch_pointcloud.models, c)) for c in _CLASSES]
+        try:
+            for name, kind in found:
+                make = functools.partial(_with_norm, kind, norm)
+                setattr(torch_pointcloud.models, name, make)
+            return build(scan)
+        finally:
+            for name, kind in found:
+                setattr(torch_pointcloud.models, name, kind)
+
+    return built
+
+
+_CLASSES = ("SparseUNetSegmentation", "SECONDDetection", "VoxelNeXtDetection")
+
+
+def _with_norm(kind: Any, norm: dict[str, Any], *arguments: Any, **options: Any) -> nn.Module:
+    return kind(*arguments, **{**options, "norm_kwargs": norm})
+
+
+RELEASED = {"eps": 1e-3, "momentum": 0.01}  # of every network with registered weights
 NETWORKS = networks.NETWORKS | {
     name: networks.Network("torch_pointcloud", build, networks.call_packed)
     for name, build in _PTV3.items()
+}
+NETWORKS |= {
+    f"{name}-{kind}": dataclasses.replace(
+        NETWORKS[name], build=with_norm(NETWORKS[name].build, **norm)
+    )
+    for name in ("SpUNet", "SECOND", "VoxelNeXt")
+    for kind, norm in (("defaults", {}), ("released", RELEASED))
 }
 
 
 def compared(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the outputs that the networks of JAX have too, in one order."""
-    left_out = {"SECOND": ("out.batch_cls", "out.batch_box")}.get(name, ())
+    left_out = {"SECOND": ("out.batch_cls", "out.batch_box")}.get(name.partition("-")[0], ())
     return {key: tensors[key] for key in sorted(tensors) if key not in left_out}
 
 

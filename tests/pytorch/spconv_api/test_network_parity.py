@@ -46,7 +46,7 @@ from voxax.nn.modules import pointwise, sequential
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-PTV3 = {"shuffle_orders": False, "drop_path": 0.0, "patch_size": reference.PATCH, "fill": "cycle"}
+PTV3 = {"shuffle_orders": False, "drop_path": 0.0, "patch_size": reference.PATCH}
 LEGACY = {**PTV3, **reference.SMALL, "legacy": True, "position": "relative"}
 SONATA = {
     **PTV3,
@@ -56,25 +56,50 @@ SONATA = {
     "stem": "linear",
     "positional_skip": False,
 }
+# With what no file holds as the source has it; and one network with batch norms of its own.
+DEFAULTS, RELEASED = {"source": "torch-pointcloud"}, {"source": "torch-pointcloud-released"}
+FORMS = {
+    "SpUNet-defaults": DEFAULTS,
+    "SpUNet-released": RELEASED,
+    "SpUNet-v1m1": {"source": "pointcept"},
+    "SECOND-defaults": DEFAULTS,
+    "SECOND-released": RELEASED,
+    "VoxelNeXt-defaults": DEFAULTS,
+    "VoxelNeXt-released": RELEASED,
+    "PTv3-base": {**DEFAULTS, "settings": "model"},
+    "PTv3-legacy": RELEASED,
+    "PTv3-defaults": DEFAULTS,
+    "PTv3-sonata": DEFAULTS,
+}
+
+
+def voxelnext(grid):
+    return VoxelNeXt(6, 3, grid, groups=[[0], [1, 2]])
+
+
+def second(grid):
+    return SECOND(6, 1, grid)
+
 
 # How a network is made for the grid of a scan, and its first layer there.
 CASES = {
-    "SpUNet": (lambda grid: SpUNet(6, 13), "encoder.conv_input.0.weight"),
+    "SpUNet-defaults": (lambda grid: SpUNet(6, 13), "encoder.conv_input.0.weight"),
+    "SpUNet-released": (lambda grid: SpUNet(6, 13), "encoder.conv_input.0.weight"),
     "SpUNet-v1m1": (lambda grid: SpUNet(6, 13), "conv_input.0.weight"),
-    "SECOND": (lambda grid: SECOND(6, 1, grid), "backbone_3d.conv_input.0.weight"),
-    "VoxelNeXt": (
-        lambda grid: VoxelNeXt(6, 3, grid, groups=[[0], [1, 2]], norm={"epsilon": 1e-5}),
-        "backbone_3d.conv_input.0.weight",
+    "SECOND-defaults": (second, "backbone_3d.conv_input.0.weight"),
+    "SECOND-released": (second, "backbone_3d.conv_input.0.weight"),
+    "VoxelNeXt-defaults": (voxelnext, "backbone_3d.conv_input.0.weight"),
+    "VoxelNeXt-released": (voxelnext, "backbone_3d.conv_input.0.weight"),
+    "PTv3-base": (lambda grid: PTv3(6, 13, **PTV3, fill="cycle"), "encoder.stem.stem.weight"),
+    "PTv3-defaults": (
+        lambda grid: PTv3(6, 13, **PTV3, **reference.SMALL),
+        "encoder.stem.stem.weight",
     ),
-    "PTv3-base": (lambda grid: PTv3(6, 13, **PTV3), "encoder.stem.stem.weight"),
     "PTv3-legacy": (lambda grid: PTv3(6, 13, **LEGACY), "encoder.stem.stem.weight"),
     "PTv3-sonata": (lambda grid: PTv3(6, 13, **SONATA), "encoder.stem.stem.weight"),
     "VoxelBackBone8x": (lambda grid: VoxelBackBone8x(6, grid), "conv_input.0.weight"),
     "VoxelResBackBone8x": (lambda grid: VoxelResBackBone8x(6, grid), "conv_input.0.weight"),
-    "VoxelResBackBone8xVoxelNeXt": (
-        lambda grid: VoxelNeXtBackbone(6, grid),
-        "conv_input.0.weight",
-    ),
+    "VoxelResBackBone8xVoxelNeXt": (lambda grid: VoxelNeXtBackbone(6, grid), "conv_input.0.weight"),
 }
 
 RELU = jax.nn.relu
@@ -86,10 +111,10 @@ def outputs_of(name, model, voxels):
     """Arrays by the names of the reference, without its indices, and the voxels of sparse ones."""
     if name.startswith(("SpUNet", "PTv3")):
         return {"out": model(voxels)}
-    if name == "SECOND":
+    if name.startswith("SECOND"):
         out = model(voxels)
         return {"out.box": out.boxes, "out.cls": out.classes, "out.dir_cls": out.directions}
-    if name == "VoxelNeXt":
+    if name.startswith("VoxelNeXt"):
         out = model(voxels)
         return {
             f"out.{key}.{number}": out.voxels.replace_features(value)
@@ -232,7 +257,8 @@ def test_same_numbers(references, inputs, name, scan, tmp_path):  # noqa: F811
 
     def loaded(state):
         torch.save(state, tmp_path / "model.pth")
-        return vx.models.load(make(grid), tmp_path / "model.pth")
+        form = FORMS.get(name, {"source": package})
+        return vx.models.load(make(grid), tmp_path / "model.pth", **form)
 
     def taken(dtype, training):
         """The network in a mode, the planned voxels, and the voxel of each row of the scan."""

@@ -169,11 +169,7 @@ def test_negative_coordinates(negative):
         x.feats,
         conv.kernel,
     )
-    same(
-        layer(3)(x).feats,
-        read(x.coords, x.feats, x.coords, layer(3).kernel, offsets),
-        x.feats,
-    )
+    same(layer(3)(x).feats, read(x.coords, x.feats, x.coords, layer(3).kernel, offsets), x.feats)
 
 
 @pytest.mark.parametrize("size", [2, 3])

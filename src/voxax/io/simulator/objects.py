@@ -1,32 +1,30 @@
-"""Objects in a street: vehicles, poles and signs, persons, vegetation, houses and walls."""
+"""Objects in a street: vehicles, poles and signs, persons, vegetation, houses and walls.
+
+Each function draws one object: ``put(shape, offset, half, reflectivity)`` adds a primitive of it,
+in the object's own frame, as :meth:`voxax.io.simulator.solids.SolidBuilder.add` does.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from voxax.io.simulator.solids import (
-    BOX,
-    BUILDING,
-    CYLINDER,
-    ELLIPSOID,
-    PERSON,
-    POLE,
-    VEGETATION,
-    VEHICLE,
-    Pose,
-    SolidBuilder,
-)
+from voxax.io.simulator.solids import BOX, CYLINDER, ELLIPSOID, Triple
 
-# How far upright objects reach into the ground, so that slopes leave no gap below them.
-ROOT = 0.3
+Put = Callable[..., None]
+Rng = np.random.Generator
+# How far upright objects reach into the ground, so that slopes leave no gap below them. Houses
+# are wide: their corners lie lower than other objects'.
+ROOT, CELLAR = 0.3, 1.5
 
 
-def paint(rng: np.random.Generator, mean: float) -> float:
+def paint(rng: Rng, mean: float) -> float:
     """Draw a reflectivity around ``mean``; the range is so wide that classes overlap."""
     return float(np.clip(mean + rng.normal(0.0, 0.15), 0.04, 0.95))
 
 
-def vehicle_size(rng: np.random.Generator) -> tuple[str, float, float, float]:
+def vehicle_size(rng: Rng) -> tuple[str, float, float, float]:
     """Draw a kind (``car``, ``van`` or ``truck``) and its length, width and height, meters."""
     kind = str(rng.choice(["car", "van", "truck"], p=[0.72, 0.18, 0.10]))
     low, high = {
@@ -34,30 +32,23 @@ def vehicle_size(rng: np.random.Generator) -> tuple[str, float, float, float]:
         "van": ([4.6, 1.85, 1.85], [6.0, 2.10, 2.60]),
         "truck": ([6.0, 2.20, 2.70], [10.0, 2.50, 3.80]),
     }[kind]
-    length, width, height = rng.uniform(low, high)
-    return kind, float(length), float(width), float(height)
+    length, width, height = rng.uniform(low, high).tolist()
+    return kind, length, width, height
 
 
-def add_vehicle(
-    out: SolidBuilder,
-    rng: np.random.Generator,
-    pose: Pose,
-    size: tuple[str, float, float, float],
-) -> None:
-    """Add a vehicle that heads along the pose's x axis; ``size`` as from :func:`vehicle_size`."""
+def vehicle(put: Put, rng: Rng, size: tuple[str, float, float, float]) -> None:
+    """Draw a vehicle that heads along its x axis; ``size`` as from :func:`vehicle_size`."""
     kind, length, width, height = size
     body, glass = paint(rng, 0.4), paint(rng, 0.25)
 
     def box(x0: float, x1: float, z0: float, z1: float, share: float, shade: float) -> None:
         middle = (0.5 * (x0 + x1) * length, 0.0, 0.5 * (z0 + z1))
-        half = (0.5 * (x1 - x0) * length, 0.5 * share * width, 0.5 * (z1 - z0))
-        out.add(BOX, pose, middle, half, VEHICLE, shade)
+        put(BOX, middle, (0.5 * (x1 - x0) * length, 0.5 * share * width, 0.5 * (z1 - z0)), shade)
 
     clear = rng.uniform(0.18, 0.3)
     if kind == "car":
         waist = height * rng.uniform(0.54, 0.62)
-        rear = rng.choice([-0.49, -0.36])
-        front = rng.uniform(0.14, 0.24)
+        rear, front = rng.choice([-0.49, -0.36]), rng.uniform(0.14, 0.24)
         middle = 0.5 * (waist + height)
         box(-0.5, 0.47, clear, waist, 1.0, body)
         box(0.47, 0.5, clear + 0.1, waist - 0.12, 0.9, body)
@@ -82,60 +73,59 @@ def add_vehicle(
     for axle in axles:
         for side in (-1.0, 1.0):
             place = (axle * length, side * (0.5 * width - 0.1), wheel)
-            out.add(ELLIPSOID, pose, place, (wheel, 0.13, wheel), VEHICLE, rubber)
+            put(ELLIPSOID, place, (wheel, 0.13, wheel), rubber)
 
 
-def _post(out: SolidBuilder, pose: Pose, radius: float, height: float, shade: float) -> None:
-    half = 0.5 * (height + ROOT)
-    out.add(CYLINDER, pose, (0.0, 0.0, half - ROOT), (radius, radius, half), POLE, shade)
+# Of each kind of pole: its share, and the ranges of its height and its radius, in meters.
+POLES = {
+    "lamp": (0.26, (4.0, 9.0), (0.06, 0.12)),
+    "sign": (0.30, (1.9, 3.2), (0.03, 0.06)),
+    "light": (0.12, (2.8, 4.2), (0.06, 0.1)),
+    "utility": (0.10, (6.0, 10.0), (0.11, 0.18)),
+    "bollard": (0.22, (0.8, 1.2), (0.06, 0.13)),
+}
 
 
-def add_pole(out: SolidBuilder, rng: np.random.Generator, pose: Pose) -> None:
-    """Add a lamp, sign, traffic light, utility pole or bollard; arms point along the x axis."""
-    kind = rng.choice(
-        ["lamp", "sign", "light", "utility", "bollard"], p=[0.26, 0.30, 0.12, 0.10, 0.22]
-    )
-    shade = paint(rng, 0.38)
-    if kind == "lamp":
-        height = rng.uniform(4.0, 9.0)
-        _post(out, pose, rng.uniform(0.06, 0.12), height, shade)
-        arm = rng.uniform(0.3, 1.1)
-        out.add(BOX, pose, (arm, 0.0, height - 0.1), (arm, 0.05, 0.05), POLE, shade)
-        out.add(BOX, pose, (2 * arm, 0.0, height - 0.1), (0.35, 0.14, 0.08), POLE, shade)
-    elif kind == "sign":
-        height = rng.uniform(1.9, 3.2)
-        _post(out, pose, rng.uniform(0.03, 0.06), height, shade)
-        plate, turn, coat = rng.uniform(0.2, 0.4), rng.normal(0.0, 0.3), paint(rng, 0.5)
-        up, front = height - plate, (0.06, 0.0, height - plate)
-        if rng.random() < 0.4:
-            # A disc, flattened along the direction it faces.
-            half = (0.02, plate, plate)
-            out.add(ELLIPSOID, pose, front, half, POLE, coat, turn=turn)
-        else:
-            half = (0.02, plate, plate * rng.uniform(0.5, 1.4))
-            out.add(BOX, pose, (0.06, 0.0, up), half, POLE, coat, turn=turn)
-    elif kind == "light":
-        height = rng.uniform(2.8, 4.2)
-        _post(out, pose, rng.uniform(0.06, 0.1), height, shade)
-        out.add(BOX, pose, (0.18, 0.0, height - 0.45), (0.12, 0.15, 0.45), POLE, shade)
-    elif kind == "utility":
-        height = rng.uniform(6.0, 10.0)
-        _post(out, pose, rng.uniform(0.11, 0.18), height, shade)
-        out.add(BOX, pose, (0.0, 0.0, height - 0.6), (0.06, 0.9, 0.06), POLE, shade)
+def pole(put: Put, rng: Rng) -> None:
+    """Draw a lamp, sign, traffic light, utility pole or bollard; arms point along the x axis."""
+    kind = rng.choice(list(POLES), p=[share for share, *_ in POLES.values()])
+    shade, (_, heights, radii) = paint(rng, 0.38), POLES[kind]
+    if kind == "bollard":
+        radius, height = rng.uniform(*radii), rng.uniform(*heights)
     else:
-        _post(out, pose, rng.uniform(0.06, 0.13), rng.uniform(0.8, 1.2), shade)
+        height, radius = rng.uniform(*heights), rng.uniform(*radii)
+    _post(put, radius, height, shade)
+    if kind == "lamp":
+        arm = rng.uniform(0.3, 1.1)
+        put(BOX, (arm, 0.0, height - 0.1), (arm, 0.05, 0.05), shade)
+        put(BOX, (2 * arm, 0.0, height - 0.1), (0.35, 0.14, 0.08), shade)
+    elif kind == "sign":
+        plate, turn, coat = rng.uniform(0.2, 0.4), rng.normal(0.0, 0.3), paint(rng, 0.5)
+        # A disc, flattened along the direction it faces, or a plate.
+        shape, tall = ELLIPSOID, plate
+        if rng.random() >= 0.4:
+            shape, tall = BOX, plate * rng.uniform(0.5, 1.4)
+        put(shape, (0.06, 0.0, height - plate), (0.02, plate, tall), coat, turn=turn)
+    elif kind == "light":
+        put(BOX, (0.18, 0.0, height - 0.45), (0.12, 0.15, 0.45), shade)
+    elif kind == "utility":
+        put(BOX, (0.0, 0.0, height - 0.6), (0.06, 0.9, 0.06), shade)
 
 
-def add_person(out: SolidBuilder, rng: np.random.Generator, pose: Pose) -> None:
-    """Add a standing or walking adult or child that faces along the pose's x axis."""
+def _post(put: Put, radius: float, height: float, shade: float) -> None:
+    half = 0.5 * (height + ROOT)
+    put(CYLINDER, (0.0, 0.0, half - ROOT), (radius, radius, half), shade)
+
+
+def person(put: Put, rng: Rng) -> None:
+    """Draw a standing or walking adult or child that faces along the x axis."""
     tall = rng.uniform(1.05, 1.45) if rng.random() < 0.18 else rng.normal(1.72, 0.1)
     build = rng.uniform(0.85, 1.2) * tall / 1.72
     cloth, trousers = paint(rng, 0.38), paint(rng, 0.33)
 
     def column(x: float, y: float, low: float, high: float, rx: float, ry: float, shade: float):
         middle = (x, y, 0.5 * (low + high) * tall)
-        half = (rx * build, ry * build, 0.5 * (high - low) * tall)
-        out.add(CYLINDER, pose, middle, half, PERSON, shade)
+        put(CYLINDER, middle, (rx * build, ry * build, 0.5 * (high - low) * tall), shade)
 
     stride = rng.uniform(0.0, 0.26) * tall / 1.72
     if rng.random() < 0.3:
@@ -144,73 +134,61 @@ def add_person(out: SolidBuilder, rng: np.random.Generator, pose: Pose) -> None:
     else:
         column(stride, 0.09 * build, 0.0, 0.5, 0.085, 0.08, trousers)
         column(-stride, -0.09 * build, 0.0, 0.5, 0.085, 0.08, trousers)
-    torso = (0.15 * build, 0.235 * build, 0.21 * tall)
-    out.add(ELLIPSOID, pose, (0.0, 0.0, 0.64 * tall), torso, PERSON, cloth)
+    put(ELLIPSOID, (0.0, 0.0, 0.64 * tall), (0.15 * build, 0.235 * build, 0.21 * tall), cloth)
     swing = 0.6 * stride
     column(-swing, 0.235 * build, 0.42, 0.80, 0.055, 0.055, cloth)
     column(swing, -0.235 * build, 0.42, 0.80, 0.055, 0.055, cloth)
-    head = (0.1, 0.085, 0.075 * tall)
-    out.add(ELLIPSOID, pose, (0.0, 0.0, 0.925 * tall), head, PERSON, paint(rng, 0.4))
+    put(ELLIPSOID, (0.0, 0.0, 0.925 * tall), (0.1, 0.085, 0.075 * tall), paint(rng, 0.4))
     if rng.random() < 0.25:
-        pack = (0.12, 0.16, 0.24)
-        out.add(ELLIPSOID, pose, (-0.2 * build, 0.0, 0.68 * tall), pack, PERSON, cloth)
+        put(ELLIPSOID, (-0.2 * build, 0.0, 0.68 * tall), (0.12, 0.16, 0.24), cloth)
 
 
-def _clump(
-    out: SolidBuilder,
-    rng: np.random.Generator,
-    pose: Pose,
-    place: tuple[float, float, float],
-    radii: tuple[float, float, float],
-    shade: float,
-    depth: float,
-) -> None:
+def _clump(put: Put, rng: Rng, place: Triple, radii: Triple, shade: float, depth: float) -> None:
     half = tuple(np.asarray(radii) * rng.uniform(0.8, 1.2, 3))
-    turn = rng.uniform(0.0, np.pi)
-    out.add(ELLIPSOID, pose, place, half, VEGETATION, shade, penetration=depth, turn=turn)
+    put(ELLIPSOID, place, half, shade, penetration=depth, turn=rng.uniform(0.0, np.pi))
 
 
-def add_tree(out: SolidBuilder, rng: np.random.Generator, pose: Pose) -> None:
-    """Add a broad-leaved tree, a young one, or a conifer: a trunk and clumps of leaves."""
-    kind = rng.choice(["broad", "young", "conifer"], p=[0.6, 0.22, 0.18])
+# Of each kind of tree: the ranges of its trunk's radius and of the trunk below the leaves, and the
+# size of its crown, in meters.
+TREES = {
+    "broad": ((0.1, 0.32), (1.7, 3.4), 1.8),
+    "young": ((0.03, 0.08), (1.5, 2.3), 0.6),
+    "conifer": ((0.1, 0.22), (0.3, 1.2), 1.6),
+}
+
+
+def tree(put: Put, rng: Rng) -> None:
+    """Draw a broad-leaved tree, a young one, or a conifer: a trunk and clumps of leaves."""
+    kind = rng.choice(list(TREES), p=[0.6, 0.22, 0.18])
     leaf, bark = paint(rng, 0.38), paint(rng, 0.32)
-    if kind == "young":
-        radius, clear, size = rng.uniform(0.03, 0.08), rng.uniform(1.5, 2.3), 0.6
-    elif kind == "broad":
-        radius, clear, size = rng.uniform(0.1, 0.32), rng.uniform(1.7, 3.4), 1.8
-    else:
-        radius, clear, size = rng.uniform(0.1, 0.22), rng.uniform(0.3, 1.2), 1.6
+    radii, clears, size = TREES[kind]
+    radius, clear = rng.uniform(*radii), rng.uniform(*clears)
     size *= rng.uniform(0.75, 1.35)
-    top = clear + (0.5 if kind != "conifer" else 2.0) * size
-    half = 0.5 * (top + ROOT)
-    trunk = (radius, radius, half)
-    out.add(CYLINDER, pose, (0.0, 0.0, half - ROOT), trunk, VEGETATION, bark)
+    _post(put, radius, clear + (0.5 if kind != "conifer" else 2.0) * size, bark)
     if kind == "conifer":
         for level in range(4):
             width = size * (0.95 - 0.22 * level)
             place = (0.0, 0.0, clear + size * (0.5 + 0.75 * level))
-            _clump(out, rng, pose, place, (width, width, 0.7 * size), leaf, rng.uniform(0.15, 0.4))
+            _clump(put, rng, place, (width, width, 0.7 * size), leaf, rng.uniform(0.15, 0.4))
         return
     for _ in range(int(rng.integers(3, 7))):
-        x, y = rng.normal(0.0, 0.45 * size, 2)
-        place = (float(x), float(y), clear + size * rng.uniform(0.55, 1.5))
+        x, y = rng.normal(0.0, 0.45 * size, 2).tolist()
+        place = (x, y, clear + size * rng.uniform(0.55, 1.5))
         radii = (0.75 * size, 0.75 * size, 0.62 * size)
-        _clump(out, rng, pose, place, radii, leaf, rng.uniform(0.25, 0.9))
+        _clump(put, rng, place, radii, leaf, rng.uniform(0.25, 0.9))
 
 
-def add_bush(out: SolidBuilder, rng: np.random.Generator, pose: Pose) -> None:
-    """Add a bush of one to three low clumps."""
+def bush(put: Put, rng: Rng) -> None:
+    """Draw a bush of one to three low clumps."""
     leaf, size = paint(rng, 0.36), rng.uniform(0.35, 0.95)
     for _ in range(int(rng.integers(1, 4))):
-        x, y = rng.normal(0.0, 0.5 * size, 2)
-        place = (float(x), float(y), 0.7 * size)
-        _clump(out, rng, pose, place, (size, size, 0.9 * size), leaf, rng.uniform(0.08, 0.3))
+        x, y = rng.normal(0.0, 0.5 * size, 2).tolist()
+        radii, depth = (size, size, 0.9 * size), rng.uniform(0.08, 0.3)
+        _clump(put, rng, (x, y, 0.7 * size), radii, leaf, depth)
 
 
-def add_hedge(
-    out: SolidBuilder, rng: np.random.Generator, pose: Pose, length: float, height: float
-) -> None:
-    """Add a clipped hedge along the pose's x axis, in blocks of slightly different size."""
+def hedge(put: Put, rng: Rng, length: float, height: float) -> None:
+    """Draw a clipped hedge along the x axis, in blocks of slightly different size."""
     leaf, thick, depth = paint(rng, 0.36), rng.uniform(0.25, 0.6), rng.uniform(0.04, 0.15)
     blocks = max(1, round(length / 1.6))
     run = length / blocks
@@ -218,66 +196,45 @@ def add_hedge(
         tall = 0.5 * (height * rng.uniform(0.92, 1.08) + ROOT)
         place = ((i + 0.5) * run - 0.5 * length, 0.0, tall - ROOT)
         half = (0.52 * run, thick * rng.uniform(0.9, 1.1), tall)
-        out.add(BOX, pose, place, half, VEGETATION, leaf, penetration=depth)
+        put(BOX, place, half, leaf, penetration=depth)
 
 
-# Houses are wide: on a slope, their corners lie lower than other objects'.
-CELLAR = 1.5
+def wall(put: Put, rng: Rng, length: float, height: float) -> None:
+    """Draw a garden wall along the x axis."""
+    half = (0.5 * length, rng.uniform(0.08, 0.2), 0.5 * (height + ROOT))
+    put(BOX, (0.0, 0.0, half[2] - ROOT), half, paint(rng, 0.36))
 
 
-def add_building(
-    out: SolidBuilder,
-    rng: np.random.Generator,
-    pose: Pose,
-    size: tuple[float, float, float],
-    room: float,
-) -> None:
-    """Add a house whose front faces along -y of the pose.
+def building(put: Put, rng: Rng, size: Triple, room: float) -> None:
+    """Draw a house of some width, depth and height whose front faces along -y.
 
-    Args:
-      out: receives the primitives.
-      rng: draws the details.
-      pose: of the center of the footprint.
-      size: width, depth and height, meters.
-      room: free meters before the front, which protrusions may use.
+    What protrudes has ``room``, free meters before the front.
     """
     width, depth, height = size
-    wall = paint(rng, 0.36)
+    shade = paint(rng, 0.36)
 
     def box(x: float, y: float, low: float, high: float, hx: float, hy: float, shade: float):
-        middle, half = (x, y, 0.5 * (low + high)), (hx, hy, 0.5 * (high - low))
-        out.add(BOX, pose, middle, half, BUILDING, shade)
+        put(BOX, (x, y, 0.5 * (low + high)), (hx, hy, 0.5 * (high - low)), shade)
 
-    box(0.0, 0.0, -CELLAR, height, 0.5 * width, 0.5 * depth, wall)
+    box(0.0, 0.0, -CELLAR, height, 0.5 * width, 0.5 * depth, shade)
     if rng.random() < 0.4:
         # A set-back attic.
-        box(0.0, 0.0, height, height + rng.uniform(1.0, 2.5), 0.42 * width, 0.35 * depth, wall)
-    front = -0.5 * depth
-    reach = min(room, 1.6)
+        box(0.0, 0.0, height, height + rng.uniform(1.0, 2.5), 0.42 * width, 0.35 * depth, shade)
+    front, reach = -0.5 * depth, min(room, 1.6)
     for _ in range(int(rng.integers(0, 4))):
         hx = rng.uniform(0.5, 1.6)
         x = rng.uniform(-0.5, 0.5) * max(width - 2 * hx, 0.0)
         out_by = rng.uniform(0.25, 1.0) * max(reach, 0.3)
         kind = rng.choice(["bay", "balcony", "steps"])
-        if kind == "bay":
-            box(x, front, -CELLAR, rng.uniform(2.5, 0.9 * height), hx, out_by, paint(rng, 0.36))
-        elif kind == "balcony":
+        if kind == "balcony":
             floor = rng.uniform(2.7, max(height - 1.2, 2.8))
-            box(x, front, floor, floor + rng.uniform(0.15, 1.1), hx, out_by, wall)
+            box(x, front, floor, floor + rng.uniform(0.15, 1.1), hx, out_by, shade)
         else:
-            box(x, front, -CELLAR, rng.uniform(0.2, 0.8), hx, out_by, paint(rng, 0.36))
+            top = (2.5, 0.9 * height) if kind == "bay" else (0.2, 0.8)
+            box(x, front, -CELLAR, rng.uniform(*top), hx, out_by, paint(rng, 0.36))
     if reach > 0.8 and rng.random() < 0.15:
         # A porch: its columns are shaped like poles and trunks.
-        box(0.0, front - 0.5 * reach, 2.7, 3.0, 1.6, 0.5 * reach, wall)
+        box(0.0, front - 0.5 * reach, 2.7, 3.0, 1.6, 0.5 * reach, shade)
         for x in (-1.4, 1.4):
             half = (0.13, 0.13, 0.5 * (2.7 + CELLAR))
-            place = (x, front - reach + 0.2, half[2] - CELLAR)
-            out.add(CYLINDER, pose, place, half, BUILDING, wall)
-
-
-def add_wall(
-    out: SolidBuilder, rng: np.random.Generator, pose: Pose, length: float, height: float
-) -> None:
-    """Add a garden wall along the pose's x axis."""
-    half = (0.5 * length, rng.uniform(0.08, 0.2), 0.5 * (height + ROOT))
-    out.add(BOX, pose, (0.0, 0.0, half[2] - ROOT), half, BUILDING, paint(rng, 0.36))
+            put(CYLINDER, (x, front - reach + 0.2, half[2] - CELLAR), half, shade)

@@ -1,7 +1,7 @@
 """Labeled convex primitives: boxes, vertical cylinders and ellipsoids, and where rays meet them.
 
 Every primitive is a unit shape, stretched, turned about z and moved. Rays are taken
-into the primitive's own frame instead, where three small functions do the geometry.
+into the primitive's own frame instead, where small functions do the geometry.
 The direction is not normalized again there, so ray parameters stay meters of the
 original ray. Vectors have their components on the first axis, ``[3, n]``, so that each
 component is contiguous; all arrays are float64.
@@ -9,7 +9,7 @@ component is contiguous; all arrays are float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -65,6 +65,9 @@ class Pose(NamedTuple):
     yaw: float
 
 
+Triple = tuple[float, float, float]
+
+
 class SolidBuilder:
     """Collect primitives, object by object; :meth:`build` returns them as arrays."""
 
@@ -76,27 +79,18 @@ class SolidBuilder:
 
     def add(
         self,
-        shape: int,
         pose: Pose,
-        offset: tuple[float, float, float],
-        half: tuple[float, float, float],
         label: int,
+        shape: int,
+        offset: Triple,
+        half: Triple,
         reflectivity: float,
-        *,
         penetration: float = 0.0,
         turn: float = 0.0,
     ) -> None:
-        """Add one primitive of an object that stands at ``pose``.
+        """Add one primitive of an object that stands at ``pose``; see :class:`Solids`.
 
-        Args:
-          shape: index into :data:`SHAPE_NAMES`.
-          pose: of the object.
-          offset: center of the primitive in the object's frame, meters.
-          half: half extents, meters.
-          label: index into :data:`CLASS_NAMES`.
-          reflectivity: 0 to 1.
-          penetration: mean depth of a return inside the primitive, meters.
-          turn: yaw of the primitive within the object, radians.
+        ``offset`` is its center in the object's frame, and ``turn`` its yaw there.
         """
         c, s = np.cos(pose.yaw), np.sin(pose.yaw)
         x = pose.x + c * offset[0] - s * offset[1]
@@ -118,28 +112,74 @@ class SolidBuilder:
         )
 
 
+class PlacedObjects:
+    """Objects whose primitives stand side by side in a street's :class:`Solids`.
+
+    Args:
+      rows: of each, its label, its pose, its first primitive and the one behind its last; in
+        the order of the primitives.
+    """
+
+    def __init__(self, rows: Sequence[tuple[int, Pose, int, int]]) -> None:
+        self.label = np.array([label for label, *_ in rows], np.int32)
+        self.pose = np.array([pose for _, pose, *_ in rows], np.float64).reshape(-1, 4)
+        self._ends = [(first, stop) for *_, first, stop in rows]
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def owner(self, solids: Solids) -> np.ndarray:
+        """Return ``int64[n]``: the object of each primitive, -1 for none."""
+        owner = np.full(len(solids), -1, np.int64)
+        for index, (first, stop) in enumerate(self._ends):
+            owner[first:stop] = index
+        return owner
+
+    def boxes(self, solids: Solids) -> np.ndarray:
+        """Return ``float64[m, 7]``, rows as in :mod:`voxax.detection`.
+
+        The smallest box in the direction of the object's pose that holds its primitives, without
+        what reaches into the ground below the place where it stands.
+        """
+        if not len(self):
+            return np.zeros((0, 7))
+        owner = self.owner(solids)
+        rows = np.flatnonzero(owner >= 0)
+        some, pose = solids.take(rows), self.pose[owner[rows]]
+        center = to_local((some.center - pose[:, :3]).T, pose[:, 3])
+        turn = some.yaw - pose[:, 3]
+        c, s = np.abs(np.cos(turn)), np.abs(np.sin(turn))
+        x, y, z = some.half.T
+        edged = some.shape == BOX
+        along = np.where(edged, c * x + s * y, np.hypot(c * x, s * y))
+        across = np.where(edged, s * x + c * y, np.hypot(s * x, c * y))
+        reach = np.stack([along, across, z])
+        starts = np.searchsorted(rows, [first for first, _ in self._ends])
+        low = np.minimum.reduceat(center - reach, starts, axis=1)
+        high = np.maximum.reduceat(center + reach, starts, axis=1)
+        low[2] = np.maximum(low[2], 0.0)
+        middle = 0.5 * (low + high)
+        x, y, z, yaw = self.pose.T
+        c, s = np.cos(yaw), np.sin(yaw)
+        x = x + c * middle[0] - s * middle[1]
+        y = y + s * middle[0] + c * middle[1]
+        return np.stack([x, y, z + middle[2], *(high - low), yaw], axis=1)
+
+
 Interval = tuple[np.ndarray, np.ndarray]
 # Stands for a zero direction component: the slab is then reached absurdly far away,
 # which has the right sign, while 0 would give 0 * inf = nan on the slab's surface.
 TINY = 1e-12
 
 
-def unit_box(origin: np.ndarray, direction: np.ndarray) -> Interval:
-    """Return the entry and exit of rays ``[3, n]`` through the cube ``[-1, 1]^3``.
-
-    Returns ``(near, far)``, each ``[n]``; a ray misses where ``near > far``.
-    """
+def _slab(origin: np.ndarray, direction: np.ndarray) -> Interval:
+    """Return where rays are between -1 and 1 of each of some axes."""
     inverse = 1.0 / np.where(np.abs(direction) < TINY, TINY, direction)
-    to_center = -origin * inverse
-    reach = np.abs(inverse)
-    near, far = to_center - reach, to_center + reach
-    return (
-        np.maximum(np.maximum(near[0], near[1]), near[2]),
-        np.minimum(np.minimum(far[0], far[1]), far[2]),
-    )
+    to_center, reach = -origin * inverse, np.abs(inverse)
+    return to_center - reach, to_center + reach
 
 
-def _round_interval(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Interval:
+def _round(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Interval:
     """Return the interval where ``a t^2 + 2 b t + c <= 0``, for ``a >= 0``."""
     flat = a < TINY * TINY
     a = np.where(flat, 1.0, a)
@@ -151,32 +191,33 @@ def _round_interval(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Interval:
     return np.where(miss, np.inf, near), np.where(miss, -np.inf, far)
 
 
-def unit_cylinder(origin: np.ndarray, direction: np.ndarray) -> Interval:
-    """Do as :func:`unit_box` for ``x^2 + y^2 <= 1, |z| <= 1`` with its caps."""
-    near, far = _round_interval(
-        direction[0] ** 2 + direction[1] ** 2,
-        origin[0] * direction[0] + origin[1] * direction[1],
-        origin[0] ** 2 + origin[1] ** 2 - 1.0,
-    )
-    inverse = 1.0 / np.where(np.abs(direction[2]) < TINY, TINY, direction[2])
-    to_center, reach = -origin[2] * inverse, np.abs(inverse)
-    return np.maximum(near, to_center - reach), np.minimum(far, to_center + reach)
+def _box(origin: np.ndarray, direction: np.ndarray) -> Interval:
+    near, far = _slab(origin, direction)
+    return near.max(axis=0), far.min(axis=0)
 
 
-def unit_sphere(origin: np.ndarray, direction: np.ndarray) -> Interval:
-    """Do as :func:`unit_box` for the unit ball."""
-    return _round_interval(
-        np.einsum("ij,ij->j", direction, direction),
-        np.einsum("ij,ij->j", origin, direction),
-        np.einsum("ij,ij->j", origin, origin) - 1.0,
-    )
+def _cylinder(origin: np.ndarray, direction: np.ndarray) -> Interval:
+    (x, y, z), (dx, dy, dz) = origin, direction
+    near, far = _round(dx**2 + dy**2, x * dx + y * dy, x**2 + y**2 - 1.0)
+    low, high = _slab(z, dz)
+    return np.maximum(near, low), np.minimum(far, high)
+
+
+def _ball(origin: np.ndarray, direction: np.ndarray) -> Interval:
+    return _round(_dot(direction, direction), _dot(origin, direction), _dot(origin, origin) - 1.0)
 
 
 UNIT_SHAPES: dict[int, Callable[[np.ndarray, np.ndarray], Interval]] = {
-    BOX: unit_box,
-    CYLINDER: unit_cylinder,
-    ELLIPSOID: unit_sphere,
+    BOX: _box,
+    CYLINDER: _cylinder,
+    ELLIPSOID: _ball,
 }
+"""Entry and exit of rays, origins and directions ``[3, n]``, through each shape within the cube
+``[-1, 1]^3``: ``(near, far)``, each ``[n]``. A ray misses where ``near > far``."""
+
+
+def _dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.einsum("ij,ij->j", first, second)
 
 
 def to_local(vector: np.ndarray, yaw: np.ndarray) -> np.ndarray:
@@ -202,15 +243,12 @@ def facing(solids: Solids, point: np.ndarray, direction: np.ndarray) -> np.ndarr
     """
     half = solids.half.T
     local = to_local(point - solids.center.T, solids.yaw) / half
-    size = np.abs(local)
-    side = np.arange(3)[:, None]
-    is_box = solids.shape == BOX
-    normal = np.where(is_box & (side != np.argmax(size, axis=0)), 0.0, local)
-    is_cylinder = solids.shape == CYLINDER
+    size, side = np.abs(local), np.arange(3)[:, None]
+    is_box, is_cylinder = solids.shape == BOX, solids.shape == CYLINDER
     on_cap = size[2] >= np.hypot(local[0], local[1])
-    normal = np.where(is_cylinder & ((side == 2) != on_cap), 0.0, normal)
-    normal /= half
+    normal = np.where(is_box & (side != np.argmax(size, axis=0)), 0.0, local)
+    normal = np.where(is_cylinder & ((side == 2) != on_cap), 0.0, normal) / half
     heading = to_local(direction, solids.yaw)
-    length = np.sqrt(np.einsum("ij,ij->j", normal, normal))
-    cosine = np.abs(np.einsum("ij,ij->j", normal, heading))
+    length = np.sqrt(_dot(normal, normal))
+    cosine = np.abs(_dot(normal, heading))
     return np.divide(cosine, length, out=np.ones_like(cosine), where=length > 0.0)

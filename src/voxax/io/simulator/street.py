@@ -5,24 +5,25 @@ The ground is a tilted, gently undulating surface with kerbs along the streets.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from voxax.errors import InputError
-from voxax.io.simulator.objects import (
-    add_building,
-    add_bush,
-    add_hedge,
-    add_person,
-    add_pole,
-    add_tree,
-    add_vehicle,
-    add_wall,
-    vehicle_size,
+from voxax.io.simulator import objects
+from voxax.io.simulator.solids import (
+    BUILDING,
+    PERSON,
+    POLE,
+    VEGETATION,
+    VEHICLE,
+    PlacedObjects,
+    Pose,
+    SolidBuilder,
+    Solids,
 )
-from voxax.io.simulator.placed import PlacedObjects
-from voxax.io.simulator.solids import PERSON, POLE, VEHICLE, Pose, SolidBuilder, Solids
 
 # Samples along the part of a ray where it can meet the ground, then halvings of the
 # first gap that has a crossing. A ray that skims 40 m out has such a part of about 13 m,
@@ -33,6 +34,7 @@ HALVINGS = 10
 KERB_RAMP = 0.06
 
 Coordinate = np.ndarray | float
+Place = tuple[float, float, float]  # x and y in meters, and the yaw in radians
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Street:
         across = (v - self.offset - 0.5 * slope * u) / np.sqrt(1.0 + slope * slope)
         return u, across
 
-    def place(self, along: float, across: float) -> tuple[float, float, float]:
+    def place(self, along: float, across: float) -> Place:
         """Return world ``(x, y, heading)`` of a place on the street; inverse of :meth:`locate`.
 
         Exact on the center line, and within a few percent of ``across`` off it.
@@ -181,35 +183,19 @@ class Terrain:
         return cosine / np.sqrt(1.0 + gx * gx + gy * gy)
 
 
-# Objects that stand alone and have boxes; vehicles have them too.
-NOTED = {add_pole: POLE, add_person: PERSON}
+# The class of what stands alone; vehicles, poles and persons have boxes.
+STANDING = {
+    objects.pole: POLE,
+    objects.person: PERSON,
+    objects.tree: VEGETATION,
+    objects.bush: VEGETATION,
+}
+BOXED = (VEHICLE, POLE, PERSON)
 # Half length of the built-up part of each street, meters.
 REACH = 92.0
 # Small objects keep this far from the sensor, and "near" ones come no farther than this.
 CLEAR, NEAR = 3.0, 30.0
-
-
-class Occupied:
-    """Rectangles of the ground that are occupied."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._rows = np.zeros((256, 6))
-
-    def add(self, x: float, y: float, half_length: float, half_width: float, yaw: float) -> None:
-        """Take a rectangle, meters and radians."""
-        if self._count == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-        self._rows[self._count] = (x, y, half_length, half_width, np.cos(yaw), np.sin(yaw))
-        self._count += 1
-
-    def is_free(self, x: float, y: float, radius: float) -> bool:
-        """Return True if a disc touches no rectangle."""
-        rows = self._rows[: self._count]
-        dx, dy = x - rows[:, 0], y - rows[:, 1]
-        along = np.abs(rows[:, 4] * dx + rows[:, 5] * dy) - rows[:, 2]
-        across = np.abs(rows[:, 4] * dy - rows[:, 5] * dx) - rows[:, 3]
-        return not bool(np.any((along < radius) & (across < radius)))
+SIDES = (-1.0, 1.0)
 
 
 class Layout:
@@ -219,24 +205,34 @@ class Layout:
         self.rng = rng
         self.terrain = terrain
         self.solids = SolidBuilder()
-        self.taken = Occupied()
-        self._objects: list[tuple[int, Pose, int, int]] = []
+        self.boxed: list[tuple[int, Pose, int, int]] = []
+        # Rectangles of the ground that are occupied: center, half length and width, cos and sin.
+        self._occupied = np.zeros((0, 6))
 
-    def placed(self) -> PlacedObjects:
-        """Return the vehicles, poles and persons so far."""
-        return PlacedObjects.of(self._objects)
+    def _put(self, label: int, draw: Callable[..., None], place: Place, *told) -> None:
+        """Draw an object at a place."""
+        x, y, yaw = place
+        pose, first = Pose(x, y, float(self.terrain.height(x, y)), yaw), len(self.solids)
+        draw(functools.partial(self.solids.add, pose, label), self.rng, *told)
+        if label in BOXED:
+            self.boxed.append((label, pose, first, len(self.solids)))
 
-    def _note(self, label: int, pose: Pose, first: int) -> None:
-        """Remember an object, whose primitives are those from ``first`` on."""
-        self._objects.append((label, pose, first, len(self.solids)))
+    def _occupy(self, place: Place, half_length: float, half_width: float) -> None:
+        x, y, yaw = place
+        row = (x, y, half_length, half_width, np.cos(yaw), np.sin(yaw))
+        self._occupied = np.vstack([self._occupied, row])
 
-    def _pose(self, x: float, y: float, yaw: float) -> Pose:
-        return Pose(x, y, float(self.terrain.height(x, y)), yaw)
+    def _is_free(self, x: float, y: float, radius: float) -> bool:
+        """Return True if a disc touches no rectangle that is occupied."""
+        own_x, own_y, half_length, half_width, c, s = self._occupied.T
+        dx, dy = x - own_x, y - own_y
+        along = np.abs(c * dx + s * dy) - half_length
+        across = np.abs(c * dy - s * dx) - half_width
+        return not bool(np.any((along < radius) & (across < radius)))
 
-    def _is_off_road(
-        self, index: int, x: float, y: float, yaw: float, hx: float, hy: float
-    ) -> bool:
+    def _is_off_road(self, index: int, place: Place, hx: float, hy: float) -> bool:
         """Return True if a rectangle is off all carriageways and the other streets' pavements."""
+        x, y, yaw = place
         u, v = np.meshgrid(np.linspace(-hx, hx, 5), np.linspace(-hy, hy, 3))
         c, s = np.cos(yaw), np.sin(yaw)
         px, py = x + c * u - s * v, y + s * u + c * v
@@ -249,7 +245,7 @@ class Layout:
     def build_up(self, index: int) -> None:
         """Place houses with gaps and gardens, or a park, on both sides of street ``index``."""
         rng = self.rng
-        for side in (-1.0, 1.0):
+        for side in SIDES:
             setback = rng.choice([0.0, rng.uniform(1.0, 3.0), rng.uniform(3.0, 7.0)])
             storeys = rng.uniform(1.5, 4.5)
             green = 0.7 if rng.random() < 0.15 else 0.18
@@ -273,10 +269,11 @@ class Layout:
         x, y, yaw = street.place(along + 0.5 * width, side * (front + 0.5 * depth))
         # The front, at -y, must face the street.
         yaw += (0.0 if side > 0.0 else np.pi) + rng.normal(0.0, 0.02)
-        if not self._is_off_road(index, x, y, yaw, 0.5 * width, 0.5 * depth):
+        place = (x, y, yaw)
+        if not self._is_off_road(index, place, 0.5 * width, 0.5 * depth):
             return
-        add_building(self.solids, rng, self._pose(x, y, yaw), (width, depth, height), room)
-        self.taken.add(x, y, 0.5 * width, 0.5 * depth, yaw)
+        self._put(BUILDING, objects.building, place, (width, depth, height), room)
+        self._occupy(place, 0.5 * width, 0.5 * depth)
         if room > 1.8:
             self._garden(index, side, along, width, room)
 
@@ -285,34 +282,35 @@ class Layout:
         rng, street = self.rng, self.terrain.streets[index]
         edge = street.half_width + street.pavement + 0.5
         border = rng.choice(["hedge", "wall", "open"], p=[0.45, 0.25, 0.30])
-        x, y, yaw = street.place(along + 0.5 * width, side * edge)
+        place = street.place(along + 0.5 * width, side * edge)
         length = width * rng.uniform(0.55, 0.9)
-        if border != "open" and self._is_off_road(index, x, y, yaw, 0.5 * length, 0.4):
-            pose, height = self._pose(x, y, yaw), rng.uniform(0.6, 1.9)
-            (add_hedge if border == "hedge" else add_wall)(self.solids, rng, pose, length, height)
-            self.taken.add(x, y, 0.5 * length, 0.5, yaw)
+        if border != "open" and self._is_off_road(index, place, 0.5 * length, 0.4):
+            height = rng.uniform(0.6, 1.9)
+            if border == "hedge":
+                self._put(VEGETATION, objects.hedge, place, length, height)
+            else:
+                self._put(BUILDING, objects.wall, place, length, height)
+            self._occupy(place, 0.5 * length, 0.5)
         for _ in range(rng.poisson(0.045 * width * min(room, 9.0))):
             across = side * (edge + rng.uniform(0.8, max(room - 0.8, 0.9)))
             x, y, yaw = street.place(along + rng.uniform(0.0, width), across)
-            if self._is_off_road(index, x, y, yaw, 0.5, 0.5):
-                plant = add_tree if rng.random() < 0.5 else add_bush
-                self._stand(plant, x, y, rng.uniform(-np.pi, np.pi), 0.5)
+            if self._is_off_road(index, (x, y, yaw), 0.5, 0.5):
+                plant = objects.tree if rng.random() < 0.5 else objects.bush
+                self._stand(plant, (x, y, rng.uniform(-np.pi, np.pi)), 0.5)
 
-    def _stand(self, add, x: float, y: float, yaw: float, radius: float) -> bool:
+    def _stand(self, draw: Callable[..., None], place: Place, radius: float) -> bool:
         """Place an object if its disc is free; return True if it did."""
-        if np.hypot(x, y) < CLEAR or not self.taken.is_free(x, y, radius):
+        x, y, _ = place
+        if np.hypot(x, y) < CLEAR or not self._is_free(x, y, radius):
             return False
-        pose, first = self._pose(x, y, yaw), len(self.solids)
-        add(self.solids, self.rng, pose)
-        if add in NOTED:
-            self._note(NOTED[add], pose, first)
-        self.taken.add(x, y, radius, radius, yaw)
+        self._put(STANDING[draw], draw, place)
+        self._occupy(place, radius, radius)
         return True
 
     def _put_vehicle(self, index: int, along: float, across: float, wobble: float) -> float:
         """Place a vehicle if it fits; return its length."""
         rng, street = self.rng, self.terrain.streets[index]
-        size = vehicle_size(rng)
+        size = objects.vehicle_size(rng)
         _, length, width, _ = size
         x, y, yaw = street.place(along, across)
         yaw += rng.normal(0.0, wobble)
@@ -322,23 +320,19 @@ class Layout:
             yaw += np.pi
         c, s = length * np.cos(yaw), length * np.sin(yaw)
         discs = [(x + t * c, y + t * s) for t in (-0.35, 0.0, 0.35)]
-        # The sensor's own vehicle needs space too.
-        free = all(self.taken.is_free(*d, 0.5 * width) and np.hypot(*d) > 4.5 for d in discs)
-        if free and not self._in_crossing(index, x, y, 0.5 * length):
-            pose, first = self._pose(x, y, yaw), len(self.solids)
-            add_vehicle(self.solids, rng, pose, size)
-            self._note(VEHICLE, pose, first)
-            self.taken.add(x, y, 0.5 * length, 0.5 * width, yaw)
+        others = [street for i, street in enumerate(self.terrain.streets) if i != index]
+        # The sensor's own vehicle needs space too, and so do crossings.
+        if all(self._is_free(*d, 0.5 * width) and np.hypot(*d) > 4.5 for d in discs) and not any(
+            abs(other.locate(x, y)[1]) < other.half_width + 0.5 * length for other in others
+        ):
+            self._put(VEHICLE, objects.vehicle, (x, y, yaw), size)
+            self._occupy((x, y, yaw), 0.5 * length, 0.5 * width)
         return length
-
-    def _in_crossing(self, index: int, x: float, y: float, margin: float) -> bool:
-        others = (s for i, s in enumerate(self.terrain.streets) if i != index)
-        return any(abs(s.locate(x, y)[1]) < s.half_width + margin for s in others)
 
     def park(self, index: int) -> None:
         """Place parked vehicles along the kerbs of street ``index``."""
         rng, street = self.rng, self.terrain.streets[index]
-        for side in (-1.0, 1.0):
+        for side in SIDES:
             share = rng.choice([0.2, 0.5, 0.8])
             along = -REACH + rng.uniform(0.0, 6.0)
             while along < REACH:
@@ -351,7 +345,7 @@ class Layout:
     def drive(self, index: int) -> None:
         """Place moving vehicles in both lanes of street ``index``."""
         rng = self.rng
-        for side in (-1.0, 1.0):
+        for side in SIDES:
             along = -REACH + rng.uniform(0.0, 20.0)
             while along < REACH:
                 self._put_vehicle(index, along, side * rng.uniform(1.4, 1.9), 0.05)
@@ -363,7 +357,7 @@ class Layout:
         street = self.terrain.streets[rng.integers(len(self.terrain.streets))]
         along = street.start + rng.uniform(-reach, reach)
         across = street.half_width + rng.uniform(edge, max(street.pavement - edge, edge + 0.1))
-        return street, along, across * rng.choice([-1.0, 1.0])
+        return street, along, across * rng.choice(SIDES)
 
     def furnish(self) -> None:
         """Place poles near the kerbs, and trees in rows, more of them close to the sensor."""
@@ -380,7 +374,7 @@ class Layout:
                 yaw += -0.5 * np.pi * side if rng.random() < 0.5 else 0.0
                 if np.hypot(x, y) > reach or self.terrain.outside(x, y) < 0.2:
                     continue
-                placed += self._stand(add_pole, x, y, yaw + rng.normal(0.0, 0.1), 0.25)
+                placed += self._stand(objects.pole, (x, y, yaw + rng.normal(0.0, 0.1)), 0.25)
                 if placed == wanted:
                     break
         for _ in range(int(rng.integers(8, 36))):
@@ -388,7 +382,7 @@ class Layout:
             x, y, yaw = street.place(along, np.sign(across) * (street.half_width + 0.9))
             # A crown must not hang around the sensor.
             if self.terrain.outside(x, y) > 0.6 and np.hypot(x, y) > 2.0 * CLEAR:
-                self._stand(add_tree, x, y, rng.uniform(-np.pi, np.pi), 0.6)
+                self._stand(objects.tree, (x, y, rng.uniform(-np.pi, np.pi)), 0.6)
 
     def populate(self) -> None:
         """Place persons, alone and in groups, on pavements and crossing, most of them near."""
@@ -405,7 +399,8 @@ class Layout:
                 size = int(rng.choice([1, 2, 3, 4], p=[0.5, 0.3, 0.13, 0.07]))
                 for _ in range(min(size, wanted - placed)):
                     if np.hypot(x, y) < reach:
-                        placed += self._stand(add_person, x, y, yaw + rng.normal(0.0, 0.3), 0.28)
+                        turn = yaw + rng.normal(0.0, 0.3)
+                        placed += self._stand(objects.person, (x, y, turn), 0.28)
                     step, way = rng.uniform(0.6, 0.9), rng.uniform(-np.pi, np.pi)
                     x, y = x + step * np.cos(way), y + step * np.sin(way)
                 if placed >= wanted:
@@ -501,4 +496,4 @@ def street_scene(seed: int) -> StreetScene:
         layout.drive(i)
     layout.furnish()
     layout.populate()
-    return StreetScene(layout.solids.build(), layout.terrain, layout.placed())
+    return StreetScene(layout.solids.build(), layout.terrain, PlacedObjects(layout.boxed))

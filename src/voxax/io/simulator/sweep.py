@@ -18,17 +18,19 @@ from voxax.detection.objects import Objects
 from voxax.errors import InputError
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.point_cloud import PointCloud
-from voxax.io.simulator.placed import PlacedObjects
 from voxax.io.simulator.solids import (
     CLASS_NAMES,
     GROUND,
     UNIT_SHAPES,
+    PlacedObjects,
     Solids,
     entry,
     facing,
     to_local,
 )
 from voxax.io.simulator.street import StreetScene, check_seed, street_scene
+
+Rng = np.random.Generator
 
 
 class RayGrid(NamedTuple):
@@ -38,15 +40,13 @@ class RayGrid(NamedTuple):
       direction: ``float64[3, rings * steps]``, unit vectors.
       elevation: ``float64[rings]``, radians, ascending.
       steps: rays per ring.
-      phase: azimuth of step 0, radians.
-      slack: steps by which a ray may lie off its place in the regular grid.
+      phase: azimuth of step 0, radians; each ring is off by up to half a step.
     """
 
     direction: np.ndarray
     elevation: np.ndarray
     steps: int
     phase: float
-    slack: float
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Sensor:
         """Number of beams."""
         return len(self.elevations)
 
-    def rays(self, rng: np.random.Generator) -> RayGrid:
+    def rays(self, rng: Rng) -> RayGrid:
         """Return the rays of one revolution; the start azimuth and each ring's offset are random.
 
         Rings that fire at slightly different azimuths, as real ones do, keep a thin pole
@@ -112,7 +112,7 @@ class Sensor:
         level = np.cos(elevation)[:, None]
         rise = np.broadcast_to(np.sin(elevation)[:, None], azimuth.shape)
         direction = np.stack([level * np.cos(azimuth), level * np.sin(azimuth), rise])
-        return RayGrid(direction.reshape(3, -1), elevation, self.azimuth_steps, phase, 0.5)
+        return RayGrid(direction.reshape(3, -1), elevation, self.azimuth_steps, phase)
 
     def dropout_probability(self, distance: np.ndarray, cosine: np.ndarray) -> np.ndarray:
         """Return ``[n]``: the probability that a return is lost, more for far and grazed surfaces.
@@ -159,31 +159,17 @@ PAIRS = 1 << 15
 CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float64)
 
 
-class Windows(NamedTuple):
-    """Part of the ray grid that may meet each primitive; all ``int64[n]``.
+def _windows(
+    solids: Solids, origin: np.ndarray, grid: RayGrid, max_range: float
+) -> tuple[np.ndarray, ...]:
+    """Return the part of the grid that may meet each primitive; those that none can are left out.
 
-    Attributes:
-      solid: row of the primitive.
-      ring: first ring.
-      rings: number of rings.
-      step: first column, may be negative (columns wrap around).
-      steps: number of columns.
+    Returns:
+      ``(solid, ring, rings, step, steps)``, all ``int64[n]``: the row of the primitive, the first
+      ring and their number, the first column, which may be negative (columns wrap around), and
+      their number.
     """
-
-    solid: np.ndarray
-    ring: np.ndarray
-    rings: np.ndarray
-    step: np.ndarray
-    steps: np.ndarray
-
-
-def windows(solids: Solids, origin: np.ndarray, grid: RayGrid, max_range: float) -> Windows:
-    """Return windows of all primitives that are within range and not between two rings.
-
-    ``origin``: ``float64[3]``; ``max_range``: meters.
-    """
-    center = solids.center - origin
-    half = solids.half
+    center, half = solids.center - origin, solids.half
     start = -to_local(center.T, solids.yaw)
     beyond = np.maximum(np.abs(start[:2]) - half.T[:2], 0.0)
     nearest = np.hypot(beyond[0], beyond[1])
@@ -197,8 +183,8 @@ def windows(solids: Solids, origin: np.ndarray, grid: RayGrid, max_range: float)
     turn = np.arctan2(corner_y, corner_x) - middle[:, None]
     turn = (turn + np.pi) % (2.0 * np.pi) - np.pi
     pitch = 2.0 * np.pi / grid.steps
-    first = np.floor((middle + turn.min(axis=1) - grid.phase) / pitch - grid.slack)
-    last = np.ceil((middle + turn.max(axis=1) - grid.phase) / pitch + grid.slack)
+    first = np.floor((middle + turn.min(axis=1) - grid.phase) / pitch - 0.5)
+    last = np.ceil((middle + turn.max(axis=1) - grid.phase) / pitch + 0.5)
     around = nearest <= 0.0
     step = np.where(around, 0, first).astype(np.int64)
     steps = np.where(around, grid.steps, np.minimum(last - first + 1, grid.steps))
@@ -211,25 +197,21 @@ def windows(solids: Solids, origin: np.ndarray, grid: RayGrid, max_range: float)
     ring = np.searchsorted(grid.elevation, lowest - 1e-9, side="left")
     rings = np.searchsorted(grid.elevation, highest + 1e-9, side="right") - ring
     kept = np.flatnonzero((nearest < max_range) & (rings > 0))
-    return Windows(kept, ring[kept], rings[kept], step[kept], steps[kept].astype(np.int64))
+    return kept, ring[kept], rings[kept], step[kept], steps[kept].astype(np.int64)
 
 
-def _pairs(view: Windows, grid: RayGrid) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _pairs(view: tuple[np.ndarray, ...], grid: RayGrid) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield ``(solid, ray)`` indices, each ``int64[m]`` with ``m <= PAIRS``."""
-    counts = view.rings * view.steps
+    solid, first_ring, rings, first_step, steps = view
+    counts = rings * steps
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     for begin in range(0, total, PAIRS):
-        end = min(begin + PAIRS, total)
-        first, last = np.searchsorted(ends, [begin, end - 1], side="right")
-        rows = np.arange(first, last + 1)
-        starts = ends[rows] - counts[rows]
-        share = np.minimum(ends[rows], end) - np.maximum(starts, begin)
-        window = np.repeat(rows, share)
-        within = np.arange(begin, end) - np.repeat(starts, share)
-        ring, step = np.divmod(within, view.steps[window])
-        column = (view.step[window] + step) % grid.steps
-        yield view.solid[window], (view.ring[window] + ring) * grid.steps + column
+        pair = np.arange(begin, min(begin + PAIRS, total))
+        window = np.searchsorted(ends, pair, side="right")
+        ring, step = np.divmod(pair - (ends - counts)[window], steps[window])
+        column = (first_step[window] + step) % grid.steps
+        yield solid[window], (first_ring[window] + ring) * grid.steps + column
 
 
 def nearest_hits(
@@ -237,16 +219,11 @@ def nearest_hits(
     origin: np.ndarray,
     grid: RayGrid,
     max_range: float,
-    rng: np.random.Generator,
+    rng: Rng,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest hit of every ray of the grid.
+    """Return the nearest hit of every ray that starts at ``origin``, ``float64[3]``.
 
-    Args:
-      solids: the primitives.
-      origin: ``float64[3]``, where all rays start, meters.
-      grid: the rays.
-      max_range: meters.
-      rng: decides how deep rays enter porous primitives.
+    ``rng`` decides how deep rays enter porous primitives.
 
     Returns:
       ``(distance, solid)``: ``float64[rays]`` in meters, inf for no hit, and ``int64[rays]``,
@@ -266,15 +243,10 @@ def nearest_hits(
         scale = 1.0 / some.half.T
         xx, xy, yx, yy = c * scale[0], s * scale[0], -s * scale[1], c * scale[1]
         porous = some.penetration > 0.0
-        for solid, ray in _pairs(windows(some, origin, grid, max_range), grid):
+        for solid, ray in _pairs(_windows(some, origin, grid, max_range), grid):
             x, y, z = grid.direction[:, ray]
-            heading = np.stack(
-                [
-                    xx[solid] * x + xy[solid] * y,
-                    yx[solid] * x + yy[solid] * y,
-                    scale[2, solid] * z,
-                ]
-            )
+            along, across = xx[solid] * x + xy[solid] * y, yx[solid] * x + yy[solid] * y
+            heading = np.stack([along, across, scale[2, solid] * z])
             near, far = unit_shape(start[:, solid], heading)
             reached = entry((near, far))
             deep = np.flatnonzero(porous[solid] & np.isfinite(reached))
@@ -289,11 +261,7 @@ def nearest_hits(
 
 
 def _reflect(
-    scene: StreetScene,
-    direction: np.ndarray,
-    point: np.ndarray,
-    solid: np.ndarray,
-    rng: np.random.Generator,
+    scene: StreetScene, direction: np.ndarray, point: np.ndarray, solid: np.ndarray, rng: Rng
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return label ``int32[n]``, reflectivity and cosine (``float64[n]``) of hits ``[3, n]``.
 
@@ -335,22 +303,23 @@ def simulate_sweep(
     Raises:
       InputError: for an unknown sensor name, or a seed that is not an integer of at least 0.
     """
+    return _measure(seed, sensor, scene)[0]
+
+
+def _measure(
+    seed: int, sensor: str | Sensor, scene: StreetScene | None
+) -> tuple[PointCloud, np.ndarray, StreetScene]:
+    """Return the sweep, the primitive of each point ``int64[N]`` (-1: the ground), and the scene.
+
+    Arguments and errors are those of :func:`simulate_sweep`.
+    """
     seed = check_seed(seed)
-    sensor = _known_sensor(sensor)
-    return _measure(seed, sensor, street_scene(seed) if scene is None else scene)[0]
-
-
-def _known_sensor(sensor: str | Sensor) -> Sensor:
-    if isinstance(sensor, Sensor):
-        return sensor
-    if sensor not in SENSORS:
-        known = ", ".join(SENSORS)
-        raise InputError(f"unknown sensor {sensor!r}; known sensors: {known}; or pass a Sensor")
-    return SENSORS[sensor]
-
-
-def _measure(seed: int, sensor: Sensor, scene: StreetScene) -> tuple[PointCloud, np.ndarray]:
-    """Return the sweep, and ``int64[N]``: the primitive of each point, -1 for the ground."""
+    if not isinstance(sensor, Sensor):
+        if sensor not in SENSORS:
+            known = ", ".join(SENSORS)
+            raise InputError(f"unknown sensor {sensor!r}; known sensors: {known}; or pass a Sensor")
+        sensor = SENSORS[sensor]
+    scene = street_scene(seed) if scene is None else scene
     rng = np.random.default_rng([seed, 1])
     grid = sensor.rays(rng)
     origin = np.array([0.0, 0.0, sensor.height])
@@ -380,7 +349,7 @@ def _measure(seed: int, sensor: Sensor, scene: StreetScene) -> tuple[PointCloud,
         labels=label[kept],
         source=f"simulated {sensor.name}, seed {seed}",
     )
-    return cloud, solid[rays][kept]
+    return cloud, solid[rays][kept], scene
 
 
 def simulate_objects(
@@ -397,9 +366,7 @@ def simulate_objects(
     between two beams.
 
     Args:
-      seed: see :func:`simulate_sweep`.
-      sensor: see :func:`simulate_sweep`.
-      scene: see :func:`simulate_sweep`.
+      seed, sensor, scene: see :func:`simulate_sweep`.
       min_points: points that make an object visible.
 
     Returns:
@@ -412,10 +379,8 @@ def simulate_objects(
     """
     if min_points < 0:
         raise InputError(f"min_points={min_points} must be at least 0")
-    seed, sensor = check_seed(seed), _known_sensor(sensor)
-    scene = street_scene(seed) if scene is None else scene
-    cloud, solid = _measure(seed, sensor, scene)
-    placed = scene.placed or PlacedObjects.of([])
+    cloud, solid, scene = _measure(seed, sensor, scene)
+    placed = scene.placed or PlacedObjects([])
     owner = placed.owner(scene.solids)[solid[solid >= 0]]
     counts = np.bincount(owner[owner >= 0], minlength=len(placed))
     seen = np.flatnonzero(counts >= min_points)

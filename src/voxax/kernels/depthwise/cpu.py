@@ -27,7 +27,7 @@ _TILE = 256
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Rows of a unit of work: 512 were within what times vary by of 256 (AMD EPYC, Zen 5).
+    """Rows of a unit of work: 512 and 256 took equally long (AMD EPYC, Zen 5).
 
     wgrad has the parameter as all native kernels do; its units follow from the shapes.
     """

@@ -1,6 +1,6 @@
 """Depthwise products on GPUs: rows read by the neighbor table inside the kernel, through Triton.
 
-``gpu_kernel.py`` has the idea. Here: in which blocks, and the operands as the kernel wants them.
+``gpu_kernel.py`` explains the kernel. This module chooses blocks and prepares its operands.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STAGES = 3
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Depthwise weights on GPUs."""
+    """Accept depthwise weights on GPUs."""
     if problem.layer.kind != "depthwise":
         return f"these kernels take depthwise weights, not {problem.layer.kind} ones"
     return gpu.unfit(problem, hardware) or absence(hardware.generation)

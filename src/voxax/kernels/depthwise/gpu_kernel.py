@@ -24,11 +24,11 @@ from voxax.kernels.triton_call import Launch, call
 
 @dataclasses.dataclass(frozen=True)
 class TileConfig:
-    """The static side of a call.
+    """Static sizes of a call.
 
     Attributes:
-      rows: of a tile (wgrad: pairs of one step).
-      channels: of a program.
+      rows: rows of a tile (wgrad: pairs of one step).
+      channels: channels of a program.
       splits: parts that the pairs of a tap are cut into.
       launch: how the kernel is compiled and run.
     """
@@ -73,6 +73,7 @@ def forward_kernel(
     own_taps = taps + tile * (TAPS + 1)
     number = tl.load(own_taps + TAPS)
     total = tl.full((ROWS, BLOCK), 0.0, tl.float32)
+    # Only the taps that some row of the tile has: rows with the same taps are neighbors.
     for step in tl.range(0, number, num_stages=STAGES):
         tap = tl.load(own_taps + step).to(OFFSET)
         sources = tl.load(table + tap * rows + places, mask=there, other=-1)
@@ -83,6 +84,7 @@ def forward_kernel(
         weight = tl.load(w + tap * CHANNELS + own, mask=has, other=0.0)
         total += picked.to(tl.float32) * weight.to(tl.float32)[None, :]
 
+    # After the taps, the table holds the output row of each place: rows come sorted by taps.
     targets = tl.load(table + tl.full((), TAPS, OFFSET) * rows + places, mask=there, other=0)
     at = out + (targets.to(OFFSET) * CHANNELS)[:, None] + own[None, :]
     tl.store(at, total.to(out.dtype.element_ty), mask=there[:, None] & has[None, :])
@@ -128,6 +130,7 @@ def weight_kernel(
         picked = tl.load(at_x, mask=mask, other=0.0)
         slopes = tl.load(at_dy, mask=mask, other=0.0)
         total += picked.to(tl.float32) * slopes.to(tl.float32)
+        # Pairs of the next step are read now, so that its rows can be fetched ahead.
         places = begin + (step + 1) * PAIRS + tl.arange(0, PAIRS)
         sources = tl.load(pairs + places, mask=places < end, other=0)
         targets = tl.load(pairs + room + places, mask=places < end, other=0)
@@ -143,7 +146,7 @@ def product(
       config, tiles: see there.
       x: ``[N, C]``.
       w: ``[K, C]``.
-      dtype: of the result.
+      dtype: dtype of the result.
       reverse: the taps of ``w`` come in the opposite order.
     """
     rows, (taps, channels) = tiles.table.shape[1], w.shape
@@ -168,7 +171,7 @@ def weight_product(
     """``dw[k] = sum_p x[pairs[0, p]] * dy[pairs[1, p]]``: ``float32[splits, K, C]``, to be added.
 
     Args:
-      config: see there.
+      config: see :class:`TileConfig`.
       pairs, starts: see :func:`voxax.geometry.kernel_maps.list_pairs`.
       x, dy: ``[N, C]`` and ``[M, C]``.
     """

@@ -1,7 +1,7 @@
 """Depthwise products on TPUs: rows selected within registers, multiplied on the vector unit.
 
-``tpu_kernel.py`` has the idea. Here: whether a problem fits the chip, in which blocks, and the
-operands as the kernel wants them.
+``tpu_kernel.py`` explains the kernel. This module decides whether a problem fits the chip, chooses
+blocks and prepares the kernel's operands.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Blocks:
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Depthwise weights on TPUs, whose blocks fit the chip."""
+    """Accept depthwise weights on TPUs whose blocks fit the chip."""
     allowed = " and ".join(_DTYPES)
     reason = f"the window kernels multiply {allowed}, got {problem.dtype}"
     reason = None if problem.dtype in _DTYPES else reason

@@ -90,6 +90,7 @@ def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
     for lanes in config.tile_lanes:
         y = jnp.zeros((channels, WINDOW_TILE), jnp.float32)
         for begin in range(0, config.taps * channels, channels):
+            # Each weight is in all lanes, so the vector unit multiplies lane by lane.
             y = y + _rows(picked, begin, channels, lanes) * w_ref[begin : begin + channels]
         tiles.append(y)
     return jnp.concatenate(tiles, axis=1)
@@ -102,6 +103,7 @@ def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> 
         terms = [
             _rows(picked, begin, channels, lanes) * other[:, lanes] for lanes in config.tile_lanes
         ]
+        # Lanes are not added here: XLA does it once, after all visits.
         out[0, begin : begin + channels] += sum(terms[1:], terms[0])
 
 

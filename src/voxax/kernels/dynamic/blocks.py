@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from voxax.kernels.dynamic.grid import Grid, grid_of
+from voxax.kernels.implicit_gemm.windows import CHANNELS
 from voxax.kernels.kernel import Problem
 
 TILE_ROWS = 16
@@ -72,7 +73,7 @@ class Shell:
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """What is static in one call of the kernel.
+    """Static sizes of one call of the kernel.
 
     Attributes:
       scenes: B.
@@ -139,7 +140,36 @@ class Blocks:
 
     def taps(self) -> np.ndarray:
         """``int[passes, P, P]``, see :attr:`Pass.taps`."""
-        return np.asarray([p.taps for p in self.passes]).reshape(-1, self.pack, self.pack)
+        return _taps(self.passes, self.pack)
+
+
+def _taps(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
+    return np.asarray([p.taps for p in passes]).reshape(-1, pack, pack)
+
+
+def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
+    """Return the tap of each pass, source and output; ``none`` where there is none."""
+    table = _taps(passes, pack)
+    return np.where(table < 0, none, table).reshape(-1)
+
+
+def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
+    """Return the pass and source, ``pass * P + source``, of each tap and output of a row."""
+    table = _taps(passes, pack)
+    number, source, output = np.nonzero(table >= 0)
+    order = np.argsort(table[number, source, output] * pack + output)
+    return (number * pack + source)[order]
+
+
+def channels_of(channels: int, pack: int) -> int:
+    """Return the channels of a position, rounded up so that P of them fill whole registers."""
+    lanes = max(1, CHANNELS // pack)
+    return -(-channels // lanes) * lanes
+
+
+def levels_of(own: tuple[int, ...], sizes: Any) -> Any:
+    """Return how many shells, of sizes ``own``, each position has: ``int32``, as ``sizes``."""
+    return sum((sizes >= size).astype("int32") for size in own)
 
 
 @functools.lru_cache(maxsize=256)
@@ -156,7 +186,7 @@ def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
 
 
 def shells_of(problem: Problem) -> int:
-    """Return how many sizes have taps of their own."""
+    """Return the number of sizes that add taps to the smaller ones."""
     return len(np.unique(grid_of(problem).reach))
 
 
@@ -267,7 +297,7 @@ def _call(
             for line in np.unique(shifts[of, 1]):
                 on = of[shifts[of, 1] == line]
                 at = dict(zip(shifts[on, 2].tolist(), own[on].tolist(), strict=True))
-                passes += _cover(int(line - least[1]), at, pack)
+                passes += cover(int(line - least[1]), at, pack)
             if passes:
                 planes.append((plane, tuple(passes)))
         shells.append(Shell(tuple(planes)))
@@ -291,7 +321,7 @@ def _call(
     )
 
 
-def _cover(line: int, taps: dict[int, int], pack: int) -> list[Pass]:
+def cover(line: int, taps: dict[int, int], pack: int) -> list[Pass]:
     """Return the fewest passes for taps on one line, by their shift along W.
 
     Output ``a`` of a row reads the source at ``a + shift``. From the left, each pass begins at the

@@ -1,11 +1,11 @@
 """grouped on CPUs: the native kernels, which group the positions of a tile by the taps they have.
 
 Sizes become a kernel map: for each position and tap a row, or -1 where the size does not reach the
-tap. Of a tile of rows the kernels take, tap after tap, those that have the tap and no other, so
-neither sorting nor patches are needed, and dgrad reads the map from the input's side.
+tap. For each tap the kernels take only those rows of a tile that have it, so neither sorting nor
+patches are needed, and dgrad reads the map from the input's side.
 
-Sizes that are equal in each scene are found while running, where nothing is known of them before:
-``forward`` is then an ordinary convolution, as of ``selected``.
+If nothing is known about the sizes, ``forward`` tests while running whether they are equal in each
+scene. It is then an ordinary convolution, as in ``selected``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def apply(
     sizes = views["sizes"]
     if not _may_be_uniform(problem):
         return _by_map(problem, parameters, a, b, sizes)
-    scenes = sizes.reshape(problem.layer.grid[0], -1)
+    scenes = sizes.reshape(problem.layer.sizes.grid[0], -1)
     first = scenes[:, 0]
     return jax.lax.cond(
         jnp.all(scenes == first[:, None]),
@@ -62,8 +62,8 @@ def apply(
 
 def _may_be_uniform(problem: Problem) -> bool:
     """Return True if sizes are traced, and one size everywhere is an ordinary convolution."""
-    layer = problem.layer
-    unknown = layer.tile_density is None and not layer.uniform and not layer.prefix
+    sizes = problem.layer.sizes
+    unknown = sizes.tile_density is None and not sizes.uniform and not sizes.prefix
     if problem.product != "forward" or not unknown or not grid_of(problem).positions:
         return False
     # One kernel is compiled for each size.
@@ -112,7 +112,7 @@ def apply_on_host(
     if rows * problem.layer.num_offsets > _ENTRIES:
         return None
     if _may_be_uniform(problem):
-        scenes = sizes.reshape(problem.layer.grid[0], -1)
+        scenes = sizes.reshape(problem.layer.sizes.grid[0], -1)
         if (scenes == scenes[:, :1]).all():  # an ordinary convolution, which is XLA's
             return None
     (name,) = table_read(parameters, problem.product, symmetric=False)
@@ -165,13 +165,13 @@ def _taps(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _leads(problem: Problem, hardware: HardwareInfo) -> bool:
-    """Return whether it is the fastest strategy.
+    """Return whether ``grouped`` is the fastest strategy here.
 
     On 2 cores of an AMD EPYC (AVX2) it took 0.22 to 1.1 of the time of the next best strategy, on
     the ten maps of benchmarks/dynamic.py, 64 channels, forward; 0.18 to 0.72 with gradients.
     """
     del hardware
-    return not (problem.layer.uniform and problem.product == "forward")
+    return not (problem.layer.sizes.uniform and problem.product == "forward")
 
 
 NATIVE = dataclasses.replace(

@@ -99,7 +99,7 @@ def grid_of(problem: Problem) -> Grid:
     """Return the grid of a dynamic problem."""
     if problem.layer.spec is None:
         raise ValueError("a dynamic problem has a spec")
-    return _grid(problem.layer.grid, problem.layer.spec)
+    return _grid(problem.layer.sizes.grid, problem.layer.spec)
 
 
 @functools.lru_cache(maxsize=256)
@@ -143,7 +143,7 @@ def box_conv(
       x: ``[B, *spatial, C]``, 1 to 3 spatial axes.
       weight: ``[*T, C, C_out]``; with ``feature_group_count`` G ``[*T, C / G, C_out]``.
       stride, dilation: one integer per axis.
-      padding: zeros in front of and behind each axis; None centers the box.
+      padding: zeros before and after each axis; None centers the box.
       options: others of ``jax.lax.conv_general_dilated``.
 
     Returns:
@@ -173,9 +173,8 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
     if not jnp.issubdtype(jnp.dtype(problem.dtype), jnp.inexact):
         return multiplies(problem, hardware) or "multiplies floating-point features"
     if math.prod(grid_of(problem).padded) >= 2**31 - 1:
-        return (
-            f"counts positions with 32 bits, the grid {problem.layer.grid} with its margin has more"
-        )
+        shape = problem.layer.sizes.grid
+        return f"counts positions with 32 bits, the grid {shape} with its margin has more"
     return None
 
 

@@ -7,7 +7,7 @@ overflows. On CPUs it runs the native kernels (:mod:`.cpu`), which need no sorti
 
 ``specialized`` is compiled for how many positions have at least each size. The counts, rounded up,
 are part of the program, so no branch is left in it; one program is kept for each bucketed
-histogram. A caller whose sizes are concrete gives the counts (``Problem.prefix``). It is refused
+histogram. A caller whose sizes are concrete gives the counts (``Layer.sizes``). It is refused
 where another strategy is always faster: on TPUs, and on CPUs with the native kernels.
 """
 
@@ -56,7 +56,7 @@ GROUPED = dataclasses.replace(
     preferred=lambda problem, hardware: (
         problem.product != "dgrad"  # adds to rows
         and problem.platform != "tpu"  # gathers row after row
-        and not (problem.layer.uniform and problem.product == "forward")
+        and not (problem.layer.sizes.uniform and problem.product == "forward")
     ),
     rank=15,
 )
@@ -76,7 +76,7 @@ def supports_specialized(problem: Problem, hardware: HardwareInfo) -> str | None
             "cannot gain on CPUs with the native kernels: there 'grouped' multiplies only the taps "
             "that positions have, and one program serves every histogram"
         )
-    if not problem.layer.prefix:
+    if not problem.layer.sizes.prefix:
         return "compiles for one histogram of sizes: they are traced here, or it was not asked for"
     return masked.supports(problem, hardware)
 
@@ -93,7 +93,8 @@ def apply_specialized(
     def segments(count: int) -> list[tuple[int, int, int | None]]:
         found, begin = [], 0
         for size in range(grid.largest, -1, -1):
-            end = count if not size else min(count, -(-problem.layer.prefix[size] // block))
+            # Positions come by falling size: no position of these blocks is above ``size``.
+            end = count if not size else min(count, -(-problem.layer.sizes.prefix[size] // block))
             found.append((begin, max(begin, end), size))
             begin = max(begin, end)
         return found

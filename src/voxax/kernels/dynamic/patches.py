@@ -29,7 +29,7 @@ from voxax.kernels.kernel import Problem
 from voxax.kernels.rows import options, zeros
 
 Segments = Sequence[tuple[int, int, int | None]]
-"""``(first block, block behind the last, size)``; size None: found while running."""
+"""``(first block, block after the last, size)``; size None: found while running."""
 
 
 def run_blocks(
@@ -58,7 +58,7 @@ def run_blocks(
 
 
 class _Rows:
-    """Positions in blocks: where they are centered, and their sizes; 0 behind the last."""
+    """Positions in blocks: where they are centered, and their sizes; 0 after the last."""
 
     def __init__(self, grid: Grid, sizes: jax.Array, order: jax.Array | None, block: int):
         base, sizes = grid.base(), jnp.clip(sizes, 0, grid.largest)
@@ -70,7 +70,7 @@ class _Rows:
         self.base, self.sizes = self.split(base), self.split(sizes)
 
     def split(self, rows: jax.Array) -> jax.Array:
-        """``[M, ...]`` to ``[blocks, block, ...]``, zeros behind the last."""
+        """Return ``[M, ...]`` as ``[blocks, block, ...]``, with zeros after the last."""
         missing = self.blocks * self.block - self.count
         rows = jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
         return rows.reshape(self.blocks, self.block, *rows.shape[1:])
@@ -105,6 +105,7 @@ def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *
 def _index(grid: Grid, count: int, base: jax.Array, sizes: jax.Array, absent: int) -> jax.Array:
     """Return rows of the padded input, ``int32[block, count]``; ``absent`` beyond the size."""
     index = base[:, None] + jnp.asarray(grid.shifts()[None, :count])
+    # A tap that the position lacks reads zeros: a mask on the product would keep a NaN there.
     return jnp.where(sizes[:, None] >= jnp.asarray(grid.reach[None, :count]), index, absent)
 
 
@@ -129,6 +130,7 @@ def _forward(problem: Problem, grid: Grid, rows: _Rows, x, w, segments: Segments
         def multiply(base, sizes):
             if not count:
                 return zeros((rows.block, w.shape[2]), kind, source)
+            # Taps are ordered by the size that reaches them, so a block multiplies a prefix.
             patches = _patches(grid, source, count, base, sizes)
             return jnp.matmul(patches, flat[: count * x.shape[1]], **wide).astype(kind)
 
@@ -267,7 +269,7 @@ class _Tiles:
         return jnp.stack(jnp.unravel_index(jnp.arange(math.prod(counts)), counts), axis=1)
 
     def fill(self, array: jax.Array) -> jax.Array:
-        """Zeros behind the last position, up to whole tiles."""
+        """Zeros after the last position, up to whole tiles."""
         sides = zip(self.number, self.tile, self.extents[1:], strict=True)
         pads = [(0, 0), *((0, n * t - e) for n, t, e in sides)]
         return jnp.pad(array, pads + [(0, 0)] * (array.ndim - len(pads)))
@@ -388,7 +390,7 @@ def lattice(
     """Place outputs on the lattice of the input, with a margin.
 
     Returns:
-      Rows of ``dy`` with one of zeros behind them; sizes in the same rows, 0 where there is no
+      Rows of ``dy`` with one of zeros after them; sizes in the same rows, 0 where there is no
       output; ``int32[N]``, the row of each input position; ``int32[K]``, what each tap adds to it.
     """
     extents, steps = np.asarray(grid.outputs[1:]), np.asarray(grid.stride)

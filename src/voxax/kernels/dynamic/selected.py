@@ -32,7 +32,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
     grid = grid_of(problem)
     if reason is not None:
         return reason
-    if problem.layer.uniform == "all":
+    if problem.layer.sizes.uniform == "all":
         return None if math.prod(_sides(problem)) == grid.counts[-1] else "multiplies whole boxes"
     if not is_box(problem):
         return f"has one kernel for each size, the taps {problem.layer.spec} are no whole box"
@@ -56,8 +56,8 @@ def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """See :class:`voxax.kernels.kernel.Apply`; the view is ``sizes int32[M]``."""
-    grid, scenes = grid_of(problem), problem.layer.grid[0]
-    if problem.layer.uniform == "all":
+    grid, scenes = grid_of(problem), problem.layer.sizes.grid[0]
+    if problem.layer.sizes.uniform == "all":
         return _kernel(problem, grid, grid.largest, in_branch=False)(a, b, views["sizes"])
     sizes = jnp.clip(views["sizes"], 0, grid.largest).reshape(scenes, -1)
     one = _one_scene(problem)
@@ -98,12 +98,11 @@ def forward_of_uniform(problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.
 
 
 def _one_scene(problem: Problem) -> Problem:
-    scenes = max(1, problem.layer.grid[0])
-    return problem.with_layer(
-        grid=(1, *problem.layer.grid[1:]),
+    scenes = max(1, problem.layer.sizes.grid[0])
+    one = problem.with_sizes(grid=(1, *problem.layer.sizes.grid[1:]), prefix=())
+    return one.with_layer(
         in_capacity=problem.layer.in_capacity // scenes,
         out_capacity=problem.layer.out_capacity // scenes,
-        prefix=(),
     )
 
 
@@ -178,7 +177,7 @@ ALGORITHM = dataclasses.replace(
     heuristic=lambda problem, hardware: (),
     apply=apply,
     preferred=lambda problem, hardware: (
-        bool(problem.layer.uniform) and problem.product == "forward"
+        bool(problem.layer.sizes.uniform) and problem.product == "forward"
     ),
     rank=40,
 )

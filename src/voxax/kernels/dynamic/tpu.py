@@ -1,7 +1,8 @@
 """``tiled`` on TPUs: blocks of positions with their halo in vector memory.
 
 ``blocks.py`` explains the terms, ``tpu_kernel.py`` has the kernels. This module decides whether a
-problem fits the chip and in which blocks, and lays out the operands.
+problem fits the chip and in which blocks, and lays out the operands. ``tpu_lanes.py`` does so for
+planes that need no other layout than XLA's.
 """
 
 from __future__ import annotations
@@ -16,8 +17,17 @@ import numpy as np
 
 from voxax.geometry.dtypes import product_dtype
 from voxax.hardware import HardwareInfo
-from voxax.kernels.dynamic import masked
-from voxax.kernels.dynamic.blocks import MOST_PACKED, Blocks, blocks_of, shells_of
+from voxax.kernels.dynamic import masked, tpu_lanes
+from voxax.kernels.dynamic.blocks import (
+    MOST_PACKED,
+    Blocks,
+    blocks_of,
+    channels_of,
+    levels_of,
+    places_of,
+    shells_of,
+    taps_of,
+)
 from voxax.kernels.dynamic.grid import Grid, grid_of
 from voxax.kernels.implicit_gemm.windows import CHANNELS, free_smem, parts_of
 from voxax.kernels.kernel import Parameters, Problem, Views, first_of
@@ -56,17 +66,23 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Each way to pack positions, in the two largest blocks that fit."""
-    found = []
-    for pack in _packs(problem, hardware):
+    """Each way to pack positions, in the two largest blocks that fit; planes in lanes first."""
+    found, packs, cores = [], _packs(problem, hardware), hardware.cores or 1
+    for pack in packs[:1]:
+        fits = [n for n in tpu_lanes.LINES if _fits_lanes(problem, hardware, pack, n)]
+        found += [parameters(pack, lines, cores, "lanes") for lines in fits[:2]]
+    for pack in packs:
         fits = [rows for rows in _ROWS if _fits(problem, hardware, pack, rows)]
-        found += [parameters(pack, rows, hardware.cores or 1) for rows in fits[:2]]
+        found += [parameters(pack, rows, cores) for rows in fits[:2]]
     return tuple(found)
 
 
-def parameters(pack: int, rows: int, stripes: int = 1) -> Parameters:
-    """Encode as tuning parameters: positions in a row, rows of a block, stripes."""
-    return (("body", "blocks"), ("pack", pack), ("rows", rows), ("stripes", stripes))
+def parameters(pack: int, rows: int, stripes: int = 1, body: str = "blocks") -> Parameters:
+    """Encode as tuning parameters: positions in a row, rows of a block, stripes.
+
+    With ``body="lanes"`` a block has so many lines, see ``tpu_lanes.py``.
+    """
+    return (("body", body), ("pack", pack), ("rows", rows), ("stripes", stripes))
 
 
 def _packs(problem: Problem, hardware: HardwareInfo) -> list[int]:
@@ -79,6 +95,10 @@ def _packs(problem: Problem, hardware: HardwareInfo) -> list[int]:
     return [pack, pack // 2] if pack > 1 else [pack]
 
 
+def _fits_lanes(problem: Problem, hardware: HardwareInfo, pack: int, lines: int) -> bool:
+    return tpu_lanes.fits(problem, hardware, pack, lines, _MOST_PASSES)
+
+
 def _fits(problem: Problem, hardware: HardwareInfo, pack: int, rows: int) -> bool:
     return all(
         len(call.passes) <= _MOST_PASSES
@@ -86,12 +106,6 @@ def _fits(problem: Problem, hardware: HardwareInfo, pack: int, rows: int) -> boo
         and _smem_bytes(call) <= free_smem(hardware)
         for call in blocks_of(problem, pack, rows)
     )
-
-
-def _channels(channels: int, pack: int) -> int:
-    """Return the channels of a position, rounded up so that a row fills whole registers."""
-    lanes = max(1, CHANNELS // pack)
-    return -(-channels // lanes) * lanes
 
 
 def _smem_bytes(call: Blocks) -> int:
@@ -103,8 +117,8 @@ def _vmem_bytes(problem: Problem, call: Blocks) -> int:
     """Return the vector memory of a call: two buffers of what changes with the block, one of what
     stays, and the compiler's stack."""
     size, wide = jnp.dtype(problem.dtype).itemsize, 4
-    source = call.pack * _channels(problem.gathered_channels, call.pack)
-    result = call.pack * _channels(problem.other_channels, call.pack)
+    source = call.pack * channels_of(problem.gathered_channels, call.pack)
+    result = call.pack * channels_of(problem.other_channels, call.pack)
     window = math.prod(call.window) * source
     weight = len(call.passes) * source * result
     twice = len(call.planes) * window * size + call.rows * result * size
@@ -115,12 +129,13 @@ def _vmem_bytes(problem: Problem, call: Blocks) -> int:
         slots = len(call.columns)
     columns = slots * call.window[0] * call.length * source * size
     once = columns + 2 * call.rows * result * wide
+    # One weight of each tap, whose last axis fills whole registers.
+    taps = (problem.layer.num_offsets + 1) * source * result // call.pack
     if problem.product == "wgrad":
-        twice += weight * wide
+        once += weight * wide
+        twice += taps * wide
     else:
-        # Of the taps' weights, whose last axis fills whole registers.
-        taps = problem.layer.num_offsets + 1
-        once += weight * size + taps * source * result // call.pack**2 * size * call.pack
+        once += (weight + taps) * size
     if problem.product == "dgrad":
         twice += len(call.planes) * window * size
     # The compiler's stack: rows of a product's passes, in parts where float32 keeps its digits.
@@ -141,6 +156,8 @@ def apply(
     if 0 in (*a.shape, *b.shape, *problem.result_shape):
         return jnp.zeros(problem.result_shape, product_dtype(a.dtype))
 
+    if values["body"] == "lanes":
+        return tpu_lanes.apply(problem, parameters, a, b, views["sizes"])
     calls = blocks_of(problem, pack, rows)
 
     def config(call: Blocks) -> Any:
@@ -151,7 +168,7 @@ def apply(
             stripes=min(int(values["stripes"]), math.prod(call.number)),
             masks_source=problem.product == "dgrad",
             repeats=problem.product != "wgrad",
-            all_shells=problem.layer.uniform == "all" and len(calls) == 1,
+            all_shells=problem.layer.sizes.uniform == "all" and len(calls) == 1,
             interpret=bool(values.get("interpret", 0)),
         )
 
@@ -161,8 +178,9 @@ def apply(
         dy, w = a.reshape(*grid.outputs, -1), _padded(jnp.swapaxes(b, 1, 2), pack)
         parts = {}
         for call in calls:
-            level = _levels(call, sizes)
-            steps = _steps(call, _in_window(call, level), stripes, len(b))
+            level = levels_of(call.sizes, sizes)
+            table = taps_of(call.passes, pack, len(b))
+            steps = tpu_kernel.Steps.of(_in_window(call, level), stripes, table)
             x = _source(call, dy, (1,) * len(grid.stride))
             seen = jnp.broadcast_to(level.astype(dy.dtype)[..., None], dy.shape)
             seen = _source(call, seen, (1,) * len(grid.stride))
@@ -171,8 +189,13 @@ def apply(
         return _interleaved(parts, grid, a.dtype).reshape(problem.result_shape)
 
     (call,) = calls
-    level = _by_block(call, _levels(call, sizes))
-    steps = _steps(call, jnp.max(level, axis=(1, 2)).astype(jnp.int32), stripes, grid.counts[-1])
+    level = _by_block(call, levels_of(call.sizes, sizes))
+    reached = jnp.max(level, axis=(1, 2)).astype(jnp.int32)
+    if problem.product == "wgrad":
+        table = places_of(call.passes, pack)
+    else:
+        table = taps_of(call.passes, pack, len(b))
+    steps = tpu_kernel.Steps.of(reached, stripes, table)
     x = _source(call, a.reshape(*grid.inputs, -1), grid.stride)
     if problem.product == "forward":
         w = _padded(b, pack)
@@ -180,7 +203,8 @@ def apply(
         return _result(call, y, problem.out_channels).reshape(problem.result_shape)
     dy = _cotangent(call, b)
     sums = jnp.sum(tpu_kernel.weight_product(config(call), steps, x, level, dy), axis=0)
-    return _of_taps(call, sums, problem).astype(product_dtype(a.dtype))
+    sums = sums[:, : problem.out_channels, : problem.in_channels]
+    return jnp.swapaxes(sums, 1, 2).astype(product_dtype(a.dtype))
 
 
 def _whole(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -192,7 +216,7 @@ def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
     """``[B, *spatial, C]`` to ``[phases * B * D, H, W / P, P * C]`` with the margin."""
     steps = _whole((0, *stride))[1:]
     x = x.reshape(*_whole(x.shape[:-1]), x.shape[-1])
-    channels = _channels(x.shape[-1], call.pack)
+    channels = channels_of(x.shape[-1], call.pack)
     fill = [-n % s for n, s in zip(x.shape[1:4], steps, strict=True)]
     if any(s > 1 for s in steps):
         x = jnp.pad(x, [(0, 0), *((0, n) for n in fill), (0, 0)])
@@ -211,11 +235,6 @@ def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
         sides.append((low // unit, (extent - low) // unit - n))
     x = jnp.pad(x, [*sides, (0, 0)])
     return x.reshape(-1, *x.shape[3:])
-
-
-def _levels(call: Blocks, sizes: jax.Array) -> jax.Array:
-    """Return the level of each position, ``int32[B, *outputs]``."""
-    return sum((sizes >= size).astype(jnp.int32) for size in call.sizes)  # pyright: ignore
 
 
 def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
@@ -256,50 +275,20 @@ def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
     return found.reshape(-1)
 
 
-def _steps(call: Blocks, reached: jax.Array, stripes: int, taps: int) -> Any:
-    """Return the kernel's scalars; blocks are dealt to stripes in turn, the dearest first."""
-    from voxax.kernels.dynamic.tpu_kernel import Steps
-
-    blocks = len(reached)
-    stripes = min(stripes, blocks)
-    order = jnp.arange(blocks, dtype=jnp.int32)
-    if stripes > 1:
-        order = jnp.argsort(-reached, stable=True).astype(jnp.int32)
-        # A stripe with one block fewer gets its last block twice.
-        steps = -(-blocks // stripes)
-        places = np.arange(stripes)[:, None] + stripes * np.arange(steps)
-        order = order[np.where(places < blocks, places, places - stripes).reshape(-1)]
-    table = call.taps()
-    table = np.where(table < 0, taps, table).reshape(-1)
-    return Steps(order, reached, jnp.asarray(table, jnp.int32))
-
-
 def _padded(w: jax.Array, pack: int) -> jax.Array:
-    """``[K, C_in, C_out]`` with whole registers of channels, and a tap of zeros behind the last."""
-    return jnp.pad(w, [(0, 1), *((0, _channels(n, pack) - n) for n in w.shape[1:])])
+    """``[K, C_in, C_out]`` with whole registers of channels, and a tap of zeros after the last."""
+    return jnp.pad(w, [(0, 1), *((0, channels_of(n, pack) - n) for n in w.shape[1:])])
 
 
 def _cotangent(call: Blocks, dy: jax.Array) -> jax.Array:
     """``[M, C]`` to ``[B * D, H', W' / P, P * C]``, whole blocks."""
     along, high, wide = call.number
     _, lines, length = call.outputs
-    channels = _channels(dy.shape[1], call.pack)
+    channels = channels_of(dy.shape[1], call.pack)
     dy = dy.reshape(along, lines, length, -1)
     more = high * call.lines - lines, wide * call.length * call.pack - length
     dy = jnp.pad(dy, ((0, 0), (0, more[0]), (0, more[1]), (0, channels - dy.shape[3])))
     return dy.reshape(along, high * call.lines, wide * call.length, -1)
-
-
-def _of_taps(call: Blocks, sums: jax.Array, problem: Problem) -> jax.Array:
-    """``[passes, P * C_out, P * C_in]`` to ``[K, C_in, C_out]``."""
-    pack, table = call.pack, call.taps()
-    sums = sums.reshape(len(table), pack, sums.shape[1] // pack, pack, -1)
-    # [passes, source, output, C_in, C_out], as the table.
-    sums = sums.transpose(0, 3, 1, 4, 2).reshape(table.size, sums.shape[4], sums.shape[2])
-    # Each tap stands in P places, once for each output of a row.
-    places = np.argsort(table.reshape(-1), kind="stable")[(table < 0).sum() :].reshape(-1, pack)
-    found = jnp.sum(sums[places], axis=1)
-    return found[:, : problem.in_channels, : problem.out_channels]
 
 
 def _result(call: Blocks, y: jax.Array, channels: int) -> jax.Array:
@@ -310,7 +299,7 @@ def _result(call: Blocks, y: jax.Array, channels: int) -> jax.Array:
 
 
 def _interleaved(parts: dict[tuple[int, int, int], jax.Array], grid: Grid, dtype: Any) -> jax.Array:
-    """Phases of the input, ``[B * D, H, W, C]`` each, to ``[B, D, H, W, C]``."""
+    """Return ``[B, D, H, W, C]`` from phases of the input, ``[B * D, H, W, C]`` each."""
     inputs, steps = _whole(grid.inputs), _whole((0, *grid.stride))[1:]
     if steps == (1, 1, 1):
         return parts[0, 0, 0]
@@ -343,8 +332,10 @@ BLOCKS = dataclasses.replace(
     heuristic=first_of(space),
     apply=apply,
     preferred=lambda problem, hardware: (
-        not (problem.layer.uniform and problem.product == "forward")
+        not (problem.layer.sizes.uniform and problem.product == "forward")
     ),
     # Before tiled's kernel of plain XLA.
     rank=29,
+    # 2: planes in lanes.
+    revision=2,
 )

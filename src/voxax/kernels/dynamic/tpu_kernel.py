@@ -13,28 +13,29 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from voxax import _compat
 from voxax.kernels.dynamic.blocks import TILE_ROWS, Blocks, Pass
+from voxax.kernels.implicit_gemm.windows import CHANNELS
 
 _ROWS_OF_A_PRODUCT = 512
 """Rows of a block that are multiplied at a time. With more, sums leave the registers more often;
 with fewer, the matrix unit waits more often."""
 _UNROLLED = 4
-"""Runs of a loop's body that the compiler may interleave, see :func:`_unrolled`."""
+"""Runs of a loop's body that the compiler may interleave, see :func:`unrolled`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockConfig:
-    """What is static in one call of a kernel.
+    """Static sizes of one call of a kernel.
 
     Attributes:
       blocks: the layout.
@@ -81,12 +82,28 @@ class Steps:
       order: ``[stripes * steps]``, the block of each step, stripe after stripe.
       reached: ``[blocks]``, the largest level in each block; where sources are masked, in its
         window.
-      taps: ``[passes * P * P]``, see :attr:`Blocks.taps`; K, the tap of zeros, where there is none.
+      taps: of :func:`product` ``[passes * P * P]``, see :attr:`Blocks.taps`; K, the tap of zeros,
+        where there is none. Of :func:`weight_product` ``[K * P]``: by tap and output of a row,
+        ``pass * P + source`` of :attr:`Blocks.taps`.
     """
 
     order: jax.Array
     reached: jax.Array
     taps: jax.Array
+
+    @classmethod
+    def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
+        """Assign blocks to stripes in turn, the most expensive first."""
+        blocks = len(reached)
+        stripes = min(stripes, blocks)
+        order = jnp.arange(blocks, dtype=jnp.int32)
+        if stripes > 1:
+            order = jnp.argsort(-reached, stable=True).astype(jnp.int32)
+            # A stripe with one block fewer gets its last block twice.
+            steps = -(-blocks // stripes)
+            places = np.arange(stripes)[:, None] + stripes * np.arange(steps)
+            order = order[np.where(places < blocks, places, places - stripes).reshape(-1)]
+        return cls(order, reached, jnp.asarray(taps, jnp.int32))
 
     @property
     def scalars(self) -> tuple[jax.Array, ...]:
@@ -121,7 +138,7 @@ def product(
     out = (along, high * blocks.lines, wide * blocks.length, channels)
     one_plane = len(blocks.planes) == 1
 
-    def body(step: _Step, windows: Any, seens: Any, level: Any, w_ref: Any, out: Any, *rest: Any):
+    def body(step: Step, windows: Any, seens: Any, level: Any, w_ref: Any, out: Any, *rest: Any):
         columns, weights, *totals = rest
 
         @pl.when(step.begins)
@@ -132,12 +149,14 @@ def product(
         def _() -> None:
             out[...] = jnp.zeros_like(out)
 
-        def multiply(part: _Part, has: Any, plane: int, reached: int) -> None:
+        def multiply(part: _Part, plane: int, reached: int) -> None:
+            has = None if level is None else _spread(level[:, part.rows], blocks.pack, channels)
             y = jnp.zeros((part.size, channels), jnp.float32)
             for number, place, passes in blocks.on_plane(plane, reached):
                 taken = [part.taken(config, columns, number, p) for p in passes]
                 weight = weights[pl.ds(place * inside, len(passes) * inside), :]
-                terms = _dot(config, jnp.concatenate(taken, axis=1), weight, 1, 0)
+                terms = dot(config, jnp.concatenate(taken, axis=1), weight, 1, 0)
+                # The shell is multiplied for the whole block; positions of smaller sizes drop it.
                 if has is not None:
                     terms = jnp.where(has > number, terms, jnp.zeros_like(terms))
                 y = y + terms
@@ -155,7 +174,7 @@ def product(
             for total in totals:
                 out[...] = total[...].reshape(out.shape).astype(out.dtype)
 
-        _each_level(config, step, windows, seens, level, columns, channels, begin, multiply, end)
+        _each_level(config, step, windows, seens, columns, begin, multiply, end)
 
     scratch = [
         _columns(config, x),
@@ -174,60 +193,70 @@ def product(
 
 @functools.partial(jax.jit, static_argnums=0)
 def weight_product(config: BlockConfig, steps: Steps, x: Any, levels: Any, dy: Any) -> jax.Array:
-    """Sum over all rows the product of cotangents and sources, for each pass.
+    """Sum over all rows the product of cotangents and sources, for each tap.
 
     Args:
       config, steps, x, levels: as for :func:`product`; the level of an output masks its cotangent.
       dy: ``[B * D, H', W' / P, P * C_out]``, whole blocks.
 
     Returns:
-      ``float32[stripes, passes, P * C_out, P * C_in]``.
+      ``float32[stripes, K, C_out, C_in]``.
     """
-    blocks, channels = config.blocks, dy.shape[3]
-    shape = (config.stripes, len(blocks.passes), channels, x.shape[3])
+    blocks, channels, inside = config.blocks, dy.shape[3], x.shape[3]
+    own = channels // blocks.pack, inside // blocks.pack
+    shape = (config.stripes, steps.taps.shape[0] // blocks.pack, *own)
 
     def body(
-        step: _Step, windows: Any, seens: Any, level: Any, dy_ref: Any, out: Any, columns: Any
+        step: Step, windows: Any, seens: Any, level: Any, dy_ref: Any, out: Any, *scratch: Any
     ):
+        columns, sums = scratch
+
         @pl.when(step.begins)
         def _() -> None:
-            out[...] = jnp.zeros_like(out)
+            sums[...] = jnp.zeros_like(sums)
 
-        def multiply(part: _Part, has: Any, plane: int, reached: int) -> None:
+        def multiply(part: _Part, plane: int, reached: int) -> None:
             rows = dy_ref[pl.ds(part.first, part.lines)].astype(jnp.float32)
-            rows = rows.reshape(part.size, channels)
+            rows = jnp.transpose(rows.reshape(part.size, channels))
+            has = _stacked(level[:, part.rows], blocks.pack, channels)
             for number, place, passes in blocks.on_plane(plane, reached):
-                own = jnp.where(has > number, rows, jnp.zeros_like(rows))
-                own = jnp.transpose(own).astype(x.dtype)
+                # Masked cotangents: a position adds nothing to the taps that it lacks.
+                own = jnp.where(has > number, rows, jnp.zeros_like(rows)).astype(x.dtype)
                 for turn, one in enumerate(passes):
                     taken = part.taken(config, columns, number, one)
-                    out[place + turn] += _dot(config, own, taken, 1, 0)
+                    sums[place + turn] += dot(config, own, taken, 1, 0)
 
-        _each_level(config, step, windows, seens, level, columns, channels, None, multiply, None)
+        _each_level(config, step, windows, seens, columns, None, multiply, None)
+
+        @pl.when(step.ends)
+        def _() -> None:
+            sum_taps(blocks.pack, step.taps, sums, out)
 
     spec = pl.BlockSpec((None, *shape[1:]), lambda stripe, *_: (stripe, 0, 0, 0))
     return _call(
         config, steps, x, levels, None, body,
         (dy, _tile(blocks, channels)),
         (_compat.shape_like(shape, jnp.float32, x), lambda _: spec),
-        [_columns(config, x)],
+        [_columns(config, x), pltpu.VMEM((len(blocks.passes), channels, inside), jnp.float32)],
     )  # fmt: skip
 
 
-class _Step:
+class Step:
     """One step of the grid, from its indices and the scalars of :class:`Steps` in scalar memory.
 
     Attributes:
-      begins: whether it is its stripe's first.
+      block: its number.
+      begins, ends: whether it is its stripe's first or last.
       reached: how many shells it computes; 0 where the stripe has no block left.
       taps: as in :class:`Steps`.
     """
 
-    def __init__(self, config: BlockConfig, order: Any, reached: Any, taps: Any) -> None:
+    def __init__(self, config: Any, order: Any, reached: Any, taps: Any) -> None:
         stripe, step = pl.program_id(0), pl.program_id(1)
-        block = order[stripe * pl.num_programs(1) + step]
-        left = step * config.stripes + stripe < math.prod(config.blocks.number)
-        self.begins, self.taps = step == 0, taps
+        self.block = block = order[stripe * pl.num_programs(1) + step]
+        left = step * config.stripes + stripe < reached.shape[0]
+        self.begins, self.ends = step == 0, step == pl.num_programs(1) - 1
+        self.taps = taps
         # A block of the result is written in any case: zeros would replace the result.
         self.reached = reached[block] if config.repeats else jnp.where(left, reached[block], 0)
 
@@ -259,17 +288,15 @@ class _Part:
 
 def _each_level(
     config: BlockConfig,
-    step: _Step,
+    step: Step,
     windows: Any,
     seens: Any,
-    level: Any,
     columns: Any,
-    channels: int,
     begin: Callable[[], None] | None,
-    multiply: Callable[[_Part, Any, int, int], None],
+    multiply: Callable[[_Part, int, int], None],
     end: Callable[[], None] | None,
 ) -> None:
-    """Call ``multiply(part, levels, plane, reached)`` for each part of a block and each plane.
+    """Call ``multiply(part, plane, reached)`` for each part of a block and each plane.
 
     There is code for each number of shells, of which a step runs one. So no branch stands between
     shells, and the products of one begin while those of another end.
@@ -278,11 +305,9 @@ def _each_level(
       config, step: of the call.
       windows: refs of a block's window in each plane.
       seens: refs of the levels of these sources, or empty.
-      level: ref of the levels of a block's outputs, or None.
       columns: where the rows of each column are stored.
-      channels: of a row of the result; levels are given in so many.
-      begin, end: called before the first plane and behind the last.
-      multiply: see above; ``levels`` is None where ``level`` is.
+      begin, end: called before the first plane and after the last.
+      multiply: see above.
     """
     blocks = config.blocks
     most = max(1, _ROWS_OF_A_PRODUCT // blocks.length)
@@ -300,11 +325,7 @@ def _each_level(
                 _shift_window(config, reached, plane, windows, seens, columns)
 
                 def one(number: Any, carry: Any, plane: int = plane) -> Any:
-                    part = _Part(blocks, number * lines, lines)
-                    has = None
-                    if level is not None:
-                        has = _spread(level[:, part.rows], blocks.pack, channels)
-                    multiply(part, has, plane, reached)
+                    multiply(_Part(blocks, number * lines, lines), plane, reached)
                     return carry
 
                 jax.lax.fori_loop(0, blocks.lines // lines, one, 0)
@@ -322,7 +343,30 @@ def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
         rows = pl.ds(pl.multiple_of(number * channels, TILE_ROWS), channels)
         weights[rows, :] = jnp.concatenate(found, axis=1)
 
-    _unrolled(len(blocks.passes) * pack, one)
+    unrolled(len(blocks.passes) * pack, one)
+
+
+def sum_taps(pack: int, places: Any, sums: Any, out: Any) -> None:
+    """Fill ``out`` with ``[C_out, C_in]`` for each tap, the sum over its places in the passes."""
+    taps, high, wide = out.shape
+    # Sources that share registers: these are loaded. Powers of two.
+    lanes = max(wide, CHANNELS)
+    shared = lanes // wide
+
+    def one(tap: Any, carry: Any) -> Any:
+        # By place in the lanes: one rotation of each sum, not of each term.
+        found = [jnp.zeros((high, lanes), jnp.float32)] * shared
+        for output in range(pack):
+            place = places[tap * pack + output]
+            number, source = place >> (pack.bit_length() - 1), place & (pack - 1)
+            first = pl.multiple_of((source & -shared) * wide, CHANNELS)
+            rows = sums[number, output * high : (output + 1) * high, pl.ds(first, lanes)]
+            at = source & (shared - 1)
+            found = [f + jnp.where(at == n, rows, 0) for n, f in enumerate(found)]
+        out[tap] = sum(f[:, n * wide : (n + 1) * wide] for n, f in enumerate(found))
+        return carry
+
+    jax.lax.fori_loop(0, taps, one, 0)
 
 
 def _tile(blocks: Blocks, channels: int) -> Callable[..., pl.BlockSpec]:
@@ -379,24 +423,24 @@ def _shift_window(
                 if own == number:
                     columns[slot, at] = shifted.from_column(column).astype(columns.dtype)
 
-    _unrolled(blocks.window[0], line)
+    unrolled(blocks.window[0], line)
 
 
-def _unrolled(number: int, run: Callable[[Any], None]) -> None:
+def unrolled(number: int, run: Callable[[Any], None], at_once: int = _UNROLLED) -> None:
     """Call ``run`` with each number below ``number``, in a loop that is unrolled in part.
 
     A rotation takes long, and another one may start while it runs.
     """
 
     def some(turn: Any, carry: Any) -> Any:
-        for at in range(_UNROLLED):
-            run(turn * _UNROLLED + at)
+        for at in range(at_once):
+            run(turn * at_once + at)
         return carry
 
-    turns, left = divmod(number, _UNROLLED)
+    turns, left = divmod(number, at_once)
     jax.lax.fori_loop(0, turns, some, 0)
     for at in range(left):
-        run(turns * _UNROLLED + at)
+        run(turns * at_once + at)
 
 
 class _ShiftedLine:
@@ -463,7 +507,13 @@ def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
     )  # fmt: skip
 
 
-def _dot(config: BlockConfig, a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
+def _stacked(levels: jax.Array, pack: int, channels: int) -> jax.Array:
+    """``[MOST_PACKED, rows]`` to ``[channels, rows]``: as :func:`_spread`, along the first axis."""
+    shape = (channels // pack, levels.shape[1])
+    return jnp.concatenate([jnp.broadcast_to(levels[p : p + 1], shape) for p in range(pack)])
+
+
+def dot(config: Any, a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
     """Contract two operands over these axes; sums are float32."""
     precision = jax.lax.Precision.HIGHEST if config.exact else jax.lax.Precision.DEFAULT
     if config.interpret:  # Of some transposed operands JAX 0.12's CPU takes no bfloat16 product.
@@ -489,14 +539,14 @@ def _call(
 
     Args:
       config, steps, x, levels, seen: as for :func:`product`.
-      body: called with a :class:`_Step` and the refs of: windows of ``x``, windows of ``seen``,
+      body: called with a :class:`Step` and the refs of: windows of ``x``, windows of ``seen``,
         levels, ``other``, ``out``, ``scratch``.
       other: one more operand, and its spec, or what makes it as :func:`_tile` does.
       out: the result's shape, and what makes its spec.
       scratch: memory of the kernel.
     """
     blocks = config.blocks
-    number, scalars = steps.order.shape[0] // config.stripes, steps.scalars
+    number = steps.order.shape[0] // config.stripes
 
     def block_of(stripe: Any, step: Any, order: Any, *_: Any) -> Any:
         return order[stripe * number + step]
@@ -527,22 +577,43 @@ def _call(
     arrays.append(other[0])
     specs.append(other[1] if isinstance(other[1], pl.BlockSpec) else other[1](block_of))
 
-    def run(*refs: Any) -> None:
-        known, refs = refs[: len(scalars)], refs[len(scalars) :]
+    def run(step: Step, *refs: Any) -> None:
         found, rest = refs[: len(windows)], refs[len(windows) :]
         seens, rest = (
             (rest[: len(windows)], rest[len(windows) :]) if seen is not None else ((), rest)
         )
         level, rest = (rest[0], rest[1:]) if levels is not None else (None, rest)
-        body(_Step(config, *known), found, seens, level, *rest)
+        body(step, found, seens, level, *rest)
+
+    result = out[0], out[1](block_of)
+    return call_by_blocks(
+        config, steps, run, list(zip(arrays, specs, strict=True)), result, scratch
+    )
+
+
+def call_by_blocks(
+    config: Any,
+    steps: Steps,
+    body: Callable[..., None],
+    operands: list[tuple[jax.Array, pl.BlockSpec]],
+    out: tuple[Any, pl.BlockSpec],
+    scratch: list[Any],
+) -> jax.Array:
+    """Run ``body`` for each block of each stripe, with a :class:`Step` and the refs of operands,
+    the result and memory."""
+    scalars = steps.scalars
+
+    def run(*refs: Any) -> None:
+        known, rest = refs[: len(scalars)], refs[len(scalars) :]
+        body(Step(config, *known), *rest)
 
     call = pl.pallas_call(
         run,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
-            grid=(config.stripes, number),
-            in_specs=specs,
-            out_specs=out[1](block_of),
+            grid=(config.stripes, steps.order.shape[0] // config.stripes),
+            in_specs=[spec for _, spec in operands],
+            out_specs=out[1],
             scratch_shapes=scratch,
         ),
         out_shape=out[0],
@@ -555,4 +626,4 @@ def _call(
     )
     # The chip has no integers of 64 bits, which a Python number in an index map would be.
     with jax.enable_x64(False):
-        return call(*scalars, *arrays)
+        return call(*scalars, *(array for array, _ in operands))

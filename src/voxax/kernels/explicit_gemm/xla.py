@@ -61,7 +61,7 @@ def pair_list_parameters(block: int) -> Parameters:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """The heuristic first, then im2col, which every other is checked against anyway.
+    """The heuristic first, then im2col, which all others are checked against.
 
     Not on CPUs: the output-stationary sum, whose passes over all output rows go through memory
     there. In 21 workloads of benchmarks/tuning.py it was never the fastest, and took 2.8 times the
@@ -225,7 +225,7 @@ def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views
 
 
 def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Multiply pairs, ``block`` at a time: at most the padding behind the end of the lists."""
+    """Multiply pairs, ``block`` at a time: at most the padding after the end of the lists."""
     pairs, starts = views["pairs"], views["pair_starts"]
     wide, narrow = accumulator(a.dtype), product_dtype(a.dtype)
     if problem.product == "wgrad":
@@ -247,7 +247,7 @@ def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: 
     def add(y: jax.Array, tap: jax.Array, i: jax.Array, o: jax.Array) -> jax.Array:
         source, target = (i, o) if forward else (o, i)
         rows = times(problem, _rows_or_zero(a, source), w[tap])
-        # Places behind the tap's last pair point past the end, each at another row.
+        # Places after the tap's last pair point past the end, each at another row.
         absent = shape[0] + jnp.arange(block, dtype=target.dtype)
         return y.at[jnp.where(target < 0, absent, target)].add(
             rows, mode="drop", unique_indices=True, indices_are_sorted=True

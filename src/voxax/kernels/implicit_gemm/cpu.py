@@ -1,7 +1,7 @@
 """implicit_gemm on CPUs: the native kernels, called through XLA's foreign function interface.
 
 A tile of output rows stays in cache while tap after tap is added; rows that have a tap are taken
-a few at a time, their features read in place. ``native/src/product.h`` has the idea in full.
+a few at a time, their features read in place. ``native/src/product.h`` explains it.
 The same bits for any number of threads.
 """
 
@@ -46,7 +46,7 @@ def native_parameters(**sizes: int) -> Parameters:
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Dtypes that the library was compiled for, where it was built."""
+    """Accept the dtypes that the native library was compiled for."""
     del hardware
     return refusal(problem)
 
@@ -129,9 +129,10 @@ def apply_on_host(
 
 def _of_group(array: np.ndarray, group: int, groups: int) -> np.ndarray:
     """The part of features ``[N, C]`` or weights ``[K, G, C_in/G, C_out/G]`` of one group."""
-    if array.ndim == 4:
-        return array[:, group]
-    return np.split(array, groups, axis=1)[group] if array.ndim == 2 else array
+    if array.ndim != 2:
+        return array[:, group] if array.ndim == 4 else array
+    width = array.shape[1] // groups
+    return array[:, group * width : (group + 1) * width]
 
 
 NATIVE = Kernel(

@@ -1,7 +1,7 @@
 """Implicit GEMM on GPUs: features read by the neighbor table inside the kernel, through Triton.
 
-``gpu_kernel.py`` has the idea in full. Here: whether a problem fits the chip, in which blocks, and
-the operands as the kernel wants them.
+``gpu_kernel.py`` explains the kernel. This module decides whether a problem fits the chip, chooses
+blocks and prepares the kernel's operands.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEAST = 16
 # (rows, most channels of the other operand, most gathered channels of a step, stages, warps): on an
 # H100 the first is the fastest or within a tenth of it for 16 to 256 channels and 1,000 to 100,000
 # rows of float16, and the second is ahead from 128 channels on (benchmarks/results/gpu.md; measured
-# with earlier kernels), where it moves half of the bytes from the cache (gpu_estimate.md).
+# with earlier kernels), where it moves half of the bytes from the cache.
 _TENSOR = (
     (64, 64, 64, 3, 4),
     (128, 128, 64, 3, 8),
@@ -57,9 +57,9 @@ _PLAIN = (
 )
 # The same of wgrad, whose rows are the pairs of a step. A block reads each operand once for each
 # block of the other's channels, from the cache: by the rates of an H100, 128 channels take 0.6 of
-# the time in blocks of 128 x 128, and 256 take 0.5, or 0.4 in blocks of 256 x 128
-# (gpu_estimate.md). Without tensor cores Triton holds a step in registers: ptxas spilled with 32
-# pairs, or with half of the warps.
+# the time in blocks of 128 x 128, and 256 take 0.5, or 0.4 in blocks of 256 x 128 (calculated).
+# Without tensor cores Triton holds a step in registers: ptxas spilled with 32 pairs, or with half
+# of the warps.
 _WGRAD_TENSOR = (
     (64, 64, 64, 3, 4),
     (64, 128, 128, 3, 8),
@@ -99,7 +99,7 @@ _OPTIONS = ("kpack", "matrix_instr_nonkdim")
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Dense and grouped weights on GPUs, whose blocks fit shared memory."""
+    """Accept dense and grouped weights on GPUs whose blocks fit shared memory."""
     if problem.layer.kind == "depthwise":
         return "these kernels multiply matrices, not depthwise weights"
     reason = unfit(problem, hardware) or _without_matrix_units(problem, hardware)

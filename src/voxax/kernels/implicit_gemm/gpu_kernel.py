@@ -15,7 +15,7 @@ time, without waiting. It shares the passes between loads that depend on each ot
 in the same pass as the rows it names would halve them. So each pass reads the table for the next
 one, into registers, and all stages are of operands.
 
-Triton wants blocks whose sizes are powers of two, 16 at least in products; what is behind the last
+Triton wants blocks whose sizes are powers of two, 16 at least in products; what follows the last
 channel or row is masked.
 """
 # pyright: reportMissingImports=false
@@ -37,14 +37,14 @@ from voxax.kernels.triton_call import Launch, call
 
 @dataclasses.dataclass(frozen=True)
 class TileConfig:
-    """The static side of a call.
+    """Static sizes of a call.
 
     Attributes:
-      rows: of a tile (wgrad: pairs of one step).
+      rows: rows of a tile (wgrad: pairs of one step).
       in_block, out_block: channels of a step, of the operand that is gathered and of the other.
       splits: parts that a sum is cut into: the taps of a tile, or the pairs of a tap.
       launch: how the kernel is compiled and run.
-      precision: of the products, as Triton calls it.
+      precision: precision of the products, as Triton calls it.
     """
 
     rows: int
@@ -258,7 +258,7 @@ def product(
       config, tiles: see there.
       x: ``[N, G * C_in]``.
       w: ``[K, G, C_in, C_out]``, in the same dtype; ``[K, G, C_out, C_in]`` if ``transposed``.
-      dtype: of the result.
+      dtype: dtype of the result.
       transposed: the last two axes of ``w`` are exchanged.
       reverse: the taps of ``w`` come in the opposite order.
       epilogue: applied before the result is rounded; where ``splits`` is 1.
@@ -302,7 +302,7 @@ def weight_product(
     """``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]`` over the pairs of each tap.
 
     Args:
-      config: see there.
+      config: see :class:`TileConfig`.
       pairs, starts: see :func:`voxax.geometry.kernel_maps.list_pairs`.
       x, dy: ``[N, G * C_in]`` and ``[M, G * C_out]``.
       groups: G.

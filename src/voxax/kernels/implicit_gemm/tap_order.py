@@ -1,4 +1,4 @@
-"""Output rows in the order of the taps they have, so that a tile of them passes over the others.
+"""Output rows ordered by their taps, so that a tile skips the taps that none of its rows has.
 
 The kernels of GPUs read the neighbor table in this order. Sorting by a bit mask of present taps is
 what spconv and TorchSparse++ do for their implicit GEMMs (Tang et al., TorchSparse++, MICRO 2023).
@@ -96,7 +96,7 @@ def tiles_of(table: jax.Array, rows: int) -> Tiles:
 def _listed(there: jax.Array) -> jax.Array:
     """``Tiles.taps`` of ``bool[K, tiles]``.
 
-    The n-th tap that is there comes behind all those up to which n or fewer are.
+    The n-th tap that exists comes after all taps up to which n or fewer exist.
     """
     number = there.shape[0]
     place = jnp.arange(number + 1, dtype=jnp.int32)[None, :]

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from voxax.geometry.dtypes import accumulator, product_dtype
 from voxax.hardware import HardwareInfo
+from voxax.kernels.implicit_gemm import tpu_items
 from voxax.kernels.implicit_gemm.windows import (
     SHORTEST,
     SPILLED,
@@ -49,6 +50,7 @@ from voxax.kernels.kernel import (
     Kernel,
     Parameters,
     Problem,
+    Product,
     Views,
     first_of,
 )
@@ -88,6 +90,12 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
     return reason
 
 
+def _reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
+    if tpu_items.is_items(parameters):
+        return ("items",)
+    return reads(parameters, product, symmetric)
+
+
 def _dtype_refusal(dtype: str) -> str:
     """Operands pass through the matrix unit as bfloat16 numbers, which have 8 digits."""
     reasons = {
@@ -101,14 +109,19 @@ def _dtype_refusal(dtype: str) -> str:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Lengths of windows and tiles of a step, in the largest blocks of channels that fit."""
-    return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
+    """Lengths of windows and tiles of a step, in the largest blocks of channels that fit; and lists
+    of items where rows have few neighbors."""
+    windows = tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
+    lists = tpu_items.candidates(problem, hardware)
+    return (*lists, *windows) if tpu_items.is_preferred(problem) else (*windows, *lists)
 
 
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
+    if tpu_items.is_items(parameters):
+        return tpu_items.product(problem, parameters, a, b, views)
     # Not with voxax: only programs that use it need Pallas.
     from voxax.kernels.implicit_gemm import tpu_kernel
 
@@ -468,9 +481,9 @@ WINDOWED = Kernel(
     supports=supports,
     space=space,
     heuristic=first_of(space),
-    reads=reads,
+    reads=_reads,
     apply=apply,
-    views=VIEWS,
+    views={**VIEWS, **tpu_items.VIEWS},
     fused=Fused(both, gradients),
     # It takes less time than XLA's gather with products on every scan and generation that was
     # counted, by the compiler's schedules (benchmarks/tpu/layers.py).

@@ -30,6 +30,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from voxax import _compat
+from voxax.hardware.pallas_checks import bounds_checks
 from voxax.kernels.implicit_gemm.windows import (
     WINDOW_ALIGNMENT,
     WINDOW_TILE,
@@ -612,7 +613,7 @@ def _call(
             # Stripes are independent: a device of two cores takes two at once. Visits add up.
             dimension_semantics=("parallel", "arbitrary"),
             # No window leaves its array, see _at_hand.
-            disable_bounds_checks=True,
+            disable_bounds_checks=not bounds_checks(),
         ),
         interpret=config.interpret,
     )

@@ -85,6 +85,7 @@ def _product(
         taps, count = _present(rows != missing)
 
         def tap(index: jax.Array, total: jax.Array) -> jax.Array:
+            # One tap's rows at a time: they stay in cache, and absent taps take no step.
             k = taps[index]
             return total + times(problem, source[jnp.take(rows, k, axis=1)], w[k])
 

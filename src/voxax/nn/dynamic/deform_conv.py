@@ -81,6 +81,12 @@ def deform_conv(
     Source: Dai et al., "Deformable Convolutional Networks", ICCV 2017; Zhu et al., "Deformable
     ConvNets v2", CVPR 2019; Wang et al., "InternImage" (v3), CVPR 2023; Xiong et al., "Efficient
     Deformable ConvNets" (v4), CVPR 2024.
+
+    Examples:
+      >>> image, weight = jnp.ones((1, 8, 8, 3)), jnp.ones((3, 3, 3, 8))
+      >>> offsets = jnp.zeros((1, 8, 8, 1, 9, 2))
+      >>> functional.deform_conv(image, weight, offsets).shape
+      (1, 8, 8, 8)
     """
     ndim, channels = x.ndim - 2, x.shape[-1]
     taps = _taps(x, weight, kernel_size, groups)

@@ -1,7 +1,7 @@
 """Convolve a grid with a kernel that depends on the position and the input.
 
-``method="bank"`` rounds every size to one of a few. Positions take the nearest size of the bank, so
-the result is not exact unless all sizes are in it. Large sizes can be computed on a grid of half
+``algorithm="bank"`` rounds every size to one of a few. Positions take the nearest size of the bank,
+so the result is not exact unless all sizes are in it. Large sizes can be computed on a grid of half
 the resolution.
 """
 
@@ -59,7 +59,7 @@ def dynamic_conv(
     mask: Num[Array, "B *outputs K"] | None = None,
     mixture: Float[Array, "B M"] | Float[Array, "B *outputs M"] | None = None,
     stride: int | Sequence[int] = 1,
-    method: Request = None,
+    algorithm: Request = None,
     bias: Float[Array, " C_out"] | None = None,
     tau: float = 1.0,
     bank: int | Sequence[int] = 3,
@@ -92,7 +92,7 @@ def dynamic_conv(
       mask: ``[B, *outputs, K]``, multiplies each tap.
       mixture: of M weights, ``[B, *outputs, M]`` or, of each scene, ``[B, M]``.
       stride: static, an integer or one per axis.
-      method: which strategies may be used, forward and backward: ``masked``, ``grouped``,
+      algorithm: which strategies may be used, forward and backward: ``masked``, ``grouped``,
         ``tiled``, ``selected``, ``specialized`` (alone, with concrete sizes: one program for each
         histogram), a member of :class:`DYNAMIC_CONV_ALGO_MODE`, a list of these, or ``"auto"``,
         with which the tuner measures; None leaves it to :func:`voxax.algorithms` and the
@@ -116,15 +116,22 @@ def dynamic_conv(
     Raises:
       InputError: shapes or dtypes that do not fit.
       AlgorithmError: a request that is not understood, or no admitted strategy can run this.
+
+    Examples:
+      >>> image, weight = jnp.ones((1, 8, 8, 3)), jnp.ones((3, 3, 3, 8))
+      >>> size = jnp.full((1, 8, 8), 1).at[:, :, 4:].set(3)  # of the kernel at each pixel
+      >>> functional.dynamic_conv(image, weight, size=size).shape
+      (1, 8, 8, 8)
     """
     if isinstance(weight, Mapping):
         given = {"offsets": offsets, "mask": mask, "mixture": mixture, "coarse_from": coarse_from}
-        if method == "bank" or any(value is not None for value in given.values()):
+        if algorithm == "bank" or any(value is not None for value in given.values()):
             raise InputError(
-                "a weight for each size takes size, dilation, stride, method, bias and precision; "
-                "offsets, mask, mixture, coarse_from and method='bank' need one weight"
+                "a weight for each size takes size, dilation, stride, algorithm, bias and "
+                "precision; offsets, mask, mixture, coarse_from and algorithm='bank' need one "
+                "weight"
             )
-        y = _own_kernels(x, weight, size, stride, dilation, method, precision)
+        y = _own_kernels(x, weight, size, stride, dilation, algorithm, precision)
         return add_bias(y, bias)
     taps = check_operands(x, weight, mixture)
     # Static for all positions, or an array with that of each.
@@ -135,7 +142,7 @@ def dynamic_conv(
     outputs = output_grid(x.shape[:-1], spec.stride)
     is_sampled = any(a is not None for a in (spacing, offsets, mask))
     uniform: Uniform = "scenes" if np.ndim(0 if size is None else size) < 2 else ""
-    if _is_static(size) and not (is_sampled or method == "bank"):
+    if _is_static(size) and not (is_sampled or algorithm == "bank"):
         # An ordinary convolution with the taps of that size.
         box = _within(taps, size)
         weight = weight[(*(slice(None),) * (weight.ndim - len(taps) - 2), *box)]
@@ -147,14 +154,14 @@ def dynamic_conv(
 
     def run(x: jax.Array, weight: jax.Array, sizes: jax.Array) -> jax.Array:
         if is_sampled:
-            _only_masked(method)
+            _only_masked(algorithm)
             return sampled_conv(
                 x, weight, spec, sizes, spacing, offsets, mask, tau=tau, precision=precision
             )
-        options = {"uniform": uniform, "method": method, "precision": precision}
-        if method == "bank":
+        options = {"uniform": uniform, "algorithm": algorithm, "precision": precision}
+        if algorithm == "bank":
             if soft:
-                raise InputError("method='bank' rounds to whole sizes: give integers")
+                raise InputError("algorithm='bank' rounds to whole sizes: give integers")
             options = {"uniform": uniform, "precision": precision}
             return bank_conv(x, weight, sizes, spec, bank=bank, coarse_from=coarse_from, **options)
         if not soft:
@@ -164,7 +171,7 @@ def dynamic_conv(
     if mixture is None:
         y = run(x, flat(weight, taps), sizes)
     else:
-        whole = is_sampled or method == "bank"
+        whole = is_sampled or algorithm == "bank"
         y = _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision)
     return add_bias(y, bias)
 
@@ -246,7 +253,7 @@ def _own_kernels(
     size: Any,
     stride: int | Sequence[int],
     dilation: Any,
-    method: Request,
+    algorithm: Request,
     precision: jax.lax.PrecisionLike,
 ) -> jax.Array:
     """Convolve each scene, or each position, with the kernel whose size is nearest."""
@@ -267,7 +274,7 @@ def _own_kernels(
     if np.ndim(rate) > 1:
         raise InputError("a weight for each size takes a static dilation: an integer, or one each")
     dtype = jnp.result_type(x.dtype, *(w.dtype for w in weights.values()))
-    options: dict[str, Any] = {"method": method, "precision": precision}
+    options: dict[str, Any] = {"algorithm": algorithm, "precision": precision}
 
     def kernel(own: int) -> Callable[[jax.Array, list[jax.Array]], jax.Array]:
         def run(x: jax.Array, weights: list[jax.Array]) -> jax.Array:
@@ -345,10 +352,10 @@ def flat(weight: jax.Array, taps: tuple[int, ...]) -> jax.Array:
     return weight.reshape(int(np.prod(taps)), *weight.shape[-2:])
 
 
-def _only_masked(method: Request) -> None:
-    origin, names = "method", ("bank",)
-    if method != "bank":
-        asked = admitted(method, kind="dynamic", product="forward")
+def _only_masked(algorithm: Request) -> None:
+    origin, names = "algorithm", ("bank",)
+    if algorithm != "bank":
+        asked = admitted(algorithm, kind="dynamic", product="forward")
         origin, names = asked.origin, asked.names
     if "masked" not in names:
         raise AlgorithmError(
@@ -446,8 +453,8 @@ def bank_conv(
 ) -> jax.Array:
     """Convolve with the nearest sizes of a bank: the exact result of these sizes.
 
-    Approximate unless all sizes are in the bank. ``dynamic_conv(..., method="bank")`` comes here;
-    :func:`voxax.nn.functional.bank_error` says what it changes.
+    Approximate unless all sizes are in the bank. ``dynamic_conv(..., algorithm="bank")`` comes
+    here; :func:`voxax.nn.functional.bank_error` says what it changes.
 
     Args:
       x: ``[B, *spatial, C]``.
@@ -685,7 +692,7 @@ def _on_cells(
 
 
 def _halved(array: jax.Array, axis: int) -> jax.Array:
-    """Split an axis into cells of two, with a zero behind an odd one."""
+    """Split an axis into cells of two, with a zero after an odd one."""
     extent = array.shape[axis]
     array = jnp.pad(array, [(0, extent % 2 if a == axis else 0) for a in range(array.ndim)])
     return array.reshape(*array.shape[:axis], -(-extent // 2), 2, *array.shape[axis + 1 :])

@@ -27,7 +27,7 @@ def choose_size(
 ) -> tuple[Int32[Array, " B"], Float[Array, " B"]]:
     """Return the size with the best score, and a gate through which the scores learn.
 
-    Give the first to ``dynamic_conv(..., size=, method="selected")``, which runs the compiled
+    Give the first to ``dynamic_conv(..., size=, algorithm="selected")``, which runs the compiled
     kernel of that size, and multiply its result by the second: 1 in value, with the gradient of the
     chosen size's probability (straight-through; Bengio et al., "Estimating or propagating gradients
     through stochastic neurons", 2013).

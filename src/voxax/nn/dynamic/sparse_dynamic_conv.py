@@ -22,9 +22,6 @@ from voxax.products import convolve, convolve_modulated
 from voxax.tuning import Request
 from voxax.tuning.request import admitted
 
-# Names that strategies had before they were those of grids.
-_RENAMED = {"restricted": "grouped", "shells": "grouped", "taps": "masked"}
-
 
 @checked_operator
 def sparse_dynamic_conv(
@@ -47,7 +44,7 @@ def sparse_dynamic_conv(
     out_voxels: Voxels | None = None,
     kernel_map: KernelMap | None = None,
     kernel_shape: KernelShape = "box",
-    method: Request = None,
+    algorithm: Request = None,
     fwd_algo: Request = None,
     bwd_algo: Request = None,
     dgrad_algo: Request = None,
@@ -84,7 +81,7 @@ def sparse_dynamic_conv(
         that can be known, else NaN in that voxel's outputs (0 in integers).
       capacity, out_voxels, kernel_map, kernel_shape: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
-      method: which strategies may be used, a request as in
+      algorithm: which strategies may be used, a request as in
         :func:`voxax.nn.functional.dynamic_conv`; neither changes the result. ``grouped``
         multiplies only what sizes leave: with hard sizes one product over the map without the
         pairs that are left out, with soft sizes one product for each size, over the taps that it
@@ -105,6 +102,11 @@ def sparse_dynamic_conv(
     Source: sizes and gates of Chen et al., "Dynamic Convolution: Attention over Convolution
     Kernels", CVPR 2020 (mixtures) and Zhu et al., "Deformable ConvNets v2", CVPR 2019
     (modulation), on the sets of Graham et al. 2018.
+
+    Examples:
+      >>> size = jnp.where(voxels.coords[:, 1] < 4, 1, 3)  # of the kernel at each voxel
+      >>> functional.sparse_dynamic_conv(voxels, jnp.ones((27, 4, 8)), 3, size=size).num_channels
+      8
     """
     rate, of_voxel = _dilation(dilation, dilations, kernel_map)
     shape = kernel_shape
@@ -126,7 +128,7 @@ def sparse_dynamic_conv(
     if mixture is not None:
         mixture = _of_rows(mixture, "mixture", (rows, weight.shape[0]), valid)
     _check_tau(tau, sizes)
-    masked = _strategy(method, mask) == "masked"
+    masked = _strategy(algorithm, mask) == "masked"
     _check_dtype(voxels.features, weight, {"tau": tau, "mask": mask, "mixture": mixture})
 
     kernel = weight if mixture is None else _side_by_side(weight)
@@ -219,19 +221,9 @@ def _check_tau(tau: float | None, size: Any) -> None:
         raise InputError(f"tau={tau} makes sizes soft, got {got}: give floats, or leave tau out")
 
 
-def known_strategy(method: Request) -> Request:
-    """Return the request; raise :class:`AlgorithmError` for a name that strategies had before."""
-    if isinstance(method, str) and method in _RENAMED:
-        raise AlgorithmError(
-            f"method={method!r}: strategies on voxels are named as on grids, give "
-            f"{_RENAMED[method]!r}"
-        )
-    return method
-
-
-def _strategy(method: Request, mask: Any) -> str:
+def _strategy(algorithm: Request, mask: Any) -> str:
     """Return the first of ``grouped`` and ``masked`` that the request admits and that can run."""
-    asked = admitted(known_strategy(method), kind="dynamic", product="forward")
+    asked = admitted(algorithm, kind="dynamic", product="forward")
     able = ("grouped", "masked") if mask is None else ("masked",)
     for name in able:
         if name in asked.names:

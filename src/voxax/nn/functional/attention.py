@@ -32,7 +32,13 @@ from voxax.nn.functional.attention_tiles import (
     attend_across_blocks,
     attend_in_patches,
 )
-from voxax.nn.functional.flash_attention import ROWS, Implementation, by_cudnn, by_splash, choose
+from voxax.nn.functional.flash_attention import (
+    ROWS,
+    AttentionAlgorithm,
+    by_cudnn,
+    by_splash,
+    choose,
+)
 from voxax.nn.functional.normalization import with_cleared_features
 from voxax.products.convolution import precision_name
 
@@ -109,7 +115,7 @@ def serialized_attention(
     scale: float | None = None,
     table: Float[Array, "D offsets H"] | None = None,
     precision: jax.lax.PrecisionLike = None,
-    implementation: Implementation | None = None,
+    algorithm: AttentionAlgorithm | None = None,
 ) -> Voxels:
     """Attend inside patches of a fixed length, which follow a space-filling curve.
 
@@ -127,7 +133,7 @@ def serialized_attention(
         reach.
       precision: of the products; None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
-      implementation: ``"tiles"`` (ordinary JAX operations; derivatives of any order), ``"cudnn"``
+      algorithm: ``"tiles"`` (ordinary JAX operations; derivatives of any order), ``"cudnn"``
         (GPU), ``"splash"`` (TPU); None takes the last two for half precision where this process
         has such a device, and they take the problem.
 
@@ -136,9 +142,14 @@ def serialized_attention(
 
     Raises:
       InputError: channels, heads, patch size or table that do not fit, an unknown order, or an
-        implementation that does not take the problem; integers; one shard of a scene.
+        algorithm that does not take the problem; integers; one shard of a scene.
 
     Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
+
+    Examples:
+      >>> packed = voxels.map(lambda x: jnp.tile(x, (1, 3)))  # queries, keys, values
+      >>> functional.serialized_attention(packed, num_heads=2, patch_size=64).num_channels
+      4
     """
     how = _logits(voxels, num_heads, 3, scale, table, precision)
     along = serial_order(voxels, order) if isinstance(order, str) else order
@@ -146,7 +157,7 @@ def serialized_attention(
         check_length("patch_size", patch_size)
         patch_size = min(patch_size, -(-voxels.capacity // ROWS) * ROWS)
     cut = cut_patches(voxels, patch_size, along, fill=fill)
-    chosen = choose(implementation, _head(voxels, num_heads, 3), how, patch_size)
+    chosen = choose(algorithm, _head(voxels, num_heads, 3), how, patch_size)
     if chosen == "tiles" and table is None and voxels.features.dtype.name in FRACTIONS:
         options = {"heads": num_heads, "scale": how.scale, "precision": how.precision}
         (features,) = _in_patches(voxels.features, *cut, **options)
@@ -259,7 +270,7 @@ def scene_attention(
     scale: float | None = None,
     table: Float[Array, "D offsets H"] | None = None,
     precision: jax.lax.PrecisionLike = None,
-    implementation: Implementation | None = None,
+    algorithm: AttentionAlgorithm | None = None,
 ) -> Voxels:
     """Attend to all voxels of the same scene, of any number.
 
@@ -268,7 +279,7 @@ def scene_attention(
     Args:
       voxels: ``3 * C`` channels: query, key, value.
       num_heads: H, divides C.
-      scale, table, precision, implementation: as in :func:`serialized_attention`;
+      scale, table, precision, algorithm: as in :func:`serialized_attention`;
         ``[D, 2 * reach + 1, H]``. ``"cudnn"`` holds ``batch_size * capacity`` rows.
 
     Returns:
@@ -281,7 +292,7 @@ def scene_attention(
     """
     how = _logits(voxels, num_heads, 3, scale, table, precision)
     block = _block_size(voxels.capacity)
-    chosen = choose(implementation, _head(voxels, num_heads, 3), how, block)
+    chosen = choose(algorithm, _head(voxels, num_heads, 3), how, block)
     whole = chosen == "cudnn"  # which has no groups
     cut = cut_patches(voxels, voxels.capacity if whole else block, fill="short")
     given = voxels.features, voxels.coords, cut, voxels.coords[:, 0], how
@@ -297,7 +308,7 @@ def cross_attention(
     *,
     scale: float | None = None,
     precision: jax.lax.PrecisionLike = None,
-    implementation: Implementation | None = None,
+    algorithm: AttentionAlgorithm | None = None,
 ) -> Queries:
     """Attend to all rows of the same scene of another set.
 
@@ -306,7 +317,7 @@ def cross_attention(
       key_value: Voxels, or Tokens, with ``2 * C`` channels: key, value.
       num_heads: H, divides C.
       scale, precision: as in :func:`serialized_attention`, a number and a name.
-      implementation: ``"tiles"``, ``"splash"`` or None, as there.
+      algorithm: ``"tiles"``, ``"splash"`` or None, as there.
 
     Returns:
       The queries' rows with C channels in the queries' dtype; zero where a scene has no keys.
@@ -331,10 +342,10 @@ def cross_attention(
     if scenes[0] != scenes[1]:
         raise InputError(f"queries of {scenes[0]} scenes and keys of {scenes[1]}")
     block = _block_size(max(_capacity(query), _capacity(key_value)))
-    chosen = choose(implementation, _head(query, num_heads, 1), how, block)
+    chosen = choose(algorithm, _head(query, num_heads, 1), how, block)
     if chosen == "cudnn":
-        if implementation is not None:
-            raise InputError("implementation='cudnn' has no cross attention: take 'tiles'")
+        if algorithm is not None:
+            raise InputError("algorithm='cudnn' has no cross attention: take 'tiles'")
         chosen = "tiles"
     asked, mine, cut = _blocks(query, block)
     held, theirs, _ = _blocks(key_value, block)
@@ -407,7 +418,7 @@ def _attend(
     group: jax.Array | None,
     how: Logits,
     num_heads: int,
-    chosen: Implementation,
+    chosen: AttentionAlgorithm,
     beside: int | None,
 ) -> jax.Array:
     """Attend to the rows of the same group: ``[capacity, C]``.
@@ -438,7 +449,7 @@ def _cross(
     theirs: jax.Array,
     how: Logits,
     num_heads: int,
-    chosen: Implementation,
+    chosen: AttentionAlgorithm,
 ) -> jax.Array:
     """Blocks ``[P, L, C]`` of queries and ``[P', L, 2 * C]`` of keys and values, and groups."""
     (vectors,) = _parts(asked, num_heads, 1)
@@ -447,7 +458,7 @@ def _cross(
 
 
 def _across(
-    query: Side, key: Side, value: jax.Array, how: Logits, chosen: Implementation
+    query: Side, key: Side, value: jax.Array, how: Logits, chosen: AttentionAlgorithm
 ) -> jax.Array:
     """Attend to the rows of a group in all blocks."""
     if chosen != "splash":

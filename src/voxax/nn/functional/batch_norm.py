@@ -23,6 +23,7 @@ from voxax.geometry.dtypes import fraction_dtype, wide_fraction
 from voxax.geometry.row_operations import as_dtype
 from voxax.nn.functional.normalization import (
     Rows,
+    clear_padding,
     masked_moments,
     normalized,
     with_cleared_features,
@@ -211,6 +212,44 @@ def _gradients(
     return tuple(found[place] for place in moves)
 
 
+def _gradients_on_tpu(
+    dy: jax.Array,
+    x: jax.Array,
+    valid: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    residual: jax.Array,
+    old_mean: jax.Array,
+    old_variance: jax.Array,
+    y: jax.Array,
+    mean: jax.Array,
+    inverse: jax.Array,
+    *averages: jax.Array,
+    moves: tuple[int, ...],
+    training: bool,
+    relu: bool,
+    **rest: float,
+) -> tuple[jax.Array, ...] | None:
+    """Return the gradients from two sums of the same pass; derivatives of :func:`_portable` take
+    three, of which each needs the one before.
+    """
+    if _MEAN in moves or _VARIANCE in moves:
+        return None
+    g = clear_padding(dy, valid)
+    if relu:
+        g = jnp.where(y > 0, g, jnp.zeros((), g.dtype))
+    unit = (clear_padding(x, valid) - mean[None]) * inverse[None]
+    dbias, dscale = jnp.sum(g, axis=0), jnp.sum(g * unit, axis=0)
+    dx = g
+    if training:
+        number = jnp.maximum(jnp.sum(valid, dtype=g.dtype), 1)
+        dx = g - (dbias / number)[None] - unit * (dscale / number)[None]
+    dx = clear_padding(dx * (scale * inverse)[None], valid).astype(x.dtype)
+    dresidual = g.astype(residual.dtype) if residual.shape[0] else residual
+    found = {_X: dx, _SCALE: dscale, _BIAS: dbias, _RESIDUAL: dresidual}
+    return tuple(found[place] for place in moves)
+
+
 def _on_host(
     x: np.ndarray,
     valid: np.ndarray,
@@ -288,4 +327,5 @@ _batch_norm = differentiable_on_cpu(
     shapes=_shapes,
     eager=_on_host,
     eager_gradients=_gradients_on_host,
+    gradients_on_tpu=_gradients_on_tpu,
 )

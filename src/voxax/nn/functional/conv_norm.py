@@ -75,7 +75,7 @@ def conv_norm(
 
 
 def _after(y: jax.Array, epilogue: Epilogue) -> jax.Array:
-    """The layers that follow, one after the other."""
+    """Return ``y`` after bias, batch norm, residual and ReLU, each where it is given."""
     e = epilogue
     if e.bias is not None:
         y = clear_rows(add_bias(y, e.bias), e.valid)

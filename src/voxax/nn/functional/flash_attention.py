@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from voxax.errors import InputError, check_known
 from voxax.nn.functional.attention_tiles import Logits, Side
 
-Implementation = Literal["tiles", "cudnn", "splash"]
+AttentionAlgorithm = Literal["tiles", "cudnn", "splash"]
 ROWS = 128  # splash attention takes patches of a multiple of it
 _BLOCK = 512
 
 
 def choose(
-    wanted: Implementation | None, query: jax.ShapeDtypeStruct, how: Logits, length: int
-) -> Implementation:
+    wanted: AttentionAlgorithm | None, query: jax.ShapeDtypeStruct, how: Logits, length: int
+) -> AttentionAlgorithm:
     """Return ``wanted``, or what suits the default device of this process.
 
     Args:
@@ -33,11 +33,11 @@ def choose(
       InputError: a kernel that does not take the problem; the message says why.
     """
     if wanted is not None:
-        check_known("implementation", wanted, get_args(Implementation))
+        check_known("algorithm", wanted, get_args(AttentionAlgorithm))
         if wanted != "tiles" and (reason := refusal(wanted, query, how, length)):
-            raise InputError(f"implementation={wanted!r} {reason}: leave it out, or take 'tiles'")
+            raise InputError(f"algorithm={wanted!r} {reason}: leave it out, or take 'tiles'")
         return wanted
-    here: dict[str, Implementation] = {"gpu": "cudnn", "tpu": "splash"}
+    here: dict[str, AttentionAlgorithm] = {"gpu": "cudnn", "tpu": "splash"}
     kernel = here.get(jax.default_backend(), "tiles")
     suits = kernel == "tiles" or refusal(kernel, query, how, length) is None
     # Splash attention multiplies float32 in one pass: only half precision loses nothing.
@@ -45,7 +45,7 @@ def choose(
 
 
 def refusal(
-    kernel: Implementation, query: jax.ShapeDtypeStruct, how: Logits, length: int
+    kernel: AttentionAlgorithm, query: jax.ShapeDtypeStruct, how: Logits, length: int
 ) -> str | None:
     """Return why a kernel does not take a problem, or None."""
     if how.table is not None:

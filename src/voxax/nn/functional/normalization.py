@@ -131,6 +131,10 @@ def layer_norm(
       InputError: a scale or bias of another shape.
 
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
+
+    Examples:
+      >>> functional.layer_norm(voxels).num_channels
+      4
     """
     check_affine(voxels.features.shape[1], scale, bias)
     return _with_row_norm(voxels, scale, bias, epsilon, True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -32,23 +32,18 @@ from voxax.products import convolve
 Size = int | Sequence[int]
 
 
-class Window(TypedDict, total=False):
-    """Keyword arguments that every pooling shares, as in ``spatially_sparse_conv``."""
-
-    kernel_shape: KernelShape
-    generative: bool
-    out_voxels: Voxels | None
-    capacity: int | None
-    kernel_map: KernelMap | None
-
-
 @checked_operator
 def sum_pool(
     voxels: Voxels,
     kernel_size: Size = 2,
     stride: Size | None = None,
     dilation: Size = 1,
-    **window: Unpack[Window],
+    *,
+    kernel_shape: KernelShape = "box",
+    generative: bool = False,
+    out_voxels: Voxels | None = None,
+    capacity: int | None = None,
+    kernel_map: KernelMap | None = None,
 ) -> Voxels:
     """Sum over the voxels under the kernel.
 
@@ -56,8 +51,8 @@ def sum_pool(
       voxels: input, ``C`` channels.
       kernel_size, dilation: integers, or one per axis.
       stride: the same; None takes ``kernel_size`` (every input falls into one window).
-      window: ``kernel_shape``, ``generative``, ``out_voxels``, ``capacity``, ``kernel_map``, as
-        in :func:`voxax.nn.functional.spatially_sparse_conv`.
+      kernel_shape, generative, out_voxels, capacity, kernel_map: as in
+        :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Returns:
       Voxels with ``C`` channels in the input's dtype (int32 for 8- and 16-bit integers); a
@@ -65,11 +60,16 @@ def sum_pool(
 
     Raises:
       InputError, CapacityError: as there.
+
+    Examples:
+      >>> float(functional.sum_pool(voxels, 8).features[0, 0]) == len(cells)
+      True
     """
-    kmap = _window_map(voxels, kernel_size, stride, dilation, window)
+    window = kernel_shape, generative, out_voxels, capacity, kernel_map
+    kmap = _window_map(voxels, kernel_size, stride, dilation, *window)
     ones = jnp.ones((kmap.num_offsets, voxels.num_channels), voxels.features.dtype)
     features = convolve(voxels.features, ones, kmap)
-    return output_voxels(voxels, kmap, features, window.get("out_voxels"))
+    return output_voxels(voxels, kmap, features, out_voxels)
 
 
 @checked_operator
@@ -78,14 +78,24 @@ def mean_pool(
     kernel_size: Size = 2,
     stride: Size | None = None,
     dilation: Size = 1,
-    **window: Unpack[Window],
+    *,
+    kernel_shape: KernelShape = "box",
+    generative: bool = False,
+    out_voxels: Voxels | None = None,
+    capacity: int | None = None,
+    kernel_map: KernelMap | None = None,
 ) -> Voxels:
     """Take the mean over the voxels under the kernel that exist.
 
     Arguments, result and errors as in :func:`sum_pool`, but that means of integers are float32.
+
+    Examples:
+      >>> functional.mean_pool(voxels, 2).stride
+      (2, 2, 2)
     """
-    kmap = _window_map(voxels, kernel_size, stride, dilation, window)
-    return output_voxels(voxels, kmap, window_mean(voxels, kmap), window.get("out_voxels"))
+    window = kernel_shape, generative, out_voxels, capacity, kernel_map
+    kmap = _window_map(voxels, kernel_size, stride, dilation, *window)
+    return output_voxels(voxels, kmap, window_mean(voxels, kmap), out_voxels)
 
 
 @overload
@@ -103,13 +113,18 @@ def max_pool(
     stride: Size | None = None,
     dilation: Size = 1,
     *,
+    kernel_shape: KernelShape = "box",
+    generative: bool = False,
+    out_voxels: Voxels | None = None,
+    capacity: int | None = None,
+    kernel_map: KernelMap | None = None,
     return_indices: bool = False,
-    **window: Unpack[Window],
 ) -> Voxels | tuple[Voxels, Int32[Array, "out_capacity C"]]:
     """Take the maximum over the voxels under the kernel, channel by channel.
 
     Args:
-      voxels, kernel_size, stride, dilation, window: as in :func:`sum_pool`.
+      voxels, kernel_size, stride, dilation, kernel_shape, generative, out_voxels, capacity,
+        kernel_map: as in :func:`sum_pool`.
       return_indices: also return ``int32[out_capacity, C]``, the input row that each maximum
         came from (-1: none), for :func:`unpool`. Of equal values the first tap's counts.
 
@@ -118,14 +133,19 @@ def max_pool(
 
     Raises:
       InputError: ``return_indices`` on one shard of a scene, whose maxima may lie on another.
+
+    Examples:
+      >>> functional.max_pool(voxels, 2).stride
+      (2, 2, 2)
     """
-    kmap = _window_map(voxels, kernel_size, stride, dilation, window)
+    window = kernel_shape, generative, out_voxels, capacity, kernel_map
+    kmap = _window_map(voxels, kernel_size, stride, dilation, *window)
     if return_indices:
         refuse_shard(voxels, "max_pool(return_indices=True)")
     features, whole = kmap.with_halo(voxels.features)
     indices = extreme_rows(features, whole.neighbors, largest=True)
     taken = take_rows(features, indices)
-    pooled = output_voxels(voxels, kmap, taken, window.get("out_voxels"))
+    pooled = output_voxels(voxels, kmap, taken, out_voxels)
     return (pooled, indices) if return_indices else pooled
 
 
@@ -135,17 +155,23 @@ def min_pool(
     kernel_size: Size = 2,
     stride: Size | None = None,
     dilation: Size = 1,
-    **window: Unpack[Window],
+    *,
+    kernel_shape: KernelShape = "box",
+    generative: bool = False,
+    out_voxels: Voxels | None = None,
+    capacity: int | None = None,
+    kernel_map: KernelMap | None = None,
 ) -> Voxels:
     """Take the minimum over the voxels under the kernel.
 
     Arguments, result and errors as in :func:`sum_pool`.
     """
-    kmap = _window_map(voxels, kernel_size, stride, dilation, window)
+    window = kernel_shape, generative, out_voxels, capacity, kernel_map
+    kmap = _window_map(voxels, kernel_size, stride, dilation, *window)
     features, whole = kmap.with_halo(voxels.features)
     indices = extreme_rows(features, whole.neighbors, largest=False)
     taken = take_rows(features, indices)
-    return output_voxels(voxels, kmap, taken, window.get("out_voxels"))
+    return output_voxels(voxels, kmap, taken, out_voxels)
 
 
 def _window_map(
@@ -153,18 +179,18 @@ def _window_map(
     kernel_size: Size,
     stride: Size | None,
     dilation: Size,
-    window: Window,
+    kernel_shape: KernelShape,
+    generative: bool,
+    out_voxels: Voxels | None,
+    capacity: int | None,
+    kernel_map: KernelMap | None,
     transposed: bool = False,
 ) -> KernelMap:
     """Return the map of a pooling window; ``stride=None`` takes ``kernel_size``, a partition."""
-    if unknown := set(window) - set(Window.__annotations__):
-        raise TypeError(
-            f"unexpected keyword argument {', '.join(map(repr, sorted(unknown)))}; a pooling "
-            f"window takes {', '.join(Window.__annotations__)}"
-        )
     if stride is None:
-        stride = kernel_size if window.get("kernel_map") is None else 1
-    return request_map(voxels, kernel_size, stride, dilation, transposed, **window)
+        stride = kernel_size if kernel_map is None else 1
+    target = generative, out_voxels, capacity, kernel_map
+    return request_map(voxels, kernel_size, stride, dilation, transposed, *target, kernel_shape)
 
 
 def extreme_rows(features: jax.Array, neighbors: jax.Array, *, largest: bool) -> jax.Array:
@@ -264,13 +290,16 @@ def unpool(
     Raises:
       InputError: ``indices`` of another shape than the features, or on one shard of a scene.
       GeometryMismatchError: a ``kernel_map`` that does not lead back to ``out_voxels``.
+
+    Examples:
+      >>> pooled, rows = functional.max_pool(voxels, 2, return_indices=True)
+      >>> functional.unpool(pooled, voxels, rows).stride
+      (1, 1, 1)
     """
     if indices is None:
         is_built = kernel_map is None
-        target = out_voxels if is_built else None
-        window: Window = {"kernel_shape": kernel_shape, "out_voxels": target}
-        window["kernel_map"] = kernel_map
-        kmap = _window_map(voxels, kernel_size, stride, dilation, window, transposed=is_built)
+        window = kernel_shape, False, out_voxels if is_built else None, None, kernel_map
+        kmap = _window_map(voxels, kernel_size, stride, dilation, *window, transposed=is_built)
         _check_target(kmap, out_voxels)
         return output_voxels(voxels, kmap, window_mean(voxels, kmap), out_voxels)
     refuse_shard(voxels, "unpool() with indices")
@@ -330,6 +359,10 @@ def global_pool(
 
     Raises:
       InputError: an unknown reduction.
+
+    Examples:
+      >>> functional.global_pool(voxels, "mean").shape
+      (1, 4)
     """
     refuse_arrays("global_pool", voxels)
     check_known("reduction", reduction, ("mean", "sum", "max", "min"))

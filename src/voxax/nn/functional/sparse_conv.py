@@ -93,6 +93,11 @@ def spatially_sparse_conv(
       InputError: shapes that do not fit, a transposed convolution without a target.
       CapacityError: eager, and the outputs do not fit.
       AlgorithmError: a request that is not understood, or no admitted algorithm can run this.
+
+    Examples:
+      >>> weight = jnp.ones((27, 4, 8))
+      >>> functional.spatially_sparse_conv(voxels, weight, kernel_size=3).num_channels
+      8
     """
     relation = (kernel_size, stride, dilation, transposed, generative)
     target = (out_voxels, capacity, kernel_map, kernel_shape, spatial_shape)

@@ -50,7 +50,7 @@ def spatially_sparse_depthwise_conv(
       num_out_coords: static; the map's output capacity or, where it is known (eagerly), its number
         of output voxels. The result has a row for each of the capacity either way.
       fwd_algo, bwd_algo: requests, as in :func:`voxax.nn.functional.spatially_sparse_conv`, of
-        the depthwise algorithms: ``explicit`` and ``implicit``, also with ``_gemm`` behind.
+        the depthwise algorithms: ``explicit`` and ``implicit``, also with ``_gemm`` after it.
       precision: see :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Returns:
@@ -59,6 +59,12 @@ def spatially_sparse_depthwise_conv(
     Raises:
       InputError: shapes that do not fit the map.
       AlgorithmError: a request that is not understood, or no admitted algorithm can run this.
+
+    Examples:
+      >>> kmap = vx.kernel_map(voxels, kernel_size=3)
+      >>> y = functional.spatially_sparse_depthwise_conv(voxels.features, jnp.ones((27, 4)), kmap)
+      >>> y.shape == voxels.features.shape
+      True
     """
     rows, taps = kernel_map.feature_rows, kernel_map.num_offsets
     if features.ndim != 2 or features.shape[0] != rows:
@@ -129,6 +135,10 @@ def depthwise_conv(
 
     Raises:
       InputError, CapacityError, AlgorithmError: as there.
+
+    Examples:
+      >>> functional.depthwise_conv(voxels, jnp.ones((27, 4)), kernel_size=3).num_channels
+      4
     """
     relation = (kernel_size, stride, dilation, transposed, generative)
     target = (out_voxels, capacity, kernel_map, kernel_shape, spatial_shape)

@@ -2,8 +2,6 @@
 
 import lazy_loader as _lazy
 
-from voxax.nn import removed as _removed
-
 try:
     import flax as _flax  # noqa: F401
 except ImportError as _error:
@@ -11,10 +9,4 @@ except ImportError as _error:
 
     raise MissingExtraError('voxax.nn.modules needs flax: pip install "voxax[nn]"') from _error
 
-_attached, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
-
-
-def __getattr__(name: str) -> object:
-    if name in __all__:
-        return _attached(name)
-    raise _removed.missing(__name__, name, _removed.MODULES)
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from voxax._array_types import Array, Float
 from voxax._native.random import is_plain_key, permutation
 from voxax.errors import InputError
 from voxax.geometry import CurveOrder, Voxels, cubic_windows, cylindrical_windows
@@ -24,13 +25,13 @@ from voxax.nn.functional import (
     window_attention,
 )
 from voxax.nn.functional.attention import Queries, SerialOrder, check_tokens
-from voxax.nn.functional.flash_attention import Implementation
+from voxax.nn.functional.flash_attention import AttentionAlgorithm
 from voxax.nn.functional.rotary import check_rotary
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.keys import next_key
 from voxax.nn.modules.norm import LayerNorm
 from voxax.nn.modules.pointwise import GELU, Dropout, Linear
-from voxax.nn.modules.sparse_convs import SubMConv
+from voxax.nn.modules.sparse_convs import ConvOptions, SubMConv, dtypes_of
 
 
 class RelativeTable(CheckedModule):
@@ -66,23 +67,23 @@ class RelativeTable(CheckedModule):
         self.reach = reach
 
 
-class _Heads(CheckedModule):
-    """Hold what the attention modules share.
+class HeadOptions(TypedDict, total=False):
+    """Keyword arguments that the attention modules share, see :class:`SerializedAttention`."""
 
-    Args:
-      channels: of the input and the output, a multiple of the heads.
-      num_heads: attention heads.
-      qkv_bias: add a bias to queries, keys and values.
-      scale: factor on the products of queries and keys; None is ``1 / sqrt(channels / heads)``.
-      relative_reach: learn a table of logits by the offset along each axis, of this many cells to
-        both sides; None learns none.
-      rotary_base: turn queries and keys by :func:`voxax.nn.functional.rotary_embedding` at the
-        voxels' centers, in the unit of ``voxel_size``; None turns nothing.
-      ndim: spatial axes.
-      dropout: rate on the output, in training.
-      dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
-      rngs: None takes a key that no other layer has.
-    """
+    qkv_bias: bool
+    scale: float | None
+    relative_reach: int | None
+    rotary_base: float | None
+    ndim: int
+    dropout: float
+    dtype: Any
+    param_dtype: Any
+    precision: Any
+    rngs: nnx.Rngs | None
+
+
+class _Heads(CheckedModule):
+    """Hold what the attention modules share. Arguments as in :class:`SerializedAttention`."""
 
     def __init__(
         self,
@@ -117,14 +118,14 @@ class _Heads(CheckedModule):
         self.channels, self.num_heads, self.scale = channels, num_heads, scale
         self.rotary_base, self.precision = rotary_base, precision
 
-    def _packed(self, voxels: Voxels) -> Voxels:
+    def _packed(self, voxels: Voxels, positions: jax.Array | None = None) -> Voxels:
         """Queries, keys and values side by side, the first two turned."""
         check_channels(self, self.channels, voxels)
         packed = self.qkv(voxels)
         base = self.rotary_base
         if base is None:
             return packed
-        positions = voxels.local_positions()
+        positions = voxels.local_positions() if positions is None else positions
 
         def turn(features: jax.Array) -> jax.Array:
             split = features.reshape(features.shape[0], 3 * self.num_heads, -1)
@@ -150,12 +151,24 @@ class SerializedAttention(_Heads):
       num_heads: attention heads.
       patch_size: rows of a patch.
       order: the curve where the call gives none.
-      fill, implementation: as in the function.
-      options: ``qkv_bias``, ``scale``, ``relative_reach``, ``rotary_base``, ``ndim``, ``dropout``,
-        ``dtype``, ``param_dtype``, ``precision``, ``rngs``. :func:`relative_reach` is that of Point
-        Transformer V3.
+      fill, algorithm: as in the function.
+      qkv_bias: add a bias to queries, keys and values.
+      scale: factor on the products of queries and keys; None is ``1 / sqrt(channels / heads)``.
+      relative_reach: learn a table of logits by the offset along each axis, of this many cells to
+        both sides; None learns none. :func:`relative_reach` is that of Point Transformer V3.
+      rotary_base: turn queries and keys by :func:`voxax.nn.functional.rotary_embedding` at the
+        voxels' centers, in the unit of ``voxel_size``; None turns nothing.
+      ndim: spatial axes.
+      dropout: rate on the output, in training.
+      dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
+      rngs: None takes a key that no other layer has.
 
     Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
+
+    Examples:
+      >>> attention = modules.SerializedAttention(4, 2, patch_size=64, rngs=nnx.Rngs(0))
+      >>> attention(voxels).num_channels
+      4
     """
 
     def __init__(
@@ -166,20 +179,32 @@ class SerializedAttention(_Heads):
         *,
         order: SerialOrder = "hilbert",
         fill: Fill = "overlap",
-        implementation: Implementation | None = None,
-        **options: Any,
+        algorithm: AttentionAlgorithm | None = None,
+        **options: Unpack[HeadOptions],
     ) -> None:
         super().__init__(channels, num_heads, **options)
         check_length("patch_size", patch_size)
         self.patch_size = patch_size
         self.order: SerialOrder = order
         self.fill: Fill = fill
-        self.implementation: Implementation | None = implementation
+        self.algorithm: AttentionAlgorithm | None = algorithm
 
-    def __call__(self, voxels: Voxels, order: SerialOrder | CurveOrder | None = None) -> Voxels:
-        options = {"fill": self.fill, "implementation": self.implementation, **self._options()}
+    def __call__(
+        self,
+        voxels: Voxels,
+        order: SerialOrder | CurveOrder | None = None,
+        positions: Float[Array, "capacity D"] | None = None,
+    ) -> Voxels:
+        """Return the attended features ``[capacity, channels]``.
+
+        Args:
+          voxels: ``[capacity, channels]``.
+          order: of the rows; None takes the module's.
+          positions: where ``rotary_base`` turns the rows; None takes the voxels' centers.
+        """
+        options = {"fill": self.fill, "algorithm": self.algorithm, **self._options()}
         order = self.order if order is None else order
-        packed = self._packed(voxels)
+        packed = self._packed(voxels, positions)
         return self._mixed(
             serialized_attention(packed, self.num_heads, self.patch_size, order, **options)
         )
@@ -192,7 +217,7 @@ class WindowAttention(_Heads):
       channels: of the input and the output, a multiple of the heads.
       num_heads: attention heads.
       size, shift: of the windows in cells, integers or one per axis.
-      options: as for :class:`SerializedAttention`.
+      **options: as for :class:`SerializedAttention`.
 
     Source: Liu et al., "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows",
     ICCV 2021.
@@ -205,7 +230,7 @@ class WindowAttention(_Heads):
         size: int | Sequence[int],
         *,
         shift: int | Sequence[int] = 0,
-        **options: Any,
+        **options: Unpack[HeadOptions],
     ) -> None:
         super().__init__(channels, num_heads, **options)
         self.size, self.shift = static(size), static(shift)
@@ -223,7 +248,7 @@ class CylinderAttention(_Heads):
       channels: of the input and the output, a multiple of the heads.
       num_heads: attention heads.
       size, center, shifted: of the windows, as in the function.
-      options: as for :class:`SerializedAttention`.
+      **options: as for :class:`SerializedAttention`.
     """
 
     def __init__(
@@ -234,7 +259,7 @@ class CylinderAttention(_Heads):
         *,
         center: Sequence[float] = (0.0, 0.0),
         shifted: bool = False,
-        **options: Any,
+        **options: Unpack[HeadOptions],
     ) -> None:
         super().__init__(channels, num_heads, **options)
         self.size, self.center, self.shifted = static(size), static(center), shifted
@@ -251,8 +276,8 @@ class SceneAttention(_Heads):
     Args:
       channels: of the input and the output, a multiple of the heads.
       num_heads: attention heads.
-      implementation: as in the function.
-      options: as for :class:`SerializedAttention`.
+      algorithm: as in the function.
+      **options: as for :class:`SerializedAttention`.
     """
 
     def __init__(
@@ -260,14 +285,14 @@ class SceneAttention(_Heads):
         channels: int,
         num_heads: int,
         *,
-        implementation: Implementation | None = None,
-        **options: Any,
+        algorithm: AttentionAlgorithm | None = None,
+        **options: Unpack[HeadOptions],
     ) -> None:
         super().__init__(channels, num_heads, **options)
-        self.implementation: Implementation | None = implementation
+        self.algorithm: AttentionAlgorithm | None = algorithm
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        options = {"implementation": self.implementation, **self._options()}
+        options = {"algorithm": self.algorithm, **self._options()}
         return self._mixed(scene_attention(self._packed(voxels), self.num_heads, **options))
 
 
@@ -279,7 +304,7 @@ class CrossAttention(CheckedModule):
       num_heads: attention heads.
       key_channels: of the other set; None is ``channels``.
       qkv_bias: add a bias to queries, keys and values.
-      scale, implementation: as in the function.
+      scale, algorithm: as in the function.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
       rngs: None takes a key that no other layer has.
     """
@@ -292,7 +317,7 @@ class CrossAttention(CheckedModule):
         key_channels: int | None = None,
         qkv_bias: bool = True,
         scale: float | None = None,
-        implementation: Implementation | None = None,
+        algorithm: AttentionAlgorithm | None = None,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         precision: Any = "highest",
@@ -307,7 +332,7 @@ class CrossAttention(CheckedModule):
         self.key_value = Linear(source, 2 * channels, use_bias=qkv_bias, rngs=rngs, **kinds)
         self.proj = Linear(channels, channels, rngs=rngs, **kinds)
         self.num_heads, self.scale, self.precision = num_heads, scale, precision
-        self.implementation: Implementation | None = implementation
+        self.algorithm: AttentionAlgorithm | None = algorithm
 
     def __call__(self, query: Queries, key_value: Voxels | Tokens) -> Queries:
         """Rows of ``query`` (Voxels, or Tokens ``[batch_size, T, C]``) with what they read.
@@ -321,7 +346,7 @@ class CrossAttention(CheckedModule):
             self.num_heads,
             scale=self.scale,
             precision=self.precision,
-            implementation=self.implementation,
+            algorithm=self.algorithm,
         )
         return _mapped(self.proj, attended)
 
@@ -345,8 +370,7 @@ class ConditionalPosition(CheckedModule):
     Args:
       channels: of the input and the output.
       kernel_size: of the convolution.
-      conv: more arguments of the convolution: ``ndim``, ``fwd_algo``, ...
-      dtype, param_dtype: as in :class:`SpatiallySparseConv`.
+      **options: of the convolution; ``dtype`` and ``param_dtype`` also of the other layers.
       rngs: None takes a key that no other layer has.
 
     Source: Chu et al., "Conditional Positional Encodings for Vision Transformers", ICLR 2023; in
@@ -358,16 +382,13 @@ class ConditionalPosition(CheckedModule):
         channels: int,
         kernel_size: int | Sequence[int] = 3,
         *,
-        dtype: Any = None,
-        param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
-        **conv: Any,
+        **options: Unpack[ConvOptions],
     ) -> None:
         rngs = own_rngs(rngs)
-        kinds = {"dtype": dtype, "param_dtype": param_dtype}
-        self.conv = SubMConv(channels, channels, kernel_size, rngs=rngs, **kinds, **conv)
-        self.proj = Linear(channels, channels, rngs=rngs, **kinds)
-        self.norm = LayerNorm(channels, param_dtype=param_dtype)
+        self.conv = SubMConv(channels, channels, kernel_size, rngs=rngs, **options)
+        self.proj = Linear(channels, channels, rngs=rngs, **dtypes_of(options))
+        self.norm = LayerNorm(channels, param_dtype=options.get("param_dtype", jnp.float32))
 
     def __call__(self, voxels: Voxels) -> Voxels:
         return self.norm(self.proj(self.conv(voxels)))

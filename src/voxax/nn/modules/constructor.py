@@ -1,4 +1,4 @@
-"""What the constructors of all modules refuse."""
+"""The signatures of modules, and what their constructors refuse."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import functools
 import inspect
 import itertools
 import operator
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from voxax._foreign_arguments import refuse_foreign
 from voxax._fork import check_process
 from voxax.errors import InputError
-from voxax.geometry.call_checks import refuse_foreign
 from voxax.nn.modules.keys import rngs_of
 
 _NUMBERS = (
@@ -39,25 +40,77 @@ def own_rngs(rngs: nnx.Rngs | None) -> nnx.Rngs:
     return rngs_of((_SEED + next(_made) * _STEP) % 2**31) if rngs is None else rngs
 
 
-class CheckedModule(nnx.Module):
-    """Base of modules. Arguments of other libraries, and values of no sense, are told at once."""
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function, with each key of ``**options: Unpack[...]`` by its name.
 
-    _may_be_zero: ClassVar[tuple[str, ...]] = ()
+    The default of such a key is ``...``: that of the layer which takes it.
+    """
+    written = inspect.signature(function)
+    found = []
+    for parameter in written.parameters.values():
+        options = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+        if options is None:
+            found.append(parameter)
+            continue
+        known = function.__globals__[options[1]].__annotations__
+        found += [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=...,
+                annotation=getattr(annotation, "__forward_arg__", annotation),
+            )
+            for name, annotation in known.items()
+        ]
+    return written.replace(parameters=found)
 
-    def __new__(cls, *args: Any, **options: Any) -> Any:
-        check_process()
-        names = _names(cls)
-        refuse_foreign(cls.__name__, options, names)
-        _check(cls, {**dict(zip(names, args, strict=False)), **options})
-        return super().__new__(cls)
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def with_signature(function: _Function) -> _Function:
+    """Let ``inspect.signature`` show the keys of a function's ``**options: Unpack[...]``."""
+    function.__signature__ = _signature(function)  # pyright: ignore[reportFunctionMemberAccess]
+    return function
 
 
 @functools.lru_cache(maxsize=256)
-def _names(cls: type) -> tuple[str, ...]:
-    """Arguments of a constructor, those by position first."""
-    named = (p for p in inspect.signature(cls.__init__).parameters.values())
-    variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    return tuple(p.name for p in named if p.kind not in variadic)[1:]
+def _constructor(cls: type) -> inspect.Signature:
+    if cls.__init__ is object.__init__:
+        return inspect.Signature()
+    whole = _signature(cls.__init__)
+    return whole.replace(parameters=[*whole.parameters.values()][1:])
+
+
+class _ConstructorSignature:
+    """What ``inspect.signature`` reads of a class; that of flax's metaclass has no names."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        if instance is not None:  # its own signature is that of the call
+            raise AttributeError("__signature__")
+        return _constructor(owner)
+
+
+class Module(nnx.Module):
+    """Base of modules and networks: ``inspect.signature`` shows what a class takes."""
+
+    if not TYPE_CHECKING:
+        __signature__ = _ConstructorSignature()
+
+
+class CheckedModule(Module):
+    """Base of modules whose constructors refuse unknown arguments and impossible values."""
+
+    _may_be_zero: ClassVar[tuple[str, ...]] = ()
+
+    if not TYPE_CHECKING:  # which would take the constructor for one of any arguments
+
+        def __new__(cls, *args: Any, **options: Any) -> Any:
+            check_process()
+            parameters = _constructor(cls).parameters
+            refuse_foreign(cls.__name__, options, parameters)
+            _check(cls, {**dict(zip(parameters, args, strict=False)), **options})
+            return super().__new__(cls)
 
 
 def _check(cls: type[CheckedModule], given: Mapping[str, Any]) -> None:

@@ -21,7 +21,6 @@ from voxax.nn.arguments import own_ndim, static
 from voxax.nn.dynamic.deform_conv import Modulation, deform_conv
 from voxax.nn.dynamic.dynamic_conv import frozen_bank
 from voxax.nn.dynamic.focal_conv import focal_conv
-from voxax.nn.dynamic.sparse_dynamic_conv import known_strategy
 from voxax.nn.functional import dynamic_conv, sparse_dynamic_conv
 from voxax.nn.functional.sparse_conv import spatially_sparse_conv
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
@@ -49,9 +48,9 @@ class DynamicConv(CheckedModule):
       stride: an integer or one per axis.
       use_bias: whether there is a bias.
       num_weights: how many weights a ``mixture`` mixes; None is one weight, and no mixture.
-      bank, coarse_from: of ``method="bank"``, as for the function; None is the function's default.
+      bank, coarse_from: of ``algorithm="bank"``; None is the default of the function.
       tau: width of the ramp of soft sizes.
-      method: which strategies may be used; None leaves it to overlays and the environment.
+      algorithm: which strategies may be used; None leaves it to overlays and the environment.
       dtype: to compute in; None is that of input and weight.
       param_dtype: of the parameters.
       kernel_init, bias_init: initializers; the weight is drawn as ``[K, C, C_out]``.
@@ -61,6 +60,11 @@ class DynamicConv(CheckedModule):
     Attributes:
       weight: ``[*T, C, C_out]``, with ``num_weights`` M ``[M, *T, C, C_out]``.
       bias: ``[C_out]`` or None.
+
+    Examples:
+      >>> conv = modules.DynamicConv(3, 8, 5, rngs=nnx.Rngs(0))
+      >>> conv(jnp.ones((1, 16, 16, 3)), size=jnp.full((1, 16, 16), 3)).shape
+      (1, 16, 16, 8)
     """
 
     weight: nnx.Param
@@ -79,7 +83,7 @@ class DynamicConv(CheckedModule):
         bank: int | Sequence[int] | None = None,
         coarse_from: int | None = None,
         tau: float = 1.0,
-        method: Request = None,
+        algorithm: Request = None,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         kernel_init: Initializer = he_normal,
@@ -87,24 +91,26 @@ class DynamicConv(CheckedModule):
         precision: jax.lax.PrecisionLike = None,
         rngs: nnx.Rngs | None = None,
     ):
-        if bank is not None and method != "bank":
+        if bank is not None and algorithm != "bank":
             raise InputError(
-                f"bank={bank} are the sizes of method='bank', got method={method!r}: give "
-                f"num_weights={bank} for weights that a mixture mixes, or method='bank'"
+                f"bank={bank} are the sizes of algorithm='bank', got algorithm={algorithm!r}: give "
+                f"num_weights={bank} for weights that a mixture mixes, or algorithm='bank'"
             )
-        if coarse_from is not None and method != "bank":
+        if coarse_from is not None and algorithm != "bank":
             raise InputError(
-                f"coarse_from={coarse_from} is of method='bank', got method={method!r}: give "
-                "method='bank', or leave it out"
+                f"coarse_from={coarse_from} is of algorithm='bank', got algorithm={algorithm!r}: "
+                "give algorithm='bank', or leave it out"
             )
         rngs = own_rngs(rngs)
         self.kernel_size = per_axis(kernel_size, ndim, "kernel_size")
         self.stride = per_axis(stride, ndim, "stride")
         self.in_channels, self.out_channels, self.dtype = in_channels, out_channels, dtype
         self.tau, self.precision = float(tau), precision
-        self.method = method if method == "bank" else frozen(method, "dynamic", "method")
+        self.algorithm = (
+            algorithm if algorithm == "bank" else frozen(algorithm, "dynamic", "algorithm")
+        )
         given = {"coarse_from": coarse_from} | ({} if bank is None else {"bank": frozen_bank(bank)})
-        self.of_bank: Mapping[str, Any] = FrozenDict(given if method == "bank" else {})
+        self.of_bank: Mapping[str, Any] = FrozenDict(given if algorithm == "bank" else {})
         taps = math.prod(self.kernel_size)
         kernels = [
             kernel_init(next_key(rngs.params), (taps, in_channels, out_channels), param_dtype)
@@ -142,7 +148,7 @@ class DynamicConv(CheckedModule):
             mask=mask,
             mixture=mixture,
             stride=self.stride,
-            method=self.method,
+            algorithm=self.algorithm,
             bias=bias,
             tau=self.tau,
             precision=self.precision,
@@ -172,7 +178,7 @@ class SparseDynamicConv(CheckedModule):
       num_weights: how many weights the second head mixes.
       use_bias, dtype, param_dtype, kernel_init, bias_init, precision, fwd_algo, bwd_algo, rngs: as
         in :class:`SpatiallySparseConv`.
-      method: as of the function.
+      algorithm: as of the function.
     """
 
     NDIM: int | None = None
@@ -191,7 +197,7 @@ class SparseDynamicConv(CheckedModule):
         use_bias: bool = True,
         fwd_algo: Request = None,
         bwd_algo: Request = None,
-        method: Request = None,
+        algorithm: Request = None,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         kernel_init: Initializer = he_normal,
@@ -215,7 +221,7 @@ class SparseDynamicConv(CheckedModule):
             "kernel_size": self.kernel_size,
             "stride": steps,
             "dilation": per_axis(dilation, self.ndim, "dilation"),
-            "method": frozen(known_strategy(method), "dynamic", "method"),
+            "algorithm": frozen(algorithm, "dynamic", "algorithm"),
             "precision": precision,
             **static_requests("dense", fwd_algo, bwd_algo),
         }
@@ -294,7 +300,13 @@ class SparseDynamicConv2d(SparseDynamicConv):
 
 
 class SparseDynamicConv3d(SparseDynamicConv):
-    """:class:`SparseDynamicConv` on three axes."""
+    """:class:`SparseDynamicConv` on three axes.
+
+    Examples:
+      >>> conv = modules.SparseDynamicConv3d(4, 8, 3, learn_size=True, rngs=nnx.Rngs(0))
+      >>> conv(voxels).num_channels
+      8
+    """
 
     NDIM = 3
 
@@ -325,6 +337,11 @@ class DeformConv(CheckedModule):
       weight: ``[*T, C / groups, C_out]`` or None.
       bias: ``[C_out]`` or None.
       predict, predict_bias: of the convolution that predicts.
+
+    Examples:
+      >>> conv = modules.DeformConv(3, 8, 3, rngs=nnx.Rngs(0))
+      >>> conv(jnp.ones((1, 8, 8, 3))).shape
+      (1, 8, 8, 8)
     """
 
     def __init__(
@@ -425,6 +442,11 @@ class FocalConv(CheckedModule):
       predict, predict_bias: of the convolution that predicts, ``[K, C_in, K]`` and ``[K]``.
 
     Source: Chen et al., "Focal Sparse Convolutional Networks for 3D Object Detection", CVPR 2022.
+
+    Examples:
+      >>> conv = modules.FocalConv(4, 8, rngs=nnx.Rngs(0))
+      >>> conv(voxels).num_channels
+      8
     """
 
     def __init__(

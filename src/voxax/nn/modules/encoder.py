@@ -124,6 +124,11 @@ class VoxelFeatureEncoder(CheckedModule):
     Source: Zhou and Tuzel, "VoxelNet: End-to-End Learning for Point Cloud Based 3D Object
     Detection", CVPR 2018; without its limits: Zhou et al., "End-to-End Multi-View Fusion for
     3D Object Detection in LiDAR Point Clouds", CoRL 2020.
+
+    Examples:
+      >>> encode = modules.VoxelFeatureEncoder(4, (16, 32), voxel_size=1.0, rngs=nnx.Rngs(0))
+      >>> encode(points).num_channels
+      32
     """
 
     _may_be_zero = ("in_channels",)
@@ -266,10 +271,17 @@ class PillarEncoder(VoxelFeatureEncoder):
       voxel_size: edge length of a pillar, a number or one for each of its axes.
       axis: the vertical axis of the positions.
       ndim: spatial axes D of the points, at least 2.
-      options: as for :class:`VoxelFeatureEncoder`; ``origin`` has ``ndim - 1`` entries.
+      use_center_offset, reduction, use_positions, use_mean_offset, capacity, momentum, epsilon,
+        axis_name, dtype, param_dtype, rngs: as for :class:`VoxelFeatureEncoder`.
+      origin: position of the lattice origin on the pillar's axes; None is zero.
 
     Source: Lang et al., "PointPillars: Fast Encoders for Object Detection from Point Clouds",
     CVPR 2019; without its limits on pillars and on points in each.
+
+    Examples:
+      >>> encode = modules.PillarEncoder(4, 32, voxel_size=1.0, rngs=nnx.Rngs(0))
+      >>> encode(points).geometry.ndim
+      2
     """
 
     def __init__(
@@ -280,8 +292,18 @@ class PillarEncoder(VoxelFeatureEncoder):
         *,
         axis: int = -1,
         ndim: int = 3,
+        reduction: Literal["max", "mean"] = "max",
+        origin: Sequence[float] | None = None,
+        use_positions: bool = True,
+        use_mean_offset: bool = True,
         use_center_offset: bool = True,
-        **options: Any,
+        capacity: int | None = None,
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        axis_name: str | tuple[str, ...] | None = None,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
     ) -> None:
         if ndim < 2 or not -ndim <= axis < ndim:
             raise InputError(f"axis={axis} of {ndim}-D points: pillars need one of 2 or more axes")
@@ -291,8 +313,18 @@ class PillarEncoder(VoxelFeatureEncoder):
             channels,
             voxel_size,
             ndim=ndim,
+            reduction=reduction,
+            origin=origin,
+            use_positions=use_positions,
+            use_mean_offset=use_mean_offset,
             use_center_offset=use_center_offset,
-            **options,
+            capacity=capacity,
+            momentum=momentum,
+            epsilon=epsilon,
+            axis_name=axis_name,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            rngs=rngs,
         )
 
     def _lattice_axes(self, ndim: int) -> tuple[int, ...]:

@@ -37,16 +37,24 @@ class BatchNorm(CheckedModule):
     have no influence, whatever they hold, and a batch without voxels leaves the averages.
 
     Args:
-      num_features: channels.
-      momentum: weight of the old running average.
+      num_features: channels C of the features ``[capacity, C]``.
+      momentum: weight of the old running average, in [0, 1].
       epsilon: added to the variance.
       axis_name: mapped axis over which statistics are shared between devices. Devices count
         by their voxels, so shards of different sizes give the statistics of the whole batch.
       param_dtype: dtype of scale and bias; the averages have it, and at least float32: a variance
         has the square of the features' range.
       use_running_average: evaluation mode from the start.
+      rngs: not used; all modules take it.
 
     Source: Ioffe and Szegedy, "Batch Normalization", ICML 2015.
+
+    Examples:
+      >>> norm = modules.BatchNorm(4)
+      >>> y = norm(voxels)  # updates the running averages
+      >>> norm.eval()
+      >>> norm(voxels).num_channels
+      4
     """
 
     def __init__(
@@ -131,6 +139,11 @@ class LayerNorm(_Affine):
       epsilon: added to the variance.
       use_scale, use_bias: learn a factor, an offset for each channel.
       param_dtype: dtype of scale and bias.
+      rngs: not used; all modules take it.
+
+    Examples:
+      >>> modules.LayerNorm(4)(voxels).num_channels
+      4
     """
 
     def __call__(self, voxels: Rows) -> Rows:
@@ -176,7 +189,7 @@ class GroupNorm(_Affine):
     Args:
       num_features: channels.
       num_groups: divides the channels.
-      epsilon, use_scale, use_bias, param_dtype: as for :class:`LayerNorm`.
+      epsilon, use_scale, use_bias, param_dtype, rngs: as for :class:`LayerNorm`.
 
     See :func:`voxax.nn.functional.group_norm`.
     """

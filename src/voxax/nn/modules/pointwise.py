@@ -54,6 +54,9 @@ class Activation(CheckedModule):
 
     float16 is computed in float32: the square of a feature above 255 has no value in float16, and a
     derivative through it is NaN.
+
+    Args:
+      fn: from an array ``[capacity, C]`` to another of the same shape, such as ``jax.nn.relu6``.
     """
 
     def __init__(self, fn: Callable[[jax.Array], jax.Array]) -> None:
@@ -121,13 +124,17 @@ class Linear(CheckedModule):
     """``features @ weight + bias``: a convolution of kernel size 1 without a kernel map.
 
     Args:
-      in_channels, out_channels: channels.
+      in_channels, out_channels: of the features, ``[capacity, C_in]`` to ``[capacity, C_out]``.
       use_bias: add a bias.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
       rngs: None takes a key that no other layer has.
 
     Raises:
       InputError: an unknown precision; when called, another number of channels.
+
+    Examples:
+      >>> modules.Linear(4, 20, rngs=nnx.Rngs(0))(voxels).num_channels
+      20
     """
 
     def __init__(
@@ -191,6 +198,12 @@ class Dropout(CheckedModule):
       deterministic: evaluation mode from the start: the input is handed on as it is.
       rng_collection: the stream of ``rngs`` that keys are drawn from, a new one at each call.
       rngs: None means that a key (or ``nnx.Rngs``) is given at each call.
+
+    Examples:
+      >>> drop = modules.Dropout(0.5, rngs=nnx.Rngs(dropout=0))
+      >>> drop.eval()
+      >>> drop(voxels).num_channels
+      4
     """
 
     def __init__(
@@ -232,19 +245,33 @@ class Dropout(CheckedModule):
 
 
 class DropPath(Dropout):
-    """Drop a residual branch at random (stochastic depth): arguments as for :class:`Dropout`.
+    """Drop a residual branch at random (stochastic depth).
 
     Args:
       rate: fraction that is dropped, in [0, 1].
       mode: ``voxel`` drops the branch of single voxels, as Point Transformer V3 does; ``scene``
         that of whole scenes.
-      options: ``deterministic``, ``rng_collection``, ``rngs``.
+      deterministic, rng_collection, rngs: as for :class:`Dropout`.
 
     Source: Huang et al., "Deep Networks with Stochastic Depth", ECCV 2016.
     """
 
-    def __init__(self, rate: float = 0.1, *, mode: DropoutMode = "voxel", **options: Any) -> None:
-        super().__init__(rate, mode=mode, **options)
+    def __init__(
+        self,
+        rate: float = 0.1,
+        *,
+        mode: DropoutMode = "voxel",
+        deterministic: bool = False,
+        rng_collection: str = "dropout",
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
+    ) -> None:
+        super().__init__(
+            rate,
+            mode=mode,
+            deterministic=deterministic,
+            rng_collection=rng_collection,
+            rngs=rngs,
+        )
 
 
 class LayerScale(CheckedModule):
@@ -254,6 +281,7 @@ class LayerScale(CheckedModule):
       num_features: channels.
       initial: the factor at the start.
       param_dtype: dtype the factors are kept in.
+      rngs: not used; all modules take it.
 
     Source: Touvron et al., "Going Deeper with Image Transformers", ICCV 2021.
     """

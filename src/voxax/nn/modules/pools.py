@@ -33,8 +33,11 @@ class _Pool(_Window):
     """Pooling over the voxels under a kernel.
 
     Args:
-      kernel_size, stride, dilation: as in :func:`voxax.nn.functional.sum_pool`.
-      kernel_shape, generative, capacity: as there.
+      kernel_size, dilation: cells of the window along each axis, and from one to the next;
+        integers, or one per axis.
+      stride: input cells to one output cell; None is ``kernel_size``.
+      kernel_shape, generative: as in :func:`voxax.nn.functional.sum_pool`.
+      capacity: static rows of a new output set; None takes the plan's, else the input's.
     """
 
     FUNCTION: ClassVar[Any]
@@ -58,6 +61,14 @@ class _Pool(_Window):
         out_voxels: Voxels | None = None,
         *,
         kernel_map: KernelMap | None = None,
+    ) -> Voxels:
+        return self._pooled(voxels, out_voxels, kernel_map)
+
+    def _pooled(
+        self,
+        voxels: Voxels,
+        out_voxels: Voxels | None,
+        kernel_map: KernelMap | None,
         **options: Any,
     ) -> Any:
         if kernel_map is not None:
@@ -77,9 +88,24 @@ class _Pool(_Window):
 
 
 class MaxPool(_Pool):
-    """:func:`voxax.nn.functional.max_pool`; call with ``return_indices=True`` to unpool later."""
+    """:func:`voxax.nn.functional.max_pool`; call with ``return_indices=True`` to unpool later.
+
+    Examples:
+      >>> modules.MaxPool(2)(voxels).stride
+      (2, 2, 2)
+    """
 
     FUNCTION = staticmethod(functional.max_pool)
+
+    def __call__(
+        self,
+        voxels: Voxels,
+        out_voxels: Voxels | None = None,
+        *,
+        kernel_map: KernelMap | None = None,
+        return_indices: bool = False,
+    ) -> Any:
+        return self._pooled(voxels, out_voxels, kernel_map, return_indices=return_indices)
 
 
 class MinPool(_Pool):
@@ -89,7 +115,12 @@ class MinPool(_Pool):
 
 
 class MeanPool(_Pool):
-    """:func:`voxax.nn.functional.mean_pool`."""
+    """:func:`voxax.nn.functional.mean_pool`.
+
+    Examples:
+      >>> modules.MeanPool(3, stride=2)(voxels).stride
+      (2, 2, 2)
+    """
 
     FUNCTION = staticmethod(functional.mean_pool)
 
@@ -140,7 +171,12 @@ class ChannelToSpace(_Blocks):
 
 
 class GlobalPool(CheckedModule):
-    """One row per scene: ``[batch_size, C]``. See :func:`voxax.nn.functional.global_pool`."""
+    """One row per scene: ``[batch_size, C]``. See :func:`voxax.nn.functional.global_pool`.
+
+    Examples:
+      >>> modules.GlobalPool("max")(voxels).shape
+      (1, 4)
+    """
 
     def __init__(self, reduction: Literal["mean", "sum", "max", "min"] = "mean") -> None:
         self.reduction: Literal["mean", "sum", "max", "min"] = reduction

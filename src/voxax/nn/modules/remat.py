@@ -31,6 +31,11 @@ class Remat(CheckedModule):
       prevent_cse: as in ``jax.checkpoint``; False is enough, and faster, inside ``jax.lax.scan``.
 
     Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
+
+    Examples:
+      >>> block = modules.Remat(modules.SubMConv3d(4, 8, rngs=nnx.Rngs(0)))
+      >>> block(voxels).num_channels
+      8
     """
 
     def __init__(

@@ -20,6 +20,7 @@ from voxax.geometry.eager import known_on_cpu
 from voxax.hardware import target_platform
 from voxax.nn.arguments import by_product
 from voxax.nn.functional.conv_norm import conv_norm
+from voxax.nn.modules.constructor import Module
 from voxax.nn.modules.norm import BatchNorm
 from voxax.nn.modules.pointwise import RELU, ReLU
 from voxax.nn.modules.sparse_convs import SpatiallySparseConv
@@ -129,8 +130,18 @@ def _adds_to(shortcut: Voxels, voxels: Any) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype
 
 
-class Sequential(nnx.Module):
-    """Apply modules (or any callables on Voxels) one after the other."""
+class Sequential(Module):
+    """Apply modules (or any callables on Voxels) one after the other.
+
+    Args:
+      *layers: in the order in which they run.
+
+    Examples:
+      >>> conv = modules.SubMConv3d(4, 8, use_bias=False, rngs=nnx.Rngs(0))
+      >>> block = modules.Sequential(conv, modules.BatchNorm(8), modules.ReLU())
+      >>> block(voxels).num_channels
+      8
+    """
 
     def __init__(self, *layers: Callable[..., Any]) -> None:
         for place, layer in enumerate(layers):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +71,52 @@ def initial_bias(
 ) -> nnx.Param | None:
     """Return a bias ``[C]`` as ``bias_init`` draws it, or None."""
     return nnx.Param(bias_init(next_key(rngs.params), (channels,), dtype)) if use_bias else None
+
+
+class Dtypes(TypedDict, total=False):
+    """Arguments that all layers with parameters have."""
+
+    dtype: Any
+    param_dtype: Any
+
+
+class AlgorithmOptions(TypedDict, total=False):
+    """How convolutions are computed."""
+
+    precision: jax.lax.PrecisionLike
+    fwd_algo: Request
+    bwd_algo: Request
+    dgrad_algo: Request
+    wgrad_algo: Request
+
+
+class LayerOptions(Dtypes, AlgorithmOptions, total=False):
+    """What networks pass on to every layer; layers on grids leave out the algorithms."""
+
+
+class NetworkOptions(LayerOptions, total=False):
+    """The same of networks for any number of axes."""
+
+    ndim: int | None
+
+
+class ConvOptions(NetworkOptions, total=False):
+    """What a block passes on to its convolution, besides ``rngs``."""
+
+    dilation: int | Sequence[int]
+    groups: int
+    generative: bool
+    capacity: int | None
+    kernel_init: Initializer
+    bias_init: Initializer
+    kernel_shape: KernelShape
+    spatial_shape: int | Sequence[int] | None
+
+
+def dtypes_of(options: LayerOptions) -> Dtypes:
+    """Return the dtypes among the options of a layer."""
+    found: Any = {k: v for k, v in options.items() if k in Dtypes.__annotations__}
+    return found
 
 
 class Convolution(CheckedModule):
@@ -148,8 +194,11 @@ class SpatiallySparseConv(Convolution):
     """Spatially sparse convolution in any number of dimensions.
 
     Args:
-      in_channels, out_channels: channels.
-      kernel_size, stride, dilation: integers, or one per axis.
+      in_channels, out_channels: features of each input voxel, ``[capacity, C_in]``, and of each
+        output voxel, ``[out_capacity, C_out]``.
+      kernel_size: taps along each axis, an integer or one per axis.
+      stride: input cells to one output cell, an integer or one per axis.
+      dilation: input cells from one tap to the next, an integer or one per axis.
       groups: channel groups; divides both channel numbers.
       ndim: spatial axes, 3 unless the class says otherwise; fixes the number of taps where
         ``kernel_size`` is an integer.
@@ -166,9 +215,15 @@ class SpatiallySparseConv(Convolution):
       precision, kernel_shape, spatial_shape: see
         :func:`voxax.nn.functional.spatially_sparse_conv`.
       rngs: None takes a key that no other layer has.
+
+    Examples:
+      >>> conv = modules.SpatiallySparseConv(4, 8, 2, stride=2, ndim=3, rngs=nnx.Rngs(0))
+      >>> conv(voxels).stride
+      (2, 2, 2)
     """
 
     FUNCTION = staticmethod(spatially_sparse_conv)
+    KEEPS_VOXELS: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -197,6 +252,8 @@ class SpatiallySparseConv(Convolution):
         spatial_shape: int | Sequence[int] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> None:
+        if self.KEEPS_VOXELS:
+            check_keeps_voxels(self, stride, transposed, generative)
         check_groups(groups, in_channels, out_channels)
         rngs = own_rngs(rngs)
         relation = {
@@ -225,12 +282,17 @@ class SpatiallySparseDepthwiseConv(Convolution):
     """Spatially sparse depthwise convolution: one filter per channel.
 
     Args:
-      channels: C.
+      channels: features of each voxel, of input and output ``[capacity, C]``.
       kernel_size, stride, dilation, kernel_shape: as in :class:`SpatiallySparseConv`.
       ndim, transposed, use_bias, capacity, precision: as there.
       fwd_algo, bwd_algo: depthwise algorithm requests.
       dtype, param_dtype, kernel_init, bias_init, rngs: as there; the weight's shape is
         ``[K, 1, C]`` for the initializer and ``[K, C]`` afterwards.
+
+    Examples:
+      >>> conv = modules.SpatiallySparseDepthwiseConv(4, kernel_size=3, rngs=nnx.Rngs(0))
+      >>> conv(voxels).num_channels
+      4
     """
 
     FUNCTION = staticmethod(depthwise_conv)
@@ -311,6 +373,14 @@ class SparseConv3d(SpatiallySparseConv):
 
     Users of spconv: its ``SparseConv3d`` also creates output voxels around the input at
     stride 1. Here that is ``generative=True``, with ``spatial_shape=`` to clip as it does.
+
+    Examples:
+      >>> down = modules.SparseConv3d(4, 8, kernel_size=2, stride=2, rngs=nnx.Rngs(0))
+      >>> down(voxels).stride
+      (2, 2, 2)
+      >>> grow = modules.SparseConv3d(4, 8, generative=True, rngs=nnx.Rngs(0))
+      >>> int(grow(voxels).count) > int(voxels.count)
+      True
     """
 
     NDIM = 3
@@ -323,24 +393,16 @@ class SparseConv4d(SpatiallySparseConv):
 
 
 class SubMConv(SpatiallySparseConv):
-    """Submanifold convolution: the output voxels are the input's (stride 1).
+    """Submanifold convolution: the output voxels are the input's.
+
+    Arguments as in :class:`SpatiallySparseConv`; with another stride than 1, ``transposed`` or
+    ``generative`` they raise :class:`voxax.InputError`.
 
     Source: Graham, Engelcke, van der Maaten, "3D Semantic Segmentation with Submanifold
     Sparse Convolutional Networks", CVPR 2018.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | Sequence[int] = 3,
-        stride: int | Sequence[int] = 1,
-        dilation: int | Sequence[int] = 1,
-        *args: Any,
-        **options: Any,
-    ) -> None:
-        check_keeps_voxels(self, stride, options)
-        super().__init__(in_channels, out_channels, kernel_size, 1, dilation, *args, **options)
+    KEEPS_VOXELS = True
 
 
 class SubMConv1d(SubMConv):
@@ -356,7 +418,14 @@ class SubMConv2d(SubMConv):
 
 
 class SubMConv3d(SubMConv):
-    """:class:`SubMConv` on three axes."""
+    """:class:`SubMConv` on three axes.
+
+    Examples:
+      >>> conv = modules.SubMConv3d(4, 8, kernel_size=3, rngs=nnx.Rngs(0))
+      >>> y = conv(voxels)
+      >>> y.num_channels, int(y.count) == int(voxels.count)
+      (8, True)
+    """
 
     NDIM = 3
 
@@ -372,6 +441,7 @@ class SparseConvTranspose(SpatiallySparseConv):
 
     Called with ``out_voxels`` it returns to them (spconv's ``SparseInverseConv``); with
     ``generative=True`` it creates every site that a tap reaches (``SparseConvTranspose``).
+    Arguments as in :class:`SpatiallySparseConv`.
     """
 
     def __init__(
@@ -380,11 +450,50 @@ class SparseConvTranspose(SpatiallySparseConv):
         out_channels: int,
         kernel_size: int | Sequence[int] = 2,
         stride: int | Sequence[int] = 2,
-        *args: Any,
-        **options: Any,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        *,
+        ndim: int | None = None,
+        generative: bool = False,
+        use_bias: bool = True,
+        capacity: int | None = None,
+        fwd_algo: Request = None,
+        bwd_algo: Request = None,
+        dgrad_algo: Request = None,
+        wgrad_algo: Request = None,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        kernel_init: Initializer = he_normal,
+        bias_init: Initializer = zeros,
+        precision: jax.lax.PrecisionLike = None,
+        kernel_shape: KernelShape = "box",
+        spatial_shape: int | Sequence[int] | None = None,
+        rngs: nnx.Rngs | None = None,
     ) -> None:
         super().__init__(
-            in_channels, out_channels, kernel_size, stride, *args, transposed=True, **options
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            dilation,
+            groups,
+            ndim=ndim,
+            transposed=True,
+            generative=generative,
+            use_bias=use_bias,
+            capacity=capacity,
+            fwd_algo=fwd_algo,
+            bwd_algo=bwd_algo,
+            dgrad_algo=dgrad_algo,
+            wgrad_algo=wgrad_algo,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            kernel_init=kernel_init,
+            bias_init=bias_init,
+            precision=precision,
+            kernel_shape=kernel_shape,
+            spatial_shape=spatial_shape,
+            rngs=rngs,
         )
 
 
@@ -401,7 +510,17 @@ class SparseConvTranspose2d(SparseConvTranspose):
 
 
 class SparseConvTranspose3d(SparseConvTranspose):
-    """:class:`SparseConvTranspose` on three axes."""
+    """:class:`SparseConvTranspose` on three axes.
+
+    Examples:
+      >>> down = modules.SparseConv3d(4, 8, kernel_size=2, stride=2, rngs=nnx.Rngs(0))
+      >>> up = modules.SparseConvTranspose3d(8, 4, rngs=nnx.Rngs(0))
+      >>> up(down(voxels), voxels).stride
+      (1, 1, 1)
+      >>> every = modules.SparseConvTranspose3d(8, 4, generative=True, rngs=nnx.Rngs(0))
+      >>> every(down(voxels)).stride
+      (1, 1, 1)
+    """
 
     NDIM = 3
 

@@ -1,4 +1,4 @@
-"""What the packages of other libraries' names share: voxels, kernel maps, products and pooling.
+"""Voxels, kernel maps, products and pooling for the packages with other libraries' names.
 
 Each of these packages is names, defaults, layouts and orders over these modules, which know of
 none of them. They import neither JAX nor PyTorch's compiler. ``sites`` has the voxels of a tensor,

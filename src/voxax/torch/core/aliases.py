@@ -49,7 +49,7 @@ class Aliases:
         Args:
           names: for each of the library's modules, parents first, a module, or the name of one in
             the package (``""``: itself).
-          absent: the library's modules that are not here, and why: importing one says it.
+          absent: the library's missing modules with a reason, which importing one raises.
           options: what children give the package's ``install``.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Batch normalization with a residual sum and a ReLU behind it: one native pass each way.
+"""Batch normalization with a residual sum and a ReLU after it: one native pass each way.
 
 One by one they are three passes of PyTorch, whose idle threads spin in the time of the native
 kernels between them.
@@ -86,7 +86,7 @@ def batch_norm(
       rows: ``[N, C]`` of float32 or float64, as all others are.
       weight, bias: ``[C]``.
       found: what :func:`statistics` gives.
-      eps: of the norm.
+      eps: epsilon of the norm.
       residual: ``[N, C]``, added; None: nothing is.
       relu: set negative results to 0.
     """

@@ -77,7 +77,7 @@ def keep(package: str) -> None:
 
 
 def _preceding(start: Callable[..., int]) -> Callable[..., int]:
-    """Return a start of processes in which multiprocessing's run this file first."""
+    """Return a function that starts processes which run this file first."""
     packages: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {}
 
     @functools.wraps(start)

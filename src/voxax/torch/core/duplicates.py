@@ -17,7 +17,7 @@ class Duplicates(NamedTuple):
     The rule: a strided or transposed layer sums over all rows of a voxel, and its outputs are
     distinct; the way back gives all rows of a voxel the same. A layer that keeps the voxels keeps
     the rows. Through the taps before the center of the kernel, all rows of a voxel are read, by
-    the first row of another; through those behind it, the first row of a voxel is read, by all
+    the first row of another; through those after it, the first row of a voxel is read, by all
     rows of another; through the center, each row reads itself.
 
     Attributes:

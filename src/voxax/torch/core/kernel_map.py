@@ -80,9 +80,9 @@ class KernelMap:
         return KernelMap(self.backwards, self.out_rows, False, self.neighbors)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """``(int32[2, K, N], int32[K])``: input and output rows tap by tap, -1 behind the last.
+        """``(int32[2, K, N], int32[K])``: input and output rows tap by tap, -1 after the last.
 
-        By input row; of a symmetric map's taps behind the center, by output row.
+        By input row; of a symmetric map's taps after the center, by output row.
         """
         pairs, numbers = pairs_of(self.backwards)
         if self.symmetric:

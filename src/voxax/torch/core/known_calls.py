@@ -22,7 +22,7 @@ _GLOBAL_HOOKS = [getattr(torch_modules, f"_global{name}") for name in _HOOKS]
 
 
 def know(*kinds: type[nn.Module]) -> None:
-    """Let modules of exactly these classes be known while they are called as they are now.
+    """Register classes whose calls run known code, as long as their methods stay the same.
 
     Classes of which another package has replaced a method are left out.
     """
@@ -54,7 +54,7 @@ def is_known(module: nn.Module) -> bool:
 
 
 def nobody_listens() -> bool:
-    """Return whether nothing but results and gradients is asked for: no trace, autocast or hook."""
+    """Return whether a call needs only results and gradients: no trace, autocast or hook."""
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return False
     # Forward derivatives and the tensors of ``torch.func`` are PyTorch's own matter.
@@ -64,7 +64,7 @@ def nobody_listens() -> bool:
 
 
 def only_results_count() -> bool:
-    """Return whether nothing but results is asked for: no gradient, trace, autocast or hook."""
+    """Return whether a call needs only results: no gradient, trace, autocast or hook."""
     return not torch.is_grad_enabled() and nobody_listens()
 
 

@@ -15,7 +15,7 @@ from voxax.torch.core.products import bits, convolve, natively
 def extreme_rows(features: Tensor, kernel_map: KernelMap, largest: bool = True) -> Tensor:
     """``int64[M, C]``: the row under each window with the largest or smallest value, or -1.
 
-    Of equal values it is the first tap's.
+    Among equal values the first tap wins.
     """
     if features.dtype is torch.float16:
         return extreme_rows(features.float(), kernel_map, largest)
@@ -40,7 +40,7 @@ def extreme_rows(features: Tensor, kernel_map: KernelMap, largest: bool = True) 
 
 
 class _ExtremeRows(torch.autograd.Function):
-    """:func:`extreme_rows` on plain tensors, whatever ``torch.func`` makes of them."""
+    """:func:`extreme_rows` on plain tensors, also inside transformations of ``torch.func``."""
 
     @staticmethod
     def forward(features: Tensor, kernel_map: KernelMap, largest: bool) -> Tensor:

@@ -37,7 +37,7 @@ class PoolingMode(_Number):
 
 
 class BroadcastMode(_Number):
-    """How a row of a scene meets the rows in it. The name is spelled as in MinkowskiEngine."""
+    """How a scene's row and the rows in it are combined. Spelled as in MinkowskiEngine."""
 
     ELEMENTWISE_ADDITON, ELEMENTWISE_MULTIPLICATION = range(2)
 

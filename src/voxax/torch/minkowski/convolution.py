@@ -75,7 +75,7 @@ class MinkowskiConvolutionTransposeFunction(MinkowskiConvolutionFunction):
 
 
 class _Layer(MinkowskiModuleBase):
-    """What the convolutions share: a kernel and a bias, drawn from uniform ranges."""
+    """Base of the convolutions: a kernel and a bias, drawn from uniform ranges."""
 
     kernel: nn.Parameter
     bias: nn.Parameter | None

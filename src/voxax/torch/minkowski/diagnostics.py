@@ -1,4 +1,4 @@
-"""What MinkowskiEngine tells of itself and of GPUs, of which there are none here."""
+"""MinkowskiEngine's diagnostics, without GPUs."""
 
 from __future__ import annotations
 

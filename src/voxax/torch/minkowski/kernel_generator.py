@@ -99,9 +99,9 @@ def get_kernel_volume(
 
     Args:
       region_type: the taps.
-      kernel_size: of each axis, or of all.
+      kernel_size: size along each axis, or along all.
       region_offset: ``int[K, D]`` of a custom region.
-      axis_types: of a hybrid region, for each axis: cube or cross.
+      axis_types: for a hybrid region cube or cross, for each axis.
       dimension: D.
 
     Raises:
@@ -158,7 +158,7 @@ class KernelGenerator:
     """Sizes, region and outputs of a layer's kernel.
 
     Args:
-      kernel_size: of each axis, or of all.
+      kernel_size: size along each axis, or along all.
       stride: the outputs lie on a grid so many times as coarse.
       dilation: distance of taps, in steps of the input's grid.
       is_transpose: unused; the layer tells.
@@ -166,7 +166,7 @@ class KernelGenerator:
       region_offsets: ``int[K, D]`` of a custom region, in steps of the dilation; MinkowskiEngine
         has no kernels for it.
       expand_coordinates: outputs are all sites in reach, not those of the inputs.
-      axis_types: of a hybrid region, for each axis: cube or cross.
+      axis_types: for a hybrid region cube or cross, for each axis.
       dimension: D.
 
     Raises:

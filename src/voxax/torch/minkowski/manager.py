@@ -99,7 +99,7 @@ class CoordinateManager:
 
     Rows that come from outside keep their order, first rows of a site first. Sites that layers
     make come in lexicographic order, those of generative layers in the order of their inputs.
-    Pickles and copies leave the kernel maps behind. Strides are one for all axes or one for each.
+    Pickles and copies have no kernel maps. Strides are one for all axes or one for each.
 
     Args:
       D: number of spatial axes.
@@ -431,7 +431,7 @@ class CoordinateManager:
         maps = (torch.from_numpy(part.astype(np.int32)) for part in (table[corner, point], point))
         return *maps, torch.from_numpy(weights).to(samples.dtype)
 
-    # What lies behind keys.
+    # The sites and points of keys.
 
     def _at(self, key: Key) -> Sites:
         if key.name not in self._sites:
@@ -467,7 +467,7 @@ class CoordinateManager:
 
 
 def given(manager: CoordinateManager | None) -> CoordinateManager:
-    """Return the manager, which functions take behind optional arguments, or raise."""
+    """Return the manager, which functions take after optional arguments, or raise."""
     if manager is None:
         raise ArgumentError("no coordinate_manager: give that of the keys")
     return manager
@@ -563,7 +563,7 @@ def _check_scenes(scenes: np.ndarray) -> None:
 
 
 def _floored(rows: np.ndarray, stride: Sequence[int] | np.ndarray) -> np.ndarray:
-    """``int32[N, 1 + D]``: the sites of a grid in which rows lie."""
+    """``int32[N, 1 + D]``: the site of a grid in which each row lies."""
     out, stride = np.empty(rows.shape, np.int32), np.asarray(stride)
     out[:, 0] = np.rint(rows[:, 0])
     if rows.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""Rows that become one: sums, averages, maxima and first rows of groups."""
+"""Sums, averages, maxima and first rows of groups of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def grouped(places: torch.Tensor, groups: int) -> PairMap:
 
 
 def reduced(features: torch.Tensor, kernel_map: KernelMap, mode: Mode) -> torch.Tensor:
-    """``[M, C]``: what remains of the rows of each group, 0 of none.
+    """``[M, C]``: the reduced rows of each group, 0 for an empty one.
 
     Raises:
       ArgumentError: a mode that does not say what remains, or integers to sum or compare.

@@ -38,7 +38,7 @@ class MinkowskiPruning(MinkowskiModuleBase):
     """Keeps the sites where a mask ``bool[N]`` is true, in their order."""
 
     def forward(self, input: SparseTensor, mask: Tensor) -> SparseTensor:
-        """Return the tensor of what remains."""
+        """Return the tensor on the kept sites."""
         check_sparse(input)
         key, manager = Key(input.D + 1), input.coordinate_manager
         keys = input.coordinate_map_key, key

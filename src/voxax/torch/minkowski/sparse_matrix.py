@@ -25,7 +25,7 @@ def spmm(
 
     Args:
       rows, cols, vals: ``[n]``: its entries; those of one place are added.
-      size: of the matrix.
+      size: size of the matrix.
       mat: ``[size[1], C]`` of the dtype of ``vals``.
       is_sorted, cuda_spmm_alg: accepted; GPUs use them.
 

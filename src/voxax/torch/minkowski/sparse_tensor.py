@@ -138,7 +138,7 @@ class SparseTensor(Tensor):
         """Return ``[B, C, *spatial]``, its lowest coordinate and the tensor stride.
 
         Args:
-          shape: of the result, with the features' channels; None: up to the largest coordinates.
+          shape: shape with the features' channels; None: up to the largest coordinates.
           min_coordinate: ``int32[D]``, which becomes 0; None: 0.
           contract_stride: divide by the tensor stride.
         """
@@ -204,7 +204,7 @@ class SparseTensor(Tensor):
         return self.FIELD(self._F[rows], quantization_mode=self.quantization_mode, **made)
 
     def cat_slice(self, X: Any) -> Any:
-        """As :meth:`slice`, with the features of the points behind, or of a tensor's sites."""
+        """Return :meth:`slice`, followed by the features of the points or of a tensor's sites."""
         own = X.F if isinstance(X, self.FIELD) else X.F[X.inverse_mapping]
         sliced = SparseTensor.slice(self, X)
         return sliced.replaced(torch.cat([sliced.F, own], 1))

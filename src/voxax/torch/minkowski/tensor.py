@@ -1,4 +1,4 @@
-"""What sparse tensors and tensor fields share: features on the sites or points of a key."""
+"""Base of sparse tensors and tensor fields: features on the sites or points of a key."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Tensor:
     dtype = property(lambda self: self._F.dtype, doc="The dtype of the features.")
 
     def requires_grad_(self, requires_grad: bool = True) -> None:
-        """Let the features ask for a gradient."""
+        """Record gradients of the features."""
         self.F.requires_grad_(requires_grad)
 
     def float(self) -> Self:

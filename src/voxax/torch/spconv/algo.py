@@ -23,7 +23,7 @@ class AlgoHint(enum.Enum):
 
 
 class Activation(enum.Enum):
-    """Function behind a layer in evaluation mode, as ``cumm.tensorview.gemm.Activation``."""
+    """Function after a layer in evaluation mode, as ``cumm.tensorview.gemm.Activation``."""
 
     None_ = 0
     ReLU = 1

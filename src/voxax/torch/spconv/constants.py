@@ -31,5 +31,5 @@ SPCONV_ALLOW_TF32 = False
 
 
 def is_amp_enabled() -> bool:
-    """Return whether autocast is on for GPUs, of which nothing runs here."""
+    """Return whether autocast is on for GPUs."""
     return torch.is_autocast_enabled()

@@ -42,7 +42,7 @@ class SparseConvolution(Window):
       algo: the form of the pairs in ``indice_dict``. Results do not depend on it, but pooling's.
       fp32_accum, large_kernel_fast_algo: accepted; sums are in float32 at least.
       record_voxel_count: keep the largest number of outputs, see :meth:`get_max_num_voxels`.
-      act_type, act_alpha, act_beta: function behind the layer, in evaluation mode only.
+      act_type, act_alpha, act_beta: function after the layer, in evaluation mode only.
       name: by which ``benchmark_record`` has the layer.
 
     Raises:
@@ -168,8 +168,8 @@ class SparseConvolution(Window):
             raise ArgumentError(f"a {self.ndim}-D layer on indices of {axes} axes")
         if self.training and self.act_type is not Activation.None_:
             raise ArgumentError(
-                f"act_type={self.act_type} in training mode: a function behind the layer is for "
-                "evaluation only; put a module behind the layer"
+                f"act_type={self.act_type} in training mode: a function after the layer is for "
+                "evaluation only; put a module after the layer"
             )
         factor, bias = (None, self.bias) if norm is None else _folded(norm, self.bias)
         features, weight = input.features, self.weight
@@ -241,7 +241,7 @@ class SparseConvolution(Window):
         return {**found, "input_channels": self.in_channels, "out_channels": self.out_channels}
 
     def _relation(self, input: SparseConvTensor) -> tuple[KernelMap, Sites, dict]:
-        """Return the map, where it leads, and the pairs by key behind this layer."""
+        """Return the map, where it leads, and the pairs by key after this layer."""
         data, sites = input.find_indice_pair(self.indice_key), input.sites()
         if data is not None and data.algo != self.algo:
             raise ArgumentError(

@@ -33,7 +33,7 @@ def scatter_nd(indices: Tensor, updates: Tensor, shape: Sequence[int]) -> Tensor
     Args:
       indices: ``int[..., n]``, positions along the first n axes.
       updates: ``[..., *shape[n:]]``.
-      shape: of the result.
+      shape: shape of the result.
     """
     ndim, sizes = indices.shape[-1], [whole("shape", size) for size in shape]
     rows = indices.reshape(-1, ndim).long()
@@ -64,7 +64,7 @@ def _check_tensors(features: Tensor, indices: Tensor, spatial_shape: Any, batch_
 
 
 class ThrustSortAllocator:
-    """Name of the memory that sorting on a GPU borrows: of a CPU, none."""
+    """Stand-in for the memory that sorting on a GPU uses; a CPU needs none."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -216,7 +216,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
     def dense(self, channels_first: bool = True) -> Tensor:
         """Return ``[B, C, *spatial_shape]``, or ``[B, *spatial_shape, C]``, zero elsewhere.
 
-        Of rows at one voxel the last stays, and all receive its gradient, as in spconv.
+        The last row of a voxel stays, and all of its rows receive the gradient, as in spconv.
         """
         duplicates, features = self.sites().duplicates(), self.features
         if duplicates is not None:

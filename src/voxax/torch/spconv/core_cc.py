@@ -1,4 +1,4 @@
-"""What code names of spconv's binary: facts of the build, as of 2.3.8 without CUDA, and voxels.
+"""Names of spconv's binary that other code uses: facts of a CPU build of 2.3.8, and voxels.
 
 The rest of ``spconv.core_cc`` is functions in C++ on memory that a caller prepares; what they do
 is in :mod:`voxax.torch.spconv.ops`. The constants are those of ``spconv.cppconstants``.
@@ -20,7 +20,7 @@ COMPILED_CUDA_GEMM_ARCHS: set[tuple[int, int]] = set()
 
 
 class _Named(type):
-    """Says of names that are not there where to look."""
+    """Raises errors for missing names that say where to look."""
 
     def __getattr__(cls, name: str) -> NoReturn:
         raise AttributeError(

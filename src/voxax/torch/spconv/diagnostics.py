@@ -1,4 +1,4 @@
-"""What spconv has for finding faults: a timer of its kernels, and files of what they were given."""
+"""spconv's tools for finding faults: a timer of its kernels, and files of their inputs."""
 
 from __future__ import annotations
 

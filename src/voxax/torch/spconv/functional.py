@@ -40,7 +40,7 @@ def indice_subm_conv(features: Tensor, filters: Tensor, *pairs: Any, **options: 
 
 
 def indice_inverse_conv(features: Tensor, filters: Tensor, *pairs: Any, **options: Any) -> Tensor:
-    """As :func:`indice_conv`, the way back along the pairs."""
+    """Return the features of an inverse convolution, as :func:`indice_conv`."""
     return indice_conv(features, filters, *pairs, inverse=True, **options)
 
 

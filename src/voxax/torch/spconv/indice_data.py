@@ -34,7 +34,7 @@ class Pairs:
 
     @classmethod
     def of(cls, kernel_map: KernelMap, sites: Sites, out: Sites, *layer: Any) -> Self:
-        """Return what a layer leaves."""
+        """Return the pairs that a layer leaves under its key."""
         made = cls.__new__(cls)
         Pairs.__init__(made, kernel_map, sites, out, *layer)
         return made
@@ -43,7 +43,7 @@ class Pairs:
 def listed_numbers(numbers: Tensor) -> Tensor:
     """Return a submanifold layer's numbers as spconv lists them: 0 from the center on.
 
-    The center has all rows, and a tap behind it as many as its mirror image.
+    The center has all rows, and a tap after it as many as its mirror image.
     """
     return numbers.where(torch.arange(len(numbers)) < len(numbers) // 2, 0)
 
@@ -63,7 +63,7 @@ class IndiceData(Pairs):
     """Of layers with ``algo=ConvAlgo.Native``. Other code makes it from pairs.
 
     Args:
-      indice_pairs: ``int32[2, K, N]``, -1 behind the last of each tap.
+      indice_pairs: ``int32[2, K, N]``, -1 after the last of each tap.
       indice_pair_num: is the number of those before.
       voxel_num: kept.
     """
@@ -93,7 +93,7 @@ class IndiceData(Pairs):
 
     @property
     def indice_pairs(self) -> Tensor:
-        """``int32[2, K, N]``: input and output rows of each tap, -1 behind the last."""
+        """``int32[2, K, N]``: input and output rows of each tap, -1 after the last."""
         return self.kernel_map.pairs()[0]
 
     @property

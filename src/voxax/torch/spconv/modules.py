@@ -62,7 +62,7 @@ class SparseSequential(SparseModule):
     def forward(self, input: Any) -> Any:
         """Apply all modules; features without rows skip plain modules.
 
-        Without gradients, a normalization in evaluation mode and a ReLU behind a convolution are
+        Without gradients, a normalization in evaluation mode and a ReLU after a convolution are
         computed with it.
         """
         modules = list(self._modules.values())
@@ -101,7 +101,7 @@ def _epilogue_of(conv: Any, behind: list[Any]) -> tuple[nn.BatchNorm1d | None, b
 
 
 class _OnFeatures(nn.Module):
-    """Applies the module behind it in the method order to the features of a sparse tensor."""
+    """Applies the module after it in the method order to the features of a sparse tensor."""
 
     def forward(self, input: Any) -> Any:
         if isinstance(input, SparseConvTensor):

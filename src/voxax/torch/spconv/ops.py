@@ -37,7 +37,7 @@ def get_current_stream() -> int:
 def get_conv_output_size(
     input_size: Sizes, kernel_size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
 ) -> list[int]:
-    """Return the spatial shape behind a convolution; an axis of kernel size -1 becomes 1."""
+    """Return the spatial shape after a convolution; an axis of kernel size -1 becomes 1."""
     sizes = zip(*_whole_sizes(input_size, kernel_size, stride, padding, dilation), strict=True)
     return [1 if k == -1 else (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes]
 
@@ -54,7 +54,7 @@ def get_deconv_output_size(
     dilation: Sizes,
     output_padding: Sizes,
 ) -> list[int]:
-    """Return the spatial shape behind a transposed convolution. As in spconv, without dilation."""
+    """Return the spatial shape after a transposed convolution. As in spconv, without dilation."""
     del dilation
     given = _whole_sizes(input_size, kernel_size, stride, padding, output_padding)
     if min(given[1]) < 0:
@@ -176,7 +176,7 @@ def table_map(pair_fwd: Tensor, in_rows: int) -> KernelMap:
 
 
 def activate(x: Tensor, act_type: Activation, alpha: float) -> Tensor:
-    """Apply the function behind a layer."""
+    """Apply the function after a layer."""
     if act_type is Activation.ReLU:
         return torch.relu(x)
     if act_type is Activation.Sigmoid:
@@ -264,7 +264,7 @@ def implicit_gemm(
 def implicit_gemm_backward(
     features: Tensor, filters: Tensor, out_bp: Tensor, pair_fwd: Tensor, *rest: Any, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of features and filters; ``pair_bwd`` and what follows mean nothing."""
+    """Return the gradients of features and filters; arguments after ``pair_fwd`` are ignored."""
     del rest, options
     return _gradients(features, filters, out_bp, table_map(pair_fwd, features.shape[0]))
 

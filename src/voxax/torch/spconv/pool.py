@@ -26,7 +26,7 @@ class _Pool(Window):
     Args:
       stride: None is the kernel size.
       subm: keep the voxels. spconv ignores it on CPUs and for ``ConvAlgo.Native``.
-      indice_key: of the pairs that an inverse convolution reads.
+      indice_key: key of the pairs, which an inverse convolution reads.
     """
 
     FUNCTION: ClassVar[type[torch.autograd.Function]]
@@ -57,7 +57,7 @@ class _Pool(Window):
 
     @uncompiled
     def forward(self, input: SparseConvTensor) -> SparseConvTensor:
-        """Pool, or raise :class:`SpconvError`: dtypes, indices, an ``indice_key`` that exists."""
+        """Pool; wrong dtypes or indices and a used ``indice_key`` raise :class:`SpconvError`."""
         record = self._begin(input, type(self).__name__)
         if self.indice_key is not None and self.indice_key in input.indice_dict:
             raise ArgumentError(
@@ -152,7 +152,7 @@ class SparseGlobalMaxOrAvgPool(SparseModule):
         self.is_mean = is_mean
 
     def forward(self, input: SparseConvTensor) -> Tensor:
-        """Return ``[batch_size, C]``, or of means, as spconv does, the first: ``[batch_size]``."""
+        """Return ``[batch_size, C]``; means have one channel, ``[batch_size]``, as in spconv."""
         input.sites()  # checks it
         scene, shape = input.indices[:, 0].long(), (input.batch_size, input.features.shape[1])
         if not self.is_mean:

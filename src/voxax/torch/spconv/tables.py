@@ -15,7 +15,7 @@ from voxax.torch.spconv.modules import SparseModule
 
 
 class JoinTable(SparseModule):
-    """Features side by side, of tensors at the same voxels with as many channels."""
+    """The joined channels of tensors at the same voxels, each with as many channels."""
 
     def forward(self, input: Sequence[SparseConvTensor]) -> SparseConvTensor:
         """Return the first with the channels of all, or raise :class:`SpconvError`."""
@@ -41,7 +41,7 @@ class AddTableMisaligned(SparseModule):
 
 
 class ConcatTable(SparseModule):
-    """A list of what its modules make of one input."""
+    """The outputs of its modules for one input, as a list."""
 
     def forward(self, input: Any) -> list[Any]:
         return [module(input) for module in self._modules.values()]  # type: ignore[misc]

@@ -28,7 +28,7 @@ class Tensor:
     """An array whose slices share its memory.
 
     Args:
-      array: of any shape and dtype; shared.
+      array: array of any shape and dtype; shared.
 
     Attributes:
       dtype: its number, as :data:`float32` and its like.

@@ -1,4 +1,4 @@
-"""What convolutions and poolings share: sizes, pairs under a key, counts and times."""
+"""Base of convolutions and poolings: sizes, pairs under a key, counts and times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Window(SparseModule):
 
     Args:
       sizes: kernel size, stride, padding and dilation, each an integer or one per axis.
-      most_taps: of a window with more, the pairs are those of ``ConvAlgo.Native``.
+      most_taps: windows with more taps have the pairs of ``ConvAlgo.Native``.
       counts: keep the largest number of outputs, in a buffer of the checkpoint.
     """
 
@@ -85,7 +85,7 @@ class Window(SparseModule):
     def _left(
         self, input: SparseConvTensor, kernel_map: KernelMap, sites: Sites, out: Sites
     ) -> dict[str, Any]:
-        """Return the pairs by key behind this layer."""
+        """Return the pairs by key after this layer."""
         if self.indice_key is None:
             return input.indice_dict
         kind = IndiceData if self.algo is ConvAlgo.Native else ImplicitGemmIndiceData

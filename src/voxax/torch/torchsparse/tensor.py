@@ -55,7 +55,7 @@ class SparseTensor(_Parts):
     Args:
       feats: ``[N, C]``.
       coords: ``int32[N, 4]``: batch index, x, y, z, in units of the stride.
-      stride: of the voxels, one integer or three.
+      stride: stride of the voxels, one integer or three.
       spatial_range: number of scenes and the size of each axis; layers keep it up to date.
     """
 
@@ -176,7 +176,7 @@ def check_tensors(name: str, *tensors: Any) -> None:
     for tensor in tensors:
         if not isinstance(tensor, SparseTensor):
             raise ArgumentError(f"{name} of a {type(tensor).__name__}: expected a SparseTensor")
-        if tensor._features.waits:  # behind a layer, which has checked them
+        if tensor._features.waits:  # after a layer, which has checked them
             continue
         feats, coords = tensor._features.rows(), tensor.coords
         if not (isinstance(feats, torch.Tensor) and isinstance(coords, torch.Tensor)):

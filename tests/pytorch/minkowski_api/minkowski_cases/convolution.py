@@ -271,11 +271,5 @@ def cases():
     for name, rows in sites.items():
         add(name, special, coordinates=rows, kernel_size=3)
         add(f"{name}_s2", special, coordinates=rows, kernel_size=2, stride=2)
-        add(
-            f"{name}_generative",
-            special,
-            coordinates=rows,
-            layer=GENERATIVE,
-            kernel_size=3,
-        )
+        add(f"{name}_generative", special, coordinates=rows, layer=GENERATIVE, kernel_size=3)
     return found

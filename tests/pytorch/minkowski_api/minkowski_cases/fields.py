@@ -153,10 +153,7 @@ def shared(me, dtype):
         coordinate_manager=x.coordinate_manager,
     )
     a, b = x.sparse(), y.sparse()
-    return {
-        "equal": a.coordinate_map_key == b.coordinate_map_key,
-        **finish(leaf, a + b),
-    }
+    return {"equal": a.coordinate_map_key == b.coordinate_map_key, **finish(leaf, a + b)}
 
 
 def cases():

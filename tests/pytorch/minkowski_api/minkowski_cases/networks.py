@@ -80,10 +80,7 @@ def gradients(net, leaf=None):
 def names(net):
     """Return the names and shapes of a network's state."""
     state = net.state_dict()
-    return {
-        "names": list(state),
-        "shapes": [str(tuple(value.shape)) for value in state.values()],
-    }
+    return {"names": list(state), "shapes": [str(tuple(value.shape)) for value in state.values()]}
 
 
 def constructed(me, dtype, make):
@@ -199,16 +196,7 @@ def cases():
     for name in ("14A", "18A", "34C", "50"):
         add(f"MinkUNet{name}", segmented, "minkunet", f"MinkUNet{name}", 3, 5, of={"D": 3})
     add("MinkUNet18A_eval", segmented, "minkunet", "MinkUNet18A", 3, 5, of={"D": 3}, training=False)
-    add(
-        "MinkUNet14A_2d",
-        segmented,
-        "minkunet",
-        "MinkUNet14A",
-        3,
-        5,
-        of={"D": 2},
-        dimension=2,
-    )
+    add("MinkUNet14A_2d", segmented, "minkunet", "MinkUNet14A", 3, 5, of={"D": 2}, dimension=2)
     add(
         "MinkUNet14A_4d",
         segmented,

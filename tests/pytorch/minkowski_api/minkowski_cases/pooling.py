@@ -111,12 +111,7 @@ def cases():
         add(f"{kind}3_cross", window, kind=kind, dimension=3, cross=True, **three)
         add(f"{kind}3_empty_scene", window, kind=kind, dimension=3, scenes=(0, 2), **three)
         add(
-            f"{kind}3_axes",
-            window,
-            kind=kind,
-            dimension=3,
-            kernel_size=(2, 1, 3),
-            stride=(2, 1, 1),
+            f"{kind}3_axes", window, kind=kind, dimension=3, kernel_size=(2, 1, 3), stride=(2, 1, 1)
         )
         add(f"{kind}3_onto", onto, kind=kind, kernel_size=3)
     add("max3_ties", ties, kernel_size=3, stride=2)

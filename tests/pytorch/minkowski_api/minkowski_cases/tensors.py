@@ -361,16 +361,7 @@ def cases():
     add("attributes_empty_scene", attributes, dimension=3, scenes=(0, 2))
     for name, scenes in (("two", (0, 1)), ("one", (0,)), ("gap", (0, 2)), ("many", range(9))):
         add(f"decomposed_{name}", decomposed, scenes=tuple(scenes))
-    for name in (
-        "add",
-        "subtract",
-        "multiply",
-        "divide",
-        "array",
-        "power",
-        "scalar",
-        "in_place",
-    ):
+    for name in ("add", "subtract", "multiply", "divide", "array", "power", "scalar", "in_place"):
         add(f"arithmetic_{name}", arithmetic, name=name)
     add("dense_negative", dense, dimension=2, negative=True)
     add("dense_lowest", dense, dimension=2, negative=True, min_coordinate=[-4, -4])

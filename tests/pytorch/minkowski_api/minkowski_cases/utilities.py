@@ -137,10 +137,7 @@ def hybrid(me, dtype):
     """A region of cubes on some axes and crosses on others."""
     cube, cross = me.RegionType.HYPER_CUBE, me.RegionType.HYPER_CROSS
     made = me.KernelGenerator(
-        kernel_size=3,
-        region_type=me.RegionType.HYBRID,
-        axis_types=[cube, cube, cross],
-        dimension=3,
+        kernel_size=3, region_type=me.RegionType.HYBRID, axis_types=[cube, cube, cross], dimension=3
     )
     return {"repr": repr(made)}
 

@@ -47,7 +47,7 @@ class _Block(nn.Module):
         return x
 
     def forward(self, x: Any) -> Any:
-        """Return the sum of the branches behind a ReLU."""
+        """Return the sum of the branches after a ReLU."""
         out = self._branch(x)
         out += x if self.downsample is None else self.downsample(x)
         return self.relu(out)
@@ -58,10 +58,10 @@ class BasicBlock(_Block):
 
     Args:
       inplanes, planes: numbers of channels.
-      stride: of the first convolution.
-      dilation: of both.
+      stride: stride of the first convolution.
+      dilation: dilation of both.
       downsample: a module for the input.
-      bn_momentum: of the normalizations.
+      bn_momentum: momentum of the normalizations.
       dimension: number of spatial axes.
     """
 

@@ -24,12 +24,12 @@ def _tensor(array: Any, what: str) -> torch.Tensor:
 def batched_coordinates(
     coords: Sequence[Any], dtype: torch.dtype = torch.int32, device: Any = None
 ) -> torch.Tensor:
-    """``[N, 1 + D]``: the coordinates of scenes, each row behind the number of its scene.
+    """``[N, 1 + D]``: the coordinates of scenes, each row after the number of its scene.
 
     Args:
       coords: ``[n, D]`` of each scene, arrays or tensors; floats are floored for ``int32``.
       dtype: ``int32`` or ``float32``.
-      device: of the result; None: the CPU.
+      device: device of the result; None: the CPU.
     """
     if not isinstance(coords, Sequence):
         raise ArgumentError(f"coordinates of {type(coords).__name__}: expected a list of scenes")
@@ -82,7 +82,7 @@ def batch_sparse_collate(
 class SparseCollation:
     """Joins a list of ``(coordinates, features, labels)``, for a data loader.
 
-    Scenes behind ``limit_numpoints`` rows are left out; -1: none.
+    Scenes after ``limit_numpoints`` rows are left out; -1: none.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ def kaiming_normal_(
 ) -> torch.Tensor:
     """Draw a kernel from a normal distribution.
 
-    Of two axes, ``[C_in, C_out]``, the second counts as the inputs, as in MinkowskiEngine.
+    With two axes, ``[C_in, C_out]``, the second counts as the inputs, as in MinkowskiEngine.
 
     Args:
       tensor: ``[K, C_in, C_out]`` or ``[C_in, C_out]``, which is overwritten.

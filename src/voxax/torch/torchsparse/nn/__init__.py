@@ -1,4 +1,4 @@
-"""Layers, their functions, and what they are made with."""
+"""Layers, their functions and helpers."""
 
 from voxax.torch.torchsparse.nn import functional as functional
 from voxax.torch.torchsparse.nn import utils as utils

@@ -1,4 +1,4 @@
-"""Layers onto the plane of two axes, as a bird sees it, along the third.
+"""Layers that project voxels along one axis onto the plane of the other two.
 
 ``dim`` is that axis: 0, 1 or 2 for x, y or z; sizes and offsets are of x, y and z. So it is in
 TorchSparse 1.4. TorchSparse 2.1 has the same code on coordinates whose columns it has moved: there
@@ -113,7 +113,7 @@ class ToBEVConvolution(_Convolution):
     Args:
       in_channels, out_channels: numbers of channels.
       n_kernels: number of coordinates along the axis, in strides of the tensor.
-      stride: of the layer; TorchSparse's raises for any but 1.
+      stride: stride of the layer; TorchSparse's raises for any but 1.
       dim: the axis, of which outputs are at 0, in lexicographic order.
       bias: whether each product has one added.
     """
@@ -211,7 +211,7 @@ class ToBEVHeightCompression(_Grid):
     """The features of all cells along the axis as channels, ``[B, cells * channels, *plane]``.
 
     Args:
-      channels: of the input.
+      channels: channels of the input.
       shape, offset, dim: as of :class:`ToDenseBEVConvolution`; voxels beyond the ends of the axis
         are added to the last cell.
     """

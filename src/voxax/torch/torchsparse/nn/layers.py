@@ -29,7 +29,7 @@ class Conv3d(nn.Module):
       dilation: 1; TorchSparse accepts others and does not use them.
       bias: whether there is one.
       transposed: back through the layer of this kernel and stride that made the voxels.
-      generative: of a transposed layer, onto all voxels that its taps reach.
+      generative: let a transposed layer output all voxels that its taps reach.
       config: modes, see ``nn.functional.conv_config``.
 
     Attributes:
@@ -116,7 +116,7 @@ class BatchNorm(_OfFeatures, nn.BatchNorm1d):
 
 
 class InstanceNorm(_OfFeatures, nn.InstanceNorm1d):
-    """``torch.nn.InstanceNorm1d`` of the features, which it takes for one scene: each row alone."""
+    """``torch.nn.InstanceNorm1d`` of the features: it normalizes each row, as in TorchSparse."""
 
 
 class ReLU(_OfFeatures, nn.ReLU):

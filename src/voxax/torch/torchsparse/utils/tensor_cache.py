@@ -1,4 +1,4 @@
-"""What tensors of one origin share: their voxels by stride, and the maps between these."""
+"""The shared cache of tensors of one origin: voxels by stride, and the maps between them."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def sphashquery(queries: torch.Tensor, references: torch.Tensor) -> torch.Tensor
 def calc_ti_weights(
     coords: torch.Tensor, idx_query: torch.Tensor, scale: float = 1
 ) -> torch.Tensor:
-    """:func:`voxax.torch.torchsparse.nn.functional.calc_ti_weights`, of and as ``[8, N]``."""
+    """:func:`voxax.torch.torchsparse.nn.functional.calc_ti_weights` on ``[8, N]``."""
     return version_2_1.calc_ti_weights(coords, idx_query.T, scale).T.contiguous()
 
 
@@ -68,7 +68,7 @@ def spdownsample(
     Args:
       coords: ``int32[N, 4]``, batch index last, multiples of the tensor's stride.
       stride, kernel_size: of the layer, one integer, or one per axis.
-      tensor_stride: of the voxels, likewise.
+      tensor_stride: stride of the voxels, likewise.
     """
     tensor = SparseTensor(coords.new_zeros(len(coords), 1), coords, tensor_stride)
     out = version_2_1.spdownsample(tensor._cells(), stride, kernel_size, downsample_mode="1.4")

@@ -132,7 +132,7 @@ def _relation(input: SparseTensor, sizes: tuple[Sizes, ...], modes: tuple[str, s
 
 
 def _back(input: SparseTensor, key: tuple[Any, ...]) -> Relation:
-    """Return the relation of the layer that a transposed one goes back through."""
+    """Return the relation of the strided layer that a transposed one reverses."""
     relation = input._caches.kmaps.get(key)
     fine, size, steps, _ = key
     what = f"a transposed layer of kernel_size {size} and stride {steps} from stride {input.stride}"

@@ -30,7 +30,7 @@ def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.T
 
 
 def fnv(coords: torch.Tensor, offsets: torch.Tensor | None, batch: tuple[int, int]) -> torch.Tensor:
-    """Return the hashes; ``batch``: columns of the batch index before and behind the others."""
+    """Return the hashes; ``batch``: columns of the batch index before and after the others."""
     check_integers("coords", coords, 4)
     if offsets is not None:
         check_integers("offsets", offsets, 3)

@@ -34,7 +34,7 @@ class Relation(NamedTuple):
     target_range: Sizes | None
 
     def transpose(self) -> Relation:
-        """Return the relation of the way back."""
+        """Return the transposed relation."""
         sides = self.target, self.source, self.settings, self.target_range, self.source_range
         return Relation(self.kernel_map.transpose(), *sides)
 
@@ -179,7 +179,7 @@ def spdownsample(
     Args:
       _coords: ``int32[N, 4]``, batch index first.
       stride, kernel_size, padding: one integer, or one per axis.
-      spatial_range: of the outputs.
+      spatial_range: range of the outputs.
       downsample_mode: ``"minkowski"``: the cells of the inputs; ``"spconv"``: likewise where the
         stride is the kernel size or 1, otherwise all that a tap reaches in the range; ``"1.4"``:
         likewise, otherwise all that a centered tap reaches from the lowest coordinates on.
@@ -204,7 +204,7 @@ def spdownsample(
 
 
 def _from_the_lowest(rows: np.ndarray, size: Sizes, steps: Sizes) -> np.ndarray:
-    """Return every ``(row + offset) / stride`` without a rest, of no axis below all rows."""
+    """Return every integer ``(row + offset) / stride`` that is nowhere below all rows."""
     stride = np.asarray([1, *steps], np.int32)
     low, reached = rows.min(0, initial=2**31 - 1), [rows[:0]]
     for offset in np.pad(centered(size), ((0, 0), (1, 0))):

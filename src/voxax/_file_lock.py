@@ -1,0 +1,53 @@
+"""A lock between processes: a file that one of them holds at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import filelock
+
+PATIENCE = 10.0  # seconds that a writer of a small file waits
+_STALE = 60.0  # seconds; no process holds such a lock that long
+# Errors of file systems that have no locks.
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+@contextlib.contextmanager
+def locked(path: Path, patience: float) -> Iterator[None]:
+    """Hold the lock ``path``, a file in an existing folder; it is created and stays.
+
+    The lock ends with the process, however it ends. On a file system without locks, another file
+    exists while the lock is held; one that is old was left by a dead process.
+
+    Args:
+      path: the lock file.
+      patience: seconds to wait at most.
+
+    Raises:
+      TimeoutError: others held it all the time.
+      OSError: the file cannot be created.
+    """
+    lock: filelock.BaseFileLock = filelock.FileLock(path, patience, 0o600, poll_interval=0.01)
+    try:
+        try:
+            lock.acquire()
+        except (OSError, NotImplementedError) as error:
+            if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+                raise
+            held = path.with_name(f"{path.name}-held")
+            with contextlib.suppress(OSError):
+                if time.time() - held.stat().st_mtime > _STALE:
+                    held.unlink()
+            lock = filelock.SoftFileLock(held, patience, 0o600, poll_interval=0.01)
+            lock.acquire()
+    except filelock.Timeout:
+        reason = f"locked by another process for {patience:g} s"
+        raise TimeoutError(errno.ETIMEDOUT, reason, str(path)) from None
+    try:
+        yield
+    finally:
+        lock.release()

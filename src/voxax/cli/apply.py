@@ -1,0 +1,60 @@
+"""The network of a checkpoint, applied to one scene after another."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxax.cli.tasks import check_weights, plan_of, restore, task_as, task_of
+from voxax.geometry import Plan
+from voxax.io import PointCloud
+
+
+class Trained:
+    """A checkpoint's network, in evaluation mode; one plan serves all scenes.
+
+    Args:
+      checkpoint: a folder that voxax trained into.
+      kind: class of the task that it must be of; None takes any.
+
+    Raises:
+      FileFormatError: there is no whole checkpoint.
+      InputError: it is for another task.
+    """
+
+    def __init__(self, checkpoint: Path, kind: Any = None) -> None:
+        self.task: Any = task_of(checkpoint) if kind is None else task_as(checkpoint, kind)
+        check_weights(checkpoint, self.task)
+        self.checkpoint, self.class_names = checkpoint, self.task.class_names
+        self.voxel_size = self.task.longest_edge
+        self.preparation = self.task.preparation()
+        self.trainer: Any = restore(checkpoint, self.task.trainer())
+        self._plan: Plan | None = None
+        self.num_voxels = 0  # of the last scene
+
+    def example(self, scene: Any) -> Any:
+        """Return a scene as an example, with its maps.
+
+        Args:
+          scene: as the task's preparation takes it.
+        """
+        example = self.preparation(scene)
+        self.num_voxels = int(example.voxels.count)
+        if self._plan is None:
+            self._plan = plan_of(self.trainer.model(), example.voxels, self.checkpoint)
+        capacity = self._plan.capacity(self.num_voxels)
+        voxels = self._plan.attach(example.voxels, capacity=capacity)
+        return dataclasses.replace(example, voxels=voxels)
+
+    def logits(self, cloud: PointCloud) -> np.ndarray:
+        """Return the logits of each point, ``float32[N, classes]``, of a network that segments."""
+        example = self.example(cloud)
+        return self.trainer.logits(example.voxels)[example.inverse]
+
+    def predict(self, scene: Any) -> tuple[Any, Any]:
+        """Return the truth of a scene and what the network predicts, as a score takes them."""
+        ((truth, prediction),) = self.task.scenes(self.trainer, self.example(scene))
+        return truth, prediction

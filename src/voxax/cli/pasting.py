@@ -1,0 +1,264 @@
+"""Objects of the training scans, kept in the folder of a run and pasted into other scans.
+
+Source: Yan, Mao and Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxax._atomic_file import replacing
+from voxax._bounded_file import MEBIBYTE
+from voxax.cli.scenes import Change
+from voxax.detection.augmentation import CutOut, ObjectBank
+from voxax.detection.objects import Objects
+from voxax.errors import InputError
+from voxax.io.annotated import AnnotatedScan
+from voxax.io.examples import attribute_columns
+from voxax.io.point_cloud import PointCloud
+
+FOLDER = "paste-objects"
+_NAMES = re.compile(r"[0-9a-f]{32}-(points|boxes)\.npy")
+MIN_POINTS = 5
+# Of all classes together, in memory while they are cut out, and then on the disk.
+MOST_BYTES = 1024 * MEBIBYTE
+# Of the files: another layout needs another number.
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class CutObjects:
+    """Task: the objects of an annotated scan by class, as float32 ``[n, 3 + attributes]``.
+
+    Attributes:
+      scan: the task that reads the scan.
+      classes: names of the classes.
+      attributes: attributes of the points that are kept.
+    """
+
+    scan: Any
+    classes: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+    def __call__(self) -> dict[str, list[CutOut]]:
+        scan = self.scan()
+        bank, own = ObjectBank(MIN_POINTS), scan.objects
+        chosen = np.isin(own.classes, self.classes)
+        bank.add(_table(scan.cloud, self.attributes), own.boxes[chosen], own.classes[chosen])
+        return {
+            name: [CutOut(one.box, one.points.astype(np.float32)) for one in stock]
+            for name, stock in bank.objects.items()
+        }
+
+
+class _Stock:
+    """Objects of one class: all, or a random sample that takes at most so many bytes."""
+
+    def __init__(self, most: float, seed: int) -> None:
+        self.objects: list[CutOut] = []
+        self._most, self._rng = most, np.random.default_rng(seed)
+        self._bytes, self._share = 0, 1.0
+
+    def add(self, one: CutOut) -> None:
+        if self._rng.random() >= self._share:
+            return
+        self.objects.append(one)
+        self._bytes += one.points.nbytes
+        while self._bytes > self._most:
+            # Each object was kept with the same probability, before and after.
+            self._share /= 2
+            self.objects = [kept for kept in self.objects if self._rng.random() < 0.5]
+            self._bytes = sum(kept.points.nbytes for kept in self.objects)
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptObjects:
+    """Objects of training scans in two files, which workers share.
+
+    Attributes:
+      folder: folder of the files.
+      key: hash of the scans and settings that they were cut with.
+      classes: names of the classes.
+      attributes: attributes of the points.
+    """
+
+    folder: str
+    key: str
+    classes: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        folder: Path,
+        scans: Sequence[Any],
+        classes: Iterable[str],
+        attributes: tuple[str, ...],
+        **settings: Any,
+    ) -> KeptObjects:
+        """Describe the objects of scans; nothing is read.
+
+        Args:
+          folder: folder of the files.
+          scans: tasks that read the scans, named by their ``str``.
+          classes: names of the classes.
+          attributes: attributes of the points that are kept.
+          settings: what else decides what is in the scans, for JSON.
+        """
+        names = tuple(sorted(classes))
+        told = [_VERSION, MIN_POINTS, names, attributes, settings, [str(scan) for scan in scans]]
+        key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+        return cls(str(folder), key, names, attributes)
+
+    def tasks(self, scans: Sequence[Any]) -> list[CutObjects]:
+        """The tasks that cut out the objects of each scan."""
+        return [CutObjects(scan, self.classes, self.attributes) for scan in scans]
+
+    def is_there(self) -> bool:
+        """Return whether whole files of these scans and settings are there."""
+        try:
+            return bool(self.bank().objects)
+        except (OSError, EOFError, ValueError, IndexError):
+            return False
+
+    def write(self, found: Iterable[dict[str, list[CutOut]]]) -> None:
+        """Write the files, and remove those of other scans or settings.
+
+        Args:
+          found: the results of :meth:`tasks`, in their order.
+
+        Raises:
+          InputError: no class has objects, or the files cannot be written.
+        """
+        most = MOST_BYTES / len(self.classes)
+        stocks = {name: _Stock(most, seed) for seed, name in enumerate(self.classes)}
+        for objects in found:
+            for name, own in objects.items():
+                for one in own:
+                    stocks[name].add(one)
+        if not any(stock.objects for stock in stocks.values()):
+            raise InputError(
+                f"augment.paste has {', '.join(self.classes)}, but the training scans have none "
+                f"with {MIN_POINTS} points or more: leave it out"
+            )
+        every = [(number, one) for number, s in enumerate(stocks.values()) for one in s.objects]
+        ends = np.cumsum([len(one.points) for _, one in every])
+        rows = [[*one.box, number] for number, one in every]
+        try:
+            place = Path(self.folder)
+            place.mkdir(parents=True, exist_ok=True)
+            # A kill between the two leaves points without a table, which counts as nothing.
+            with replacing(self._points) as file:
+                shape = int(ends[-1]), every[0][1].points.shape[1]
+                header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                for _, one in every:
+                    file.write(one.points.astype("<f4").tobytes())
+            with replacing(self._rows) as file:
+                np.save(file, np.column_stack([rows, ends]))
+        except OSError as error:
+            raise InputError(
+                f"the objects for augment.paste cannot be written to {self.folder} "
+                f"({error.strerror}): free some space, or give another folder by --out"
+            ) from error
+        self.bank.cache_clear()
+        remove_others(place, self.key)
+
+    @functools.lru_cache(maxsize=1)  # noqa: B019 - equal ones share it, and workers have one
+    def bank(self) -> ObjectBank:
+        """Return the objects; their points stay in the file, and workers share its pages.
+
+        Raises:
+          OSError, EOFError, ValueError, IndexError: the files are missing or broken.
+        """
+        rows = np.load(self._rows, mmap_mode="r", allow_pickle=False)
+        points = np.load(self._points, mmap_mode="r", allow_pickle=False)
+        fine = rows.dtype == np.float64 and points.dtype == np.float32
+        fine = fine and rows.ndim == points.ndim == 2 and rows.shape[1] in (9, 11) and len(rows)
+        if fine:
+            fine = (np.diff(rows[:, -1], prepend=0) >= MIN_POINTS).all()
+            fine = fine and len(points) == rows[-1, -1]
+        if not fine:
+            raise ValueError(f"{self._rows} and {self._points} do not belong together")
+        bank, first = ObjectBank(MIN_POINTS), 0
+        for *box, number, end in rows.tolist():
+            one = CutOut(np.array(box), points[first : int(end)])
+            bank.objects.setdefault(self.classes[int(number)], []).append(one)
+            first = int(end)
+        return bank
+
+    @property
+    def _points(self) -> Path:
+        return Path(self.folder) / f"{self.key}-points.npy"
+
+    @property
+    def _rows(self) -> Path:
+        return Path(self.folder) / f"{self.key}-boxes.npy"
+
+
+def remove_others(folder: Path, key: str = "") -> None:
+    """Remove files of :class:`KeptObjects` with other keys, and nothing else."""
+    for path in folder.glob("*.npy"):
+        if _NAMES.fullmatch(path.name) and not (key and path.name.startswith(key)):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+@dataclasses.dataclass(frozen=True)
+class Pasted:
+    """Random change of an annotated scan: objects are added where there is room.
+
+    Points of the scan within the added boxes are removed. Attributes that are not kept with the
+    objects are left out.
+
+    Attributes:
+      objects: what is pasted.
+      counts: how many objects of each class a scan then has, at most.
+      after: the change that follows.
+    """
+
+    objects: KeptObjects
+    counts: Mapping[str, int]
+    after: Change
+
+    def __call__(self, scan: AnnotatedScan, rng: np.random.Generator) -> AnnotatedScan:
+        bank, own = self.objects.bank(), scan.objects
+        boxes = own.boxes
+        if not len(boxes):
+            boxes = np.zeros((0, len(next(iter(bank.objects.values()))[0].box)))
+        names = self.objects.attributes
+        table = _table(scan.cloud, names)
+        points, boxes, classes = bank.fill(table, boxes, own.classes, rng, self.counts)
+        cloud = _cloud(points, scan.cloud, names)
+        return self.after(AnnotatedScan(cloud, Objects(boxes, classes), scan.about), rng)
+
+
+def _table(cloud: PointCloud, names: Sequence[str]) -> np.ndarray:
+    """Return positions and attributes as float64 ``[N, 3 + columns]``."""
+    columns = [cloud.positions]
+    for name in names:
+        attribute_columns(cloud, name)  # raises where it is missing, or has other columns
+        values = cloud.attributes[name]
+        columns.append(values[:, None] if values.ndim == 1 else values)
+    return np.concatenate(columns, axis=1)
+
+
+def _cloud(table: np.ndarray, like: PointCloud, names: Sequence[str]) -> PointCloud:
+    """Return the cloud of a table, with the dtypes that another cloud has."""
+    attributes, first = {}, 3
+    for name in names:
+        own = like.attributes[name]
+        last = first + (own.shape[1] if own.ndim == 2 else 1)
+        values = table[:, first:last].astype(own.dtype)
+        attributes[name], first = values.reshape(-1, *own.shape[1:]), last
+    return PointCloud(table[:, :3], attributes, None, like.source)

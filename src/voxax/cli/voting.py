@@ -1,0 +1,108 @@
+"""Labels by vote among overlapping tiles of a huge scan and turned views of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from voxax.errors import InputError
+from voxax.io import PointCloud
+
+MOST_VIEWS = 64
+# A narrower tile has no surroundings to tell a class by.
+LEAST_VOXELS = 16
+Logits = Callable[[PointCloud], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Vote:
+    """How a scan is labeled.
+
+    Attributes:
+      tile: edge of a tile in x and y, in meters; 0 takes the scan whole. Tiles overlap by half, so
+        each point is in four. The network sees one tile at a time, and the votes of two rows of
+        tiles are in memory.
+      views: turns around the vertical, whose probabilities are averaged.
+
+    Raises:
+      InputError: a number beyond its limits.
+    """
+
+    tile: float = 0.0
+    views: int = 1
+
+    def __post_init__(self) -> None:
+        if not (self.tile >= 0 and np.isfinite(self.tile)):
+            raise InputError(f"--tile {self.tile} must be positive and finite, or 0 for no tiles")
+        if not 1 <= self.views <= MOST_VIEWS:
+            raise InputError(f"--views {self.views} must be from 1 to {MOST_VIEWS}")
+
+    def check(self, voxel_size: float) -> None:
+        """Raise :class:`voxax.InputError` for tiles of too few voxels."""
+        if 0 < self.tile < LEAST_VOXELS * voxel_size:
+            raise InputError(
+                f"--tile {self.tile} must be at least {LEAST_VOXELS} voxels of {voxel_size} m: "
+                f"{LEAST_VOXELS * voxel_size:g}"
+            )
+
+    def __call__(self, cloud: PointCloud, logits: Logits) -> np.ndarray:
+        """Return the class of each point, ``int32[N]``.
+
+        Args:
+          cloud: the scan.
+          logits: gives those of a cloud, ``float32[N, classes]``.
+        """
+        if not self.tile or not len(cloud):
+            return self._votes(cloud, logits).argmax(-1).astype(np.int32)
+        plan = cloud.positions[:, :2]
+        cells = np.floor((plan - plan.min(axis=0)) / (self.tile / 2)).astype(np.int64)
+        order = np.lexsort((cells[:, 1], cells[:, 0]))
+        rows, starts = np.unique(cells[order, 0], return_index=True)
+        bands = dict(zip(rows.tolist(), np.split(order, starts[1:]), strict=True))
+        labels = np.empty(len(cloud), np.int32)
+        votes: dict[int, np.ndarray] = {}
+        # A tile has four cells: two of its own row, and two of the next.
+        for row in sorted({*bands, *(row - 1 for row in bands)}):
+            own = [one for one in (row, row + 1) if one in bands]
+            columns = {one: cells[bands[one], 1] for one in own}
+            begins = np.unique(np.concatenate(list(columns.values()))).tolist()
+            for column in sorted({*begins, *(begin - 1 for begin in begins)}):
+                parts = {
+                    one: slice(*np.searchsorted(columns[one], (column, column + 2))) for one in own
+                }
+                chosen = np.concatenate([bands[one][parts[one]] for one in own])
+                found = self._votes(cloud.select(chosen), logits)
+                for one in own:
+                    number = parts[one].stop - parts[one].start
+                    shape = len(bands[one]), found.shape[1]
+                    kept = votes.setdefault(one, np.zeros(shape, np.float32))
+                    kept[parts[one]] += found[:number]
+                    found = found[number:]
+            if row in bands:  # no later tile has its cells
+                labels[bands[row]] = votes.pop(row).argmax(-1)
+        return labels
+
+    def _votes(self, cloud: PointCloud, logits: Logits) -> np.ndarray:
+        """Return the sum of the views' probabilities, or logits where there is one of all."""
+        if self.views == 1 and not self.tile:
+            return logits(cloud)
+        total = np.zeros((), np.float32)
+        for view in range(self.views):
+            found = logits(_turned(cloud, 2 * np.pi * view / self.views)).astype(np.float32)
+            share = np.exp(found - found.max(axis=1, keepdims=True))
+            total = total + share / share.sum(axis=1, keepdims=True)
+        return total
+
+
+def _turned(cloud: PointCloud, angle: float) -> PointCloud:
+    """Return a cloud turned around the vertical, with its normals."""
+    if not angle:
+        return cloud
+    cos, sin = np.cos(angle), np.sin(angle)
+    turn = np.array([[cos, sin, 0], [-sin, cos, 0], [0, 0, 1]])
+    attributes = dict(cloud.attributes)
+    if "normals" in attributes:
+        attributes["normals"] = (attributes["normals"] @ turn).astype(np.float32)
+    return dataclasses.replace(cloud, positions=cloud.positions @ turn, attributes=attributes)

@@ -1,0 +1,273 @@
+"""Finding the products that a function computes, to explain them (``vx.explain``) or to measure
+them before the run (``vx.tune``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from voxax import _compat, _native
+from voxax.errors import InputError
+from voxax.explanation.lower_bound import PairCounter, lower_bound_of, matrix_rate, table_like
+from voxax.explanation.report import Explained, Report
+from voxax.explanation.tpu_rows import chooses_rows, rows_moved
+from voxax.geometry.call_checks import checked_operator
+from voxax.geometry.planning import pure_call
+from voxax.hardware import HardwareInfo, describe, hardware_of, shown
+from voxax.kernels import Layer, Problem
+from voxax.products.convolution import with_statistics
+from voxax.products.primitives import PARTS
+from voxax.tuning import Resolved, foresee, unmeasured
+from voxax.tuning import tune as tune_problem
+from voxax.tuning.concrete_maps import density
+from voxax.tuning.request import next_epoch
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Call:
+    """One product in a function.
+
+    Attributes:
+      scope: the ``jax.named_scope`` path it was traced under.
+      problem: the problem that it poses.
+      admitted: the algorithms that its request admits.
+      layer: the layer it belongs to.
+      views: the arrays of the map that it runs on, by name; None where they were not computed.
+    """
+
+    scope: str
+    problem: Problem
+    admitted: Resolved
+    layer: Layer
+    views: Mapping[str, jax.Array] | None = None
+
+
+def _is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Return whether all arguments, and the parameters of a module, have values."""
+    leaves = jax.tree.leaves((args, pure_call(fn)[1]))
+    shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+    return not shapes and not _compat.is_traced(leaves)
+
+
+def find_products(
+    fn: Callable[..., Any], arguments: tuple[Any, ...], platform: str, *, maps: bool = False
+) -> list[Call]:
+    """The products of ``fn(*arguments)`` in the order of the program.
+
+    Args:
+      fn: any traceable function.
+      arguments: its arguments, or ``jax.ShapeDtypeStruct``s in their place.
+      platform: the platform that the products are to run on.
+      maps: compute the maps of all products outside of loops, in one program; arguments must be
+        concrete. Only the part of the function that the maps depend on is computed. Without maps,
+        nothing is computed.
+
+    Raises:
+      InputError: there is no product.
+    """
+    call_fn, state = pure_call(fn)
+    leaves, tree = jax.tree.flatten((state, *arguments))
+
+    def flat(*values: Any) -> list[Any]:
+        return jax.tree.leaves(call_fn(*jax.tree.unflatten(tree, values)))
+
+    closed = jax.make_jaxpr(flat)(*leaves)
+    found = _compat.applications(closed, tuple(PARTS))
+    if not found:
+        raise InputError(
+            f"{getattr(fn, '__name__', fn)} computes no sparse convolution with these arguments: "
+            "there is nothing to tune or to explain"
+        )
+    arrays = _map_arrays(closed, leaves) if maps else {}
+    calls = []
+    for equation, scope, place in found:
+        layer: Layer = equation.params["layer"]
+        own = arrays.get(place)
+        views = None if own is None else dict(zip(layer.view_names, own, strict=True))
+        for product, *operands in PARTS[equation.primitive]:
+            a, b = (equation.invars[i].aval for i in operands)
+            problem = Problem.of(product, platform, a, b, layer)
+            calls.append(Call(scope, problem, dict(layer.requests)[product], layer, views))
+    return calls
+
+
+def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.Array]]:
+    """The arrays of the maps, in the order of the layers' view names, by the product's place."""
+    indices: dict[_compat.Place, list[int]] = {}
+
+    def maps(*values: Any) -> list[Any]:
+        indices.clear()
+        # Each map once: jit would return a copy for every product that reads it.
+        places: dict[int, int] = {}
+        distinct: list[Any] = []
+        for equation, operands, place in _compat.watch(closed, values, *PARTS):
+            views = operands[len(operands) - len(equation.params["layer"].view_names) :]
+            for view in views:
+                if id(view) not in places:
+                    places[id(view)] = len(distinct)
+                    distinct.append(view)
+            indices[place] = [places[id(view)] for view in views]
+        return distinct
+
+    # A convolution that a map depends on may use any algorithm; nothing is to be measured.
+    with unmeasured():
+        arrays = _compat.only_results(maps)(*leaves)
+    return {place: [arrays[i] for i in own] for place, own in indices.items()}
+
+
+@functools.partial(checked_operator, on_whole_arrays=False)
+def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> Report:
+    """Report the algorithm and parameters that each product of ``fn(*args)`` would use, and why;
+    its time, and its time at best.
+
+    Nothing is measured: choices and times come from the request, the user's cache, the entries
+    shipped with voxax, or the default. Nothing is computed but kernel maps, where ``args`` are
+    concrete, to count their pairs. For the backward products give a function that computes
+    gradients.
+
+    Args:
+      fn: any traceable function; a flax.nnx module too.
+      args: its arguments, or ``jax.ShapeDtypeStruct``s in their place: pairs are then those of
+        a recorded scene.
+      platform: ``cpu``, ``gpu`` or ``tpu``; None is JAX's default backend.
+
+    Returns:
+      A report that prints as a table; ``.details()`` has every candidate with its time.
+
+    Raises:
+      InputError: ``fn`` has no sparse convolution.
+      AlgorithmError: no admitted algorithm can run one of its products.
+
+    Examples:
+      >>> layer = modules.SubMConv3d(4, 8, rngs=nnx.Rngs(0))
+      >>> report = vx.explain(layer, voxels)  # str(report) is a table
+      >>> len(report)
+      1
+    """
+    platform = platform or jax.default_backend()
+    return report_of(find_products(fn, args, platform, maps=_is_concrete(fn, args)), platform)
+
+
+@functools.partial(checked_operator, on_whole_arrays=False)
+def tune(
+    fn: Callable[..., Any], *args: Any, anew: bool = False, budget: float | None = None
+) -> Report:
+    """Find every sparse convolution in ``fn(*args)``, and measure every candidate of each.
+
+    Where ``args`` are concrete, each problem is measured on its own map, and the choice holds
+    for this function when it is compiled, and for eager calls on maps as dense as these.
+    Products whose map is computed inside ``scan`` and other loops, and those of abstract
+    arguments, are measured on a recorded occupancy. Choices go to the cache: later processes start
+    with them.
+
+    Args:
+      fn: any traceable function; give the training step to tune the backward products as well.
+      args: its arguments.
+      anew: measure also what the cache knows.
+      budget: seconds of measuring in all, compiling included; None is no limit. Each problem has an
+        equal share of what is left, and the last ones may get none. At least two candidates of a
+        problem are compared, whatever that takes.
+
+    Returns:
+      The choices, as :func:`voxax.explain` gives them.
+
+    Raises:
+      InputError: ``fn`` has no sparse convolution.
+      AlgorithmError: no admitted algorithm can run one of its products.
+
+    Examples:
+      >>> layer = modules.SubMConv3d(4, 8, rngs=nnx.Rngs(0))
+      >>> report = vx.tune(layer, voxels, budget=0.1)
+    """
+    begin = time.perf_counter()
+    platform = jax.default_backend()
+    calls = find_products(fn, args, platform, maps=_is_concrete(fn, args))
+    next_epoch()
+    # On a concrete map rather than on a recorded one, where a problem has both.
+    ordered = sorted(calls, key=lambda call: call.views is None)
+    distinct = list({(call.problem, call.admitted): call for call in ordered[::-1]}.values())[::-1]
+    traced = time.perf_counter()
+    for number, call in enumerate(distinct):
+        problem, views = call.problem, call.views
+        share = None
+        if budget is not None:
+            share = (budget - (time.perf_counter() - traced)) / (len(distinct) - number)
+            if share <= 0:
+                break
+        # The problem that an eager call on the same map will pose.
+        dense = problem if views is None else _as_met(problem, views)
+        also = () if dense == problem else (dense,)
+        tune_problem(problem, call.admitted, views, also=also, anew=anew, budget=share)
+    return report_of(calls, platform, time.perf_counter() - begin)
+
+
+def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
+    """The problem with the densities that are counted on a concrete map."""
+    if problem.layer.kind == "dynamic":
+        layer = with_statistics(problem.layer, np.asarray(views["sizes"]))
+        return dataclasses.replace(problem, layer=layer)
+    neighbors = views.get("neighbors")
+    return problem.with_layer(density=None if neighbors is None else density(neighbors))
+
+
+def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Report:
+    """The report of what is known about ``calls``, after ``seconds`` of measuring."""
+    own, device = hardware_of(platform)
+    hardware = None if device is None else describe(device)
+    counter = PairCounter()
+    rows = []
+    for call in calls:
+        counted, problem = call.views is not None, call.problem
+        pairs = (
+            counter.estimate(problem) if call.views is None else counter.count(call.views, problem)
+        )
+        stated = problem.product in call.layer.stated
+        choice = foresee(problem, call.admitted, stated=stated)
+        bound = lower_bound_of(problem, pairs, hardware)
+        moved = None
+        if chooses_rows(choice):
+            moved = rows_moved(choice, table_like(problem, call.views), counted, own)
+        rows.append(Explained(call.scope, choice, pairs, counted, bound, moved))
+    notes = list(_rates(rows, platform, hardware))
+    reason = _native.unavailable()
+    if reason and any(c.problem.platform == "cpu" for c in calls):
+        notes.append(f"on XLA alone: {reason}")
+    return Report(tuple(rows), seconds, tuple(notes))
+
+
+def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | None) -> list[str]:
+    """Notes on the rates behind the lower bounds, and on how to measure unknown ones."""
+    if hardware is None:
+        return [f"no lower bound: there is no {platform} here, its rates are unknown"]
+    bandwidth, rates = hardware.fact("memory_bandwidth"), hardware.fact("peak_rates")
+    problems = [row.choice.problem for row in rows]
+    kinds = {_rate_kind(p): (p.dtype, p.layer.precision) for p in problems}
+    known = {kind: rate for kind, key in kinds.items() if (rate := matrix_rate(*key, hardware))}
+    notes = []
+    if known and bandwidth.known:
+        notes.append(
+            f"lower bounds at {shown('peak_rates', tuple(known.items()))} (source: {rates.source}) "
+            f"and {shown('memory_bandwidth', bandwidth.value)} (source: {bandwidth.source})"
+        )
+    missing = [f"the matrix rate of {kind}" for kind in kinds if kind not in known]
+    if not bandwidth.known:
+        missing.append("the memory bandwidth")
+    if missing:
+        notes.append(
+            f"no lower bound: unknown is {', '.join(missing)}; `voxax hardware --probe` measures"
+        )
+    return notes
+
+
+def _rate_kind(problem: Problem) -> str:
+    """The dtype and precision that set the matrix rate, for people."""
+    p = problem
+    reduced = p.dtype == "float32" and p.layer.precision != "highest"
+    return f"{p.dtype} at precision {p.layer.precision}" if reduced else p.dtype

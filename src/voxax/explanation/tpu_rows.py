@@ -1,0 +1,86 @@
+"""How a TPU's ``implicit_gemm`` moves the rows of a forward product, by items or by windows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from voxax.hardware import HardwareInfo
+from voxax.kernels.implicit_gemm.items import Shape, on_host
+from voxax.kernels.implicit_gemm.tpu import WINDOWED
+from voxax.kernels.implicit_gemm.tpu_items import candidates, is_items, is_preferred
+from voxax.tuning import Choice
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsMoved:
+    """The kernel that moves the rows of a forward product on a TPU.
+
+    Attributes:
+      items: items for each output row that has neighbors, see
+        :mod:`voxax.kernels.implicit_gemm.items`.
+      neighbors: neighbors of each of these rows.
+      counted: whether both are those of the product's own map; else they are of a map like it.
+      by_items: whether the kernel takes lists of items; else windows of rows.
+      why: the reason.
+    """
+
+    items: float
+    neighbors: float
+    counted: bool
+    by_items: bool
+    why: str
+
+    def __str__(self) -> str:
+        kernel = "lists of items" if self.by_items else "windows of rows"
+        about = "" if self.counted else "~"
+        return (
+            f"{kernel}, with {about}{self.items:.2g} items and {about}{self.neighbors:.2g} "
+            f"neighbors a row: {self.why}"
+        )
+
+
+def chooses_rows(choice: Choice) -> bool:
+    """Whether a choice is between lists of items and windows."""
+    return choice.kernel is WINDOWED and choice.problem.product == "forward"
+
+
+def rows_moved(
+    choice: Choice, table: np.ndarray, counted: bool, hardware: HardwareInfo
+) -> RowsMoved:
+    """How ``choice`` moves the rows of a map with this table of neighbors."""
+    pairs = table >= 0
+    rows = max(int(np.count_nonzero(pairs.any(1))), 1)
+    return RowsMoved(
+        _items_of(table) / rows,
+        np.count_nonzero(pairs) / rows,
+        counted,
+        is_items(choice.parameters),
+        _reason(choice, hardware),
+    )
+
+
+def _items_of(table: np.ndarray) -> int:
+    """The items of a table: the words of its lists that are not zero."""
+    first = 2 * Shape.of(*table.shape).list_rows
+    return int(np.count_nonzero(on_host(table, None)[:, first : first + first // 2]))
+
+
+def _reason(choice: Choice, hardware: HardwareInfo) -> str:
+    problem, by_items = choice.problem, is_items(choice.parameters)
+    if choice.source == "pinned":
+        return "the only candidate"
+    if by_items or candidates(problem, hardware):
+        if choice.source != "predicted":
+            return "the faster kernel"
+        if choice.entry is not None:
+            return "predicted to be the faster kernel"
+        if by_items != is_preferred(problem):
+            return "the other kernel failed its check"
+        return "not measured; for so many neighbors and channels they come first"
+    if problem.layer.density is None:
+        return "the program finds its own map, whose items are not known when it is compiled"
+    if candidates(problem.with_layer(density=0.0), hardware):
+        return "lists are for fewer neighbors"
+    return "lists do not fit the taps, channels or rows on this chip"

@@ -1,0 +1,5 @@
+"""Networks in files that run without the model's code: :func:`voxax.export.export_program`."""
+
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -1,0 +1,141 @@
+"""Argoverse 2's sensor data: sweeps and boxes in the frame of the vehicle.
+
+The layout is ``SPLIT/LOG/sensors/lidar/TIMESTAMP.feather`` and ``SPLIT/LOG/annotations.feather``,
+where SPLIT is ``train``, ``val`` or ``test``.
+
+Source: Wilson et al., "Argoverse 2: Next Generation Datasets for Self-Driving Perception and
+Forecasting", NeurIPS Datasets and Benchmarks 2021, and the data set's own interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from voxax.detection.objects import Objects
+from voxax.errors import FileFormatError
+from voxax.io.annotated import AnnotatedScan
+from voxax.io.decoding import existing_file
+from voxax.io.formats import read
+from voxax.io.layout import Layout, folders_with
+from voxax.io.table import read_table_columns
+
+ARGOVERSE2_CLASSES = (
+    "REGULAR_VEHICLE", "PEDESTRIAN", "BICYCLIST", "MOTORCYCLIST", "WHEELED_RIDER", "BOLLARD",
+    "CONSTRUCTION_CONE", "SIGN", "CONSTRUCTION_BARREL", "STOP_SIGN",
+    "MOBILE_PEDESTRIAN_CROSSING_SIGN", "LARGE_VEHICLE", "BUS", "BOX_TRUCK", "TRUCK",
+    "VEHICULAR_TRAILER", "TRUCK_CAB", "SCHOOL_BUS", "ARTICULATED_BUS", "MESSAGE_BOARD_TRAILER",
+    "BICYCLE", "MOTORCYCLE", "WHEELED_DEVICE", "WHEELCHAIR", "STROLLER", "DOG",
+)  # fmt: skip
+"""The 26 classes of the detection challenge, in the order in which published detectors have them.
+
+Boxes of the other four categories are read, and no network learns them.
+"""
+
+ANNOTATIONS, SWEEPS = "annotations.feather", "sensors/lidar"
+TIME, CATEGORY = "timestamp_ns", "category"
+SIZES = ("length_m", "width_m", "height_m")
+CENTER = ("tx_m", "ty_m", "tz_m")
+QUATERNION = ("qw", "qx", "qy", "qz")
+
+
+@dataclass(frozen=True)
+class Argoverse2Sweep:
+    """Task that reads the points of one sweep, and its boxes.
+
+    Attributes:
+      log: folder of the log.
+      timestamp: of the sweep, in nanoseconds.
+      labeled: whether its boxes are read.
+    """
+
+    log: str
+    timestamp: int
+    labeled: bool = True
+
+    def __call__(self) -> AnnotatedScan:
+        objects = Objects([], [])
+        if self.labeled:
+            objects = read_argoverse2_objects(Path(self.log) / ANNOTATIONS, self.timestamp)
+            if not len(objects):
+                self._check_log()
+        return AnnotatedScan(read(str(self)).with_labels(None), objects)
+
+    def _check_log(self) -> None:
+        """Tell a sweep without objects from annotations of other sweeps."""
+        path = Path(self.log) / ANNOTATIONS
+        annotated = read_table_columns(path, (TIME,))[TIME]
+        if not np.isin(annotated, _timestamps(Path(self.log))).any():
+            raise FileFormatError(
+                f"{path} has {len(annotated)} boxes, and none at the time of a sweep in "
+                f"{Path(self.log) / SWEEPS}: they are of another log"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.log}/{SWEEPS}/{self.timestamp}.feather"
+
+
+def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
+    """Return the boxes [M, 7] of one sweep in the frame of the vehicle.
+
+    Args:
+      path: of the log's ``annotations.feather``.
+      timestamp: in nanoseconds.
+
+    Raises:
+      FileFormatError: the file is missing or broken, has no column of those that are needed, or
+          a box has a size that is not positive or no rotation.
+      MissingExtraError: pyarrow is not installed.
+    """
+    numbers = (*CENTER, *SIZES, *QUATERNION)
+    columns = read_table_columns(existing_file(path), (TIME, *numbers), (CATEGORY,))
+    rows = np.flatnonzero(columns[TIME] == timestamp)
+    table = np.column_stack([columns[name][rows].astype(np.float64) for name in numbers])
+    centers, sizes, turns = np.split(table, [3, 6], axis=1)
+    lengths = np.linalg.norm(turns, axis=1)
+    bad = ~np.isfinite(table).all(axis=1) | (sizes <= 0).any(axis=1) | (lengths == 0)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise FileFormatError(
+            f"{path}: row {rows[row]} has {dict(zip(numbers, table[row].tolist(), strict=True))}: "
+            "numbers must be finite, sizes positive, and the quaternion not 0"
+        )
+    w, x, y, z = (turns / lengths[:, None]).T
+    yaw = np.arctan2(2 * (x * y + w * z), 1 - 2 * (y * y + z * z))
+    return Objects(np.column_stack([centers, sizes, yaw]), columns[CATEGORY][rows])
+
+
+class Argoverse2(Layout):
+    """See :class:`voxax.io.layout.Layout`; names are splits, or ``SPLIT/LOG``."""
+
+    task = "detect"
+    marks = (f"*/*/{SWEEPS}",)
+    class_names = ARGOVERSE2_CLASSES
+
+    def split(self, name: str) -> Sequence[str]:
+        own = {"validation": "val"}.get(name, name)
+        return (own,) if (self.folder / own).is_dir() else ()
+
+    def scans(self, names: Sequence[str], labeled: bool = True) -> list[Argoverse2Sweep]:
+        found = []
+        for name in names:
+            what = f"logs: the layout is SPLIT/LOG/{SWEEPS}/TIMESTAMP.feather"
+            for log in folders_with(self.folder / name, SWEEPS, what):
+                if labeled and not (log / ANNOTATIONS).is_file():
+                    raise FileFormatError(
+                        f"{log} has no file {ANNOTATIONS}; logs of the split test have none"
+                    )
+                times = _timestamps(log)
+                if not times:
+                    raise FileFormatError(f"{log / SWEEPS} holds no sweeps (TIMESTAMP.feather)")
+                found += [Argoverse2Sweep(str(log), time, labeled) for time in times]
+        return found
+
+
+def _timestamps(log: Path) -> list[int]:
+    """Return the times of a log's sweeps in nanoseconds, in order."""
+    files = (log / SWEEPS).glob("*.feather")
+    return sorted(int(path.stem) for path in files if path.stem.isdecimal())

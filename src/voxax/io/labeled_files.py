@@ -1,0 +1,135 @@
+"""Labeled scans in files of any kind that voxax reads, chosen by patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxax.errors import FileFormatError, InputError
+from voxax.io.arrays import ITEM
+from voxax.io.decoding import GZIP
+from voxax.io.formats import LABEL_READERS, extension_of, read, readable_extensions
+from voxax.io.layout import Layout, fold
+from voxax.io.point_cloud import PointCloud
+
+# Lists, tables, arrays and checkpoints: scans only where a pattern ends in it.
+OTHER_USES = (".csv", ".npy", ".pt", ".pth", ".txt")
+
+
+@dataclass(frozen=True)
+class LabeledFile:
+    """Task that reads one scan; labels become places among `ids`, and -1 for other labels.
+
+    Without a file of labels the scan itself has them. Without `ids` no labels are read.
+    """
+
+    points: str
+    labels: str | None
+    ids: tuple[int, ...]
+    columns: int | tuple[str, ...] | None = None
+    label_field: str | None = None
+
+    def __call__(self) -> PointCloud:
+        if not self.ids:
+            return read(self.points, columns=self.columns).with_labels(None)
+        cloud = read(self.points, self.labels, columns=self.columns, label_field=self.label_field)
+        # The scans of these have poses, which join them to one place.
+        posed = (".e57", ".ptx", ".ptx.gz")
+        if ITEM in cloud.attributes and extension_of(Path(self.points)) not in posed:
+            number = int(cloud.attributes[ITEM].max()) + 1
+            raise FileFormatError(
+                f"{self.points} holds {number} clouds, which would lie one upon the other: write a "
+                "file for each, of voxax.io.read(path, item=0) and so on"
+            )
+        if cloud.labels is None:
+            stem = Path(self.points).with_suffix("")
+            raise FileFormatError(
+                f"{self.points} has no labels, and beside it is no {stem.name} with an end of "
+                f"{', '.join(LABEL_READERS)}; label_field names a column of another name"
+            )
+        return cloud.with_labels(fold(cloud.labels, self.ids))
+
+    def __str__(self) -> str:
+        return self.points
+
+
+def labeled_files(
+    folder: Path,
+    patterns: Sequence[str],
+    ids: tuple[int, ...],
+    columns: int | tuple[str, ...] | None = None,
+    label_field: str | None = None,
+) -> list[LabeledFile]:
+    """Return the scans that fit the patterns, by name within each; no scan twice.
+
+    Labels in a file beside a scan, of the same name but for its end, come before its own. Files
+    with an end of ``OTHER_USES`` are scans only where the pattern has that end.
+
+    Raises:
+      FileFormatError: no scan fits a pattern.
+      InputError: a pattern is empty or absolute.
+    """
+    found: dict[Path, LabeledFile] = {}
+    for pattern in patterns:
+        try:
+            fitting = sorted(folder.glob(pattern))
+        except (NotImplementedError, ValueError) as error:
+            raise InputError(
+                f"{pattern!r} is no pattern of files below {folder}, such as train/*.npz: {error}"
+            ) from error
+        known = readable_extensions()
+        scans = [p for p in fitting if p.is_file() and _is_scan(p, pattern)]
+        beside = {scan: _beside(scan) for scan in scans}
+        # An array or an archive of labels is none of the scans.
+        scans = [scan for scan in scans if scan not in beside.values()]
+        if not scans:
+            raise FileFormatError(
+                f"no file that voxax reads fits {pattern!r} in {folder}; it reads "
+                f"{', '.join(known)}"
+            )
+        for scan in scans:
+            labels = None if beside[scan] is None else str(beside[scan])
+            found[scan] = LabeledFile(str(scan), labels, ids, columns, label_field)
+    return list(found.values())
+
+
+def _is_scan(path: Path, pattern: str) -> bool:
+    name = path.name.lower().removesuffix(GZIP)
+    if not name.endswith(readable_extensions()):
+        return False
+    named = pattern.lower().removesuffix(GZIP).endswith(OTHER_USES)
+    return named or not name.endswith(OTHER_USES)
+
+
+def _beside(scan: Path) -> Path | None:
+    for end in (*LABEL_READERS, *(end + GZIP for end in LABEL_READERS)):
+        path = scan.with_name(scan.name[: -len(extension_of(scan))] + end)
+        if path != scan and path.is_file():
+            return path
+    return None
+
+
+class LabeledFiles(Layout):
+    """See :class:`voxax.io.layout.Layout`; names are patterns of files below the folder.
+
+    Args:
+      folder: exists.
+      classes: names of the ids that count, in the network's order.
+      columns, label_field: see :func:`voxax.io.read`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        classes: Mapping[int, str],
+        columns: int | tuple[str, ...] | None = None,
+        label_field: str | None = None,
+    ) -> None:
+        super().__init__(folder)
+        self.class_names = tuple(classes.values())
+        self._ids, self._columns, self._label_field = tuple(classes), columns, label_field
+
+    def scans(self, names: Sequence[str], labeled: bool = True) -> list[LabeledFile]:
+        given = self._ids if labeled else (), self._columns, self._label_field
+        return labeled_files(self.folder, names, *given)

@@ -1,0 +1,119 @@
+"""Folders that Pointcept's programs prepare: a folder for each scene, with an array for each value.
+
+``SPLIT/SCENE/`` of ScanNet and ``AREA/ROOM/`` of S3DIS hold ``coord.npy``, ``color.npy``,
+``normal.npy``, ``instance.npy``, and the labels: ``segment20.npy`` or ``segment200.npy`` of
+ScanNet, ``segment.npy`` of S3DIS. Only the first is required, and the labels.
+
+Source: the preprocessing of Pointcept, https://github.com/Pointcept/Pointcept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from voxax.errors import FileFormatError
+from voxax.io.decoding import existing_file
+from voxax.io.layout import Layout, folders_with
+from voxax.io.numpy_files import read_npy_array
+from voxax.io.point_cloud import PointCloud, as_labels
+from voxax.io.s3dis import AREAS, S3DIS_CLASSES
+from voxax.io.scannet import SCANNET200_CLASS_NAMES, SCANNET_CLASS_NAMES
+
+# Attributes by file; colors are integers of 0 to 255.
+ATTRIBUTES = {"color": "rgb", "normal": "normals", "instance": "instance"}
+
+
+@dataclass(frozen=True)
+class ArrayScene:
+    """Task that reads the arrays of one scene.
+
+    Attributes:
+      folder: that holds them.
+      labels: name of the file of labels; None leaves them out.
+      classes: number of classes; other labels are unknown, -1.
+    """
+
+    folder: str
+    labels: str | None
+    classes: int
+
+    def __call__(self) -> PointCloud:
+        place = Path(self.folder)
+        positions = _rows(place / "coord.npy", 3, None).astype(np.float64)
+        attributes, number = {}, len(positions)
+        for file, name in ATTRIBUTES.items():
+            path = place / f"{file}.npy"
+            if path.is_file():
+                values = _rows(path, 1 if name == "instance" else 3, number)
+                attributes[name] = values.astype(np.uint8) if name == "rgb" else values
+        labels = None
+        if self.labels is not None:
+            labels = as_labels(_rows(place / self.labels, 1, number))
+            labels = np.where(labels < self.classes, labels, -1)
+        cloud = PointCloud(positions, attributes, labels, str(self))
+        return cloud.select(np.isfinite(positions).all(axis=1))
+
+    def __str__(self) -> str:
+        return self.folder
+
+
+def _rows(path: Path, width: int, number: int | None) -> np.ndarray:
+    """Return an array [N, width], or [N] for one column, of a file."""
+    values = read_npy_array(existing_file(path))
+    rows = values.reshape(len(values), -1) if values.ndim else values
+    if rows.ndim != 2 or rows.shape[1] != width or number not in (None, len(rows)):
+        wanted = f"[{'N' if number is None else number}, {width}]"
+        raise FileFormatError(f"{path} has the shape {list(values.shape)}, it must have {wanted}")
+    if rows.dtype.kind not in "iuf":
+        raise FileFormatError(f"{path} holds {rows.dtype}, no numbers")
+    return np.array(rows[:, 0] if width == 1 else rows)
+
+
+class ArrayFolder(Layout):
+    """See :class:`voxax.io.layout.Layout`; names are folders, or ``FOLDER/SCENE``."""
+
+    attributes = tuple(ATTRIBUTES.values())
+    labels: ClassVar[str]
+    splits: ClassVar[dict[str, tuple[str, ...]]]
+
+    def split(self, name: str) -> Sequence[str]:
+        return self.splits[name]
+
+    def scans(self, names: Sequence[str], labeled: bool = True) -> list[ArrayScene]:
+        found = []
+        for name in names:
+            what = f"scenes: the layout is {name}/SCENE/coord.npy"
+            for scene in folders_with(self.folder / name, "coord.npy", what):
+                if labeled and not (scene / self.labels).is_file():
+                    raise FileFormatError(f"{scene} has no labels: {self.labels} is missing")
+                labels = self.labels if labeled else None
+                found.append(ArrayScene(str(scene), labels, len(self.class_names)))
+        return found
+
+
+_SCANNET_SPLITS = {"train": ("train",), "validation": ("val",), "test": ("test",)}
+
+
+class ScanNetArrays(ArrayFolder):
+    """ScanNet's 20 classes; names are ``train``, ``val``, ``test`` or ``val/scene0011_00``."""
+
+    marks = ("*/scene*/segment20.npy",)
+    class_names, labels, splits = SCANNET_CLASS_NAMES, "segment20.npy", _SCANNET_SPLITS
+
+
+class ScanNet200Arrays(ArrayFolder):
+    """ScanNet's 200 classes; names as for :class:`ScanNetArrays`."""
+
+    class_names, labels, splits = SCANNET200_CLASS_NAMES, "segment200.npy", _SCANNET_SPLITS
+
+
+class S3disArrays(ArrayFolder):
+    """S3DIS; names are areas or rooms, such as ``Area_5`` or ``Area_5/office_1``."""
+
+    marks = ("Area_*/*/segment.npy",)
+    class_names, labels, splits = S3DIS_CLASSES, "segment.npy", AREAS

@@ -1,0 +1,98 @@
+"""S3DIS: ``Area_5/office_1/Annotations/chair_1.txt``, a file for each object of a room.
+
+A row has x, y, z, red, green and blue. A room is all its objects, by name, one after the other; the
+objects' names say their class.
+
+Source: Armeni et al., "3D Semantic Parsing of Large-Scale Indoor Spaces", CVPR 2016, and the data
+set's files (``Stanford3dDataset_v1.2_Aligned_Version``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from voxax.errors import FileFormatError
+from voxax.io.formats import read
+from voxax.io.layout import Layout, folders_with
+from voxax.io.point_cloud import PointCloud
+
+S3DIS_CLASSES = (
+    "ceiling", "floor", "wall", "beam", "column", "window", "door", "table", "chair", "sofa",
+    "bookcase", "board", "clutter",
+)  # fmt: skip
+COLUMNS = ("x", "y", "z", "red", "green", "blue")
+AREAS = {
+    "train": ("Area_1", "Area_2", "Area_3", "Area_4", "Area_6"),
+    "validation": ("Area_5",),
+    "test": ("Area_5",),
+}
+"""The usual split, which tests on the one area of another building."""
+
+
+@dataclass(frozen=True)
+class S3disRoom:
+    """Task that reads one room; what is of none of the classes, such as stairs, is clutter.
+
+    Attributes:
+      folder: of the room.
+      labeled: whether the classes are read from the names of the objects.
+    """
+
+    folder: str
+    labeled: bool = True
+
+    def __call__(self) -> PointCloud:
+        clouds, labels, instances = [], [], []
+        for number, path in enumerate(objects_of(Path(self.folder))):
+            cloud = read(path, columns=COLUMNS)
+            name = path.stem.rpartition("_")[0].lower()
+            name = name if name in S3DIS_CLASSES else "clutter"
+            clouds.append(cloud)
+            labels.append(np.full(len(cloud), S3DIS_CLASSES.index(name), np.int32))
+            instances.append(np.full(len(cloud), number, np.int32))
+        attributes = {"rgb": np.concatenate([cloud.attributes["rgb"] for cloud in clouds])}
+        if self.labeled:
+            attributes["instance"] = np.concatenate(instances)
+        positions = np.concatenate([cloud.positions for cloud in clouds])
+        own = np.concatenate(labels) if self.labeled else None
+        return PointCloud(positions, attributes, own, str(self))
+
+    def __str__(self) -> str:
+        return self.folder
+
+
+def objects_of(room: Path) -> list[Path]:
+    """Return the files of a room's objects, in the order of their points.
+
+    Raises:
+      FileFormatError: there are none.
+    """
+    files = sorted((room / "Annotations").glob("*.txt"))
+    if not files:
+        raise FileFormatError(f"{room / 'Annotations'} holds no objects (*.txt)")
+    return files
+
+
+class S3dis(Layout):
+    """See :class:`voxax.io.layout.Layout`; names are areas, or ``AREA/ROOM``."""
+
+    marks = ("Area_*/*/Annotations",)
+    class_names = S3DIS_CLASSES
+    attributes = ("rgb", "instance")
+
+    def split(self, name: str) -> Sequence[str]:
+        return AREAS[name]
+
+    def scans(self, names: Sequence[str], labeled: bool = True) -> list[S3disRoom]:
+        found = []
+        for name in names:
+            what = f"rooms: the layout is {name}/ROOM/Annotations/*.txt"
+            rooms = folders_with(self.folder / name, "Annotations", what)
+            for room in rooms:
+                objects_of(room)
+            found += [S3disRoom(str(room), labeled) for room in rooms]
+        return found

@@ -1,0 +1,221 @@
+"""Files of results as the servers of benchmarks take them, and their own programs read them."""
+
+from __future__ import annotations
+
+import abc
+import json
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from voxax._atomic_file import write_atomically
+from voxax.detection.objects import Objects
+from voxax.errors import FileFormatError
+from voxax.io.annotated import AnnotatedScan
+from voxax.io.layout import Layout
+from voxax.io.numpy_files import read_npy_array
+from voxax.io.nuscenes import MOST_BOXES, LidarsegScan, NuscenesSample
+from voxax.io.ply import read_ply_vertices
+from voxax.io.pointcept import ArrayScene
+from voxax.io.records import KITTI_FIELDS, NUSCENES_FIELDS, records
+from voxax.io.scannet import SCANNET200_CLASSES, SCANNET_CLASSES
+from voxax.io.semantic_kitti import RAW_IDS, SemanticKittiScan
+
+
+class Submission(abc.ABC):
+    """Results of one split, written scan by scan.
+
+    Args:
+      folder: for the files; exists.
+      layout: the data set.
+      split: ``train``, ``validation`` or ``test``.
+    """
+
+    task: ClassVar[str] = "segment"
+
+    def __init__(self, folder: Path, layout: Layout, split: str) -> None:
+        self.folder, self.layout, self.split = folder, layout, split
+
+    @abc.abstractmethod
+    def add(self, scan: Any, read: Any, found: Any) -> None:
+        """Write what was found in a scan.
+
+        Args:
+          scan: the layout's task.
+          read: what it returned.
+          found: int [N], the class of each point that was read; or
+              :class:`voxax.detection.Objects` with names and scores, in the frame of the points.
+        """
+
+    def close(self) -> Path:
+        """Finish, and return what is to be submitted."""
+        return self.folder
+
+
+def _spread(values: np.ndarray, positions: np.ndarray, missing: int, path: str) -> np.ndarray:
+    """Return a value for each row of a file; reading left out those that are not finite."""
+    finite = np.isfinite(positions).all(axis=1)
+    if finite.sum() != len(values):
+        raise FileFormatError(
+            f"{path} has {int(finite.sum())} points, and {len(values)} were labeled: submit what "
+            "was read whole, without a radius"
+        )
+    whole = np.full(len(positions), missing, values.dtype)
+    whole[finite] = values
+    return whole
+
+
+SEMANTIC_KITTI_IDS = np.array([ids[0] for ids in RAW_IDS.values()], "<u4")
+"""The raw id that stands for each of the 19 classes."""
+
+
+class SemanticKittiSubmission(Submission):
+    """``sequences/NN/predictions/*.label`` with raw ids, and all of them in ``submission.zip``."""
+
+    def add(self, scan: SemanticKittiScan, read: Any, found: np.ndarray) -> None:
+        sweep = Path(scan.points)
+        rows = records(sweep, "<f4", len(KITTI_FIELDS), "sweep")
+        ids = _spread(SEMANTIC_KITTI_IDS[found], rows[:, :3], 0, scan.points)
+        place = self.folder / "sequences" / sweep.parent.parent.name / "predictions"
+        place.mkdir(parents=True, exist_ok=True)
+        write_atomically(place / f"{sweep.stem}.label", ids.astype("<u4").tobytes())
+
+    def close(self) -> Path:
+        name = str(self.folder / "submission")
+        # Not the archive of a run before, and directories too: the validator asks for them.
+        return Path(shutil.make_archive(name, "zip", self.folder, "sequences"))
+
+
+class LidarsegSubmission(Submission):
+    """``lidarseg/SET/TOKEN_lidarseg.bin`` with the challenge's 16 classes, from 1 on."""
+
+    def add(self, scan: LidarsegScan, read: Any, found: np.ndarray) -> None:
+        rows = records(Path(scan.points), "<f4", len(NUSCENES_FIELDS), "sweep")
+        # 0 is not allowed: where nothing was measured, the first class stands.
+        ids = _spread(found.astype(np.uint8) + np.uint8(1), rows[:, :3], 1, scan.points)
+        place = self.folder / "lidarseg" / self.layout.set_name(self.split)  # type: ignore[attr-defined]
+        place.mkdir(parents=True, exist_ok=True)
+        write_atomically(place / f"{scan.token}_lidarseg.bin", ids.tobytes())
+
+    def close(self) -> Path:
+        place = self.folder / self.layout.set_name(self.split)  # type: ignore[attr-defined]
+        place.mkdir(exist_ok=True)
+        write_atomically(place / "submission.json", json.dumps({"meta": _SENSORS}))
+        return self.folder
+
+
+_SENSORS = {
+    f"use_{name}": name == "lidar" for name in ("camera", "lidar", "radar", "map", "external")
+}
+
+
+class NuscenesSubmission(Submission):
+    """``results_nusc.json`` with the boxes of each sample in the world's frame."""
+
+    task = "detect"
+
+    def __init__(self, folder: Path, layout: Layout, split: str) -> None:
+        super().__init__(folder, layout, split)
+        self._results: dict[str, list[dict[str, Any]]] = {}
+
+    def add(self, scan: NuscenesSample, read: Any, found: Objects) -> None:
+        boxes = scan.best_in_world(found)
+        rows = []
+        for i, box in enumerate(boxes.boxes.tolist()):
+            half = box[6] / 2
+            rows.append(
+                {
+                    "sample_token": scan.token,
+                    "translation": box[:3],
+                    "size": [box[4], box[3], box[5]],
+                    "rotation": [float(np.cos(half)), 0.0, 0.0, float(np.sin(half))],
+                    "velocity": box[7:9],
+                    "detection_name": str(boxes.classes[i]),
+                    "detection_score": float(boxes.scores[i]),
+                    "attribute_name": "",
+                }
+            )
+        assert len(rows) <= MOST_BOXES
+        self._results[scan.token] = rows
+
+    def close(self) -> Path:
+        path = self.folder / "results_nusc.json"
+        return write_atomically(path, json.dumps({"meta": _SENSORS, "results": self._results}))
+
+
+class KittiSubmission(Submission):
+    """``data/NNNNNN.txt`` with a row for each box, and all of them in ``submission.zip``."""
+
+    task = "detect"
+
+    def add(self, scan: Any, read: AnnotatedScan, found: Objects) -> None:
+        calibration = read.about
+        kept, rows = calibration.found_rows(found.boxes)
+        names, scores = found.classes[kept].tolist(), found.scores[kept]
+        boxes = found.boxes[kept, :7]
+        numbers = np.column_stack(
+            [calibration.alphas(boxes), calibration.rectangles(boxes), rows, scores]
+        )
+        lines = []
+        for name, own in zip(names, numbers.tolist(), strict=True):
+            lines.append(f"{name} -1 -1 {' '.join(f'{value:.6f}' for value in own)}\n")
+        place = self.folder / "data"
+        place.mkdir(exist_ok=True)
+        write_atomically(place / f"{scan.name}.txt", "".join(lines))
+
+    def close(self) -> Path:
+        # The server wants the files at the top of the archive.
+        name = str(self.folder / "submission")
+        return Path(shutil.make_archive(name, "zip", self.folder / "data"))
+
+
+class ScanNetSubmission(Submission):
+    """``SCENE.txt`` with an id of the benchmark's classes for each vertex of the mesh."""
+
+    ids: ClassVar[tuple[int, ...]] = tuple(SCANNET_CLASSES)
+
+    def add(self, scan: Any, read: Any, found: np.ndarray) -> None:
+        place = Path(str(scan))
+        if isinstance(scan, ArrayScene):
+            vertices, name = read_npy_array(place / "coord.npy"), place.name
+        else:
+            vertices, name = read_ply_vertices(place).positions, place.parent.name
+        labels = _spread(np.asarray(self.ids)[found], vertices, 0, str(scan))
+        write_atomically(self.folder / f"{name}.txt", "".join(f"{i}\n" for i in labels.tolist()))
+
+
+class ScanNet200Submission(ScanNetSubmission):
+    """As :class:`ScanNetSubmission`, with the ids of the 200 classes."""
+
+    ids = tuple(SCANNET200_CLASSES)
+
+
+class S3disSubmission(Submission):
+    """``AREA/ROOM.txt`` with a class from 0 to 12 for each point, in the order of the room's files.
+
+    No server takes it. Its points are those of the room's objects, by name, or of ``coord.npy``.
+    """
+
+    def add(self, scan: Any, read: Any, found: np.ndarray) -> None:
+        room = Path(str(scan))
+        place = self.folder / room.parent.name
+        place.mkdir(exist_ok=True)
+        text = "".join(f"{label}\n" for label in found.tolist())
+        write_atomically(place / f"{room.name}.txt", text)
+
+
+SUBMISSIONS: dict[str, type[Submission]] = {
+    "semantic_kitti": SemanticKittiSubmission,
+    "scannet": ScanNetSubmission,
+    "scannet200": ScanNet200Submission,
+    "scannet_pointcept": ScanNetSubmission,
+    "scannet200_pointcept": ScanNet200Submission,
+    "s3dis": S3disSubmission,
+    "s3dis_pointcept": S3disSubmission,
+    "kitti": KittiSubmission,
+    "nuscenes": NuscenesSubmission,
+    "nuscenes_lidarseg": LidarsegSubmission,
+}
+"""Results by layout."""

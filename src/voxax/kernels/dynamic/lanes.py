@@ -1,0 +1,134 @@
+"""Blocks of planes whose last axis stands in lanes: the layout of ``tpu_lanes_kernel.py``.
+
+The terms are those of ``blocks.py`` with the axes exchanged: P positions that follow each other
+along H are a *group*, and a *line* is all of W.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from voxax.kernels.dynamic.blocks import Pass, cover
+from voxax.kernels.dynamic.grid import grid_of
+from voxax.kernels.implicit_gemm.windows import CHANNELS
+from voxax.kernels.kernel import Problem
+
+_WIDE_TILE = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Lanes:
+    """Static sizes of one call of the kernel.
+
+    Attributes:
+      scenes: B.
+      high, wide: H and W.
+      width: W in whole registers.
+      pack: P.
+      lines: lines of a block.
+      low: lines in front of a block that its window has.
+      shifts: along W, ascending.
+      shells: passes of each, from the smallest size. A pass's ``line`` is its place in ``shifts``,
+        its ``column`` the line of the window at which its first group of sources begins.
+      sizes: the size of each shell.
+      masks_source: what a position lacks is masked in the source, not in the result.
+    """
+
+    scenes: int
+    high: int
+    wide: int
+    width: int
+    pack: int
+    lines: int
+    low: int
+    shifts: tuple[int, ...]
+    shells: tuple[tuple[Pass, ...], ...]
+    sizes: tuple[int, ...]
+    masks_source: bool
+
+    @property
+    def number(self) -> int:
+        """Blocks of a scene."""
+        return -(-self.high // self.lines)
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """Those of all shells."""
+        return tuple(p for shell in self.shells for p in shell)
+
+    @property
+    def window(self) -> int:
+        """Lines of a window, those outside of the plane too."""
+        return self.lines + max(p.column for p in self.passes)
+
+    @property
+    def taken(self) -> int:
+        """Lines of a window that are read."""
+        return min(self.window, self.high)
+
+    @property
+    def tile(self) -> int:
+        """Lanes of one product."""
+        return _WIDE_TILE if self.width % _WIDE_TILE == 0 else CHANNELS
+
+    @functools.cached_property
+    def slots(self) -> dict[tuple[int, int], int]:
+        """Place in ``columns`` by shell and shift. Shells share it unless sources are masked."""
+        found = {
+            (number if self.masks_source else 0, p.line)
+            for number, shell in enumerate(self.shells)
+            for p in shell
+        }
+        return {key: place for place, key in enumerate(sorted(found))}
+
+    def slot(self, number: int, shift: int) -> int:
+        """The place of a shell's rows with a shift."""
+        return self.slots[number if self.masks_source else 0, shift]
+
+    def begin(self, block: Any) -> Any:
+        """The line of its scene at which a block's window begins; negative in front of it."""
+        return jax.lax.rem(block, jnp.int32(self.number)) * self.lines - self.low
+
+    def start(self, block: Any) -> Any:
+        """The first line of its scene that is read for a block."""
+        return jnp.clip(self.begin(block), 0, self.high - self.taken)
+
+
+@functools.lru_cache(maxsize=256)
+def lanes_of(problem: Problem, pack: int, lines: int) -> Lanes:
+    """Return the layout of a product over planes without strides."""
+    grid = grid_of(problem)
+    places = np.argsort(grid.order)
+    shifts, reach = np.asarray(grid.taps)[places], np.asarray(grid.reach)[places]
+    backward = problem.product == "dgrad"
+    shifts = -shifts if backward else shifts
+    across = np.unique(shifts[:, 1])
+    low = max(0, -int(shifts[:, 0].min()))
+    shells = []
+    for size in np.unique(reach):
+        passes: list[Pass] = []
+        for turn, shift in enumerate(across):
+            on = np.flatnonzero((reach == size) & (shifts[:, 1] == shift))
+            at = dict(zip((shifts[on, 0] + low).tolist(), on.tolist(), strict=True))
+            passes += cover(turn, at, pack)
+        shells.append(tuple(passes))
+    scenes, high, wide = grid.inputs
+    return Lanes(
+        scenes=scenes,
+        high=high,
+        wide=wide,
+        width=-(-wide // CHANNELS) * CHANNELS,
+        pack=pack,
+        lines=lines,
+        low=low,
+        shifts=tuple(across.tolist()),
+        shells=tuple(shells),
+        sizes=tuple(np.unique(reach).tolist()),
+        masks_source=backward,
+    )

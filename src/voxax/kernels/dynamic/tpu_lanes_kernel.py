@@ -1,0 +1,373 @@
+"""The Pallas kernels of dynamic products over planes whose last axis stands in lanes.
+
+The arrays are ``[B * H * C, W]``: XLA keeps few channels like this, so nothing is moved before or
+after a kernel. The terms are those of ``blocks.py`` with the axes exchanged: P positions that
+follow each other along H are P * C rows, a *group*. A pass multiplies P * C rows from any line on,
+which is only another address. A shift along W is made once for all taps that have it.
+
+A step of the grid is one block of lines over all of W. Its window is cut at the ends of the plane;
+lines outside are zeros, and so are lanes that a shift brings in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from voxax import _compat
+from voxax.kernels.dynamic import tpu_kernel
+from voxax.kernels.dynamic.lanes import Lanes
+from voxax.kernels.dynamic.tpu_kernel import Step, Steps
+from voxax.kernels.implicit_gemm.windows import CHANNELS
+
+_COLUMNS = 1024
+"""Positions over P that are multiplied at a time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LaneConfig:
+    """Static sizes of one call of a kernel; fields as in ``tpu_kernel.BlockConfig``.
+
+    Attributes:
+      lanes: the layout.
+    """
+
+    lanes: Lanes
+    exact: bool
+    vmem_bytes: int
+    stripes: int = 1
+    repeats: bool = True
+    all_shells: bool = False
+    interpret: Any = False
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def product(config: LaneConfig, steps: Steps, x: Any, level: Any, w: Any, like: Any) -> jax.Array:
+    """Sum the passes of all shells, masked by position.
+
+    Args:
+      config: what is static.
+      steps: the scalars, as for ``tpu_kernel.product``.
+      x: the source, ``[B * H * C, W]``.
+      level: ``float32[B * H, 1, W]``, of the sources where these are masked, else of the outputs
+        in whole blocks.
+      w: ``[K + 1, C_result, C]``; the last tap is zero.
+      like: an array of the result's dtype.
+
+    Returns:
+      ``[B * H * C_result, W]``, whole blocks.
+    """
+    lanes = config.lanes
+    outside, inside = w.shape[1:]
+    group = lanes.pack * outside
+    out = (lanes.scenes * lanes.number * lanes.lines * outside, lanes.width)
+
+    def body(step: Step, window: Any, level: Any, w_ref: Any, out: Any, *scratch: Any) -> None:
+        columns, weights = scratch
+
+        @pl.when(step.begins)
+        def _() -> None:
+            _lay_out(lanes, step.taps, w_ref, weights)
+
+        @pl.when(step.reached == 0)
+        def _() -> None:
+            out[...] = jnp.zeros_like(out)
+
+        def multiply(part: _Part, reached: int) -> None:
+            y, place = jnp.zeros((group, part.width), jnp.float32), 0
+            has = None if lanes.masks_source else part.levels(level, outside)
+            for number, passes in enumerate(lanes.shells[:reached]):
+                taken = [part.taken(columns, number, p, inside) for p in passes]
+                weight = [weights[place + turn] for turn in range(len(passes))]
+                place += len(passes)
+                terms = tpu_kernel.dot(
+                    config, jnp.concatenate(weight, axis=1), jnp.concatenate(taken), 1, 0
+                )
+                if has is not None:
+                    terms = jnp.where(has > number, terms, jnp.zeros_like(terms))
+                y = y + terms
+            out[part.rows(outside), part.across] = y.astype(out.dtype)
+
+        _each_level(config, step, window, level, columns, 1, multiply)
+
+    scratch = [
+        _columns(lanes, inside, x.dtype),
+        pltpu.VMEM((len(lanes.passes), group, lanes.pack * inside), w.dtype),
+    ]
+    return _call(
+        config, steps, x, level, body, inside,
+        # One buffer: its block never changes.
+        (w, pl.BlockSpec(w.shape, lambda *_: (0, 0, 0), pipeline_mode=pl.Buffered(1))),
+        (_compat.shape_like(out, like.dtype, x), _block(lanes, outside)),
+        scratch,
+    )  # fmt: skip
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def weight_product(config: LaneConfig, steps: Steps, x: Any, level: Any, dy: Any) -> jax.Array:
+    """Sum over all positions the product of cotangents and sources, for each tap.
+
+    Args:
+      config, steps, x, level: as for :func:`product`; the level of an output masks its cotangent.
+      dy: ``[B * H * C_out, W]``, whole blocks.
+
+    Returns:
+      ``float32[stripes, K, C_out, C_in]``.
+    """
+    lanes = config.lanes
+    outside = dy.shape[0] // (lanes.scenes * lanes.number * lanes.lines)
+    inside = x.shape[0] // (lanes.scenes * lanes.high)
+    shape = (config.stripes, steps.taps.shape[0] // lanes.pack, outside, inside)
+    most = max(1, _COLUMNS // lanes.tile)
+    groups = lanes.lines // lanes.pack
+    joined = max(n for n in range(1, groups + 1) if groups % n == 0 and n <= most)
+
+    def body(step: Step, window: Any, level: Any, dy_ref: Any, out: Any, *scratch: Any) -> None:
+        columns, sums = scratch
+
+        @pl.when(step.begins)
+        def _() -> None:
+            sums[...] = jnp.zeros_like(sums)
+
+        def multiply(part: _Part, reached: int) -> None:
+            parts = [dataclasses.replace(part, group=part.group + n) for n in range(joined)]
+            rows = [_paired(dy_ref[p.rows(outside), p.across]) for p in parts]
+            # Pairs of rows are of one position.
+            high = rows[0].shape[0] // lanes.pack
+            has = [p.levels(level, high) for p in parts]
+            place = 0
+            for number, passes in enumerate(lanes.shells[:reached]):
+                own = [
+                    _single(jnp.where(h > number, r, jnp.zeros_like(r)), x.dtype)
+                    for h, r in zip(has, rows, strict=True)
+                ]
+                own = jnp.concatenate(own, axis=1)
+                for one in passes:
+                    taken = [p.taken(columns, number, one, inside) for p in parts]
+                    taken = jnp.concatenate(taken, axis=1)
+                    sums[place] += tpu_kernel.dot(config, own, taken, 1, 1)
+                    place += 1
+
+        _each_level(config, step, window, level, columns, joined, multiply)
+
+        @pl.when(step.ends)
+        def _() -> None:
+            tpu_kernel.sum_taps(lanes.pack, step.taps, sums, out)
+
+    spec = pl.BlockSpec((None, *shape[1:]), lambda stripe, *_: (stripe, 0, 0, 0))
+    sums = (len(lanes.passes), lanes.pack * outside, lanes.pack * inside)
+    return _call(
+        config, steps, x, level, body, inside,
+        (dy, _block(lanes, outside)),
+        (_compat.shape_like(shape, jnp.float32, x), lambda _: spec),
+        [_columns(lanes, inside, x.dtype), pltpu.VMEM(sums, jnp.float32)],
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A group of a block, and the lanes that are multiplied at once."""
+
+    lanes: Lanes
+    group: Any
+    first: Any
+
+    @property
+    def width(self) -> int:
+        return self.lanes.tile
+
+    @property
+    def across(self) -> Any:
+        """The slice of its lanes."""
+        return pl.ds(pl.multiple_of(self.first, CHANNELS), self.width)
+
+    def rows(self, channels: int) -> Any:
+        """The slice of its rows in a block of so many channels."""
+        return _rows(self.group * self.lanes.pack, self.lanes.pack, channels)
+
+    def taken(self, columns: Any, number: int, one: Any, channels: int) -> jax.Array:
+        """The sources that a pass of shell ``number`` multiplies, ``[P * C, width]``."""
+        lanes = self.lanes
+        rows = _rows(self.group * lanes.pack + one.column, lanes.pack, channels)
+        return columns[lanes.slot(number, one.line), rows, self.across]
+
+    def levels(self, level: Any, rows: int) -> jax.Array:
+        """The level of each position in so many rows, ``[P * rows, width]``."""
+        pack = self.lanes.pack
+        found = [level[self.group * pack + p, :, self.across] for p in range(pack)]
+        return jnp.concatenate([jnp.broadcast_to(f, (rows, self.width)) for f in found])
+
+
+def _rows(line: Any, lines: int, channels: int) -> Any:
+    """The slice of these lines in an array of rows."""
+    return pl.ds(pl.multiple_of(line * channels, tpu_kernel.TILE_ROWS), lines * channels)
+
+
+def _each_level(
+    config: LaneConfig,
+    step: Step,
+    window: Any,
+    level: Any,
+    columns: Any,
+    joined: int,
+    multiply: Callable[[_Part, int], None],
+) -> None:
+    """Call ``multiply(part, reached)`` for the first of so many joined groups, and all lanes.
+
+    There is code for each number of shells, of which a step runs one.
+    """
+    lanes = config.lanes
+    turns = lanes.lines // lanes.pack // joined
+    tiles = lanes.width // lanes.tile
+    least = len(lanes.shells) if config.all_shells else 1
+    for reached in range(least, len(lanes.shells) + 1):
+
+        @pl.when(step.reached == reached)
+        def _(reached: int = reached) -> None:
+            _shift_window(lanes, reached, step, window, level, columns)
+
+            def one(turn: Any) -> None:
+                group, tile = turn, 0
+                if tiles > 1:
+                    group = jax.lax.div(turn, jnp.int32(tiles))
+                    tile = jax.lax.rem(turn, jnp.int32(tiles))
+                multiply(_Part(lanes, group * joined, tile * lanes.tile), reached)
+
+            tpu_kernel.unrolled(turns * tiles, one, max(1, _COLUMNS // (joined * lanes.tile)))
+
+
+def _shift_window(
+    lanes: Lanes, reached: int, step: Step, window: Any, level: Any, columns: Any
+) -> None:
+    """Fill ``columns`` with the window shifted along W, as the first ``reached`` shells need it."""
+    channels = window.shape[0] // lanes.taken
+    needed: dict[int, set[int]] = {}
+    for number, passes in enumerate(lanes.shells[:reached]):
+        for one in passes:
+            needed.setdefault(one.line, set()).add(number if lanes.masks_source else 0)
+    first, start = lanes.begin(step.block), lanes.start(step.block)
+
+    def line(at: Any) -> None:
+        source = first + at
+        inside = (source >= 0) & (source < lanes.high)
+        own = jnp.clip(source - start, 0, lanes.taken - 1)
+        rows = _paired(window[_rows(own, 1, channels), :])
+        rows = jnp.where(inside, rows, jnp.zeros_like(rows))
+        lane = jax.lax.broadcasted_iota(jnp.int32, rows.shape, 1)
+        has = jnp.broadcast_to(level[own], rows.shape) if lanes.masks_source else None
+        for turn, numbers in sorted(needed.items()):
+            shift = lanes.shifts[turn]
+            found, seen = rows, has
+            if shift:
+                back = -shift % lanes.width
+                within = (lane >= -shift) & (lane < lanes.wide - shift)
+                found = pltpu.roll(found, back, 1)
+                if seen is None:
+                    found = jnp.where(within, found, jnp.zeros_like(found))
+                else:
+                    seen = jnp.where(within, pltpu.roll(seen, back, 1), jnp.zeros_like(seen))
+            for number in sorted(numbers):
+                kept = found
+                if seen is not None:
+                    kept = jnp.where(seen > number, found, jnp.zeros_like(found))
+                columns[lanes.slot(number, turn), _rows(at, 1, channels), :] = _single(
+                    kept, columns.dtype
+                )
+
+    tpu_kernel.unrolled(lanes.window, line)
+
+
+def _paired(rows: jax.Array) -> jax.Array:
+    """Rows of 16 bits in pairs as 32 bits, which one instruction moves or masks."""
+    return pltpu.bitcast(rows, jnp.int32) if rows.dtype.itemsize == 2 else rows
+
+
+def _single(rows: jax.Array, dtype: Any) -> jax.Array:
+    """The inverse of :func:`_paired`."""
+    return pltpu.bitcast(rows, dtype) if rows.dtype != dtype else rows
+
+
+def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
+    """Fill ``weights`` with ``[P * C_result, P * C]`` for each pass, from the taps' ``w``."""
+    pack = lanes.pack
+
+    def one(number: Any) -> None:
+        found = []
+        for source in range(pack):
+            place = (number * pack + source) * pack
+            found.append(jnp.concatenate([w[taps[place + a]] for a in range(pack)]))
+        weights[number] = jnp.concatenate(found, axis=1)
+
+    tpu_kernel.unrolled(len(lanes.passes), one, 1)
+
+
+def _columns(lanes: Lanes, channels: int, dtype: Any) -> Any:
+    """Vector memory for a window's rows with each shift along W, one slot each."""
+    return pltpu.VMEM((len(lanes.slots), lanes.window * channels, lanes.width), dtype)
+
+
+def _block(lanes: Lanes, channels: int) -> Callable[..., pl.BlockSpec]:
+    """Return what makes the spec of a result or cotangent from a step's number of its block."""
+    shape = (lanes.lines * channels, lanes.width)
+
+    def spec(of_step: Callable[..., Any]) -> pl.BlockSpec:
+        return pl.BlockSpec(shape, lambda *place: (of_step(*place), 0))
+
+    return spec
+
+
+def _call(
+    config: LaneConfig,
+    steps: Steps,
+    x: jax.Array,
+    level: jax.Array,
+    body: Callable[..., None],
+    channels: int,
+    other: tuple[jax.Array, Any],
+    out: tuple[Any, Callable[..., pl.BlockSpec]],
+    scratch: list[Any],
+) -> jax.Array:
+    """Run ``body`` for each block.
+
+    Args:
+      config, steps, x, level: as for :func:`product`.
+      body: called with a :class:`Step` and the refs of: a window of ``x``, levels, ``other``,
+        ``out``, ``scratch``.
+      channels: channels of a source.
+      other: one more operand, and its spec, or what makes it as :func:`_block` does.
+      out: the result's shape, and what makes its spec.
+      scratch: memory of the kernel.
+    """
+    lanes = config.lanes
+    number = steps.order.shape[0] // config.stripes
+
+    def block_of(stripe: Any, step: Any, order: Any, *_: Any) -> Any:
+        return order[stripe * number + step]
+
+    def line_of(*place: Any) -> Any:
+        block = block_of(*place)
+        return jax.lax.div(block, jnp.int32(lanes.number)) * lanes.high + lanes.start(block)
+
+    def window(*place: Any) -> Any:
+        return pl.multiple_of(line_of(*place) * channels, tpu_kernel.TILE_ROWS), 0
+
+    taken, width = lanes.taken, lanes.width
+    specs = [pl.BlockSpec((pl.Element(taken * channels), pl.Element(width)), window)]
+    if lanes.masks_source:
+        shape = tuple(map(pl.Element, (taken, 1, width)))
+        specs.append(pl.BlockSpec(shape, lambda *place: (line_of(*place), 0, 0)))
+    else:
+        shape = (lanes.lines, 1, width)
+        specs.append(pl.BlockSpec(shape, lambda *place: (block_of(*place), 0, 0)))
+    specs.append(other[1] if isinstance(other[1], pl.BlockSpec) else other[1](block_of))
+
+    operands = list(zip((x, level, other[0]), specs, strict=True))
+    result = out[0], out[1](block_of)
+    return tpu_kernel.call_by_blocks(config, steps, body, operands, result, scratch)

@@ -1,0 +1,506 @@
+"""The kernels of ``cutlass_implicit_gemm``, in CUTLASS' Python DSL, whose package this needs.
+
+*Forward and dgrad.* A block of threads owns a tile of output rows, in the order of the taps they
+have, and as many output channels; it walks the list of the taps that any row of its tile has, or a
+slice of it. For each tap and step of input channels its threads copy rows of features, which the
+neighbor table names, and the tap's weight into shared memory, 16 bytes a thread at a time and
+without waiting (``cp.async``; a missing neighbor reads nothing and becomes zeros). ``stages``
+steps are under way at once. Warps read them as fragments (``ldmatrix``) and multiply on tensor
+cores (``mma.sync``), adding in float32.
+
+*wgrad.* The same with one tap's weight as the tile: both operands are gathered, by the lists of the
+tap's pairs, of which a block adds up one slice.
+
+No number is written twice, and slices are added by XLA in order: runs repeat bit for bit. Hopper's
+``wgmma`` would read shared memory itself; ``mma.sync`` is what Blackwell and later have too.
+
+Source of the idioms: CUTLASS' documentation of CuTe (layouts, tiled copies and products).
+"""
+# The DSL reads annotations and source text of what it traces: no postponed annotations here. Its
+# package is an extra, which pyright does not find.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+import dataclasses
+from typing import Any
+
+import cuda.bindings.driver as driver
+import cutlass
+import cutlass.cute as cute
+import cutlass.jax as bridge
+import jax
+import jax.numpy as jnp
+from cutlass import Int32, Int64, range_constexpr
+
+# Numbers of 16 bits that one instruction copies: 16 bytes.
+PIECE = 8
+
+
+def tiled_product(dtype, tile):
+    """The product of a block's warps; 16 columns of each at a time, as one ``ldmatrix`` of four
+    matrices brings them."""
+    op = cute.nvgpu.warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
+    along, across = tile.warps
+    return cute.make_tiled_mma(op, (along, across, 1), (along * 16, across * 16, 16))
+
+
+def staged(side, tile, side_first):
+    """``(side, depth, stages)`` in shared memory, swizzled: eight rows of 16 bytes that lie under
+    each other are in different banks. ``side_first``: neighbors in memory are along the side."""
+    run = 64 if side_first else tile.depth  # numbers next to each other
+    swizzle = cute.make_swizzle(3 if run == 64 else 2, 3, 3)
+    shape, stride = ((run, 8), (1, run)) if side_first else ((8, run), (run, 1))
+    atom = cute.make_composed_layout(swizzle, 0, cute.make_layout(shape, stride=stride))
+    return cute.tile_to_shape(atom, (side, tile.depth, tile.stages), (0, 1, 2))
+
+
+@cute.jit
+def fetch(to, source, offset, there):
+    """Start copying 16 bytes, or zeros: then nothing is read."""
+    start, size = Int64(0), Int32(0)
+    if there:
+        start, size = offset, Int32(2 * PIECE)
+    cute.arch.inline_ptx(
+        "cp.async.cg.shared.global [{$r0}], [{$r1}], 16, {$r2};",
+        read_only_args=[to, source + start, size],
+    )
+
+
+@cute.jit
+def fragments(
+    tiled, thread, shared_a, shared_b, transposed: cutlass.Constexpr, tile: cutlass.Constexpr
+):
+    """``((copy, from, to) of A, of B, A, B, sums)``: a thread's part, in registers."""
+    mine = tiled.get_slice(thread)
+    a = tiled.make_fragment_A(mine.partition_A(shared_a[None, None, 0]))
+    b = tiled.make_fragment_B(mine.partition_B(shared_b[None, None, 0]))
+    load = cute.nvgpu.warp.LdMatrix8x8x16bOp
+    copy_a = cute.make_tiled_copy_A(
+        cute.make_copy_atom(load(transposed, 4), shared_a.element_type), tiled
+    )
+    copy_b = cute.make_tiled_copy_B(
+        cute.make_copy_atom(load(True, 4), shared_b.element_type), tiled
+    )
+    of_a, of_b = copy_a.get_slice(thread), copy_b.get_slice(thread)
+    total = cute.make_rmem_tensor(
+        mine.partition_shape_C((tile.rows, tile.columns)), cutlass.Float32
+    )
+    total.fill(0.0)
+    read_a = (copy_a, of_a.partition_S(shared_a), of_a.retile(a))
+    read_b = (copy_b, of_b.partition_S(shared_b), of_b.retile(b))
+    return read_a, read_b, a, b, total
+
+
+@cute.jit
+def multiply(tiled, read_a, read_b, a, b, total, slot):
+    """Add the product of a step that is in shared memory."""
+    for k in range_constexpr(cute.size(a, mode=[2])):
+        for copy, source, to in (read_a, read_b):
+            cute.copy(copy, source[None, None, k, slot], to[None, None, k])
+        cute.gemm(tiled, total, a[None, None, k], b[None, None, k], total)
+
+
+@cute.jit
+def store_two(out, offset, first, second):
+    """Two neighbors of the result, in one instruction; the offset is even."""
+    pointer = (out.iterator + offset).align(out.element_type.width // 4)
+    two = cute.make_rmem_tensor((2,), out.element_type)
+    two[0] = first.to(out.element_type)
+    two[1] = second.to(out.element_type)
+    cute.autovec_copy(two, cute.make_tensor(pointer, cute.make_layout((2,))))
+
+
+# The DSL reads annotations and source text of what it traces: no postponed annotations here. Its
+# package is an extra, which pyright does not find.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """The part of a product that a block of threads multiplies at a time.
+
+    Attributes:
+      rows, columns: of the result.
+      depth: input channels, or pairs, of a step.
+      stages: steps in shared memory at once.
+      warps: along rows and columns, each with 32 threads.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    warps: tuple[int, int]
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps[0] * self.warps[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Static numbers of a call: taps, weight groups, channels of one group on both sides, rows of
+    the table, tiles of them (0: of wgrad), slices of a sum."""
+
+    taps: int
+    groups: int
+    c_in: int
+    c_out: int
+    rows: int
+    tiles: int
+    slices: int
+
+
+def product(
+    tile: Tile,
+    table: jax.Array,
+    taps: jax.Array,
+    counts: jax.Array,
+    x: jax.Array,
+    w: jax.Array,
+    slices: int,
+    dtype: Any,
+) -> jax.Array:
+    """``y[order[m]] = sum_k x[table[k, m]] @ w[k]``, as ``implicit_gemm.gpu_kernel.product``.
+
+    Args:
+      tile: see :class:`Tile`.
+      table, taps, counts: of ``implicit_gemm.gpu_kernel.Tiles``, for tiles of ``tile.rows`` rows.
+      x: ``[N, G * C_in]``, float16 or bfloat16; channels of a group are a multiple of 8.
+      w: ``[K, G, C_in, C_out]``, in the same dtype.
+      slices: parts of the sum over taps.
+      dtype: dtype of the result.
+
+    Returns:
+      ``[slices, rows, G * C_out]``, to be added up.
+    """
+    number, groups, c_in, c_out = w.shape
+    sizes = Sizes(number, groups, c_in, c_out, table.shape[1], counts.shape[0], slices)
+    out = jax.ShapeDtypeStruct((slices, sizes.rows, groups * c_out), jnp.dtype(dtype))
+    return call(_launch_product, tile, sizes, out)(table, taps, counts, x, w)
+
+
+def weight_product(
+    tile: Tile,
+    pairs: jax.Array,
+    starts: jax.Array,
+    x: jax.Array,
+    dy: jax.Array,
+    groups: int,
+    slices: int,
+) -> jax.Array:
+    """``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]``, as in ``implicit_gemm.gpu_kernel``.
+
+    Args:
+      tile: see :class:`Tile`; ``rows`` are input channels, ``depth`` pairs.
+      pairs, starts: see :func:`voxax.geometry.kernel_maps.list_pairs`.
+      x, dy: ``[N, G * C_in]`` and ``[M, G * C_out]``, of the same 16-bit dtype.
+      groups: G.
+      slices: parts of the sum over pairs.
+
+    Returns:
+      ``float32[slices, K, G, C_in, C_out]``, to be added up.
+    """
+    taps, c_in, c_out = starts.shape[0] - 1, x.shape[1] // groups, dy.shape[1] // groups
+    sizes = Sizes(taps, groups, c_in, c_out, pairs.shape[1], 0, slices)
+    out = jax.ShapeDtypeStruct((slices, taps, groups, c_in, c_out), jnp.float32)
+    return call(_launch_weight_product, tile, sizes, out)(pairs, starts, x, dy)
+
+
+def call(launch: Any, tile: Tile, sizes: Sizes, out: Any) -> Any:
+    """A launch as a function of JAX arrays."""
+    return bridge.cutlass_call(
+        launch,
+        output_shape_dtype=out,
+        use_static_tensors=True,
+        # Shapes, dtypes, tile and sizes are part of the key as they are.
+        compile_key=(launch.__name__,),
+        tile=tile,
+        sizes=sizes,
+    )
+
+
+def blocks_of(tile: Tile, sizes: Sizes) -> int:
+    """Blocks of threads of a launch: tiles of the result, times slices."""
+    blocks = sizes.groups * -(-sizes.c_out // tile.columns) * sizes.slices
+    if sizes.tiles:
+        return blocks * sizes.tiles
+    return blocks * -(-sizes.c_in // tile.rows) * sizes.taps
+
+
+@cute.jit
+def _launch_product(
+    stream: driver.CUstream,
+    table: cute.Tensor,
+    taps: cute.Tensor,
+    counts: cute.Tensor,
+    x: cute.Tensor,
+    w: cute.Tensor,
+    out: cute.Tensor,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    layout_a = staged(tile.rows, tile, False)
+    layout_b = staged(tile.columns, tile, True)
+    tiled = tiled_product(x.element_type, tile)
+    _product(table, taps, counts, x, w, out, tiled, layout_a, layout_b, tile, sizes).launch(
+        grid=[blocks_of(tile, sizes), 1, 1], block=[tile.threads, 1, 1], stream=stream
+    )
+
+
+@cute.jit
+def _launch_weight_product(
+    stream: driver.CUstream,
+    pairs: cute.Tensor,
+    starts: cute.Tensor,
+    x: cute.Tensor,
+    dy: cute.Tensor,
+    out: cute.Tensor,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    layout_a = staged(tile.rows, tile, True)
+    layout_b = staged(tile.columns, tile, True)
+    tiled = tiled_product(x.element_type, tile)
+    _weight_product(pairs, starts, x, dy, out, tiled, layout_a, layout_b, tile, sizes).launch(
+        grid=[blocks_of(tile, sizes), 1, 1], block=[tile.threads, 1, 1], stream=stream
+    )
+
+
+@cute.jit
+def _fetch_step(
+    arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
+):
+    """Features and weight of one tap and step of input channels."""
+    table, taps, x, w = arrays
+    shared_a, shared_b, layout_a, layout_b = shared
+    thread, first_row, first_tap, group, first_out = place
+    steps = -(-sizes.c_in // tile.depth)
+    first_in = (turn % steps) * tile.depth
+    tap = taps[first_row // tile.rows, first_tap + turn // steps]
+    across = tile.depth // PIECE
+    at = (thread % across) * PIECE
+    for turn_of_rows in range_constexpr(tile.rows * across // tile.threads):
+        row = thread // across + turn_of_rows * (tile.threads // across)
+        source = Int32(-1)
+        if first_row + row < sizes.rows:
+            source = table[tap, first_row + row]
+        offset = Int64(source) * (sizes.groups * sizes.c_in) + group * sizes.c_in + first_in + at
+        there = (source >= 0) & (first_in + at < sizes.c_in)
+        fetch(shared_a.iterator + layout_a((row, at, slot)), x.iterator, offset, there)
+    across = tile.columns // PIECE
+    at = (thread % across) * PIECE
+    for turn_of_rows in range_constexpr(tile.depth * across // tile.threads):
+        row = thread // across + turn_of_rows * (tile.threads // across)
+        channel = (Int64(tap) * sizes.groups + group) * sizes.c_in + first_in + row
+        there = (first_in + row < sizes.c_in) & (first_out + at < sizes.c_out)
+        offset = channel * sizes.c_out + first_out + at
+        fetch(shared_b.iterator + layout_b((at, row, slot)), w.iterator, offset, there)
+
+
+@cute.jit
+def _fetch_side(
+    pairs,
+    array,
+    shared,
+    layout,
+    place,
+    step,
+    slot,
+    side: cutlass.Constexpr,
+    width: cutlass.Constexpr,
+    channels: cutlass.Constexpr,
+    tile: cutlass.Constexpr,
+    groups: cutlass.Constexpr,
+):
+    """Rows of one side of ``depth`` pairs, from the first of ``width`` channels."""
+    thread, end, group, first = place
+    across = width // PIECE
+    at = (thread % across) * PIECE
+    for turn_of_rows in range_constexpr(tile.depth * across // tile.threads):
+        row = thread // across + turn_of_rows * (tile.threads // across)
+        pair = step + row
+        source = Int32(-1)
+        if pair < end:
+            source = pairs[side, pair]
+        offset = Int64(source) * (groups * channels) + group * channels + first + at
+        there = (source >= 0) & (first + at < channels)
+        fetch(shared.iterator + layout((at, row, slot)), array.iterator, offset, there)
+
+
+@cute.jit
+def _fetch_pairs(
+    arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
+):
+    """Both rows of ``depth`` pairs."""
+    pairs, x, dy = arrays
+    shared_a, shared_b, layout_a, layout_b = shared
+    thread, begin, end, group, first_in, first_out = place
+    step = begin + turn * tile.depth
+    _fetch_side(
+        pairs, x, shared_a, layout_a, (thread, end, group, first_in), step, slot,
+        0, tile.rows, sizes.c_in, tile, sizes.groups,
+    )  # fmt: skip
+    _fetch_side(
+        pairs, dy, shared_b, layout_b, (thread, end, group, first_out), step, slot,
+        1, tile.columns, sizes.c_out, tile, sizes.groups,
+    )  # fmt: skip
+
+
+@cute.jit
+def _sum_steps(
+    fetch_step: cutlass.Constexpr,
+    arrays,
+    place,
+    turns,
+    tiled,
+    layout_a,
+    layout_b,
+    transposed: cutlass.Constexpr,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    """The sums of a thread over ``turns`` steps, of which ``stages`` are fetched at once.
+
+    ``fetch_step`` is one of the two functions above.
+    """
+    thread, dtype = place[0], arrays[2].element_type
+    memory = cutlass.memory.SmemAllocator()
+    shared_a = memory.allocate_tensor(dtype, layout_a, 1024)
+    shared_b = memory.allocate_tensor(dtype, layout_b, 1024)
+    shared = (shared_a, shared_b, layout_a, layout_b)
+    read_a, read_b, a, b, total = fragments(tiled, thread, shared_a, shared_b, transposed, tile)
+    for turn in range_constexpr(tile.stages - 1):
+        if turn < turns:
+            fetch_step(arrays, shared, place, turn, turn, tile, sizes)
+        cute.arch.cp_async_commit_group()
+    for turn in cutlass.range(turns, unroll=1):
+        # This step is there, for all threads; and all have read the one before.
+        cute.arch.cp_async_wait_group(tile.stages - 2)
+        cute.arch.sync_threads()
+        ahead = turn + (tile.stages - 1)
+        if ahead < turns:
+            fetch_step(arrays, shared, place, ahead, ahead % tile.stages, tile, sizes)
+        cute.arch.cp_async_commit_group()
+        multiply(tiled, read_a, read_b, a, b, total, turn % tile.stages)
+    return total
+
+
+@cute.jit
+def _store(
+    target_of: cutlass.Constexpr,
+    where_to,
+    out,
+    total,
+    tiled,
+    thread,
+    first_row,
+    first_out,
+    rows: cutlass.Constexpr,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    """Write a thread's sums; ``target_of(where_to, row, sizes)`` is the row of the result."""
+    where = tiled.get_slice(thread).partition_C(
+        cute.make_identity_tensor((tile.rows, tile.columns))
+    )
+    for i in range_constexpr(cute.size(total, mode=[1])):
+        for half in range_constexpr(2):  # rows of a thread lie 8 apart
+            row = first_row + where[(0, half), i, 0][0]
+            if row < rows:
+                target = target_of(where_to, row, sizes)
+                for j in range_constexpr(cute.size(total, mode=[2])):
+                    at = first_out + where[(0, half), i, j][1]
+                    if at < sizes.c_out:
+                        offset = target * sizes.c_out + at
+                        store_two(out, offset, total[(0, half), i, j], total[(1, half), i, j])
+
+
+def _row_of_output(where_to, row, sizes):
+    """Forward and dgrad: rows stand in the order of taps, and the table says which each is."""
+    table, part, group = where_to
+    return (Int64(part) * sizes.rows + table[sizes.taps, row]) * sizes.groups + group
+
+
+def _row_of_weight(where_to, row, sizes):
+    """wgrad: a row is an input channel of one tap and group."""
+    part, tap, group = where_to
+    return ((Int64(part) * sizes.taps + tap) * sizes.groups + group) * sizes.c_in + row
+
+
+@cute.kernel
+def _product(
+    table,
+    taps,
+    counts,
+    x,
+    w,
+    out,
+    tiled,
+    layout_a,
+    layout_b,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    out_blocks = -(-sizes.c_out // tile.columns)
+    columns = sizes.groups * out_blocks
+    rest, column = block // columns, block % columns
+    part, number = rest // sizes.tiles, rest % sizes.tiles
+    group, first_out = column // out_blocks, (column % out_blocks) * tile.columns
+    first_row = number * tile.rows
+
+    share = (counts[number] + (sizes.slices - 1)) // sizes.slices
+    first_tap = part * share
+    turns = cutlass.min(share, counts[number] - first_tap) * -(-sizes.c_in // tile.depth)
+
+    place = (thread, first_row, first_tap, group, first_out)
+    arrays = (table, taps, x, w)
+    total = _sum_steps(
+        _fetch_step, arrays, place, turns, tiled, layout_a, layout_b, False, tile, sizes
+    )
+    _store(
+        _row_of_output, (table, part, group), out, total, tiled, thread, first_row, first_out,
+        sizes.rows, tile, sizes,
+    )  # fmt: skip
+
+
+@cute.kernel
+def _weight_product(
+    pairs,
+    starts,
+    x,
+    dy,
+    out,
+    tiled,
+    layout_a,
+    layout_b,
+    tile: cutlass.Constexpr,
+    sizes: cutlass.Constexpr,
+):
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    out_blocks = -(-sizes.c_out // tile.columns)
+    blocks = -(-sizes.c_in // tile.rows) * out_blocks
+    rest, column = block // (sizes.groups * blocks), block % (sizes.groups * blocks)
+    part, tap = rest // sizes.taps, rest % sizes.taps
+    group = column // blocks
+    first_in = (column % blocks) // out_blocks * tile.rows
+    first_out = column % out_blocks * tile.columns
+
+    # Every part but the last has whole steps.
+    steps = (starts[tap + 1] - starts[tap] + (tile.depth - 1)) // tile.depth
+    share = (steps + (sizes.slices - 1)) // sizes.slices * tile.depth
+    begin = cutlass.min(starts[tap] + part * share, starts[tap + 1])
+    end = cutlass.min(begin + share, starts[tap + 1])
+    turns = (end - begin + (tile.depth - 1)) // tile.depth
+
+    place = (thread, begin, end, group, first_in, first_out)
+    arrays = (pairs, x, dy)
+    total = _sum_steps(
+        _fetch_pairs, arrays, place, turns, tiled, layout_a, layout_b, True, tile, sizes
+    )
+    _store(
+        _row_of_weight, (part, tap, group), out, total, tiled, thread, first_in, first_out,
+        sizes.c_in, tile, sizes,
+    )  # fmt: skip

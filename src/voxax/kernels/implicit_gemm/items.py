@@ -1,0 +1,141 @@
+"""Items: which rows a product moves, 8 at a time, for maps with few neighbors.
+
+An *item* is for 8 output rows that follow each other, and one tap, up to 8 neighbors that lie among
+8 input rows that follow each other. Rows of both sides are in canonical order, so most groups of 8
+output rows have one item for a tap, or none; neighbors that lie further apart make more items.
+A row of a LiDAR sweep at 5 cm has 1.1 items of a 3x3x3 kernel, one of an indoor scan 3.5.
+
+Here is the list of the items of each block of output rows, as the view ``items`` of a map holds it.
+It is complete for every table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from voxax.geometry.kernel_spec import KernelSpec
+
+GROUP = 8
+"""Output rows of an item, and input rows: the sublanes of a register."""
+PIECE = 16
+"""Items of one tap and of distinct groups, which follow each other in the list."""
+PASS = 128
+"""Items of a row of the list."""
+CHUNK = 128
+"""Rows of the list that are in scalar memory together."""
+TAPS = 8
+"""Taps whose items are found together."""
+# Output rows of a block; their sums stay in vector memory.
+_BLOCK = 16384
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Sizes of the lists.
+
+    Attributes:
+      blocks: of output rows.
+      block_rows: output rows of a block, a multiple of 1024.
+      taps: K, rounded up to a multiple of ``TAPS``.
+    """
+
+    blocks: int
+    block_rows: int
+    taps: int
+
+    @classmethod
+    def of(cls, rows: int, taps: int) -> Shape:
+        """The sizes for a table ``int32[rows, taps]``."""
+        blocks = max(-(-rows // _BLOCK), 1)
+        unit = GROUP * PASS  # groups fill whole registers
+        return cls(blocks, max(-(-rows // (blocks * unit)), 1) * unit, taps + -taps % TAPS)
+
+    @property
+    def groups(self) -> int:
+        """Groups of 8 output rows of a block."""
+        return self.block_rows // GROUP
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of a block's list, which has room for 8 items of each group and tap."""
+        # The pieces of a tap's items are filled up each time that items were found.
+        items = self.taps * GROUP * (self.groups + PIECE)
+        return -(-items // (PASS * CHUNK))
+
+    @property
+    def list_rows(self) -> int:
+        """Rows of one number of each item."""
+        return self.chunks * CHUNK
+
+    @property
+    def array(self) -> tuple[int, int, int]:
+        """Shape of the view, see ``tpu_items.VIEWS``."""
+        return self.blocks, 3 * self.list_rows + self.list_rows // PIECE + GROUP, PASS
+
+
+def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
+    """The lists of a table, see ``tpu_items.VIEWS``; zero where these are undefined."""
+    del spec
+    shape = Shape.of(*neighbors.shape)
+    table = np.full((shape.blocks * shape.block_rows, shape.taps), -1, np.int32)
+    table[: len(neighbors), : neighbors.shape[1]] = neighbors
+    left = table.reshape(shape.blocks, shape.groups, GROUP, -1).transpose(0, 3, 2, 1)
+    own = np.arange(len(table), dtype=np.int32).reshape(shape.blocks, shape.groups, GROUP)
+    center = left[:, neighbors.shape[1] // 2]
+    is_own = np.logical_and.accumulate((center == own.swapaxes(1, 2)).all(1), axis=1)
+    center[:] = np.where(is_own[:, None], np.int32(-1), center)
+    found = [_Lists(shape, int(number)) for number in is_own.sum(1)]
+    shifts = 4 * np.arange(GROUP, dtype=np.uint32)[:, None]
+    for first in range(0, shape.taps, TAPS):
+        mine = left[:, first : first + TAPS]
+        while np.any(mine >= 0):
+            begins = np.where(mine < 0, np.iinfo(np.int32).max, mine).min(2)
+            place = mine - begins[:, :, None]
+            inside = (mine >= 0) & (place < GROUP)
+            codes = np.where(inside, place | GROUP, 0).astype(np.uint32) << shifts
+            words = np.bitwise_or.reduce(codes, axis=2).view(np.int32)
+            mine = np.where(inside, np.int32(-1), mine)
+            for block, lists in enumerate(found):
+                for tap in range(TAPS):
+                    lists.add(first + tap, begins[block, tap], words[block, tap])
+    return np.stack([lists.array for lists in found])
+
+
+class _Lists:
+    """The lists of one block, which grow by a piece and more each time."""
+
+    def __init__(self, shape: Shape, own: int) -> None:
+        rows = shape.list_rows
+        self.array = np.zeros(shape.array[1:], np.int32)
+        self.array[rows : 2 * rows] = shape.block_rows
+        self._numbers = self.array[: 3 * rows].reshape(3, -1)
+        self._taps = self.array[3 * rows : 3 * rows + rows // PIECE].reshape(-1)
+        self.array[-GROUP:, 1:] = own
+        self._pieces = 0
+
+    def add(self, tap: int, begins: np.ndarray, words: np.ndarray) -> None:
+        (groups,) = np.nonzero(words)
+        pieces = -(-len(groups) // PIECE)
+        at = slice(self._pieces * PIECE, self._pieces * PIECE + len(groups))
+        self._numbers[:, at] = begins[groups], GROUP * groups, words[groups]
+        self._taps[self._pieces : self._pieces + pieces] = tap
+        self._pieces += pieces
+        self.array[-GROUP:, 0] = -(-self._pieces * PIECE // PASS)
+
+
+def defined(view: np.ndarray, rows: int, taps: int) -> np.ndarray:
+    """The lists of a table ``[rows, taps]``, with zeros where the device defines nothing."""
+    shape, found = Shape.of(rows, taps), np.zeros_like(view)
+    for block, (used, own) in enumerate(view[:, -1, :2]):
+        for part in range(3):
+            at = slice(part * shape.list_rows, part * shape.list_rows + used)
+            found[block, at] = view[block, at]
+        # The taps of pieces with items; a row of the list has 8.
+        words = found[block, 2 * shape.list_rows :][: shape.list_rows].reshape(-1, PIECE)
+        pieces = slice(3 * shape.list_rows, 3 * shape.list_rows + shape.list_rows // PIECE)
+        tap = view[block, pieces].reshape(-1)
+        found[block, pieces] = np.where(words.any(1), tap, 0).reshape(-1, PASS)
+        found[block, -GROUP:] = np.where(np.arange(PASS) == 0, used, own)
+    return found

@@ -1,0 +1,225 @@
+"""The Pallas kernel that lists items on a TPU, see ``items.py``.
+
+A TPU gathers and scatters numbers one after the other, but moves whole registers. So items are
+found for 8 taps at once, one below the other, with the groups of a block in the lanes. Those that
+exist are moved to the front in steps of 1, 2, 4, ... lanes. Each item knows its distance, and no
+item has a shorter distance than those on its left, so two items never come to one place.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from voxax.kernels.implicit_gemm.items import GROUP, PASS, PIECE, TAPS, Shape
+from voxax.kernels.implicit_gemm.windows import SPILLED
+
+# Bits of how far an item is moved: less than the groups of a block and a register more.
+_MOVE_BITS = 12
+_NONE = 2**31 - 1
+
+
+@functools.partial(jax.jit, static_argnames="interpret")
+def find_items(neighbors: jax.Array, interpret: Any = False) -> jax.Array:
+    """See ``tpu_items.VIEWS``."""
+    rows, taps = neighbors.shape
+    shape = Shape.of(rows, taps)
+    width = shape.groups + PASS
+    call = pl.pallas_call(
+        functools.partial(_run, shape, rows, taps),
+        grid=(shape.blocks, shape.taps // TAPS),
+        in_specs=[pl.BlockSpec((TAPS, shape.block_rows), lambda block, taps: (taps, block))],
+        out_specs=pl.BlockSpec((None, *shape.array[1:]), lambda block, _: (block, 0, 0)),
+        scratch_shapes=[
+            pltpu.VMEM((GROUP, TAPS, shape.groups), jnp.int32),
+            pltpu.VMEM((3, TAPS, width), jnp.int32),
+            pltpu.SMEM((2,), jnp.int32),
+        ],
+        out_shape=jax.ShapeDtypeStruct(shape.array, jnp.int32),
+        compiler_params=pltpu.CompilerParams(
+            vmem_limit_bytes=_bytes(shape),
+            dimension_semantics=("arbitrary", "arbitrary"),
+        ),
+        interpret=interpret,
+    )
+    with jax.enable_x64(False):
+        return call(neighbors.T)
+
+
+def _bytes(shape: Shape) -> int:
+    """Vector memory of a call: two blocks of lists, two of the table and what is left of it."""
+    return SPILLED + 8 * shape.array[1] * PASS + 256 * shape.block_rows
+
+
+def _run(
+    shape: Shape, rows: int, taps: int, table: Any, out: Any, left: Any, moved: Any, state: Any
+) -> None:
+    block, tap_group = pl.program_id(0), pl.program_id(1)
+
+    @pl.when(tap_group == 0)
+    def _() -> None:
+        state[0] = jnp.int32(0)  # pieces
+        state[1] = jnp.int32(0)  # groups of rows that are their own neighbors
+
+    _part(shape, rows - block * shape.block_rows, taps - tap_group * TAPS, table, left)
+
+    @pl.when(tap_group == taps // 2 // TAPS)
+    def _() -> None:
+        state[1] = _take_own(shape, block, taps // 2 % TAPS, left)
+
+    def find(_: Any) -> Any:
+        begins, words = _find(left)
+        pieces = _move_up(begins, words, state[0], moved)
+        state[0] = _store(shape, tap_group, pieces, moved, out)
+        return _any(left)
+
+    jax.lax.while_loop(lambda more: more, find, _any(left))
+    lane = jax.lax.broadcasted_iota(jnp.int32, (GROUP, PASS), 1)
+    passes = pl.cdiv(state[0] * PIECE, PASS)
+    out[pl.ds(shape.array[1] - GROUP, GROUP), :] = jnp.where(lane == 0, passes, state[1])
+
+
+def _part(shape: Shape, rows: Any, taps: Any, table: Any, left: Any) -> None:
+    """``left[j, tap, g] = table[tap, 8 g + j]``, -1 in rows and taps that do not exist."""
+    within = (TAPS, PASS)
+    lane = jax.lax.broadcasted_iota(jnp.int32, within, 1)
+    tap = jax.lax.broadcasted_iota(jnp.int32, within, 0)
+    each = PASS // GROUP  # groups of a register
+
+    def part(number: Any, _: None) -> None:
+        begin = pl.multiple_of(number * PASS * GROUP, PASS)
+        for j in range(GROUP):
+            source = GROUP * jax.lax.rem(lane, jnp.int32(each)) + j
+            found = jnp.full(within, -1, jnp.int32)
+            for register in range(GROUP):
+                values = table[:, pl.ds(begin + register * PASS, PASS)]
+                values = jnp.take_along_axis(values, source, axis=1, mode="promise_in_bounds")
+                found = jnp.where(lane // each == register, values, found)
+            row = begin + GROUP * lane + j
+            there = jnp.logical_and(row < rows, tap < taps)
+            at = pl.ds(pl.multiple_of(number * PASS, PASS), PASS)
+            left[j, :, at] = jnp.where(there, found, jnp.int32(-1))
+
+    jax.lax.fori_loop(0, shape.groups // PASS, part, None)
+
+
+def _take_own(shape: Shape, block: Any, tap: int, left: Any) -> Any:
+    """Count the first groups whose rows are their own neighbors, and take them out of ``left``."""
+    within = (TAPS, shape.groups)
+    group = jax.lax.broadcasted_iota(jnp.int32, within, 1)
+    mine = jax.lax.broadcasted_iota(jnp.int32, within, 0) == tap
+    other = jnp.zeros(within, jnp.int32)
+    for j in range(GROUP):
+        own = block * shape.block_rows + GROUP * group + j
+        other = jnp.where(left[j] == own, other, jnp.int32(1))
+    first = jnp.where(jnp.logical_and(mine, other == 1), group, jnp.int32(shape.groups))
+    number = jnp.min(first)
+    taken = jnp.logical_and(mine, group < number)
+    for j in range(GROUP):
+        left[j] = jnp.where(taken, jnp.int32(-1), left[j])
+    return number
+
+
+def _any(left: Any) -> Any:
+    last = left[0]
+    for j in range(1, GROUP):
+        last = jnp.maximum(last, left[j])
+    return jnp.max(last) >= 0
+
+
+def _find(left: Any) -> tuple[jax.Array, jax.Array]:
+    """An item of each group and tap: its first input row, and its word, 0 if there is none.
+
+    What the items take is taken out of ``left``.
+    """
+    begins = jnp.full(left.shape[1:], _NONE, jnp.int32)
+    for j in range(GROUP):
+        begins = jnp.where(left[j] < 0, begins, jnp.minimum(begins, left[j]))
+    words = jnp.zeros_like(begins)
+    for j in range(GROUP):
+        place = left[j] - begins
+        inside = jnp.logical_and(left[j] >= 0, place < GROUP)
+        words = words | jnp.where(inside, (place | GROUP) << (4 * j), 0)
+        left[j] = jnp.where(inside, jnp.int32(-1), left[j])
+    return begins, words
+
+
+def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> list[tuple[Any, Any]]:
+    """Move the items of each tap to the front of ``moved``, after the lanes that the list fills.
+
+    Returns:
+      Of each tap its first piece and its number of items.
+    """
+    taps, groups = begins.shape
+    exists = words != 0
+    lane = jax.lax.broadcasted_iota(jnp.int32, begins.shape, 1)
+    until = jnp.where(exists, jnp.int32(1), jnp.int32(0))
+    step = 1
+    while step < groups:
+        until = until + jnp.where(lane >= step, pltpu.roll(until, step, 1), 0)
+        step *= 2
+    tap = jax.lax.broadcasted_iota(jnp.int32, begins.shape, 0)
+    found, first = [], jnp.zeros_like(until)
+    for number in range(taps):
+        count = jnp.max(jnp.where(tap == number, until, 0))
+        found.append((pieces, count))
+        first = jnp.where(tap == number, jax.lax.rem(pieces * PIECE, jnp.int32(PASS)), first)
+        pieces = pieces + pl.cdiv(count, PIECE)
+    distance = lane + PASS - (first + until - 1)
+    packed = jnp.where(exists, (begins << _MOVE_BITS) | distance, 0)
+    empty = jnp.zeros((taps, PASS), jnp.int32)
+    packed = jnp.concatenate([empty, packed], axis=1)
+    words = jnp.concatenate([empty, words], axis=1)
+    width = groups + PASS
+    for bit in range((width - 1).bit_length()):
+        nearer = [pltpu.roll(values, width - 2**bit, 1) for values in (packed, words)]
+        comes = (nearer[0] >> bit) & 1 == 1
+        stays = (packed >> bit) & 1 == 0
+        packed, words = (
+            jnp.where(comes, near, jnp.where(stays, values, 0))
+            for near, values in zip(nearer, (packed, words), strict=True)
+        )
+    place = jax.lax.broadcasted_iota(jnp.int32, packed.shape, 1)
+    group = place + (packed & (2**_MOVE_BITS - 1)) - PASS
+    moved[0] = packed >> _MOVE_BITS
+    moved[1] = jnp.where(words == 0, jnp.int32(groups), group) * GROUP
+    moved[2] = words
+    return found
+
+
+def _store(shape: Shape, tap_group: Any, found: list[tuple[Any, Any]], moved: Any, out: Any) -> Any:
+    """Append the items of each tap to the lists, and return the number of pieces."""
+    lane = jax.lax.broadcasted_iota(jnp.int32, (1, PASS), 1)
+    for number, (piece, count) in enumerate(found):
+
+        @pl.when(count > 0)
+        def _(number: int = number, piece: Any = piece, count: Any = count) -> None:
+            row, begin = _divided(piece * PIECE)
+
+            def store(place: Any, _: None) -> None:
+                at = pl.ds(pl.multiple_of(place * PASS, PASS), PASS)
+                for which in range(3):
+                    to = pl.ds(which * shape.list_rows + row + place, 1)
+                    new = jnp.logical_or(lane >= begin, place > 0)
+                    values = moved[which, number : number + 1, at]
+                    out[to, :] = jnp.where(new, values, out[to, :])
+
+            jax.lax.fori_loop(0, pl.cdiv(begin + count, PASS), store, None)
+            # Pieces of a tap lie in two rows at most. What is behind them others overwrite.
+            row, begin = _divided(piece)
+            tap = jnp.broadcast_to(tap_group * TAPS + number, lane.shape)
+            to = pl.ds(3 * shape.list_rows + row, 1)
+            out[to, :] = jnp.where(lane >= begin, tap, out[to, :])
+            out[pl.ds(3 * shape.list_rows + row + 1, 1), :] = tap
+
+    piece, count = found[-1]
+    return piece + pl.cdiv(count, PIECE)
+
+
+def _divided(number: Any) -> tuple[Any, Any]:
+    return jax.lax.div(number, jnp.int32(PASS)), jax.lax.rem(number, jnp.int32(PASS))

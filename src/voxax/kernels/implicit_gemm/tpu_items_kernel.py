@@ -1,0 +1,406 @@
+"""The Pallas kernel of ``implicit_gemm`` on TPUs for thin data: it moves the rows that exist.
+
+The window kernels of ``tpu_kernel.py`` permute registers for every tap, whether a neighbor exists
+or not. Here rows are moved by *items*, see ``items.py``: for 8 output rows that follow each other
+and one tap, up to 8 neighbors among 8 input rows that follow each other. Rows lie in the sublanes
+of registers, channels in the lanes, as XLA likes to keep arrays of many channels. An item is one
+load of 8 input rows, one permutation of the sublanes, and one addition to 8 rows of sums.
+
+All input rows are in vector memory, in words of 32 bits: one float32 number, or two of bfloat16,
+channels ``c`` and ``c + 128``. The first steps of the grid bring them there. Each later step takes
+the items of a block of output rows, 128 in a pass. A pass moves the rows of its items, multiplies
+those of the pass before, and adds the results of the pass before that: no part waits for another.
+
+What is no neighbor is not multiplied: NaN in another row of an item reaches nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from voxax import _compat
+from voxax.hardware.pallas_checks import bounds_checks
+from voxax.kernels.implicit_gemm.items import (
+    CHUNK,
+    GROUP,
+    PASS,
+    PIECE,
+    Shape,
+)
+from voxax.kernels.implicit_gemm.windows import CHANNELS
+
+# Input rows that one step of the grid brings to vector memory.
+LOADED = 2048
+# Items whose sums are read together, before the first is written: those of a piece are distinct.
+_BATCH = 8
+_PIECES = PASS // PIECE
+# Rows that are written at once where all channels of a block are.
+_STRIDE = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class ItemConfig:
+    """The static side of a call.
+
+    Attributes:
+      rows: M, output rows.
+      shape: of the lists of items.
+      parts: bfloat16 numbers whose sum each operand is: 3 for all digits of float32, or 1.
+      words: channels that a word of 32 bits holds, 1 or 2.
+      vmem_bytes: memory that the compiler may use.
+      interpret: run as plain JAX, on any platform. Or Pallas' parameters of its TPU interpreter.
+      total: dtype that sums are kept in: float32, or int32 for operands that hold integers of
+        8 bits.
+      result: dtype of the result.
+    """
+
+    rows: int
+    shape: Shape
+    parts: int
+    words: int
+    vmem_bytes: int
+    interpret: Any = False
+    total: Any = jnp.float32
+    result: Any = jnp.float32
+
+
+# Jitted, so that layers of the same sizes are traced and translated for the chip once.
+@functools.partial(jax.jit, static_argnums=0)
+def product(
+    config: ItemConfig,
+    passes: jax.Array,
+    own: jax.Array,
+    items: jax.Array,
+    x: jax.Array,
+    w: jax.Array,
+) -> jax.Array:
+    """``y[m] = sum_k x[table[m, k]] w[k]``: ``[M, C_out]``.
+
+    Args:
+      config: see there.
+      passes: ``int32[blocks]``, rows of each block's list.
+      own: ``int32[blocks]``, groups whose neighbor under the middle tap is each row itself: the
+        first ones of a block, which have no items of this tap.
+      items: the view, see ``tpu_items.VIEWS``.
+      x: ``[N, C_in]``, bfloat16, or float32 for more than one part; C_in is 128 or 256.
+      w: ``bfloat16[K, parts * C_in, C_out]``.
+    """
+    shape = config.shape
+    loads = -(-x.shape[0] // LOADED)
+    c_in, c_out = x.shape[1], w.shape[2]
+    block_rows = shape.block_rows
+    held = max(loads * LOADED, shape.blocks * block_rows)
+    word = jnp.int32 if config.words == 2 else jnp.float32
+    lists = (2, CHUNK, PASS)
+    call = pl.pallas_call(
+        functools.partial(_run, config, loads),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(loads + shape.blocks,),
+            in_specs=[
+                pl.BlockSpec(memory_space=pltpu.HBM),
+                pl.BlockSpec(
+                    (LOADED, c_in),
+                    lambda step, *_: (jnp.minimum(step, jnp.int32(loads - 1)), jnp.int32(0)),
+                ),
+                pl.BlockSpec(w.shape, lambda *_: (0, 0, 0), pipeline_mode=pl.Buffered(1)),
+            ],
+            out_specs=pl.BlockSpec(
+                (block_rows, c_out), lambda step, *_: (_block_of(step, loads), jnp.int32(0))
+            ),
+            scratch_shapes=[
+                pltpu.SMEM(lists, jnp.int32),
+                pltpu.SMEM(lists, jnp.int32),
+                pltpu.VMEM(lists, jnp.int32),
+                pltpu.SMEM((2, CHUNK // PIECE, PASS), jnp.int32),
+                pltpu.SemaphoreType.DMA((2,)),
+                pltpu.VMEM((held, min(c_in, CHANNELS)), word),
+                pltpu.VMEM((block_rows + GROUP, c_out), config.total),
+                pltpu.VMEM((config.parts, GROUP * PASS, c_in), jnp.bfloat16),
+                pltpu.VMEM((GROUP * PASS, c_out), config.total),
+            ],
+        ),
+        out_shape=_compat.shape_like((config.rows, c_out), config.result, x),
+        compiler_params=pltpu.CompilerParams(
+            vmem_limit_bytes=config.vmem_bytes,
+            dimension_semantics=("arbitrary",),
+            # No item leaves the rows, see items.py.
+            disable_bounds_checks=not bounds_checks(),
+        ),
+        interpret=config.interpret,
+    )
+    # The chip has no integers of 64 bits, which a Python number in an index map would be.
+    with jax.enable_x64(False):
+        return call(passes, own, items, x, w)
+
+
+def _block_of(step: Any, loads: int) -> Any:
+    """The block of output rows of a step; of the steps that load rows the first."""
+    return jnp.maximum(step - jnp.int32(loads), 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lists:
+    """A block's lists, in scalar memory and words in vector memory: two chunks, in turn.
+
+    Attributes:
+      config: see there.
+      block: of output rows.
+      items: all lists, in HBM.
+      begins, groups, words, taps: places of two chunks of each.
+      arrived: semaphores of these places.
+    """
+
+    config: ItemConfig
+    block: Any
+    items: Any
+    begins: Any
+    groups: Any
+    words: Any
+    taps: Any
+    arrived: Any
+
+    def _copies(self, chunk: Any) -> list[Any]:
+        slot = jax.lax.rem(chunk, jnp.int32(2))
+        found = []
+        for number, to in enumerate((self.begins, self.groups, self.words, self.taps)):
+            rows = to.shape[1]
+            begin = pl.multiple_of(number * self.config.shape.list_rows + chunk * rows, rows)
+            source = self.items.at[self.block, pl.ds(begin, rows)]
+            found.append(pltpu.make_async_copy(source, to.at[slot], self.arrived.at[slot]))
+        return found
+
+    def bring(self, chunk: Any) -> None:
+        """Start to copy a chunk to its place."""
+        for copy in self._copies(chunk):
+            copy.start()
+
+    def wait(self, chunk: Any) -> None:
+        """Wait until it is there."""
+        for copy in self._copies(chunk):
+            copy.wait()
+
+    def row(self, numbers: Any, number: Any) -> Any:
+        """A row of one of the lists, as a reference: the place of each number in it is known."""
+        slot = jax.lax.rem(jax.lax.div(number, jnp.int32(CHUNK)), jnp.int32(2))
+        return numbers.at[slot, jax.lax.rem(number, jnp.int32(CHUNK))]
+
+    def tap(self, number: Any, piece: Any) -> Any:
+        """The tap of a piece of a pass."""
+        place = jax.lax.rem(number, jnp.int32(CHUNK)) * _PIECES + piece
+        slot = jax.lax.rem(jax.lax.div(number, jnp.int32(CHUNK)), jnp.int32(2))
+        return self.taps[
+            slot, jax.lax.div(place, jnp.int32(PASS)), jax.lax.rem(place, jnp.int32(PASS))
+        ]
+
+
+def _run(
+    config: ItemConfig, loads: int, passes: Any, own: Any, items: Any, x: Any, w: Any, out: Any,
+    begins: Any, groups: Any, words: Any, taps: Any, arrived: Any,
+    rows: Any, sums: Any, picked: Any, terms: Any,
+) -> None:  # fmt: skip
+    step = pl.program_id(0)
+    block = _block_of(step, loads)
+    lists = _Lists(config, block, items, begins, groups, words, taps, arrived)
+
+    @pl.when(step < loads)
+    def _() -> None:
+        _load(config, x, rows, step)
+
+    @pl.when(step >= loads)
+    def _() -> None:
+        number = passes[block]
+
+        @pl.when(number > 0)
+        def _() -> None:
+            lists.bring(jnp.int32(0))
+
+        _add_own(config, block * config.shape.block_rows, own[block], w, rows, sums, picked)
+
+        @pl.when(number > 0)
+        def _() -> None:
+            # What the first two passes add is zero.
+            _fill(terms)
+            for part in range(config.parts):
+                _fill(picked.at[part])
+            jax.lax.fori_loop(
+                0,
+                number + 2,
+                lambda place, _: _pass(config, place, number, lists, w, rows, sums, picked, terms),
+                None,
+            )
+
+        def write(place: Any, _: None) -> None:
+            at = pl.ds(pl.multiple_of(place * _STRIDE, _STRIDE), _STRIDE)
+            out[at, :] = sums[at, :].astype(out.dtype)
+
+        jax.lax.fori_loop(0, config.shape.block_rows // _STRIDE, write, None)
+
+
+def _fill(ref: Any) -> None:
+    """Set all rows to zero, a part at a time: the code for all at once would be long."""
+
+    def fill(place: Any, _: None) -> None:
+        at = pl.ds(pl.multiple_of(place * _STRIDE, _STRIDE), _STRIDE)
+        ref[at, :] = jnp.zeros((_STRIDE, ref.shape[1]), ref.dtype)
+
+    jax.lax.fori_loop(0, ref.shape[0] // _STRIDE, fill, None)
+
+
+def _load(config: ItemConfig, x: Any, rows: Any, step: Any) -> None:
+    """Bring the rows of a block to vector memory, in words."""
+
+    def load(place: Any, _: None) -> None:
+        at = pl.multiple_of(place * _STRIDE, _STRIDE)
+        block = x[pl.ds(at, _STRIDE), :]
+        to = pl.ds(pl.multiple_of(step * LOADED + at, _STRIDE), _STRIDE)
+        if config.words == 2:
+            low, high = (
+                jax.lax.bitcast_convert_type(half, jnp.uint16).astype(jnp.uint32)
+                for half in (block[:, :CHANNELS], block[:, CHANNELS:])
+            )
+            rows[to, :] = jax.lax.bitcast_convert_type(low | (high << 16), jnp.int32)
+        else:
+            rows[to, :] = block.astype(jnp.float32)
+
+    jax.lax.fori_loop(0, LOADED // _STRIDE, load, None)
+
+
+def _add_own(
+    config: ItemConfig, begin: Any, groups: Any, w: Any, rows: Any, sums: Any, picked: Any
+) -> None:
+    """Begin the sums: the products of rows that are their own neighbors under the middle tap."""
+
+    # As many as a pass has: the next product waits for what was moved.
+    stride = GROUP * PASS
+
+    def add(place: Any, _: None) -> None:
+        at = pl.multiple_of(place * stride, stride)
+        found = rows[pl.ds(pl.multiple_of(begin + at, stride), stride), :]
+        row = at + jax.lax.broadcasted_iota(jnp.int32, found.shape, 0)
+        whole = pl.ds(0, stride)
+        _keep(config, jnp.where(row < groups * GROUP, found, jnp.zeros_like(found)), picked, whole)
+        sums[pl.ds(at, stride), :] = _product(config, picked, whole, w, w.shape[0] // 2)
+
+    jax.lax.fori_loop(0, config.shape.block_rows // stride, add, None)
+
+
+def _pass(
+    config: ItemConfig, place: Any, number: Any, lists: _Lists,
+    w: Any, rows: Any, sums: Any, picked: Any, terms: Any,
+) -> None:  # fmt: skip
+    """Add what the pass before the last multiplied, multiply what the last moved, and move."""
+    chunk, within = jax.lax.div(place, jnp.int32(CHUNK)), jax.lax.rem(place, jnp.int32(CHUNK))
+
+    @pl.when(jnp.logical_and(within == 0, place < number))
+    def _() -> None:
+        lists.wait(chunk)
+
+    # Until then the chunk before is read: the next one takes its place.
+    @pl.when(jnp.logical_and(within == 2, (chunk + 1) * CHUNK < number))
+    def _() -> None:
+        lists.bring(chunk + 1)
+
+    # What the passes beyond the first and the last read is thrown away, or zero.
+    added, multiplied, moved = (jnp.clip(place - back, 0, number - 1) for back in (2, 1, 0))
+    groups, begins = (
+        lists.row(of, at) for of, at in ((lists.groups, added), (lists.begins, moved))
+    )
+    codes = _codes(lists.row(lists.words, moved)[...].reshape(1, PASS))
+
+    def piece(number: Any) -> None:
+        first = number * PIECE
+        for begin in range(0, PIECE, _BATCH):
+            part = [first + begin + item for item in range(_BATCH)]
+            written = [pl.ds(pl.multiple_of(groups[item], GROUP), GROUP) for item in part]
+            found = [
+                sums[group, :] + terms[_group(item), :]
+                for item, group in zip(part, written, strict=True)
+            ]
+            for group, value in zip(written, found, strict=True):
+                sums[group, :] = value
+        at = _group(first, PIECE)
+        terms[at, :] = _product(config, picked, at, w, lists.tap(multiplied, number))
+        for item in range(0, PIECE, 2):
+            pair = [
+                _moved(rows, begins[one], _column(codes, one))
+                for one in (first + item, first + item + 1)
+            ]
+            _keep(config, jnp.concatenate(pair, axis=0), picked, _group(first + item, 2))
+
+    if config.interpret:  # The loop compiles sooner.
+        jax.lax.fori_loop(0, _PIECES, lambda number, _: piece(number), None)
+    else:
+        for number in range(_PIECES):
+            piece(number)
+
+
+def _group(item: Any, items: int = 1) -> Any:
+    """The rows of so many items from one on."""
+    return pl.ds(item * GROUP, items * GROUP)
+
+
+def _column(codes: jax.Array, item: Any) -> jax.Array:
+    if isinstance(item, int):
+        return codes[:, item : item + 1]
+    return jax.lax.dynamic_slice_in_dim(codes, item, 1, axis=1)
+
+
+def _codes(word: jax.Array) -> jax.Array:
+    """``[1, PASS]`` words of 8 numbers of 4 bits to ``[GROUP, PASS]``, one below the other."""
+    shape = GROUP, word.shape[1]
+    shift = 4 * jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+    return jax.lax.shift_right_logical(jnp.broadcast_to(word, shape), shift) & jnp.int32(15)
+
+
+def _moved(rows: Any, begin: Any, code: jax.Array) -> jax.Array:
+    """Row ``j``: the input row ``begin + code[j] - 8``, zero where ``code[j]`` is less than 8."""
+    window = rows[pl.ds(begin, GROUP), :]
+    code = jnp.broadcast_to(code, window.shape)
+    found = jnp.take_along_axis(window, code & jnp.int32(7), axis=0, mode="promise_in_bounds")
+    return jnp.where(code >= 8, found, jnp.zeros_like(found))
+
+
+def _keep(config: ItemConfig, words: jax.Array, picked: Any, at: Any) -> None:
+    """Write moved rows as the operand of a product."""
+    if config.words == 2:
+        picked[0, at, :CHANNELS] = _half(words << 16)
+        picked[0, at, CHANNELS:] = _half(words & jnp.int32(-(1 << 16)))
+        return
+    for part in range(config.parts):
+        if config.parts == 1:
+            picked[part, at, :] = words.astype(jnp.bfloat16)
+            return
+        # Cut, not rounded: a compiler may take a conversion there and back for nothing.
+        bits = jax.lax.bitcast_convert_type(words, jnp.int32) & jnp.int32(-(1 << 16))
+        head = jax.lax.bitcast_convert_type(bits, jnp.float32)
+        picked[part, at, :] = head.astype(jnp.bfloat16)
+        words = words - head
+
+
+def _half(bits: jax.Array) -> jax.Array:
+    return jax.lax.bitcast_convert_type(bits, jnp.float32).astype(jnp.bfloat16)
+
+
+def _product(config: ItemConfig, picked: Any, at: Any, w: Any, tap: Any) -> jax.Array:
+    """Rows of one tap times its weights."""
+    c_in = picked.shape[2]
+    total = jnp.zeros((at.size, w.shape[2]), config.total)
+    # The smallest terms first. The products of two small parts are below float32's digits.
+    for part in reversed(range(config.parts)):
+        for other in reversed(range(config.parts - part)):
+            product = jnp.dot(
+                picked[part, at, :],
+                w[tap, other * c_in : (other + 1) * c_in, :],
+                precision=jax.lax.Precision.DEFAULT,
+                preferred_element_type=jnp.float32,
+            )
+            total = total + product.astype(config.total)
+    return total

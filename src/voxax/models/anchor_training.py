@@ -1,0 +1,131 @@
+"""Training and evaluation of SECOND: targets, losses and decoding of anchors.
+
+Source: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018, with the
+weights of OpenPCDet's configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from voxax.detection import (
+    KITTI_ANCHORS,
+    Anchor,
+    AnchorLosses,
+    Region,
+    anchor_boxes,
+    anchor_losses,
+    anchor_targets,
+)
+from voxax.errors import InputError
+from voxax.geometry import Voxels
+from voxax.models.detector_boxes import found_boxes
+from voxax.models.detector_training import DetectorTrainer
+from voxax.models.second import SECOND, AnchorHead, AnchorOutput
+
+
+class AnchorTrainer(DetectorTrainer):
+    """Training of a :class:`voxax.models.SECOND`.
+
+    A step takes ``(boxes float32[B, M, 7], classes int32[B, M])`` as labels, where rows of a
+    negative class are empty. Its prediction is the loss of the classes, of the boxes and of the
+    directions.
+
+    Args:
+      model: the detector.
+      optimizer: an optax transformation.
+      region: what the model looks at; its voxels are counted from the lower corner.
+      num_classes: of the model.
+      anchors: one of each class; None has KITTI's.
+      box_weight, direction_weight: of these losses beside that of the classes.
+      code_weights: of each number of a box's code; None for 1.
+      max_candidates, max_boxes, min_score: of each scene, see :func:`voxax.models.found_boxes`,
+        which has ``max_boxes`` as ``max_selected``.
+      axis_name: the mapped axis over which losses and lost rows are added up, for programs that run
+        on several devices.
+      keep_programs: as of :class:`voxax.models.training.Trainer`.
+
+    Raises:
+      InputError: other anchors than the model has, or several heads.
+    """
+
+    def __init__(
+        self,
+        model: SECOND,
+        optimizer: optax.GradientTransformation,
+        region: Region,
+        num_classes: int,
+        *,
+        anchors: Sequence[Anchor] | None = None,
+        box_weight: float = 2.0,
+        direction_weight: float = 0.2,
+        code_weights: Sequence[float] | None = None,
+        max_candidates: int = 256,
+        max_boxes: int = 128,
+        min_score: float = 0.1,
+        axis_name: str | tuple[str, ...] | None = None,
+        keep_programs: bool = True,
+    ) -> None:
+        if not isinstance(model.head, AnchorHead):
+            raise InputError(
+                f"AnchorTrainer trains one head of anchors, and no {type(model).__name__}: give a "
+                "SECOND, or a CenterPoint to CenterTrainer"
+            )
+        self.region, self.num_classes = region, num_classes
+        self.anchors = tuple(KITTI_ANCHORS[:num_classes] if anchors is None else anchors)
+        number = sum(len(anchor.yaws) for anchor in self.anchors)
+        if len(self.anchors) != num_classes or number != model.anchors:
+            raise InputError(
+                f"{len(self.anchors)} anchors with {number} yaws for {num_classes} classes and a "
+                f"network of {model.anchors} in each cell: give anchors= one of each class, and "
+                "make the network with as many anchors as they have yaws"
+            )
+        self.weights = 1.0, box_weight, direction_weight
+        self.code_weights = None if code_weights is None else np.asarray(code_weights, np.float32)
+        self.max_candidates, self.max_boxes = max_candidates, max_boxes
+        self.min_score = min_score
+        self._axis_name = axis_name
+        super().__init__(model, optimizer, keep_programs=keep_programs)
+
+    def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
+        encoded = module.encode(voxels)
+        output = module.predictions(encoded)
+        shape, bins = output.classes.shape[1:3], module.direction_bins
+        low, high = self.region.low[:2], self.region.high[:2]
+        # OpenPCDet's are float32 too; a program of float64 would round other overlaps up.
+        places = anchor_boxes(self.anchors, low, high, shape).astype(np.float32)
+
+        def of_scene(output: AnchorOutput, boxes: jax.Array, classes: jax.Array) -> AnchorLosses:
+            targets = anchor_targets(boxes, classes, places, self.anchors, direction_bins=bins)
+            directions: Any = output.directions  # which one head has
+            parts = output.classes, output.boxes, directions
+            return anchor_losses(*parts, targets, code_weights=self.code_weights)
+
+        losses = jax.vmap(of_scene)(output, *labels)
+        parts = [jnp.mean(loss) for loss in losses]
+        dropped = encoded.num_dropped
+        if self._axis_name is not None:
+            parts = jax.lax.pmean(parts, self._axis_name)
+            dropped = jax.lax.psum(dropped, self._axis_name)
+        total = sum(weight * part for weight, part in zip(self.weights, parts, strict=True))
+        return total, tuple(parts), dropped
+
+    def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
+        encoded = module.encode(voxels)
+        scenes = found_boxes(
+            module.predictions(encoded),
+            self.region,
+            num_classes=self.num_classes,
+            batch_size=voxels.batch_size,
+            anchors=self.anchors,
+            max_boxes=self.max_candidates,
+            max_selected=self.max_boxes,
+            min_score=self.min_score,
+        )
+        return self._found(scenes, encoded.geometry)

@@ -1,0 +1,141 @@
+"""Optimizers that treat parts of a network differently, and averages of its parameters.
+
+Parts are named by their attributes: ``head``, ``down.0``, ``down_blocks.1.0.first``.
+
+Source of the average: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging",
+SIAM J. Control Optim. 1992; with exponential weights, as most training programs have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from voxax.errors import InputError, listed
+
+
+def part_of(path: Sequence[Any], parts: Iterable[str]) -> str | None:
+    """Return the longest of ``parts`` that contains the parameter at a path of attributes; or None.
+
+    Args:
+      path: keys of ``jax.tree_util``.
+      parts: names of parts.
+    """
+    name = ".".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
+    inside = [part for part in parts if f"{name}.".startswith(f"{part}.")]
+    return max(inside, key=len, default=None)
+
+
+def check_parts(model: nnx.Module, parts: Iterable[str]) -> None:
+    """Check that each part of a network has parameters.
+
+    Args:
+      model: also one of ``nnx.eval_shape``.
+      parts: names of parts.
+
+    Raises:
+      InputError: a part that has none; names it, and the parts there are.
+    """
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(nnx.state(model, nnx.Param))]
+    for part in parts:
+        if not any(part_of(path, [part]) for path in paths):
+            known = dict.fromkeys(str(getattr(path[0], "key", path[0])) for path in paths)
+            raise InputError(
+                f"{part!r} is no part of {type(model).__name__} with parameters: its parts are "
+                f"{listed(known)}, and those inside of them, as {_example(paths)!r}"
+            )
+
+
+def _example(paths: list[Any]) -> str:
+    longest = max(paths, key=len)
+    return ".".join(str(getattr(key, "key", key)) for key in longest[:2])
+
+
+def by_part(
+    parts: Mapping[str, optax.GradientTransformation], rest: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """Return an optimizer that updates each part of a network by its own.
+
+    Args:
+      parts: by the name of the part; where one contains another, the inner one counts.
+      rest: of all other parameters.
+    """
+
+    def labels(params: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(lambda path, _: part_of(path, parts) or "", params)
+
+    return optax.multi_transform({"": rest, **parts}, labels)
+
+
+class AverageState(NamedTuple):
+    """State of :func:`averaged`.
+
+    Attributes:
+      inner: that of the optimizer.
+      total: the sum of the parameters after each update, with weights.
+      weight: ``float32[]``, the sum of these weights.
+    """
+
+    inner: Any
+    total: Any
+    weight: jax.Array
+
+
+def averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
+    """Return an optimizer that also keeps the average of the parameters after each update.
+
+    An update gives the newest parameters the weight ``1 - decay``, and multiplies the weights of
+    those before by ``decay``. The first parameters do not count. Trainers evaluate with the
+    average.
+
+    Args:
+      optimizer: an optax transformation.
+      decay: from 0 to below 1.
+
+    Raises:
+      InputError: another decay.
+    """
+    if not 0 <= decay < 1:
+        raise InputError(f"decay={decay} must be at least 0 and below 1, such as 0.999")
+
+    def init(params: Any) -> AverageState:
+        total = jax.tree.map(jnp.zeros_like, params)
+        return AverageState(optimizer.init(params), total, jnp.zeros((), jnp.float32))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, AverageState]:
+        updates, inner = optimizer.update(updates, state.inner, params)
+        new = optax.apply_updates(params, updates)
+        total = optax.incremental_update(new, state.total, 1 - decay)
+        weight = decay * state.weight + (1 - decay)
+        return updates, AverageState(inner, total, weight)
+
+    return optax.GradientTransformation(init, update)
+
+
+def average_in(optimizer_state: Any, params: Any) -> Any:
+    """Return the average that a state of an optimizer keeps; ``params`` where it has none.
+
+    Args:
+      optimizer_state: of an optimizer that may contain :func:`averaged`.
+      params: the parameters now.
+    """
+    found = jax.tree.leaves(optimizer_state, is_leaf=lambda x: isinstance(x, AverageState))
+    for state in found:
+        if isinstance(state, AverageState):
+            return _average(state.total, state.weight, params)
+    return params
+
+
+@jax.jit
+def _average(total: Any, weight: jax.Array, params: Any) -> Any:
+    scale = 1 / jnp.maximum(weight, jnp.finfo(jnp.float32).tiny)
+
+    def of(summed: jax.Array, now: jax.Array) -> jax.Array:
+        return jnp.where(weight > 0, summed * scale.astype(summed.dtype), now)
+
+    return jax.tree.map(of, total, params)

@@ -1,0 +1,96 @@
+"""A step of a model as a pure function of its state: evaluation, or training."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from voxax.errors import InputError
+from voxax.geometry.voxels import Voxels
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A pure function and its arguments but for the voxels.
+
+    Attributes:
+      call: ``call(*state, voxels)``.
+      state: what the caller holds already: parameters and other variables.
+      fresh: shapes of what a run adds to that, the optimizer's state.
+    """
+
+    call: Callable[..., Any]
+    state: tuple[Any, ...]
+    fresh: tuple[Any, ...] = ()
+
+    def arguments(self, voxels: Any) -> tuple[Any, ...]:
+        return (*self.state, *self.fresh, voxels)
+
+
+def step_of(
+    model: Callable[..., Any], params: Any, training: bool, optimizer: Any, loss: Any
+) -> Step:
+    """See :func:`voxax.fits` for the arguments."""
+    call, weights, rest = _functional(model, params, training)
+    if not training:
+        return Step(lambda w, r, v: call(w, r, v)[0], (weights, rest))
+    if not jax.tree.leaves(weights):
+        raise InputError(
+            "training=True needs parameters to differentiate by: give a flax.nnx module, or "
+            "model(params, voxels) with params="
+        )
+    measure = _mean_square if loss is None else loss
+
+    def gradients(w: Any, r: Any, v: Voxels) -> Any:
+        def of(w: Any) -> tuple[jax.Array, Any]:
+            out, new_rest = call(w, r, v)
+            return measure(out), (new_rest, out)
+
+        return jax.value_and_grad(of, has_aux=True, allow_int=True)(w)
+
+    if optimizer is None:
+        return Step(gradients, (weights, rest))
+
+    def update(w: Any, r: Any, state: Any, v: Voxels) -> Any:
+        value, grads = gradients(w, r, v)
+        updates, state = optimizer.update(grads, state, w)
+        return jax.tree.map(lambda a, u: a + u.astype(a.dtype), w, updates), state, value
+
+    return Step(update, (weights, rest), (jax.eval_shape(optimizer.init, weights),))
+
+
+def _functional(model: Any, params: Any, training: bool) -> tuple[Any, Any, Any]:
+    """``(call(weights, rest, voxels) -> (output, new rest), weights, rest)``.
+
+    A flax.nnx module is split and called as a copy in the mode asked for; flax is used only
+    where the caller has imported it.
+    """
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None and isinstance(model, nnx.Module):
+        if params is not None:
+            raise InputError("a flax.nnx module brings its own parameters: leave params= out")
+        graph, weights, rest = nnx.split(model, nnx.Param, ...)
+
+        def call(w: Any, r: Any, v: Voxels) -> tuple[Any, Any]:
+            module = nnx.merge(graph, w, r, copy=True)
+            module.train() if training else module.eval()
+            out = module(v)
+            return out, nnx.split(module, nnx.Param, ...)[2]
+
+        return call, weights, rest
+    if params is not None:
+        return lambda w, _, v: (model(w, v), ()), params, ()
+    return lambda w, _, v: (model(v), ()), (), ()
+
+
+def _mean_square(out: Any) -> jax.Array:
+    """Mean square over all floating-point outputs: a loss that needs every one of them."""
+    features = out.features if isinstance(out, Voxels) else out
+    leaves = [x for x in jax.tree.leaves(features) if jnp.issubdtype(x.dtype, jnp.floating)]
+    parts = [jnp.mean(jnp.square(x.astype(jnp.float32))) for x in leaves]
+    return jnp.sum(jnp.stack(parts)) if parts else jnp.zeros((), jnp.float32)
