@@ -57,9 +57,9 @@ def done(process):
 
 def test_a_second_process_compiles_nothing(tmp_path):
     first, second = (run(tmp_path, check=False) for _ in range(2))  # at once
-    (hits, misses, losses), _ = done(first)
-    assert misses
-    assert done(second)[0][2] == losses
+    (_, misses, losses), (_, others, same) = (done(process)[0] for process in (first, second))
+    assert misses + others  # on a busy machine one of them may find all that the other compiled
+    assert same == losses
     (hits, misses, again), _ = run(tmp_path)
     assert (misses, again) == (0, losses)
     assert hits > 1

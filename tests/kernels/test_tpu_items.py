@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from benchmarks.workloads import random_cube
+from jax.experimental.pallas import tpu as pltpu
 from test_tpu_windows import CHIP, TOLERANCE, both, operands, problem_of, with_an_empty_scene
 
 import problems
@@ -157,6 +158,7 @@ def simulate(monkeypatch, share=0.3, **changes):
 
     Chunks are of few passes: with a ``share`` of 0.8 of all neighbors there are two.
     """
+    jax.clear_caches()  # a trace of the kernel without the fault may be there
     for module in (items, tpu_items, tpu_items_kernel):
         monkeypatch.setattr(module, "CHUNK", items.PIECE)
     monkeypatch.setattr(items, "_BLOCK", 1024)
@@ -185,23 +187,71 @@ def test_the_kernel_neither_races_nor_reads_what_nobody_wrote(mode, share, monke
     assert relative_error(actual, expected) < TOLERANCE["bfloat16"]
 
 
+def no_wait(lists):
+    return {"wait": lambda self, chunk: None}
+
+
+def early_copy(lists):
+    """The next chunk comes over the one that is read."""
+
+    def bring(self, chunk):
+        for copy in lists._copies(self, chunk) + lists._copies(self, chunk + 1):
+            copy.start()
+
+    return {"bring": bring}
+
+
+def other_place(lists):
+    """Rows of a chunk are read where the next one will lie."""
+    row = lists.row
+    return {"row": lambda self, of, number: row(self, of, number + items.CHUNK)}
+
+
+def one_place(lists):
+    """All chunks come to the same place."""
+    copies, row, tap = lists._copies, lists.row, lists.tap
+
+    def to_first(self, chunk):
+        places = (self.begins, self.groups, self.words, self.taps)
+        return [
+            pltpu.make_async_copy(copy.src_ref, place.at[0], self.arrived.at[0])
+            for copy, place in zip(copies(self, chunk), places, strict=True)
+        ]
+
+    return {
+        "_copies": to_first,
+        "row": lambda self, of, number: row(self, of, number % items.CHUNK),
+        "tap": lambda self, number, piece: tap(self, number % items.CHUNK, piece),
+    }
+
+
+def beyond_the_rows(lists):
+    moved = tpu_items_kernel._moved
+    return {"_moved": lambda rows, begin, code: moved(rows, begin + rows.shape[0], code)}
+
+
+def sums_not_cleared(lists):
+    return {"_fill": lambda ref: None}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["no wait", "early copy"])
-def test_faults_of_the_kernel_are_found(fault, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("fault", "mode", "share"),
+    [
+        (no_wait, "on_wait", 0.3),
+        (early_copy, "eager", 0.8),
+        (other_place, "eager", 0.3),
+        (one_place, "eager", 0.8),
+        (beyond_the_rows, "eager", 0.3),
+        (sums_not_cleared, "eager", 0.3),
+    ],
+)
+def test_faults_of_the_kernel_are_found(fault, mode, share, monkeypatch, capsys):
     lists = tpu_items_kernel._Lists
-    if fault == "no wait":
-        monkeypatch.setattr(lists, "wait", lambda lists, chunk: None)
-    else:  # over the chunk that is read
-        bring = lists.bring
-
-        def bring_two(lists, chunk):
-            bring(lists, chunk)
-            for copy in lists._copies(chunk + 1):
-                copy.start()
-
-        monkeypatch.setattr(lists, "bring", bring_two)
+    for name, planted in fault(lists).items():
+        place = lists if hasattr(lists, name) else tpu_items_kernel
+        monkeypatch.setattr(place, name, planted)
     try:
-        mode, share = ("on_wait", 0.3) if fault == "no wait" else ("eager", 0.8)
         actual, expected = simulate(monkeypatch, share, dma_execution_mode=mode)
     except jax.errors.JaxRuntimeError as error:
         assert RACE in str(error) or "Out-of-bounds" in str(error)  # noqa: PT017
