@@ -67,7 +67,10 @@ def draw(seed, number):
 
 
 def start(folder):
-    """Write one whole file of each kind, read it, and lower the process's limits."""
+    """Write and read whole files, and lower the process's limits.
+
+    One of each kind and for each reader: what its packages take when they load is not a file's.
+    """
     return Files(folder)
 
 
@@ -100,7 +103,8 @@ class Files:
         self._make_program()
         self._make_cache()
         for kind in self.kinds:
-            self.kinds[kind](READERS[0], lambda content: content)
+            for name in READERS if kind == "reader" else ("",):
+                self.kinds[kind](name, lambda content: content)
         signal.signal(signal.SIGPROF, _stop)
         resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
 

@@ -217,8 +217,8 @@ class Kills:
             from voxax.models.checkpoint import steps_of
 
             checkpoint = kept / "checkpoint"
-            shutil.rmtree(checkpoint)
-            (kept / "metrics.json").unlink()
+            shutil.rmtree(kept)  # the run left alone only compiled
+            kept.mkdir()
             status, said = self._interrupted(self.command(trial, kept, start="fresh"))
             require(status == 130, f"interrupted, {command} ended with {status}: {said}")
             require(steps_of(checkpoint) == [2], f"steps {steps_of(checkpoint)} behind step 2")

@@ -35,8 +35,8 @@ WHOLE = len(CASES)
 SECONDS = 600
 ROWS, CAPACITY = 40, 64
 VALUES = {"NaN": np.nan, "infinity": np.inf, "minus infinity": -np.inf}
-PLANNED = ("CenterPoint", "SECOND", "SmallCenterPoint", "VoxelBackBone8x", "VoxelNeXt")
-PLANNED += ("VoxelNeXtBackbone",)
+PLANNED = ("CenterPoint", "MultiHeadSECOND", "SECOND", "SmallCenterPoint", "VoxelBackBone8x")
+PLANNED += ("VoxelNeXt", "VoxelNeXtBackbone")
 GRIDS = ("AnchorHead", "BEVBackbone", "CenterHead", "DeformConv", "DynamicConv")
 POINTS = (
     *("Voxelize", "VoxelFeatureEncoder", "PillarEncoder"),

@@ -9,6 +9,7 @@ from benchmarks.workloads import random_cube
 
 import voxax as vx
 from samples import make_voxels, make_weight
+from voxax.models.voxel_backbone import inside_grid
 from voxax.nn.functional import spatially_sparse_conv as conv
 
 ROWS = random_cube()
@@ -165,3 +166,25 @@ def test_a_batch_of_planned_scenes_has_room_for_all():
     plan = vx.Plan.record(two_levels, scenes[0]).fitted(scenes)
     joined = vx.batch([plan.attach(scene, maps=False) for scene in scenes])
     assert int(jax.jit(two_levels)(joined).num_dropped) == 0
+
+
+def test_traced_counts_of_fixed_coordinates_need_a_capacity_too():
+    """A detector on a scan that is a constant of the trace counts what leaves its grid."""
+    scan = make_voxels(random_cube(30))
+
+    def grown(features):
+        voxels = inside_grid(scan.replace_features(features), (12, 12, 12))
+        return vx.kernel_map(voxels, 3, stride=2, generative=True).neighbors
+
+    with pytest.raises(vx.InputError, match=r"needs capacity=.* vx\.plan"):
+        jax.jit(grown)(scan.features)
+
+
+def test_traced_features_of_fixed_coordinates_are_not_planned_for():
+    scan = make_voxels(random_cube(30))
+
+    def planned(features):
+        return vx.plan(two_levels, scan.replace_features(features)).features
+
+    with pytest.raises(TypeError, match="ahead of the trace"):
+        jax.jit(planned)(scan.features)

@@ -440,7 +440,7 @@ def _outputs(
     if capacity is None and sites is not None:
         if _recorder.get() is not None:  # a plan counts each level by itself
             capacity = geometry.capacity
-        elif _compat.is_traced(geometry.coords):
+        elif _compat.is_traced(sites):
             raise InputError(
                 f"a generative map ({spec}) under jax.jit needs capacity=: its number of output "
                 "voxels depends on the data. vx.plan(model, voxels) counts them ahead"

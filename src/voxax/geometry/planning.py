@@ -203,7 +203,7 @@ class Plan:
             not fit; names the level.
           TypeError: traced voxels.
         """
-        if _compat.is_traced(voxels.coords):
+        if _compat.is_traced((voxels.coords, voxels.features)):
             raise TypeError("vx.plan works ahead of the trace: call it outside jax.jit")
         strides = self.strides_from(voxels.stride)
         levels = self.level_rows(_valid_rows(voxels))
