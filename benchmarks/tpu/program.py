@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from benchmarks.tpu.sources import code_of
 
 from voxax import predict
 from voxax.coords import lookup, ordering, tile_lookup, tile_sort, unique
@@ -46,7 +47,7 @@ def digest(name="windows"):
         "baselines": (Path(__file__).parent / "baselines.py",),
     }
     counted = (Path(predict.__file__).parent / f"{name}.py" for name in COUNT)
-    found = hashlib.sha256(b"".join(path.read_bytes() for path in (*files[name], *counted)))
+    found = hashlib.sha256(b"".join(code_of(path) for path in (*files[name], *counted)))
     for package in ("jax", "libtpu"):
         found.update(f"{package} {importlib.metadata.version(package)}".encode())
     return found.hexdigest()[:12]

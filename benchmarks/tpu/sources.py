@@ -1,4 +1,7 @@
-"""The version of a part of voxax: a digest of its modules and of all that they import."""
+"""The version of a part of voxax: a digest of the code of its modules and of all that they import.
+
+Docstrings, lines of comments and empty lines do not count: another wording changes no program.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,19 @@ def digest_of(*modules: str, within: str = "voxax", files: tuple[Path, ...] = ()
             left += (other for other in _imported(name) if f"{other}.".startswith(f"{within}."))
     found = hashlib.sha256()
     for path in (*(known[name] for name in sorted(known)), *files):
-        found.update(path.read_bytes())
+        found.update(code_of(path))
     return found.hexdigest()[:12]
+
+
+def code_of(path: Path) -> bytes:
+    """Return the lines of a Python file that are neither docstring nor comment nor empty."""
+    text = path.read_text()
+    strings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            strings.update(range(node.lineno - 1, node.end_lineno or node.lineno))
+    lines = (line for n, line in enumerate(text.splitlines()) if n not in strings)
+    return "\n".join(li for li in lines if li.strip() and not li.lstrip().startswith("#")).encode()
 
 
 def _file(name: str) -> Path:
