@@ -1,8 +1,8 @@
-"""The pages of measurements: ``python docs/performance.py`` writes them from benchmark results.
+"""The page of measurements: ``python docs/performance.py`` writes it from benchmark results.
 
-Every figure on them is in a file of ``benchmarks/results``; nothing is typed in here. A page shows
-the results that `PAGES` names; the first one lists all. The tables against other libraries are in
-the README and on other pages too, whose copies a test compares, and images/speed.svg draws one.
+It lists every file of ``benchmarks/results``, which the site shows as pages. The tables against
+other libraries are in the README and on other pages, whose copies a test compares, and
+images/speed.svg draws one. Nothing is typed in here.
 """
 
 from __future__ import annotations
@@ -14,35 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-FOLDER = ROOT / "docs" / "performance"
-
-# Page: its title, what is to be known of all its results, and which it shows. Longer tables, and
-# those that another page has, are in the files alone.
-PAGES = {
-    "cpu": (
-        "Measured on CPUs",
-        "This page holds times of voxax alone on two cores of a processor. "
-        "[Performance](../speed.md) compares it with other libraries.",
-        ("native", "coordinates", "linearity"),
-    ),
-    "wait": (
-        "The wait for first results",
-        "This page shows how long a new process takes to its first results, beside the same "
-        "networks in PyTorch.",
-        ("first_call",),
-    ),
-    "tpu": (
-        "Predicted for TPUs",
-        "Nothing was measured on a TPU. These times are counted in the schedules of the TPU "
-        "compiler: see [how times are predicted](../tpu_kernels.md#how-times-are-predicted).",
-        ("tpu_layers", "tpu_minkunet_step", "tpu_ptv3_step", "tpu_maps"),
-    ),
-    "learning": (
-        "What networks learned",
-        "This page shows short trainings on two CPU cores. No network was trained to convergence.",
-        ("segment_ahn3", "segment_semantickitti", "learned_size"),
-    ),
-}
+PAGE = ROOT / "docs" / "performance" / "index.md"
 
 # Layers by their channels, in the order of the table: (words, operation, mode, channels).
 GROUPS = (
@@ -71,27 +43,14 @@ WRITTEN = "<!-- Written by docs/performance.py; run it again after a benchmark. 
 
 
 def main() -> None:
-    """Write the pages."""
-    FOLDER.mkdir(exist_ok=True)
-    for name, text in pages().items():
-        (FOLDER / name).write_text(text)
+    """Write the page and the chart."""
+    PAGE.write_text(index())
     from drawings.speed import draw_speed
 
     title = "Time of another library / time of voxax, on two cores of a CPU"
     columns = list(CLAIMS)[:2]
     rows = [(words, ranges[:2]) for words, ranges in claims(peers(), FEW_GROUPS)]
     draw_speed(ROOT / "docs" / "images" / "speed.svg", title, columns, rows)
-
-
-def pages() -> dict[str, str]:
-    """Return the text of every page, by file name."""
-    made = {f"{name}.md": _page(*parts) for name, parts in PAGES.items()}
-    return {"index.md": _index(), **made}
-
-
-def _page(title: str, words: str, stems: tuple[str, ...]) -> str:
-    parts = [f"{LAST}# {title}\n\n{WRITTEN}\n\n{words}\n", *map(_result, stems)]
-    return "\n".join(parts).rstrip() + "\n"
 
 
 def peers(stem: str = "peers") -> dict[str, Any]:
@@ -169,18 +128,15 @@ def _range(found: Range | None) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _index() -> str:
+def index() -> str:
     """What was measured, what was not, and where each result is."""
     lines = []
-    where = {stem: name for name, (_, _, stems) in PAGES.items() for stem in stems}
     for path in sorted(RESULTS.glob("*.md")):
         title = path.read_text().partition("\n")[0].removeprefix("# ")
-        name = where.get(path.stem)
-        shown = f"[{title}]({name}.md#{_anchor(title)})" if name else title
-        lines.append(f"- {shown}: `{path.name}`")
+        lines.append(f"- [{title}](../../benchmarks/results/{path.name})")
     return (
         f"{LAST}# All measurements\n\n{WRITTEN}\n\n"
-        "This page lists every result in `benchmarks/results`, and links to those with a page. "
+        "This page lists every result in `benchmarks/results`. "
         "`benchmarks/README.md` describes how each was measured and how to repeat it.\n\n"
         f"{_not_measured()}\n## Results\n\n" + "\n".join(lines) + "\n"
     )
@@ -204,20 +160,6 @@ def _not_measured() -> str:
         "| several machines | speed; the results of training over several processes were tested |\n"
         "| quality | no network was trained to convergence on a data set |\n"
     )
-
-
-def _anchor(title: str) -> str:
-    """Return the place of a heading, as Python-Markdown names it."""
-    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
-
-
-def _result(stem: str) -> str:
-    """A result as it is, a heading lower, with the files that it is from."""
-    text = (RESULTS / f"{stem}.md").read_text().strip()
-    text = re.sub(r"^(#+) ", r"#\1 ", text, flags=re.MULTILINE)
-    title, _, rest = text.partition("\n")
-    files = [f"{stem}.{kind}" for kind in ("md", "json") if (RESULTS / f"{stem}.{kind}").exists()]
-    return f"{title}\n\n`benchmarks/results/`: {', '.join(f'`{f}`' for f in files)}\n{rest}\n"
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from screenshot import Page
 ROOT = Path(__file__).resolve().parents[1]
 DESKTOP, PHONE = (1280, 900), (390, 844)
 LONGEST = 15.0  # screens of the desktop
+LINKED = ("tests/", "benchmarks/", "examples/")  # files outside of docs, as they are
 
 HEIGHT = "document.documentElement.scrollHeight"
 LOADED = "document.readyState === 'complete' && document.fonts.status === 'loaded'"
@@ -82,7 +83,7 @@ def main() -> int:
     names = options.pages or sorted(
         path.parent.relative_to(options.site).as_posix()
         for path in options.site.rglob("index.html")
-        if path.parent.relative_to(options.site).parts[:1] != ("tests",)
+        if not path.parent.relative_to(options.site).as_posix().startswith(LINKED)
     )
     if missing := [name for name in names if not (options.site / name / "index.html").exists()]:
         parser.error(f"{options.site} has no {', '.join(missing)}; the first page is .")

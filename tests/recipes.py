@@ -1,20 +1,16 @@
-"""Recipes of the documentation, executed: the code that a reader copies is the code under test."""
+"""The recipes of ``examples/operators``: the code that a reader copies is the code under test."""
 
 import functools
+import runpy
 from pathlib import Path
 
-from test_docs import blocks
-
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "dynamic_operators.md"
+FILES = sorted((Path(__file__).resolve().parents[1] / "examples" / "operators").glob("*.py"))
 
 
 @functools.cache
 def recipe(name):
-    """The function ``name`` of the page: its block runs alone, so a copy of it runs too."""
-    for code, line, _ in blocks(PAGE.read_text()):
-        if f"\ndef {name}(" in code:
-            namespace = {"__name__": f"recipes.{name}"}
-            # Blank lines in front, so that a traceback names the page's own line.
-            exec(compile("\n" * line + code, str(PAGE), "exec"), namespace)
-            return namespace[name]
-    raise LookupError(f"{PAGE} has no block that defines {name}")
+    """The function ``name`` of one of the files."""
+    for file in FILES:
+        if f"\ndef {name}(" in file.read_text():
+            return runpy.run_path(str(file))[name]
+    raise LookupError(f"no recipe defines {name}")

@@ -87,6 +87,34 @@ def test_a_page_begins_with_its_title(page):
     assert len(re.findall(r"^# ", prose, re.M)) == 1
 
 
+@pytest.fixture(scope="module")
+def rendered():
+    """A function from a page's text to its HTML, as the site renders it."""
+    pytest.importorskip("mkdocs", reason="the documentation's packages are not installed")
+    import markdown
+    from mkdocs.config import load_config
+    from mkdocs.utils.meta import get_data
+
+    settings = load_config(str(ROOT / "mkdocs.yml"))
+    extensions, options = settings["markdown_extensions"], settings["mdx_configs"]
+    return lambda text: markdown.markdown(
+        get_data(text)[0], extensions=extensions, extension_configs=options
+    )
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_built_page_begins_with_its_heading(page, rendered):
+    html = re.sub(r"<!--.*?-->", "", rendered(page.read_text()), flags=re.S)
+    assert html.lstrip().startswith("<h1")
+    assert html.count("<h1") == 1
+
+
+def test_settings_in_the_wrong_form_are_seen_on_a_built_page(rendered):
+    assert rendered("---\nsearch:\n  boost: 2\n---\n\n# Title\n").startswith("<h1")
+    twice = "---\nsearch:\n  boost: 2\n---\n\n---\nhide:\n---\n\n# Title\n"
+    assert not rendered(twice).startswith("<h1")
+
+
 def draws_weights(call):
     """Whether a call builds a layer or a network of voxax with random weights."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))

@@ -189,8 +189,6 @@ def test_scripts_that_are_called_exist_and_have_the_options():
         if words[0] not in ("python", "python3") or words[1].startswith("-"):
             continue
         script = ROOT / words[1]
-        if words[1] == "train.py":  # a file that the page says to save, run by tests/parallel
-            continue
         assert script.is_file(), (page.name, words[1])
         source = "".join(path.read_text() for path in script.parent.glob("*.py"))
         source += "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))

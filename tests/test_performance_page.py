@@ -1,4 +1,4 @@
-"""The pages of measurements are what their script makes of the committed results."""
+"""The page of measurements is what its script makes of the committed results."""
 
 import importlib.util
 import json
@@ -16,12 +16,10 @@ def script():
     return module
 
 
-def test_pages_are_what_the_script_writes():
-    made = script().pages()
-    folder = ROOT / "docs" / "performance"
-    assert sorted(path.name for path in folder.iterdir()) == sorted(made)
-    for name, text in made.items():
-        assert (folder / name).read_text() == text, f"{name}: run python docs/performance.py"
+def test_the_page_is_what_the_script_writes():
+    page = script().PAGE
+    assert [path.name for path in page.parent.iterdir()] == [page.name]
+    assert page.read_text() == script().index(), "run python docs/performance.py"
 
 
 def test_the_readme_and_the_summary_have_the_tables():

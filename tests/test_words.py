@@ -14,9 +14,9 @@ DOCS = ROOT / "docs"
 CODE = re.compile(r"^(?P<indent> *)```.*?^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 
 LINES_OF_README = 120
-WORDS_TOGETHER = 44_500
+WORDS_TOGETHER = 34_500
 # About 12 screens of 900 pixels at a width of 1,280, with code between the words.
-WORDS_OF_A_PAGE = 1_800
+WORDS_OF_A_PAGE = 1_500
 WORDS_OF_A_VERSION = 900  # in the changelog
 
 

@@ -7,7 +7,7 @@ every block has a position of the largest size. Cycles a position by the compile
 whole programs with what XLA does before and after a kernel, on one core of a device; of two cores
 each takes half of the positions. Nothing runs. Needs libtpu. Results go to
 results/tpu_dynamic.md and .json; what is there is counted again with --anew only, and --table
-writes the table anew without counting. docs/performance.py puts it on a page.
+writes the table anew without counting.
 """
 
 from __future__ import annotations

@@ -164,17 +164,15 @@ def test_a_scene_over_processes(processes, network, tmp_path):
     np.testing.assert_allclose(curves[0], single, rtol=1e-5)
 
 
-def test_the_documentations_example_on_two_hosts_is_that_on_one(tmp_path):
-    page = Path(__file__).resolve().parents[2] / "docs" / "parallel.md"
-    (script,) = re.findall(r"<!-- two-hosts:.*?```python\n(.*?)```", page.read_text(), re.DOTALL)
+def test_the_example_on_two_hosts_is_that_on_one(tmp_path):
+    script = str(Path(__file__).resolve().parents[2] / "examples" / "several_hosts.py")
     curves = []
     for processes in (1, 2):
         folder = tmp_path / str(processes)
         folder.mkdir()
-        (folder / "train.py").write_text(script)
-        address = [f"127.0.0.1:{free_port()}", str(processes)]
-        given = [[*address, str(k)] if processes > 1 else [] for k in range(processes)]
-        job = [python("train.py", *arguments, folder=folder) for arguments in given]
+        common = [script, "--address", f"127.0.0.1:{free_port()}", "--processes", str(processes)]
+        given = [[*common, "--process", str(k)] for k in range(processes)]
+        job = [python(*arguments, folder=folder) for arguments in given]
         # Gloo, through which processes talk on CPUs, prints lines of its own.
         steps = [[x for x in lines if re.fullmatch(r"\d+ [\d.e-]+", x)] for lines in finish(job)]
         curves += [[float(line.split()[1]) for line in lines] for lines in steps]

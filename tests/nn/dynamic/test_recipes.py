@@ -1,7 +1,9 @@
-"""Recipes of the documentation inside networks: every parameter learns.
+"""Recipes of `examples/operators` run, and inside networks every parameter learns.
 
 Against their definitions, with derivatives and in one program: test_dynamic_cases.
 """
+
+import runpy
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ import pytest
 
 import voxax as vx
 from oracle import dynamic_operators as oracle
-from recipes import recipe
+from recipes import FILES, recipe
 
 
 def drawn(rng, *shape):
@@ -23,6 +25,12 @@ def learns(call, parameters):
     for leaf in jax.tree.leaves(slopes):
         assert np.isfinite(leaf).all()
         assert np.abs(leaf).max() > 0
+
+
+@pytest.mark.lax_promotion
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_its_usage_runs(file):
+    runpy.run_path(str(file), run_name="__main__")
 
 
 @pytest.mark.slow
