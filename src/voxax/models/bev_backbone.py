@@ -137,7 +137,7 @@ class BEVBackbone(Module):
         goes down.
       up_channels: of each level's part of the result.
       norm: arguments of every batch normalization.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
       **options: of every convolution: ``dtype``, ``param_dtype``, ``precision``.
 
     Attributes:

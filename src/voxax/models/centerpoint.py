@@ -113,7 +113,7 @@ class CenterHead(Module):
       shared: channels of the layer that all have in common.
       use_bias: of the layers before a batch normalization, which takes it away again.
       norm: arguments of every batch normalization.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
       **options: ``dtype``, ``param_dtype``, ``precision``.
     """
 
@@ -179,7 +179,7 @@ class CenterPoint(CenterDetector):
       shared: channels of the layer that all heads have in common.
       use_bias: of convolutions in residual blocks and in the head, before a batch normalization.
       norm: arguments of the batch normalizations of both backbones.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
       **options: of every layer, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:

@@ -72,7 +72,7 @@ class PTv3Block(Module):
       attention: more arguments of :class:`voxax.nn.modules.SerializedAttention`.
       conv: more arguments of the convolution.
       dtype, param_dtype: as in :class:`voxax.nn.modules.SpatiallySparseConv`.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class PTv3(Module):
       remat: compute each block again in the backward pass.
       algorithm: of the attention.
       ndim, dtype, param_dtype: as in :class:`voxax.nn.modules.SpatiallySparseConv`.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
       **conv: of every convolution: ``precision``, ``fwd_algo``, ``bwd_algo``, ``dgrad_algo``,
         ``wgrad_algo``.
 

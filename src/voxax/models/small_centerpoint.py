@@ -29,7 +29,7 @@ class ColumnBackbone(Module):
       grid: cells along x, y and z, multiples of ``2 ** (len(channels) - 1)``.
       channels: of each level.
       out_channels: of the columns.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
       **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Attributes:
@@ -84,7 +84,7 @@ class SmallCenterPoint(CenterDetector):
       grid: see :class:`ColumnBackbone`.
       groups: classes that share a head; None puts all in one.
       width: factor on all channels.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
       **options: as of :class:`voxax.models.CenterPoint`.
 
     Raises:

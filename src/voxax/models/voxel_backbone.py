@@ -152,7 +152,7 @@ class VoxelBackBone8x(Module):
       residual: residual blocks in place of single convolutions.
       block_bias: of the convolutions in residual blocks.
       norm: arguments of every batch normalization.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
       **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Attributes:

@@ -16,7 +16,7 @@ class VoxelMLP(Module):
       in_channels, out_channels: input features and classes.
       width: hidden channels.
       depth: hidden layers.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class VoxelNeXtBackbone(Module):
         can be reached under ``jax.jit``: nine for each row of the three levels, or all cells.
       norm: arguments of every batch normalization but the last.
       last_norm: those of the last.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
       **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
@@ -210,7 +210,7 @@ class VoxelNeXt(Module):
       branches: channels of what is predicted for a center, by name.
       head_kernel_size: of the heads' hidden layers.
       capacity, norm, channels, out_channels, kernel_sizes: as for :class:`VoxelNeXtBackbone`.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
       **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
