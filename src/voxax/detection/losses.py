@@ -106,7 +106,7 @@ def iou_loss(
     mask: Bool[Array | np.ndarray, "*shape"],
     kind: IouLoss = "3d",
 ) -> Float[Array, ""]:
-    """Return the mean of ``1 - IoU`` over the boxes that count, ``[]``; 0 if there is none.
+    """Return the mean of ``1 - IoU`` over the boxes that count, ``[]``; 0 without any.
 
     Args:
       boxes: ``[..., 7]`` or ``[..., 9]``, predicted boxes.

@@ -79,9 +79,9 @@ def to_spconv(
 
     Args:
       model, names, axes, layout: as in :func:`from_spconv`.
-      like: the peer's own state dict. The result has its names, without counters. Its shapes decide between
-        several ways to store a layer, such as a linear layer as a 1x1x1 convolution.
-        ``names="order"`` needs it.
+      like: the peer's own state dict. The result has its names, without counters. Its shapes
+        decide between several ways to store a layer, such as a linear layer as a 1x1x1
+        convolution. ``names="order"`` needs it.
 
     Raises:
       InputError: as :func:`from_spconv`.

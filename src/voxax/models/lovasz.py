@@ -39,7 +39,7 @@ def lovasz_softmax(
       logits: ``[N, classes]``, before the softmax; padding may hold anything.
       labels: ``int[N]``, 0 to ``classes - 1``; other rows, such as padding, do not count.
       classes: the classes to average over: those with labels (``"present"``), or ``"all"``.
-      axis_name: mapped axis, whose devices' rows all count together; None has no such axis.
+      axis_name: mapped axis; the rows of all its devices count together. None uses this device's.
       ignore_label: label of unlabeled rows, besides negative numbers; 255 in many data sets.
 
     Raises:

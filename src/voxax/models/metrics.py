@@ -46,7 +46,7 @@ def iou_by_class(matrix: np.ndarray) -> np.ndarray:
     """Return ``float64[num_classes]``: intersection over union; NaN for classes not in the truth.
 
     Args:
-      matrix: ``int[num_classes, num_classes]``, as of :func:`confusion`.
+      matrix: ``int[num_classes, num_classes]``, as in :func:`confusion`.
 
     Raises:
       InputError: another shape.
@@ -71,7 +71,7 @@ def iou_table(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | Non
     """Return IoU by class name; None for classes not in the truth.
 
     Args:
-      matrix: ``int[num_classes, num_classes]``, as of :func:`confusion`.
+      matrix: ``int[num_classes, num_classes]``, as in :func:`confusion`.
       names: names of the classes.
 
     Raises:
@@ -87,7 +87,7 @@ def accuracy_by_class(matrix: np.ndarray, names: Sequence[str]) -> dict[str, flo
     """Return the share of each class's true entries predicted correctly; None for absent classes.
 
     Args:
-      matrix: ``int[num_classes, num_classes]``, as of :func:`confusion`.
+      matrix: ``int[num_classes, num_classes]``, as in :func:`confusion`.
       names: names of the classes.
 
     Raises:

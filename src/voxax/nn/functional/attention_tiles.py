@@ -138,7 +138,7 @@ def attend_in_patches(
 def attend_across_blocks(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
     """Return attention to the rows of the same group in all blocks, ``[P, Lq, H, d]``.
 
-    Blocks of keys that share no group with a block of queries are skipped. Arguments as of
+    Blocks of keys that share no group with a block of queries are skipped. Arguments as in
     :func:`attend_in_patches`, but the two sides may have different numbers of patches. Groups must
     not decrease along the slots, except for empty slots.
     """
