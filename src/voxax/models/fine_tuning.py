@@ -3,7 +3,7 @@
 Parts are named by their attributes: ``head``, ``down.0``, ``down_blocks.1.0.first``.
 
 Source of the average: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging",
-SIAM J. Control Optim. 1992; with exponential weights, as most training programs have it.
+SIAM J. Control Optim. 1992. The weights here are exponential, as in most training programs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def part_of(path: Sequence[Any], parts: Iterable[str]) -> str | None:
     """Return the longest of ``parts`` that contains the parameter at a path of attributes; or None.
 
     Args:
-      path: keys of ``jax.tree_util``.
+      path: path of the parameter, as keys of ``jax.tree_util``.
       parts: names of parts.
     """
     name = ".".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path)

@@ -302,7 +302,7 @@ def to_cube(places: jax.Array, mapping: Mapping) -> jax.Array:
 
 
 def _disc_to_square(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Map a disc onto a square, sectors onto its four triangles; areas keep their ratio."""
+    """Map a disc onto a square, and its sectors onto four triangles. Areas keep their ratio."""
     radius = length(jnp.stack([x, y], axis=-1))
     wide = jnp.abs(y) <= jnp.abs(x)
     first, second = jnp.where(wide, x, y), jnp.where(wide, y, x)

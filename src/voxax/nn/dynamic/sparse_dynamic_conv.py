@@ -240,7 +240,7 @@ def _strategy(algorithm: Request, mask: Any) -> str:
 
 
 def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]) -> None:
-    """Raise :class:`InputError` where a fraction would multiply integers."""
+    """Raise :class:`InputError` for factors with integer features and weight."""
     given = [name for name, value in factors.items() if value is not None]
     if given and not jnp.issubdtype(common_dtype(features.dtype, weight.dtype), jnp.inexact):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Encode voxels, or vertical pillars, from their points with a small network."""
+"""Small networks that encode the points of each voxel, or of each vertical pillar."""
 
 from __future__ import annotations
 
