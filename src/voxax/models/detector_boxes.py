@@ -75,8 +75,8 @@ def found_boxes(
         a single anchor head, else 0.2.
       radii: radius for each class of a center-based network, in meters. A box is removed if its
         center lies within the radius of a better box of its group; see
-        :func:`voxax.detection.circle_nms`. None suppresses all groups by overlap, and a radius of
-        0 its group.
+        :func:`voxax.detection.circle_nms`. A group with a radius of 0 is suppressed by
+        overlap instead, as are all groups with None.
 
     Raises:
       InputError: groups that do not have each class once, other anchors than the network has, or

@@ -208,8 +208,8 @@ class SpatiallySparseConv(Convolution):
       stride: input cells to one output cell, an integer or one per axis.
       dilation: input cells from one tap to the next, an integer or one per axis.
       groups: channel groups; divides both channel numbers.
-      ndim: number of spatial axes. None is the number of the class, or 3 where it has none. It fixes
-        the number of taps of an integer ``kernel_size``.
+      ndim: number of spatial axes; None is the number of the class, or 3 where it has none. With
+        an integer ``kernel_size`` it fixes the number of taps.
       transposed: whether to apply the adjoint relation, from coarse to fine voxels. The call then
         needs ``out_voxels``, unless ``generative`` is True.
       generative: whether to output every site that a tap reaches.
