@@ -399,8 +399,8 @@ def kernel_point_conv(
       queries: M points of the output; None takes ``points``.
       extent: distance sigma that a kernel point reaches, in the unit of the positions; may be
         traced.
-      offsets: ``[M, K, D]``, displacements of each query's kernel points (deformable); None has
-        none (rigid).
+      offsets: ``[M, K, D]``, displacements of each query's kernel points (deformable); None is a
+        rigid kernel.
       modulation: ``[M, K]``, factors m of each query's kernel points; None is 1.
       influence: function h of a distance d. ``linear``: ``max(0, 1 - d / sigma)``. ``gaussian``: a
         Gaussian of standard deviation ``0.3 sigma``, 1 at d = 0. ``constant``: 1.

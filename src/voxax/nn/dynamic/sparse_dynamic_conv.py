@@ -70,8 +70,9 @@ def sparse_dynamic_conv(
       dilation: static integers, or ``int[out_capacity]``, the dilation of each output voxel.
       bias: ``[C_out]`` or None.
       groups: number of channel groups.
-      size: size of each output voxel's kernel, ``[out_capacity]``, or ``[]`` for all. Floats are
-        rounded down unless ``tau`` is given. A size below 1 has no tap. None is ``kernel_size``.
+      size: size of each output voxel's kernel, ``[out_capacity]``, or ``[]`` for all; integers or
+        floats. Floats are rounded down unless ``tau`` is given. A size below 1 has no tap. None is
+        ``kernel_size``.
       tau: width of the ramp that makes sizes soft and gives them a gradient; None is hard. A tap
         fades in over ``tau`` sizes before the size reaches it
         (:func:`voxax.geometry.nested_sizes.soft_mask`). With ``tau <= 1`` whole sizes give the same
