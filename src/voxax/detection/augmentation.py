@@ -1,10 +1,10 @@
-"""Changes of a scene for training that move boxes with their points, on the host.
+"""Augmentations of a scene that move boxes with their points, on the host.
 
-Points are ``[N, 3]`` or more columns, of which the first three move; boxes are ``[M, 7]``, or
-``[M, 9]`` with a velocity that turns and grows with them. Both keep their dtype.
+Points are ``[N, 3]`` or more columns, of which the first three change. Boxes are ``[M, 7]``, or
+``[M, 9]`` with a velocity, which is rotated and scaled too. Both keep their dtype.
 
-A bank holds objects cut out of scenes, and puts them into others where there is room. Source: Yan,
-Mao and Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018.
+A bank holds objects cut out of scenes, and adds them to other scenes where there is room. Source:
+Yan, Mao and Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def flip(points: Num[np.ndarray, "N columns"], boxes: Num[np.ndarray, "M box"], 
 def rotate(
     points: Num[np.ndarray, "N columns"], boxes: Num[np.ndarray, "M box"], angle: float
 ) -> Scene:
-    """Return points and boxes turned around the z axis.
+    """Return points and boxes rotated about the z axis.
 
     Args:
       points: ``[N, 3]`` or more columns.
       boxes: ``[M, 7]`` or ``[M, 9]``.
-      angle: in radians, from x to y.
+      angle: angle of the rotation in radians, from x to y.
 
     Raises:
       InputError: other shapes, bad boxes, an angle that is not finite.
@@ -79,12 +79,12 @@ def rotate(
 def scale(
     points: Num[np.ndarray, "N columns"], boxes: Num[np.ndarray, "M box"], factor: float
 ) -> Scene:
-    """Return points and boxes grown from the origin by a factor; velocities grow too.
+    """Return points, boxes and velocities scaled about the origin by a factor.
 
     Args:
       points: ``[N, 3]`` or more columns.
       boxes: ``[M, 7]`` or ``[M, 9]``.
-      factor: above 0.
+      factor: the factor, above 0.
 
     Raises:
       InputError: other shapes, bad boxes, a factor that is not positive.
@@ -106,7 +106,7 @@ def translate(
     Args:
       points: ``[N, 3]`` or more columns.
       boxes: ``[M, 7]`` or ``[M, 9]``.
-      offset: x, y and z in meters.
+      offset: the offset along x, y and z, in meters.
 
     Raises:
       InputError: other shapes, bad boxes, an offset that is not three finite numbers.
@@ -128,16 +128,17 @@ def augment(
     scales: tuple[float, float] = (0.95, 1.05),
     offset_sigma: float | Sequence[float] = 0.0,
 ) -> Scene:
-    """Return points and boxes after random flips, a turn, a scale and an offset, in this order.
+    """Return points and boxes after random flips, a rotation, a scaling and a shift, in order.
 
     Args:
       points: ``[N, 3]`` or more columns.
       boxes: ``[M, 7]`` or ``[M, 9]``.
-      rng: draws the changes.
+      rng: generator of the random numbers.
       flips: axes to mirror, each with probability 1/2.
-      max_angle: the turn is uniform from ``-max_angle`` to ``max_angle``.
-      scales: smallest and largest factor, drawn uniformly.
-      offset_sigma: standard deviation of the offset in meters, of all axes or ``[3]``.
+      max_angle: largest angle of the rotation in radians, which is drawn uniformly from
+        ``-max_angle`` to ``max_angle``.
+      scales: smallest and largest factor of the scaling, which is drawn uniformly.
+      offset_sigma: standard deviation of the shift in meters, one for all axes or ``[3]``.
 
     Raises:
       InputError: other shapes, bad boxes, numbers out of range.
@@ -182,11 +183,11 @@ def check_points(points: Any) -> np.ndarray:
 
 
 class CutOut(NamedTuple):
-    """One object.
+    """An object that was cut out of a scene.
 
     Attributes:
-      box: ``[7]`` or ``[9]``, where it was.
-      points: ``[n, 3]`` or more columns, where they were.
+      box: ``[7]`` or ``[9]``, its box in that scene.
+      points: ``[n, 3]`` or more columns, its points in that scene.
     """
 
     box: np.ndarray
@@ -195,17 +196,18 @@ class CutOut(NamedTuple):
 
 @dataclass
 class ObjectBank:
-    """Objects by class, on the host. It can be pickled, so worker processes can have it.
+    """Objects by class, on the host. It can be pickled and passed to worker processes.
 
     Args:
-      min_points: objects with fewer points are not kept.
+      min_points: least number of points of an object; :meth:`add` leaves out others.
+      objects: the objects by class.
     """
 
     min_points: int = 5
     objects: dict[Any, list[CutOut]] = field(default_factory=dict)
 
     def add(self, points: Any, boxes: Any, classes: Any) -> None:
-        """Keep the objects of a scene.
+        """Add the objects of a scene to the bank.
 
         Args:
           points: ``[N, 3]`` or more columns.
@@ -213,7 +215,7 @@ class ObjectBank:
           classes: ``[M]``, names or numbers.
 
         Raises:
-          InputError: other shapes, bad boxes, other numbers of columns than before.
+          InputError: other shapes, bad boxes, other numbers of columns than the bank's objects.
         """
         points, boxes, classes = _checked(points, boxes, classes)
         self._check_columns(points, boxes)
@@ -225,25 +227,25 @@ class ObjectBank:
     def fill(
         self, points: Any, boxes: Any, classes: Any, rng: np.random.Generator, counts: Mapping
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return a scene with objects added, up to so many of each class, where there is room.
+        """Return a scene with objects added, up to given numbers of each class.
 
-        Objects come to where they were cut out, but for those that would share area from above with
-        a box of the scene or with one that was added before. What points of the scene lie in their
-        boxes go.
+        An object is added where it was cut out. It is left out if its box overlaps, seen from
+        above, with a box of the scene or of an object added before. Points of the scene that lie
+        in the new boxes are removed.
 
         Args:
           points: ``[N, 3]`` or more columns.
           boxes: ``[M, 7]`` or ``[M, 9]``.
           classes: ``[M]``, names or numbers.
-          rng: draws the objects, each at most once.
+          rng: generator that draws the objects, each at most once.
           counts: how many boxes of each class the scene should have.
 
         Returns:
-          Points, boxes and classes; the new ones come last.
+          Points, boxes and classes; those of the added objects come last.
 
         Raises:
           InputError: other shapes, bad boxes, a class without objects, other numbers of columns
-            than of the objects.
+            than the bank's objects.
         """
         points, boxes, classes = _checked(points, boxes, classes)
         self._check_columns(points, boxes)

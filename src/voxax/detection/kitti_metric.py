@@ -1,10 +1,10 @@
 """KITTI's average precision and orientation similarity, for three difficulties.
 
 Source: Geiger, Lenz and Urtasun, "Are we ready for Autonomous Driving? The KITTI Vision Benchmark
-Suite", CVPR 2012, and the program of its development kit, whose comparisons are these: a true box
-exactly at a limit of height, occlusion or truncation counts, an overlap has to be larger than its
-limit. (Copies in Python have ``<=`` for the height.) 40 recalls: Simonelli et al., "Disentangling
-Monocular 3D Object Detection", ICCV 2019; before it the benchmark took 11.
+Suite", CVPR 2012, and the program of its development kit. As in this program, a true box exactly at
+a limit of height, occlusion or truncation counts, and an overlap must be larger than its limit.
+(Copies in Python have ``<=`` for the height.) The 40 recalls are from Simonelli et al.,
+"Disentangling Monocular 3D Object Detection", ICCV 2019; earlier, the benchmark had 11.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ KITTI_OVERLAPS = {"Car": 0.7, "Pedestrian": 0.5, "Cyclist": 0.5}
 NEIGHBORS = {"car": "van", "pedestrian": "person_sitting"}
 NO_CARE = "dontcare"
 NUM_RECALLS = 40
-# Which of the 41 precisions count, by the number of recalls: with 11 also that at recall 0.
+# Which of the 41 precisions are averaged, by the number of recalls; 11 recalls include recall 0.
 COUNTED = {40: slice(1, None), 11: slice(0, None, 4)}
-# Of a row in one comparison: it counts; it neither helps nor harms; it takes no part.
+# State of a row in a comparison: it counts; it changes no result; it is left out.
 COUNTS, IGNORED, ABSENT = 0, 1, 2
 
 
@@ -51,13 +51,13 @@ class KittiObjects(Objects):
     """Boxes of one frame, in any frame of reference whose z axis points up.
 
     Args:
-      boxes: ``[N, 7]``; what stands in rows of ``DontCare`` has no meaning.
+      boxes: ``[N, 7]``; rows of class ``DontCare`` may hold anything.
       classes: ``[N]``, names as in KITTI's label files; upper and lower case are the same.
-      scores: ``[N]``, of what was found; None for the truth.
+      scores: ``[N]``, scores of found boxes; None for the truth.
       rectangles: ``[N, 4]``, left, top, right and bottom in the image, in pixels.
-      truncation: ``[N]`` in 0..1, of the truth; None for 0.
-      occlusion: ``int[N]``, 0 to 3, of the truth; None for 0.
-      alphas: ``[N]``, angles of observation in radians, for :func:`kitti_aos`; None where unknown.
+      truncation: ``[N]``, truncation of true boxes in 0..1; None is 0.
+      occlusion: ``int[N]``, occlusion of true boxes, 0 to 3; None is 0.
+      alphas: ``[N]``, angles of observation in radians, for :func:`kitti_aos`; None if unknown.
 
     Raises:
       InputError: other shapes, bad boxes, or scores that are not finite.
@@ -108,22 +108,24 @@ def kitti_ap(
 ) -> dict[str, dict[str, float]]:
     """Return KITTI's average precision by class and difficulty, 0..1.
 
-    KITTI's tables show it times 100.
+    KITTI's tables show percent.
 
     Args:
-      truth: for each frame all rows of the label file, also ``DontCare`` and other classes.
+      truth: all rows of each frame's label file, including ``DontCare`` and other classes.
       found: boxes found in each frame, with scores.
-      overlap: IoU of volumes (``"3d"``), from above (``"bev"``), or of rectangles in the image.
-      overlaps: the IoU that each class to evaluate needs; None for KITTI's: 0.7 for cars, 0.5 for
-        pedestrians and cyclists.
-      recalls: 40, which KITTI takes since 2019, or 11, as in older tables.
+      overlap: measure of overlap: IoU of volumes (``"3d"``), from above (``"bev"``), or of
+        rectangles in the image (``"image"``).
+      overlaps: the IoU that a found box must exceed, for each class to evaluate. None takes
+        KITTI's: 0.7 for cars, 0.5 for pedestrians and cyclists.
+      recalls: number of recalls to average over: 40, as in KITTI since 2019, or 11, as in older
+        tables.
 
     Returns:
       Values for ``easy``, ``moderate`` and ``hard`` by class; NaN without true boxes.
 
     Raises:
-      InputError: frames that differ in number, no scores, an unknown overlap or one out of range,
-        another number of recalls.
+      InputError: different numbers of frames, no scores, an unknown ``overlap``, ``overlaps`` out
+        of range, another number of recalls.
     """
     return _by_class(truth, found, overlap, overlaps, recalls, oriented=False)
 
@@ -137,14 +139,14 @@ def kitti_aos(
 ) -> dict[str, dict[str, float]]:
     """Return KITTI's average orientation similarity by class and difficulty, 0..1.
 
-    It is the average precision of rectangles in the image, where a box that is right counts by
-    ``(1 + cos(d)) / 2`` with the difference ``d`` of the angles of observation.
+    It is the average precision of rectangles in the image, but a correct box counts
+    ``(1 + cos(d)) / 2``, where d is the difference of the angles of observation.
 
     Args:
-      truth, found, overlaps, recalls: as of :func:`kitti_ap`; with ``alphas``.
+      truth, found, overlaps, recalls: as in :func:`kitti_ap`; the objects need ``alphas``.
 
     Raises:
-      InputError: as of :func:`kitti_ap`; no angles.
+      InputError: as in :func:`kitti_ap`, or objects without ``alphas``.
     """
     for name, frames in (("truth", truth), ("found", found)):
         for place, frame in enumerate(frames):
@@ -189,18 +191,18 @@ def _by_class(
 
 @dataclass
 class _Frame:
-    """One frame of a comparison; rows that take no part are left out."""
+    """One frame of a comparison, without absent rows."""
 
     iou: np.ndarray  # [found, truth]
     scores: np.ndarray
     true_state: np.ndarray
     found_state: np.ndarray
-    no_care: np.ndarray  # [found], the largest part of each in a DontCare rectangle
+    no_care: np.ndarray  # [found], the largest share of each area in a DontCare rectangle
     similarity: np.ndarray | None  # [found, truth], of the angles of observation
 
 
 def _at_recalls(frames: Sequence[_Frame], needed: float, *, oriented: bool) -> np.ndarray:
-    """Return ``[41]``: the highest precision, or similarity, at each recall or a higher one."""
+    """Return ``[41]``: the highest precision (or similarity) at each recall or a higher recall."""
     number = sum(int(np.sum(frame.true_state == COUNTS)) for frame in frames)
     if number == 0:
         return np.full(NUM_RECALLS + 1, np.nan)
@@ -255,10 +257,11 @@ def _frame(
 
 
 def _match(frame: _Frame, needed: float, threshold: float | None) -> tuple[list[float], int, float]:
-    """Return the scores of the boxes that are right, how many are wrong, and the similarity.
+    """Return the scores of the correct boxes, the number of wrong boxes, and the similarity.
 
-    Without a threshold each true box takes the highest score, with one the largest overlap, and
-    what is ignored last; each found box is taken once.
+    Each true box takes one found box that no other has taken. Without a threshold it takes the box
+    of the highest score. With a threshold it takes the box of the largest overlap, and an ignored
+    box only if no other overlaps enough.
     """
     is_free = np.ones(len(frame.scores), bool)
     if threshold is not None:

@@ -1,4 +1,4 @@
-"""Losses of center-based detectors. Rows that don't count may hold NaN, also for gradients."""
+"""Losses of center-based detectors. NaN in rows that do not count reaches no gradient."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def gaussian_focal_loss(
     beta: float = 4.0,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Float[Array, ""]:
-    """Return the penalty-reduced focal loss, ``[]``: the sum over all, for each target of 1.
+    """Return the penalty-reduced focal loss, ``[]``: the sum over cells, per target of 1.
 
     Args:
       logits: ``[..., classes]``, before the sigmoid.
       targets: ``[..., classes]`` in 0..1; exactly 1 at the centers.
-      valid: ``bool[...]``, the cells that count; None for all.
-      alpha: power of how wrong a prediction is.
-      beta: power that spares predictions near a center.
-      axis_name: also the sum and the targets over this mapped axis.
+      valid: ``bool[...]``, the cells that count; None counts all.
+      alpha: exponent of a prediction's error, which is ``1 - p`` at a center and ``p`` elsewhere.
+      beta: exponent of ``1 - target``, a factor that reduces the loss near a center.
+      axis_name: mapped axis. The sum and the number of targets of 1 are taken over it too.
 
     Raises:
       InputError: other shapes.
@@ -48,7 +48,7 @@ def gaussian_focal_loss(
     is_center = targets == 1
     right, wrong = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
     center = jnp.exp(alpha * wrong) * right
-    # Not log(1 - p) of a rounded p, which is infinite for a sure prediction.
+    # log(1 - p) of a rounded p would be infinite for a confident prediction.
     around = (1 - targets) ** beta * jnp.exp(alpha * right) * wrong
     total = jnp.sum(jnp.where(counts, jnp.where(is_center, center, around), zero))
     number = jnp.sum(is_center & counts, dtype=jnp.int32).astype(logits.dtype)
@@ -64,15 +64,16 @@ def code_loss(
     weights: Num[Array | np.ndarray, " code"] | None = None,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Float[Array, " code"]:
-    """Return the L1 loss of box codes, ``[D]``: for each column the mean over boxes that count.
+    """Return the L1 loss of box codes, ``[D]``: the mean of each column over boxes that count.
 
     Args:
-      codes: ``[..., M, D]``, predicted; gather them at the rows of
+      codes: ``[..., M, D]``, predicted codes, gathered at the rows of
         :class:`voxax.detection.CenterTargets`.
-      targets: ``[..., M, D]``; NaN, as of an unknown velocity, does not count.
+      targets: ``[..., M, D]``; NaN, as for an unknown velocity, does not count.
       mask: ``bool[..., M]``, the boxes that count.
-      weights: ``[D]``, a factor for each column; None for 1.
-      axis_name: also the mean over this mapped axis, each of whose places counts by its boxes.
+      weights: ``[D]``, a factor for each column; None is 1.
+      axis_name: average over this mapped axis too. Each device is weighted by its number of counted
+        boxes.
 
     Raises:
       InputError: other shapes.
@@ -105,24 +106,24 @@ def iou_loss(
     mask: Bool[Array | np.ndarray, "*shape"],
     kind: IouLoss = "3d",
 ) -> Float[Array, ""]:
-    """Return the mean of ``1 - IoU`` over the boxes that count, ``[]``; 0 if there is none.
+    """Return the mean of ``1 - IoU`` over the boxes that count, ``[]``; 0 without any.
 
     Args:
-      boxes: ``[..., 7]`` or ``[..., 9]``, predicted.
+      boxes: ``[..., 7]`` or ``[..., 9]``, predicted boxes.
       targets: ``[..., 7]`` or ``[..., 9]`` with the leading axes of ``boxes``.
       mask: ``bool[...]``, the boxes that count.
-      kind: ``"3d"`` of volumes, ``"bev"`` from above, or ``"distance"``: of volumes, plus the
-        squared distance of the centers in units of the diagonal around both boxes, whose gradient
-        leads boxes that share nothing together.
+      kind: name of the loss. ``"3d"`` has the IoU of volumes, ``"bev"`` the IoU from above.
+        ``"distance"`` has the IoU of volumes and adds the squared distance of the centers over the
+        squared diagonal around both boxes, whose gradient moves disjoint boxes together.
 
     Raises:
-      InputError: other shapes, an unknown kind, bad boxes that count and are known.
+      InputError: other shapes, an unknown kind, or bad boxes that count and are not traced.
 
     Source: Zheng et al., "Distance-IoU Loss: Faster and Better Learning for Bounding Box
     Regression", AAAI 2020.
     """
     check_known("IoU loss", kind, get_args(IouLoss))
-    # Shapes first: the mask tells which values are checked.
+    # Shapes first, because the mask selects which values are checked.
     boxes, targets = (
         as_boxes(jnp.asarray(table), name, False)[..., :7]
         for name, table in (("boxes", boxes), ("targets", targets))

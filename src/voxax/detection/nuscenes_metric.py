@@ -16,7 +16,7 @@ from voxax.detection.boxes import wrap_angle
 from voxax.detection.objects import Objects, check_scenes
 from voxax.errors import InputError
 
-# How far from the vehicle each class is evaluated, in meters.
+# Largest distance from the vehicle at which each class is evaluated, in meters.
 NUSCENES_RANGES = {
     "car": 50.0,
     "truck": 50.0,
@@ -44,12 +44,12 @@ class NuscenesObjects(Objects):
     """Boxes of one sample, in the frame of the vehicle at the sample's time.
 
     Args:
-      boxes: ``[N, 9]``, with velocity; NaN where it is unknown.
+      boxes: ``[N, 9]``, with velocity; an unknown velocity is NaN.
       classes: ``[N]``, names.
-      scores: ``[N]``, of what was found; None for the truth.
-      attributes: ``[N]``, names, empty where there is none; None for none at all.
-      num_points: ``int[N]``, LiDAR and radar points in each true box: those with 0 are left out.
-        None keeps all.
+      scores: ``[N]``, scores of found boxes; None for the truth.
+      attributes: ``[N]``, names; an empty name is no attribute. None gives no box an attribute.
+      num_points: ``int[N]``, number of LiDAR and radar points in each true box. Boxes with 0 points
+        are left out; None keeps all.
 
     Raises:
       InputError: other shapes, bad boxes, or scores that are not finite.
@@ -74,7 +74,7 @@ class NuscenesObjects(Objects):
         self._set("num_points", number)
 
     def within(self, ranges: Mapping[str, float]) -> NuscenesObjects:
-        """Return those of a class in ``ranges``, nearer than its range, and with points."""
+        """Return the boxes with points that are nearer than the range of their class."""
         distance = np.linalg.norm(self.boxes[:, :2], axis=1)
         limit = np.array([ranges.get(name, -1.0) for name in self.classes.tolist()])
         kept = (distance < limit) & (self.num_points != 0)
@@ -90,15 +90,15 @@ class NuscenesObjects(Objects):
 
 @dataclass(frozen=True)
 class NuscenesScore:
-    """What nuScenes reports.
+    """Results of nuScenes' detection evaluation.
 
     Attributes:
       mean_ap: mean over classes and distances, 0..1.
       nds: the nuScenes detection score, 0..1.
-      errors: mean over classes by name: translation in meters, scale as 1 - IoU, orientation in
-        radians, velocity in meters per second, attribute as 1 - accuracy.
+      errors: mean of each error over classes, by name: translation in meters, scale as 1 - IoU,
+        orientation in radians, velocity in meters per second, attribute as 1 - accuracy.
       class_ap: average precision by class and distance in meters.
-      class_errors: errors by class and name; NaN where a class has none.
+      class_errors: errors by class and name; NaN for an error that is not defined for a class.
     """
 
     mean_ap: float
@@ -116,17 +116,17 @@ def nuscenes_score(
 ) -> NuscenesScore:
     """Return mAP, the five errors and NDS as nuScenes defines them.
 
-    The development kit also leaves out bicycles and motorcycles in bicycle racks, which its maps
-    of a scene tell: leave them out of both arguments before.
+    The development kit also leaves out bicycles and motorcycles in annotated bicycle racks. Leave
+    them out of both arguments yourself.
 
     Args:
       truth: true boxes of each sample.
       found: at most 500 boxes found in each sample, with scores.
-      ranges: classes and how far they are evaluated in meters; None for nuScenes' own,
-        ``NUSCENES_RANGES``.
+      ranges: for each class the largest distance at which it is evaluated, in meters. None takes
+        nuScenes' own, ``NUSCENES_RANGES``.
 
     Raises:
-      InputError: samples that differ in number, no scores, too many boxes, a negative range.
+      InputError: different numbers of samples, no scores, too many boxes, a negative range.
     """
     check_scenes(truth, found, NuscenesObjects)
     ranges = NUSCENES_RANGES if ranges is None else dict(ranges)
@@ -161,18 +161,19 @@ def center_distance_ap(
 ) -> float:
     """Return nuScenes' average precision of one class at one distance of centers, 0..1.
 
-    By falling score, a box is right if the nearest true box of its scene and class that was not
-    found before is nearer than the distance, from above. Precision is averaged over recall from
-    0.11 to 1, less what is below 0.1. 0 without true boxes.
+    Boxes are matched by falling score. A box is correct if the nearest true box of its scene and
+    class that is not matched yet is nearer than ``distance``, seen from above. The result is the
+    mean of ``max(precision - 0.1, 0) / 0.9`` over the recalls from 0.11 to 1, and 0 without true
+    boxes.
 
     Args:
       truth: true boxes of each scene.
       found: boxes found in each scene, with scores.
       name: name of the class.
-      distance: in meters.
+      distance: largest distance of centers, in meters.
 
     Raises:
-      InputError: scenes that differ in number, no scores, a distance that is not positive.
+      InputError: different numbers of scenes, no scores, a distance that is not positive.
     """
     check_scenes(truth, found, Objects)
     if not 0 < distance < np.inf:
@@ -182,7 +183,7 @@ def center_distance_ap(
 
 @dataclass(frozen=True)
 class _Matches:
-    """Boxes of one class by falling score, and the true box that each found."""
+    """Boxes of one class by falling score, and the true box that each matches."""
 
     number: int  # of true boxes
     scores: np.ndarray  # [F]
@@ -205,7 +206,7 @@ def _match(
     row = np.concatenate([np.zeros(0, np.int64), *rows])
     nothing = [np.zeros(0)]
     scores = np.concatenate(nothing + [s.scores[r] for s, r in zip(found, rows, strict=True)])
-    # Of equal scores the last comes first, as in the development kit.
+    # Among equal scores the last comes first, as in the development kit.
     order = np.argsort(scores, kind="stable")[::-1]
     scores, scene, row = scores[order], scene[order], row[order]
     is_left = [np.ones(len(r), bool) for r in true_rows]
@@ -223,7 +224,7 @@ def _match(
 
 
 def _curve(matches: _Matches) -> tuple[np.ndarray, np.ndarray]:
-    """Return precision and score at each of :data:`RECALLS`; 0 beyond what was reached."""
+    """Return precision and score at each of :data:`RECALLS`; 0 beyond the highest recall."""
     if not matches.is_right.any():
         return np.zeros(len(RECALLS)), np.zeros(len(RECALLS))
     hits = np.cumsum(matches.is_right).astype(np.float64)
@@ -246,7 +247,7 @@ def _errors(
     name: str,
     matches: _Matches,
 ) -> dict[str, float]:
-    """Return each error, averaged over the recalls from 0.11 to the highest that was reached."""
+    """Return each error, averaged over the recalls from 0.11 to the highest recall reached."""
     result: dict[str, float] = dict.fromkeys(ERRORS, 1.0)
     score = _curve(matches)[1]
     reached = np.flatnonzero(score)
@@ -276,7 +277,7 @@ def _errors(
 
 
 def _running_mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean of the numbers up to each place: 0 before the first, 1 if all are NaN."""
+    """Return the mean up to each place without NaN; 0 before the first number, 1 if all are NaN."""
     known = ~np.isnan(values)
     if not known.any():
         return np.ones(len(values))

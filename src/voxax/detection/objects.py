@@ -1,4 +1,4 @@
-"""Boxes of a scene with their classes, true or found: what the metrics compare."""
+"""Boxes of a scene with their classes, true or found, as input of the metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Objects:
     Args:
       boxes: ``[N, 7]`` or ``[N, 9]``.
       classes: ``[N]``, names or numbers.
-      scores: ``[N]``, of what was found; None for the truth, or for no boxes.
+      scores: ``[N]``, scores of found boxes; None for the truth, or for no boxes.
 
     Raises:
       InputError: other shapes, bad boxes, or scores that are not finite.
@@ -50,7 +50,7 @@ class Objects:
         return len(self.boxes)
 
     def _is_boxed(self) -> np.ndarray:
-        """Return ``bool[N]``: the rows whose box has a meaning."""
+        """Return ``bool[N]``: whether each row has a box."""
         return np.ones(len(self.classes), bool)
 
     def _set(self, name: str, number: int, dtype: Any = None) -> None:
@@ -61,7 +61,7 @@ class Objects:
 
 
 def check_scenes(truth: Sequence[Objects], found: Sequence[Objects], kind: type) -> None:
-    """Raise :class:`voxax.InputError` unless the scenes correspond, and those found have scores."""
+    """Raise :class:`voxax.InputError` unless scenes correspond and found scenes have scores."""
     if len(truth) != len(found):
         raise InputError(
             f"{len(found)} scenes were found and {len(truth)} are true: give one of each for every "

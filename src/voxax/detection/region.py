@@ -14,7 +14,7 @@ from voxax.detection.bev_grid import BevGrid
 from voxax.detection.boxes import check_numbers
 from voxax.errors import InputError
 
-# Grids of published detectors have a few million cells in the plane; a slip of units far more.
+# Grids of published detectors have a few million cells in the plane; wrong units give far more.
 MOST_CELLS = 1 << 26
 
 
@@ -25,11 +25,11 @@ class Region:
     Args:
       low: x, y and z of the lower corner, in meters.
       high: coordinates of the upper corner.
-      voxel_size: the sides of a voxel, in meters: one for all axes, or three.
+      voxel_size: the sides of a voxel, in meters: one number for all axes, or three.
 
     Raises:
-      InputError: corners that are not below each other, sides that are not positive, or more than
-        2**26 cells in the plane.
+      InputError: a lower corner that is not below the upper corner, sides that are not positive,
+        or more than 2**26 cells in the plane.
     """
 
     low: Sequence[float]
@@ -58,7 +58,7 @@ class Region:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Number of voxels along x, y and z: what the detectors of ``voxax.models`` take."""
+        """Numbers of voxels along x, y and z, the ``grid`` of the detectors of ``voxax.models``."""
         size = self.voxel_size
         assert isinstance(size, tuple)
         x, y, z = (
@@ -68,9 +68,10 @@ class Region:
         return x, y, z
 
     def holds(self, points: Any) -> np.ndarray:
-        """Return ``bool[N]``: which points lie in the voxels of the grid.
+        """Return ``bool[N]``: whether each point lies in a voxel of the grid.
 
-        Those in the last thousandth of the last voxel do not: rounding takes none beyond it.
+        The last thousandth of the last voxel is excluded, so that rounding moves no point out of
+        the grid.
 
         Args:
           points: ``[N, 3]`` or more columns, x, y and z first.
@@ -81,14 +82,14 @@ class Region:
         return np.asarray(inside.all(axis=1))
 
     def bev(self, shape: Sequence[int], stride: int | None = None) -> BevGrid:
-        """Return the grid in the plane that a head predicts on.
+        """Return the grid on the ground plane on which a head predicts.
 
         Args:
-          shape: its numbers of cells, ``(X, Y)``.
-          stride: voxels to a cell along each axis; None takes the power of two that fits.
+          shape: numbers of cells of the grid, ``(X, Y)``.
+          stride: voxels to one cell along each axis; None takes the power of two that fits.
 
         Raises:
-          InputError: a stride or a number that is not positive.
+          InputError: a stride or a number of cells that is not positive.
         """
         fitting = 2 ** max(round(math.log2(self.grid[0] / operator.index(shape[0]))), 0)
         step = fitting if stride is None else stride

@@ -1,4 +1,4 @@
-"""What a center-based detector should predict: heat maps of centers, and box codes at them.
+"""Targets of center-based detectors: heat maps of centers, and box codes at the centers.
 
 Source: Yin, Zhou and Krähenbühl, "Center-based 3D Object Detection and Tracking", CVPR 2021; for
 sparse maps Chen et al., "VoxelNeXt: Fully Sparse VoxelNet for 3D Object Detection and Tracking",
@@ -26,14 +26,14 @@ class CenterTargets(NamedTuple):
     """Targets of one scene with ``M`` rows of boxes.
 
     Attributes:
-      heatmap: ``[X, Y, classes]`` of a dense map, ``[P, classes]`` of sparse cells; 1 where a box
-        has its cell, falling to 0 around it.
+      heatmap: ``[X, Y, classes]`` for a dense map, ``[P, classes]`` for sparse cells; 1 at the
+        cell of a box, falling to 0 around it.
       rows: ``int32[M]``, the row of each box's cell in the flattened map; 0 where ``mask`` is
         false.
       codes: ``[M, 8]`` or ``[M, 10]``, see :func:`voxax.detection.encode_boxes`; 0 where ``mask``
         is false. An unknown velocity stays NaN.
-      mask: ``bool[M]``, the boxes that are predicted: of a class, with sizes above 0, and centered
-        in the grid.
+      mask: ``bool[M]``, the boxes to predict. These have a class, sizes above 0, and a center in
+        the grid.
     """
 
     heatmap: jax.Array
@@ -43,16 +43,17 @@ class CenterTargets(NamedTuple):
 
 
 def gaussian_radius(length: Any, width: Any, min_overlap: float = 0.1) -> Any:
-    """Return how far a center may be off, ``[...]`` in cells, for a box to keep an overlap.
+    """Return the radius ``[...]`` of a box's Gaussian, in cells, as CenterPoint computes it.
 
-    The smallest larger root of CornerNet's three quadratics, each over 2, as CenterPoint and
-    OpenPCDet compute it; where a leading coefficient is not 1, this is more than the overlap
-    allows.
+    CornerNet derives three quadratic equations from the distance at which a shifted box still has
+    the overlap. The result is the least of their larger roots. As in CenterPoint and OpenPCDet, the
+    roots are divided by 2, not by twice the leading coefficient, so where this is not 1 the radius
+    does not match the overlap.
 
     Args:
-      length: ``[...]`` in cells.
-      width: ``[...]`` in cells.
-      min_overlap: IoU in 0..1, exclusive of 0.
+      length: ``[...]``, lengths of the boxes in cells.
+      width: ``[...]``, widths of the boxes in cells.
+      min_overlap: the overlap, an IoU above 0 and below 1.
 
     Raises:
       InputError: an overlap out of range.
@@ -86,18 +87,19 @@ def center_targets(
 ) -> CenterTargets:
     """Return the targets of one scene on a dense map; ``jax.vmap`` maps it over scenes.
 
-    The cell of a box is the one that its center lies in. Around it the heat map is a Gaussian of
-    standard deviation ``(2 r + 1) / 6`` within ``r`` cells, where ``r`` is :func:`gaussian_radius`
-    rounded down, at least ``min_radius``; the largest of all boxes of a class counts.
+    The cell of a box is the cell that contains its center. Around this cell the heat map is a
+    Gaussian of standard deviation ``(2 r + 1) / 6`` within ``r`` cells, where ``r`` is
+    :func:`gaussian_radius` rounded down, but at least ``min_radius``. Where Gaussians of a class
+    overlap, the largest value counts.
 
     Args:
       boxes: ``[M, 7]`` or ``[M, 9]``.
       classes: ``int[M]``, 0 to ``num_classes - 1``; negative for rows without a box, which may hold
         anything.
       grid: grid of the heat map.
-      num_classes: static.
+      num_classes: static number of classes.
       min_overlap: see :func:`gaussian_radius`.
-      min_radius: in cells.
+      min_radius: least radius of a Gaussian, in cells.
 
     Raises:
       InputError: other shapes, a number out of range, bad boxes or classes that are known.
@@ -124,16 +126,16 @@ def sparse_center_targets(
 ) -> CenterTargets:
     """Return the targets of one scene on the cells that exist in a sparse map.
 
-    The cell of a box is the one whose middle is nearest to its center, the first of several. The
-    Gaussian has the same deviation as of :func:`center_targets`, around that cell and without an
-    end. OpenPCDet's VoxelNeXt differs in three points: it compares the center with the lower
-    corners of the cells, adds by default a second Gaussian around the center itself, and takes a
-    center outside of the grid to its border.
+    The cell of a box is the cell whose middle is nearest to the box's center, the first of equally
+    near cells. The Gaussian around this cell has the standard deviation of :func:`center_targets`,
+    but no cutoff. OpenPCDet's VoxelNeXt differs in three points: it compares the center with the
+    lower corners of the cells, adds by default a second Gaussian around the center itself, and
+    moves a center outside of the grid to the border.
 
     Args:
-      boxes, classes, grid, num_classes, min_overlap, min_radius: as of :func:`center_targets`.
-      cells: ``int[P, 2]``, coordinates in the grid.
-      valid: ``bool[P]``, the rows that are cells; None for all. Others have zeros.
+      boxes, classes, grid, num_classes, min_overlap, min_radius: as in :func:`center_targets`.
+      cells: ``int[P, 2]``, coordinates of the cells in the grid.
+      valid: ``bool[P]``, the rows that are cells; None is all. The heat map is 0 in other rows.
 
     Raises:
       InputError: other shapes, a number out of range, bad boxes or classes that are known.
@@ -185,7 +187,7 @@ def _targets(
     dtype = boxes.dtype
     usable = jnp.isfinite(boxes[:, :7]).all(axis=1) & (boxes[:, 3:6] > 0).all(axis=1)
     usable &= (classes >= 0) & (classes < num_classes)
-    # Of other rows nothing is computed, so that what they hold reaches no result.
+    # Other rows are replaced, so that their values reach no result.
     boxes = jnp.where(usable[:, None], boxes, jnp.ones((), dtype))
     place = grid.places(boxes)
     size = jnp.asarray(grid.shape, dtype)[None]
@@ -213,13 +215,13 @@ def _targets(
         else:
             counts &= valid
         value = jnp.where(counts, value, jnp.zeros((), dtype))
-        # A class that is none is clipped here, and changes nothing: its values are 0.
+        # An invalid class is clipped here, and changes nothing, because its values are 0.
         row = jnp.maximum(heat[classes[box]], value)
         return jax.lax.dynamic_update_index_in_dim(heat, row, classes[box], 0)
 
     drawn = home, radius, mask, cells, *([] if valid is None else [valid])
     start, *_ = _compat.vary_alike(jnp.zeros((num_classes, len(cells)), dtype), classes, *drawn)
-    # Of no boxes the loop's body, which is traced, could read none.
+    # The loop's body is traced in any case, and could not read a box if there is none.
     heat = (jax.lax.fori_loop(0, len(boxes), draw, start) if len(boxes) else start).T
     rows = jnp.where(mask, rows, 0)
     codes = jnp.where(mask[:, None], encode_boxes(boxes, home, grid), jnp.zeros((), dtype))
@@ -227,7 +229,7 @@ def _targets(
 
 
 def _nearest(place: jax.Array, cells: jax.Array, valid: jax.Array) -> jax.Array:
-    """Return ``int32[M]``: the valid cell whose middle is nearest to each place."""
+    """Return ``int32[M]``: the row of the valid cell whose middle is nearest to each place."""
 
     def nearest(one: jax.Array) -> jax.Array:
         squared = jnp.sum((cells.astype(one.dtype) + 0.5 - one[None]) ** 2, axis=1)

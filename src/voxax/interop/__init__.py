@@ -1,4 +1,4 @@
-"""Weights from and to other libraries. Needs ``pip install "voxax[nn]"``.
+"""Conversion of weights from and to other libraries. Needs ``pip install "voxax[nn]"``.
 
 State dicts are dictionaries from names to NumPy arrays or PyTorch tensors; PyTorch itself is needed
 only to read a checkpoint file.

@@ -1,7 +1,7 @@
-"""Files of state dicts: PyTorch's, safetensors', and those of a Hugging Face repository.
+"""Files of state dicts: PyTorch, safetensors, and files of Hugging Face repositories.
 
-Tensors become NumPy arrays without importing their library; PyTorch is needed only for its own
-files, and runs nothing that they hold.
+Tensors become NumPy arrays without an import of their library. PyTorch is needed only for its own
+files, and runs no code from them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _HUB = re.compile(r"hf://([^/]+/[^/]+)/(?:resolve/([^/]+)/)?(.+)")
 def as_numpy(name: str, value: Any) -> np.ndarray:
     """Return a NumPy array of the same dtype from an array, or from a PyTorch tensor on any device.
 
-    The array of a tensor in host memory shares its memory.
+    The array shares the memory of a tensor in host memory.
 
     Raises:
-      InputError: not numbers, or a tensor that is no plain array; names it.
+      InputError: not numbers, or a tensor that is no plain array; the message names it.
     """
     if not isinstance(name, str):
         raise InputError(f"{name!r} of the state dict is {type(name).__name__}, not a name")
@@ -53,7 +53,7 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
 
 
 def _of_tensor(tensor: Any) -> np.ndarray:
-    if str(tensor.dtype) == "torch.bfloat16":  # PyTorch gives NumPy none
+    if str(tensor.dtype) == "torch.bfloat16":  # NumPy has no such dtype
         return tensor.view(sys.modules["torch"].int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()
 
@@ -63,22 +63,22 @@ def read_checkpoint(
 ) -> dict[str, np.ndarray]:
     """Return the state dict in a file of PyTorch or safetensors, as NumPy arrays.
 
-    PyTorch's files are loaded with ``weights_only=True``: one that would run code is refused.
+    PyTorch's files are loaded with ``weights_only=True``, which refuses files that would run code.
 
     Args:
-      path: the file; ``.safetensors`` by its extension, else one that ``torch.save`` wrote. Or
-        ``hf://owner/name/file`` of a Hugging Face repository, and
+      path: path of a ``.safetensors`` file, or of any other file that ``torch.save`` wrote. For a
+        file of a Hugging Face repository, ``hf://owner/name/file`` or
         ``hf://owner/name/resolve/revision/file``.
-      key: where the file holds more than a state dict, the entry that is one, such as
-        ``"state_dict"`` or ``"model_state"``; of several the first that it has, and the whole
-        file where it has none of them.
+      key: name of the entry that is the state dict, such as ``"state_dict"`` or
+        ``"model_state"``; None takes the whole file. Of several names the first that the file has
+        is taken, or the whole file if it has none of them.
 
     Returns:
       Arrays of the tensors' shapes and dtypes, by name.
 
     Raises:
       MissingExtraError: the package that the file needs is not installed.
-      FileFormatError: unreadable, needs code to load, or no state dict at ``key``.
+      FileFormatError: the file is unreadable, needs code to load, or has no state dict at ``key``.
       FileNotFoundError: no such file.
     """
     path = _local(path)
@@ -90,11 +90,11 @@ def read_checkpoint(
 def read_with_config(
     path: Location, key: Sequence[str], config: str = "config"
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return what :func:`read_checkpoint` does, and the entry of plain values beside it.
+    """Return the state dict of :func:`read_checkpoint`, and an entry of plain values of the file.
 
     Args:
       path, key: as in :func:`read_checkpoint`.
-      config: name of the entry; a file without it has an empty one.
+      config: name of the entry; without it the second result is empty.
     """
     path = _local(path)
     if path.suffix.lower() == SAFETENSORS:
@@ -107,7 +107,7 @@ def read_with_config(
 
 
 def check_place(path: Location) -> None:
-    """Check that there is a file at a path of this machine.
+    """Check that a path of this machine leads to a file.
 
     Raises:
       FileNotFoundError: no such file.
@@ -123,15 +123,16 @@ def check_place(path: Location) -> None:
 
 
 def write_checkpoint(path: str | os.PathLike[str], state_dict: Mapping[str, Any]) -> Path:
-    """Write arrays by name to a file, in one step, and return its path.
+    """Write arrays by name to a file atomically, and return its path.
 
     Args:
-      path: file in an existing folder; ``.safetensors``, or any other as ``torch.save`` writes.
+      path: file in an existing folder: ``.safetensors``, or any other in the format of
+        ``torch.save``.
       state_dict: arrays or PyTorch tensors of any shape.
 
     Raises:
       MissingExtraError: the package that the file needs is not installed.
-      InputError: an entry that holds no numbers, or a place in a Hugging Face repository.
+      InputError: an entry that holds no numbers, or a path in a Hugging Face repository.
     """
     if _is_hub(path):
         raise InputError(f"{path} is read only: write a file, and upload it")
@@ -163,7 +164,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _local(path: Location) -> Path:
-    """Return the path of a file on this machine; those of a repository are downloaded."""
+    """Return the path of a file on this machine; files of a repository are downloaded."""
     name = os.fspath(path)
     if not _is_hub(name):
         return Path(name)
@@ -194,7 +195,7 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
         raise FileFormatError(
             f"{path} has tensors of the dtype {error}, which NumPy has not: convert the file first"
         ) from error
-    except Exception as error:  # SafetensorError is no more than an Exception
+    except Exception as error:  # SafetensorError derives from Exception alone
         raise FileFormatError(
             f"{path} is no whole .safetensors file: {error}. Download or save it again"
         ) from error

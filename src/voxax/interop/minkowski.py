@@ -1,11 +1,12 @@
 """Weights from and to MinkowskiEngine.
 
-Read off the sources of MinkowskiEngine 0.5.4 (``kernel_region.hpp``, ``MinkowskiConvolution.py``);
-it was not run. A box kernel counts its taps with the first axis fastest. An odd size reaches
-``-(k // 2)`` to ``k // 2``, an even one ``0`` to ``k - 1``, whatever the stride. A cross begins
-with its center; each axis follows, first the positive offsets, then the negative ones. Nothing is
-flipped, and a transposed convolution uses tap k for the same offset as the convolution that it
-undoes. Batch norm and linear layers are PyTorch's, in inner modules ``bn`` and ``linear``.
+The layout is read from the sources of MinkowskiEngine 0.5.4 (``kernel_region.hpp``,
+``MinkowskiConvolution.py``); the library was not run. A box kernel counts its taps with the first
+axis fastest. An odd size reaches ``-(k // 2)`` to ``k // 2``, an even size ``0`` to ``k - 1``,
+whatever the stride. A cross begins with its center; each axis follows, first its positive offsets,
+then its negative ones. Kernels are not flipped, and a transposed convolution uses tap k for the
+same offset as the convolution that it undoes. Batch norm and linear layers are PyTorch's, in inner
+modules ``bn`` and ``linear``.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def from_minkowski(
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a MinkowskiEngine model.
 
-    Arguments, result and errors are those of :func:`from_spconv`; a kernel with another reach is an
-    error too. The peer's name of a batch norm or linear layer may leave out the inner ``bn`` or
-    ``linear``.
+    Arguments, result and errors are those of :func:`from_spconv`. A kernel that reaches other
+    offsets raises InputError too. The peer's name of a batch norm or linear layer may leave out the
+    inner ``bn`` or ``linear``.
     """
     return load(state_dict, model, Minkowski(axes), names)
 
@@ -47,9 +48,9 @@ def to_minkowski(
 ) -> dict[str, np.ndarray]:
     """Return a MinkowskiEngine state dict with the arrays of ``model``, in NumPy.
 
-    Arguments and errors are those of :func:`to_spconv`. Without ``like`` a ``Linear`` is written
-    for ``MinkowskiLinear``; with it also for the convolution of kernel size 1 that networks often
-    have in its place.
+    Arguments and errors are those of :func:`to_spconv`. Without ``like``, a ``Linear`` is written
+    as a ``MinkowskiLinear``. With ``like``, it may also be written as a convolution of kernel size
+    1, which networks often have instead.
     """
     return dump(model, Minkowski(axes), names, like)
 
@@ -60,15 +61,16 @@ def minkowski_offsets(
     *,
     ndim: int = 3,
 ) -> peer.Offsets:
-    """Return the offsets of a MinkowskiEngine kernel, in its order, for ``kernel_shape=`` of ours.
+    """Return the offsets of a MinkowskiEngine kernel, in its order, as a ``kernel_shape=`` here.
 
-    Needed where its reach is another: even sizes from 4 on with a stride other than the size, odd
-    sizes from 3 on with a stride equal to the size.
+    A layer needs them where MinkowskiEngine's kernel reaches other offsets than ours: even sizes
+    from 4 on with a stride other than the size, odd sizes from 3 on with a stride equal to the
+    size.
 
     Args:
       kernel_size: an integer, or one per axis; odd for a cross.
-      kernel_shape: ``HYPER_CUBE`` is ``"box"``, ``HYPER_CROSS`` is ``"cross"``.
-      ndim: spatial axes.
+      kernel_shape: ``"box"`` for ``HYPER_CUBE``, ``"cross"`` for ``HYPER_CROSS``.
+      ndim: number of spatial axes.
 
     Returns:
       ``K`` offsets of ``ndim`` integers.
@@ -123,10 +125,10 @@ class Minkowski(peer.Peer):
 
 
 def _order(offsets: np.ndarray, is_cross: bool) -> np.ndarray | None:
-    """Return ``int[K]``: our tap at each of MinkowskiEngine's places; None without any.
+    """Return ``int[K]``, our tap at each place of MinkowskiEngine's kernel; None without any.
 
-    Along a line, boxes and crosses have the same offsets in another order. Custom offsets are
-    then a cross if they are in its order.
+    With one axis, boxes and crosses have the same offsets in different orders. Custom offsets then
+    count as a cross if they are in the order of a cross.
     """
     size = (np.ptp(offsets, axis=0) + 1).tolist()
     candidates = [minkowski_offsets(size, ndim=len(size))]

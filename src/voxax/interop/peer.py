@@ -1,7 +1,7 @@
 """The form in which another library (a "peer") stores the layers of a model.
 
 :class:`LayerWeights` holds the arrays of one layer by role. A :class:`Form` states the name, the
-shape and the order of taps of one of them in a peer.
+shape and the order of taps of one array in a peer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from voxax.nn.modules import (
 
 Role = Literal["weight", "bias", "mean", "var"]
 Offsets = tuple[tuple[int, ...], ...]
-"""Taps of a kernel in a library's order."""
+"""Offsets of the taps of a kernel, in a library's order."""
 Axes = Sequence[int] | Literal["reversed"] | None
 """The peer's spatial axis for each axis of the model."""
 
@@ -55,13 +55,13 @@ class LayerWeights:
     """One layer of a model.
 
     Attributes:
-      path: its attribute path in the model, ``down_blocks.0.1.first.conv``.
-      kind: what it computes; ``dense`` convolutions are those of flax, on grids.
-      arrays: its variables by role, those that it has.
-      spec: the relation of a convolution; None for others.
-      is_cross: a convolution with ``kernel_shape="cross"``.
+      path: path of attributes in the model, such as ``down_blocks.0.1.first.conv``.
+      kind: kind of the layer; dense kinds are flax's convolutions on grids.
+      arrays: the variables that the layer has, by role.
+      spec: the kernel spec of a convolution; None for other layers.
+      is_cross: whether it is a convolution with ``kernel_shape="cross"``.
       groups: groups of a convolution; 1 for other layers.
-      in_order: its attributes are in the order in which its constructor made them.
+      in_order: whether its attributes are in the order in which its constructor made them.
     """
 
     path: str
@@ -76,7 +76,7 @@ class LayerWeights:
 
     @property
     def is_product(self) -> bool:
-        """True for one tap at offset 0 and no stride: each row is multiplied by one matrix."""
+        """Whether each row is multiplied by one matrix: one tap at offset 0, and no stride."""
         spec = self.spec
         return self.kind == "linear" or (
             self.kind == "conv"
@@ -88,7 +88,7 @@ class LayerWeights:
 
     @property
     def convolution(self) -> KernelSpec:
-        """The relation of a layer that is known to be a convolution."""
+        """The kernel spec of a layer that is known to be a convolution."""
         assert self.spec is not None
         return self.spec
 
@@ -101,13 +101,13 @@ class LayerWeights:
 
 
 def find_layers(model: nnx.Module) -> list[LayerWeights]:
-    """Return the convolutions, linear layers and normalizations of ``model``, as defined.
+    """Return the convolutions, linear layers and norms of ``model``, in the order of definition.
 
-    Convolutions and batch normalizations of flax on grids are among them, relative tables and layer
-    scales. A layer that is shared comes once, at the first path that leads to it.
+    Relative tables, layer scales, and flax's convolutions and batch norms on grids are included. A
+    shared layer is listed once, at the first path that leads to it.
 
     Raises:
-      InputError: a parameter or statistic that belongs to none of these.
+      InputError: a parameter or statistic that belongs to no such layer.
     """
     return list(_walk(model, (), set()))
 
@@ -164,7 +164,7 @@ def _layer(node: Any, path: str) -> LayerWeights | None:
 def _is_as_constructed(holder: nnx.Module) -> bool:
     """Return False if ``nnx`` or ``jax.tree`` rebuilt the module, which sorts its attributes.
 
-    They sort by name, and jax.tree puts arrays first. No layer's constructor makes its other
+    Both sort by name, and ``jax.tree`` puts arrays first. No layer's constructor makes its other
     attributes in that order.
     """
     names = [
@@ -182,8 +182,8 @@ class Form:
     Attributes:
       member: the last part of the tensor's name.
       shape: shape of the peer's tensor.
-      read: from the peer's tensor to this library's array.
-      write: the inverse.
+      read: function from the peer's tensor to this library's array.
+      write: inverse of ``read``.
     """
 
     member: str
@@ -194,13 +194,13 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """State dicts of another library; a subclass describes each one.
+    """Base of the descriptions of other libraries' state dicts.
 
     Attributes:
       axes: the peer's spatial axis for each axis of the model; None is the same order,
-        ``"reversed"`` the opposite one for layers of any number of axes.
+        ``"reversed"`` the opposite order for layers of any number of axes.
       pointwise: regular expression of the paths of linear layers that are written as convolutions
-        of kernel size 1; None is none. Both are read in any case.
+        of kernel size 1; None matches no layer. Both forms can be read in any case.
     """
 
     axes: Axes = None
@@ -210,16 +210,16 @@ class Peer:
     wrappers: ClassVar[Mapping[str, str]] = {}
     """Names of inner modules in which the library keeps PyTorch's own layers, by kind."""
     grouped: ClassVar[bool] = False
-    """The library has grouped convolutions."""
+    """Whether the library has grouped convolutions."""
     depthwise: ClassVar[bool] = True
-    """The library has depthwise convolutions."""
+    """Whether the library has depthwise convolutions."""
 
     def others(self) -> tuple[Peer, ...]:
-        """Return the peer with the layouts that other versions of the library have."""
+        """Return descriptions of the library's other versions, which have other layouts."""
         return ()
 
     def is_pointwise(self, layer: LayerWeights) -> bool:
-        """Return whether a linear layer is a convolution of kernel size 1 there."""
+        """Return whether a linear layer is written as a convolution of kernel size 1."""
         paths = self.pointwise
         return paths is not None and layer.kind == "linear" and bool(re.search(paths, layer.path))
 
@@ -231,7 +231,7 @@ class Peer:
         """Return the ways to store each array of a layer; the first is written by default.
 
         Raises:
-          InputError: the peer has no such layer.
+          InputError: the peer does not have such a layer.
         """
         found: dict[Role, list[Form]] = {}
         for role in layer.arrays:  # one number for each channel, or a row of them
@@ -259,7 +259,7 @@ class Peer:
     def weight_forms(self, layer: LayerWeights) -> list[Form]:
         """Return the ways to store the weight of a convolution or linear layer.
 
-        For a linear layer PyTorch's matrix is the first.
+        For a linear layer the first is PyTorch's matrix.
         """
         raise NotImplementedError
 
@@ -286,9 +286,9 @@ class Peer:
         return given
 
     def _dense_form(self, layer: LayerWeights) -> Form:
-        """Return PyTorch's form of a convolution on a grid, ``[out, in, *k]``; flax's is reversed.
+        """Return PyTorch's form of a convolution on a grid, ``[out, in, *k]`` of ``[*k, in, out]``.
 
-        A transposed one is ``[in, out, *k]``, and flax counts its taps from the other end.
+        A transposed convolution is ``[in, out, *k]``, and flax counts its taps from the other end.
         """
         own = layer.shape("weight")
         ndim = len(own) - 2
@@ -318,8 +318,8 @@ class Peer:
         Args:
           layer: the convolution.
           offsets: ``int[K, D]``, our taps, with the axes in the peer's order.
-          make: returns the peer's taps for a kernel of a size.
-          note: what the peer has beside it.
+          make: function from a kernel size to the peer's taps.
+          note: further text on the peer's kernels, for the message.
         """
         size = (np.ptp(offsets, axis=0) + 1).tolist()
         theirs = np.asarray(make(size, ndim=len(size)))
@@ -334,7 +334,7 @@ class Peer:
 
 
 def reshaped(member: str, shape: tuple[int, ...], own: tuple[int, ...]) -> Form:
-    """Return the form that has the same numbers in the same order."""
+    """Return the form of another shape with the same numbers in the same order."""
     return Form(member, shape, lambda x: x.reshape(own), lambda x: x.reshape(shape))
 
 
@@ -368,7 +368,7 @@ def paddings(padding: int | Sequence[int], ndim: int) -> tuple[int, ...]:
     """Return one padding for each axis.
 
     Raises:
-      InputError: another number of them, or a negative one.
+      InputError: another number of paddings, or a negative padding.
     """
     low = (padding,) * ndim if isinstance(padding, int) else tuple(padding)
     if len(low) != ndim or min(low) < 0:
@@ -377,12 +377,12 @@ def paddings(padding: int | Sequence[int], ndim: int) -> tuple[int, ...]:
 
 
 def ranges_by_parity(size: Sequence[int]) -> list[range]:
-    """Return the taps along each axis: centered where a size is odd, from 0 where it is even."""
+    """Return the taps along each axis: centered for an odd size, from 0 for an even size."""
     return [range(k) if k % 2 == 0 else range(-(k // 2), k // 2 + 1) for k in size]
 
 
 def first_axis_fastest(ranges: Sequence[Sequence[int]]) -> Offsets:
-    """Return the offsets of a box, counted along the first axis first."""
+    """Return the offsets of a box, counted with the first axis fastest."""
     # product() has its last factor fastest.
     return tuple(taps[::-1] for taps in itertools.product(*ranges[::-1]))
 
@@ -405,7 +405,7 @@ def grid_steps(offsets: np.ndarray) -> tuple[int, ...] | None:
 def places_of(offsets: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
     """Return ``int[K]``: at place i, the number of the tap with offset ``wanted[i]``.
 
-    None unless both are the same set.
+    Return None unless both have the same set of offsets.
     """
     number = {tuple(row): i for i, row in enumerate(offsets.tolist())}
     rows = [tuple(row) for row in wanted.tolist()]
@@ -413,6 +413,6 @@ def places_of(offsets: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
 
 
 def named_ranges(offsets: np.ndarray) -> str:
-    """Return ``-1..1 x 0..1``, for messages."""
+    """Return the ranges of offsets for messages, as ``-1..1 x 0..1``."""
     ends = zip(offsets.min(0), offsets.max(0), strict=True)
     return " x ".join(f"{low}..{high}" for low, high in ends)

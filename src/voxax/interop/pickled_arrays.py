@@ -1,4 +1,4 @@
-"""NumPy arrays and numbers in PyTorch's pickles, read without the functions that a pickle names."""
+"""Read NumPy arrays and numbers in PyTorch's pickles without the functions that these name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class _Dtype:
-    """Stands for ``numpy.dtype`` in a pickle; the real one could be changed for the process."""
+    """Replacement of ``numpy.dtype`` in a pickle, whose state could change the real dtype."""
 
     def __init__(self, kind: str, *_: Any) -> None:
         self.dtype = np.dtype(kind)
@@ -19,7 +19,7 @@ class _Dtype:
 
 
 class PickledArray:
-    """Stands for ``numpy.ndarray`` in a pickle: its state is checked before memory is taken."""
+    """Replacement of ``numpy.ndarray`` in a pickle; checks the state before it takes memory."""
 
     values: np.ndarray | None = None
 
@@ -39,7 +39,7 @@ def _scalar(kind: _Dtype, data: bytes) -> Any:
 
 
 def numpy_globals() -> list[Any]:
-    """Return what takes the place of the names in a pickle of arrays, of NumPy 1 and 2."""
+    """Return the replacements of the names in pickles of arrays, for NumPy 1 and 2."""
     functions = {"_reconstruct": _reconstruct, "scalar": _scalar}
     return [
         PickledArray,

@@ -1,8 +1,9 @@
 """Weights from and to spconv.
 
-Read off spconv 2.3.8 and compared with it on CPU: a kernel is counted in the order of its axes,
-last fastest, and not flipped, as here; ``SparseInverseConv`` and ``SparseConvTranspose`` use tap k
-for the same offset as the convolution that they undo. Batch norm and linear layers are PyTorch's.
+The layout is read from spconv 2.3.8, and results were compared with it on CPU. As here, the last
+axis of a kernel is counted fastest, and kernels are not flipped. ``SparseInverseConv`` and
+``SparseConvTranspose`` use tap k for the same offset as the convolution that they undo. Batch norm
+and linear layers are PyTorch's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from voxax.interop import peer
 from voxax.interop.state_dict import Names, StateDict, dump, load
 
 Layout = Literal["KRSC", "RSKC", "RSCK"]
-"""K output channels, RS kernel axes, C input channels, in the words of spconv."""
+"""Order of a weight's axes in spconv's terms: K output channels, RS kernel, C input channels."""
 
 
 def from_spconv(
@@ -35,23 +36,24 @@ def from_spconv(
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of an spconv model.
 
-    A state dict has neither strides nor paddings: that the layers are the same is up to the
-    caller; see the page on other libraries. Nothing is changed unless everything fits. The
-    model's arrays take the dtypes of the tensors.
+    A state dict has neither strides nor paddings, so you must make sure that the layers are the
+    same; see the page on other libraries. Nothing is changed unless everything fits. The model's
+    arrays take the dtypes of the tensors.
 
     Args:
       state_dict: arrays or PyTorch tensors by name, or the path of a file that holds them
         (:func:`read_checkpoint`).
       model: model of convolutions, linear layers and normalizations; changed in place.
       names: which tensors belong to which layer. None: the peer's module has the layer's path
-        in ``model``. A dict from paths (of layers, or of what contains them) to the peer's
-        names, or a function from one to the other. ``"order"``: the layers in their order of
-        definition, for a model as its constructor left it.
+        in ``model``. A dict from paths (of layers, or of modules that contain them) to the peer's
+        names, or a function from a path to the peer's name. ``"order"``: both define their layers
+        in the same order, and ``model`` is as its constructor left it.
       axes: the peer's spatial axis for each axis of the model: ``(2, 1, 0)`` where voxels here
         are x, y, z and the peer was given z, y, x, or ``"reversed"`` for layers of any number of
         axes. None is the same order.
-      layout: of convolution weights: ``"KRSC"`` in spconv 2.2 and later and in 2.0 and 2.1 with
-        implicit gemm; ``"RSKC"`` there with the native algorithm; ``"RSCK"`` in 1.x.
+      layout: order of the axes of convolution weights: ``"KRSC"`` in spconv 2.2 and later, and in
+        2.0 and 2.1 with implicit gemm; ``"RSKC"`` in 2.0 and 2.1 with the native algorithm;
+        ``"RSCK"`` in 1.x.
 
     Returns:
       The peer's name by the path of each layer.
@@ -77,8 +79,8 @@ def to_spconv(
 
     Args:
       model, names, axes, layout: as in :func:`from_spconv`.
-      like: the peer's own state dict: its names must be served, and its shapes decide where
-        there are several ways to store a layer, such as a linear layer as a 1x1x1
+      like: the peer's own state dict. The result has its names, without counters. Its shapes
+        decide between several ways to store a layer, such as a linear layer as a 1x1x1
         convolution. ``names="order"`` needs it.
 
     Raises:
@@ -94,15 +96,15 @@ def spconv_offsets(
     *,
     ndim: int = 3,
 ) -> peer.Offsets:
-    """Return the offsets that a strided spconv layer reads, for ``kernel_shape=`` of ours.
+    """Return the offsets that a strided spconv layer reads, as a ``kernel_shape=`` here.
 
     A ``SparseConv`` reads the input at ``out * stride - padding + tap * dilation``. Without
-    ``kernel_shape``, layers here are those with ``padding = dilation * ((kernel_size - 1) // 2)``,
-    or 0 where stride and kernel size are equal. Give the layer no ``dilation`` beside these.
+    ``kernel_shape``, a layer here has ``padding = dilation * ((kernel_size - 1) // 2)``, or 0 where
+    stride and kernel size are equal. Give the layer no ``dilation``, since the offsets contain it.
 
     Args:
       kernel_size, padding, dilation: integers, or one per axis.
-      ndim: spatial axes.
+      ndim: number of spatial axes.
 
     Returns:
       ``K`` offsets of ``ndim`` integers.
@@ -187,8 +189,8 @@ class Spconv(peer.Peer):
 
 
 def _check_places(layer: peer.LayerWeights, spec: KernelSpec) -> None:
-    """Refuse boxes whose taps spconv has at other offsets: a state dict would not show it."""
-    # In the order of our axes, which a fix is written in.
+    """Refuse boxes whose taps spconv has at other offsets, since a state dict does not show it."""
+    # In the order of our axes, as the message's proposal needs them.
     offsets = np.asarray(spec.offsets)
     steps = peer.grid_steps(offsets)
     if steps is None:

@@ -1,4 +1,4 @@
-"""State dicts of any peer into a model and out of it."""
+"""Load state dicts of any peer into a model, and write a model's arrays as one."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from voxax.interop.peer import Form, LayerWeights, Peer, Role, find_layers
 StateDict = Mapping[str, Any] | str | os.PathLike[str]
 """Tensors by name, or the path of a file that holds them."""
 Names = Mapping[str, str] | Callable[[str], str] | Literal["order"] | None
-"""The peer's name by the path of a layer; None where both are the same."""
+"""The peer's name for the path of each layer; None where both are the same."""
 
-# Counters, which no layer here has: PyTorch's, of batch norms and averaged models; spconv's;
-# OpenPCDet's.
+# Counters, which no layer here has: of batch norms and averaged models in PyTorch, of spconv, and
+# of OpenPCDet.
 COUNTERS = ("num_batches_tracked", "n_averaged", "max_num_voxels_during_training", "global_step")
 
 
 def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Group tensor names by what comes before their last part; counters are left out.
+    """Group tensor names by their prefix before the last dot; counters are left out.
 
     Returns:
-      The full names by last part, by prefix.
+      For each prefix, the full names by their last part.
     """
     groups: dict[str, dict[str, str]] = {}
     for tensor in tensors:
@@ -71,7 +71,7 @@ def peer_names(
 def bind(
     layers: list[LayerWeights], groups: Mapping[str, Mapping[str, str]], peer: Peer, names: Names
 ) -> list[str]:
-    """Return the prefix in ``groups`` of each layer; every group is used once.
+    """Return each layer's prefix in ``groups``; every group is used once.
 
     Raises:
       InputError: as :func:`peer_names`; a layer without a group, a group without a layer.
@@ -92,7 +92,7 @@ def bind(
 
 
 def _renamed(path: str, names: Mapping[str, str], used: set[str]) -> str:
-    """Return ``path`` with the longest part that ``names`` knows replaced."""
+    """Return ``path`` with its longest prefix that is in ``names`` replaced."""
     parts = path.split(".")
     for length in range(len(parts), -1, -1):
         head = ".".join(parts[:length])
@@ -134,7 +134,7 @@ def _in_order(
 
 
 def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> dict[str, str]:
-    """Set the arrays of ``model``; see :func:`voxax.interop.from_spconv`."""
+    """Set the arrays of ``model``, and return names as :func:`voxax.interop.from_spconv` does."""
     if not isinstance(state_dict, Mapping):
         state_dict = read_checkpoint(state_dict)
     layers = _layers_of(model, peer)
@@ -151,11 +151,11 @@ def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> 
 
 @dataclasses.dataclass(frozen=True)
 class PartReport:
-    """What :func:`load_part` did.
+    """Result of :func:`load_part`.
 
     Attributes:
       taken: number of layers that were set.
-      kept: paths of the layers that keep their values, with what the file has in their place.
+      kept: paths of the layers that keep their values, each with what the file has instead.
       left: tensors of the file that no layer takes.
     """
 
@@ -167,7 +167,7 @@ class PartReport:
 def load_part(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> PartReport:
-    """Set the layers of ``model`` whose tensors all exist in the right shapes."""
+    """Set the layers of ``model`` whose tensors all exist in the right shapes; keep the others."""
     layers = _layers_of(model, peer)
     groups = groups_of(state_dict)
     arrays, kept, used = [], [], set()
@@ -216,7 +216,7 @@ def _read(
 def dump(
     model: nnx.Module, peer: Peer, names: Names, like: Mapping[str, Any] | None
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of ``model``; see :func:`voxax.interop.to_spconv`."""
+    """Return the arrays of ``model`` by name, as :func:`voxax.interop.to_spconv` does."""
     layers = _layers_of(model, peer)
     written: dict[str, np.ndarray] = {}
     if like is None:
@@ -238,10 +238,10 @@ def dump(
 def check_names(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> None:
-    """Compare all names and shapes of a state dict with those that ``model`` takes.
+    """Check that a state dict has exactly the names and shapes that ``model`` takes.
 
     Raises:
-      InputError: lists the tensors that are missing, those that no layer takes, and those of
+      InputError: the message lists tensors that are missing, that no layer takes, or that have
         another shape.
     """
     layers = _layers_of(model, peer)
@@ -285,7 +285,7 @@ def check_names(
 def fitting_peer(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> Peer:
-    """Return the peer, or the version of it, whose layouts most tensors of a state dict have."""
+    """Return the peer, or its other version, whose layouts fit most tensors of a state dict."""
     layers = find_layers(model)
     wanted = peer_names(layers, names)
     given = {name: np.shape(value) for name, value in state_dict.items()}
@@ -297,7 +297,7 @@ def fitting_peer(
             for form in version.forms(layer).get("weight", ())
         )
 
-    return max((peer, *peer.others()), key=number)  # the first of equal ones
+    return max((peer, *peer.others()), key=number)  # the first among equals
 
 
 def _layers_of(model: nnx.Module, peer: Peer) -> list[LayerWeights]:

@@ -1,11 +1,12 @@
 """Weights from and to TorchSparse.
 
-Read off the sources of TorchSparse 2.1.0 (``sparsemapping_cuda.cu``, ``nn/modules/conv.py``); it
-was not run. Which axis of a kernel is counted fastest depends on the number of its taps: the first
-where that is odd, the last where it is even. At stride 1 an odd kernel is centered, and one with an
-even number of taps reaches 0 to k-1 along every axis; strided kernels begin at ``-padding``.
-Nothing is flipped, and a transposed convolution uses tap k for the same offset as the convolution
-that it undoes. Maps are built without dilation. Batch norm is PyTorch's.
+The layout is read from the sources of TorchSparse 2.1.0 (``sparsemapping_cuda.cu``,
+``nn/modules/conv.py``); the library was not run. A kernel with an odd number of taps is counted
+with the first axis fastest, one with an even number with the last axis fastest. At stride 1 a
+kernel with an odd number of taps is centered, one with an even number reaches 0 to k-1 along every
+axis. Strided kernels begin at ``-padding``. Kernels are not flipped, and a transposed convolution
+uses tap k for the same offset as the convolution that it undoes. Maps are built without dilation.
+Batch norm is PyTorch's.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def from_torchsparse(
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a TorchSparse model.
 
-    Arguments, result and errors are those of :func:`from_spconv`; a kernel with another reach is an
-    error too.
+    Arguments, result and errors are those of :func:`from_spconv`. A kernel that reaches other
+    offsets raises InputError too.
     """
     return load(state_dict, model, TorchSparse(axes), names)
 
@@ -58,11 +59,11 @@ def torchsparse_offsets(
     stride: int | Sequence[int] = 1,
     padding: int | Sequence[int] = 0,
 ) -> peer.Offsets:
-    """Return the offsets of a kernel of TorchSparse, in its order, for ``kernel_shape=`` of ours.
+    """Return the offsets of a TorchSparse kernel, in its order, as a ``kernel_shape=`` here.
 
-    Needed where its reach is another: strided kernels whose padding is not ``(k - 1) // 2``, or not
-    0 where stride and size are equal; at stride 1, kernels with an even number of taps where a size
-    is above 2.
+    A layer needs them where TorchSparse's kernel reaches other offsets than ours. These are strided
+    kernels whose padding is not ``(k - 1) // 2``, or not 0 where stride and size are equal. At
+    stride 1 they are kernels with an even number of taps and a size above 2.
 
     Args:
       kernel_size, stride: integers, or one per axis.
@@ -129,7 +130,7 @@ def _check_kind(layer: peer.LayerWeights, spec: KernelSpec) -> None:
 def _check_places(
     layer: peer.LayerWeights, spec: KernelSpec, offsets: np.ndarray, size: tuple[int, ...]
 ) -> None:
-    """Refuse kernels whose taps TorchSparse has elsewhere: a state dict would not show it."""
+    """Refuse kernels whose taps TorchSparse has elsewhere, since a state dict does not show it."""
     low = offsets.min(0)
     wanted = np.asarray(torchsparse_offsets(size)).min(0)
     kept = spec.keeps_coords

@@ -1,11 +1,11 @@
 """Weights from and to WarpConvNet.
 
-Read off the sources of WarpConvNet 1.8.1 (``kernel_map.cuh``, ``torch_discrete.py``,
-``nn/modules/sparse_conv.py``); it was not run. A kernel is counted in the order of its axes, last
-fastest, and not flipped, as here, and its weight has our shape, with groups and depthwise too. Odd
-sizes reach ``-(k // 2)`` to ``k // 2``, even ones ``0`` to ``k - 1``, whatever the stride. A
-transposed convolution uses tap k for the same offset as the convolution that it undoes. Batch norm
-and linear layers are PyTorch's, in inner modules ``norm`` and ``block``.
+The layout is read from the sources of WarpConvNet 1.8.1 (``kernel_map.cuh``, ``torch_discrete.py``,
+``nn/modules/sparse_conv.py``); the library was not run. As here, the last axis of a kernel is
+counted fastest, and kernels are not flipped. Weights have our shapes, also grouped and depthwise
+ones. Odd sizes reach ``-(k // 2)`` to ``k // 2``, even sizes ``0`` to ``k - 1``, whatever the
+stride. A transposed convolution uses tap k for the same offset as the convolution that it undoes.
+Batch norm and linear layers are PyTorch's, in inner modules ``norm`` and ``block``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def from_warpconvnet(
 ) -> dict[str, str]:
     """Set all parameters and statistics of ``model`` to those of a WarpConvNet model.
 
-    Arguments, result and errors are those of :func:`from_spconv`; a kernel with another reach is an
-    error too. The peer's name of a batch norm or linear layer may leave out the inner ``norm`` or
-    ``block``.
+    Arguments, result and errors are those of :func:`from_spconv`. A kernel that reaches other
+    offsets raises InputError too. The peer's name of a batch norm or linear layer may leave out the
+    inner ``norm`` or ``block``.
     """
     return load(state_dict, model, _WarpConvNet(axes), names)
 
@@ -53,14 +53,14 @@ def to_warpconvnet(
 
 
 def warpconvnet_offsets(kernel_size: int | Sequence[int], *, ndim: int = 3) -> peer.Offsets:
-    """Return the offsets of a kernel of WarpConvNet, in its order, for ``kernel_shape=`` of ours.
+    """Return the offsets of a WarpConvNet kernel, in its order, as a ``kernel_shape=`` here.
 
-    Needed where its reach is another: even sizes from 4 on with a stride other than the size, odd
-    sizes from 3 on with a stride equal to the size.
+    A layer needs them where WarpConvNet's kernel reaches other offsets than ours: even sizes from 4
+    on with a stride other than the size, odd sizes from 3 on with a stride equal to the size.
 
     Args:
       kernel_size: an integer, or one per axis.
-      ndim: spatial axes.
+      ndim: number of spatial axes.
 
     Returns:
       ``K`` offsets of ``ndim`` integers.

@@ -34,14 +34,15 @@ class DenseConvNormAct(Module):
     """Convolution on a grid ``[B, X, Y, C]``, batch normalization, ReLU.
 
     Args:
-      in_channels, out_channels: channels.
-      kernel_size, stride: of both axes.
-      padding: cells of zeros on every side, for one that is not transposed.
-      transposed: ``stride`` cells for one.
-      use_bias: of the convolution; batch normalization takes it away again.
+      in_channels, out_channels: numbers of channels.
+      kernel_size, stride: size and stride along both axes.
+      padding: cells of zeros on every side; not used by a transposed convolution.
+      transposed: whether the convolution is transposed, with ``stride`` output cells to one input
+        cell along each axis.
+      use_bias: whether the convolution has a bias, which batch normalization subtracts again.
       norm: arguments of ``nnx.BatchNorm``.
       rngs: streams for the initial weights.
-      **options: of the convolution: ``dtype``, ``param_dtype``, ``precision``.
+      **options: arguments of the convolution: ``dtype``, ``param_dtype``, ``precision``.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class DenseConvNormAct(Module):
 
 
 def _normalized(norm: nnx.BatchNorm, grid: jax.Array) -> jax.Array:
-    """Return ``relu(norm(grid))``; flax's own norm of all channels is one native call on CPUs."""
+    """Return ``relu(norm(grid))``, by one native call on CPUs for a plain ``nnx.BatchNorm``."""
     training = not norm.use_running_average
     scale, bias = norm.scale, norm.bias
     plain = type(norm) is nnx.BatchNorm and nnx.BatchNorm.__call__ is _FLAX_CALL
@@ -108,10 +109,10 @@ _FLAX_CALL = nnx.BatchNorm.__call__
 
 
 def dense_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of ``nnx.Conv``: those of sparse layers that it has, and our defaults.
+    """Return arguments of ``nnx.Conv``: the options that it supports, and this library's defaults.
 
     Raises:
-      InputError: an option that sparse layers do not have either.
+      InputError: an option that sparse layers do not have.
     """
     for option in options:
         check_known("option", option, tuple(LayerOptions.__annotations__))
@@ -126,22 +127,22 @@ def dense_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class BEVBackbone(Module):
-    """Levels of convolutions, each brought to the size of the first and joined.
+    """Levels of convolutions, each brought to a common size and concatenated.
 
     Args:
-      in_channels: of the grid.
-      layers: convolutions of each level after its strided one.
-      strides: of each level.
-      channels: of each level.
-      up_strides: factor back to a common size, by level: a positive integer, or one over it, which
-        goes down.
-      up_channels: of each level's part of the result.
+      in_channels: channels of the grid.
+      layers: number of convolutions of each level after the strided one.
+      strides: stride of each level.
+      channels: channels of each level.
+      up_strides: factor of each level back to the common size: a positive integer, or one over a
+        positive integer for a level that is finer than the common size.
+      up_channels: channels of each level's part of the result.
       norm: arguments of every batch normalization.
-      rngs: None takes a key that no other layer has.
-      **options: of every convolution: ``dtype``, ``param_dtype``, ``precision``.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: arguments of every convolution: ``dtype``, ``param_dtype``, ``precision``.
 
     Attributes:
-      out_channels: of the result.
+      out_channels: channels of the result.
 
     Raises:
       InputError: arguments for different numbers of levels; factors that do not lead to one size;
@@ -195,7 +196,7 @@ class BEVBackbone(Module):
         self.out_channels = sum(given["up_channels"])
 
     def _cumulative(self) -> list[tuple[int, Fraction]]:
-        """Return the cells of the grid to one of each level along an axis, and the factor back."""
+        """Return the total stride of each level along an axis, and its factor back."""
         sizes = itertools.accumulate((stride for stride, _ in self.factors), operator.mul)
         return [(size, back) for size, (_, back) in zip(sizes, self.factors, strict=True)]
 
@@ -203,8 +204,8 @@ class BEVBackbone(Module):
         """Raise :class:`InputError` unless the levels of a grid can be joined.
 
         Args:
-          cells: of the grid along x and y.
-          unit: cells of the network's input to one of these, for the message.
+          cells: numbers of cells of the grid along x and y.
+          unit: cells of the network's input to one cell of the grid, for the message.
         """
         sizes, shape = [], tuple(cells)
         for stride, back in self.factors:
@@ -240,33 +241,34 @@ def _factor(up: float) -> Fraction:
 
 
 def ground_grid(voxels: Voxels, grid: Sequence[int]) -> jax.Array:
-    """Return voxels as a grid on the ground plane, the heights as channels.
+    """Return voxels as a grid on the ground plane, with the heights as channels.
 
     Args:
-      voxels: of axes x, y, z, ``C`` channels.
-      grid: static cells along x, y, z from 0 on; inside ``jit`` voxels outside are left out.
+      voxels: voxels with axes x, y, z and ``C`` channels.
+      grid: static numbers of cells along x, y, z. Cells count from 0. Voxels outside are left out
+        under ``jax.jit``.
 
     Returns:
       ``[B, X, Y, C * Z]``, the heights of a channel side by side, lowest first; zero where
       there is no voxel.
 
     Raises:
-      InputError: eager, and voxels lie outside of the grid.
+      InputError: voxels lie outside of the grid; only in eager calls.
     """
     dense = inside_grid(voxels, grid).to_dense(grid)  # [B, X, Y, Z, C]
     return dense.swapaxes(3, 4).reshape(*dense.shape[:3], -1)
 
 
 class GroundDetector(Module):
-    """A sparse backbone, a dense one on the ground plane, and a head on its cells.
+    """A sparse backbone, a dense backbone on the ground plane, and a head on its cells.
 
-    A subclass makes the layers.
+    Subclasses build the layers.
 
     Attributes:
-      backbone_3d: a module from Voxels to Voxels inside ``backbone_3d.grid``, of cells along x, y
-        and z.
+      backbone_3d: a module from Voxels to Voxels. Its ``grid`` is the number of cells of the result
+        along x, y and z.
       backbone_2d: a module on a grid ``[B, X, Y, C]``.
-      head: a module on the result of that.
+      head: a module on the result of ``backbone_2d``.
     """
 
     backbone_3d: Any
@@ -281,28 +283,28 @@ class GroundDetector(Module):
         common: Mapping[str, Any],
         **sizes: Any,
     ) -> None:
-        """Make both backbones, eight cells to one; ``sizes`` are of :class:`VoxelBackBone8x`."""
+        """Build both backbones; ``sizes`` are arguments of :class:`VoxelBackBone8x`."""
         self.backbone_3d = VoxelBackBone8x(in_channels, grid, **sizes, **common)
         folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]
         self.backbone_2d = BEVBackbone(folded, **{**common, **(bev or {})})
         self.backbone_2d.check_grid(self.backbone_3d.grid[:2], 8)
 
     def encode(self, voxels: Voxels) -> Voxels:
-        """Return the voxels of the sparse backbone, which know what was lost to capacity."""
+        """Return the voxels of the sparse backbone; they count the voxels lost to capacity."""
         return self.backbone_3d(voxels)
 
     def predictions(self, encoded: Voxels) -> Any:
-        """Return what :meth:`__call__` does, from the voxels of :meth:`encode`."""
+        """Return the head's predictions from the voxels of :meth:`encode`."""
         with jax.named_scope("ground"):
             return self.head(self.backbone_2d(ground_grid(encoded, self.backbone_3d.grid)))
 
     def __call__(self, voxels: Voxels) -> Any:
-        """Return what the head predicts for each cell: of the grid over the strides."""
+        """Return the head's predictions for each cell of the ground plane."""
         return self.predictions(self.encode(voxels))
 
 
 def bev_names() -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Return the names of OpenPCDet and of torch-pointcloud by the path of a layer."""
+    """Return functions from a layer's path to its name in OpenPCDet and in torch-pointcloud."""
 
     def place(found: re.Match[str]) -> str:  # padding comes first, then convolution, norm, ReLU
         return f"blocks.{found[1]}.{1 + 3 * int(found[2]) + (found[3] == 'norm')}"

@@ -30,18 +30,18 @@ from voxax.nn.modules.constructor import Module, own_rngs
 from voxax.nn.modules.sparse_convs import LayerOptions
 
 BRANCHES: Mapping[str, int] = FrozenDict(center=2, center_z=1, dim=3, rot=2, vel=2)
-"""Channels of what is predicted for a center: its offset in the cell in cells, its height, the
-logarithms of its sizes, cosine and sine of its yaw, its velocity."""
+"""Channels of the quantities predicted for a center: its offset in the cell (in cells), its height,
+the logarithms of the box's sizes, cosine and sine of the yaw, the velocity."""
 HEATMAP = "hm"
 START = -2.19
-"""Bias of the heat maps' logits: one cell in ten is a center at first, as in CornerNet."""
+"""Initial bias of the heat maps' logits: a center with probability 0.1, as in CornerNet."""
 
 Groups = Sequence[Sequence[int]]
 """Classes that share a head."""
 
 
 def class_groups(groups: Groups | None, num_classes: int) -> tuple[tuple[int, ...], ...]:
-    """Return the groups, all classes in one where None is given.
+    """Return the groups of classes as tuples; None puts all classes in one group.
 
     Raises:
       InputError: a class that is missing, given twice or unknown.
@@ -56,14 +56,14 @@ def class_groups(groups: Groups | None, num_classes: int) -> tuple[tuple[int, ..
 
 
 class Branches(Module):
-    """For each group of classes and each quantity a short stack of layers on the same input.
+    """Stacks of layers on the same input, one for each group of classes and each quantity.
 
     Args:
-      groups: classes of each group, which fix the channels of its heat maps.
+      groups: classes of each group; their number is the number of channels of its heat map.
       branches: channels of the other quantities by name.
-      hidden: makes a hidden layer.
-      last: makes the last layer, given its channels and the start of its bias.
-      depth: layers of each stack.
+      hidden: function that makes a hidden layer.
+      last: function that makes the last layer from its channels and the initial value of its bias.
+      depth: number of layers in each stack.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Branches(Module):
         )
 
     def __call__(self, x: Any) -> tuple[dict[str, Any], ...]:
-        """Return what each stack makes of ``x``, by name, for each group."""
+        """Return for each group the outputs of its stacks on ``x``, by name."""
         results = []
         for group in self.groups:
             found = {}
@@ -107,14 +107,14 @@ class CenterHead(Module):
     """Heat maps and boxes on a grid of the ground plane.
 
     Args:
-      in_channels: of the grid.
+      in_channels: channels of the grid.
       groups: classes that share a head.
-      branches: channels of what is predicted for a center, by name.
-      shared: channels of the layer that all have in common.
-      use_bias: of the layers before a batch normalization, which takes it away again.
+      branches: channels of the quantities predicted for a center, by name.
+      shared: channels of the first layer, which all branches share.
+      use_bias: whether layers before a batch normalization have a bias, which it subtracts again.
       norm: arguments of every batch normalization.
-      rngs: None takes a key that no other layer has.
-      **options: ``dtype``, ``param_dtype``, ``precision``.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: arguments of every layer: ``dtype``, ``param_dtype``, ``precision``.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class CenterHead(Module):
 
 
 def branch_names(norm: str) -> Callable[[str], str]:
-    """Return the names of heads in OpenPCDet by the path of a layer; norms end in ``norm``."""
+    """Return a function from a head layer's path to OpenPCDet's name; norms end in ``norm``."""
     return renaming(
         (r"^branches\.groups\.", "heads_list."),
         (r"^shared\b", "shared_conv"),
@@ -157,10 +157,10 @@ def branch_names(norm: str) -> Callable[[str], str]:
 
 
 class CenterDetector(GroundDetector):
-    """A sparse backbone, a dense one on the ground plane, and a head for centers.
+    """A sparse backbone, a dense backbone on the ground plane, and a head for centers.
 
-    A subclass makes the layers. It returns arrays ``[B, X', Y', channels]`` by name for each
-    group, logits under ``hm``.
+    Subclasses build the layers. A call returns for each group of classes arrays
+    ``[B, X', Y', channels]`` by name, with logits under ``hm``.
     """
 
 
@@ -168,19 +168,20 @@ class CenterPoint(CenterDetector):
     """The detector: voxels in, heat maps and boxes on a grid of the ground plane out.
 
     Args:
-      in_channels: features of the voxels, the means of their points.
-      num_classes: classes of objects.
-      grid: cells along x, y and z: the range over the voxel size.
+      in_channels: number of features of a voxel, which are the means over its points.
+      num_classes: number of classes of objects.
+      grid: numbers of cells along x, y and z, which are the range divided by the voxel size.
       groups: classes that share a head; None puts all in one. Also an attribute.
-      branches: channels of what is predicted for a center, by name.
-      residual: the backbone of residual blocks.
-      channels: of the backbone's four levels.
+      branches: channels of the quantities predicted for a center, by name.
+      residual: whether the backbone has residual blocks.
+      channels: channels of the backbone's four levels.
       bev: arguments of :class:`BEVBackbone`.
-      shared: channels of the layer that all heads have in common.
-      use_bias: of convolutions in residual blocks and in the head, before a batch normalization.
+      shared: channels of the first layer of the heads, which all heads share.
+      use_bias: whether convolutions before a batch normalization have a bias, in residual blocks
+        and in the head.
       norm: arguments of the batch normalizations of both backbones.
-      rngs: None takes a key that no other layer has.
-      **options: of every layer, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: arguments of every layer, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
       InputError: a grid that is too small, or that the strides of ``bev`` do not divide; groups
@@ -221,7 +222,7 @@ class CenterPoint(CenterDetector):
         self.use_bias = use_bias
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and CenterPoint's first code store it, or mmdetection3d."""
+        """Return how OpenPCDet and CenterPoint's own code, or mmdetection3d, store the weights."""
         names = by_part(
             backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
             backbone_2d=("backbone_2d", bev_names()[0]),
@@ -242,13 +243,14 @@ class CenterPoint(CenterDetector):
 
 @dataclasses.dataclass(frozen=True)
 class _CenterHeads(Spconv):
-    """Codebases whose heads have their channels in another order, or of another sign.
+    """State dicts whose heads have their channels in another order, or with another sign.
 
-    Their layer that brings the first level of the ground plane to its own size is a convolution,
-    where ours is a transposed one of kernel size 1.
+    The layer that brings the first level of the ground plane to the common size is a convolution
+    there. Here it is a transposed convolution of kernel size 1.
 
     Attributes:
-      outputs: for the last layers of a branch, our channels in their order, and the sign.
+      outputs: branches whose last layer differs: the name, the number of our channel for each of
+        the codebase's channels, and the sign.
     """
 
     outputs: tuple[tuple[str, tuple[int, ...], int], ...] = ()
@@ -265,7 +267,7 @@ class _CenterHeads(Spconv):
 
 
 def _permuted(form: Form, order: tuple[int, ...], sign: int) -> Form:
-    """Return the form with output channels, the first axis or the only one, in another order."""
+    """Return the form with the output channels (the first or only axis) in another order."""
     axis = 0 if len(form.shape) != 2 else 1  # a bias may be a row
     places, back = np.array(order), np.argsort(order)
     return dataclasses.replace(
@@ -275,7 +277,7 @@ def _permuted(form: Form, order: tuple[int, ...], sign: int) -> Form:
     )
 
 
-# By the name of a branch: theirs, in the first code and in mmdetection3d.
+# Names of branches in CenterPoint's own code and in mmdetection3d.
 _BRANCHES = ((r"\.center\b", ".reg"), (r"\.center_z\b", ".height"))
 _BLOCKS = (
     (r"\.first\.conv$", ".conv1"),
@@ -286,7 +288,10 @@ _BLOCKS = (
 
 
 def _mmdetection3d_names() -> Callable[[str], str]:
-    """Return the names of mmdetection3d, where a level's strided layer ends the one before."""
+    """Return a function from a layer's path to its name in mmdetection3d.
+
+    A level's strided layer belongs to the level before it there.
+    """
 
     def layer(found: re.Match[str]) -> str:
         level, place = int(found[1]), int(found[2])
@@ -314,7 +319,7 @@ def _mmdetection3d_names() -> Callable[[str], str]:
 
 
 def _first_names() -> Callable[[str], str]:
-    """Return the names of CenterPoint's own code."""
+    """Return a function from a layer's path to its name in CenterPoint's own code."""
 
     def block(found: re.Match[str]) -> str:  # convolution, norm, ReLU, then blocks
         return f"backbone.conv{int(found[1]) + 1}.{int(found[2]) + 2}"

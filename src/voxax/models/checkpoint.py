@@ -1,8 +1,8 @@
-"""Checkpoints: the arrays of a step through orbax, with a description in JSON.
+"""Checkpoints: arrays that orbax writes, and a description in JSON, in a folder for each step.
 
-A step is a folder. orbax writes it under another name and renames it last, so that its arrays and
-its description become visible together: a process that is killed at any moment leaves the steps
-before as they were.
+orbax writes the folder under a temporary name and renames it at the end, so that the arrays and the
+description become visible together. A process that is killed at any moment leaves earlier steps
+unchanged.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from voxax.errors import FileFormatError, InputError, MissingExtraError, VoxaxEr
 _KEPT = 2
 _PATIENCE = 10.0  # seconds
 _STEP = re.compile("0|[1-9][0-9]{0,17}")
-# A description names settings and classes, a hundred thousand of these at most.
+# A description names settings and classes, at most a hundred thousand.
 _MOST_BYTES = 16 * MEBIBYTE
-# Items of a step. Steps that voxax wrote before had a description for all of them, and no sums.
+# Items of a step. Earlier versions wrote one description for all steps, and no checksums.
 _ARRAYS, _DESCRIPTION, _DESCRIPTION_OF_ALL = "default", "description", "voxax.json"
 _SUMS = "checksums"
 
@@ -46,18 +46,18 @@ _SUMS = "checksums"
 def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], step: int) -> Path:
     """Write step ``step`` with its description; the two newest steps are kept.
 
-    With several processes all must call it, with global arrays; ``folder`` is one that all see.
-    Arrays that are divided over them get no checksum.
+    With several processes, all must call it with global arrays and a folder that all can access.
+    Arrays that are divided over processes get no checksum.
 
     Args:
-      folder: of the checkpoint; it is made where there is none.
+      folder: folder of the checkpoint; created if missing.
       tree: a pytree of arrays.
-      description: what :func:`load_description` returns, values that JSON has.
-      step: a number above those of the folder.
+      description: values that JSON supports; :func:`load_description` returns them.
+      step: a number above all steps in the folder.
 
     Raises:
       InputError: ``step`` is not above the newest one of the folder.
-      OSError: it could not be written; the steps before are as they were.
+      OSError: the step could not be written; earlier steps are unchanged.
     """
     folder = Path(folder).absolute()
     newest = newest_step(folder)
@@ -80,7 +80,7 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
         max_to_keep=_KEPT,
         enable_async_checkpointing=False,
         cleanup_tmp_directories=True,
-        lightweight_initialize=True,  # damaged facts of an older step would refuse this one
+        lightweight_initialize=True,  # else a damaged older step would make this save fail
     )
     with _quietly(), ocp.CheckpointManager(folder, options=options) as manager:
         manager.save(step, args=ocp.args.Composite(**items), force=True)
@@ -89,9 +89,9 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep orbax from logging the traceback of each of its threads and tasks, beside the error.
+    """Keep orbax from logging tracebacks of its threads and tasks in addition to the error.
 
-    After an error the threads are waited for: they would write on into a step that is given up.
+    After an error, wait for the threads, because they would go on writing into the failed step.
     """
     threads = set(threading.enumerate())
     with _without_logs():
@@ -100,7 +100,7 @@ def _quietly() -> Iterator[None]:
         except BaseException:
             end = time.monotonic() + _PATIENCE
             for thread in set(threading.enumerate()) - threads:
-                with contextlib.suppress(RuntimeError):  # made, and not begun
+                with contextlib.suppress(RuntimeError):  # created, but not started
                     thread.join(max(0.0, end - time.monotonic()))
             raise
 
@@ -119,10 +119,10 @@ def _without_logs() -> Iterator[None]:
 
 
 def steps_of(folder: str | Path) -> list[int]:
-    """Return the steps of a checkpoint, the newest first; none where there is no checkpoint.
+    """Return the steps of a checkpoint, the newest first; empty if there is no checkpoint.
 
     Args:
-      folder: of the checkpoint.
+      folder: folder of the checkpoint.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -135,19 +135,19 @@ def newest_step(folder: str | Path) -> int | None:
     """Return the newest step of a checkpoint, or None.
 
     Args:
-      folder: of the checkpoint.
+      folder: folder of the checkpoint.
     """
     return next(iter(steps_of(folder)), None)
 
 
 def remove_steps_above(folder: str | Path, step: int) -> None:
-    """Delete the steps behind ``step``: of a run that goes on from it, those that were broken.
+    """Delete the steps after ``step``. A run that resumes from it deletes broken steps this way.
 
-    With several processes all must call it.
+    With several processes, all must call it.
 
     Args:
-      folder: of the checkpoint.
-      step: the last that stays.
+      folder: folder of the checkpoint.
+      step: the last step to keep.
     """
     if jax.process_index() == 0:
         for number in steps_of(folder):
@@ -158,16 +158,16 @@ def remove_steps_above(folder: str | Path, step: int) -> None:
 
 
 def has_description(folder: str | Path) -> bool:
-    """Return whether a folder is a checkpoint, with a description of a step or of all.
+    """Return whether a folder is a checkpoint: it has a description of one step or of all steps.
 
     Args:
-      folder: an existing one or not.
+      folder: path of a folder, which need not exist.
     """
     return bool(_descriptions(Path(folder)))
 
 
 def _descriptions(folder: Path) -> list[Path]:
-    """The files with a description, that of the newest step first."""
+    """Return the files with a description, the newest step's first."""
     paths = [folder / str(step) / _DESCRIPTION / "metadata" for step in steps_of(folder)]
     return [path for path in (*paths, folder / _DESCRIPTION_OF_ALL) if path.is_file()]
 
@@ -176,7 +176,7 @@ def load_description(folder: str | Path) -> dict[str, Any]:
     """Return the description of a checkpoint's newest step that has one.
 
     Args:
-      folder: of the checkpoint.
+      folder: folder of the checkpoint.
 
     Raises:
       FileFormatError: no checkpoint in the folder, or an unreadable one.
@@ -208,14 +208,14 @@ def load_description(folder: str | Path) -> dict[str, Any]:
 
 
 def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
-    """Compare the arrays of a checkpoint with those that a network has, without reading them.
+    """Check that a checkpoint has the arrays of a network, without reading their values.
 
     Args:
-      folder: of the checkpoint.
-      like: the entries of its tree to compare, with arrays or their shapes.
+      folder: folder of the checkpoint.
+      like: the entries of the checkpoint's tree to compare, with arrays or their shapes.
 
     Raises:
-      FileFormatError: the newest step whose shapes can be read has others, or other dtypes.
+      FileFormatError: the newest step whose shapes can be read has other names, shapes or dtypes.
     """
     folder = Path(folder).absolute()
     with _reader() as reader:
@@ -224,7 +224,7 @@ def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
                 stored = reader.metadata(folder / str(step) / _ARRAYS)
                 stored = getattr(stored, "tree", stored)
                 stored = {name: stored[name] for name in like}
-            except Exception:  # load_arrays tells what is wrong with it
+            except Exception:  # load_arrays reports what is wrong with it
                 stored = None
             if stored is None:
                 _drop_late_reports()
@@ -235,10 +235,10 @@ def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _reader() -> Iterator[Any]:
-    """What reads the arrays of one step.
+    """Yield orbax's reader for the arrays of one step.
 
-    Not orbax's manager, which reads facts of all steps first: one that is damaged would take the
-    others with it.
+    orbax's manager is not used: it reads metadata of all steps first, so one damaged step would
+    make all others unreadable.
     """
     reader = _orbax().StandardCheckpointHandler()
     with _without_logs(), contextlib.closing(reader):
@@ -248,21 +248,21 @@ def _reader() -> Iterator[Any]:
 def load_arrays(folder: str | Path, like: Any, *, cast: bool = False) -> Any:
     """Return the newest whole step's arrays, in the structure and the dtypes of ``like``.
 
-    A step that cannot be read, of a damaged disk, say, is passed over with a warning. Before a run
-    that goes on saves again, :func:`remove_steps_above` has to delete such steps.
+    A step that cannot be read, for example because of a damaged disk, is skipped with a warning.
+    A run that resumes must delete such steps by :func:`remove_steps_above` before it saves again.
 
-    With several processes all must call it where ``like`` has global arrays: what one of them
-    cannot read is passed over by all.
+    With several processes, all must call it if ``like`` has global arrays. A step that one process
+    cannot read is skipped by all.
 
     Args:
-      folder: of the checkpoint.
-      like: arrays or their shapes; its dtypes have to be the stored ones.
-      cast: convert floats to wider ones or from float32 to bfloat16, and integers to wider ones,
-        where ``like`` says so. Nothing else is converted.
+      folder: folder of the checkpoint.
+      like: a pytree of arrays or their shapes; its dtypes must be the stored ones.
+      cast: whether to convert to the dtypes of ``like``: floats to wider floats or from float32 to
+        bfloat16, and integers to wider integers. Nothing else is converted.
 
     Raises:
-      FileFormatError: no whole step, or one of another structure or of other dtypes.
-      MemoryError, OSError: out of memory or files, or no permission; every step may be whole.
+      FileFormatError: no step can be read, or a step has another structure or other dtypes.
+      MemoryError, OSError: out of memory or files, or no permission; every step may be intact.
     """
     folder = Path(folder).absolute()
     steps = steps_of(folder)
@@ -297,15 +297,15 @@ def load_arrays(folder: str | Path, like: Any, *, cast: bool = False) -> Any:
 
 
 def _drop_late_reports() -> None:
-    """Drop what tasks of a read that failed print at their end, beside the error that is raised.
+    """Suppress what tasks of a failed read print when they end; the error itself is raised.
 
-    Nobody waits for them any more: each logs its own error, and callbacks find no event loop.
+    Nothing waits for these tasks: each logs its own error, and their callbacks find no event loop.
     """
     _install_filters()
     gc.collect(1)
 
 
-@functools.cache  # once in a process: they come when they come
+@functools.cache  # once in a process, since the messages may come at any time
 def _install_filters() -> None:
     before = sys.unraisablehook
 
@@ -340,7 +340,7 @@ def _restored(reader: Any, folder: Path, step: int, like: Any, cast: bool) -> An
 
 
 def _of_dtype(leaf: Any, dtype: Any) -> Any:
-    """``leaf``, or the shape of an array that has its place and another dtype."""
+    """Return ``leaf``, or for another dtype an array or shape of the same shape and sharding."""
     if dtype is None or _is_key(leaf) or _dtype(leaf) == dtype:
         return leaf
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
@@ -348,9 +348,9 @@ def _of_dtype(leaf: Any, dtype: Any) -> Any:
     return np.zeros(np.shape(leaf), dtype)
 
 
-# What came of reading a step: whole, to be passed over, or the end.
+# Results of reading a step: intact; damaged, so it is skipped; or an error to raise.
 _NONE, _DAMAGE, _FINAL = range(3)
-# Faults that say nothing of a step: it would be passed over, and a run that resumes removes it.
+# Errors that do not mean damage. A step must not be skipped for them: a resumed run deletes it.
 _NO_DAMAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
 _NO_DAMAGE_TEXT = {
     "PERMISSION_DENIED": errno.EACCES,
@@ -360,9 +360,9 @@ _NO_DAMAGE_TEXT = {
 
 
 def _fault(error: Exception, where: str) -> tuple[int, Exception]:
-    """What an error says of a step, which may be whole, or of another network; and in our words.
+    """Return whether an error means a damaged step or must be raised, and the error to report.
 
-    Those of orbax and tensorstore name drivers, specifications and lines of their sources.
+    Messages of orbax and tensorstore are replaced, since they name drivers and source lines.
     """
     if isinstance(error, FileFormatError | MemoryError | _ChangedError):
         return (_DAMAGE if isinstance(error, _ChangedError) else _FINAL), error
@@ -379,11 +379,11 @@ def _fault(error: Exception, where: str) -> tuple[int, Exception]:
 
 
 class _ChangedError(ValueError):
-    """An array is not the one that was saved."""
+    """An array differs from the one that was saved."""
 
 
 def _worst_of_all(fault: int, like: Any) -> int:
-    """The worst fault of all processes: with global arrays, all have to take the same step."""
+    """Return the worst fault of all processes, since global arrays need the same step in all."""
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(like)]
     if all(sharding is None or sharding.is_fully_addressable for sharding in shardings):
         return fault
@@ -398,17 +398,17 @@ def check_same_arrays(
     cast: bool = False,
     error: type[VoxaxError] = FileFormatError,
 ) -> None:
-    """Compare the names, shapes and dtypes of two trees of arrays.
+    """Check that two trees of arrays have the same names, shapes and dtypes.
 
     Args:
-      where: of the arrays, for the message.
-      stored: arrays, their shapes, or what orbax knows of them.
+      where: what holds the stored arrays, for the message.
+      stored: arrays, their shapes, or orbax's metadata of them.
       like: arrays or their shapes.
-      cast: the stored dtype may be one that :func:`load_arrays` converts.
-      error: the kind to raise.
+      cast: whether a stored dtype may be one that :func:`load_arrays` converts.
+      error: class of the error to raise.
 
     Raises:
-      FileFormatError: names the first array that differs.
+      FileFormatError: an array differs; the message names the first one.
     """
     there, here = dict(_leaves(getattr(stored, "tree", stored))), dict(_leaves(like))
     shapes = [
@@ -436,7 +436,7 @@ def check_same_arrays(
 
 
 def _casts(old: np.dtype, new: np.dtype) -> bool:
-    """Return whether numbers keep their values, or are rounded from float32 to bfloat16."""
+    """Return whether a cast keeps the values, or rounds float32 to bfloat16."""
     floats = jnp.issubdtype(old, jnp.floating) and jnp.issubdtype(new, jnp.floating)
     whole = old.kind in "iu" and new.kind in "iu"
     return (floats or whole) and (
@@ -454,7 +454,7 @@ def _dtype(leaf: Any) -> np.dtype:
 
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
-    """The arrays with their paths; typed random keys as the integers that are stored."""
+    """Return the arrays with their paths; typed random keys become the stored integers."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [(_name(path), _untyped(leaf)) for path, leaf in leaves]
 
@@ -479,13 +479,13 @@ def _untyped(leaf: Any) -> Any:
 
 
 def _sums_of(tree: Any) -> dict[str, str]:
-    """The dtype and a checksum of each array, by its path: orbax stores numbers without any.
+    """Return the dtype and a checksum of each array, by its path. orbax stores no checksums.
 
     Arrays that are divided over processes get none.
     """
     sums = {}
     for name, leaf in _leaves(tree):
-        # Of a replicated array every process has all.
+        # Every process has a replicated array completely.
         if getattr(leaf, "is_fully_addressable", True) or leaf.is_fully_replicated:
             array = np.ascontiguousarray(leaf)
             sums[name] = f"{array.dtype} {zlib.crc32(array.reshape(-1).view(np.uint8).data):08x}"
@@ -493,13 +493,13 @@ def _sums_of(tree: Any) -> dict[str, str]:
 
 
 def _sum_of_description(description: dict[str, Any]) -> str:
-    # As JSON has it: lists for tuples, and strings as keys.
+    # In JSON's types: lists for tuples, and strings as keys.
     plain = json.loads(json.dumps(description))
     return f"{zlib.crc32(json.dumps(plain, sort_keys=True).encode()):08x}"
 
 
 def _saved_sums(step: Path) -> dict[str, Any]:
-    """What was noted when a step was saved; nothing where that cannot be read."""
+    """Return the checksums that were saved with a step; empty if they cannot be read."""
     try:
         found = json.loads(bounded_text(step / _SUMS / "metadata", _MOST_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -508,7 +508,7 @@ def _saved_sums(step: Path) -> dict[str, Any]:
 
 
 def _check_sums(step: Path, restored: Any) -> None:
-    """Raise :class:`_ChangedError` for an array that has other bytes than were saved."""
+    """Raise :class:`_ChangedError` for an array whose bytes differ from the saved ones."""
     saved = _saved_sums(step).get(_ARRAYS)
     if not isinstance(saved, dict):
         return
@@ -518,7 +518,7 @@ def _check_sums(step: Path, restored: Any) -> None:
 
 
 def _key(entry: Any) -> str:
-    """An entry of a path, as orbax names it."""
+    """Return an entry of a path as orbax names it."""
     for name in ("key", "name", "idx"):
         if hasattr(entry, name):
             return str(getattr(entry, name))

@@ -1,6 +1,6 @@
-"""From what a detector returns to boxes, for every kind of detector here.
+"""Boxes from the outputs of the detectors in this package.
 
-Thresholds are those of OpenPCDet's configurations.
+Default thresholds are those of OpenPCDet's configurations.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from voxax.models.voxelnext import VoxelNeXt, VoxelNeXtOutput
 Output = AnchorOutput | Sequence[AnchorOutput] | VoxelNeXtOutput | Sequence[Mapping[str, jax.Array]]
 
 DETECTORS = (SECOND, CenterPoint, VoxelNeXt)
-"""Networks whose outputs :func:`found_boxes` takes."""
-# Order of a box's code, which a head may also have in one piece.
+"""Networks whose outputs :func:`found_boxes` accepts."""
+# Parts of a box's code, in order. A head may also have all of them in one array, `code`.
 CODE = ("code", "center", "center_z", "dim", "rot", "vel")
 
 
@@ -52,33 +52,35 @@ def found_boxes(
     iou_threshold: float | None = None,
     radii: Sequence[float] | None = None,
 ) -> list[Detections]:
-    """Return the boxes of each scene, by falling score; also inside ``jit``.
+    """Return the boxes of each scene, by falling score. It also runs inside ``jit``.
 
-    Of each group of classes ``max_boxes`` candidates are suppressed, whatever their class, and
-    ``max_selected`` are left; with several heads of anchors, of each class. Thin and round objects
-    need ``radii``: boxes of other yaws around the same pole hardly overlap.
+    The best ``max_boxes`` candidates of each group of classes suppress each other, whatever their
+    class, and at most ``max_selected`` are kept. With several anchor heads this is done for each
+    class. Thin and round objects need ``radii``, because boxes of different yaws around the same
+    pole hardly overlap.
 
     Args:
-      output: of :class:`SECOND`, :class:`MultiHeadSECOND`, :class:`CenterPoint` or
-        :class:`VoxelNeXt`. Rows of voxels beyond their number may hold anything.
+      output: output of :class:`SECOND`, :class:`MultiHeadSECOND`, :class:`CenterPoint` or
+        :class:`VoxelNeXt`. Padding rows of voxels may hold anything.
       region: where cell 0 begins, and the size of the voxels.
-      num_classes: of the network.
-      batch_size: scenes.
-      groups: classes of each head; None has all in one.
-      anchors: of an anchor-based network, one for each class; None has KITTI's, or nuScenes' where
-        the network has several heads.
-      max_boxes: candidates of each group and scene.
-      max_selected: boxes of each group and scene.
-      min_score: in 0..1.
-      iou_threshold: a box goes if its IoU from above with a better one is above it; None takes
-        0.01 with anchors of one head, else 0.2.
-      radii: of each class of a center-based network, in meters: a box goes if its center is that
-        near to a better one's of that class, see :func:`voxax.detection.circle_nms`. Groups with a
-        radius of 0 go by overlap, as all do with None.
+      num_classes: number of classes of the network.
+      batch_size: number of scenes.
+      groups: classes of each head; None puts all in one.
+      anchors: anchors of an anchor-based network, one for each class. None takes KITTI's, or
+        nuScenes' if the network has several heads.
+      max_boxes: number of candidates in each group and scene.
+      max_selected: largest number of boxes in each group and scene.
+      min_score: least score of a candidate, in 0..1.
+      iou_threshold: largest IoU, seen from above, of a box with a better box; None takes 0.01 for
+        a single anchor head, else 0.2.
+      radii: radius for each class of a center-based network, in meters. A box is removed if its
+        center lies within the radius of a better box of its group; see
+        :func:`voxax.detection.circle_nms`. A group with a radius of 0 is suppressed by
+        overlap instead, as are all groups with None.
 
     Raises:
-      InputError: groups without each class once, other anchors than the network has, an output
-        that is no detector's.
+      InputError: groups that do not have each class once, other anchors than the network has, or
+        an output of no detector.
     """
     if isinstance(output, AnchorOutput):
         threshold = 0.01 if iou_threshold is None else iou_threshold
@@ -150,7 +152,7 @@ def _named(boxes: Detections, classes: Sequence[int]) -> Detections:
 def _classes_apart(
     head: AnchorOutput, classes: Sequence[int], num_classes: int, anchors: Sequence[Anchor] | None
 ) -> Iterator[tuple[int, AnchorOutput, tuple[Anchor, ...]]]:
-    """Yield each class of a head, its scores of all anchors of the head, and these anchors."""
+    """Yield each class of a head, its scores at all anchors of the head, and these anchors."""
     given = NUSCENES_ANCHORS[:num_classes] if anchors is None else tuple(anchors)
     if len(given) != num_classes:
         raise InputError(f"{len(given)} anchors for {num_classes} classes: give one of each")
@@ -225,7 +227,7 @@ def _suppressed(
     common: Any = {"max_selected": number, "valid": boxes.valid}
     if radii is None:
         kept = nms(*rows, iou_threshold=threshold, **common)
-    else:  # of rows without a box there is none, and any will do
+    else:  # rows without a box have no class, so any radius will do
         own = jnp.asarray(radii, boxes.boxes.dtype)[jnp.maximum(boxes.classes, 0)]
         kept = circle_nms(*rows, radius=jnp.where(boxes.valid, own, 1.0), **common)
     return boxes.take(kept.indices)

@@ -3,7 +3,7 @@
 Parts are named by their attributes: ``head``, ``down.0``, ``down_blocks.1.0.first``.
 
 Source of the average: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging",
-SIAM J. Control Optim. 1992; with exponential weights, as most training programs have it.
+SIAM J. Control Optim. 1992. The weights here are exponential, as in most training programs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def part_of(path: Sequence[Any], parts: Iterable[str]) -> str | None:
     """Return the longest of ``parts`` that contains the parameter at a path of attributes; or None.
 
     Args:
-      path: keys of ``jax.tree_util``.
+      path: path of the parameter, as keys of ``jax.tree_util``.
       parts: names of parts.
     """
     name = ".".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
@@ -35,11 +35,11 @@ def check_parts(model: nnx.Module, parts: Iterable[str]) -> None:
     """Check that each part of a network has parameters.
 
     Args:
-      model: also one of ``nnx.eval_shape``.
+      model: the network, which may come from ``nnx.eval_shape``.
       parts: names of parts.
 
     Raises:
-      InputError: a part that has none; names it, and the parts there are.
+      InputError: a part without parameters; the message names it and the parts that exist.
     """
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(nnx.state(model, nnx.Param))]
     for part in parts:
@@ -59,11 +59,12 @@ def _example(paths: list[Any]) -> str:
 def by_part(
     parts: Mapping[str, optax.GradientTransformation], rest: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    """Return an optimizer that updates each part of a network by its own.
+    """Return an optimizer that updates each part of a network by the part's own optimizer.
 
     Args:
-      parts: by the name of the part; where one contains another, the inner one counts.
-      rest: of all other parameters.
+      parts: optimizers by the name of the part. If one part contains another, the inner part's
+        optimizer updates the inner part.
+      rest: optimizer of all other parameters.
     """
 
     def labels(params: Any) -> Any:
@@ -76,9 +77,9 @@ class AverageState(NamedTuple):
     """State of :func:`averaged`.
 
     Attributes:
-      inner: that of the optimizer.
-      total: the sum of the parameters after each update, with weights.
-      weight: ``float32[]``, the sum of these weights.
+      inner: state of the wrapped optimizer.
+      total: weighted sum of the parameters after each update.
+      weight: ``float32[]``, the sum of the weights.
     """
 
     inner: Any
@@ -90,15 +91,15 @@ def averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.Gra
     """Return an optimizer that also keeps the average of the parameters after each update.
 
     An update gives the newest parameters the weight ``1 - decay``, and multiplies the weights of
-    those before by ``decay``. The first parameters do not count. Trainers evaluate with the
-    average.
+    earlier parameters by ``decay``. The initial parameters do not count. Trainers evaluate with
+    the average.
 
     Args:
       optimizer: an optax transformation.
-      decay: from 0 to below 1.
+      decay: factor on earlier weights, from 0 to below 1.
 
     Raises:
-      InputError: another decay.
+      InputError: a decay out of range.
     """
     if not 0 <= decay < 1:
         raise InputError(f"decay={decay} must be at least 0 and below 1, such as 0.999")
@@ -118,11 +119,11 @@ def averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.Gra
 
 
 def average_in(optimizer_state: Any, params: Any) -> Any:
-    """Return the average that a state of an optimizer keeps; ``params`` where it has none.
+    """Return the average in the state of an optimizer; ``params`` if it keeps none.
 
     Args:
-      optimizer_state: of an optimizer that may contain :func:`averaged`.
-      params: the parameters now.
+      optimizer_state: state of an optimizer that may contain :func:`averaged`.
+      params: the current parameters.
     """
     found = jax.tree.leaves(optimizer_state, is_leaf=lambda x: isinstance(x, AverageState))
     for state in found:

@@ -33,19 +33,18 @@ def lovasz_softmax(
 ) -> Float[Array, ""]:
     """Return the mean over classes of the Lovász extension of ``1 - IoU``, ``float32[]``.
 
-    It is added to the cross entropy, rather than used alone. All rows count together, whatever
-    their scene.
+    Add it to the cross entropy rather than use it alone. Rows of all scenes count together.
 
     Args:
       logits: ``[N, classes]``, before the softmax; padding may hold anything.
       labels: ``int[N]``, 0 to ``classes - 1``; other rows, such as padding, do not count.
-      classes: the mean is over those that have a label (``"present"``), or over ``"all"``.
-      axis_name: the rows are those of all places of this mapped axis.
-      ignore_label: what marks unlabeled rows beside negative numbers, 255 for many data sets.
+      classes: the classes to average over: those with labels (``"present"``), or ``"all"``.
+      axis_name: mapped axis; the rows of all its devices count together. None uses this device's.
+      ignore_label: label of unlabeled rows, besides negative numbers; 255 in many data sets.
 
     Raises:
-      InputError: other shapes, unknown classes, labels that are no integers; eager: labels outside
-        the classes.
+      InputError: other shapes, unknown ``classes``, labels that are no integers, or (in eager
+        calls) labels outside the classes.
     """
     check_known("classes", classes, get_args(LovaszClasses))
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
@@ -67,9 +66,9 @@ def lovasz_softmax(
 def _rows_of_all(
     logits: jax.Array, labels: jax.Array, axis_name: str | tuple[str, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the rows of all places of a mapped axis, the same at each.
+    """Return the rows of all devices of a mapped axis, the same on each device.
 
-    They are summed, not gathered: a gathered array counts as another one at each place.
+    They are collected by a sum, because JAX treats a gathered array as different on each device.
     """
 
     def whole(own: jax.Array) -> jax.Array:
@@ -77,7 +76,7 @@ def _rows_of_all(
         placed = jax.lax.psum(empty.at[jax.lax.axis_index(axis_name)].set(own), axis_name)
         return placed.reshape(-1, *own.shape[1:])
 
-    known = labels >= 0  # padding may hold what is no number
+    known = labels >= 0  # padding may hold NaN
     return whole(jnp.where(known[:, None], logits, 0)), whole(labels)
 
 
@@ -88,7 +87,7 @@ def _lovasz(logits: jax.Array, labels: jax.Array, ignored: Any, *, only_present:
     chances = jax.nn.softmax(jnp.where(known, logits.astype(jnp.float32), 0.0), axis=1)
     own = (jnp.arange(width, dtype=labels.dtype)[None] == labels[:, None]) & known
     errors = jnp.where(known, jnp.abs(own.astype(jnp.float32) - chances), 0.0)
-    # Rows that do not count come last, where their error of 0 takes no part.
+    # Rows that do not count come last, where their error of 0 has no effect.
     key = jax.lax.stop_gradient(jnp.where(known, -errors, 1.0))
     row = jax.lax.broadcasted_iota(jnp.int32, (number, width), 0)
     _, right, place = jax.lax.sort((key, own.astype(jnp.int32), row), dimension=0, num_keys=1)
@@ -97,7 +96,7 @@ def _lovasz(logits: jax.Array, labels: jax.Array, ignored: Any, *, only_present:
     union = (total + jnp.cumsum(1 - right, axis=0)).astype(jnp.float32)
     jaccard = 1.0 - shared / union
     steps = jnp.diff(jaccard, axis=0, prepend=jnp.zeros((1, width), jnp.float32))
-    # Sorted back, not gathered: a TPU gathers one number after the other.
+    # Sort back instead of gathering, because a TPU gathers one number after the other.
     _, weights = jax.lax.sort((place, steps), dimension=0, num_keys=1)
     losses = jnp.sum(errors * weights, axis=0)
     counted = total[0] > 0 if only_present else jnp.ones(width, bool)

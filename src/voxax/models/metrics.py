@@ -15,10 +15,11 @@ def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int
     Args:
       truth: ``int[N]``; entries outside the classes are left out. None has no entries.
       prediction: ``int[N]``, 0 to ``num_classes - 1``.
-      num_classes: of both.
+      num_classes: number of classes.
 
     Raises:
-      InputError: the lengths differ, what counts is predicted as no class, or they are no integers.
+      InputError: the lengths differ, a prediction that counts is no class, or the arrays are not
+        integers.
     """
     if truth is None:
         return np.zeros((num_classes, num_classes), np.int64)
@@ -45,7 +46,7 @@ def iou_by_class(matrix: np.ndarray) -> np.ndarray:
     """Return ``float64[num_classes]``: intersection over union; NaN for classes not in the truth.
 
     Args:
-      matrix: ``int[num_classes, num_classes]``, as of :func:`confusion`.
+      matrix: ``int[num_classes, num_classes]``, as in :func:`confusion`.
 
     Raises:
       InputError: another shape.
@@ -58,7 +59,7 @@ def iou_by_class(matrix: np.ndarray) -> np.ndarray:
 
 
 def mean_iou(matrix: np.ndarray) -> float:
-    """Return the mean over the classes present in the truth; 0 without any.
+    """Return the mean IoU over the classes in the truth; 0 without any.
 
     Arguments and errors as in :func:`iou_by_class`.
     """
@@ -70,8 +71,8 @@ def iou_table(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | Non
     """Return IoU by class name; None for classes not in the truth.
 
     Args:
-      matrix: ``int[num_classes, num_classes]``, as of :func:`confusion`.
-      names: of the classes.
+      matrix: ``int[num_classes, num_classes]``, as in :func:`confusion`.
+      names: names of the classes.
 
     Raises:
       InputError: another shape, or another number of names.
@@ -83,11 +84,11 @@ def iou_table(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | Non
 
 
 def accuracy_by_class(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | None]:
-    """Return the share of each class's entries that were given it; None for absent classes.
+    """Return the share of each class's true entries predicted correctly; None for absent classes.
 
     Args:
-      matrix: ``int[num_classes, num_classes]``, as of :func:`confusion`.
-      names: of the classes.
+      matrix: ``int[num_classes, num_classes]``, as in :func:`confusion`.
+      names: names of the classes.
 
     Raises:
       InputError: another shape, or another number of names.

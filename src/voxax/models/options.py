@@ -1,4 +1,4 @@
-"""Keyword arguments of networks: their own, and those that they pass on to their layers."""
+"""Checks of keyword arguments of networks: their own, and those passed on to layers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def check_options(name: str, make: Callable[..., Any], options: Iterable[str]) -
     """Raise :class:`InputError` for an option that neither a network nor its layers have.
 
     Args:
-      name: of the network, for the message.
-      make: its class, or a ``functools.partial`` of it.
+      name: name of the network, for the message.
+      make: class of the network, or a ``functools.partial`` of it.
       options: names of keyword arguments.
     """
     kind = make.func if isinstance(make, functools.partial) else make
@@ -25,7 +25,7 @@ def check_options(name: str, make: Callable[..., Any], options: Iterable[str]) -
 
 
 def check_integers(least: int, **lists: Sequence[Any]) -> None:
-    """Raise :class:`InputError` unless the lists have integers of at least ``least`` alone."""
+    """Raise :class:`InputError` unless all values are integers of at least ``least``."""
     for name, values in lists.items():
         if not all(isinstance(value, int) and value >= least for value in values):
             raise InputError(f"{name}={tuple(values)} must be integers of at least {least}")

@@ -1,10 +1,11 @@
 """Features of points from the released encoders: Sonata, Concerto, Utonia.
 
-The recipe of the input, and how features of coarse levels come back to the points, are those of
-their demonstrations. Sources: Wu et al., "Sonata: Self-Supervised Learning of Reliable Point
-Representations", CVPR 2025; Zhang et al., "Concerto: Joint 2D-3D Self-Supervised Learning Emerges
-Spatial Representations", NeurIPS 2025; "Utonia: Toward One Encoder for All Point Clouds", arXiv
-2603.03283.
+The input is prepared, and features of coarse levels are brought back to the points, as in the
+demonstrations of these encoders.
+
+Sources: Wu et al., "Sonata: Self-Supervised Learning of Reliable Point Representations", CVPR 2025;
+Zhang et al., "Concerto: Joint 2D-3D Self-Supervised Learning Emerges Spatial Representations",
+NeurIPS 2025; "Utonia: Toward One Encoder for All Point Clouds", arXiv 2603.03283.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from voxax.interop.state_dict import check_names, load
 from voxax.models.ptv3 import PTv3, PTv3Encoder
 from voxax.nn import functional
 
-# What a configuration has under other names here.
+# Arguments here, by their names in a configuration.
 _NAMES = {
     "order": "orders",
     "stride": "strides",
@@ -39,9 +40,9 @@ _NAMES = {
     "drop_path": "drop_path",
     "shuffle_orders": "shuffle_orders",
 }
-# What a configuration may have as here alone.
+# Entries of a configuration for which only these values are supported.
 _FIXED = {"layer_scale": None, "pre_norm": True, "enable_rpe": False, "enc_mode": True}
-# What changes no features: of the decoder, of training, of memory.
+# Entries that change no features: they concern the decoder, training or memory.
 _UNUSED = {
     "attn_drop", "enable_flash", "upcast_attention", "upcast_softmax", "traceable", "mask_token",
     "freeze_encoder", "shift_coords", "jitter_coords", "rescale_coords", "dec_depths",
@@ -53,18 +54,19 @@ _ROTARY = ".attn.rope.inv_freq"
 def load_encoder(path: Location, *, size: str = "base", **options: Any) -> PTv3:
     """Return a released encoder with its weights, in evaluation mode.
 
-    A file of PyTorch says in its ``config`` what it is: Sonata and Concerto, or Utonia, which has
-    rotary positions beside. Of a file without one, ``size`` and ``options`` say it.
+    The entry ``config`` of a PyTorch file describes the encoder: Sonata, Concerto, or Utonia, which
+    also has rotary positions. ``size`` and ``options`` describe the encoder of a file without it.
 
     Args:
-      path: as of :func:`voxax.models.load`.
-      size: as of :func:`PTv3Encoder`, for a file without ``config``.
-      **options: of :class:`PTv3`, in place of what the file says.
+      path: path of the file, as in :func:`voxax.models.load`.
+      size: size as in :func:`PTv3Encoder`, for a file without ``config``.
+      **options: arguments of :class:`PTv3`, which replace those of the file.
 
     Raises:
-      InputError: names or shapes of another network, and entries of ``config`` that are not
-        supported; lists them.
-      FileFormatError: unreadable, it needs code to load, or ``config`` is not that of its arrays.
+      InputError: names or shapes of another network, or entries of ``config`` that are not
+        supported; the message lists them.
+      FileFormatError: the file is unreadable, needs code to load, or its ``config`` does not match
+        its arrays.
       FileNotFoundError: no such file.
       MissingExtraError: the package that the file needs is not installed.
     """
@@ -105,9 +107,9 @@ def _options(path: Location, config: Mapping[str, Any], rotary: bool) -> dict[st
 
 
 def _check_sizes(path: Location, state: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise :class:`FileFormatError` for a network that has other sizes than the file's arrays.
+    """Raise :class:`FileFormatError` unless the sizes in ``config`` are those of the file's arrays.
 
-    So a file takes no more memory than its own size allows.
+    So a file cannot request more memory than its own size.
     """
     try:
         depths, widths = options["encoder_depths"], options["encoder_channels"]
@@ -142,21 +144,22 @@ def encoder_voxels(
     scale: float = 1.0,
     center: bool = True,
 ) -> tuple[Voxels, Int32[Any, " N"]]:
-    """Return one scene as the encoders take it, and the voxel of each point.
+    """Return one scene as input of the encoders, and the voxel of each point.
 
-    Features are position, color and normal: of the first point in each voxel, where their own code
-    draws one. Cells count from 0.
+    Features are position, color and normal of the first point in each voxel. The encoders' own code
+    draws a random point instead. Cells count from 0.
 
     Args:
       positions: ``[N, 3]`` in meters.
       colors: ``[N, 3]``, integers of 0..255, or floats of 0..1; None is black.
       normals: ``[N, 3]`` of length 1; None is zero.
-      voxel_size: in meters: 0.02 for Sonata and Concerto, 0.01 for Utonia.
-      scale: factor on the positions before, 0.5 in Utonia's demonstration of rooms.
-      center: shift x and y by their middle, and z by its minimum; Utonia's does not outdoors.
+      voxel_size: edge length of a voxel in meters: 0.02 for Sonata and Concerto, 0.01 for Utonia.
+      scale: factor on the positions, applied first; 0.5 in Utonia's demonstration of rooms.
+      center: whether to subtract from x and y their middle, and from z its minimum. Utonia's
+        demonstration of outdoor scenes does not.
 
     Returns:
-      Voxels of 9 channels, and ``int32[N]``.
+      Voxels of 9 channels, and ``int32[N]``, the voxel row of each point.
 
     Raises:
       InputError: no points, other shapes, values that are not finite, or colors out of range.
@@ -204,12 +207,13 @@ def encoder_voxels(
 
 
 def upcast_features(levels: Sequence[Voxels], joined: int = 2) -> Voxels:
-    """Return the features of coarse levels on the voxels of the finest.
+    """Return the features of coarse levels on the voxels of the finest level.
 
     Args:
-      levels: the finest first, as of :meth:`PTv3.levels`.
-      joined: how many steps up from the coarsest keep the features of both levels; after these the
-        finer level's are left out. Demonstrations have 2; all, such as 4, serve a linear probe.
+      levels: voxels of each level, the finest first, as :meth:`PTv3.levels` returns them.
+      joined: number of steps up from the coarsest level that keep the features of both levels.
+        Later steps leave out the finer level's features. The demonstrations use 2; all steps, such
+        as 4, suit a linear probe.
 
     Raises:
       InputError: no levels, or a negative number.

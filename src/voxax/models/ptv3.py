@@ -62,17 +62,17 @@ class PTv3Block(Module):
     """Conditional position encoding, attention and an MLP, each added to the features.
 
     Args:
-      channels: of the input and the output.
-      num_heads, patch_size: of the attention.
-      mlp_ratio: hidden channels of the MLP, as a multiple.
-      drop_path: rate of the last two branches.
-      dropout: rate on the outputs of linear layers in these.
-      legacy: let the next block encode the MLP's output alone, as the networks did whose weights
-        were published first.
+      channels: number of channels of the input and the output.
+      num_heads, patch_size: heads and patch size of the attention.
+      mlp_ratio: hidden channels of the MLP, as a multiple of ``channels``.
+      drop_path: drop rate of the attention branch and of the MLP branch.
+      dropout: dropout rate on the outputs of linear layers in these two branches.
+      legacy: whether the next block's position encoding reads only the MLP's output, as in the
+        networks whose weights were published first.
       attention: more arguments of :class:`voxax.nn.modules.SerializedAttention`.
       conv: more arguments of the convolution.
       dtype, param_dtype: as in :class:`voxax.nn.modules.SpatiallySparseConv`.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class PTv3Block(Module):
         positional: Voxels | None = None,
         positions: jax.Array | None = None,
     ) -> tuple[Voxels, Voxels]:
-        """Return the block's output, and what the next block's position encoding reads.
+        """Return the block's output, and the input of the next block's position encoding.
 
         Args:
           voxels: ``[capacity, C]``.
-          order: of the rows.
-          positional: what the position encoding reads; None is ``voxels``.
+          order: order of the rows.
+          positional: input of the position encoding; None is ``voxels``.
           positions: ``float[capacity, D]``, for the rotary embedding; None takes the centers.
         """
         voxels = voxels + self.cpe(voxels if positional is None else positional)
@@ -129,14 +129,15 @@ class PTv3Block(Module):
 
 
 class PTv3Stage(Module):
-    """The blocks of one level; before them a pooling to it, or an unpooling onto a skip's voxels.
+    """The blocks of one level, after a pooling, or an unpooling to the voxels of a skip connection.
 
     Args:
-      enter: :class:`voxax.nn.modules.GridPool`, :class:`voxax.nn.modules.GridUnpool` or None.
-      blocks: of :class:`PTv3Block`.
-      orders: of the rows, for the blocks to take in turns.
-      positional_skip: let the first block encode the skip connection alone.
-      remat: compute the blocks again in the backward pass.
+      enter: the pooling or unpooling before the blocks: :class:`voxax.nn.modules.GridPool`,
+        :class:`voxax.nn.modules.GridUnpool` or None.
+      blocks: the blocks.
+      orders: orders of the rows, which the blocks use in turn.
+      positional_skip: whether the first block's position encoding reads only the skip connection.
+      remat: whether to compute the blocks again in the backward pass.
     """
 
     def __init__(
@@ -158,9 +159,9 @@ class PTv3Stage(Module):
         """Return the level's voxels.
 
         Args:
-          voxels: of the level before.
-          skip: ``[capacity, C]``, where an unpooling leads to.
-          positions: of this level's rows, as in :class:`PTv3Block`.
+          voxels: voxels of the level before.
+          skip: ``[capacity, C]``, the skip connection onto which an unpooling leads.
+          positions: positions of this level's rows, as in :class:`PTv3Block`.
         """
         positional = voxels
         if isinstance(self.enter, GridUnpool):
@@ -179,42 +180,45 @@ class PTv3(Module):
     """Point Transformer V3: a stem, levels down, levels up onto the skips' voxels, a head.
 
     The defaults are those of the base network for segmentation. Curves start in the lowest corner
-    of each scene, and poolings group cells from the origin of the lattice: for the numbers of other
-    implementations give coordinates that begin at 0 in each scene. A curve has as many bits as its
-    scene needs, as in torch-pointcloud; Pointcept takes those that the batch needs, and one more
-    where the largest coordinate is ``2**n - 1``.
+    of each scene, and poolings group cells from the origin of the lattice. To get the numbers of
+    other implementations, give coordinates that begin at 0 in each scene. A curve has as many bits
+    as its scene needs, as in torch-pointcloud. In Pointcept it has as many as the batch needs, and
+    one more if the largest coordinate is ``2**n - 1``.
 
     Args:
-      in_channels: input features.
-      out_channels: classes; 0 leaves out the head.
-      orders: curves that blocks take in turns.
-      shuffle_orders: permute them at each level in training.
-      strides: of each pooling.
+      in_channels: number of input features.
+      out_channels: number of classes; 0 leaves out the head.
+      orders: curves that the blocks use in turn.
+      shuffle_orders: whether to permute the curves at each level in training.
+      strides: stride of each pooling.
       encoder_depths, encoder_channels, encoder_num_heads: blocks, channels and heads of each level.
-      decoder_depths, decoder_channels, decoder_num_heads: the same on the way up, deepest first; ()
-        for the encoder alone, whose output is the coarsest level.
-      patch_size: rows of a patch.
-      mlp_ratio: hidden channels of each MLP, as a multiple.
-      qkv_bias, scale: of the attention.
-      drop_path: rate of the last block's branches; it grows linearly from the first.
-      dropout: rate on the outputs of linear layers in the blocks.
-      position: beside the convolutions: ``"none"``, ``"relative"`` tables, ``"rotary"`` at the
-        centers of the voxels, or ``"rotary-points"``, as Utonia: at the positions in the first
-        ``ndim`` input features, of which a pooling takes the means.
-      rotary_base: of the last two.
-      stem: ``"conv"``, a submanifold convolution of kernel size 5, or ``"linear"``.
-      norm: of stem, poolings and unpoolings: ``"batch"`` or ``"layer"``. Blocks have layer norms.
-      norm_epsilon, norm_momentum: of that norm.
-      positional_skip: after an unpooling, the first position encoding reads the skip connection
-        alone, as with the serialized pooling of the first version; False reads the sum (Sonata).
+      decoder_depths, decoder_channels, decoder_num_heads: the same on the way up, deepest first.
+        ``()`` leaves out the decoder, so that the output is the coarsest level.
+      patch_size: number of rows of a patch.
+      mlp_ratio: hidden channels of each MLP, as a multiple of its input channels.
+      qkv_bias, scale: as in :class:`voxax.nn.modules.SerializedAttention`.
+      drop_path: drop rate of the deepest block's branches. In both encoder and decoder the rate
+        grows linearly with depth, from 0 at the finest block.
+      dropout: dropout rate on the outputs of linear layers in the blocks.
+      position: position encoding besides the convolutions: ``"none"``; ``"relative"`` tables;
+        ``"rotary"``, at the centers of the voxels; or ``"rotary-points"``, as in Utonia, at the
+        positions in the first ``ndim`` input features, which poolings average.
+      rotary_base: base of both rotary encodings.
+      stem: first layer: ``"conv"``, a submanifold convolution of kernel size 5, or ``"linear"``.
+      norm: norm of stem, poolings and unpoolings: ``"batch"`` or ``"layer"``. Blocks have layer
+        norms.
+      norm_epsilon, norm_momentum: epsilon and momentum of this norm.
+      positional_skip: whether the first position encoding after an unpooling reads only the skip
+        connection, as with the serialized pooling of the first version. False reads the sum
+        (Sonata).
       fill: see :func:`voxax.cut_patches`.
       legacy: as in :class:`PTv3Block`; published weights of the first version need it.
-      remat: compute each block again in the backward pass.
-      algorithm: of the attention.
+      remat: whether to compute each block again in the backward pass.
+      algorithm: as in :class:`voxax.nn.modules.SerializedAttention`.
       ndim, dtype, param_dtype: as in :class:`voxax.nn.modules.SpatiallySparseConv`.
-      rngs: None takes a key that no other layer has.
-      **conv: of every convolution: ``precision``, ``fwd_algo``, ``bwd_algo``, ``dgrad_algo``,
-        ``wgrad_algo``.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **conv: arguments of every convolution: ``precision``, ``fwd_algo``, ``bwd_algo``,
+        ``dgrad_algo``, ``wgrad_algo``.
 
     Raises:
       InputError: lists of lengths that do not fit, an unknown name, a size below 1.
@@ -362,7 +366,7 @@ class PTv3(Module):
         self.head = nnx.data(Linear(width, out_channels, **kinds) if out_channels else None)
 
     def sources(self) -> dict[str, Source]:
-        """Return how Pointcept and torch-pointcloud store it."""
+        """Return how Pointcept and torch-pointcloud store the weights."""
         last = len(self.up) - 1
         whole = self.head is not None
 
@@ -457,7 +461,8 @@ class PTv3(Module):
     def __call__(self, voxels: Voxels) -> Voxels:
         """Return logits ``[capacity, out_channels]`` on the input's voxels.
 
-        Without a head these are features, without a decoder those of the coarsest level.
+        A network without a head returns features, one without a decoder the features of the
+        coarsest level.
         """
         *skips, voxels = self.levels(voxels)
         for level, up in enumerate(self.up):
@@ -474,7 +479,7 @@ def _check_lengths(levels: int, **lists: Sequence[int]) -> None:
 
 
 def _rates(last: float, depths: Sequence[int]) -> list[list[float]]:
-    """Rates of all blocks in a row, from 0 to ``last``, by level."""
+    """Return the rates of the blocks by level, which grow linearly from 0 to ``last``."""
     rates = np.linspace(0, last, sum(depths))
     return [part.tolist() for part in np.split(rates, np.cumsum(depths)[:-1])] if depths else []
 
@@ -494,9 +499,9 @@ def PTv3Encoder(in_channels: int = 9, size: str = "base", **options: Any) -> PTv
     Its output is the coarsest level.
 
     Args:
-      in_channels: input features: position, color and normal.
-      size: ``tiny``, ``small``, ``base`` or ``large``.
-      options: as in :class:`PTv3`.
+      in_channels: number of input features; 9 for position, color and normal.
+      size: size of the encoder: ``tiny``, ``small``, ``base`` or ``large``.
+      options: arguments of :class:`PTv3`, which replace those of the encoder.
 
     Raises:
       InputError: an unknown size.

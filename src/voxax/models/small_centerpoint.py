@@ -20,21 +20,21 @@ from voxax.nn.modules.sparse_convs import LayerOptions
 
 
 class ColumnBackbone(Module):
-    """Levels of two voxels to one on each axis, then each column of voxels to one.
+    """Levels that each halve the grid, then a convolution from each column of voxels to one voxel.
 
-    No convolution reaches a site without voxels, so levels get smaller and smaller.
+    No convolution adds sites, so no level has more voxels than the level before it.
 
     Args:
-      in_channels: features of the voxels.
-      grid: cells along x, y and z, multiples of ``2 ** (len(channels) - 1)``.
-      channels: of each level.
-      out_channels: of the columns.
-      rngs: None takes a key that no other layer has.
-      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+      in_channels: number of features of the voxels.
+      grid: numbers of cells along x, y and z, multiples of ``2 ** (len(channels) - 1)``.
+      channels: channels of each level.
+      out_channels: channels of the columns.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: arguments of all convolutions, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Attributes:
-      grid: cells of the result along x, y and z; one along z.
-      stride: cells of the input to one of the result, along x and y.
+      grid: numbers of cells of the result along x, y and z; one along z.
+      stride: cells of the input to one cell of the result, along x and y.
 
     Raises:
       InputError: a grid that the levels do not divide.
@@ -71,21 +71,21 @@ class ColumnBackbone(Module):
         self.out_channels = out_channels
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return a voxel for each column that has some."""
+        """Return one voxel for each column that contains voxels."""
         return self.columns(run_stages(self.levels, self.stem(voxels), "level")[-1])
 
 
 class SmallCenterPoint(CenterDetector):
-    """CenterPoint with few layers and narrow ones; a step on two cores takes below a second.
+    """CenterPoint with few, narrow layers. A training step on two cores takes less than a second.
 
     Args:
-      in_channels: features of the voxels.
-      num_classes: classes of objects.
+      in_channels: number of features of the voxels.
+      num_classes: number of classes of objects.
       grid: see :class:`ColumnBackbone`.
       groups: classes that share a head; None puts all in one.
       width: factor on all channels.
-      rngs: None takes a key that no other layer has.
-      **options: as of :class:`voxax.models.CenterPoint`.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: as in :class:`voxax.models.CenterPoint`.
 
     Raises:
       InputError: a grid that the levels do not divide; groups that do not have each class once.
@@ -127,7 +127,7 @@ class SmallCenterPoint(CenterDetector):
             **common,
         )
         self.backbone_2d.check_grid(self.backbone_3d.grid[:2], self.backbone_3d.stride)
-        # One stack for all numbers of a box: each of five would cost as much.
+        # One stack predicts all numbers of a box; each of five stacks would cost as much.
         self.head = CenterHead(
             self.backbone_2d.out_channels,
             class_groups(groups, num_classes),

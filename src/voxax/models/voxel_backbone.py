@@ -1,4 +1,4 @@
-"""The sparse backbones of voxel detectors, eight cells to one, as OpenPCDet has them.
+"""The sparse backbones of voxel detectors with a stride of 8 along x and y, as in OpenPCDet.
 
 Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018; OpenPCDet
 Development Team, "OpenPCDet: An Open-source Toolbox for 3D Object Detection", 2020.
@@ -40,16 +40,16 @@ NORM: Mapping[str, Any] = FrozenDict(epsilon=1e-3, momentum=0.99)
 
 
 class GrowingConv(ConvNormAct):
-    """A convolution onto every site it reaches inside a grid (spconv's ``SparseConv``).
+    """A convolution onto every site that it reaches inside a grid (spconv's ``SparseConv``).
 
     Args:
-      in_channels, out_channels: channels.
+      in_channels, out_channels: numbers of channels.
       kernel_size, stride, padding: integers, or one per axis.
-      grid: cells of the input along each axis.
+      grid: numbers of cells of the input along each axis.
       **options: as for :class:`ConvNormAct`.
 
     Attributes:
-      grid: cells of the output along each axis.
+      grid: numbers of cells of the output along each axis.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class GrowingConv(ConvNormAct):
             )
 
     def within(self, voxels: Voxels, capacity: int) -> Voxels:
-        """Convolve onto at most ``capacity`` rows, for voxels that no plan knows."""
+        """Convolve onto at most ``capacity`` rows, for voxels without a plan."""
         reached = kernel_map(voxels, capacity=capacity, **self.conv.relation)
         return conv_norm_act(self.conv, self.norm, self.act, voxels, kernel_map=reached)
 
@@ -102,7 +102,7 @@ def stage(
 def blocks(
     channels: int, number: int, residual: bool, common: Mapping[str, Any]
 ) -> list[nnx.Module]:
-    """Return ``number`` blocks on the voxels of a level; residual ones have biases by default."""
+    """Return ``number`` blocks on the voxels of a level; residual blocks have biases by default."""
     if residual:
         common = {"use_bias": True, **common}
         return [ResidualBlock(channels, channels, **common) for _ in range(number)]
@@ -110,7 +110,7 @@ def blocks(
 
 
 def run_stages(stages: Iterable[nnx.List], voxels: Voxels, name: str = "stage") -> list[Voxels]:
-    """Return the voxels after each stage; ``name`` stands in profiles."""
+    """Return the voxels after each stage; ``name`` labels the stages in profiles."""
     found = []
     for number, layers in enumerate(stages):
         with jax.named_scope(f"{name}{number + 1}"):
@@ -121,7 +121,7 @@ def run_stages(stages: Iterable[nnx.List], voxels: Voxels, name: str = "stage") 
 
 
 def backbone_names(residual: bool) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Return the names of OpenPCDet and of torch-pointcloud by the path of a layer."""
+    """Return functions from a layer's path to its name in OpenPCDet and in torch-pointcloud."""
     second = ((r"^(stages\.0\.\d+|stages\.\d+\.[1-9])\.norm$", r"\1.norm2"),) if residual else ()
     layers = (
         *second,
@@ -139,24 +139,25 @@ def backbone_names(residual: bool) -> tuple[Callable[[str], str], Callable[[str]
 
 
 class VoxelBackBone8x(Module):
-    """Stem, four levels with two cells to one between them, and one that folds the height.
+    """A stem, four levels that each halve the grid before, and a layer that halves the height.
 
-    Strided convolutions reach every site inside the grid. Voxels are x, y, z, counted from the
-    grid's lower corner.
+    Strided convolutions output every site that they reach inside the grid. Voxels have axes x, y, z
+    and count from the grid's lower corner.
 
     Args:
-      in_channels: features of the voxels.
-      grid: cells along x, y and z: the range over the voxel size. One more is added along z.
-      channels: of the four levels.
-      out_channels: of the result.
-      residual: residual blocks in place of single convolutions.
-      block_bias: of the convolutions in residual blocks.
+      in_channels: number of features of the voxels.
+      grid: numbers of cells along x, y and z, which are the range divided by the voxel size. One
+        cell is added along z.
+      channels: channels of the four levels.
+      out_channels: channels of the result.
+      residual: whether to use residual blocks in place of single convolutions.
+      block_bias: whether the convolutions in residual blocks have a bias.
       norm: arguments of every batch normalization.
-      rngs: None takes a key that no other layer has.
-      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: arguments of all convolutions, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Attributes:
-      grid: cells of the result along x, y and z.
+      grid: numbers of cells of the result along x, y and z.
 
     Raises:
       InputError: a grid that is too small, another number of axes or levels.
@@ -205,7 +206,7 @@ class VoxelBackBone8x(Module):
         return (*found, self.out(found[-1]))
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return voxels of ``out_channels``, whose height has few cells left.
+        """Return voxels with ``out_channels`` channels and few cells of height.
 
         Raises:
           InputError: as :func:`inside_grid`.
@@ -213,7 +214,7 @@ class VoxelBackBone8x(Module):
         return self.levels(voxels)[-1]
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and torch-pointcloud store it."""
+        """Return how OpenPCDet and torch-pointcloud store the weights."""
         openpcdet, torch_pointcloud = backbone_names(self.residual)
         spconv = Spconv("reversed")
         return {
@@ -241,7 +242,7 @@ def VoxelResBackBone8x(
 
 
 def grid_with_top(grid: Sequence[int]) -> tuple[int, ...]:
-    """Return the cells along x, y, z with one more along z, as the backbones have.
+    """Return the cells along x, y, z with one more along z, as the backbones need.
 
     Raises:
       InputError: another number of axes, or fewer than 1 cell.
@@ -252,16 +253,17 @@ def grid_with_top(grid: Sequence[int]) -> tuple[int, ...]:
 
 
 def inside_grid(voxels: Voxels, grid: Sequence[int]) -> Voxels:
-    """Return the voxels, in a trace with those outside of the grid counted in ``num_dropped``.
+    """Check that voxels lie inside of a grid, and return them.
 
-    A network on a grid loses them: no site of a later level is theirs.
+    A network on a grid loses voxels outside of it, because they reach no site of a later level. A
+    traced call does not raise, but adds them to ``num_dropped`` of the result.
 
     Args:
       voxels: the voxels.
-      grid: static cells along each axis, from 0 on.
+      grid: static numbers of cells along each axis. Cells count from 0.
 
     Raises:
-      InputError: eager, and voxels lie outside of the grid.
+      InputError: voxels lie outside of the grid; only in eager calls.
     """
     outside = _num_outside(voxels.coords, tuple(grid))
     geometry = voxels.geometry
@@ -283,7 +285,7 @@ def inside_grid(voxels: Voxels, grid: Sequence[int]) -> Voxels:
 
 @functools.partial(jax.jit, static_argnames="grid")
 def _num_outside(coords: jax.Array, grid: tuple[int, ...]) -> jax.Array:
-    """Return ``int32[]``: how many voxels lie outside of the grid."""
+    """Return the number of voxels outside of the grid, ``int32[]``."""
     cells = coords[:, 1:]
     outside = jnp.any((cells < 0) | (cells >= jnp.asarray(grid, jnp.int32)[None]), axis=1)
     return jnp.sum(outside & is_valid(coords), dtype=jnp.int32)

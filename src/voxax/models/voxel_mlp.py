@@ -1,4 +1,4 @@
-"""A network that sees each voxel alone: the baseline that neighborhoods must beat."""
+"""A baseline network that uses no neighborhoods: each voxel is classified by itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class VoxelMLP(Module):
     """Linear, batch normalization, ReLU, ``depth`` times, then a linear head.
 
     Args:
-      in_channels, out_channels: input features and classes.
-      width: hidden channels.
-      depth: hidden layers.
-      rngs: None takes a key that no other layer has.
+      in_channels, out_channels: numbers of input features and of classes.
+      width: number of hidden channels.
+      depth: number of hidden layers.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
     """
 
     def __init__(
@@ -36,5 +36,5 @@ class VoxelMLP(Module):
         self.head = Linear(width, out_channels, rngs=rngs)
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Logits ``[capacity, out_channels]``."""
+        """Return logits ``[capacity, out_channels]``."""
         return self.head(self.layers(voxels))

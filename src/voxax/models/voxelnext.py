@@ -1,4 +1,4 @@
-"""VoxelNeXt: a detector without a dense grid, whose heads predict at voxels of the ground plane.
+"""VoxelNeXt: a detector without a dense grid. Its heads predict at voxels of the ground plane.
 
 Source: Chen et al., "VoxelNeXt: Fully Sparse VoxelNet for 3D Object Detection and Tracking", CVPR
 2023.
@@ -47,29 +47,31 @@ from voxax.nn.modules.constructor import Module, own_rngs
 from voxax.nn.modules.sparse_convs import LayerOptions
 
 PLAIN: Mapping[str, Any] = FrozenDict(epsilon=1e-5, momentum=0.9)
-"""Arguments of batch normalizations that have PyTorch's defaults."""
+"""Arguments of batch normalizations with PyTorch's defaults."""
 
 
 class VoxelNeXtBackbone(Module):
-    """Six levels of residual blocks, of which the last three are folded onto the ground plane.
+    """Six levels of residual blocks. The features of the last three are summed on the ground plane.
 
     Args:
-      in_channels: features of the voxels.
-      grid: cells along x, y and z: the range over the voxel size. One more is added along z.
-      channels: of the first five levels; the sixth has those of the fifth.
-      out_channels: of the result.
-      kernel_sizes: odd sizes of the strided convolutions to the second to fifth level; that to the
-        sixth is as the last.
-      capacity: static rows on the ground plane; None takes one of a few sizes eagerly, as many as
-        can be reached under ``jax.jit``: nine for each row of the three levels, or all cells.
+      in_channels: number of features of the voxels.
+      grid: numbers of cells along x, y and z, which are the range divided by the voxel size. One
+        cell is added along z.
+      channels: channels of the first five levels; the sixth has as many as the fifth.
+      out_channels: channels of the result.
+      kernel_sizes: odd kernel sizes of the strided convolutions to levels two to five. The last
+        size is also that of the convolution to level six.
+      capacity: static number of rows on the ground plane. None takes one of a few sizes eagerly.
+        Under ``jax.jit`` it takes as many as can be reached: nine for each row of the last three
+        levels, and at most all cells.
       norm: arguments of every batch normalization but the last.
-      last_norm: those of the last.
-      rngs: None takes a key that no other layer has.
-      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+      last_norm: arguments of the last batch normalization.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: arguments of all convolutions, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
-      InputError: a grid that is too small; channels of the last levels that differ, so that they
-        cannot be added.
+      InputError: a grid that is too small, or different channels of the fourth and the fifth
+        level, whose features are added.
     """
 
     def __init__(
@@ -129,11 +131,11 @@ class VoxelNeXtBackbone(Module):
             return (*levels, self.shared(grown))
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return voxels of the ground plane with ``out_channels``."""
+        """Return voxels of the ground plane with ``out_channels`` channels."""
         return self.levels(voxels)[-1]
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and torch-pointcloud store it."""
+        """Return how OpenPCDet and torch-pointcloud store the weights."""
         openpcdet, torch_pointcloud = _backbone_names()
         spconv, norms = Spconv("reversed"), "^(?!shared)"  # which has PyTorch's defaults
         return {
@@ -143,7 +145,7 @@ class VoxelNeXtBackbone(Module):
 
 
 def _backbone_names() -> tuple[Any, ...]:
-    """Return the names of OpenPCDet and torch-pointcloud by the path of a layer."""
+    """Return functions from a layer's path to its name in OpenPCDet and in torch-pointcloud."""
 
     def with_shared(names: Any) -> Any:
         return lambda path: names(path).replace("shared.", "shared_conv.", 1)
@@ -152,22 +154,22 @@ def _backbone_names() -> tuple[Any, ...]:
 
 
 def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels:
-    """Return the sums of the features in each column of voxels, over levels of halved grids.
+    """Return the sum of the features in each column of voxels, over levels of halved grids.
 
-    A voxel of the n-th level is taken to the first one's cell at its lower corner.
+    A voxel of a later level counts in the first level's cell at its lower corner.
 
     Args:
-      levels: voxels of axes x, y, z with the same channels, each of twice the stride before it, and
-        made from it: the last one knows of all losses.
-      capacity: static rows; None takes one of a few sizes eagerly, the rows of all levels
-        under ``jax.jit``.
+      levels: voxels with axes x, y, z and the same channels. Each level has twice the stride of the
+        level before and was made from it, so the last level counts all losses.
+      capacity: static number of rows. None takes one of a few sizes eagerly, and the rows of all
+        levels under ``jax.jit``.
 
     Returns:
-      Voxels of axes x and y on the first level's lattice.
+      Voxels with axes x and y on the first level's lattice.
 
     Raises:
-      CapacityError: eager, and the columns do not fit ``capacity``. Traced overflow is counted
-        in ``num_dropped``.
+      CapacityError: the columns do not fit ``capacity``; only in eager calls. Under ``jax.jit``
+        the overflow is counted in ``num_dropped``.
     """
     columns = []
     for number, voxels in enumerate(levels):
@@ -179,7 +181,7 @@ def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels
     features = jnp.concatenate([voxels.features for voxels in levels])
     features = reduce_rows(features, found.inverse, len(found.coords), "sum")
     first = levels[0]
-    # Attached levels do not tell which losses they share: a sum would count those again.
+    # Levels do not record which losses they share, so a sum would count those twice.
     source = levels[-1].geometry
     geometry = new_geometry(found, [source], stride=first.geometry.stride[:2])
     origin = first.origin.axes((0, 1)) if isinstance(first.origin, Origin) else ()
@@ -190,7 +192,7 @@ class VoxelNeXtOutput(NamedTuple):
     """Predictions at voxels of the ground plane.
 
     Attributes:
-      voxels: where they are; axes x and y.
+      voxels: voxels of the ground plane, with axes x and y.
       groups: for each group of classes, arrays ``[capacity, channels]`` by name, logits of the
         classes under ``hm``. Rows of padding are zero.
     """
@@ -203,15 +205,15 @@ class VoxelNeXt(Module):
     """The detector: voxels in, predictions at voxels of the ground plane out.
 
     Args:
-      in_channels: features of the voxels, the means of their points.
-      num_classes: classes of objects.
-      grid: cells along x, y and z: the range over the voxel size.
+      in_channels: number of features of a voxel, which are the means over its points.
+      num_classes: number of classes of objects.
+      grid: numbers of cells along x, y and z, which are the range divided by the voxel size.
       groups: classes that share a head; None puts all in one. Also an attribute.
-      branches: channels of what is predicted for a center, by name.
-      head_kernel_size: of the heads' hidden layers.
+      branches: channels of the quantities predicted for a center, by name.
+      head_kernel_size: kernel size of the heads' hidden layers.
       capacity, norm, channels, out_channels, kernel_sizes: as for :class:`VoxelNeXtBackbone`.
-      rngs: None takes a key that no other layer has.
-      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: arguments of all convolutions, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
       InputError: as :class:`VoxelNeXtBackbone`; groups that do not have each class once.
@@ -254,7 +256,7 @@ class VoxelNeXt(Module):
         self.head = Branches(self.groups, branches, hidden, last)
 
     def __call__(self, voxels: Voxels) -> VoxelNeXtOutput:
-        """Return the predictions."""
+        """Return the predictions at voxels of the ground plane."""
         ground = self.backbone_3d(voxels)
         with jax.named_scope("heads"):
             found = self.head(ground)
@@ -262,7 +264,7 @@ class VoxelNeXt(Module):
         return VoxelNeXtOutput(ground, tuple(named))
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and torch-pointcloud store it."""
+        """Return how OpenPCDet and torch-pointcloud store the weights."""
         openpcdet, torch_pointcloud = _backbone_names()
         sparse = Spconv("reversed")
 

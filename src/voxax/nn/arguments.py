@@ -1,4 +1,4 @@
-"""Check what layers are called with, and finish what they return."""
+"""Check the arguments of layers, and build their results."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def request_map(
     """Return the kernel map that an operator's arguments describe, or check the given one.
 
     Raises:
-      InputError: ``kernel_map`` together with arguments it already fixes, or a map of
+      InputError: ``kernel_map`` together with arguments that it already fixes, or a map of
         another capacity.
-      GeometryMismatchError: eager, and a map of other voxels.
+      GeometryMismatchError: a map of other voxels; only in eager calls.
     """
     if kernel_map is not None:
         given = {
@@ -111,7 +111,7 @@ def warn_if_inputs_unused(spec: KernelSpec) -> None:
 def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int) -> None:
     """Raise :class:`InputError` unless the weight (or its shape) fits the map, channels and groups.
 
-    It is ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups.
+    The expected shape is ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups.
     """
     taps = kernel_map.num_offsets
     if not hasattr(weight, "ndim"):
@@ -131,7 +131,7 @@ def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int)
         hint = ""
         if len(axes) > 1 and math.prod(axes) == taps and inner[:-1] == known[1:-1]:
             hint = f"; weight.reshape({taps}, *weight.shape[-{len(inner)}:]) has it"
-        elif weight.ndim == len(known):  # of how many axes a kernel with these taps is
+        elif weight.ndim == len(known):  # compare with the same kernel on one axis less
             ndim = kernel_map.spec.ndim
             fewer = {offset[:-1] for offset in kernel_map.spec.offsets}
             hint = axes_hint(ndim - 1, ndim) if len(fewer) == weight.shape[0] else ""
@@ -152,10 +152,10 @@ def check_shape(name: str, array: Any, *expected: tuple[int, ...]) -> None:
 
 
 def static(value: Any) -> Any:
-    """Return an argument as it hashes: sequences and arrays as tuples, scalars as Python has them.
+    """Return an argument in hashable form: sequences and arrays as tuples, scalars as Python's.
 
-    Modules are compared and hashed by their static attributes, and an array there would count as a
-    parameter.
+    Modules are compared and hashed by their static attributes. An array among these would count as
+    a parameter.
     """
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         value = value.tolist()
@@ -165,7 +165,7 @@ def static(value: Any) -> Any:
 
 
 def own_ndim(module: Any, ndim: int | None) -> int:
-    """Return the spatial axes of a convolution module: the argument's, the class's, or 3."""
+    """Return the number of spatial axes of a convolution module: ``ndim``, the class's, or 3."""
     if ndim is not None and module.NDIM not in (None, ndim):
         raise InputError(
             f"{type(module).__name__} has {module.NDIM} axes, got ndim={ndim}: leave ndim out, or "
@@ -228,7 +228,7 @@ def refuse_points(layer: Any, voxels: Any) -> None:
 
 
 def check_channels(module: Any, expected: int, voxels: Any) -> None:
-    """Raise :class:`InputError` unless the voxels, of either framework, have these channels."""
+    """Raise :class:`InputError` unless the voxels (of JAX or PyTorch) have these channels."""
     refuse_arrays(module, voxels)
     if voxels.num_channels != expected:
         raise InputError(
@@ -240,7 +240,7 @@ def check_channels(module: Any, expected: int, voxels: Any) -> None:
 def by_product(
     fwd_algo: Request, bwd_algo: Request, dgrad_algo: Request = None, wgrad_algo: Request = None
 ) -> dict[str, Request]:
-    """Return one request for each product; ``bwd_algo`` stands for the gradients that have none."""
+    """Return the request of each product; ``bwd_algo`` is the default of both gradients."""
     return {
         "fwd_algo": fwd_algo,
         "dgrad_algo": bwd_algo if dgrad_algo is None else dgrad_algo,
@@ -263,7 +263,7 @@ def convolve_voxels(
       voxels, weight, bias, groups, out_voxels: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
       kernel_map: from :func:`request_map`.
-      options: of :func:`voxax.products.convolve`.
+      options: keyword arguments of :func:`voxax.products.convolve`.
     """
     check_weight(weight, kernel_map, voxels.num_channels, groups)
     with jax.named_scope("spatially_sparse_conv"):
@@ -293,7 +293,7 @@ def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
     positions, is accumulated in it.
 
     Raises:
-      InputError: a bias of another shape, or a float beside integers.
+      InputError: a bias of another shape, or floats mixed with integers.
     """
     if bias is None:
         return y

@@ -16,12 +16,12 @@ from voxax.geometry.voxels import Voxels
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A pure function and its arguments but for the voxels.
+    """A pure function and all its arguments except the voxels.
 
     Attributes:
-      call: ``call(*state, voxels)``.
-      state: what the caller holds already: parameters and other variables.
-      fresh: shapes of what a run adds to that, the optimizer's state.
+      call: the function, called as ``call(*state, *fresh, voxels)``.
+      state: parameters and other variables, which the caller holds already.
+      fresh: shapes of the optimizer's state, which a run creates.
     """
 
     call: Callable[..., Any]
@@ -35,7 +35,7 @@ class Step:
 def step_of(
     model: Callable[..., Any], params: Any, training: bool, optimizer: Any, loss: Any
 ) -> Step:
-    """See :func:`voxax.fits` for the arguments."""
+    """Return the evaluation or training step of a model. Arguments as in :func:`voxax.fits`."""
     call, weights, rest = _functional(model, params, training)
     if not training:
         return Step(lambda w, r, v: call(w, r, v)[0], (weights, rest))
@@ -65,10 +65,10 @@ def step_of(
 
 
 def _functional(model: Any, params: Any, training: bool) -> tuple[Any, Any, Any]:
-    """``(call(weights, rest, voxels) -> (output, new rest), weights, rest)``.
+    """Return ``(call, weights, rest)``, with ``call(weights, rest, voxels) -> (output, new rest)``.
 
-    A flax.nnx module is split and called as a copy in the mode asked for; flax is used only
-    where the caller has imported it.
+    A flax.nnx module is split, and called as a copy in training or evaluation mode. flax is used
+    only if the caller has imported it.
     """
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(model, nnx.Module):
@@ -89,7 +89,7 @@ def _functional(model: Any, params: Any, training: bool) -> tuple[Any, Any, Any]
 
 
 def _mean_square(out: Any) -> jax.Array:
-    """Mean square over all floating-point outputs: a loss that needs every one of them."""
+    """Return the sum of the outputs' mean squares, a loss that depends on every float output."""
     features = out.features if isinstance(out, Voxels) else out
     leaves = [x for x in jax.tree.leaves(features) if jnp.issubdtype(x.dtype, jnp.floating)]
     parts = [jnp.mean(jnp.square(x.astype(jnp.float32))) for x in leaves]

@@ -1,4 +1,4 @@
-"""Convolve voxels onto a set that grows where the input says."""
+"""Convolve voxels onto a set that grows around important voxels."""
 
 from __future__ import annotations
 
@@ -36,36 +36,38 @@ def focal_conv(
     wgrad_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Voxels:
-    """Convolve onto the voxels and onto those neighbors that important voxels add.
+    """Convolve onto the voxels and onto the neighbors that important voxels add.
 
-    A voxel whose own importance (that of the kernel's center) exceeds the threshold adds those of
-    its neighbors ``site + offset[k] * dilation`` whose ``importance[row, k]`` exceeds it too.
-    Threshold 1 is submanifold convolution, threshold below 0 dilates everywhere.
+    A voxel is important if its importance at the kernel's center exceeds the threshold. It adds
+    each neighbor ``site + offset[k] * dilation`` whose ``importance[row, k]`` exceeds it too.
+    Threshold 1 is submanifold convolution; a threshold below 0 dilates everywhere.
 
     Args:
-      voxels: input, ``C_in`` channels.
+      voxels: input with ``C_in`` channels.
       weight: ``[K, C_in, C_out]`` or, with groups, ``[K, G, C_in/G, C_out/G]``.
-      importance: ``float[capacity, K]``, mostly the sigmoid of a submanifold convolution with K
+      importance: ``float[capacity, K]``, usually the sigmoid of a submanifold convolution with K
         outputs; taps in lexicographic order, the center among them.
       kernel_size, dilation: integers, or one per axis; the stride is 1.
       bias: ``[C_out]`` or None.
       groups: number of channel groups.
-      threshold: may be traced.
-      gate: multiply each voxel's features by its own importance before the convolution: through
-        this the importance of centers learns. Those of other taps decide only, and have no
-        gradient; the source trains them with a loss of their own.
-      capacity: static rows of the result; None takes one of a few sizes eagerly, and K + 1
-        times the input's under ``jax.jit``, which always suffices and is mostly far too much.
+      threshold: limit of the importance, a number; may be traced.
+      gate: whether to multiply each voxel's features by its importance at the center before the
+        convolution, which gives this importance a gradient. The importance of other taps has no
+        gradient; the source trains it with a separate loss.
+      capacity: static number of rows of the result. None takes one of a few sizes eagerly, and
+        K + 1 times the input's under ``jax.jit``, which always suffices and is usually far too
+        many.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Returns:
-      Voxels with ``C_out`` channels; dtypes as there.
+      Voxels with ``C_out`` channels; dtypes as in
+      :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Raises:
       InputError: shapes or dtypes that do not fit.
-      CapacityError: eager, and the result does not fit. Traced, lost voxels are counted in
-        ``num_dropped``.
+      CapacityError: the result does not fit; only in eager calls. Under ``jax.jit`` lost voxels
+        are counted in ``num_dropped``.
 
     Source: Chen et al., "Focal Sparse Convolutional Networks for 3D Object Detection", CVPR 2022.
     """

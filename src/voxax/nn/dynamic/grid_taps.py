@@ -1,8 +1,7 @@
-"""Taps of dense kernels, one after the other: where they lie and what the input holds there.
+"""Loop over the taps of dense kernels, and read the input at each tap.
 
-A loop over taps computes each again in the backward pass, so neither the program nor its memory
-grows with the size of the kernel. A tap is fetched where its place is an integer, and interpolated
-linearly where it is a float.
+The backward pass computes each tap again, so neither the program nor its memory grows with the size
+of the kernel. A tap at an integer place is fetched; one at a float place is interpolated linearly.
 """
 
 from __future__ import annotations
@@ -41,10 +40,11 @@ def grid_spec(
     stride: int | Sequence[int],
     dilation: int | Sequence[int],
 ) -> KernelSpec:
-    """Return the relation of a kernel on the grid of ``x [B, *spatial, C]``; sizes are centered.
+    """Return the spec of a kernel on the grid of ``x [B, *spatial, C]``; every size is centered.
 
     Raises:
-      InputError: not one to three spatial axes, no floats, kernel arguments that do not fit.
+      InputError: other than one to three spatial axes, no floats, or kernel arguments that do not
+        fit.
     """
     ndim = grid_axes(x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -54,12 +54,12 @@ def grid_spec(
 
 
 def scan_taps(add: Callable[[Any, Any], Any], total: Any, by_tap: Any) -> Any:
-    """Return ``total`` after ``add(total, one entry of by_tap)`` for each tap.
+    """Return ``total`` after ``total = add(total, entry)`` for the entry of each tap.
 
     Args:
-      add: what one tap adds.
-      total: a tree of arrays; the first value.
-      by_tap: a tree of arrays ``[K, ...]``.
+      add: function that adds the contribution of one tap.
+      total: initial value, a tree of arrays.
+      by_tap: the entries of K taps, a tree of arrays ``[K, ...]``.
     """
 
     def step(total: Any, entry: Any) -> tuple[Any, None]:
@@ -82,8 +82,8 @@ def sampled_conv(
 ) -> jax.Array:
     """Run the general form of :func:`voxax.nn.functional.dynamic_conv` in ordinary JAX.
 
-    Taps that an integer size leaves out are not read. A mask multiplies: where it is
-    zero, a NaN in the input stays one.
+    Taps that an integer size leaves out are not read. A mask multiplies the values, so a NaN in
+    the input stays NaN where the mask is zero.
     """
     outputs = output_grid(x.shape[:-1], spec.stride)
     ndim, taps = len(spec.stride), spec.num_offsets
@@ -131,9 +131,9 @@ def sampled_conv(
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """Return the dtype of a sum of places: a float of the two, the one with more digits.
+    """Return the dtype of a sum of places: the widest float of the two, else ``a``.
 
-    Not ``jnp.promote_types``: that raises under ``jax.numpy_dtype_promotion("strict")``.
+    ``jnp.promote_types`` would raise under ``jax.numpy_dtype_promotion("strict")``.
     """
     floats = [kind for kind in (a, b) if jnp.issubdtype(kind, jnp.floating)]
     return max(floats, key=lambda kind: jnp.finfo(kind).bits) if floats else a
@@ -148,12 +148,20 @@ def centers(outputs: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
 def fetch(
     source: jax.Array, grid: tuple[int, ...], place: jax.Array, reads: jax.Array | None, dtype: Any
 ) -> jax.Array:
-    """Read ``[B, *outputs, C]`` at ``place [., *outputs, D]``, zero outside of the grid."""
+    """Return the values ``[B, *outputs, C]`` at places; zero outside of the grid.
+
+    Args:
+      source: rows of the grid, ``[N + 1, C]``; the last row is zero.
+      grid: ``(B, *spatial)``, with product N.
+      place: ``[1 or B, *outputs, D]``, integers or floats.
+      reads: booleans that select which places to read; None reads all.
+      dtype: dtype of the result.
+    """
     extents = grid[1:]
     if jnp.issubdtype(place.dtype, jnp.integer):
         return _rows(source, grid, place, reads)
-    # Outside by a cell or more is zero, as is what is not finite; the cast needs a range. Two cells
-    # below, since from one below the interpolation would read the first row, times zero.
+    # Places outside by a cell or more, or not finite, read zero; clipping keeps the cast in range.
+    # The lower limit is -2, because at -1 the interpolation would read the first row, times zero.
     last = jnp.asarray(extents, place.dtype).reshape((1,) * (place.ndim - 1) + (-1,))
     place = jnp.clip(jnp.where(jnp.isfinite(place), place, -2), -2, last)
     base = jax.lax.stop_gradient(jnp.floor(place))
@@ -186,10 +194,10 @@ def _rows(
 
 
 def _checked(dilation, offsets, mask, outputs, taps, ndim):
-    """Return the three with as many axes as they act on.
+    """Return dilation, offsets and mask with the shapes and dtypes that the loop needs.
 
     Raises:
-      InputError: other shapes; names what was expected.
+      InputError: another shape; the message names the expected shape.
     """
     if dilation is not None:
         dilation = jnp.asarray(dilation)
@@ -211,6 +219,6 @@ def _checked(dilation, offsets, mask, outputs, taps, ndim):
 
 
 def as_places(steps: jax.Array) -> jax.Array:
-    """Return steps on the grid as int32, or as floats with the digits that a place needs."""
+    """Return steps on the grid as int32, or as floats of at least float32."""
     is_whole = jnp.issubdtype(steps.dtype, jnp.integer)
     return steps.astype(jnp.int32 if is_whole else accumulator(steps.dtype))

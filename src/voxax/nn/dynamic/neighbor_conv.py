@@ -1,10 +1,10 @@
 """Convolve over neighboring points, continuously or with kernel points.
 
-``y[m] = sum_t (sum_j c[m, j, t] x[j]) W_t``: convolutions over points differ in the coefficients
-``c``, functions of the place of neighbor j around query m. :func:`continuous_conv` reads a grid of
-matrices at any place, :func:`kernel_point_conv` has a weight at each of a few kernel points, rigid
-or deformable. Queries go block by block, each computed again in the backward pass, so that the
-coefficients of only one block exist at a time, and the products ``c x W`` of neighbors never do.
+Both compute ``y[m] = sum_t (sum_j c[m, j, t] x[j]) W_t``. They differ in the coefficients ``c``,
+functions of the place of neighbor j around query m. :func:`continuous_conv` reads a grid of
+matrices at any place. :func:`kernel_point_conv` has a weight at each of a few kernel points, rigid
+or deformable. Queries are computed block by block, and each block again in the backward pass. So
+the coefficients of only one block exist at a time, and the products ``c x W`` are never stored.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _BLOCK = 1 << 22
 
 
 class Around(NamedTuple):
-    """A block of queries.
+    """The neighborhoods of a block of m queries, with k slots for neighbors each.
 
     Attributes:
-      places: ``float[m, k, D]``, neighbors minus query; zero without a neighbor.
-      rows: ``int32[m, k]``, or -1.
-      exists: ``bool[m, k]``.
-      extra: the block's part of what was given by query.
+      places: ``float[m, k, D]``, positions of the neighbors minus the query's; zero in empty slots.
+      rows: ``int32[m, k]``, rows of the neighbors; -1 in empty slots.
+      exists: ``bool[m, k]``, whether a slot has a neighbor.
+      extra: the block's part of the arrays with an entry for each query.
     """
 
     places: jax.Array
@@ -60,15 +60,16 @@ def neighbor_conv(
     bias: jax.Array | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
-    """Sum the features of neighbors with coefficients, then multiply with one weight for each.
+    """Sum the features of neighbors with T sets of coefficients, and multiply each sum by a weight.
 
     Args:
-      points: C channels.
-      queries: where to; None takes the points.
+      points: input with C channels.
+      queries: M points of the output; None takes ``points``.
       neighbors: rows of ``points`` around each query.
       weight: ``[T, C, C_out]``.
-      coefficients: from a block of queries to ``float[m, k, T]``; read only where a neighbor is.
-      extra: a tree of arrays by query ``[M, ...]``, which ``coefficients`` sees a block of.
+      coefficients: function from a block of queries to ``float[m, k, T]``; values in empty slots
+        are not used.
+      extra: a tree of arrays ``[M, ...]``, of which ``coefficients`` gets the block's part.
       bias: ``[C_out]`` or None.
       precision: as for ``dynamic_conv``.
 
@@ -93,14 +94,14 @@ def neighbor_conv(
     wide = accumulator(dtype)
     options = {"precision": precision_name(precision), "preferred_element_type": wide}
     channels, c_out = weight.shape[1:]
-    # Padding rows may hold anything, and no neighbor is one.
+    # Padding rows may hold anything; no neighbor is a padding row.
     source = jnp.where(points.valid[:, None], x, jnp.zeros((), x.dtype)).astype(dtype)
     flat = weight.astype(dtype).reshape(taps * channels, c_out)
 
     def block(part: tuple[jax.Array, jax.Array, Any]) -> jax.Array:
         around = around_queries(points, *part)
         c = coefficients(around)
-        # In the dtype of the products; what stands where no neighbor is reaches no gradient.
+        # Values in empty slots become zero before the cast, so they reach no gradient.
         c = jnp.where(around.exists[..., None], c, jnp.zeros((), c.dtype)).astype(dtype)
         sums = jnp.einsum("mkt,mkc->mtc", c, gather_rows(source, around.rows), **options)
         return jnp.matmul(sums.astype(dtype).reshape(-1, taps * channels), flat, **options)
@@ -118,13 +119,13 @@ def in_blocks(
     positions: jax.Array,
     extra: Any,
 ) -> jax.Array:
-    """Run a function block by block on ``(rows, positions, extra)``: ``[M, ...]``.
+    """Return the results ``[M, ...]`` of a function on blocks of ``(rows, positions, extra)``.
 
     Args:
-      run: from a block to ``[m, ...]``.
-      elements: what one query takes.
-      rows: ``int32[M, k]``, or -1.
-      positions: ``float[M, D]``.
+      run: function from a block to ``[m, ...]``.
+      elements: number of array elements that one query needs.
+      rows: ``int32[M, k]``, rows of the neighbors, or -1.
+      positions: ``float[M, D]``, positions of the queries.
       extra: a tree of arrays ``[M, ...]``.
     """
     number = rows.shape[0]
@@ -143,7 +144,7 @@ def in_blocks(
 
 
 def around_queries(points: Points, rows: jax.Array, positions: jax.Array, extra: Any) -> Around:
-    """Return what is around a block of queries, for the functions that :func:`in_blocks` runs."""
+    """Return the neighborhoods of a block, for the functions that :func:`in_blocks` runs."""
     exists = rows >= 0
     wide = max(points.positions.dtype, positions.dtype, key=lambda dtype: dtype.itemsize)
     near = points.positions.at[jnp.maximum(rows, 0)].get(mode="clip").astype(wide)
@@ -176,7 +177,7 @@ Window = Callable[[jax.Array], jax.Array]
 
 @checked_operator
 def poly6(squares: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return the window ``(1 - q)^3`` of ``q = r^2 / R^2``, zero beyond.
+    """Return the window ``(1 - q)^3`` of ``q = r^2 / R^2``; zero for q above 1.
 
     Args:
       squares: ``float[...]``, q of each neighbor.
@@ -206,20 +207,20 @@ def continuous_conv(
     """Convolve points with a kernel that is a continuous function of the place.
 
     ``y(q) = 1/n(q) sum over i of a(|r|^2) W(map(r)) x_i`` with ``r = (p_i - q) / radius``. W is a
-    grid of matrices on the cube ``[-1, 1]^D``, corners on the cube's corners, linearly
-    interpolated; the mapping takes the ball of neighbors onto the cube.
+    grid of matrices on the cube ``[-1, 1]^D``, interpolated linearly. The corners of the grid are
+    the corners of the cube. The mapping takes the ball of neighbors onto the cube.
 
     Args:
-      points: C channels, D axes, 1 to 3.
+      points: input with C channels and D axes, 1 to 3.
       weight: ``[*T, C, C_out]``, one size for each axis of the positions, in their order.
-      neighbors: of the queries among the points, by ``vx.radius_search`` with this radius. What
-        lies beyond the radius is read at the cube's surface (and ``poly6`` is zero there).
-      queries: where to; None takes the points.
-      radius: of the ball; may be traced.
-      mapping: ``volume_preserving``, from ball over cylinder to cube; ``radial``, which stretches
-        along rays; ``identity``. In one axis all are the identity.
-      window: from ``|r|^2``, ``float[m, k]``, to factors; None is 1.
-      normalize: divide by the sum of the window's factors, where that is not zero.
+      neighbors: neighbors of the queries among the points, from ``vx.radius_search`` with this
+        radius. A neighbor beyond the radius reads the cube's surface (where ``poly6`` is zero).
+      queries: points of the output; None takes ``points``.
+      radius: radius of the ball, in the unit of the positions; may be traced.
+      mapping: ``volume_preserving``, from the ball over a cylinder to the cube; ``radial``, which
+        stretches along rays; or ``identity``. With one axis all three are the identity.
+      window: function a, from ``|r|^2``, ``float[m, k]``, to factors; None is 1.
+      normalize: whether to divide by n, the sum of the window's factors, where it is not zero.
       bias: ``[C_out]`` or None.
       precision: None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
@@ -227,8 +228,8 @@ def continuous_conv(
     Returns:
       The queries with ``C_out`` channels in the promoted dtype of features and weight, accumulated
       in at least float32. Differentiable in features, weight, bias, radius and both positions (on
-      the seams of the mapping and of the grid, from one side). Queries go block by block: memory
-      does not grow with (points) times (taps).
+      the seams of the mapping and of the grid, from one side). Queries are computed block by
+      block, so memory does not grow with (points) times (taps).
 
     Raises:
       InputError: shapes, dtypes or a mapping that do not fit.
@@ -250,7 +251,7 @@ def continuous_conv(
 
     def coefficients(around: Around) -> jax.Array:
         places = around.places / jnp.asarray(radius, around.places.dtype)
-        # One after the other along each axis: the outer product of hats.
+        # The coefficients are the outer product of one hat function for each axis.
         cube = jnp.clip(to_cube(places, mapping), -1, 1)
         taps = jnp.ones((*places.shape[:-1], 1), places.dtype)
         for axis, size in enumerate(shape):
@@ -292,7 +293,7 @@ def to_cube(places: jax.Array, mapping: Mapping) -> jax.Array:
     x, y, z = (places[..., axis] for axis in range(3))
     radius, flat_radius = length(places), length(places[..., :2])
     cap = 5 / 4 * z**2 > flat_radius**2
-    # Where the other branch holds, each is computed of a harmless number.
+    # Where a branch does not hold, it is computed from a harmless number.
     share = _ratio(3 * radius, radius + jnp.abs(z))
     tall = jnp.sqrt(jnp.where(cap & (share > 0), share, 1))
     scale = jnp.where(cap, tall, _ratio(radius, jnp.where(cap, 1, flat_radius)))
@@ -301,7 +302,7 @@ def to_cube(places: jax.Array, mapping: Mapping) -> jax.Array:
 
 
 def _disc_to_square(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Map a disc onto a square, sectors onto its four triangles; areas keep their ratio."""
+    """Map a disc onto a square, and its sectors onto four triangles. Areas keep their ratio."""
     radius = length(jnp.stack([x, y], axis=-1))
     wide = jnp.abs(y) <= jnp.abs(x)
     first, second = jnp.where(wide, x, y), jnp.where(wide, y, x)
@@ -322,19 +323,20 @@ _RELAXATION_STEPS = 2000
 def kernel_point_positions(
     number: int, ndim: int = 3, *, radius: float = 1.0
 ) -> Float[np.ndarray, "K D"]:
-    """Return ``float64[number, ndim]``: a point in the center, the others as far apart as possible.
+    """Return kernel points ``float64[number, ndim]``: one in the center, the others far apart.
 
-    They minimize the sum over pairs of ``1 / distance`` plus the sum of squared norms, and are then
-    scaled so that the mean norm of those not in the center is ``radius``. The same on every call:
-    it starts from fixed random places, on the host.
+    The points minimize the sum over pairs of ``1 / distance`` plus the sum of squared norms. They
+    are then scaled so that the mean norm of all but the center is ``radius``. They are computed on
+    the host from fixed random places, so every call returns the same points.
 
     Args:
-      number: static, at least 1; 15 is usual in three axes.
-      ndim: axes, 1 to 4.
-      radius: in the unit of the positions; the source takes 1.5 times the extent.
+      number: static number of points, at least 1; 15 is usual in three axes.
+      ndim: number of axes, 1 to 4.
+      radius: mean distance from the center, in the unit of the positions; the source takes 1.5
+        times the extent.
 
     Raises:
-      InputError: a number below 1, other axes.
+      InputError: a number below 1, or another number of axes.
 
     Source: supplement of Thomas et al., "KPConv", ICCV 2019.
     """
@@ -388,17 +390,20 @@ def kernel_point_conv(
     ``y(q) = sum over i, k of h(|p_i - q - (kp_k + offset_k(q))|) m_k(q) W_k x_i``.
 
     Args:
-      points: C channels, D axes.
+      points: input with C channels and D axes.
       weight: ``[K, C, C_out]``.
-      neighbors: of the queries among the points, by ``vx.radius_search`` or ``vx.knn_search``.
-      kernel_points: ``float[K, D]``, around the query, in the unit of the positions; see
-        :func:`voxax.nn.functional.kernel_point_conv`.
-      queries: where to; None takes the points.
-      extent: sigma, how far a kernel point reaches; may be traced.
-      offsets: ``[M, K, D]``, moves each query's own kernel points (deformable); None is rigid.
-      modulation: ``[M, K]``, factors.
-      influence: h of a distance d. ``linear``: ``max(0, 1 - d / sigma)``. ``gaussian``: that of
-        standard deviation ``0.3 sigma``. ``constant``: 1.
+      neighbors: neighbors of the queries among the points, from ``vx.radius_search`` or
+        ``vx.knn_search``.
+      kernel_points: ``float[K, D]``, positions relative to the query, in the unit of the positions;
+        see :func:`voxax.nn.functional.kernel_point_positions`.
+      queries: M points of the output; None takes ``points``.
+      extent: distance sigma that a kernel point reaches, in the unit of the positions; may be
+        traced.
+      offsets: ``[M, K, D]``, displacements of each query's kernel points (deformable); None is a
+        rigid kernel.
+      modulation: ``[M, K]``, factors m of each query's kernel points; None is 1.
+      influence: function h of a distance d. ``linear``: ``max(0, 1 - d / sigma)``. ``gaussian``: a
+        Gaussian of standard deviation ``0.3 sigma``, 1 at d = 0. ``constant``: 1.
       bias: ``[C_out]`` or None.
       precision: None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
@@ -465,14 +470,14 @@ def kernel_point_penalty(
         :func:`kernel_point_conv`.
 
     Returns:
-      Two scalars, means over the queries: the fitting loss, of each kernel point the squared
-      distance to the nearest neighbor over ``extent``, summed; and the repulsive loss, of all
-      ordered pairs of kernel points the squared linear influence on each other, summed.
+      Two scalars, means over the queries. The fitting loss sums over the kernel points the square
+      of (distance to the nearest neighbor) / ``extent``. The repulsive loss sums over the ordered
+      pairs of kernel points the square of their linear influence on each other.
 
     Raises:
       InputError: shapes or dtypes that do not fit.
 
-    Source: equations 9 and 10 of Thomas et al., 2019 (there the sum over points).
+    Source: equations 9 and 10 of Thomas et al., 2019, which sum over the points.
     """
     queries = points if queries is None else queries
     check_neighbors(points, queries, neighbors)

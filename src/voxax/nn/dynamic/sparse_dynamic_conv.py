@@ -51,53 +51,58 @@ def sparse_dynamic_conv(
     wgrad_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Voxels:
-    """Convolve with a kernel that each output voxel chooses for itself, exactly.
+    """Convolve with a kernel whose size, dilation, mask and weights each output voxel chooses.
 
-    ``y[u] = sum_k m_k(u) * x[stride * u + d(u) * o_k] @ W_k(u)``: m is what the size leaves of the
-    kernel, times ``mask``; d is the dilation; W is the weight, or a mixture of several. Shapes do
-    not depend on the values, so new sizes compile nothing.
+    ``y[u] = sum_k m_k(u) * x[stride * u + d(u) * o_k] @ W_k(u)``: m is 1 for the taps of u's size
+    and else 0 (or a ramp, see ``tau``), times ``mask``; d is the dilation; W is the weight, or
+    a mixture of several. Shapes do not depend on the values, so new sizes compile nothing.
 
-    Size s has the offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation: 3
-    lies in 4, and 4 in 5. With hard sizes a pair that its output's size leaves out does not exist
-    for any product, forward or backward: time follows the pairs that remain.
+    Size s has the offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation. So
+    the kernel of size 3 is part of that of size 4, and so on. With hard sizes no product, forward
+    or backward, computes a pair that the output's size leaves out.
 
     Args:
-      voxels: input, ``C_in`` channels.
+      voxels: input with ``C_in`` channels.
       weight: ``[K, C_in, C_out]`` or, with groups, ``[K, G, C_in/G, C_out/G]``, for the largest
         size; with ``mixture`` M of them along a new first axis.
       kernel_size: the largest size: an integer, or one per axis.
-      stride: integers; ``stride == kernel_size`` keeps the offsets above here.
-      dilation: static integers, or ``int[out_capacity]``, each voxel's own.
+      stride: an integer, or one per axis. ``stride == kernel_size`` keeps the offsets above.
+      dilation: static integers, or ``int[out_capacity]``, the dilation of each output voxel.
       bias: ``[C_out]`` or None.
       groups: number of channel groups.
-      size: ``[out_capacity]``, or ``[]`` for all: integers, or floats, which are rounded down
-        unless ``tau`` is given. Below 1: no tap. None is ``kernel_size``.
-      tau: makes sizes soft: a tap fades over ``tau`` sizes before the size reaches it
-        (:func:`voxax.geometry.nested_sizes.soft_mask`), which gives sizes a gradient. With
-        ``tau <= 1`` whole sizes give the same numbers as hard ones.
-      mask: ``[out_capacity, K]``, a factor for each tap.
-      mixture: ``[out_capacity, M]``, the share of each weight.
-      dilations: the values that an array ``dilation`` may have. Where it has another: an error if
-        that can be known, else NaN in that voxel's outputs (0 in integers).
+      size: size of each output voxel's kernel, ``[out_capacity]``, or ``[]`` for all; integers or
+        floats. Floats are rounded down unless ``tau`` is given. A size below 1 has no tap. None is
+        ``kernel_size``.
+      tau: width of the ramp that makes sizes soft and gives them a gradient; None is hard. A tap
+        fades in over ``tau`` sizes before the size reaches it
+        (:func:`voxax.geometry.nested_sizes.soft_mask`). With ``tau <= 1`` whole sizes give the same
+        numbers as hard sizes.
+      mask: ``[out_capacity, K]``, a factor for each tap; None is 1.
+      mixture: ``[out_capacity, M]``, the share of each weight; None has a single weight.
+      dilations: the values that an array ``dilation`` may have. Another value raises if known;
+        under ``jax.jit`` it sets the voxel's outputs to NaN (integer products to 0).
       capacity, out_voxels, kernel_map, kernel_shape: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
       algorithm: which strategies may be used, a request as in
-        :func:`voxax.nn.functional.dynamic_conv`; neither changes the result. ``grouped``
-        multiplies only what sizes leave: with hard sizes one product over the map without the
-        pairs that are left out, with soft sizes one product for each size, over the taps that it
-        adds to the smaller ones. ``masked`` is one product for each tap, scaled by its factors; a
-        mask needs it. Of both, ``grouped`` is taken where it can run. The other strategies run on
-        grids only.
-      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as there.
+        :func:`voxax.nn.functional.dynamic_conv`. Both strategies give the same result. ``grouped``
+        computes only pairs within the sizes: with hard sizes by one product over the map without
+        the other pairs, with soft sizes by one product for each size, over the taps that it adds to
+        the smaller sizes. ``masked`` computes one product for each tap, scaled by its factors; a
+        mask needs it. If both are admitted, ``grouped`` is taken where it can run. The other
+        strategies run on grids only.
+      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as in
+        :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Returns:
-      Voxels with ``C_out`` channels; dtypes as there. Differentiable to any order in features,
+      Voxels with ``C_out`` channels; dtypes as in
+      :func:`voxax.nn.functional.spatially_sparse_conv`. Differentiable to any order in features,
       weight, bias, mask, mixture and soft sizes.
 
     Raises:
-      InputError: shapes or dtypes that do not fit; names which.
-      AlgorithmError: as there, or no admitted strategy can run this.
-      CapacityError: as there.
+      InputError: shapes or dtypes that do not fit; the message names them.
+      AlgorithmError: as in :func:`voxax.nn.functional.spatially_sparse_conv`, or no admitted
+        strategy can run this.
+      CapacityError: as in :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Source: sizes and gates of Chen et al., "Dynamic Convolution: Attention over Convolution
     Kernels", CVPR 2020 (mixtures) and Zhu et al., "Deformable ConvNets v2", CVPR 2019
@@ -159,7 +164,7 @@ def sparse_dynamic_conv(
 
 
 def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelShape:
-    """Return ``shape``, or its centered offsets where the stride would make it a partition."""
+    """Return ``shape``, or its centered offsets where ``stride == kernel_size`` on an axis."""
     sizes, strides = per_axis(kernel_size, ndim, "kernel_size"), per_axis(stride, ndim, "stride")
     if all(k == 1 or k != s for k, s in zip(sizes, strides, strict=True)):
         return shape
@@ -170,7 +175,7 @@ def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelSha
 def _dilation(
     dilation: Any, dilations: Sequence[int] | None, kernel_map: KernelMap | None
 ) -> tuple[Any, jax.Array | None]:
-    """Return ``(static dilation, None)``, or ``(the values that occur, that of each voxel)``."""
+    """Return ``(static dilation, None)``, or ``(possible values, value of each voxel)``."""
     if not isinstance(dilation, jax.Array | np.ndarray) or dilation.ndim == 0:
         if dilations is not None:
             raise InputError(
@@ -215,7 +220,7 @@ def _of_rows(
 
 
 def _check_tau(tau: float | None, size: Any) -> None:
-    """Raise :class:`InputError` if sizes that are no floats are to be soft."""
+    """Raise :class:`InputError` if ``tau`` is given and the sizes are not floats."""
     if tau is not None and (size is None or not jnp.issubdtype(size.dtype, jnp.floating)):
         got = "no size" if size is None else f"sizes of {size.dtype}"
         raise InputError(f"tau={tau} makes sizes soft, got {got}: give floats, or leave tau out")
@@ -236,7 +241,7 @@ def _strategy(algorithm: Request, mask: Any) -> str:
 
 
 def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]) -> None:
-    """Raise :class:`InputError` where a fraction would multiply integers."""
+    """Raise :class:`InputError` for factors with integer features and weight."""
     given = [name for name, value in factors.items() if value is not None]
     if given and not jnp.issubdtype(common_dtype(features.dtype, weight.dtype), jnp.inexact):
         raise InputError(
@@ -248,7 +253,7 @@ def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]
 def _factors(
     kernel_map: KernelMap, size: Any, tau: float | None, mask: Any, wide: Any
 ) -> tuple[KernelMap, jax.Array]:
-    """Return the map without pairs that have no factor, and the factors ``[out_capacity, K]``."""
+    """Return the map without pairs beyond hard sizes, and factors ``[out_capacity, K]``."""
     factors = jnp.ones((1, 1), wide) if mask is None else mask.astype(wide)
     if size is not None and tau is not None:
         factors = soft_mask(size, kernel_map.spec.offsets, tau).astype(wide) * factors
@@ -264,7 +269,7 @@ def _shells(
     tau: float,
     requests: dict[str, Any],
 ) -> jax.Array:
-    """Sum one product for the taps of each reaching size, scaled by their common ramp."""
+    """Return the sum of one product for each size, over the taps that it adds, times their ramp."""
     offsets = np.asarray(kernel_map.spec.offsets)
     reach = reaching_size(offsets)
     total, dtype = None, None
@@ -302,10 +307,10 @@ def _mixed(features: jax.Array, mixture: jax.Array, groups: int) -> jax.Array:
 def _by_dilation(
     dilation: jax.Array, values: tuple[int, ...], first: KernelMap, map_of: Any, products: Any
 ) -> jax.Array:
-    """Sum one set of products for each value, over the pairs of the voxels that have it.
+    """Return the sum of the products for each dilation, over the pairs of voxels that have it.
 
-    One table with the neighbors of all would not do: with two dilations, two outputs can share an
-    input through one tap, and the adjoint's table has one place for it.
+    A single table of neighbors is not enough. With two dilations, two outputs can share an input
+    through one tap, but the adjoint's table has only one entry for this input and tap.
     """
     valid = first.out_geometry.valid
     if dilation.shape != (first.out_capacity,):

@@ -1,8 +1,8 @@
-"""Exact softmax attention in tiles, the largest arrays there are, forward and backward.
+"""Exact softmax attention in tiles: no array is larger than a tile, forward and backward.
 
-Queries are taken head by head and block by block in a loop, whose steps are computed again in the
-backward pass (Rabe and Staats, "Self-attention Does Not Need O(n^2) Memory", 2021). Ordinary JAX
-operations, so derivatives of any order exist, on every platform.
+A loop takes the queries head by head and block by block. The backward pass computes its steps again
+(Rabe and Staats, "Self-attention Does Not Need O(n^2) Memory", 2021). The code uses ordinary JAX
+operations, so it runs on every platform and has derivatives of any order.
 
 Rows attend to rows of the same group. A negative group marks an empty slot, whose query, key and
 value must be finite.
@@ -22,11 +22,11 @@ from voxax import _compat
 from voxax.geometry.dtypes import wide_fraction
 
 TILE = 1 << 20
-"""Logits of a tile: 4 MiB in float32, which the caches of a CPU hold."""
+"""Number of logits in a tile: 4 MiB in float32, which fits the caches of a CPU."""
 
 
 class Side(NamedTuple):
-    """Queries or keys, in ``P`` patches of ``L`` slots. Of one head there is no axis ``H``.
+    """Queries or keys, in ``P`` patches of ``L`` slots. The axis ``H`` is absent for one head.
 
     Attributes:
       vectors: ``[P, L, H, d]``.
@@ -50,10 +50,10 @@ class Logits:
 
     Attributes:
       scale: factor on the products; static.
-      precision: of the products; static.
-      table: ``[D, 2 * reach + 1, H]`` or None: the entry of the offset between query and key along
-        each axis is added, offsets beyond the reach counting as the reach.
-      tile: how many of them to compute at once; static.
+      precision: precision of the products; static.
+      table: relative table ``[D, 2 * reach + 1, H]`` or None. For each axis, the entry of the
+        offset between query and key is added; offsets beyond the reach are clipped to it.
+      tile: number of logits to compute at once; static.
     """
 
     scale: float
@@ -62,9 +62,9 @@ class Logits:
     tile: int = TILE
 
     def __call__(self, head: jax.Array, query: Side, key: Side) -> jax.Array:
-        """``[Lq, Lk]`` of one head in one patch, in float32 or wider."""
+        """Return the logits ``[Lq, Lk]`` of one head in one patch, in float32 or wider."""
         wide = wide_fraction(query.vectors.dtype)
-        # One pass less over the logits, where the scaled query loses no digits.
+        # Scaling the query saves a pass over the logits, if the query loses no digits by it.
         early = query.vectors.dtype == wide
         logits = jnp.einsum(
             "qd,kd->qk",
@@ -89,14 +89,14 @@ class Logits:
 def attend_in_patches(
     query: Side, key: Side, value: jax.Array, how: Logits, *, one_group: bool = False
 ) -> jax.Array:
-    """Attend inside of each patch: ``[P, Lq, H, d]``, zero for queries without keys.
+    """Return attention within each patch, ``[P, Lq, H, d]``; zero for queries without keys.
 
     Args:
       query, key: ``P`` patches of ``Lq`` and ``Lk`` slots.
       value: ``[P, Lk, H, d]``.
-      how: the logits.
-      one_group: the slots of a patch that are not empty are of one group. Empty queries then get a
-        finite number.
+      how: the rule for the logits.
+      one_group: whether all slots of a patch that are not empty belong to one group. The results
+        of empty queries are then arbitrary, but finite.
     """
     patches, length, heads, width = query.vectors.shape
     keys = key.group.shape[1]
@@ -136,11 +136,11 @@ def attend_in_patches(
 
 
 def attend_across_blocks(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Attend to rows of the same group in all blocks: ``[P, Lq, H, d]``.
+    """Return attention to the rows of the same group in all blocks, ``[P, Lq, H, d]``.
 
-    Blocks of keys that share no group with a block of queries are passed over. Arguments as of
-    :func:`attend_in_patches`, but both sides may have patches of another number. Groups must not
-    decrease along the slots, empty ones aside.
+    Blocks of keys that share no group with a block of queries are skipped. Arguments as in
+    :func:`attend_in_patches`, but the two sides may have different numbers of patches. Groups must
+    not decrease along the slots, except for empty slots.
     """
     length, heads = query.vectors.shape[1:3]
     wide = wide_fraction(query.vectors.dtype)
@@ -171,8 +171,8 @@ def attend_across_blocks(query: Side, key: Side, value: jax.Array, how: Logits) 
                 logits, seen = how(head, query, key), _sees(query, key)
                 return carry + _sums(logits, largest, seen, value, how.precision)
 
-            # The largest logit only keeps exp in range: the result does not depend on it. It is
-            # found first. Then the sums are linear in the blocks, and the backward pass keeps none.
+            # The largest logit only keeps exp in range; the result does not depend on it. A first
+            # loop finds it, so the sums are linear in the blocks and the backward pass keeps none.
             largest = over_keys(greater, jnp.full((length, 1), _lowest(wide)))
             sums = over_keys(added, jnp.zeros((length, values.shape[-1]), wide))
             return _normalized(sums).astype(values.dtype)
@@ -190,18 +190,18 @@ def _lowest(wide: Any) -> jax.Array:
 
 
 def _with_ones(value: jax.Array) -> jax.Array:
-    """``[..., d + 1]``: the last column of the product with weights is their sum."""
+    """Append a column of ones, ``[..., d + 1]``: its product with weights is their sum."""
     return jnp.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, 1)], constant_values=1)
 
 
 def _sees(query: Side, key: Side) -> jax.Array:
-    """``bool[Lq, Lk]``."""
+    """Return ``bool[Lq, Lk]``: whether each query sees each key."""
     mine, theirs = query.group[:, None], key.group[None, :]
     return (mine == theirs) & (mine >= 0)
 
 
 def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
-    """``[Lq, 1]``, of the keys that are seen; the lowest number without any."""
+    """Return ``[Lq, 1]``, the largest logit of the keys a query sees; the lowest number if none."""
     logits = jax.lax.stop_gradient(logits)
     return jnp.max(jnp.where(seen, logits, _lowest(logits.dtype)), axis=1, keepdims=True)
 
@@ -209,8 +209,8 @@ def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
 def _sums(
     logits: jax.Array, largest: jax.Array, seen: jax.Array, value: jax.Array, precision: str
 ) -> jax.Array:
-    """``[Lq, d + 1]``: the sum of weighted values, and in the last column that of the weights."""
-    # Selected before exp: an infinite weight would reach the gradient as 0 * inf.
+    """Return ``[Lq, d + 1]``: sums of weighted values, and in the last column of the weights."""
+    # Select before exp, because an infinite weight would reach the gradient as 0 * inf.
     weights = jnp.exp(jnp.where(seen, logits - largest, _lowest(logits.dtype)))
     return jnp.einsum(
         "qk,kd->qd",
@@ -222,20 +222,20 @@ def _sums(
 
 
 def _normalized(sums: jax.Array) -> jax.Array:
-    """``[Lq, d]``; zero where the sum of the weights is."""
+    """Return the weighted means ``[Lq, d]``; zero where the sum of the weights is zero."""
     weighted, total = sums[:, :-1], sums[:, -1:]
     some = total > 0
     return jnp.where(some, weighted / jnp.where(some, total, 1), 0)
 
 
 def _span(group: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Lowest and highest group of the slots ``[..., L]`` that are not empty."""
+    """Return the lowest and the highest group of the slots ``[..., L]`` that are not empty."""
     none = jnp.iinfo(jnp.int32).max
     low = jnp.min(jnp.where(group < 0, none, group), axis=-1)
     return low, jnp.max(group, axis=-1)
 
 
 def _split(x: jax.Array, block: int, blocks: int) -> jax.Array:
-    """``[L, ...]`` to ``[blocks, block, ...]``; what is added is never read."""
+    """Cut ``[L, ...]`` into ``[blocks, block, ...]``, with zero rows at the end."""
     padding = [(0, block * blocks - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
     return jnp.pad(x, padding).reshape(blocks, block, *x.shape[1:])

@@ -21,17 +21,17 @@ def space_to_channel(
     """Fold blocks of ``factor`` voxels into one coarse voxel with all their channels.
 
     Args:
-      voxels: ``C`` channels.
+      voxels: input with ``C`` channels.
       factor: edge of a block, an integer or one per axis.
-      capacity: static rows of the coarse level; None takes the plan's, else the input's.
+      capacity: static number of rows of the coarse level; None takes the plan's, else the input's.
 
     Returns:
-      Voxels at ``unique(floor(coords / factor))`` with ``factor**D * C`` channels, the block's
-      cells in lexicographic order; channels of cells without a voxel are zero.
+      Voxels at ``unique(floor(coords / factor))`` with ``factor**D * C`` channels: those of the
+      block's cells in lexicographic order. Channels of cells without a voxel are zero.
 
     Raises:
       InputError: a factor below 1, or of another number of axes.
-      CapacityError: eager, and the coarse level does not fit ``capacity``.
+      CapacityError: the coarse level does not fit ``capacity``; only in eager calls.
     """
     ndim = voxels.geometry.ndim
     blocks = per_axis(factor, ndim, "factor")
@@ -53,10 +53,11 @@ def channel_to_space(
     """Unfold channels into voxels: the inverse of :func:`space_to_channel`.
 
     Args:
-      voxels: ``factor**D * C`` channels, the block's cells in lexicographic order.
+      voxels: input with ``factor**D * C`` channels, the block's cells in lexicographic order.
       factor: edge of a block, an integer or one per axis.
       out_voxels: the fine voxels to return to; None creates every cell of every block.
-      capacity: static rows where ``out_voxels`` is None; needed under ``jax.jit``.
+      capacity: static number of rows of the result if ``out_voxels`` is None; needed under
+        ``jax.jit``.
 
     Returns:
       Voxels with ``C`` channels on the fine lattice.

@@ -1,6 +1,6 @@
-"""Attention by the kernels that JAX brings along: cuDNN's on NVIDIA GPUs, splash attention on TPUs.
+"""Attention by kernels that JAX provides: cuDNN on NVIDIA GPUs, splash attention on TPUs.
 
-Both have a gradient, and no second derivative and no forward mode.
+Both have a gradient, but neither second derivatives nor a forward mode.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from voxax.errors import InputError, check_known
 from voxax.nn.functional.attention_tiles import Logits, Side
 
 AttentionAlgorithm = Literal["tiles", "cudnn", "splash"]
-ROWS = 128  # splash attention takes patches of a multiple of it
+ROWS = 128  # splash attention takes patches of a multiple of this many rows
 _BLOCK = 512
 
 
 def choose(
     wanted: AttentionAlgorithm | None, query: jax.ShapeDtypeStruct, how: Logits, length: int
 ) -> AttentionAlgorithm:
-    """Return ``wanted``, or what suits the default device of this process.
+    """Return ``wanted``, or the algorithm that suits the default device of this process.
 
     Args:
-      wanted: None: cuDNN on GPUs and splash attention on TPUs, where they take the problem.
-      query: ``[..., H, d]``.
-      how: the logits.
-      length: slots of a patch.
+      wanted: name of an algorithm. None takes cuDNN on GPUs and splash attention on TPUs if they
+        support the problem and its dtype has 16 bits, and else tiles.
+      query: shape ``[..., H, d]`` and dtype of the queries.
+      how: the rule for the logits.
+      length: number of slots of a patch.
 
     Raises:
-      InputError: a kernel that does not take the problem; the message says why.
+      InputError: the wanted kernel does not support the problem; the message says why.
     """
     if wanted is not None:
         check_known("algorithm", wanted, get_args(AttentionAlgorithm))
@@ -40,14 +41,14 @@ def choose(
     here: dict[str, AttentionAlgorithm] = {"gpu": "cudnn", "tpu": "splash"}
     kernel = here.get(jax.default_backend(), "tiles")
     suits = kernel == "tiles" or refusal(kernel, query, how, length) is None
-    # Splash attention multiplies float32 in one pass: only half precision loses nothing.
+    # Splash attention multiplies float32 in one pass, so only half precision loses no digits.
     return kernel if suits and query.dtype.itemsize == 2 else "tiles"
 
 
 def refusal(
     kernel: AttentionAlgorithm, query: jax.ShapeDtypeStruct, how: Logits, length: int
 ) -> str | None:
-    """Return why a kernel does not take a problem, or None."""
+    """Return why a kernel does not support a problem, or None if it does."""
     if how.table is not None:
         return "adds no relative table"
     if kernel == "cudnn":
@@ -63,9 +64,9 @@ def refusal(
 
 
 def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Attend inside of each patch ``[P, L, H, d]``: one group, its empty slots last."""
+    """Return attention within each patch ``[P, L, H, d]`` of one group, with empty slots last."""
     group = query.group
-    # A patch of length 0 would divide by zero: its empty slots see themselves instead.
+    # A patch of length 0 would divide by zero, so its first empty slot counts as a row.
     number = jnp.maximum(jnp.sum(group >= 0, axis=1, dtype=jnp.int32), 1)
     lengths: dict[str, Any] = {"query_seq_lengths": number, "key_value_seq_lengths": number}
     out = jax.nn.dot_product_attention(
@@ -75,8 +76,8 @@ def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array
 
 
 def by_splash(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Attend to rows of the same group in each patch: ``[P, Lq, H, d]``, keys ``[P, Lk, H, d]``."""
-    # Imports Pallas, which few programs need.
+    """Return attention ``[P, Lq, H, d]`` to keys ``[P, Lk, H, d]`` of the same patch and group."""
+    # This imports Pallas, which few programs need.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     heads, lengths = query.vectors.shape[2], (query.group.shape[1], key.group.shape[1])

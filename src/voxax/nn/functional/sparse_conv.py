@@ -15,7 +15,7 @@ from voxax.tuning import Request
 
 
 class SPARSE_CONV_FWD_ALGO_MODE(enum.StrEnum):
-    """Requests for a product, for users who pin by enum; each is its string."""
+    """Requests for the algorithm of a product, as an enum. Each member equals its string."""
 
     EXPLICIT_GEMM = "explicit_gemm"
     IMPLICIT_GEMM = "implicit_gemm"
@@ -25,7 +25,7 @@ class SPARSE_CONV_FWD_ALGO_MODE(enum.StrEnum):
 
 
 SPARSE_CONV_BWD_ALGO_MODE = SPARSE_CONV_FWD_ALGO_MODE
-"""Requests for a gradient: forward and backward products have one list of algorithms."""
+"""Requests for the algorithm of a gradient, the same as for the forward product."""
 
 
 @checked_operator
@@ -53,45 +53,45 @@ def spatially_sparse_conv(
 ) -> Voxels:
     """Convolve on the voxels that exist.
 
-    ``weight[k]`` multiplies the input at ``out * stride + offset[k] * dilation``: the numbers
-    of ``jax.lax.conv_general_dilated`` on the densified grid, at the active outputs. Kernel
+    ``weight[k]`` multiplies the input at ``out * stride + offset[k] * dilation``. At the active
+    outputs, the result equals ``jax.lax.conv_general_dilated`` on the densified grid. A kernel
     of size k covers offsets ``-((k-1)//2)`` to ``k//2``, or ``0`` to ``k-1`` when
-    ``stride == k``. Stride 1 keeps the voxels (submanifold convolution, Graham et al. 2018);
-    stride s leads to ``unique(floor(coords / s))``.
+    ``stride == k``. Stride 1 keeps the voxels (submanifold convolution, Graham et al. 2018).
+    Stride s leads to voxels at ``unique(floor(coords / s))``.
 
     Args:
-      voxels: input, ``C_in`` channels.
+      voxels: input with ``C_in`` channels.
       weight: ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with ``groups=G``; K in
         lexicographic order, last axis fastest (a dense kernel, flattened).
       kernel_size, stride, dilation: integers, or one per axis.
       bias: ``[C_out]`` or None.
       groups: number of channel groups.
-      transposed: run the adjoint relation, onto ``out_voxels``.
-      generative: output every site that a tap reaches.
+      transposed: whether to run the adjoint relation, onto ``out_voxels``.
+      generative: whether to output every site that a tap reaches.
       out_voxels: the voxels to produce: the target of a transposed convolution, or any
         coordinates on the lattice that ``stride`` leads to.
-      capacity: static rows of a new output set; None takes the plan's, else the input's.
-      kernel_map: a map built before; excludes all arguments that describe one.
+      capacity: static number of rows of a new output set; None takes the plan's, else the input's.
+      kernel_map: a map built before. Leave out all arguments that describe a map then.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used: a name, an
         enum member, a list or tuple of them, ``"[a,b]"``, ``"auto"``; None leaves it to
-        :func:`voxax.algorithms` and the environment. ``bwd_algo`` stands for the last two
-        where they are not given themselves.
+        :func:`voxax.algorithms` and the environment. ``bwd_algo`` applies to dgrad
+        and wgrad where these have no request of their own.
       precision: None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
       kernel_shape: ``"box"``, ``"cross"``, or custom offsets ``int[K, D]``, whose order is
-        that of the weight's taps (``kernel_size`` then has no say).
-      spatial_shape: extent of the input's grid ``[0, n)``, with ``generative``: outputs are
-        those of a dense convolution on that grid, padded by the kernel's reach below its
-        center, ``dilation * ((k - 1) // 2)``, or 0 where stride equals k (spconv's
-        ``SparseConv3d`` with that padding).
+        that of the weight's taps (``kernel_size`` is then ignored).
+      spatial_shape: extent n of the input's grid ``[0, n)``, an integer or one per axis; only
+        with ``generative``. The outputs are then those of a dense convolution on this grid, padded
+        by the kernel's reach below its center, ``dilation * ((k - 1) // 2)``, or by 0 where stride
+        equals k (spconv's ``SparseConv3d`` with this padding).
 
     Returns:
-      Voxels with ``C_out`` channels in the promoted dtype, accumulated in at least float32;
-      int32 from 8- and 16-bit integers.
+      Voxels with ``C_out`` channels in the promoted dtype, accumulated in at least float32.
+      Integers of 8 and 16 bits give int32.
 
     Raises:
       InputError: shapes that do not fit, a transposed convolution without a target.
-      CapacityError: eager, and the outputs do not fit.
+      CapacityError: the outputs do not fit ``capacity``; only in eager calls.
       AlgorithmError: a request that is not understood, or no admitted algorithm can run this.
 
     Examples:

@@ -19,7 +19,7 @@ from voxax.tuning import Request
 
 
 class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
-    """Requests for a depthwise product, for users who pin by enum; each is its string."""
+    """Requests for the algorithm of a depthwise product. Each member equals its string."""
 
     EXPLICIT = "explicit"
     IMPLICIT = "implicit"
@@ -28,7 +28,7 @@ class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
 
 
 SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE = SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE
-"""Requests for a depthwise gradient: all products have one list of algorithms."""
+"""Requests for the algorithm of a depthwise gradient, the same as for the forward product."""
 
 
 @checked_operator
@@ -48,9 +48,9 @@ def spatially_sparse_depthwise_conv(
       depthwise_weight: ``[K, C]``.
       kernel_map: the relation, from :func:`voxax.kernel_map`.
       num_out_coords: static; the map's output capacity or, where it is known (eagerly), its number
-        of output voxels. The result has a row for each of the capacity either way.
-      fwd_algo, bwd_algo: requests, as in :func:`voxax.nn.functional.spatially_sparse_conv`, of
-        the depthwise algorithms: ``explicit`` and ``implicit``, also with ``_gemm`` after it.
+        of output voxels. The number of rows of the result is the capacity in both cases.
+      fwd_algo, bwd_algo: requests as in :func:`voxax.nn.functional.spatially_sparse_conv`, for
+        the depthwise algorithms ``explicit`` and ``implicit`` (or with ``_gemm`` appended).
       precision: see :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Returns:
@@ -122,19 +122,20 @@ def depthwise_conv(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> Voxels:
-    """Run :func:`spatially_sparse_depthwise_conv` from Voxels to Voxels.
+    """Run :func:`spatially_sparse_depthwise_conv` on Voxels, and return Voxels.
 
     Args:
-      voxels: ``C`` channels.
+      voxels: input with ``C`` channels.
       depthwise_weight: ``[K, C]``.
       bias: ``[C]`` or None.
       kernel_size, stride, dilation, transposed, generative, out_voxels, capacity, kernel_map,
         kernel_shape, spatial_shape, precision: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
-      fwd_algo, bwd_algo: depthwise algorithm requests.
+      fwd_algo, bwd_algo: as in :func:`spatially_sparse_depthwise_conv`.
 
     Raises:
-      InputError, CapacityError, AlgorithmError: as there.
+      InputError, CapacityError, AlgorithmError: as in
+        :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Examples:
       >>> functional.depthwise_conv(voxels, jnp.ones((27, 4)), kernel_size=3).num_channels

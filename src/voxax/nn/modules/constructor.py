@@ -1,4 +1,4 @@
-"""The signatures of modules, and what their constructors refuse."""
+"""Signatures of module constructors, and checks of their arguments."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _NUMBERS = (
 _SIZES = ("kernel_size", "stride", "dilation", "factor")  # one for each axis
 
 
-# A plain counter: traces have no part in it, so keys differ under jit and eval_shape too.
+# A plain Python counter, which tracing does not affect: keys differ under jit and eval_shape too.
 _made = itertools.count(1)
 _SEED, _STEP = 0x5EED1E55, 0x9E3779B1  # an odd step reaches every number of 31 bits once
 
 
 def own_rngs(rngs: nnx.Rngs | None) -> nnx.Rngs:
-    """Return ``rngs``, or streams that no other layer has, from a default stream of the process.
+    """Return ``rngs``, or new streams with a key that no other layer has if it is None.
 
-    Its seed is fixed, so weights follow from the order in which layers are built.
+    The default seed is fixed, so the weights depend only on the order in which layers are built.
     """
     return rngs_of((_SEED + next(_made) * _STEP) % 2**31) if rngs is None else rngs
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of a function, with each key of ``**options: Unpack[...]`` by its name.
+    """Return the signature of a function with ``**options: Unpack[...]`` expanded into its keys.
 
-    The default of such a key is ``...``: that of the layer which takes it.
+    Each key has the default ``...``, because the layer that receives it defines the real default.
     """
     written = inspect.signature(function)
     found = []
@@ -83,16 +83,19 @@ def _constructor(cls: type) -> inspect.Signature:
 
 
 class _ConstructorSignature:
-    """What ``inspect.signature`` reads of a class; that of flax's metaclass has no names."""
+    """Signature of a class for ``inspect.signature``: that of its constructor.
+
+    The signature that the metaclass of flax provides has no parameter names.
+    """
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
-        if instance is not None:  # its own signature is that of the call
+        if instance is not None:  # an instance has the signature of its __call__
             raise AttributeError("__signature__")
         return _constructor(owner)
 
 
 class Module(nnx.Module):
-    """Base of modules and networks: ``inspect.signature`` shows what a class takes."""
+    """Base of modules and networks. ``inspect.signature`` shows the constructor's arguments."""
 
     if not TYPE_CHECKING:
         __signature__ = _ConstructorSignature()
@@ -103,7 +106,7 @@ class CheckedModule(Module):
 
     _may_be_zero: ClassVar[tuple[str, ...]] = ()
 
-    if not TYPE_CHECKING:  # which would take the constructor for one of any arguments
+    if not TYPE_CHECKING:  # type checkers would allow any arguments
 
         def __new__(cls, *args: Any, **options: Any) -> Any:
             check_process()

@@ -1,4 +1,4 @@
-"""Operations on sets of voxels as modules: static arguments here, voxels in the call."""
+"""Modules for sets of voxels. The constructor takes the static arguments, the call the voxels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ Size = int | Sequence[int]
 
 
 class _SetOperation(CheckedModule):
-    """Hold how features of one site merge, and the static rows of the result."""
+    """Base of set operations.
+
+    Args:
+      reduction: how the features of one site merge.
+      capacity: static number of rows of the result.
+    """
 
     FUNCTION: ClassVar[Callable[..., Voxels]]
 
@@ -45,7 +50,7 @@ class Intersection(_SetOperation):
 
 
 class Cat(CheckedModule):
-    """Channels side by side. Arguments as in :func:`voxax.cat`."""
+    """Concatenation of the channels of several Voxels. Arguments as in :func:`voxax.cat`."""
 
     def __init__(self, join: Join = "same", *, capacity: int | None = None) -> None:
         self.join: Join = join
@@ -56,14 +61,14 @@ class Cat(CheckedModule):
 
 
 class Inject(CheckedModule):
-    """Features read at other voxels. See :func:`voxax.inject`."""
+    """Features of voxels at the coordinates of other voxels. See :func:`voxax.inject`."""
 
     def __call__(self, voxels: Voxels, out_voxels: Voxels) -> Voxels:
         return geometry.inject(voxels, out_voxels)
 
 
 class Prune(CheckedModule):
-    """The voxels under a mask. Arguments as in :func:`voxax.prune`."""
+    """The voxels that a mask selects. Arguments as in :func:`voxax.prune`."""
 
     def __init__(self, *, capacity: int | None = None) -> None:
         self.capacity = static(capacity)
@@ -83,7 +88,7 @@ class TopK(CheckedModule):
 
 
 class Crop(CheckedModule):
-    """The voxels in a box. Arguments as in :func:`voxax.crop`, static here."""
+    """The voxels in a static box. Arguments as in :func:`voxax.crop`."""
 
     def __init__(self, low: Size, high: Size, *, capacity: int | None = None) -> None:
         self.low, self.high, self.capacity = static(low), static(high), static(capacity)
@@ -127,7 +132,7 @@ class Refine(CheckedModule):
 
 
 class Coarsen(CheckedModule):
-    """The voxels of every cell merged. Arguments as in :func:`voxax.coarsen`."""
+    """The voxels of every coarse cell, merged into one. Arguments as in :func:`voxax.coarsen`."""
 
     def __init__(
         self,
@@ -146,7 +151,7 @@ class Coarsen(CheckedModule):
 
 
 class ToBEV(CheckedModule):
-    """One axis folded away. Arguments as in :func:`voxax.to_bev`."""
+    """The voxels of every column along an axis, merged. Arguments as in :func:`voxax.to_bev`."""
 
     def __init__(
         self,

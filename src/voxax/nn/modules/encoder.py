@@ -1,4 +1,4 @@
-"""Encode voxels, or vertical pillars, from their points with a small network."""
+"""Small networks that encode the points of each voxel, or of each vertical pillar."""
 
 from __future__ import annotations
 
@@ -28,7 +28,12 @@ from voxax.nn.modules.pointwise import Linear
 
 @dataclasses.dataclass(frozen=True)
 class PointRows:
-    """Features of points, of which those without a voxel (inverse -1) count as padding."""
+    """Features of points. Points without a voxel count as padding.
+
+    Attributes:
+      features: ``[N, C]``.
+      inverse: ``int32[N]``, the voxel of each point, or -1.
+    """
 
     features: jax.Array
     inverse: jax.Array
@@ -66,13 +71,18 @@ def decorate(
 
     Args:
       features, positions: ``[N, C]`` and ``[N, D]``.
-      coords: of the voxels, on ``axes``; ``size`` has an entry for each.
-      origin: ``float32[3, len(axes)]``, parts of the lattice's origin less that of the positions.
+      coords: ``int32[capacity, 1 + len(axes)]``, coordinates of the voxels on ``axes``.
       inverse: ``int32[N]``, the voxel of each point.
-      parts: whether positions, offsets from the mean, and from the center enter.
+      size: ``[len(axes)]``, edge lengths of a voxel.
+      origin: ``float32[3, len(axes)]``. The sum of the three parts is the lattice's origin minus
+        the origin of the positions.
+      axes: axes of the positions that the lattice has.
+      parts: three flags: whether to append the positions, the offsets from the mean of the voxel's
+        points, and the offsets from the voxel's center.
+      dtype: dtype of the result.
 
     Returns:
-      ``[N, C + ...]``: features, then the parts in that order.
+      ``[N, C + ...]``: the features, then the selected parts in this order.
     """
     use_positions, use_mean_offset, use_center_offset = parts
     member = (inverse >= 0)[:, None]
@@ -85,7 +95,7 @@ def decorate(
     if use_positions:
         entries.append(positions)
     if use_mean_offset:
-        # Means of offsets from the center, not of positions: those may be large.
+        # Average offsets from the center, because positions may be large.
         near = positions.at[:, columns].set(from_center)
         mean = reduce_rows(near, inverse, len(coords), "mean")
         entries.append(near - gather_rows(mean, inverse))
@@ -100,30 +110,31 @@ class VoxelFeatureEncoder(CheckedModule):
 
     Each point enters with its features, then its position, then its offset from the mean of
     its voxel's points. Every layer is a linear map, batch normalization over the points, ReLU,
-    and the maximum (or mean) over each voxel; between layers the voxel's result is joined to
-    each of its points. Voxels hold any number of points and none is left out ("dynamic
+    and the maximum (or mean) over each voxel. Between layers, each voxel's result is appended to
+    the features of its points. A voxel holds any number of points, and uses all of them ("dynamic
     voxelization"). Points that voxelization drops have no influence on any statistic.
 
     Args:
       in_channels: channels of the point features, positions not counted; may be 0.
-      channels: output channels of each layer, the last of them those of the voxels.
+      channels: output channels of each layer; the last layer's are the channels of the voxels.
       voxel_size: edge length in the positions' unit, a number or one per axis.
       ndim: spatial axes D of the points.
       reduction: ``max`` or ``mean``.
       origin: position of the lattice origin; None is zero.
-      use_positions, use_mean_offset, use_center_offset: what enters beside the features:
-        positions as given, offsets from the mean of the voxel's points, from its center.
-      capacity: static rows of the result; None takes one of a few sizes eagerly, N under
-        ``jax.jit``.
-      momentum, epsilon, axis_name: of the batch normalization.
-      dtype: computation dtype of the layers, and that of the result; None is ``param_dtype``.
+      use_positions, use_mean_offset, use_center_offset: whether a point's input contains its
+        position, its offset from the mean of the voxel's points, and its offset from the voxel's
+        center.
+      capacity: static number of rows of the result. None takes one of a few sizes eagerly, and N
+        under ``jax.jit``.
+      momentum, epsilon, axis_name: arguments of the batch normalization.
+      dtype: dtype of the layers' computation and of the result; None is ``param_dtype``.
         Offsets are always taken in at least float32.
-      param_dtype: dtype the parameters are kept in.
-      rngs: None takes a key that no other layer has.
+      param_dtype: dtype of the stored parameters.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
 
     Source: Zhou and Tuzel, "VoxelNet: End-to-End Learning for Point Cloud Based 3D Object
-    Detection", CVPR 2018; without its limits: Zhou et al., "End-to-End Multi-View Fusion for
-    3D Object Detection in LiDAR Point Clouds", CoRL 2020.
+    Detection", CVPR 2018. Its limits on voxels and points are removed as in Zhou et al.,
+    "End-to-End Multi-View Fusion for 3D Object Detection in LiDAR Point Clouds", CoRL 2020.
 
     Examples:
       >>> encode = modules.VoxelFeatureEncoder(4, (16, 32), voxel_size=1.0, rngs=nnx.Rngs(0))
@@ -169,7 +180,7 @@ class VoxelFeatureEncoder(CheckedModule):
         statistics = {"momentum": momentum, "epsilon": epsilon}
         linears, norms = [], []
         for out in np.atleast_1d(channels).tolist():
-            # Normalization takes a bias away again.
+            # No bias, because the normalization would subtract it.
             linears.append(Linear(width, out, use_bias=False, rngs=rngs, dtype=self.dtype, **kept))
             norms.append(BatchNorm(out, axis_name=axis_name, **statistics, **kept))
             width = 2 * out
@@ -188,17 +199,17 @@ class VoxelFeatureEncoder(CheckedModule):
         *,
         batch_size: int | None = None,
     ) -> Voxels:
-        """Voxels with ``channels[-1]`` channels.
+        """Return voxels with ``channels[-1]`` channels.
 
         Args:
           positions: :class:`voxax.Points`, or ``float[N, D]``.
           features: ``[N, in_channels]``; None for Points, or for ``in_channels=0``.
-          batch_index: ``int[N]``; None puts all in scene 0. Points bring their own.
-          batch_size: number of scenes, static; None reads it off ``batch_index`` eagerly.
+          batch_index: ``int[N]``, the scene of each point. None is scene 0; Points have their own.
+          batch_size: static number of scenes; None reads it from ``batch_index`` in eager calls.
 
         Raises:
-          InputError, CapacityError: as :func:`voxax.voxelize`; another number of axes or
-            channels than the module was built for.
+          InputError, CapacityError: as :func:`voxax.voxelize`. InputError also for another number
+            of axes or channels than the module was built for.
         """
         points = self._points(positions, features, batch_index, batch_size)
         if _compat.is_on_explicit_mesh(points):
@@ -259,15 +270,15 @@ class VoxelFeatureEncoder(CheckedModule):
 
 
 class PillarEncoder(VoxelFeatureEncoder):
-    """Encode the points of each vertical pillar: a voxel of all axes but one.
+    """A small network on the points of each vertical pillar, a voxel of all axes but one.
 
     Each point enters with its features, its position, its offset from the mean of its pillar's
-    points on all axes, and its offset from the pillar's center on the others. The result has
-    ``ndim - 1`` axes; ``to_dense`` makes the pseudo-image of it.
+    points on all axes, and its offset from the pillar's center on all axes but the vertical one.
+    The result has ``ndim - 1`` axes, and ``to_dense`` turns it into the pseudo-image.
 
     Args:
       in_channels: channels of the point features, positions not counted; may be 0.
-      channels: output channels, or those of several layers.
+      channels: output channels of one layer, or of each of several.
       voxel_size: edge length of a pillar, a number or one for each of its axes.
       axis: the vertical axis of the positions.
       ndim: spatial axes D of the points, at least 2.
@@ -276,7 +287,7 @@ class PillarEncoder(VoxelFeatureEncoder):
       origin: position of the lattice origin on the pillar's axes; None is zero.
 
     Source: Lang et al., "PointPillars: Fast Encoders for Object Detection from Point Clouds",
-    CVPR 2019; without its limits on pillars and on points in each.
+    CVPR 2019. The numbers of pillars and of points in a pillar are not limited here.
 
     Examples:
       >>> encode = modules.PillarEncoder(4, 32, voxel_size=1.0, rngs=nnx.Rngs(0))

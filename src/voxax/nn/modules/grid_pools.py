@@ -1,7 +1,8 @@
 """Pooling to a coarser level and back with learned projections, as in Point Transformer V3.
 
-Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024; before it, "Point
-Transformer V2: Grouped Vector Attention and Partition-based Pooling", NeurIPS 2022.
+Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024, and its
+predecessor "Point Transformer V2: Grouped Vector Attention and Partition-based Pooling", NeurIPS
+2022.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ def _after(
 
 
 class GridPool(CheckedModule):
-    """Project, reduce the voxels of each coarse cell, normalize.
+    """Pooling to coarse cells: linear projection, reduction of each cell, norm and activation.
 
     Args:
-      in_channels, out_channels: channels.
+      in_channels, out_channels: numbers of channels.
       stride: edge of a coarse cell, an integer or one per axis.
       reduction: ``max``, ``mean``, ``sum`` or ``min``.
-      norm: makes the norm of a number of channels; None has none.
-      activation: a callable on Voxels; None has none.
-      capacity: static rows of the coarse level; None takes the plan's, else the input's.
-      use_bias, dtype, param_dtype, precision: of the linear layer.
-      rngs: None takes a key that no other layer has.
+      norm: a function from a number of channels to a norm module; None adds no norm.
+      activation: a function on Voxels; None adds no activation.
+      capacity: static number of rows of the coarse level; None takes the plan's, else the input's.
+      use_bias, dtype, param_dtype, precision: arguments of the linear layer.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
 
     Raises:
       InputError: an unknown reduction; when called, other channels.
-      CapacityError: eager, and the coarse level does not fit ``capacity``.
+      CapacityError: the coarse level does not fit ``capacity``; only in eager calls.
     """
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {
@@ -86,15 +87,15 @@ class GridPool(CheckedModule):
 
 
 class GridUnpool(CheckedModule):
-    """Bring a coarse level back to the voxels of a skip connection, and add both.
+    """Unpooling of a coarse level to the voxels of a skip connection, and the sum of both.
 
-    Each of the two goes through a linear layer, a norm and an activation of its own first.
+    Each of the two inputs first goes through its own linear layer, norm and activation.
 
     Args:
-      in_channels: of the coarse level.
-      skip_channels: of the skip connection.
-      out_channels: of the result.
-      stride: the pooling's.
+      in_channels: channels of the coarse level.
+      skip_channels: channels of the skip connection.
+      out_channels: channels of the result.
+      stride: stride of the pooling that made the coarse level.
       norm, activation, dtype, param_dtype, precision, rngs: as for :class:`GridPool`.
     """
 
@@ -124,7 +125,7 @@ class GridUnpool(CheckedModule):
         """Return ``(sum, projected skip)``, both on the voxels of ``skip``.
 
         Raises:
-          InputError: other channels.
+          InputError: an input with another number of channels.
           GeometryMismatchError: voxels that were not pooled from those of ``skip``.
         """
         fine = self.after_skip(self.proj_skip(skip))

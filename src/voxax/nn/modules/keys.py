@@ -1,7 +1,7 @@
-"""Keys of streams, of the numbers that flax gives.
+"""Keys of random streams, equal to the keys that flax computes.
 
-flax computes the next key of a stream by two programs, and a seed's key by two more, which a new
-process compiles before the first weight is drawn.
+flax compiles two programs for the next key of a stream, and two more for the key of a seed. A new
+process would compile them before it draws the first weight.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from voxax._native.random import PLAIN_KEY, fold_in, fold_in_on_host, is_plain_k
 
 
 def next_key(stream: nnx.RngStream) -> jax.Array:
-    """Return what ``stream()`` returns, and count it there.
+    """Return the key that ``stream()`` would return, and advance the stream's count.
 
-    It compiles nothing where the numbers are known, and is one operator of the library in a
-    program for CPUs. For keys of another kind than JAX's default one, flax computes it.
+    Nothing is compiled if the key and the count are known. A traced program for CPUs computes the
+    key by one operator of the library. flax computes keys of other kinds than JAX's default one.
     """
     key, count = stream.key.get_value(), stream.count.get_value()
     if type(stream) is not nnx.RngStream or key.shape or not is_plain_key(key):
         return stream()
     words = jax.random.key_data(key)
     if all(_compat.is_readable(x) and not x.committed for x in (words, count)):
-        # Ready, since NumPy ends the process on an array that had no memory.
+        # Wait first: NumPy ends the process on an array whose allocation failed.
         words, count = map(np.asarray, jax.block_until_ready((words, count)))
         words, count = jax.device_put((fold_in_on_host(words, count), count + np.uint32(1)))
     else:
@@ -37,7 +37,7 @@ def next_key(stream: nnx.RngStream) -> jax.Array:
 
 
 def rngs_of(seed: int) -> nnx.Rngs:
-    """Return ``nnx.Rngs(seed)`` of a seed below 2**31."""
+    """Return ``nnx.Rngs(seed)`` for a seed below 2**31."""
     if not _compat.is_evaluating() or jax.config.jax_default_prng_impl != PLAIN_KEY:  # pyright: ignore[reportAttributeAccessIssue]
         return nnx.Rngs(seed)
     words = jax.device_put(np.array([0, seed], np.uint32))
@@ -45,14 +45,14 @@ def rngs_of(seed: int) -> nnx.Rngs:
 
 
 class HostKeys:
-    """What a layer of flax that is given ``rngs=`` asks for keys."""
+    """Source of keys for a layer of flax, to pass as ``rngs=``."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self._rngs = rngs
 
     @classmethod
     def of(cls, rngs: nnx.Rngs) -> Any:
-        """Keys of these streams, which are counted there."""
+        """Return a source of keys of ``rngs``, which advances the counts of these streams."""
         return cls(rngs)
 
     def params(self) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Convolutions over neighboring points, as modules."""
+"""Modules that convolve over neighboring points."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from voxax.nn.modules.sparse_convs import Initializer, he_normal
 
 
 class ContinuousConv(CheckedModule):
-    """:func:`voxax.nn.functional.continuous_conv` with a weight of its own.
+    """:func:`voxax.nn.functional.continuous_conv` as a module that owns the weight.
 
     Args:
-      in_channels, out_channels: C, C_out.
-      kernel_size: of the grid of matrices, an integer or one per axis.
-      radius: of the ball, in the unit of the positions.
-      ndim: axes, 1 to 3.
-      mapping, window, normalize: as for the function.
+      in_channels, out_channels: numbers of channels C and C_out.
+      kernel_size: size of the grid of matrices, an integer or one per axis.
+      radius: radius of the ball of neighbors, in the unit of the positions.
+      ndim: number of axes, 1 to 3.
+      mapping, window, normalize: as in :func:`voxax.nn.functional.continuous_conv`.
       use_bias, param_dtype, kernel_init, precision, rngs: as in ``DynamicConv``.
 
     Attributes:
@@ -69,7 +69,7 @@ class ContinuousConv(CheckedModule):
     def __call__(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> Points:
-        """The queries with ``C_out`` channels."""
+        """Return the queries with ``C_out`` channels."""
         return continuous_conv(
             points,
             self.weight[...],
@@ -85,25 +85,25 @@ class ContinuousConv(CheckedModule):
 
 
 class KernelPointConv(CheckedModule):
-    """:func:`voxax.nn.functional.kernel_point_conv`, rigid or with offsets that it predicts.
+    """:func:`voxax.nn.functional.kernel_point_conv` as a module, rigid or deformable.
 
-    Deformable, a rigid layer of the same neighbors predicts each query's offsets, in units of the
-    extent, from zeros at the start.
+    A deformable module predicts each query's offsets, in units of the extent, by a rigid
+    convolution over the same neighbors. The weights of this convolution start at zero.
 
     Args:
-      in_channels, out_channels: C, C_out.
-      num_kernel_points: K.
-      extent: how far a kernel point reaches, in the unit of the positions; they lie 1.5 extents
-        around the query. Search neighbors within 2.5.
-      ndim: axes.
-      deformable: whether offsets are predicted.
-      modulated: whether factors are predicted too, twice a sigmoid.
-      influence: as for the function.
+      in_channels, out_channels: numbers of channels C and C_out.
+      num_kernel_points: number of kernel points K.
+      extent: distance that a kernel point reaches, in the unit of the positions. Kernel points lie
+        1.5 extents from the query on average, so search neighbors within 2.5 extents.
+      ndim: number of axes.
+      deformable: whether to predict offsets of the kernel points.
+      modulated: whether to predict a factor for each kernel point, which is twice a sigmoid.
+      influence: as in :func:`voxax.nn.functional.kernel_point_conv`.
       use_bias, param_dtype, kernel_init, precision, rngs: as in ``DynamicConv``.
 
     Attributes:
       weight: ``[K, C, C_out]``.
-      predict, predict_bias: of the layer that predicts, or None.
+      predict, predict_bias: weight and bias of the convolution that predicts, or None.
       bias: ``[C_out]`` or None.
 
     Source: Thomas et al., "KPConv", ICCV 2019.
@@ -143,14 +143,17 @@ class KernelPointConv(CheckedModule):
     def __call__(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> Points:
-        """The queries with ``C_out`` channels."""
+        """Return the queries with ``C_out`` channels."""
         offsets, factors = self.predictions(points, neighbors, queries)
         return self._convolve(points, neighbors, queries, self.weight, self.bias, offsets, factors)
 
     def predictions(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> tuple[jax.Array | None, jax.Array | None]:
-        """Return offsets ``[M, K, D]``, in the unit of the positions, and factors ``[M, K]``."""
+        """Return offsets ``[M, K, D]``, in the unit of the positions, and factors ``[M, K]``.
+
+        None stands for each that is not predicted.
+        """
         if self.predict is None:
             return None, None
         y = self._convolve(points, neighbors, queries, self.predict, self.predict_bias)

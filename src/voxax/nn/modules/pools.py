@@ -14,7 +14,7 @@ from voxax.nn.modules.constructor import CheckedModule
 
 
 class _Window(CheckedModule):
-    """Hold the window of a pooling: arguments as in :func:`voxax.nn.functional.sum_pool`."""
+    """Base of modules with a window. Arguments as in :func:`voxax.nn.functional.sum_pool`."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class _Pool(_Window):
     """Pooling over the voxels under a kernel.
 
     Args:
-      kernel_size, dilation: cells of the window along each axis, and from one to the next;
-        integers, or one per axis.
+      kernel_size: cells of the window along each axis, an integer or one per axis.
+      dilation: input cells from one cell of the window to the next, an integer or one per axis.
       stride: input cells to one output cell; None is ``kernel_size``.
       kernel_shape, generative: as in :func:`voxax.nn.functional.sum_pool`.
-      capacity: static rows of a new output set; None takes the plan's, else the input's.
+      capacity: static number of rows of a new output set; None takes the plan's, else the input's.
     """
 
     FUNCTION: ClassVar[Any]
@@ -88,7 +88,9 @@ class _Pool(_Window):
 
 
 class MaxPool(_Pool):
-    """:func:`voxax.nn.functional.max_pool`; call with ``return_indices=True`` to unpool later.
+    """:func:`voxax.nn.functional.max_pool` as a module.
+
+    Call it with ``return_indices=True`` to get the indices that :class:`Unpool` takes.
 
     Examples:
       >>> modules.MaxPool(2)(voxels).stride
@@ -109,13 +111,13 @@ class MaxPool(_Pool):
 
 
 class MinPool(_Pool):
-    """:func:`voxax.nn.functional.min_pool`."""
+    """:func:`voxax.nn.functional.min_pool` as a module."""
 
     FUNCTION = staticmethod(functional.min_pool)
 
 
 class MeanPool(_Pool):
-    """:func:`voxax.nn.functional.mean_pool`.
+    """:func:`voxax.nn.functional.mean_pool` as a module.
 
     Examples:
       >>> modules.MeanPool(3, stride=2)(voxels).stride
@@ -126,13 +128,13 @@ class MeanPool(_Pool):
 
 
 class SumPool(_Pool):
-    """:func:`voxax.nn.functional.sum_pool`."""
+    """:func:`voxax.nn.functional.sum_pool` as a module."""
 
     FUNCTION = staticmethod(functional.sum_pool)
 
 
 class Unpool(_Window):
-    """Back to the voxels that were pooled. See :func:`voxax.nn.functional.unpool`."""
+    """Unpooling to the voxels that were pooled. See :func:`voxax.nn.functional.unpool`."""
 
     def __call__(
         self, voxels: Voxels, out_voxels: Voxels, indices: Int[Array, "capacity C"] | None = None
@@ -149,21 +151,26 @@ class Unpool(_Window):
 
 
 class _Blocks(CheckedModule):
-    """Hold the edge of a block, and the static rows of the result."""
+    """Base of modules on blocks of voxels.
+
+    Args:
+      factor: edge of a block in voxels, an integer or one per axis.
+      capacity: static number of rows of the result.
+    """
 
     def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
         self.factor, self.capacity = static(factor), static(capacity)
 
 
 class SpaceToChannel(_Blocks):
-    """Fold blocks into channels. See :func:`voxax.nn.functional.space_to_channel`."""
+    """Folding of blocks into channels. See :func:`voxax.nn.functional.space_to_channel`."""
 
     def __call__(self, voxels: Voxels) -> Voxels:
         return functional.space_to_channel(voxels, self.factor, capacity=self.capacity)
 
 
 class ChannelToSpace(_Blocks):
-    """Unfold channels into blocks. See :func:`voxax.nn.functional.channel_to_space`."""
+    """Unfolding of channels into blocks. See :func:`voxax.nn.functional.channel_to_space`."""
 
     def __call__(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
         capacity = self.capacity if out_voxels is None else None
@@ -171,7 +178,7 @@ class ChannelToSpace(_Blocks):
 
 
 class GlobalPool(CheckedModule):
-    """One row per scene: ``[batch_size, C]``. See :func:`voxax.nn.functional.global_pool`.
+    """One row ``[C]`` for each scene. See :func:`voxax.nn.functional.global_pool`.
 
     Examples:
       >>> modules.GlobalPool("max")(voxels).shape

@@ -17,17 +17,18 @@ from voxax.nn.modules.constructor import CheckedModule
 
 
 class Remat(CheckedModule):
-    """Compute a block again in the backward pass, and keep none of its intermediate results.
+    """A block whose intermediate results are not stored, but computed again in the backward pass.
 
-    Values, gradients and state (running averages, random streams) are those of the block;
-    only features and parameters that enter it are kept for the backward pass, instead of
-    everything between. Geometries and kernel maps stay outside: maps that exist are used,
-    and those that the block asks for are built once, kept, and known to later layers.
+    Values, gradients and state (running averages, random streams) are the same as without the
+    wrapper. Only the features and parameters that enter the block are kept for the backward pass.
+    Geometries and kernel maps stay outside: existing maps are used, and a map that the block
+    requests is built once, kept, and available to later layers.
 
     Args:
       block: the module to wrap, called with the wrapper's arguments. It may change the values
         of its variables when called, not its structure.
-      policy: what to keep all the same, from ``jax.checkpoint_policies``; None keeps nothing.
+      policy: a policy from ``jax.checkpoint_policies``, which selects intermediate results to keep;
+        None keeps none.
       prevent_cse: as in ``jax.checkpoint``; False is enough, and faster, inside ``jax.lax.scan``.
 
     Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016.
@@ -50,7 +51,7 @@ class Remat(CheckedModule):
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         leaves, structure = jax.tree.flatten((args, options), is_leaf=_is_geometry)
-        # NumPy leaves are those of voxels made in worker processes.
+        # Voxels made in worker processes have NumPy leaves.
         leaves = [jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in leaves]
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
         graph, state = nnx.split(self.block)
@@ -69,7 +70,7 @@ class Remat(CheckedModule):
 
         remat = jax.checkpoint(run, policy=self.policy, prevent_cse=self.prevent_cse)
         arrays, changed = remat(state, [leaves[place] for place in places])
-        # Only these: a module that is merely read may belong to a trace further out.
+        # Only changed variables: a module that is merely read may belong to an outer trace.
         if changed:
             nnx.update(self.block, nnx.from_flat_state(zip(paths, changed, strict=True)))
         return result.join(arrays)
@@ -88,10 +89,10 @@ def _changed(before: nnx.State, after: nnx.State) -> dict[Any, Any]:
 
 @dataclasses.dataclass
 class _Result:
-    """The result of a block in two parts: computed inside, and passed in from outside.
+    """The result of a block, split into arrays computed inside and values from outside.
 
-    A geometry that leaves through the checkpoint would come out as a copy, which no longer
-    counts as the same coordinates and has forgotten its kernel maps.
+    The checkpoint would return a copy of a geometry. The copy would not count as the same
+    coordinates, and would lack the kernel maps.
     """
 
     structure: Any = None
@@ -99,7 +100,7 @@ class _Result:
     places: list[int] = dataclasses.field(default_factory=list)
 
     def split(self, out: Any, mark: jax.Array) -> list[jax.Array]:
-        """Note ``out`` and return its arrays that live at the level of ``mark``."""
+        """Store ``out``, and return its arrays that belong to the same trace as ``mark``."""
 
         def inside(leaf: Any) -> bool:
             return isinstance(leaf, jax.Array) and _compat.may_live_with(leaf, mark)
@@ -115,7 +116,7 @@ class _Result:
         return arrays
 
     def join(self, arrays: list[jax.Array]) -> Any:
-        """Return the noted value with the arrays that the checkpoint returned."""
+        """Return the stored value with the arrays that the checkpoint returned."""
         for place, array in zip(self.places, arrays, strict=True):
             self.leaves[place] = array
         return jax.tree.unflatten(self.structure, self.leaves)

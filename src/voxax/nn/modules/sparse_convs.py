@@ -1,4 +1,4 @@
-"""Sparse convolution as modules: dense and depthwise, by number of axes and by kind."""
+"""Modules of sparse convolutions: dense and depthwise, for one to four axes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ from voxax.tuning.request import frozen
 
 
 def he_normal(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-    """Draw from a normal of variance ``2 / fan_in``; fan-in is every axis but the last.
+    """Draw from a normal distribution of variance ``2 / fan_in``.
 
-    Outside a trace NumPy draws, since each shape would be a program of its own: other numbers of
-    the same distribution. ``jax.nn.initializers.he_normal`` compiles several for every shape.
+    The fan-in is the product of all axes but the last. Outside a trace NumPy draws the numbers,
+    because ``jax.nn.initializers.he_normal`` would compile several programs for every shape. Their
+    distribution is the same as in a trace, their values are not.
 
     Source: He et al., "Delving Deep into Rectifiers", ICCV 2015.
     """
@@ -46,14 +47,14 @@ def he_normal(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) ->
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     if _compat.is_traced(words):
         return (jax.random.normal(key, shape, jnp.float32) * scale).astype(dtype)
-    # Ready, since NumPy ends the process on an array that had no memory.
+    # Wait first: NumPy ends the process on an array whose allocation failed.
     seed = np.asarray(jax.block_until_ready(words)).ravel().tolist()
     drawn = np.random.Generator(np.random.Philox(seed)).standard_normal(shape, np.float32)
     return jax.device_put((drawn * np.float32(scale)).astype(dtype))
 
 
 def zeros(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-    """Return zeros, without a program for every shape."""
+    """Return zeros without compiling a program for every shape."""
     del key
     return filled(shape, 0, dtype)
 
@@ -69,7 +70,7 @@ Initializer = Callable[..., jax.Array]
 def initial_bias(
     use_bias: bool, bias_init: Initializer, rngs: nnx.Rngs, channels: int, dtype: Any
 ) -> nnx.Param | None:
-    """Return a bias ``[C]`` as ``bias_init`` draws it, or None."""
+    """Return a bias ``[C]`` drawn by ``bias_init``, or None if ``use_bias`` is False."""
     return nnx.Param(bias_init(next_key(rngs.params), (channels,), dtype)) if use_bias else None
 
 
@@ -81,7 +82,7 @@ class Dtypes(TypedDict, total=False):
 
 
 class AlgorithmOptions(TypedDict, total=False):
-    """How convolutions are computed."""
+    """Arguments that select how convolutions are computed."""
 
     precision: jax.lax.PrecisionLike
     fwd_algo: Request
@@ -91,17 +92,17 @@ class AlgorithmOptions(TypedDict, total=False):
 
 
 class LayerOptions(Dtypes, AlgorithmOptions, total=False):
-    """What networks pass on to every layer; layers on grids leave out the algorithms."""
+    """Arguments that networks pass on to every layer. Layers on grids take no algorithms."""
 
 
 class NetworkOptions(LayerOptions, total=False):
-    """The same of networks for any number of axes."""
+    """``LayerOptions`` of networks that support any number of axes."""
 
     ndim: int | None
 
 
 class ConvOptions(NetworkOptions, total=False):
-    """What a block passes on to its convolution, besides ``rngs``."""
+    """Arguments that a block passes on to its convolution, besides ``rngs``."""
 
     dilation: int | Sequence[int]
     groups: int
@@ -120,12 +121,12 @@ def dtypes_of(options: LayerOptions) -> Dtypes:
 
 
 class Convolution(CheckedModule):
-    """Base of dense and depthwise convolution modules: the relation, and the call.
+    """Base of dense and depthwise convolution modules.
 
     Attributes:
       weight, bias: the parameters; bias may be None.
-      relation: what describes the kernel map, as keyword arguments of the function.
-      options: its other static keyword arguments.
+      relation: keyword arguments of :attr:`FUNCTION` that describe the kernel map.
+      options: other static keyword arguments of :attr:`FUNCTION`.
     """
 
     NDIM: ClassVar[int | None] = None
@@ -164,7 +165,10 @@ class Convolution(CheckedModule):
         *,
         kernel_map: KernelMap | None = None,
     ) -> Voxels:
-        """Convolve; ``out_voxels`` gives the target of a transposed convolution."""
+        """Return the convolved voxels, on the coordinates of ``out_voxels`` if given.
+
+        A transposed convolution needs ``out_voxels`` or ``kernel_map``, unless it is generative.
+        """
         voxels, weight, given = self.call_arguments(voxels, out_voxels, kernel_map)
         with jax.named_scope(type(self).__name__):  # the layer's name in profiles
             return type(self).FUNCTION(voxels, weight, **given, **self.options)
@@ -175,13 +179,17 @@ class Convolution(CheckedModule):
         out_voxels: Voxels | None = None,
         kernel_map: KernelMap | None = None,
     ) -> tuple[Voxels, jax.Array, dict[str, Any]]:
-        """Check the input of a call; return it and the weight in the layer's dtype, and arguments
-        of the function besides :attr:`options`."""
+        """Check the input of a call, and return the arguments of :attr:`FUNCTION` for it.
+
+        Returns:
+          The voxels and the weight in the layer's dtype, and the keyword arguments besides
+          :attr:`options`.
+        """
         check_input(self, voxels)
         weight, bias = self.weight[...], None if self.bias is None else self.bias[...]
         if self.dtype is not None:
             weight = weight.astype(self.dtype)
-            # A copy clears padding, which is a kernel of its own on GPUs.
+            # A cast also clears the padding, which costs an extra kernel on GPUs.
             if voxels.features.dtype != self.dtype:
                 voxels = voxels.map(lambda f: f.astype(self.dtype))
         given: dict[str, Any] = {"kernel_map": kernel_map, "out_voxels": out_voxels, "bias": bias}
@@ -200,21 +208,23 @@ class SpatiallySparseConv(Convolution):
       stride: input cells to one output cell, an integer or one per axis.
       dilation: input cells from one tap to the next, an integer or one per axis.
       groups: channel groups; divides both channel numbers.
-      ndim: spatial axes, 3 unless the class says otherwise; fixes the number of taps where
-        ``kernel_size`` is an integer.
-      transposed: needs ``out_voxels`` when called, unless generative.
-      generative: output every site that a tap reaches.
-      use_bias: add a bias.
-      capacity: static rows of a new output set.
+      ndim: number of spatial axes; None is the number of the class, or 3 where it has none. With
+        an integer ``kernel_size`` it fixes the number of taps.
+      transposed: whether to apply the adjoint relation, from coarse to fine voxels. The call then
+        needs ``out_voxels``, unless ``generative`` is True.
+      generative: whether to output every site that a tap reaches.
+      use_bias: whether to add a bias.
+      capacity: static number of rows of a new output set; None takes the plan's, else the input's.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used; see
-        :func:`voxax.nn.functional.spatially_sparse_conv`. Names are checked at once.
-      dtype: computation dtype; None takes the promotion of features and weight.
-      param_dtype: dtype the parameters are kept in.
+        :func:`voxax.nn.functional.spatially_sparse_conv`. Names are checked when the module is
+        built.
+      dtype: computation dtype; None promotes the dtypes of features and weight.
+      param_dtype: dtype of the stored parameters.
       kernel_init, bias_init: initializers, called with the weight's shape
         ``[K, C_in/G, C_out]``: fan-in is ``K * C_in / G``.
       precision, kernel_shape, spatial_shape: see
         :func:`voxax.nn.functional.spatially_sparse_conv`.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
 
     Examples:
       >>> conv = modules.SpatiallySparseConv(4, 8, 2, stride=2, ndim=3, rngs=nnx.Rngs(0))
@@ -282,12 +292,13 @@ class SpatiallySparseDepthwiseConv(Convolution):
     """Spatially sparse depthwise convolution: one filter per channel.
 
     Args:
-      channels: features of each voxel, of input and output ``[capacity, C]``.
-      kernel_size, stride, dilation, kernel_shape: as in :class:`SpatiallySparseConv`.
-      ndim, transposed, use_bias, capacity, precision: as there.
-      fwd_algo, bwd_algo: depthwise algorithm requests.
-      dtype, param_dtype, kernel_init, bias_init, rngs: as there; the weight's shape is
-        ``[K, 1, C]`` for the initializer and ``[K, C]`` afterwards.
+      channels: features of each voxel, for both input and output ``[capacity, C]``.
+      kernel_size, stride, dilation, kernel_shape, ndim, transposed, use_bias, capacity, precision:
+        as in :class:`SpatiallySparseConv`.
+      fwd_algo, bwd_algo: which depthwise algorithms may be used; see
+        :func:`voxax.nn.functional.spatially_sparse_depthwise_conv`.
+      dtype, param_dtype, kernel_init, bias_init, rngs: as in :class:`SpatiallySparseConv`. The
+        initializer gets the weight's shape as ``[K, 1, C]``; the weight is ``[K, C]``.
 
     Examples:
       >>> conv = modules.SpatiallySparseDepthwiseConv(4, kernel_size=3, rngs=nnx.Rngs(0))
@@ -335,10 +346,10 @@ class SpatiallySparseDepthwiseConv(Convolution):
 
 
 def static_requests(kind: WeightKind, *requests: Request) -> dict[str, Resolved | None]:
-    """Return requests by argument (``fwd_algo``, ...), hashable and in one spelling.
+    """Return the requests by argument name (``fwd_algo``, ...) in a uniform, hashable form.
 
     Raises:
-      AlgorithmError: one that is not understood; already when the module is made.
+      AlgorithmError: a request that is not understood.
     """
     names = ("fwd_algo", "bwd_algo", "dgrad_algo", "wgrad_algo")
     return {n: frozen(request, kind, n) for n, request in zip(names, requests, strict=False)}
@@ -371,8 +382,8 @@ class SparseConv2d(SpatiallySparseConv):
 class SparseConv3d(SpatiallySparseConv):
     """:class:`SpatiallySparseConv` on three axes; submanifold at stride 1.
 
-    Users of spconv: its ``SparseConv3d`` also creates output voxels around the input at
-    stride 1. Here that is ``generative=True``, with ``spatial_shape=`` to clip as it does.
+    At stride 1, spconv's ``SparseConv3d`` also creates output voxels around the input. Pass
+    ``generative=True`` to get them here, and ``spatial_shape=`` to clip them as spconv does.
 
     Examples:
       >>> down = modules.SparseConv3d(4, 8, kernel_size=2, stride=2, rngs=nnx.Rngs(0))
@@ -395,8 +406,8 @@ class SparseConv4d(SpatiallySparseConv):
 class SubMConv(SpatiallySparseConv):
     """Submanifold convolution: the output voxels are the input's.
 
-    Arguments as in :class:`SpatiallySparseConv`; with another stride than 1, ``transposed`` or
-    ``generative`` they raise :class:`voxax.InputError`.
+    Arguments as in :class:`SpatiallySparseConv`. A stride other than 1, ``transposed`` and
+    ``generative`` raise :class:`voxax.InputError`.
 
     Source: Graham, Engelcke, van der Maaten, "3D Semantic Segmentation with Submanifold
     Sparse Convolutional Networks", CVPR 2018.
@@ -439,8 +450,8 @@ class SubMConv4d(SubMConv):
 class SparseConvTranspose(SpatiallySparseConv):
     """Transposed convolution, the adjoint of the strided one.
 
-    Called with ``out_voxels`` it returns to them (spconv's ``SparseInverseConv``); with
-    ``generative=True`` it creates every site that a tap reaches (``SparseConvTranspose``).
+    Called with ``out_voxels``, it outputs these voxels, like spconv's ``SparseInverseConv``. With
+    ``generative=True`` it creates every site that a tap reaches, like ``SparseConvTranspose``.
     Arguments as in :class:`SpatiallySparseConv`.
     """
 

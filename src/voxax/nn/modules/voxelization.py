@@ -1,4 +1,4 @@
-"""Modules between points and voxels."""
+"""Modules that turn points into voxels and back."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from voxax.nn.modules.constructor import CheckedModule
 
 
 class Voxelize(CheckedModule):
-    """Points to voxels. See :func:`voxax.voxelize`.
+    """Merging of points into voxels. See :func:`voxax.voxelize`.
 
     Args:
       voxel_size: edge length in the positions' unit, a number or one per axis.
-      reduction: how the points of a voxel merge.
-      capacity: static rows of the result; None takes one of a few sizes eagerly, N under
-        ``jax.jit``.
+      reduction: how the features of a voxel's points merge.
+      capacity: static number of rows of the result. None takes one of a few sizes eagerly, and N
+        under ``jax.jit``.
       origin: position of the lattice origin; None is zero.
-      return_inverse: also return the voxel row of each point.
+      return_inverse: whether to also return the voxel row of each point.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Voxelize(CheckedModule):
         *,
         batch_size: int | None = None,
     ) -> Any:
-        """Voxels of ``positions`` (Points or an array), or ``(Voxels, inverse)``."""
+        """Return the voxels of ``positions`` (Points or an array), or ``(Voxels, inverse)``."""
         return voxelize(
             positions,
             features,
@@ -63,7 +63,7 @@ class Voxelize(CheckedModule):
 
 
 class Devoxelize(CheckedModule):
-    """Voxel features at positions. See :func:`voxax.devoxelize`."""
+    """Voxel features read at positions. See :func:`voxax.devoxelize`."""
 
     def __init__(
         self, interpolation: Interpolation = "trilinear", *, normalize: bool = False
@@ -77,7 +77,7 @@ class Devoxelize(CheckedModule):
         positions: Float[Array | np.ndarray, "N D"] | Points,
         batch_index: Int[Array | np.ndarray, " N"] | None = None,
     ) -> Any:
-        """``[N, C]`` for an array of positions, Points for Points."""
+        """Return features ``[N, C]`` for an array of positions, and Points for Points."""
         return devoxelize(
             voxels,
             positions,
@@ -88,7 +88,7 @@ class Devoxelize(CheckedModule):
 
 
 class Splat(CheckedModule):
-    """Point features onto voxels that exist. See :func:`voxax.splat`."""
+    """Distribution of point features to given voxels. See :func:`voxax.splat`."""
 
     def __init__(self, interpolation: Interpolation = "trilinear") -> None:
         self.interpolation: Interpolation = interpolation
@@ -100,5 +100,5 @@ class Splat(CheckedModule):
         out_voxels: Voxels,
         batch_index: Int[Array | np.ndarray, " N"] | None = None,
     ) -> Voxels:
-        """Voxels on the geometry of ``out_voxels``."""
+        """Return voxels on the geometry of ``out_voxels``."""
         return splat(positions, features, out_voxels, batch_index, interpolation=self.interpolation)
