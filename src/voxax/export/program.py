@@ -174,7 +174,7 @@ def export_program(
       MissingExtraError: ``flatbuffers`` is not installed.
 
     Examples:
-      >>> from voxax.io import program
+      >>> from voxax.export import program
       >>> conv = modules.SubMConv3d(4, 8, rngs=nnx.Rngs(0))
       >>> about = program.export_program(conv, "conv.voxax", capacity=256, channels=4)
       >>> loaded = program.load_program("conv.voxax")
