@@ -12,10 +12,10 @@ def height_above_ground(
 ) -> np.ndarray:
     """Return the height of every point above an estimated ground surface.
 
-    The lowest point of each grid cell, opened morphologically (minimum, then maximum,
-    over a square window), follows terrain but passes under anything narrower than the
-    window. Source: Zhang et al., "A Progressive Morphological Filter for Removing
-    Nonground Measurements from Airborne LIDAR Data", 2003 (its first step).
+    The surface is the lowest point of each grid cell, opened morphologically (minimum, then
+    maximum, over a square window). It follows terrain but passes under anything narrower
+    than the window. Source: the first step of Zhang et al., "A Progressive Morphological
+    Filter for Removing Nonground Measurements from Airborne LIDAR Data", 2003.
 
     Args:
       positions: ``float[N, 3]``, z up.
@@ -26,7 +26,7 @@ def height_above_ground(
       ``float32[N]``, same unit.
 
     Raises:
-      InputError: not ``0 < cell <= window``.
+      InputError: ``0 < cell <= window`` does not hold.
     """
     if not (cell > 0 and window >= cell):
         raise InputError(f"cell={cell} and window={window} must satisfy 0 < cell <= window")
