@@ -86,7 +86,7 @@ def classify_torch(question: Question) -> Finding:
     elif code in _OF_SIZES:
         key = _TORCH_SIZES.get(question.place.api or "", key)
     words = ADVICE[key]
-    # A branch on a Python number gets no code: the number is better a static argument.
+    # No code is suggested for a branch on a Python number, which is better a static argument.
     flag = question.dtype.startswith(("Python", "size"))
     suggestion = ""
     if not (flag and isinstance(subject, ast.If | ast.IfExp)):

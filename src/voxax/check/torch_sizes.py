@@ -4,9 +4,9 @@ PyTorch accepts ``torch.SymInt``, ``SymFloat`` and ``SymBool`` in place of numbe
 node for the value when it needs one. The node of this module knows the value, and the arguments
 that the value was computed from.
 
-A tensor with a size that depends on data has a twin: a tensor without values, of which this size is
-another. Each function of PyTorch is applied to the twin too. A size of the result depends on data
-if the result and its twin differ in it.
+A tensor with a size that depends on data has a twin, which is a tensor without values and with
+another number as this size. Each function of PyTorch is applied to the twin too. A size of the
+result depends on data if the result and its twin differ in it.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class asking:
         _asked.handler = self.before
 
 
-# The n-th operator that makes twins adds n times this to a size. No model is likely to have it.
+# The n-th operator that makes twins adds n times this to a size. A model hardly has such sizes.
 _STEP = 1009
 _SIZES = ("size", "numel", "nelement")
 

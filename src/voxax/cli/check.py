@@ -33,17 +33,17 @@ def check(
 
     Takes functions of JAX, and modules of flax.nnx and PyTorch.
 
-    Exit status: 0 if it does; 1 if there are findings of the severity --fail-on or worse, or
-    --verify contradicts the verdict; 2 if the file, its import or an input fails; 3 if the checker
-    fails.
+    Exit status: 1 if there are findings of the severity --fail-on or worse, or --verify
+    contradicts the verdict; 2 if the file, its import or an input fails; 3 if the checker fails;
+    otherwise 0.
 
     Args:
       target: what to check, as FILE.py:NAME or package.module:NAME. The file is imported.
       inputs: one example for each argument: an array such as f32[4,8], i32[] or bool[3]; a Python
           value such as 0.5, True or '"mean"'; or @NAME, something in the file: a value, or a
           function that returns the tuple of all inputs. NAME=INPUT gives an argument by name.
-          Arrays are tensors where the target is PyTorch's: a module, or a function in a file
-          that imports torch and not jax.
+          Arrays are tensors if the target is a PyTorch module, or a function in a file that
+          imports torch and not jax.
       also: inputs of a further example, by position or with names; may be given several times.
       verify: compile for five inputs of equal shape, and count the programs.
       format: text, json, SARIF 2.1.0, or workflow commands of GitHub.

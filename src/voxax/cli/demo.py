@@ -168,7 +168,7 @@ _SETTINGS = ("voxel_size", "width", "learning_rate", "dtype")
 
 
 def _command(options: dict[str, Any]) -> str:
-    """Return the command line for these options, without those that are the defaults."""
+    """Return the command line for these options; defaults other than --out are left out."""
     words = ["voxax", "demo"]
     for name, parameter in inspect.signature(demo).parameters.items():
         value, option = options[name], f"--{name.replace('_', '-')}"

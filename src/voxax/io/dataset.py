@@ -1,6 +1,6 @@
 """Folders of labeled scans, in the layouts of published data sets.
 
-A data set has two lists of tasks. A task is called to read one scan, in the data set's classes. It
+A data set has two lists of tasks. Calling a task reads one scan, in the data set's classes. A task
 holds paths only, so that it can be sent to a worker process, and scans are in memory one at a time.
 Each layout is a :class:`voxax.io.layout.Layout` in a module of its own.
 """

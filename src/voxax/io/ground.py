@@ -23,7 +23,7 @@ def height_above_ground(
       window: width of the widest object to be removed; same unit.
 
     Returns:
-      ``float32[N]``, same unit.
+      ``float32[N]``, in the positions' unit.
 
     Raises:
       InputError: ``0 < cell <= window`` does not hold.
@@ -38,8 +38,8 @@ def height_above_ground(
     index = np.floor(plan / cell).astype(np.int64)
     shape = index.max(0) + 1
     flat = index[:, 0] * shape[1] + index[:, 1]
-    # The second-lowest percentile would be sturdier; a cell's minimum is cheap, and the
-    # opening's maximum forgives single low outliers no further than their own window.
+    # A low percentile would be more robust, but a cell's minimum is cheap. The opening's
+    # maximum limits the effect of a single low outlier to its own window.
     lowest = np.full(int(shape.prod()), np.inf)
     np.minimum.at(lowest, flat, positions[:, 2])
     surface = lowest.reshape(shape)

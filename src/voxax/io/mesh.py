@@ -218,7 +218,7 @@ def _off_columns(rows: list[list[str]], keyword: re.Match[str]) -> dict[str, np.
 
 
 def _numbers(rows: list[list[str]]) -> np.ndarray:
-    """Return rows of words as numbers [R, k]: integers where all are, otherwise float64."""
+    """Return rows of words as numbers [R, k]: int64 if all are integers, otherwise float64."""
     try:
         return np.array(rows, np.int64)
     except ValueError:

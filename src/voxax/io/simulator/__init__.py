@@ -45,8 +45,8 @@ How hard it is
       are lost, up to 30 % more at full range, and up to 60 % more on surfaces seen edge-on.
     - Look-alikes: bollards and persons in long coats; poles, young trees and porch columns;
       hedges, garden walls and vehicles. Crowns and hedges return from a random depth.
-    - Intensity says little: the best guess from it alone is right for 58 % of the points ("ground"
-      for all: 54 %), and for 25 % if all classes have the same weight (chance: 17 %).
+    - Weak intensity: the best guess from it alone is right for 58 % of the points ("ground" for
+      all: 54 %), and for 25 % if all classes have the same weight (chance: 17 %).
 
 Not modeled
     Motion during a revolution, several returns per ray, beam width (points that hang between

@@ -57,7 +57,7 @@ def nobody_listens() -> bool:
     """Return True if a call needs only results and gradients: no trace, autocast or hook."""
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return False
-    # PyTorch itself has to compute forward derivatives, and with the tensors of ``torch.func``.
+    # PyTorch itself has to compute forward derivatives and with the tensors of ``torch.func``.
     if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
         return False
     return not any(_GLOBAL_HOOKS)

@@ -75,7 +75,7 @@ def _cross(size: Ints) -> list[Ints]:
 
 
 def _hybrid(size: Sequence[int], axis_types: Sequence[RegionType]) -> list[Ints]:
-    """Return the center, the other taps of the cube's axes, then those on the cross's axes."""
+    """Return the center, the other taps of the cube's axes, then the taps of the cross's axes."""
     zero: Ints = (0,) * len(size)
     taps: list[Ints] = [zero]
     for region in (RegionType.HYPER_CUBE, RegionType.HYPER_CROSS):

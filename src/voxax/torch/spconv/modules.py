@@ -129,7 +129,7 @@ know(SparseBatchNorm, SparseReLU)
 
 
 class ToDense(SparseModule):
-    """``x.dense()`` as a module: ``[B, C, *spatial_shape]``."""
+    """Module that returns ``x.dense()``, ``[B, C, *spatial_shape]``."""
 
     def forward(self, x: SparseConvTensor) -> Tensor:
         return x.dense()

@@ -86,7 +86,7 @@ class SparseMaxPool(_Pool):
 class SparseAvgPool(_Pool):
     """Mean of the existing voxels in each window.
 
-    As in spconv, the gradient is multiplied by the number of these voxels instead of divided by it.
+    The gradient is multiplied by the number of these voxels instead of divided by it, as in spconv.
 
     Raises:
       SpconvError: the kernel has more than 32 taps.
@@ -156,7 +156,7 @@ class SparseGlobalMaxOrAvgPool(SparseModule):
 
     def forward(self, input: SparseConvTensor) -> Tensor:
         """Return ``[batch_size, C]``. A mean has only the first channel, ``[batch_size]``."""
-        input.sites()  # checks it
+        input.sites()  # checks the indices
         scene, shape = input.indices[:, 0].long(), (input.batch_size, input.features.shape[1])
         if not self.is_mean:
             index = scene[:, None].expand(input.features.shape)

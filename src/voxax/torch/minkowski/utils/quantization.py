@@ -75,7 +75,7 @@ def sparse_quantize(
       device: the CPU.
 
     Returns:
-      ``int32[M, D]``, then those of features, labels, index and inverse that were requested.
+      ``int32[M, D]``, then the features and labels, if given, and the requested maps.
       Without labels the coordinates and the maps are tensors. With labels they are arrays or
       tensors, like ``coordinates``.
 
