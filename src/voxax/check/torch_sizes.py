@@ -124,7 +124,7 @@ class Node:
 
 
 def symbolic(value: Any, name: str) -> Any:
-    """Return a symbolic number for the argument ``name`` with a value."""
+    """Return a symbolic number with this value for the argument ``name``."""
     return _TYPES[type(value)](Node(value, frozenset({name})))
 
 

@@ -41,7 +41,7 @@ class Preparation:
 
     Attributes:
       voxel_size: edge length of a voxel in meters, or one length for each of x, y and z.
-      attributes: names of the point attributes that are features after the geometric ones.
+      attributes: names of the point attributes to use as features after the geometric features.
         Unsigned integers (colors, intensities of some formats) are scaled to 0..1, other
         attributes are unchanged.
       ground_cell, ground_window: see :func:`voxax.io.ground.height_above_ground`.

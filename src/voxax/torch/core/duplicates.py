@@ -64,7 +64,8 @@ class Duplicates(NamedTuple):
 class LastOfVoxel(torch.autograd.Function):
     """Function that gives each row the values of its voxel's last row, but its own gradient.
 
-    The values are the same as if all rows were written to their voxel, one after the other.
+    The values are the same as if all rows were written to their voxel, one after the other, and
+    the last write stayed.
     """
 
     @staticmethod

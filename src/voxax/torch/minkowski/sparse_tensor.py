@@ -138,8 +138,8 @@ class SparseTensor(Tensor):
         """Return ``[B, C, *spatial]``, its lowest coordinate and the tensor stride.
 
         Args:
-          shape: shape of the result, but with the features' channels. None takes the shape up to
-            the largest coordinates.
+          shape: shape of the result; its C is replaced by the number of channels. None takes the
+            shape up to the largest coordinates.
           min_coordinate: ``int32[D]``, coordinates of the first cell; None takes 0.
           contract_stride: divide coordinates by the tensor stride.
         """
@@ -184,7 +184,10 @@ class SparseTensor(Tensor):
         return X.replaced(out)
 
     def slice(self, X: Any) -> Any:
-        """Return a field with the features of the site of each point of a field or row of a tensor.
+        """Return a field in which each point has the features of its site.
+
+        Args:
+          X: a field of the points; or a sparse tensor, whose points are the rows it was made from.
 
         Raises:
           ArgumentError: the points are not in these sites, or the quantization mode is neither
@@ -205,13 +208,13 @@ class SparseTensor(Tensor):
         return self.FIELD(self._F[rows], quantization_mode=self.quantization_mode, **made)
 
     def cat_slice(self, X: Any) -> Any:
-        """Return :meth:`slice`, then the channels of the points, or of a tensor's sites."""
+        """Return :meth:`slice` with the channels of the points or of a tensor's sites added."""
         own = X.F if isinstance(X, self.FIELD) else X.F[X.inverse_mapping]
         sliced = SparseTensor.slice(self, X)
         return sliced.replaced(torch.cat([sliced.F, own], 1))
 
     def features_at_coordinates(self, query_coordinates: torch.Tensor) -> torch.Tensor:
-        """Return linear interpolation, ``[P, C]``, at ``[P, 1 + D]`` of the features' dtype."""
+        """Return values ``[P, C]``, linear between sites, at ``[P, 1 + D]`` of the same dtype."""
         return interpolated(self._F, query_coordinates, self._key, self._manager)[0]
 
 

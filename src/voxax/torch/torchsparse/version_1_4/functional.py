@@ -43,7 +43,10 @@ def conv3d(
 
 
 def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
-    """Return 60 bits of :func:`voxax.torch.torchsparse.nn.functional.sphash`, batch index last."""
+    """Return hashes as in :func:`voxax.torch.torchsparse.nn.functional.sphash`, of 60 bits.
+
+    The batch index is the last column.
+    """
     found = fnv(coords, offsets, (0, 1))
     return (found >> 60 & 15) ^ (found & (1 << 60) - 1)
 
