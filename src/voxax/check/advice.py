@@ -1,6 +1,6 @@
-"""Texts of findings: why XLA cannot compile this, and what to write instead.
+"""Advice of findings: what to write in place of code that XLA cannot compile.
 
-Every text that a finding's ``fix`` can be stands here, so that the tests can follow each of them.
+This module has every text that a finding's ``fix`` can be, so that tests can check each text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ _STATIC_ROWS = (
     "fill_value=0), whose rows from x.count_nonzero() on are no results: mask them"
 )
 
-# By code for JAX, by `torch` and code for PyTorch, with a word where the syntax tells more.
+# A key is the code for JAX, or `torch` and the code for PyTorch. Further words tell the cases of a
+# code apart.
 ADVICE = {
     "VX101": "compute both sides and choose with jnp.where, or trace both with jax.lax.cond",
     "VX101 in a loop": "run the loop to a fixed bound, and keep what is finished: "

@@ -1,4 +1,4 @@
-"""Classify requests for values: the code of a finding, its message, and what to write instead."""
+"""Turn requests for traced values into findings: code, message, and what to write instead."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from voxax.check.suggest import (
     suggested_later,
 )
 
-# Functions of JAX whose arguments are shapes, beside those that ask `canonicalize_shape`.
+# Functions whose arguments are shapes, in addition to those that call `canonicalize_shape`.
 MAKE_SHAPES = {
     "arange", "linspace", "logspace", "geomspace", "eye", "identity", "tri", "tile", "indices",
     "one_hot", "_one_hot", "diag_indices", "tril_indices", "triu_indices", "mask_indices", "pad",
     "iota", "broadcasted_iota", "hanning", "hamming", "blackman", "bartlett", "kaiser", "repeat",
     "segment_sum", "segment_max", "segment_min", "segment_prod", "_scatter_reduce", "reshape",
     "resize", "vander", "permutation", "bincount", "histogram", "split", "array_split",
-    # Of PyTorch.
+    # Functions of PyTorch.
     "view", "expand", "unflatten", "new_zeros", "new_ones", "new_full", "new_empty", "rand",
     "randn", "randint", "randperm", "chunk", "unfold", "repeat_interleave", "tensor_split",
     "interpolate", "zeros", "ones", "full", "empty",
 }  # fmt: skip
-# Without it, they count values to know how many results there are, which no shape bounds.
+# Functions, each with its argument for the number of results. Without this argument, the values
+# decide the number, and no shape bounds it.
 SIZE_ARGUMENT = {
     "repeat": "total_repeat_length",
     "bincount": "length",
@@ -44,7 +45,7 @@ SIZE_ARGUMENT = {
 }
 
 
-# The argument that gives results a fixed size, and its effect.
+# The argument that gives a function's results a fixed size, and the effect of the argument.
 _FLAGS = {
     "roots": ("strip_zeros=False", "leading zeros then make some of the roots NaN"),
     "polydiv": ("trim_leading_zeros=False", "leading zeros then stay in the results"),
@@ -85,7 +86,7 @@ def classify_torch(question: Question) -> Finding:
     elif code in _OF_SIZES:
         key = _TORCH_SIZES.get(question.place.api or "", key)
     words = ADVICE[key]
-    # A flag that Python holds is better static.
+    # No code is suggested for a branch on a Python number, which is better a static argument.
     flag = question.dtype.startswith(("Python", "size"))
     suggestion = ""
     if not (flag and isinstance(subject, ast.If | ast.IfExp)):
@@ -94,7 +95,7 @@ def classify_torch(question: Question) -> Finding:
 
 
 _OF_SIZES = ("VX106", "VX107")
-# Keys of advice, by the function whose result has a size that depends on data.
+# Keys of ADVICE for functions whose results have a size that depends on data.
 _TORCH_SIZES = {
     "nonzero": "torch VX106 nonzero",
     "where": "torch VX106 nonzero",
@@ -107,7 +108,7 @@ _TORCH_SIZES = {
 
 
 def _branched(key: str, branch: ast.AST | None) -> str:
-    """Return the key of advice about a branch, from what its sides do."""
+    """Return the key of the advice for a branch, which depends on what its sides do."""
     sides = (*branch.body, *branch.orelse) if isinstance(branch, ast.If) else ()
     if any(isinstance(side, ast.Raise) for side in sides):
         return f"{key} raises"
@@ -148,7 +149,7 @@ def _suggestion(
 
 
 def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the code, and the syntax node that it is about."""
+    """Return the code of a finding for JAX, and the syntax node that it is about."""
     kind, api = question.kind, question.place.api
     if kind == "mask":
         return "VX105", first_of(chain, ast.Subscript)
@@ -174,7 +175,7 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
 
 
 def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the code, and the syntax node that it is about."""
+    """Return the code of a finding for PyTorch, and the syntax node that it is about."""
     kind, api = question.kind, question.place.api
     if kind == "mask":
         return "VX105", first_of(chain, ast.Subscript) or first_of(chain, ast.Call)
@@ -199,7 +200,7 @@ def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.
 
 
 def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the code of a condition, from the statement that it decides."""
+    """Return the code for a condition, and the syntax node that it decides."""
     inner: ast.AST | None = None
     for node in chain:
         if isinstance(node, ast.IfExp) and node.test is inner:
@@ -219,7 +220,7 @@ def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
 
 
 def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the code where a function of JAX needs a value."""
+    """Return the code and the node for a function of JAX that needs a static value."""
     api, inside = question.place.api or "", set(question.place.inside)
     call = first_of(chain, ast.Call)
     if cut := cut_of(chain):
@@ -232,10 +233,7 @@ def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST 
 
 
 def lacks_size(api: str, call: ast.AST | None) -> bool:
-    """Return True for a call that counts values for lack of an argument with the number of results.
-
-    Counts that are one number for all rows make a shape, as in ``jnp.repeat(x, n)``.
-    """
+    """Return True if a call lacks the argument of ``SIZE_ARGUMENT``, so that it counts values."""
     if api not in SIZE_ARGUMENT or not isinstance(call, ast.Call):
         return False
     if len(call.args) > 2 and api.startswith("segment"):
@@ -244,7 +242,7 @@ def lacks_size(api: str, call: ast.AST | None) -> bool:
 
 
 def _bound(api: str, call: ast.AST | None) -> str:
-    """Return what to write where a function of JAX has an argument that bounds its results."""
+    """Return advice that names the argument which bounds a function's results; empty if none."""
     if lacks_size(api, call):
         return ADVICE["VX106 with an argument"].format(api=api, argument=SIZE_ARGUMENT[api])
     parameters = _parameters(api)
@@ -266,7 +264,7 @@ def _parameters(api: str) -> Sequence[str]:
 
 
 def number_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the code of a number that Python takes, from what it is used for."""
+    """Return the code and the node for a value that becomes a Python number, from its use."""
     if found := _role(chain):
         return found
     code = next((code for code, _, _ in _later_roles(chain)), "VX108")
@@ -276,7 +274,7 @@ def number_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
 def _later_roles(
     chain: Sequence[ast.AST],
 ) -> Iterator[tuple[str, Sequence[ast.AST], ast.AST | None]]:
-    """Yield what a number is used for after it was assigned to a name: code, chain and node."""
+    """Yield the code, chain and node of each use of a number after its assignment to a name."""
     statement, function = first_of(chain, ast.stmt), first_of(chain, FUNCTIONS)
     for name in stored([statement]) if isinstance(statement, ast.Assign) else []:
         for use in _loads(function, name, statement):
@@ -285,7 +283,7 @@ def _later_roles(
 
 
 def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
-    """Return the code and the node for which the innermost expression of a chain is used."""
+    """Return the code and the node that use a chain's innermost expression; None if unknown."""
     if cut := cut_of(chain):
         return "VX104", cut
     inner: ast.AST | None = None
@@ -297,7 +295,7 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
                 return "VX103", loop if loop is not None and loop.iter is node else node
             if inner is not node.func and name in MAKE_SHAPES:
                 return "VX107", node
-        # Where the subscript itself asks, there is no inner expression.
+        # If the subscript itself reads the value, there is no inner expression.
         if isinstance(node, ast.Subscript) and (inner is node.slice or inner is None):
             return "VX111", node
         if isinstance(node, ast.If | ast.While | ast.Assert) and inner is node.test:
@@ -316,7 +314,7 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
 def _goes_through(node: ast.AST, inner: ast.AST | None) -> bool:
     """Return True for a loop or comprehension over the entries of an expression.
 
-    Where Python asks for the entries, the place is the whole loop, until Python 3.12.
+    Until Python 3.12, the place where Python asks for the entries is the whole loop.
     """
     if isinstance(node, ast.For):
         return inner is None or node.iter is inner
@@ -329,14 +327,14 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def cut_of(chain: Sequence[ast.AST]) -> ast.Subscript | None:
-    """Return the subscript in whose slice the innermost expression is."""
+    """Return the subscript whose slice contains the innermost expression; None without one."""
     inside = False
     for node in chain:
         inside = inside or isinstance(node, ast.Slice)
         if isinstance(node, ast.Subscript):
             cut = node.slice
             parts = cut.elts if isinstance(cut, ast.Tuple) else [cut]
-            # Where JAX itself asks, the innermost expression is the whole subscript.
+            # If JAX itself reads the value, the innermost expression is the whole subscript.
             whole = node is chain[0] and any(isinstance(p, ast.Slice) for p in parts)
             return node if inside or whole else None
         if isinstance(node, ast.stmt):
@@ -356,7 +354,7 @@ def _expressions(chain: Sequence[ast.AST]) -> list[ast.AST]:
 
 
 def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[list[ast.AST]]:
-    """Return chains of the places that read a name after a statement, innermost first."""
+    """Return the places that read a name after a statement, as chains with the inner node first."""
     if function is None or after is None:
         return []
     found: list[list[ast.AST]] = []
@@ -374,7 +372,7 @@ def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[l
 
 
 def _message(code: str, question: Question) -> str:
-    """Return one sentence about a place."""
+    """Return the message of a finding: one clause that names the value or the function."""
     aval = f"{question.dtype}[{','.join(map(str, question.shape))}]"
     value = f"a traced value ({aval})"
     value = _UNTYPED.get(question.dtype, value)
@@ -398,9 +396,9 @@ def _message(code: str, question: Question) -> str:
     }[code]
 
 
-# In place of the dtype.
+# Descriptions of values without a dtype, by the word that replaces the dtype.
 _UNTYPED = {
-    "size": "a size that depends on data",  # of PyTorch
+    "size": "a size that depends on data",  # in PyTorch only
     "loop": "a value of a compiled loop or function",
 }
 
@@ -409,7 +407,7 @@ def _named(api: str | None) -> str:
     return "the index" if api in ("__getitem__", "__setitem__") else f"`{api}`"
 
 
-# In jax.numpy too, but for the host: they read or write files and text.
+# Functions of jax.numpy that run on the host: they read or write files and text.
 _ON_THE_HOST = {
     "save", "savez", "load", "frombuffer", "fromfile", "fromstring", "array_repr", "array_str",
     "printoptions", "set_printoptions", "get_printoptions", "from_dlpack", "iterable",
@@ -417,7 +415,7 @@ _ON_THE_HOST = {
 
 
 def _has_twin(call: ast.Call) -> bool:
-    """Return True for a call of NumPy that jax.numpy has too."""
+    """Return True for a call of a NumPy function that jax.numpy has too."""
     of = call.func.value if isinstance(call.func, ast.Attribute) else None
     called = _called(call)
     numpy = isinstance(of, ast.Name) and of.id in ("np", "numpy", "onp")

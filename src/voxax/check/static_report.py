@@ -1,4 +1,4 @@
-"""The report of a check: a verdict and findings, as text, JSON, SARIF and commands of GitHub."""
+"""The report of a check: a verdict and findings, as text, JSON, SARIF or GitHub's commands."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ class Report:
 
     Attributes:
       name: name of the function or module.
-      verdict: verdict on the whole.
-      findings: all of them, by place; also those that the source ignores.
-      modules: the verdict of each submodule by its path.
-      static_arguments: Python arguments that must be static: each value has its own program.
-      programs: how many programs the given examples need.
+      verdict: verdict on the whole function or module.
+      findings: all findings by place, including the ones that the source ignores.
+      modules: verdict of each submodule, by its path.
+      static_arguments: names of the Python arguments that must be static. Each of their values
+          has its own program.
+      programs: number of programs that the given examples need.
       framework: ``jax`` or ``torch``.
-      incomplete: why the search for findings ended early; empty when it did not.
+      incomplete: reason why the search for findings ended early; empty if it was complete.
     """
 
     name: str
@@ -155,7 +156,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def as_sarif(reports: Sequence[Report]) -> str:
-    """Return a SARIF log: one run, a result for each finding; ignored ones are suppressed."""
+    """Return a SARIF log of one run with a result for each finding; ignored ones are suppressed."""
     findings = [finding for report in reports for finding in report.findings]
     used = sorted({finding.code for finding in findings})
     rules = [
@@ -189,7 +190,7 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
 
 
 def _location(site: Site) -> dict[str, Any]:
-    if not is_file(site.file):  # typed in by hand: there is nothing that a viewer could open
+    if not is_file(site.file):  # code from a prompt: a viewer has no file to open
         return {"logicalLocations": [{"name": site.function, "kind": "function"}]}
     region = {
         "startLine": site.line,
@@ -210,7 +211,7 @@ def _uri(file: str) -> str:
 
 
 def as_github(reports: Sequence[Report]) -> str:
-    """Return workflow commands that put each finding beside its line."""
+    """Return workflow commands by which GitHub shows each finding beside its line."""
     lines = []
     for finding in (finding for report in reports for finding in report.counted):
         kind = {"error": "error", "warning": "warning", "note": "notice"}[finding.severity]

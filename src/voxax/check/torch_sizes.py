@@ -1,12 +1,12 @@
-"""Numbers and sizes of PyTorch programs that report when the program comes to depend on them.
+"""Symbolic numbers and sizes that report when a PyTorch program depends on their values.
 
-PyTorch lets ``torch.SymInt``, ``SymFloat`` and ``SymBool`` stand wherever a number may, and asks
-their node for the value where it needs one. The node here knows the value, and from which arguments
-it was computed.
+PyTorch accepts ``torch.SymInt``, ``SymFloat`` and ``SymBool`` in place of numbers, and asks their
+node for the value when it needs one. The node of this module knows the value, and the arguments
+that the value was computed from.
 
-A tensor with a size that depends on data has a twin: a tensor without values whose size there
-differs. Each function of PyTorch is applied to the twin too. A size depends on data where the
-tensor and its twin differ.
+A tensor with a size that depends on data has a twin, which is a tensor without values and with
+another number as this size. Each function of PyTorch is applied to the twin too. A size of the
+result depends on data if the result and its twin differ in it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map  # pyright: ignore[reportM
 
 _TYPES = {bool: torch.SymBool, int: torch.SymInt, float: torch.SymFloat}
 
-# Of the present thread: who is told about questions.
+# The handler of questions in the present thread.
 _asked = threading.local()
 
 Asked = Callable[[str, "Node"], Any]
@@ -31,13 +31,13 @@ def _always(answer: Any) -> Callable[..., Any]:
 
 
 class Node:
-    """The node of a symbolic number, by PyTorch's protocol.
+    """Node of a symbolic number, with the methods that PyTorch calls.
 
     Attributes:
       value: a bool, int or float.
       names: names of the arguments that it was computed from.
       origins: origins of the tensors from whose data-dependent sizes it was computed.
-      other: what it would be if those had other sizes.
+      other: the value for the sizes of these tensors' twins.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Node:
 
     str = _graph_repr = __str__
 
-    # Python asks.
+    # Python asks for the value.
     def int_(self) -> int:
         return int(self._ask("index"))
 
     def bool_(self) -> bool:
         return bool(self._ask("bool"))
 
-    # A function of PyTorch asks.
+    # A function of PyTorch asks for the value.
     def guard_int(self, *_: Any) -> int:
         return int(self._ask("parameter"))
 
@@ -102,7 +102,7 @@ class Node:
         return self.value if asked is None else asked(kind, self)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an operation of arithmetic or comparison."""
+        """Return the function of an arithmetic operation or comparison."""
         from torch.fx.experimental import sym_node  # pyright: ignore[reportMissingImports]
 
         if name.startswith("_"):
@@ -124,12 +124,12 @@ class Node:
 
 
 def symbolic(value: Any, name: str) -> Any:
-    """Return a symbolic number that stands for an argument."""
+    """Return a symbolic number with this value for the argument ``name``."""
     return _TYPES[type(value)](Node(value, frozenset({name})))
 
 
 def size_number(value: int, other: int, origins: tuple[Any, ...]) -> Any:
-    """Return a symbolic size that depends on data and might also be ``other``."""
+    """Return a symbolic size that depends on data; the twin's size is ``other``."""
     return torch.SymInt(Node(value, frozenset(), origins, other))
 
 
@@ -140,20 +140,20 @@ def node_of(value: Any) -> Node | None:
 
 
 def names_of(value: Any) -> frozenset[str] | None:
-    """Return the arguments that a symbolic number was made from; None for another value."""
+    """Return the names of the arguments of a symbolic number; None for another value."""
     node = node_of(value)
     return node.names if node is not None else None
 
 
 def plain(value: Any) -> Any:
-    """Return the number itself, without asking."""
+    """Return the value of a symbolic number without calling the handler; others unchanged."""
     return value.node.value if names_of(value) is not None else value
 
 
 def decides_shapes(func: Any, args: Any, kwargs: Any, name: str) -> bool | None:
-    """Return True if another value of a number gives a function's results other shapes.
+    """Return True if a function's results have other shapes when the float ``name`` is doubled.
 
-    None where the function needs values of tensors, so that the answer is unknown.
+    None means that the function needs values of tensors, so the answer is unknown.
     """
 
     def shapes(factor: int) -> list[Any]:
@@ -177,8 +177,8 @@ class asking:
     """Context in which questions for the values of symbolic numbers go to a handler.
 
     Args:
-      handler: takes the kind (``bool``; ``index``, where Python asks; ``parameter``, where PyTorch
-        does; ``float``) and the node; returns the answer.
+      handler: function of the kind of question and the node that returns the answer. The kind is
+        ``bool``, ``float``, ``index`` (Python asks) or ``parameter`` (PyTorch asks).
     """
 
     def __init__(self, handler: Asked) -> None:
@@ -192,32 +192,32 @@ class asking:
         _asked.handler = self.before
 
 
-# Added to the size of a twin, once for each operator that makes one; no likely size of a model.
+# The n-th operator that makes twins adds n times this to a size. A model hardly has such sizes.
 _STEP = 1009
 _SIZES = ("size", "numel", "nelement")
 
 
 def twin_of(tensor: Any) -> Any:
-    """Return the twin of a tensor; None where no size of it depends on data."""
+    """Return the twin of a tensor; None if none of its sizes depends on data."""
     return getattr(tensor, "_voxax_twin", None) if isinstance(tensor, torch.Tensor) else None
 
 
 class Twins:
-    """Twins of tensors, made and carried along by operators."""
+    """Record that makes twins of tensors, and gives twins to results computed from them."""
 
     def __init__(self) -> None:
         self.enabled = True
-        self._made: list[tuple[Any, int, Any]] = []  # in the call that runs: result, axis, twin
+        self._made: list[tuple[Any, int, Any]] = []  # (result, axis, twin) of the running call
         self._number = 0
 
     def made(self, func: Any, args: Any, result: Any) -> None:
-        """Make twins for the results of an operator whose sizes depend on data."""
+        """Make a twin for each result of an operator whose results' sizes depend on data."""
         if not self.enabled:
             return
         self._number += 1
         axis = _axis_of_index(args[1]) if func.overloadpacket is torch.ops.aten.index else 0
         for position, tensor in enumerate(result if isinstance(result, tuple) else (result,)):
-            # The second of `unique` says where each entry of the input went.
+            # The second result of `unique` has the size of the input.
             if isinstance(tensor, torch.Tensor) and not (position == 1 and "unique" in str(func)):
                 shape = list(tensor.shape)
                 shape[axis] += _STEP * self._number
@@ -225,7 +225,7 @@ class Twins:
                 self._made.append((tensor, axis, twin))
 
     def follow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Give twins to the results of a function of PyTorch whose arguments have some."""
+        """Give twins to the results of a PyTorch function if its arguments have twins."""
         made, self._made = self._made, []
         tensors: list[Any] = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
         if not self.enabled or not tensors:
@@ -246,9 +246,9 @@ class Twins:
                 tensor._voxax_twin = twin
 
     def sizes(self, func: Any, args: Any, kwargs: Any, value: Any, origins: tuple[Any, ...]) -> Any:
-        """Return ``x.shape``, ``x.size()`` and the like with symbolic numbers."""
+        """Return the value of ``x.shape``, ``x.size()`` or ``x.numel()`` with symbolic numbers."""
         twin = twin_of(args[0]) if args else None
-        # Of the attributes, the shape; others differ in other ways (`is_meta`).
+        # The shape is the only attribute to compare: `is_meta`, for one, always differs.
         counted = type(value) is int and getattr(func, "__name__", "") in _SIZES
         if twin is None or not (counted or isinstance(value, torch.Size)):
             return value
@@ -260,7 +260,7 @@ class Twins:
         )
 
     def counts(self, name: str, args: Any) -> bool:
-        """Return True for a function that visits a number of entries that depends on data."""
+        """Return True if a function visits entries whose number depends on data."""
         twin = twin_of(args[0]) if args and name in ("__iter__", "unbind") else None
         return twin is not None and twin.shape[:1] != args[0].shape[:1]
 
@@ -271,22 +271,22 @@ def is_size(name: str) -> bool:
 
 
 def _axis_of_index(indices: Any) -> int:
-    """Return the axis of the rows that a mask among the indices chooses."""
+    """Return the axis of an indexing result that holds the entries chosen by the indices."""
     given = [i for i, index in enumerate(indices) if index is not None]
     together = given == list(range(given[0], given[-1] + 1))
     return given[0] if together else 0
 
 
 def _match(tensors: list[Any], made: list[tuple[Any, int, Any]]) -> None:
-    """Give twins to the results of a function from those that its operators made."""
-    # The result itself, or a column of that of `nonzero`.
+    """Give twins to the results of a function, from the twins that its operators made."""
+    # The tensor is an operator's result, or a column of the result of `nonzero`.
     pairs = [
         (tensor, *source)
         for tensor in tensors
         for source in made
         if tensor.untyped_storage().data_ptr() == source[0].untyped_storage().data_ptr()
     ]
-    # Or else rows that are chosen by the indices, as by those that `repeat_interleave` makes.
+    # Otherwise the last result chose its rows, as the indices of `repeat_interleave` do.
     for tensor, source, axis, twin in pairs or [(t, *made[-1]) for t in tensors]:
         same = [i for i, size in enumerate(tensor.shape) if size == source.shape[axis]]
         if tensor.shape == source.shape:

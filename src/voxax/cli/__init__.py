@@ -1,4 +1,4 @@
-"""Entry of the ``voxax`` command: parse, run one command, print an error in one line."""
+"""Entry of the ``voxax`` command: parse the words, run one command, print errors in one line."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ _DEBUG = "--debug"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status.
 
-    0 is success, 2 a mistake in the request or a fault of a file or the machine (one line names
-    it; ``--debug`` shows the traceback too), 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP, 141 a reader that
-    closed the pipe, such as ``head``.
+    The status is 0 for success, and 2 for a mistake in the request or a fault of a file or the
+    machine: one line names it, and ``--debug`` adds the traceback. It is 130 after Ctrl-C, 143
+    after SIGTERM, 129 after SIGHUP, and 141 if the reader of a pipe, such as ``head``, closed it.
 
     Args:
-      arguments: the words of the command line; None takes those of this process, which ends then.
+      arguments: words of the command line. None takes this process's own words, and the process
+          ends afterwards.
     """
     with ended_by_signals(_drop_closed_outputs) as ending:
         if arguments is None:
             atexit.register(ending.leave)
         try:
             status = _piped(arguments)
-        except KeyboardInterrupt:  # the second one, while the first is told
+        except KeyboardInterrupt:  # a second one, while the first is reported
             status = 130
         finally:
             if arguments is None:
@@ -46,15 +47,15 @@ def _piped(arguments: Sequence[str] | None) -> int:
         try:
             return _told(arguments)
         finally:
-            sys.stdout.flush()  # or Python does at its end, and prints the error
+            sys.stdout.flush()  # otherwise Python does this at its end, and prints the error
     except BrokenPipeError:
         if not _drop_closed_outputs():
-            raise  # of another pipe, such as a worker's
-        return 141  # as of a process that the signal SIGPIPE ends
+            raise  # another pipe is closed, such as a worker's
+        return 141  # the status of a process that the signal SIGPIPE ends
 
 
 def _drop_closed_outputs() -> bool:
-    """Discard output to closed pipes; return whether there are some."""
+    """Discard output to closed pipes, and return True if a pipe is closed."""
     closed = [number for number in _outputs() if _has_no_reader(number)]
     if closed:
         with open(os.devnull, "w") as nowhere:
@@ -65,7 +66,7 @@ def _drop_closed_outputs() -> bool:
 
 def _outputs() -> Iterator[int]:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # no file behind it
+        with contextlib.suppress(OSError, ValueError):  # the stream has no file
             yield stream.fileno()
 
 
@@ -94,7 +95,7 @@ def _told(arguments: Sequence[str] | None) -> int:
         line = line_of(error, words)
         if line is None:
             if len(words) < len(given):
-                return 1  # it stands above
+                return 1  # the traceback is above
             raise
         print(f"voxax: {line}", file=sys.stderr)
         return 2

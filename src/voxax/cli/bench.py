@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT = Workload()
 _SHOWN = 12
-# Lists of scalars of a window kernel: ``Visits``.
+# Number of lists of scalars that a window kernel takes, the fields of ``Visits``.
 _LISTS = 5
 
 
@@ -30,15 +30,15 @@ def bench(
 ) -> int:
     """Predict the least time that a model takes on TPUs, which may be absent.
 
-    Compiles the model for them. Counts the cycles of each kernel in the compiler's schedule, and
-    the bytes and operations of the program. Prints the kernels by time and by what bounds them, and
-    the distance of the whole to the lower bound. The lower bound moves features, weights and
-    results once at the peak bandwidth, or does XLA's operations at the peak rate. Nothing runs on a
-    TPU; needs `pip install "voxax[tpu]"`.
+    Compiles the model for the TPUs. Counts the cycles of each kernel in the compiler's schedule,
+    and the bytes and operations of the program. Prints the time of each kernel and what bounds it,
+    and the ratio of the total time to the lower bound. The lower bound is the time to move
+    features, weights and results once at the peak bandwidth, or to do XLA's operations at the peak
+    rate, whichever is longer. Nothing runs on a TPU; needs `pip install "voxax[tpu]"`.
 
     Args:
       workload: Model and voxels.
-      tpu: Generations with commas between: v4, v5e, v5p, v6e, 7x.
+      tpu: Generations, separated by commas: v4, v5e, v5p, v6e, 7x.
       algorithm: Algorithm of all convolutions, such as implicit_gemm. By default voxax chooses.
       most: Number of kernels to print.
       json_: Print JSON instead of tables.
@@ -78,7 +78,10 @@ def bench(
 
 
 def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tuple[Any, ...]:
-    """The model as a function, and the shapes of its arguments; called in the compiling process."""
+    """Return the model as a function, and the shapes of its arguments.
+
+    The process that compiles calls this function.
+    """
     import contextlib
 
     import jax
@@ -98,11 +101,11 @@ def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tup
 
 
 def passes_of(kernel: CompiledKernel) -> float | None:
-    """Steps of a window kernel that visits each group of tiles once; None for other kernels.
+    """Return the steps of a window kernel if it visits each group of tiles once; None for others.
 
-    Its scalars are the lists of ``Visits``, in their order: the second has a number for each group,
-    the third and fourth are as long as each other, the fifth holds where each stripe begins, and
-    the end.
+    The scalars of a window kernel are the lists of ``Visits`` in order. The second list has a
+    number for each group, the third and the fourth have the same length, and the fifth has the
+    beginning of each stripe, then the end of the last.
     """
     lists = [shape for dtype, shape in kernel.operands if dtype == "s32" and len(shape) == 1]
     if not kernel.is_pallas or len(lists) != _LISTS or lists[2] != lists[3]:

@@ -1,4 +1,4 @@
-"""``voxax cache``: what the tuner measured, and programs that were compiled, both on disk."""
+"""``voxax cache`` manages the tuner's measurements and the compiled programs on disk."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Show:
     """Show the choices for a device: the winner of each problem, its time, the runner-up."""
 
     device: tyro.conf.Positional[_Device] = None
-    """As `voxax cache list` names it; this machine's first device by default."""
+    """Name of the device in `voxax cache list`; by default this machine's first device."""
 
     def __call__(self) -> int:
         from voxax.cli.progress import print_table
@@ -81,10 +81,10 @@ class Export:
     """Write the tuner's choices of all devices, or of one, to one file."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
-    """To write."""
+    """File to write."""
 
     device: _Device = None
-    """Only this one, as `voxax cache list` names it."""
+    """Name of the only device to export, from `voxax cache list`."""
 
     def __call__(self) -> int:
         from voxax.tuning.cache import document, store_to_json
@@ -107,7 +107,7 @@ class Import:
     """Merge an exported file, or another machine's cache file, into the caches here."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
-    """Written by `voxax cache export`, or a cache itself."""
+    """File that `voxax cache export` wrote, or a cache file."""
 
     def __call__(self) -> int:
         from voxax.tuning.cache import save_file
@@ -130,7 +130,7 @@ class Clear:
     """Delete the tuner's caches and the compiled programs; the next run makes them anew."""
 
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Do not ask."""
+    """Delete without asking."""
 
     def __call__(self) -> int:
         from voxax.hardware import forget_programs
@@ -181,7 +181,7 @@ def cache(action: Annotated[_Action, tyro.conf.arg(name="")]) -> int:
 
 @contextlib.contextmanager
 def _as_input_error(what: str) -> Iterator[None]:
-    """Turn errors of the system into ones of the input."""
+    """Raise errors of the operating system as InputError."""
     try:
         yield
     except OSError as error:
@@ -218,7 +218,7 @@ def _files() -> list[Path]:
 
 
 def _merged(mine: Entry | None, other: Entry) -> Entry:
-    """Merge two entries; the later measurement wins."""
+    """Return the merge of two entries, in which the later measurement wins."""
     if mine is None:
         return other
     older, newer = (mine, other) if other.time() > mine.time() else (other, mine)
@@ -247,7 +247,7 @@ def _checked(device: str) -> str:
 
 
 def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
-    """Read entries and refusals by device from an export or a cache file."""
+    """Return each device's entries and reasons for refused ones, from an export or a cache file."""
     from voxax._bounded_file import read_bounded
     from voxax.tuning import cache as form
 

@@ -33,22 +33,22 @@ def check(
 
     Takes functions of JAX, and modules of flax.nnx and PyTorch.
 
-    Exit status: 0 if it does; 1 if there are findings of the severity --fail-on or worse, or
-    --verify contradicts the verdict; 2 if the file, its import or an input fails; 3 if the checker
-    fails.
+    Exit status: 1 if there are findings of the severity --fail-on or worse, or --verify
+    contradicts the verdict; 2 if the file, its import or an input fails; 3 if the checker fails;
+    otherwise 0.
 
     Args:
       target: what to check, as FILE.py:NAME or package.module:NAME. The file is imported.
       inputs: one example for each argument: an array such as f32[4,8], i32[] or bool[3]; a Python
           value such as 0.5, True or '"mean"'; or @NAME, something in the file: a value, or a
           function that returns the tuple of all inputs. NAME=INPUT gives an argument by name.
-          Arrays are tensors where the target is PyTorch's: a module, or a function in a file
-          that imports torch and not jax.
-      also: a further example, all by position or some by name; may be given several times.
+          Arrays are tensors if the target is a PyTorch module, or a function in a file that
+          imports torch and not jax.
+      also: inputs of a further example, by position or with names; may be given several times.
       verify: compile for five inputs of equal shape, and count the programs.
       format: text, json, SARIF 2.1.0, or workflow commands of GitHub.
       fail_on: the least severity for which the exit status is 1.
-      seconds: limit of the search for findings; it also ends endless loops.
+      seconds: time limit of the search for findings; it also ends endless loops.
     """
     from voxax.check import check_static, static_report
 
@@ -78,7 +78,7 @@ def check(
 
 
 def _target(found: Any) -> Any:
-    """An instance, if the target is a class of PyTorch modules that needs no arguments."""
+    """Return an instance for a class of PyTorch modules without arguments; others unchanged."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(found, type) or not issubclass(found, torch.nn.Module):
         return found
@@ -87,7 +87,7 @@ def _target(found: Any) -> Any:
 
 
 def _of_torch(found: Any, module: Any) -> bool:
-    """True if arrays among the inputs are to be tensors of PyTorch."""
+    """Return True if the arrays among the inputs should be PyTorch tensors."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):
         return False
@@ -112,7 +112,7 @@ def _show(report: Any) -> None:
 def _inputs(
     tokens: tuple[str, ...], module: Any, torch: bool
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The inputs by position, and those by name."""
+    """Return the inputs by position, and the inputs by name."""
     values: list[Any] = []
     named: dict[str, Any] = {}
     for token in tokens:
@@ -129,7 +129,7 @@ def _inputs(
 
 
 def _example(target: Any, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """A further example as `check_static` takes it: a tuple, or a dict where names are given."""
+    """Return a further example for `check_static`: a tuple, or a dict if names are given."""
     from voxax.check.inputs import forward_of, parameters
 
     if not named:
@@ -171,13 +171,13 @@ def _array(token: str, name: str, shape: str, torch: bool) -> Any:
 
 
 def _long_name(name: str) -> str:
-    """``float32`` for ``f32``; ``bool`` stays."""
+    """Return the long name of a dtype, such as ``float32`` for ``f32``; ``bool`` is unchanged."""
     letters = name.rstrip("0123456789")
     return _DTYPES.get(letters, letters) + name[len(letters) :]
 
 
 def _tensor(drawn: Any, name: str) -> Any:
-    """A NumPy array as a tensor of a dtype."""
+    """Return a NumPy array as a tensor of the dtype ``name``."""
     import torch  # pyright: ignore[reportMissingImports]  (the checked file imported it)
 
     dtype: Any = getattr(torch, _long_name(name), None)

@@ -53,21 +53,20 @@ def demo(
           small CenterPoint.
       out: Folder for the results of one run. A second run needs --resume, --overwrite or another
           folder.
-      steps: Training steps, of --batch-size scenes each. By default 160, to detect 1500.
-      input: To segment, a labeled scan to learn from instead; half of its blocks of 10 m are for
-          validation.
+      steps: Training steps, of --batch-size scenes each. By default 160, or 1500 to detect.
+      input: Labeled scan to learn from instead of simulated sweeps, to segment only. Half of its
+          blocks of 10 m are for validation.
       labels: Labels of --input (.label, .npy, .npz), if the file has none.
-      label_field: Column or array with the labels, where it has another name than usual.
-      columns: Columns of --input where it names none (.bin): their number, or names such as
-          x,y,z,red,green,blue.
-      item: The number of one scan of --input, in a file of several (.h5, .npy, .e57).
-      voxel_size: Edge of a voxel in meters. By default 0.3, to detect 0.2.
-      width: Factor on all channels of the network. By default it follows from the machine: the
-          square root of half its cores, and at most 1 for each 4 GiB of memory; on an
-          accelerator 2.
+      label_field: Column or array with the labels, if its name is not a usual one.
+      columns: Columns of --input if the file does not name them (.bin): their number, or names
+          such as x,y,z,red,green,blue.
+      item: Number of the scan to take from an --input with several (.h5, .npy, .e57).
+      voxel_size: Edge of a voxel in meters. By default 0.3, or 0.2 to detect.
+      width: Factor on all channels of the network. By default the square root of half the
+          machine's cores, and at most 1 for each 4 GiB of memory; 2 on an accelerator.
       learning_rate: Peak of the one-cycle schedule, by default 0.006.
-      sensor: Beam pattern of the simulated sweeps. By default lidar32, to detect lidar64.
-      scenes: Simulated training streets. By default 48, to detect 96.
+      sensor: Beam pattern of the simulated sweeps. By default lidar32, or lidar64 to detect.
+      scenes: Simulated training streets. By default 48, or 96 to detect.
       workers: Processes that simulate, voxelize and build kernel maps.
       seed: Seed of streets and augmentation.
       resume: Continue from the checkpoint in --out, with its settings.
@@ -81,8 +80,8 @@ def demo(
           the same batch size and seed give the same steps, up to rounding.
       dtype: Type that layers compute in; parameters are float32. By default bfloat16 on a TPU,
           elsewhere float32.
-      deterministic: On a CPU, give the same bits for any number of cores: XLA takes four threads,
-          and algorithms are the defaults.
+      deterministic: On a CPU, compute the same bits on any number of cores. XLA then uses four
+          threads, and all algorithms are the defaults.
     """
     from voxax.cli.process import (
         be_deterministic,
@@ -164,12 +163,12 @@ def demo(
     return _Run(kind, out, chosen, *network, *rest, overwrite, stated, command)()
 
 
-# What a checkpoint keeps.
+# Options that a checkpoint keeps.
 _SETTINGS = ("voxel_size", "width", "learning_rate", "dtype")
 
 
 def _command(options: dict[str, Any]) -> str:
-    """The command line with these options, where they are not the defaults."""
+    """Return the command line for these options; defaults other than --out are left out."""
     words = ["voxax", "demo"]
     for name, parameter in inspect.signature(demo).parameters.items():
         value, option = options[name], f"--{name.replace('_', '-')}"

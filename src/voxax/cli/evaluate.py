@@ -30,16 +30,16 @@ def evaluate(
     Args:
       checkpoint: Folder that `voxax train` wrote.
       data: Folder of the data set, or the configuration of `voxax train`.
-      format: Layout of the folder, as data.format of a configuration. By default it is told by
-          what is in the folder.
+      format: Layout of the folder, as data.format of a configuration. By default it is
+          recognized by the files in the folder.
       split: train, validation or test; names of scans with commas between; or a text file that
           names one on each line.
-      sweeps: Sweeps of each scan of nuScenes, as data.sweeps of a configuration.
+      sweeps: Number of sweeps in each scan of nuScenes, as data.sweeps of a configuration.
       out: Folder for the results.
       workers: Processes that read scans.
       tile: Edge in meters of overlapping tiles that vote on the class of each point; 0 takes
           scans whole.
-      views: Turns around the vertical that vote on the class of each point.
+      views: Number of turns around the vertical axis that vote on the class of each point.
     """
     from voxax import _limits
     from voxax._atomic_file import write_atomically
@@ -62,7 +62,7 @@ def evaluate(
     keep_programs()
     _limits.WORKERS.check("--workers", workers, 0)
     vote = Vote(tile, views)
-    # What is wrong with the files shows before a network is built.
+    # Faults of the files are reported before a network is built.
     task = task_of(checkpoint)
     with working(f"looking for the scans of {data}", begin=False):
         found = split_data(data, format, split, sweeps=sweeps)

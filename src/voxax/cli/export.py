@@ -43,16 +43,16 @@ def export(
           weights.
       capacity: Largest number of voxels that the program takes.
       checkpoint: Folder of a checkpoint of `voxax demo` or `voxax train`, instead of a model.
-      output: The file.
-      tpu: For this TPU: v4, v5e, v5p, v6e, 7x, or a topology such as v5e:4x4.
-      cuda: For NVIDIA GPUs.
-      cpu: For CPUs.
+      output: File to write.
+      tpu: Compile for this TPU: v4, v5e, v5p, v6e, 7x, or a topology such as v5e:4x4.
+      cuda: Compile for NVIDIA GPUs.
+      cpu: Compile for CPUs.
       channels: Input channels of a model.
       classes: Output channels of a named model.
-      ndim: Spatial axes.
-      batch_size: Scenes in a batch.
+      ndim: Number of spatial axes.
+      batch_size: Number of scenes in a batch.
       dtype: Type of the input features.
-      algorithm: Request for all convolutions.
+      algorithm: Algorithm of all convolutions.
       portable: With --cpu, leave out native kernels, for machines without them.
       executable: With --cpu, add machine code for CPUs like this one.
     """
@@ -104,7 +104,7 @@ def export(
 
 
 def _trained(checkpoint: Path) -> tuple[Any, int]:
-    """The network of a checkpoint in evaluation mode, and its input channels."""
+    """Return the network of a checkpoint in evaluation mode, and its number of input channels."""
     from voxax.cli.tasks import check_weights, restore, task_of
 
     task = task_of(checkpoint)

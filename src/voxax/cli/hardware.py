@@ -18,8 +18,8 @@ def hardware(
 
     Args:
       device: Index of a local device; the first one by default.
-      topology: A TPU topology instead, which may be absent, such as v5e:2x2. With
-          libtpu installed the TPU compiler describes it, else JAX's table of chips does.
+      topology: TPU topology to describe instead, such as v5e:2x2; it may be absent. The facts are
+          from the TPU compiler if libtpu is installed, otherwise from JAX's table of chips.
       probe: Measure copy bandwidth and matrix rates now, a few seconds, and remember them.
       json_: Print JSON instead of a table.
     """

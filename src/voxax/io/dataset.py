@@ -1,7 +1,7 @@
-"""Folders of labeled scans, in the layouts that data sets come in.
+"""Folders of labeled scans, in the layouts of published data sets.
 
-A data set is two lists of tasks: each reads one scan when it is called, in the data set's classes.
-Tasks hold paths only, so that worker processes take them, and scans are in memory one at a time.
+A data set has two lists of tasks. Calling a task reads one scan, in the data set's classes. A task
+holds paths only, so that it can be sent to a worker process, and scans are in memory one at a time.
 Each layout is a :class:`voxax.io.layout.Layout` in a module of its own.
 """
 
@@ -35,7 +35,7 @@ LAYOUTS: dict[str, type[Layout]] = {
     "s3dis_pointcept": S3disArrays,
     "shapenet_part": ShapeNetPart,
     "files": LabeledFiles,
-    "waymo": Waymo,  # before kitti, whose marks it has too
+    "waymo": Waymo,  # before kitti: its folders have the marks of kitti too
     "kitti": KittiObjectFolder,
     "nuscenes": Nuscenes,
     "nuscenes_lidarseg": NuscenesLidarseg,
@@ -43,7 +43,7 @@ LAYOUTS: dict[str, type[Layout]] = {
     "modelnet": ModelNet,
 }
 FORMATS = {name: layout.task for name, layout in LAYOUTS.items()}
-"""What a network learns from each layout."""
+"""Task that a network learns from each layout, by the layout's name."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Dataset:
     """Scans to train on and to validate with.
 
     Attributes:
-      train, validation: tasks. They return a :class:`voxax.io.PointCloud` with labels 0, 1, ...,
-          and -1 where unknown; of layouts with boxes a
-          :class:`voxax.io.annotated.AnnotatedScan`.
-      class_names: of these labels, or of the boxes that are learned.
+      train, validation: tasks to train on and to validate with. Each returns a
+          :class:`voxax.io.PointCloud` with labels 0, 1, ..., and -1 for unknown. In layouts with
+          boxes it returns a :class:`voxax.io.annotated.AnnotatedScan`.
+      class_names: names of the classes of the labels, or of the boxes to learn.
     """
 
     train: tuple[Task, ...]
@@ -73,24 +73,24 @@ def dataset(
     label_field: str | None = None,
     sweeps: int = 1,
 ) -> Dataset:
-    """Find the scans of a folder; of most layouts only names are read.
+    """Return the scans of a folder. Most layouts read only the names of files for this.
 
     Args:
-      kind: of ``FORMATS``.
-      folder: that holds ``sequences`` (SemanticKITTI), ``scans`` (ScanNet), ``training`` (KITTI,
-          Waymo), ``v1.0-*`` (nuScenes), the classes (ModelNet), or the files.
+      kind: name of a layout, a key of ``FORMATS``.
+      folder: the folder that holds ``sequences`` (SemanticKITTI), ``scans`` (ScanNet), ``training``
+          (KITTI, Waymo), ``v1.0-*`` (nuScenes), the classes (ModelNet), or the files.
       train, validation: names of sequences, scenes, frames or clouds; or patterns of files
           relative to `folder`, such as ``train/*.npz``. None takes the split that comes with
           the data set, such as KITTI's ``ImageSets/train.txt`` and ``val.txt``.
-      classes: for ``files``, the names of the ids that count, in the network's order; other
-          ids are unknown.
-      columns, label_field: for ``files``; see :func:`voxax.io.read`.
-      sweeps: for ``nuscenes``, of each key frame; earlier ones are moved into its frame, and the
-          attribute ``time`` is their age in seconds.
+      classes: names of the classes by their id in the files, in the order of the network's
+          classes; other ids are unknown. For ``files`` only.
+      columns, label_field: see :func:`voxax.io.read`. For ``files`` only.
+      sweeps: number of sweeps for each key frame, for ``nuscenes`` only. Earlier sweeps are moved
+          into the coordinates of the key frame, and the attribute ``time`` is their age in seconds.
 
     Raises:
-      InputError: an unknown kind, a split or classes that are missing or not the layout's, or
-          a scan in both splits.
+      InputError: the kind is unknown, a split or the classes are missing or not the layout's, or
+          a scan is in both splits.
       FileFormatError: the folder, or something in it, is missing or broken.
     """
     given: dict[str, Any] = {"columns": columns, "label_field": label_field, "sweeps": sweeps}
@@ -115,7 +115,7 @@ def layout_of(
     label_field: str | None = None,
     sweeps: int = 1,
 ) -> Layout:
-    """Return a folder in a layout; arguments and errors as in :func:`dataset`."""
+    """Return the layout of a folder; arguments and errors as in :func:`dataset`."""
     if kind not in LAYOUTS:
         raise InputError(f"format {kind!r} is unknown: give {', '.join(LAYOUTS)}")
     if kind == "files" and not classes:
@@ -140,10 +140,10 @@ def layout_of(
 
 
 def chosen(layout: Layout, split: str, names: Sequence[str] | None) -> Sequence[str]:
-    """Return the names given, or where there are none those of the layout's own split.
+    """Return the given names, or for None the names in the layout's own split.
 
     Raises:
-      InputError: there are none.
+      InputError: there are no names.
     """
     names = layout.split(split) if names is None else names
     if not names:
@@ -152,14 +152,14 @@ def chosen(layout: Layout, split: str, names: Sequence[str] | None) -> Sequence[
 
 
 def scans_of(layout: Layout, names: Sequence[str], labeled: bool = True) -> tuple[Task, ...]:
-    """Return the layout's scans of some names; arguments and errors as of :meth:`Layout.scans`."""
+    """Return the layout's scans of the names; arguments and errors as in :meth:`Layout.scans`."""
     with _explained(layout.folder):
         return tuple(layout.scans(names, labeled))
 
 
 @contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """Add to an error that a folder was prepared for another codebase, where it was."""
+    """Add to an error that the folder was prepared for another codebase, if it was."""
     try:
         yield
     except FileFormatError as error:
@@ -169,9 +169,9 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 def prepared(folder: Path) -> str:
-    """Return why a folder that another codebase prepared may not be read, empty for others.
+    """Return why a folder prepared for another codebase may not be readable; empty for others.
 
-    MMDetection3D and OpenPCDet keep labels, boxes and poses in ``*_infos*.pkl``.
+    MMDetection3D and OpenPCDet keep labels, boxes and poses in ``*_info*.pkl``.
     """
     pickle = next(iter(sorted(folder.glob("*_info*.pkl"))), None)
     if pickle is None:
@@ -183,7 +183,7 @@ def prepared(folder: Path) -> str:
 
 
 def recognized(folder: Path) -> str | None:
-    """Return the layout of a folder by what is in it, a name of ``LAYOUTS``; None if unknown."""
+    """Return the name in ``LAYOUTS`` of a folder's layout, found by its files; None if unknown."""
     for name, layout in LAYOUTS.items():
         if any(next(iter(folder.glob(mark)), None) is not None for mark in layout.marks):
             return name

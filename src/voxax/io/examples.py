@@ -13,7 +13,7 @@ from voxax.io.ground import height_above_ground
 from voxax.io.point_cloud import PointCloud
 
 GEOMETRIC_FEATURES = ("one", "height", "offset x", "offset y", "offset z")
-# Attributes of several numbers a point; all others have one.
+# Attributes with several numbers for each point; all others have one.
 WIDE_ATTRIBUTES = {"rgb": 3, "normals": 3}
 
 
@@ -23,10 +23,10 @@ class Example:
 
     Attributes:
       voxels: planned voxels, with features ``float32[capacity, C]``.
-      labels: ``int32[capacity]``, the most frequent class of each voxel; -1 where padding,
-        unlabeled, or not labels at all.
-      inverse: ``int32[N]``, each point's row.
-      point_labels: ``int32[N]`` or None.
+      labels: ``int32[capacity]``, the most frequent class of each voxel; -1 for padding and for
+        voxels without labels.
+      inverse: ``int32[N]``, the row of each point; -1 for a point that has none.
+      point_labels: ``int32[N]``, the class of each point; None for a cloud without labels.
     """
 
     voxels: Voxels
@@ -37,16 +37,17 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """Turn clouds into examples; picklable, for worker processes.
+    """Function that turns a cloud into an example; it can be pickled for worker processes.
 
     Attributes:
-      voxel_size: edge length in meters, or those of x, y and z.
-      attributes: point attributes used as features beside the geometric ones. Unsigned integers
-        (colors, intensities of some formats) are scaled to 0..1, all others taken as they are.
+      voxel_size: edge length of a voxel in meters, or one length for each of x, y and z.
+      attributes: names of the point attributes to use as features after the geometric features.
+        Unsigned integers (colors, intensities of some formats) are scaled to 0..1, other
+        attributes are unchanged.
       ground_cell, ground_window: see :func:`voxax.io.ground.height_above_ground`.
-      plan: attached when given; its steps are the capacities then, see
-        :meth:`voxax.Plan.capacity`.
-      min_capacity: rows of an example at least, so that scenes of similar size share one
+      plan: plan that adds kernel maps to the voxels, or None. Its steps are then the capacities,
+        see :meth:`voxax.Plan.capacity`.
+      min_capacity: least number of rows of an example, so that scenes of similar size share one
         compiled program.
     """
 
@@ -63,7 +64,7 @@ class Preparation:
         return len(GEOMETRIC_FEATURES) + sum(map(attribute_width, self.attributes))
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> Example:
-        """Voxelize ``cloud``; ``height`` above ground may be given where it is known."""
+        """Return the example of ``cloud``; a ``height`` of None is estimated above the ground."""
         positions = cloud.positions
         if height is None:
             height = height_above_ground(
@@ -89,13 +90,13 @@ class Preparation:
 def planned_example(
     cloud: PointCloud, voxels: Voxels, inverse: np.ndarray, plan: Plan | None, min_capacity: int
 ) -> Example:
-    """Return the example of a cloud's voxels: their maps, and the labels of rows.
+    """Return the example of a cloud's voxels, with the plan's kernel maps and a label for each row.
 
     Args:
       cloud: N points.
-      voxels: of them.
-      inverse: ``int32[N]``, each point's row, -1 for a point that has none.
-      plan, min_capacity: as of :class:`Preparation`.
+      voxels: voxels of the cloud.
+      inverse: ``int32[N]``, the row of each point; -1 for a point that has none.
+      plan, min_capacity: as in :class:`Preparation`.
 
     Raises:
       InputError: a label is too large.
@@ -111,7 +112,7 @@ def planned_example(
 
 
 def attribute_width(name: str) -> int:
-    """Return how many numbers of a point an attribute has."""
+    """Return how many numbers an attribute has for each point."""
     return WIDE_ATTRIBUTES.get(name, 1)
 
 
@@ -119,7 +120,7 @@ def attribute_columns(cloud: PointCloud, name: str) -> list[np.ndarray]:
     """Return an attribute as ``float32[N]`` columns; unsigned integers are scaled to 0..1.
 
     Raises:
-      InputError: the cloud lacks it, or it has another number of columns.
+      InputError: the cloud lacks the attribute, or it has another number of columns.
     """
     where = cloud.source or "the cloud"
     if name not in cloud.attributes:
@@ -140,12 +141,14 @@ def attribute_columns(cloud: PointCloud, name: str) -> list[np.ndarray]:
 
 
 def majority(labels: np.ndarray, inverse: np.ndarray, rows: int) -> np.ndarray:
-    """Return the most frequent label ``>= 0`` of each row; the smallest on a tie, -1 without any.
+    """Return the most frequent label ``>= 0`` of each row, ``int32[rows]``.
+
+    On a tie the smallest label wins. A row without labels gets -1.
 
     Args:
       labels: ``int[N]`` in 32 bits, negative means unlabeled.
-      inverse: ``int[N]``, row of each label; negative ones, which :func:`voxax.voxelize` gives to
-        points that it dropped, do not count.
+      inverse: ``int[N]``, the row of each label. Negative rows do not count:
+        :func:`voxax.voxelize` gives them to points that it dropped.
       rows: number of rows.
 
     Raises:
@@ -160,13 +163,13 @@ def majority(labels: np.ndarray, inverse: np.ndarray, rows: int) -> np.ndarray:
         if values.size and values.max() >= most:
             raise InputError(f"{name} up to {values.max()}: they must be below {most}")
     counted = (labels >= 0) & (inverse >= 0)
-    # Pairs that occur, and not a table of all: a label may be any number of 31 bits.
+    # Count the pairs that occur, since a label may be too large for a table.
     pairs = (inverse[counted].astype(np.int64) << 31) | labels[counted].astype(np.int64)
     pairs, votes = np.unique(pairs, return_counts=True)
     row, label = pairs >> 31, pairs & (2**31 - 1)
     most = np.zeros(rows, np.int64)
     np.maximum.at(most, row, votes)
-    won = np.flatnonzero(votes == most[row])[::-1]  # the smallest label last, which stays
+    won = np.flatnonzero(votes == most[row])[::-1]  # the last write stays: the smallest label
     winners = np.full(rows, -1, np.int32)
     winners[row[won]] = label[won]
     return winners

@@ -12,10 +12,10 @@ def height_above_ground(
 ) -> np.ndarray:
     """Return the height of every point above an estimated ground surface.
 
-    The lowest point of each grid cell, opened morphologically (minimum, then maximum,
-    over a square window), follows terrain but passes under anything narrower than the
-    window. Source: Zhang et al., "A Progressive Morphological Filter for Removing
-    Nonground Measurements from Airborne LIDAR Data", 2003 (its first step).
+    The surface is the lowest point of each grid cell, opened morphologically (minimum, then
+    maximum, over a square window). It follows terrain but passes under anything narrower
+    than the window. Source: the first step of Zhang et al., "A Progressive Morphological
+    Filter for Removing Nonground Measurements from Airborne LIDAR Data", 2003.
 
     Args:
       positions: ``float[N, 3]``, z up.
@@ -23,10 +23,10 @@ def height_above_ground(
       window: width of the widest object to be removed; same unit.
 
     Returns:
-      ``float32[N]``, same unit.
+      ``float32[N]``, in the positions' unit.
 
     Raises:
-      InputError: not ``0 < cell <= window``.
+      InputError: ``0 < cell <= window`` does not hold.
     """
     if not (cell > 0 and window >= cell):
         raise InputError(f"cell={cell} and window={window} must satisfy 0 < cell <= window")
@@ -38,8 +38,8 @@ def height_above_ground(
     index = np.floor(plan / cell).astype(np.int64)
     shape = index.max(0) + 1
     flat = index[:, 0] * shape[1] + index[:, 1]
-    # The second-lowest percentile would be sturdier; a cell's minimum is cheap, and the
-    # opening's maximum forgives single low outliers no further than their own window.
+    # A low percentile would be more robust, but a cell's minimum is cheap. The opening's
+    # maximum limits the effect of a single low outlier to its own window.
     lowest = np.full(int(shape.prod()), np.inf)
     np.minimum.at(lowest, flat, positions[:, 2])
     surface = lowest.reshape(shape)

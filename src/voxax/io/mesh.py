@@ -1,11 +1,11 @@
 """Meshes (OBJ, OFF, STL, GLB), sampled evenly into points.
 
 GLB is read in :mod:`voxax.io.glb`, and PLY, which holds points as often as meshes, in
-:mod:`voxax.io.ply`. trimesh does not take the place of these readers: of a text STL or an OFF
-that is cut short it returns a part, and it refuses or misreads variants of OBJ and OFF.
+:mod:`voxax.io.ply`. trimesh cannot replace these readers: it returns a part of a truncated text STL
+or OFF without an error, and it refuses or misreads variants of OBJ and OFF.
 
 Sources: "Object Files (.obj)", appendix B1 of the manual of Wavefront's Advanced Visualizer; the
-page "OFF" of the manual of Geomview 1.9.5, of whose variants COFF, NOFF, STOFF and 4OFF are read;
+page "OFF" of the manual of Geomview 1.9.5 (its variants COFF, NOFF, STOFF and 4OFF are read too);
 3D Systems, "StereoLithography Interface Specification", 1989.
 """
 
@@ -35,25 +35,25 @@ CORNER, NORMAL_LINE, POLYGON = (
     re.compile(LINES % word, re.MULTILINE) for word in (b"v", b"vn", b"fo?")
 )
 CORNER_OR_POLYGON = re.compile(rb"^[ \t]*([vf])o?[ \t]", re.MULTILINE)
-# Parts of a surface that are no polygons, and a call of another file.
+# Lines that begin a part of a surface other than a polygon, or include another file.
 NOT_READ = re.compile(rb"^[ \t]*(surf|call|bzp|bsp|cdp)[ \t]", re.MULTILINE)
-# Behind the corner of a polygon stand those of its texture and its normal.
+# The numbers of the texture and of the normal, after the number of a polygon's corner.
 OTHERS = re.compile(rb"/\S*")
 COLOR = ("red", "green", "blue")
 NORMAL = ("nx", "ny", "nz")
-# Columns of a corner by their number. A fourth weighs the corners of curves.
+# Names of a corner's columns, by their number. Other columns, such as a weight, are not read.
 COLUMNS = {6: (*"xyz", *COLOR), 7: (*"xyz", *COLOR, "alpha")}
 
 
-# The corners, the triangles (int64 [T, 3]), and what is known of each triangle, or None.
+# The corners, the triangles (int64 [T, 3]), and the columns of each triangle or None.
 Mesh = tuple[PointCloud, np.ndarray, PointCloud | None]
 
 
 def _obj(path: Path, label_field: str | None) -> Mesh:
     """Read an OBJ file.
 
-    Corners have colors where each of them has; points without polygons have normals where there
-    are as many. Textures, materials, curves and the normals of polygons are not read.
+    Colors are read if every corner has one. Normals are read if there are no polygons, and as many
+    normals as points. Textures, materials, curves and the normals of polygons are not read.
     """
     text = _text(path)
     text = CONTINUED.sub(b" ", text) if b"\\" in text else text
@@ -70,7 +70,7 @@ def _obj(path: Path, label_field: str | None) -> Mesh:
 
 
 def _text(path: Path) -> bytes:
-    """Return a file of text in UTF-8, with line ends of one kind."""
+    r"""Return the text of a file in UTF-8, with ``\n`` at the end of each line."""
     text = path.read_bytes()
     if text.startswith(UTF_16):
         text = text.decode("utf-16").encode()
@@ -81,7 +81,7 @@ def _text(path: Path) -> bytes:
 def _obj_corners(path: Path, lines: list[bytes]) -> dict[str, np.ndarray]:
     widths = {len(line.split()) for line in lines}
     if len(widths) > 1:
-        # Colors of some corners are those of none.
+        # Colors are dropped if some corners have none.
         lines = [b" ".join(line.split()[:3]) for line in lines]
         widths = {min(widths)}
     width = widths.pop() if widths else 3
@@ -108,11 +108,11 @@ def _obj_polygons(text: bytes) -> Sequence[np.ndarray] | np.ndarray:
         lines = joined.split(b"\n")
     sizes = np.array([len(line.split()) for line in lines], np.int64)
     with warnings.catch_warnings():
-        # Older versions of NumPy only warn of what is no number.
+        # Older versions of NumPy only warn if a word is no number.
         warnings.simplefilter("error", DeprecationWarning)
         corners = np.fromstring(joined, np.int64, sep=" ")
     if b"-" in joined:
-        # Counted back from the last corner above the polygon.
+        # Negative numbers count back from the last corner above the polygon.
         kinds = np.array(CORNER_OR_POLYGON.findall(text))
         above = np.cumsum(kinds == b"v")[kinds == b"f"]
         corners = np.where(corners < 0, np.repeat(above, sizes) + corners, corners - 1)
@@ -163,7 +163,7 @@ def _off(path: Path, label_field: str | None) -> Mesh:
 
 
 def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
-    """Split the usual file, with a line for each corner and face; None where it is another."""
+    """Return corners, polygons and colors of a file with a line for each; None for other files."""
     rows, listed = lines[:vertices], lines[vertices : vertices + faces]
     if len({len(row) for row in rows}) > 1 or (rows and len(rows[0]) < 3):
         return None
@@ -178,9 +178,10 @@ def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
 
 
 def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -> tuple:
-    """Split a file whose rows go over several lines: only the order of the numbers counts.
+    """Return corners, polygons and colors of a file whose rows extend over several lines.
 
-    Colors of faces can't be told from the next face there; the first width fits where none does.
+    Only the order of the numbers counts, so a face's color looks like the next face: there are no
+    colors. If none of the ``widths`` fits the numbers, the first is used.
     """
     found: list[tuple] = []
     for width in widths:
@@ -197,7 +198,7 @@ def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -
 
 
 def _off_columns(rows: list[list[str]], keyword: re.Match[str]) -> dict[str, np.ndarray]:
-    """Name the numbers of the corners: position, weight, normal, color, texture coordinates."""
+    """Return the columns of the corners by name: position divided by weight, normal, and color."""
     texture, _, normal, weight = map(bool, keyword.groups())
     if not rows:
         return dict.fromkeys("xyz", np.zeros(0))
@@ -217,7 +218,7 @@ def _off_columns(rows: list[list[str]], keyword: re.Match[str]) -> dict[str, np.
 
 
 def _numbers(rows: list[list[str]]) -> np.ndarray:
-    """Return rows of words as numbers [R, k]: integers where all are, otherwise float64."""
+    """Return rows of words as numbers [R, k]: int64 if all are integers, otherwise float64."""
     try:
         return np.array(rows, np.int64)
     except ValueError:
@@ -225,7 +226,7 @@ def _numbers(rows: list[list[str]]) -> np.ndarray:
 
 
 def _widths(keyword: re.Match[str]) -> list[int]:
-    """Return how many numbers a corner may have; colors are of 4, or against the manual 3."""
+    """Return how many numbers a corner may have. A color has 4 or, contrary to the manual, 3."""
     texture, color, normal, weight = map(bool, keyword.groups())
     width = 3 + weight + 3 * normal + 2 * texture
     return [width + 4, width + 3] if color else [width]
@@ -235,7 +236,7 @@ HEADER_BYTES = 80
 TRIANGLE = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
 TEXT = b"solid"
 VERTEX = re.compile(rb"^[ \t]*vertex[ \t]+([^\n]*)", re.MULTILINE | re.IGNORECASE)
-# The words at the beginnings of lines that count something.
+# First words of lines; their counts show whether a file is complete.
 WORDS = re.compile(rb"^[ \t]*(solid|endsolid|facet|endfacet)\b", re.MULTILINE | re.IGNORECASE)
 
 
@@ -255,8 +256,8 @@ def _stl_of_bytes(path: Path) -> np.ndarray | None:
         head = stream.read(start)
         count = int.from_bytes(head[HEADER_BYTES:], "little")
         left = path.stat().st_size - start
-        # Four characters of text are a number too large for any file; what stands behind
-        # the last triangle is of no meaning.
+        # Four characters of text, as a number, are too large for any file. Bytes after the last
+        # triangle have no meaning.
         if TEXT in head.lower() and count * TRIANGLE.itemsize > left:
             return None
         check_count(path, "triangles", count, TRIANGLE.itemsize, left)
@@ -294,11 +295,11 @@ READERS: dict[str, Callable[[Path, str | None], Mesh]] = {
 def read_mesh(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     """Read a mesh and draw ``options.points`` points evenly from its surface.
 
-    Colors and other columns of the vertices go with the points, as
-    :func:`voxax.io.surface.sample_surface` says; materials, textures and the normals of
-    OBJ and GLB are not read. The parts of a GLB scene are placed as the scene says; points
-    and lines beside a surface are left out. A file of points alone is a point cloud. The
-    axes are the file's: glTF puts y up.
+    The points get the colors and other columns of the vertices, see
+    :func:`voxax.io.surface.sample_surface`. Materials, textures and the normals of OBJ and GLB
+    are not read. The parts of a GLB scene are placed by its transformations. Points and lines
+    beside a surface are left out. If a file has no surface, all its points are returned. The
+    axes are those of the file: in glTF, y points up.
     """
     kind = path.suffix.lower()
     with reading(path, kind.removeprefix(".").upper()):

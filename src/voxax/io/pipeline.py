@@ -1,11 +1,11 @@
-"""Input pipelines: examples made in worker processes, in order, a few ahead.
+"""Input pipelines: worker processes make examples in order, a few of them ahead.
 
-Workers run NumPy only: they simulate or read, augment, voxelize and build kernel maps,
-and no JAX backend is ever started in them.
+Workers run NumPy only: they simulate or read, augment, voxelize and build kernel maps.
+They never start a JAX backend.
 
-:class:`Pipeline` needs nothing but Python. :class:`GrainPipeline` takes its place where grain is
-installed. Source: grain, https://google-grain.readthedocs.io, whose data sets are sequences of
-which every item can be had without those before it.
+:class:`Pipeline` needs nothing but Python. :class:`GrainPipeline` can replace it if grain is
+installed. Source: grain, https://google-grain.readthedocs.io, whose data sets are sequences with
+random access.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from voxax.errors import MissingExtraError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# What ends a worker may be on its way to this process too.
+# The signal that ended a worker may arrive in this process a moment later.
 _MOMENT = 0.5  # seconds
-# A worker goes on for so long that its parent can end it in order.
+# A worker runs on for this time after SIGTERM, so that its parent can end it in order.
 _END_SECONDS = 5.0
 _ENDING = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
@@ -43,9 +43,9 @@ class Pipeline(Generic[Item, Result]):
     """Map a picklable function over items in worker processes, keeping their order.
 
     Args:
-      make: ``item -> example``; importable by name, or a picklable object.
-      workers: processes; 0 works in this process.
-      prefetch: examples made ahead.
+      make: function from an item to its example; importable by name, or a picklable object.
+      workers: number of processes; 0 works in this process.
+      prefetch: number of examples that are made ahead.
 
     Use as a context manager; leaving it ends the workers. Errors of a worker are raised
     where its example would have come.
@@ -62,13 +62,13 @@ class Pipeline(Generic[Item, Result]):
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         if workers > 0:
             # spawn: forking a process that runs XLA's threads can dead-lock.
-            with _without_interrupts():  # it starts a process that tracks what they share
+            with _without_interrupts():  # this starts a process that tracks shared resources
                 self._pool = concurrent.futures.ProcessPoolExecutor(
                     workers, multiprocessing.get_context("spawn"), set_up_worker
                 )
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
-        """Yield the examples of ``items``, in order; at most ``prefetch`` are under way."""
+        """Yield the examples of ``items`` in order; at most ``prefetch`` are made ahead."""
         if self._pool is None:
             yield from map(self._make, items)
             return
@@ -89,7 +89,7 @@ class Pipeline(Generic[Item, Result]):
                 future.cancel()
 
     def close(self) -> None:
-        """End the workers, dropping what they have not begun."""
+        """End the workers. Items that they have not begun are dropped."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
@@ -103,12 +103,13 @@ class Pipeline(Generic[Item, Result]):
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of the block; processes that start in it are never told.
+    """Delay Ctrl-C to the end of the block, and block signals in processes that start in it.
 
-    A worker inherits what is blocked. It ignores Ctrl-C itself, but only once it has imported what
-    it runs: before, each printed a traceback. What this thread blocks reaches it by any other, and
-    a worker whose start is broken off prints a traceback too. SIGTERM and SIGHUP of the whole group
-    would end it before its parent has saved.
+    A worker inherits the blocked signals. It ignores Ctrl-C itself, but only after its imports:
+    before that, Ctrl-C would make each worker print a traceback. Blocking a signal in this thread
+    is not enough for this process: another thread may receive it, and a worker whose start is
+    interrupted prints a traceback too. SIGTERM and SIGHUP to the process group would end a worker
+    before its parent has saved.
     """
     with uninterrupted():
         if not hasattr(signal, "pthread_sigmask"):  # on Windows
@@ -116,7 +117,7 @@ def _without_interrupts() -> Iterator[None]:
             return
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
-            resource_tracker.ensure_running()  # its start ends with Ctrl-C and SIGTERM unblocked
+            resource_tracker.ensure_running()  # starting it unblocks Ctrl-C and SIGTERM
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
             yield
         finally:
@@ -124,10 +125,13 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def set_up_worker(*worker: object) -> None:
-    """Set up a worker process, which ends with its parent; grain also says which one.
+    """Set up a worker process that ends with its parent.
 
-    Ctrl-C, SIGTERM and SIGHUP reach the whole process group; the parent alone handles them. A
-    SIGTERM ends the worker nevertheless, some seconds later.
+    Ctrl-C, SIGTERM and SIGHUP reach the whole process group, but only the parent handles them. A
+    SIGTERM still ends the worker, some seconds later.
+
+    Args:
+      worker: number of the worker, which grain passes; unused.
     """
     del worker
     parent = multiprocessing.parent_process()
@@ -137,7 +141,7 @@ def set_up_worker(*worker: object) -> None:
     signal.signal(signal.SIGTERM, _end_soon)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    # One thread a worker: NumPy's would compete with XLA's for the same cores.
+    # One thread for each worker: NumPy's threads would compete with XLA's for the same cores.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
 
@@ -152,13 +156,13 @@ def _end_soon(number: int, frame: object) -> None:
 class GrainPipeline(Generic[Item, Result]):
     """Map a picklable function over a sequence in grain's worker processes, keeping its order.
 
-    The items are made in the workers, each of which has the sequence: for long ones, such as
-    :class:`voxax.io.steps.Steps`, nothing but results passes between processes. Workers start with
-    each pass, and end with it.
+    Each worker has the sequence and makes its own items. Only results pass between processes, also
+    for a sequence that computes its items, such as :class:`voxax.io.steps.Steps`. Each pass starts
+    its workers, and ends them.
 
     Args:
-      make, prefetch: as of :class:`Pipeline`.
-      workers: processes; 0 works in threads of this process.
+      make, prefetch: as in :class:`Pipeline`.
+      workers: number of processes; 0 works in threads of this process.
 
     Raises:
       MissingExtraError: grain is not installed.
@@ -189,7 +193,7 @@ class GrainPipeline(Generic[Item, Result]):
                 num_workers=workers, per_worker_buffer_size=max(1, ahead // workers)
             )
             examples = examples.mp_prefetch(options, worker_init_fn=set_up_worker)
-            # Workers are started from a thread of their own, as it inherits what is blocked.
+            # A new thread starts the workers: it inherits the signals that are blocked here.
             examples = grain.experimental.ThreadPrefetchIterDataset(
                 examples, prefetch_buffer_size=1
             )

@@ -13,7 +13,7 @@ INT32 = np.iinfo(np.int32)
 
 @dataclass(frozen=True, eq=False)
 class PointCloud:
-    """Points, what was measured at each, and optionally a class for each.
+    """Points with measured attributes, and optionally a class for each point.
 
     Positions are float64 because airborne scans use national grids, whose
     coordinates (millions of meters) leave float32 half a meter of precision. Arrays of the
@@ -25,7 +25,7 @@ class PointCloud:
       attributes: named arrays [N] or [N, k], e.g. ``intensity``, ``rgb`` (uint8
           [N, 3]), ``ring``, ``time``, ``normals``.
       labels: int32 [N] class ids, or None.
-      source: where the points came from, for messages and reports.
+      source: origin of the points, such as a file, for messages and reports.
 
     Raises:
       InputError: an array has a wrong shape or dtype, or lengths differ.
@@ -135,7 +135,7 @@ class PointCloud:
 def as_labels(values: ArrayLike) -> np.ndarray:
     """Return `values` as int32 [N].
 
-    Floats are accepted where they are whole numbers: several formats store every
+    Floats are accepted if they are whole numbers, because several formats store every
     column as float32.
 
     Raises:
@@ -176,7 +176,7 @@ def to_uint8(colors: np.ndarray) -> np.ndarray:
     | wider integers with a value above 255 | 0 to 65535: the low byte is dropped |
     | wider integers up to 255, which many scanners write into LAS | as they are |
 
-    One scale holds for the whole array. What is beyond it is clipped, NaN is 0.
+    One scale holds for the whole array. Values beyond it are clipped, and NaN becomes 0.
     """
     if colors.dtype == np.uint8:
         return colors

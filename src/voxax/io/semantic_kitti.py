@@ -1,7 +1,7 @@
 """SemanticKITTI: ``sequences/NN`` with ``velodyne/*.bin`` and ``labels/*.label``.
 
-There, class 0 means "ignore" and the classes are 1..19; here they are 0..18, and -1 means "ignore",
-so that a model needs no output for points that never count.
+In the data set, class 0 means "ignore" and the classes are 1..19. Here the classes are 0..18, and
+-1 means "ignore", so that a model needs no output for ignored points.
 
 Source: the data set's page, which also fixes the split (Behley et al., "SemanticKITTI: A Dataset
 for Semantic Scene Understanding of LiDAR Sequences", 2019), and ``semantic-kitti.yaml``.
@@ -26,7 +26,7 @@ VALIDATION = ("08",)
 TEST = tuple(str(number) for number in range(11, 22))
 
 
-# Ids in the files by class, the commonest first; others do not count.
+# Ids in the files for each class, the most frequent id first.
 RAW_IDS = {
     "car": (10, 252),  # and moving-car
     "bicycle": (11,),
@@ -101,7 +101,7 @@ class SemanticKittiScan:
 
 
 class SemanticKitti(Layout):
-    """See :class:`voxax.io.layout.Layout`; names are those of sequences, such as ``08``."""
+    """Layout of SemanticKITTI, see :class:`voxax.io.layout.Layout`; ``08`` names a sequence."""
 
     marks = ("sequences/*/velodyne",)
     class_names = SEMANTIC_KITTI_CLASS_NAMES

@@ -10,14 +10,14 @@ from voxax.errors import InputError
 def split_blocks(
     positions: np.ndarray, size: float = 10.0, buffer: float = 1.0, offset: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split into alternating square blocks of the plan, like a chessboard.
+    """Return masks of two parts, alternating square blocks of the plan like a chessboard.
 
     Args:
       positions: ``float[N, 3]``.
       size: edge of a block, in the positions' unit.
       buffer: points closer than this to a block's edge belong to neither part, so that
         no test point has a training neighbor within ``2 * buffer``.
-      offset: 0 or 1, which color is for training.
+      offset: 0 or 1, the color of the blocks for training.
 
     Returns:
       ``(train bool[N], test bool[N])``.
@@ -37,20 +37,20 @@ def split_blocks(
 def split_sectors(
     positions: np.ndarray, sectors: int = 12, buffer: float = 1.0, offset: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split into alternating azimuth sectors around the sensor at the origin.
+    """Return masks of two parts, alternating azimuth sectors around the sensor at the origin.
 
     Args:
       positions: ``float[N, 3]``.
       sectors: even number of sectors.
       buffer: points closer than this to a sector's border, in the positions' unit, belong
         to neither part.
-      offset: 0 or 1, which sectors are for training.
+      offset: 0 or 1, the parity of the sectors for training.
 
     Returns:
       ``(train bool[N], test bool[N])``.
 
     Raises:
-      InputError: an odd number of sectors, or less than two.
+      InputError: the number of sectors is odd or less than 2.
     """
     if sectors < 2 or sectors % 2:
         raise InputError(f"sectors={sectors} must be even and at least 2")

@@ -1,4 +1,4 @@
-"""Scenes of each training step, and the part of them that one process reads."""
+"""Scenes of each training step, and each process's part of them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ _SEEDS_APART = 1_000_003
 
 @dataclass(frozen=True, eq=False)
 class Steps(Sequence[Made], Generic[Made]):
-    """A sequence of steps: item i is the result of ``make`` for the scenes of step i.
+    """Sequence of training steps: item i is ``make`` of the scenes of step ``begin + i``.
 
-    Scenes come all in one random order, then all in another. With several processes each takes its
-    part of every step, so it reads only these scenes; together they take what one process alone
-    would, with the same seeds. A run that goes on at a step needs nothing but its number.
+    Each epoch takes all scenes, in a random order of its own. Each of several processes takes its
+    part of every step and reads only these scenes. Together they take the same scenes with the same
+    seeds as one process alone. To continue, a run needs only the number of the step.
 
     Args:
-      scenes: of all processes, in the same order everywhere.
-      make: takes the scenes of a step, and for each a seed of its augmentation; what it returns
-          is for a pipeline's workers.
-      batch_size: scenes of a step, of all processes together.
-      steps: in all.
-      seed: of the order and of augmentation.
-      begin: the step that item 0 is.
-      process: this process's number, from 0.
-      processes: how many there are.
+      scenes: all scenes, in the same order in every process.
+      make: function of the scenes of a step and a seed of augmentation for each scene. It returns
+          an item for a pipeline's workers.
+      batch_size: number of scenes in a step, over all processes.
+      steps: total number of steps.
+      seed: seed of the order and of the augmentation.
+      begin: number of the step that is item 0.
+      process: number of this process, from 0.
+      processes: number of processes.
 
     Raises:
-      InputError: no scene, no such process, or fewer scenes in a step than processes.
+      InputError: there is no scene, ``process`` is not from 0 to ``processes - 1``, or a step has
+          fewer scenes than there are processes.
     """
 
     scenes: Sequence[Any]
@@ -79,14 +80,14 @@ class Steps(Sequence[Made], Generic[Made]):
         return self.make([self.scenes[i] for i in chosen], seeds)
 
     def share(self, step: int) -> tuple[list[int], list[int]]:
-        """Return ``(indices of scenes, their seeds)`` that this process takes in a step."""
+        """Return the indices and the seeds of the scenes that this process takes in a step."""
         first = step * self.batch_size
         places = range(first + self.process, first + self.batch_size, self.processes)
         chosen = [_scene(len(self.scenes), self.seed, place) for place in places]
         return chosen, [self.seed * _SEEDS_APART + place for place in places]
 
     def first_seed(self, step: int) -> int:
-        """Return the least seed of a step; those of later steps are larger."""
+        """Return the least seed of a step; the seeds of later steps are larger."""
         return self.seed * _SEEDS_APART + step * self.batch_size
 
 

@@ -1,8 +1,8 @@
-"""Pictures of labeled point clouds: PNG, HTML page, live in a browser.
+"""Pictures of labeled point clouds: PNG files, HTML pages, and a live view in a browser.
 
 Importing this package loads NumPy only. Matplotlib and plotly are imported inside
-the functions that draw; both come with ``pip install "voxax[plot]"``, and viser, for
-``Viewer``, with ``pip install "voxax[view]"``.
+the functions that draw; ``pip install "voxax[plot]"`` installs both. ``Viewer`` needs viser:
+``pip install "voxax[view]"``.
 """
 
 import lazy_loader as _lazy

@@ -1,11 +1,11 @@
 """Colors for classes, values and groups.
 
-A class whose name says what it is (road, car, tree, ...) gets the color a reader expects,
-in every picture. Other classes get, one after the other, the color of a fixed set that is
-hardest to confuse with those already taken, for normal and for red-green-blind eyes.
+A class with a known word in its name (road, car, tree, ...) gets the color of that word in
+every picture. Each other class gets a color from a fixed set that is hard to confuse with the
+colors already taken, for normal and for red-green-blind eyes.
 
-Values run along one hue from light to dark; values of both signs from orange over white to
-blue. Groups take tints of the set of Okabe and Ito ("Color Universal Design", 2008).
+Values without a sign run from light to dark in one hue, and values of both signs from orange over
+white to blue. Groups get tints of the set of Okabe and Ito ("Color Universal Design", 2008).
 """
 
 import re
@@ -18,8 +18,8 @@ WRONG = "#5500ff"  # no class has it, nor one close to it
 IGNORED = "#dfe3e7"
 
 # One color per word; the words of a group share a hue and differ in lightness. The last
-# word of a class name that is found here decides ("traffic-sign" is a sign), but words in
-# REMAINDER only if there is no other ("vegetation and other" is vegetation).
+# word of a class name that is found here decides ("traffic-sign" is a sign). A word in
+# REMAINDER decides only if no other word is found ("vegetation and other" is vegetation).
 WORDS = {
     # ground: gray-brown
     "ground": "#a08f7d", "road": "#75695f", "floor": "#a39281", "terrain": "#b5a06f",
@@ -54,29 +54,29 @@ REMAINDER = {
     "unlabeled": "#c9cdd2", "unlabelled": "#c9cdd2", "noise": "#55585e", "outlier": "#55585e",
 }  # fmt: skip
 
-# Twenty-four for names that say nothing, after Okabe and Ito and Paul Tol's sets, with
-# dark and light ones for classes beyond what hue alone can keep apart.
+# Twenty-four colors for names without a known word, after Okabe and Ito and Paul Tol's sets.
+# Dark and light colors are for more classes than hue alone can distinguish.
 GENERIC = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#332288",
     "#882255", "#35e0b8", "#999933", "#aa4499", "#117733", "#ddcc77", "#88ccee", "#7050f1",
     "#663300", "#7f7f7f", "#1b1b3a", "#e3f2a8", "#fdbf9f", "#93ac6b", "#004d4d", "#4a0f2e",
 )  # fmt: skip
 
-# Colors closer than this (CIELAB units) are told apart only side by side.
+# Colors closer than this (CIELAB units) are distinguished only side by side.
 CONFUSABLE = 6.0
 
 
 def rgb(color: str) -> np.ndarray:
-    """``"#rrggbb"`` as [3] uint8."""
+    """Return the color ``"#rrggbb"`` as uint8 [3]."""
     return np.frombuffer(bytes.fromhex(color.removeprefix("#")), np.uint8)
 
 
 def class_colors(class_names: Sequence[str]) -> list[str]:
-    """One ``"#rrggbb"`` per class.
+    """Return one color ``"#rrggbb"`` for each class.
 
     A name with a known word ("car", "traffic-sign", "Trees") gets that word's color,
-    whatever the other classes are. If two classes ask for the same color, the second
-    one is treated as a name without meaning. Up to 24 classes all differ; beyond that,
+    whatever the other classes are. If two names have the same color, the second is
+    treated as a name without a known word. Up to 24 classes all differ; beyond that,
     colors of classes without a known word may repeat.
     """
     colors: dict[int, str] = {}
@@ -114,9 +114,9 @@ def _least_confusable(taken: list[str], turn: int) -> str:
 
 
 def color_gaps(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-    """Perceived differences [len(first), len(second)] float64, in CIELAB units.
+    """Return the perceived differences, float64 [len(first), len(second)], in CIELAB units.
 
-    Each is the smaller of the difference to normal eyes and to deuteranopic eyes.
+    Each is the smaller of the differences for normal and for deuteranopic eyes.
     """
     gaps = []
     for matrix in (np.eye(3), _DEUTERANOPIA):
@@ -160,8 +160,8 @@ class Scale:
     """Colors for the numbers of one picture.
 
     Args:
-      values: every value of the picture. Without a negative one the scale runs from 0 to
-        the largest, otherwise symmetrically around 0.
+      values: all values of the picture. The scale runs from 0 to the largest value, or
+        symmetrically around 0 if some value is negative.
     """
 
     def __init__(self, values: np.ndarray) -> None:
@@ -171,7 +171,7 @@ class Scale:
         self.limit = float(np.abs(values).max(initial=0.0)) or 1.0
 
     def color(self, value: float) -> str:
-        """``"#rrggbb"`` of `value`; one gray for NaN and infinities."""
+        """Return the color ``"#rrggbb"`` of `value`, a gray for NaN and infinities."""
         if not np.isfinite(value):
             return UNKNOWN
         part = value / self.limit

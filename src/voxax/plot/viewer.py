@@ -20,7 +20,7 @@ from voxax.plot.palette import rgb
 
 MOST_POINTS = 1_000_000
 _FIELD_OF_VIEW = 0.8  # radians
-# Of the drawn box's diagonal: so many points side by side just touch.
+# So many points, side by side on the diagonal of the drawn box, just touch.
 _POINTS_ACROSS = 500
 
 
@@ -30,7 +30,7 @@ class Stepped:
 
     Attributes:
       label: name of the number.
-      count: it runs from 0 to ``count - 1``.
+      count: number of values: the slider runs from 0 to ``count - 1``.
       color: function from the number to the colors.
     """
 
@@ -40,25 +40,26 @@ class Stepped:
 
 
 class Viewer:
-    """Serves a page that shows a cloud, until ``stop()``.
+    """Server of a page that shows a cloud, until ``stop()``.
 
-    Every browser that opens ``url`` sees the same colors. Where each point has one entry of the
-    legend, such as its class, entries can be hidden. Nothing is loaded from elsewhere. At
+    Every browser that opens ``url`` sees the same colors. If each point has one entry of the
+    legend, such as its class, entries can be hidden. The page loads nothing from other servers. At
     most 1,000,000 points are shown, drawn at random with a fixed seed; the page says so.
 
     Args:
       positions: [N, 3] floats, N at least 1.
-      colorings: at least one way to color all N points, by name; made when they are chosen.
-      chosen: the name of the first.
-      title: above the choice.
+      colorings: functions by name, at least one, that return colors of all N points; also
+          :class:`Stepped`. A function is called when its name is chosen.
+      chosen: name of the coloring to show first.
+      title: heading above the choice of colors.
       up: the cloud's axis that points up: "z", "y" or "-y".
       host: address to listen on; the default is reached from this machine only.
-      port: the first one from here on that is free is taken; 0 leaves the choice to the system.
-      boxes: to draw around objects, by kind; true ones with dashes. Each kind can be hidden, and
-          so can found boxes of low scores.
+      port: the first free port from this number on is used; 0 lets the system choose.
+      boxes: boxes to draw around objects, by kind; true boxes are dashed. Each kind can be hidden,
+          and so can found boxes with low scores.
 
     Raises:
-      InputError: no points, no finite position, an unknown name or axis.
+      InputError: there are no points or no finite positions, or a name or an axis is unknown.
       MissingExtraError: viser is not installed.
     """
 
@@ -149,10 +150,10 @@ class Viewer:
         return f"http://{self._server.get_host()}:{self._server.get_port()}"
 
     def show(self, name: str) -> None:
-        """Choose other colors, as the page's own choice does.
+        """Choose a coloring by its name, like the choice on the page.
 
         Raises:
-          InputError: an unknown name.
+          InputError: the name is unknown.
         """
         if name not in self._colorings:
             known = ", ".join(self._colorings)
@@ -196,7 +197,7 @@ class Viewer:
             self._cloud.colors = painted.colors[self._shown][kept]
 
     def _add_switches(self, painted: Coloring) -> None:
-        """Add a switch for each entry of the legend, unless they are there."""
+        """Add a switch for each entry of the legend, if there are no switches yet."""
         if self._switches:
             return
         with self._switches_folder:
@@ -218,7 +219,7 @@ class _Boxes:
         self._handles: list[Any] = []
 
     def draw(self, lowest: float) -> None:
-        """Draw again, without found boxes of a lower score."""
+        """Draw the boxes again, without found boxes whose score is below ``lowest``."""
         kind, self._lowest = self._kind, lowest
         for handle in self._handles:
             handle.remove()
@@ -247,7 +248,7 @@ class _Boxes:
 
 
 def _silence() -> contextlib.AbstractContextManager:
-    # viser prints a box of its own when it starts, and a line when it stops, whatever it is told.
+    # viser prints a box when it starts and a line when it stops, even with verbose=False.
     return contextlib.redirect_stdout(io.StringIO())
 
 

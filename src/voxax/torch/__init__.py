@@ -1,4 +1,4 @@
-"""PyTorch on voxax's CPU kernels: packages with other libraries' names, and arrays from and to JAX.
+"""PyTorch on voxax's CPU kernels: packages with other libraries' APIs, and arrays from and to JAX.
 
 Needs ``pip install "voxax[torch]"``.
 """

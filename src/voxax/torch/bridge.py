@@ -1,8 +1,8 @@
-"""Tensors to JAX arrays and back through DLPack.
+"""Convert tensors to JAX arrays and back through DLPack.
 
-Measured on CPU (torch 2.13, JAX 0.10.2): PyTorch allocates at multiples of 64 bytes, as
-JAX wants, so a whole tensor is shared, not copied. A slice that begins elsewhere, and memory that
-came from NumPy, are copied by JAX silently; results are shared always.
+Measured on CPU (torch 2.13, JAX 0.10.2): PyTorch allocates at multiples of 64 bytes, as JAX
+requires, so a whole tensor is shared, not copied. JAX silently copies a slice that begins
+elsewhere, and memory that came from NumPy. JAX arrays are always shared with PyTorch.
 """
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
@@ -23,7 +23,7 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
       tensor: ``[...]``, of any shape, on the CPU.
 
     Raises:
-      InputError: float64 that JAX would round to float32.
+      InputError: the tensor is float64, which JAX would round to float32.
     """
     # Detached: PyTorch exports no tensor that requires a gradient. JAX takes dense rows only.
     array = jax.dlpack.from_dlpack(tensor.detach().contiguous())
@@ -36,10 +36,10 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
 
 
 def to_torch(array: jax.Array) -> torch.Tensor:
-    """Return a tensor on the same memory; waits until it has been computed.
+    """Return a tensor on the memory of a JAX array, after waiting for its computation.
 
-    JAX's arrays never change, so do not write into the tensor: ``.clone()`` it first. Under
-    ``torch.inference_mode`` too it is an ordinary tensor, which training may use later.
+    JAX's arrays never change, so do not write into the tensor: ``.clone()`` it first. Even under
+    ``torch.inference_mode`` it is an ordinary tensor, which training may use later.
 
     Args:
       array: ``[...]``, of any shape and dtype that PyTorch has.

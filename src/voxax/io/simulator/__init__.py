@@ -6,7 +6,7 @@ for a sweep of ``lidar32``, 0.25 s for ``lidar64`` and 0.3 s for ``lidar128``, h
 draw the street.
 
 What is in a street
-    A straight or curved street, every second time with a crossing one, on sloping and
+    A straight or curved street, half the time with a crossing street, on sloping and
     undulating ground with kerbs; rows of houses (median 12 x 10 x 11 m) with gaps, bays,
     balconies, porches, gardens and low walls; parked and driving cars, vans and trucks
     (median 4.5 x 1.8 x 1.6 m); lamps, signs, traffic lights, utility poles and bollards
@@ -45,8 +45,8 @@ How hard it is
       are lost, up to 30 % more at full range, and up to 60 % more on surfaces seen edge-on.
     - Look-alikes: bollards and persons in long coats; poles, young trees and porch columns;
       hedges, garden walls and vehicles. Crowns and hedges return from a random depth.
-    - Intensity says little: the best guess from it alone has 58 % of the points right where
-      "ground" for all has 54 %, and 25 % where classes weigh the same (chance is 17 %).
+    - Weak intensity: the best guess from it alone is right for 58 % of the points ("ground" for
+      all: 54 %), and for 25 % if all classes have the same weight (chance: 17 %).
 
 Not modeled
     Motion during a revolution, several returns per ray, beam width (points that hang between

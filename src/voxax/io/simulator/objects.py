@@ -1,7 +1,7 @@
 """Objects in a street: vehicles, poles and signs, persons, vegetation, houses and walls.
 
-Each function draws one object: ``put(shape, offset, half, reflectivity)`` adds a primitive of it,
-in the object's own frame, as :meth:`voxax.io.simulator.solids.SolidBuilder.add` does.
+Each function draws one object. Its argument ``put(shape, offset, half, reflectivity)`` adds one
+primitive, in the object's own frame: see :meth:`voxax.io.simulator.solids.SolidBuilder.add`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from voxax.io.simulator.solids import BOX, CYLINDER, ELLIPSOID, Triple
 
 Put = Callable[..., None]
 Rng = np.random.Generator
-# How far upright objects reach into the ground, so that slopes leave no gap below them. Houses
-# are wide: their corners lie lower than other objects'.
+# Depth of upright objects and of houses below the ground, in meters, so that slopes leave no gap
+# below them. Houses are wide, so their corners can be lower than those of other objects.
 ROOT, CELLAR = 0.3, 1.5
 
 
@@ -25,7 +25,7 @@ def paint(rng: Rng, mean: float) -> float:
 
 
 def vehicle_size(rng: Rng) -> tuple[str, float, float, float]:
-    """Draw a kind (``car``, ``van`` or ``truck``) and its length, width and height, meters."""
+    """Draw a kind (``car``, ``van`` or ``truck``), and a length, width and height in meters."""
     kind = str(rng.choice(["car", "van", "truck"], p=[0.72, 0.18, 0.10]))
     low, high = {
         "car": ([3.5, 1.60, 1.38], [4.9, 1.92, 1.72]),
@@ -37,7 +37,7 @@ def vehicle_size(rng: Rng) -> tuple[str, float, float, float]:
 
 
 def vehicle(put: Put, rng: Rng, size: tuple[str, float, float, float]) -> None:
-    """Draw a vehicle that heads along its x axis; ``size`` as from :func:`vehicle_size`."""
+    """Draw a vehicle that heads along its x axis; ``size`` is from :func:`vehicle_size`."""
     kind, length, width, height = size
     body, glass = paint(rng, 0.4), paint(rng, 0.25)
 
@@ -76,7 +76,7 @@ def vehicle(put: Put, rng: Rng, size: tuple[str, float, float, float]) -> None:
             put(ELLIPSOID, place, (wheel, 0.13, wheel), rubber)
 
 
-# Of each kind of pole: its share, and the ranges of its height and its radius, in meters.
+# Share of each kind of pole, and the ranges of its height and its radius in meters.
 POLES = {
     "lamp": (0.26, (4.0, 9.0), (0.06, 0.12)),
     "sign": (0.30, (1.9, 3.2), (0.03, 0.06)),
@@ -148,8 +148,8 @@ def _clump(put: Put, rng: Rng, place: Triple, radii: Triple, shade: float, depth
     put(ELLIPSOID, place, half, shade, penetration=depth, turn=rng.uniform(0.0, np.pi))
 
 
-# Of each kind of tree: the ranges of its trunk's radius and of the trunk below the leaves, and the
-# size of its crown, in meters.
+# For each kind of tree, in meters: the ranges of the trunk's radius and of its height below the
+# leaves, and the size of the crown.
 TREES = {
     "broad": ((0.1, 0.32), (1.7, 3.4), 1.8),
     "young": ((0.03, 0.08), (1.5, 2.3), 0.6),
@@ -206,9 +206,13 @@ def wall(put: Put, rng: Rng, length: float, height: float) -> None:
 
 
 def building(put: Put, rng: Rng, size: Triple, room: float) -> None:
-    """Draw a house of some width, depth and height whose front faces along -y.
+    """Draw a house whose front faces along -y.
 
-    What protrudes has ``room``, free meters before the front.
+    Args:
+      put: adds a primitive.
+      rng: random numbers.
+      size: width, depth and height in meters.
+      room: free depth before the front in meters, for bays, balconies, steps and porches.
     """
     width, depth, height = size
     shade = paint(rng, 0.36)

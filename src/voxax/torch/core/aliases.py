@@ -1,4 +1,4 @@
-"""Registers a package of voxax under another library's names, so that code runs unchanged."""
+"""Register a package of voxax under another library's names, so that code runs unchanged."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from voxax.torch.core import children
 
 
 class Aliases:
-    """One library's names, from :meth:`install` to :meth:`uninstall`.
+    """Names of another library, registered from :meth:`install` to :meth:`uninstall`.
 
     Args:
-      package: voxax's package, whose ``install`` the children of multiprocessing call.
-      library: the library's name.
+      package: name of voxax's package. Children of multiprocessing call its ``install``.
+      library: name of the library.
     """
 
     def __init__(self, package: str, library: str) -> None:
@@ -43,14 +43,15 @@ class Aliases:
     ) -> None:
         """Register modules, also in children that multiprocessing spawns or forks from a server.
 
-        A name whose first part another package has, as ``cumm`` for spconv, is left out. Does
-        nothing when it has been done already.
+        A name such as ``cumm.tensorview`` is left out if another package ``cumm`` is loaded. A
+        second call does nothing.
 
         Args:
-          names: for each of the library's modules, parents first, a module, or the name of one in
-            the package (``""``: itself).
-          absent: the library's missing modules with a reason, which importing one raises.
-          options: what children give the package's ``install``.
+          names: names of the library's modules, parents first. Each has a module, or the name of a
+            module in the package; ``""`` is the package itself.
+          absent: names of missing modules of the library, each with the reason. Importing one
+            raises an error with it.
+          options: arguments of the package's ``install`` in children.
 
         Raises:
           ModuleLoadedError: the library itself is loaded, or it was installed with other options.
@@ -84,7 +85,7 @@ class Aliases:
         children.pass_on(self._package, [name for name in modules if "." not in name], options)
 
     def uninstall(self) -> None:
-        """Undo :meth:`install`. Names that were imported before stay what they are."""
+        """Undo :meth:`install`. Code that has imported the names keeps their modules."""
         for name, module in self._modules.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
@@ -96,7 +97,7 @@ class Aliases:
         children.keep(self._package)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Raise ModuleNotFoundError that says why, for modules of ``absent`` and those in them."""
+        """Raise ModuleNotFoundError with the reason, for a module of ``absent`` or inside one."""
         del path, target
         parts = name.split(".")
         if parts[0] not in self._modules:
@@ -108,14 +109,14 @@ class Aliases:
 
 
 def own(package: str, name: str) -> ModuleType:
-    """Return a module of a package, or with ``""`` itself; ``".name"`` is beside it."""
+    """Return a module of a package. ``""`` is the package, and ``".name"`` a module beside it."""
     return importlib.import_module(f".{name}" if name else package, package)
 
 
 def tree(package: str, name: str) -> dict[str, ModuleType]:
     """Return a package and all its modules under another name.
 
-    All of them: what is left out, Python would load a second time, with other classes.
+    No module may be missing: Python would load it a second time, with other classes.
     """
     root = own(package, "")
     modules = {name: root}
@@ -127,7 +128,7 @@ def tree(package: str, name: str) -> dict[str, ModuleType]:
 
 
 def made(package: str, name: str, contents: Mapping[str, Any]) -> ModuleType:
-    """Return a package without files of its own; ``importlib.util.find_spec`` finds it too."""
+    """Return a new package without files, which ``importlib.util.find_spec`` finds too."""
     module = ModuleType(name, f"{name}, as voxax has it: see {package}.install")
     module.__path__, module.__file__ = [], own(package, "").__file__
     module.__spec__ = ModuleSpec(name, None, origin=module.__file__, is_package=True)

@@ -1,12 +1,12 @@
-"""Children of multiprocessing import what this process imports by another library's name.
+"""Let children of multiprocessing import voxax's packages by other libraries' names too.
 
-A spawned child, or a fork server, begins with no module of this process. Its command line runs this
-file first. It installs finders, which load voxax's packages when the child imports such a name.
-Children that import none load nothing of voxax. Other programs that this process starts are not
-changed.
+A spawned child, or a fork server, begins without the modules of this process. Its command line runs
+this file first. The file installs finders, which load voxax's packages when the child imports one
+of the names. A child that imports no such name loads nothing of voxax. Other programs that this
+process starts are not changed.
 """
 
-# Runs on the standard library alone, before the child knows this process's `sys.path`.
+# This file needs only the standard library: it runs before the child knows its parent's `sys.path`.
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BEFORE = (
 
 
 class _Finder:
-    """Finds a library's names: the first import of one installs all."""
+    """Finder of a library's names: the first import of a name installs all of them."""
 
     def __init__(self, package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
         self.of_voxax, self.names, self.options = package, names, options
@@ -48,21 +48,21 @@ class _Finder:
         return sys.modules[spec.name]
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self.spec  # Python has put the library's in its place
+        module.__spec__ = self.spec  # Python has replaced it by the finder's
 
 
 def begin(packages: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> None:
-    """Find the names of these packages in this child, and in its own children."""
+    """Install finders for the names of these packages in this child, and in its own children."""
     for package, (names, options) in packages.items():
         sys.meta_path.insert(0, _Finder(package, names, options))  # type: ignore[arg-type]
         pass_on(package, names, options)
 
 
 def pass_on(package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
-    """Let children that multiprocessing starts from now on find names as :func:`begin` does."""
+    """Make children that multiprocessing starts from now on call :func:`begin` for a package."""
     if not hasattr(util.spawnv_passfds, "of_voxax"):
         util.spawnv_passfds = _preceding(util.spawnv_passfds)
-    # Of another copy of this file where this process is itself a child.
+    # If this process is itself a child, another copy of this file made the function.
     util.spawnv_passfds.of_voxax[package] = names, options
 
 

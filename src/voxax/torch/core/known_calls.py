@@ -1,6 +1,6 @@
-"""Whether calling a module runs the code of a known class, and nothing of the user's.
+"""Tell whether calling a module runs only the code of a known class, and no code of the user.
 
-Only then may its result be computed in another way: with its neighbors, natively, or later.
+Only then may its result be computed in another way: fused with other layers, natively, or later.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_modules
 
-# What runs when a module is called. User code may replace any of it, on a module or on a class.
+# Methods that run when a module is called. User code may replace them, on a module or a class.
 _CALLED = ("forward", "__call__", "_call_impl", "_wrapped_call_impl", "_compiled_call_impl")
 _KNOWN: dict[type, list[Any]] = {}
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-# Of all modules; PyTorch changes these dictionaries in place.
+# Hooks of all modules; PyTorch changes these dictionaries in place.
 _GLOBAL_HOOKS = [getattr(torch_modules, f"_global{name}") for name in _HOOKS]
 
 
 def know(*kinds: type[nn.Module]) -> None:
     """Register classes whose calls run known code, as long as their methods stay the same.
 
-    Classes of which another package has replaced a method are left out.
+    A class is left out if another package has replaced one of its methods.
     """
     for kind in kinds:
         if all(call is None or _is_original(call) for call in _calls(kind)):
@@ -46,7 +46,7 @@ know(nn.BatchNorm1d, nn.ReLU)
 
 
 def is_known(module: nn.Module) -> bool:
-    """Return whether calling the module runs the code of a known class, and nothing else."""
+    """Return True if calling the module runs only the code of a known class."""
     kind = type(module)
     if any(getattr(module, name) for name in _HOOKS) or _KNOWN.get(kind) != _calls(kind):
         return False
@@ -54,22 +54,22 @@ def is_known(module: nn.Module) -> bool:
 
 
 def nobody_listens() -> bool:
-    """Return whether a call needs only results and gradients: no trace, autocast or hook."""
+    """Return True if a call needs only results and gradients: no trace, autocast or hook."""
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return False
-    # Forward derivatives and the tensors of ``torch.func`` are PyTorch's own matter.
+    # PyTorch itself has to compute forward derivatives and with the tensors of ``torch.func``.
     if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
         return False
     return not any(_GLOBAL_HOOKS)
 
 
 def only_results_count() -> bool:
-    """Return whether a call needs only results: no gradient, trace, autocast or hook."""
+    """Return True if a call needs only results: no gradient, trace, autocast or hook."""
     return not torch.is_grad_enabled() and nobody_listens()
 
 
 def has_averages(norm: nn.BatchNorm1d, dtype: torch.dtype) -> bool:
-    """Return whether a norm has running averages in use, all of this dtype, float32 or float64."""
+    """Return True if a norm uses running averages, all of ``dtype``, float32 or float64."""
     if norm.training or norm.running_mean is None or norm.running_var is None:
         return False
     parts = [norm.running_mean, *(p for p in (norm.weight, norm.bias) if p is not None)]

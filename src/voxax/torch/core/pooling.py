@@ -1,4 +1,4 @@
-"""Extremes, sums and means under the windows of a kernel map, with gradients."""
+"""Extremes, sums and means in the windows of a kernel map, with gradients."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from voxax.torch.core.products import bits, convolve, natively
 
 
 def extreme_rows(features: Tensor, kernel_map: KernelMap, largest: bool = True) -> Tensor:
-    """``int64[M, C]``: the row under each window with the largest or smallest value, or -1.
+    """Return the row in each window with the largest or smallest value, ``int64[M, C]``.
 
-    Among equal values the first tap wins.
+    The first tap wins among equal values. A window without rows gives -1.
     """
     if features.dtype is torch.float16:
         return extreme_rows(features.float(), kernel_map, largest)
@@ -56,9 +56,9 @@ class _ExtremeRows(torch.autograd.Function):
 
 
 def extreme(features: Tensor, kernel_map: KernelMap, largest: bool = True) -> Tensor:
-    """``[M, C]``: the largest or smallest value under each window, 0 without any.
+    """Return the largest or smallest value in each window, ``[M, C]``; 0 for an empty window.
 
-    The row of :func:`extreme_rows` has the gradient.
+    The gradient goes to the row of :func:`extreme_rows`.
     """
     found = _ExtremeRows.apply(features, kernel_map, largest)
     best = torch.take_along_dim(features, found.clamp(min=0), dim=0)
@@ -66,13 +66,16 @@ def extreme(features: Tensor, kernel_map: KernelMap, largest: bool = True) -> Te
 
 
 def total(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """``[M, C]``: the sum of the rows under each window."""
+    """Return the sum of the rows in each window, ``[M, C]``."""
     ones = features.new_ones((kernel_map.taps, features.shape[1]))
     return convolve(features, ones, kernel_map)
 
 
 def mean(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """``[M, C]``: the mean of the rows under each window, 0 without any, summed in float32."""
+    """Return the mean of the rows in each window, ``[M, C]``; 0 for an empty window.
+
+    Half precision is summed in float32.
+    """
     wide = torch.promote_types(features.dtype, torch.float32)
     number = kernel_map.counts.clamp(min=1)[:, None]
     return (total(features.to(wide), kernel_map) / number).to(features.dtype)

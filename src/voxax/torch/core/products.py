@@ -1,7 +1,7 @@
 """The three products of a layer, with gradients of any order.
 
-They are bilinear and closed under differentiation: the gradient of each is written with the other
-two. The native kernels run them; without these, PyTorch does, tap by tap.
+They are bilinear and closed under differentiation: the other two products compute the gradient of
+each. The native kernels run them; without native kernels, PyTorch does, tap by tap.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def convolve(
 
     Args:
       features: ``[N, C_in]``.
-      weight: ``[K, C_in, C_out]`` of the same dtype, with any strides; of a channelwise layer
-        ``[K, C]``, and ``@`` is a product of each channel.
-      kernel_map: from these rows.
+      weight: ``[K, C_in, C_out]`` of the same dtype, with any strides. For a channelwise layer
+        ``[K, C]``, and ``@`` multiplies each channel.
+      kernel_map: map from these rows.
       bias: ``[C_out]``, added to every row.
-      relu: set negative results to 0; then gradients are off.
+      relu: set negative results to 0; only for calls without gradients.
 
     Returns:
-      ``[M, C_out]`` of that dtype; half precision is summed in float32.
+      ``[M, C_out]`` of the features' dtype; half precision is summed in float32.
     """
     if torch.is_grad_enabled():
         out = _Forward.apply(features, weight, kernel_map)
@@ -53,7 +53,7 @@ def _forward(
     relu: bool = False,
     back: bool = False,
 ) -> Tensor:
-    """Return the product, or with ``back`` that by the adjoint, the gradient of features."""
+    """Return the product, or with ``back`` the gradient of its features: the adjoint product."""
     if x.dtype is torch.float16:
         return _forward(x.float(), w.float(), kernel_map, bias, relu, back).half()
     dense, threads = w.dim() == 3, torch.get_num_threads()
@@ -108,7 +108,7 @@ def _weight_gradient(x: Tensor, dy: Tensor, kernel_map: KernelMap, axes: int) ->
 
 
 class _Product(torch.autograd.Function):
-    """Base of the products of two operands by a kernel map."""
+    """Base of the products of two operands along a kernel map."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -160,23 +160,23 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def order_of(kernel_map: KernelMap) -> np.ndarray | None:
-    """Return the output rows of the map's table, None where they are in order."""
+    """Return the output rows of the map's table; None if they are in order."""
     return None if kernel_map.order is None else kernel_map.order.numpy()
 
 
 def bits(tensor: Tensor) -> np.ndarray:
-    """Return the tensor's memory, a dense copy's where it is not; bfloat16 as its bits."""
+    """Return the memory of a dense tensor, or of a dense copy; bfloat16 as its bits in uint16."""
     return view(tensor.contiguous())
 
 
 def view(tensor: Tensor) -> np.ndarray:
-    """Return the tensor's memory with its strides; bfloat16 as its bits."""
+    """Return the tensor's memory with its strides; bfloat16 as its bits in uint16."""
     tensor = tensor.detach()
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def natively(kernel_map: KernelMap) -> bool:
-    """Return whether the native kernels run, which read tables; without any, warn once."""
+    """Return True if there are native kernels and the map has a table. Warn once if none exist."""
     if host.available():
         return not isinstance(kernel_map, PairMap)
     _warn_slow()

@@ -1,4 +1,4 @@
-"""Runs a script in which another library's name is a package of voxax."""
+"""Run a script that imports a package of voxax by another library's name."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 
 def run_script(package: str, install: Callable[[], None], described: str | None) -> None:
-    """Install, then run what the command line names.
+    """Call ``install``, then run the script or module that the command line names.
 
     The script sees itself as ``__main__``, its own ``sys.argv``, and its folder first on
     ``sys.path``, as when Python runs it.
 
-    ``--help`` shows how to call the package, and what is ``described``.
+    ``--help`` shows how to call the package, then the text ``described``.
 
     Raises:
-      SystemExit: the command line names nothing, or a script that is not there.
+      SystemExit: the command line names nothing, or a script that does not exist.
     """
     usage = f"usage: python -m {package} SCRIPT [ARGS...]\n       ... -m MODULE [ARGS...]"
     arguments = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""Functions that ``torch.compile`` or ``torch.func`` leave alone."""
+"""Decorators for functions that ``torch.compile`` or ``torch.func`` must not transform."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _R = TypeVar("_R")
 
 
 def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return the function as ``torch.compiler.disable`` does, without the import of the compiler.
+    """Return a function that is never compiled, without importing the compiler for it.
 
-    That import takes longer than that of PyTorch, and no call is compiled before it.
+    Importing the compiler takes longer than importing PyTorch. After someone else has imported it,
+    ``torch.compiler.disable`` is applied.
     """
     disabled: Any = None
 
@@ -33,10 +34,10 @@ def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def untransformed(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return the function on plain tensors inside ``torch.func``'s transformations too.
+    """Return a function that computes with plain tensors, also inside ``torch.func``.
 
-    These wrap whatever PyTorch computes, and wrapped tensors have no memory. For functions of
-    coordinates and maps, which have no derivatives.
+    The transformations of ``torch.func`` wrap all results, and wrapped tensors have no memory. Use
+    this for functions of coordinates and maps, which have no derivatives.
     """
 
     @functools.wraps(function)

@@ -1,7 +1,7 @@
 """MinkowskiEngine's API on the CPU: ``import voxax.torch.minkowski as ME``.
 
-In place of ``import MinkowskiEngine as ME``. The layers call voxax's native kernels directly: no
-program is compiled, whatever the number of sites.
+It replaces ``import MinkowskiEngine as ME``. The layers call voxax's native kernels directly, so
+another number of sites compiles no program.
 """
 
 from voxax.torch.minkowski import functional as MinkowskiFunctional  # noqa: F401

@@ -1,4 +1,4 @@
-"""The package under MinkowskiEngine's own names, so that code which imports it runs unchanged."""
+"""Register the package under MinkowskiEngine's names, so that code with them runs unchanged."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def install() -> None:
     """Make ``import MinkowskiEngine`` import this package, until :func:`uninstall`.
 
     Registers ``MinkowskiEngine`` with its ``utils``, ``modules`` and ``Minkowski...`` modules, the
-    latter without the package's name too, and ``MinkowskiEngineBackend``, whose ``_C`` has the key
-    and the enumerations. They are the modules of this package, not copies. Does nothing when it
-    has been done already.
+    last also without the package's name, and ``MinkowskiEngineBackend``, whose ``_C`` has the
+    coordinate map key and the enumerations. They are the modules of this package, not copies. A
+    second call does nothing.
 
     Raises:
-      ModuleLoadedError: MinkowskiEngine itself is loaded; its layers would not take these tensors.
+      ModuleLoadedError: MinkowskiEngine itself is loaded; its layers do not accept these tensors.
     """
     if not _aliases.installed:
         _aliases.install(_names())
 
 
 def uninstall() -> None:
-    """Undo :func:`install`: MinkowskiEngine is what is installed by that name, or nothing.
+    """Undo :func:`install`: later imports find MinkowskiEngine itself, if it is installed.
 
-    Names that were imported before stay what they are.
+    Code that has imported the names keeps their modules.
     """
     _aliases.uninstall()
 

@@ -1,4 +1,4 @@
-"""What public code takes from MinkowskiEngine's binary: the key, enumerations, quantization."""
+"""Names that public code takes from MinkowskiEngine's binary: key, enumerations, quantization."""
 
 from voxax.torch.minkowski.constants import BroadcastMode as BroadcastMode
 from voxax.torch.minkowski.constants import ConvolutionMode as ConvolutionMode

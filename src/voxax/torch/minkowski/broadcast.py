@@ -1,4 +1,4 @@
-"""Rows of scenes joined to the sites in them."""
+"""Layers that combine the row of each site with the row of its scene."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxax.torch.minkowski.sparse_tensor import SparseTensor, check_sparse
 
 
 def spread(scenes: Tensor, key: Key, manager: CoordinateManager) -> Tensor:
-    """``[N, C]``: the row of each site's scene; there is one row of each scene."""
+    """Return the row of each site's scene, ``[N, C]``; ``scenes`` has one row for each scene."""
     places, known = manager.scene_rows(key), manager.number_of_unique_batch_indices()
     if len(scenes) != known:
         raise ArgumentError(f"{len(scenes)} rows for {known} scenes: expected a pooled tensor")
@@ -23,22 +23,22 @@ def spread(scenes: Tensor, key: Key, manager: CoordinateManager) -> Tensor:
 
 
 class MinkowskiBroadcastFunction:
-    """A broadcast, called as an autograd function is."""
+    """Broadcast with the interface of an autograd function."""
 
     @staticmethod
     def apply(
         rows: Tensor, scenes: Tensor, mode: Any, key: Key, scenes_key: Key, manager: Any
     ) -> Tensor:
-        """Return the sum or the product of each row with that of its scene, as the mode says."""
+        """Return the sum or the product of each row and its scene's row; the mode chooses."""
         found = spread(scenes, key, manager)
         return rows + found if mode is BroadcastMode.ELEMENTWISE_ADDITON else rows * found
 
 
 class MinkowskiBroadcast(MinkowskiModuleBase):
-    """Each site gets the row of its scene in a pooled tensor."""
+    """Layer that gives each site the row of its scene in a pooled tensor."""
 
     def forward(self, input: SparseTensor, input_glob: SparseTensor) -> SparseTensor:
-        """Return a tensor on the sites of ``input``."""
+        """Return a tensor on the sites of ``input``; ``input_glob`` is the pooled tensor."""
         check_sparse(input)
         check_sparse(input_glob)
         rows = spread(input_glob.F, input.coordinate_map_key, input.coordinate_manager)
@@ -52,7 +52,7 @@ class MinkowskiBroadcast(MinkowskiModuleBase):
 
 
 class MinkowskiBroadcastAddition(MinkowskiBroadcast):
-    """The sum of each site and the row of its scene."""
+    """Layer that adds the row of its scene to the row of each site."""
 
     operation_type = BroadcastMode.ELEMENTWISE_ADDITON
 
@@ -61,7 +61,7 @@ class MinkowskiBroadcastAddition(MinkowskiBroadcast):
 
 
 class MinkowskiBroadcastMultiplication(MinkowskiBroadcast):
-    """The product of each site and the row of its scene."""
+    """Layer that multiplies the row of each site by the row of its scene."""
 
     operation_type = BroadcastMode.ELEMENTWISE_MULTIPLICATION
 
@@ -70,7 +70,7 @@ class MinkowskiBroadcastMultiplication(MinkowskiBroadcast):
 
 
 class MinkowskiBroadcastConcatenation(MinkowskiBroadcast):
-    """The channels of each site, then those of its scene."""
+    """Layer that appends the channels of its scene to the channels of each site."""
 
     def _joined(self, features: Tensor, rows: Tensor) -> Tensor:
         return torch.cat([features, rows], 1)

@@ -1,4 +1,4 @@
-"""MinkowskiEngine's enumerations. Those that choose among GPU kernels are accepted, and unused."""
+"""MinkowskiEngine's enumerations. The ones that choose a GPU kernel are accepted, but unused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class _Number(Enum):
-    """An enumeration whose members ``int`` takes."""
+    """Enumeration whose members ``int`` converts."""
 
     def __int__(self) -> int:
         return self.value
@@ -15,18 +15,18 @@ class _Number(Enum):
 
 
 class RegionType(_Number):
-    """The taps of a kernel.
+    """Region of a kernel, which defines its taps.
 
-    ``HYPER_CUBE`` has all of a box, the first axis running fastest; ``HYPER_CROSS`` the center,
-    then those on each axis; ``CUSTOM`` those given; ``HYBRID`` a cube over some axes and a cross
-    over the others.
+    ``HYPER_CUBE`` has all taps of a box, the first axis running fastest. ``HYPER_CROSS`` has the
+    center, then the taps on each axis. ``CUSTOM`` has the taps that the caller gives. ``HYBRID`` is
+    a cube over some axes and a cross over the others.
     """
 
     HYPER_CUBE, HYPER_CROSS, CUSTOM, HYBRID = range(4)
 
 
 class PoolingMode(_Number):
-    """What a pooling computes. The last word of a global mode chooses a GPU kernel."""
+    """Operation of a pooling. The last word of a global mode chooses a GPU kernel."""
 
     LOCAL_SUM_POOLING, LOCAL_AVG_POOLING, LOCAL_MAX_POOLING = range(3)
     GLOBAL_SUM_POOLING_DEFAULT, GLOBAL_AVG_POOLING_DEFAULT, GLOBAL_MAX_POOLING_DEFAULT = range(3, 6)
@@ -37,43 +37,43 @@ class PoolingMode(_Number):
 
 
 class BroadcastMode(_Number):
-    """How a scene's row and the rows in it are combined. Spelled as in MinkowskiEngine."""
+    """Operation on a scene's row and the rows of its sites. Spelled as in MinkowskiEngine."""
 
     ELEMENTWISE_ADDITON, ELEMENTWISE_MULTIPLICATION = range(2)
 
 
 class ConvolutionMode(_Number):
-    """Chooses a GPU kernel."""
+    """Choice of a GPU kernel; unused."""
 
     DEFAULT, DIRECT_GEMM, COPY_GEMM = range(3)
 
 
 class CoordinateMapType(_Number):
-    """Where coordinates lie: here, on the CPU."""
+    """Device of the coordinates; here it must be the CPU."""
 
     CPU, CUDA = range(2)
 
 
 class GPUMemoryAllocatorType(_Number):
-    """Chooses an allocator of GPU memory."""
+    """Choice of an allocator of GPU memory; unused."""
 
     PYTORCH, CUDA = range(2)
 
 
 class MinkowskiAlgorithm(_Number):
-    """Chooses a GPU algorithm."""
+    """Choice of a GPU algorithm; unused."""
 
     DEFAULT, MEMORY_EFFICIENT, SPEED_OPTIMIZED = range(3)
 
 
 class SparseTensorOperationMode(Enum):
-    """Whether tensors get managers of their own, or all share one."""
+    """Choice between a coordinate manager for each tensor, and one manager for all."""
 
     SEPARATE_COORDINATE_MANAGER, SHARE_COORDINATE_MANAGER = range(2)
 
 
 class SparseTensorQuantizationMode(Enum):
-    """Which features remain where several rows are one site."""
+    """Reduction of the features of several rows that are one site."""
 
     RANDOM_SUBSAMPLE, UNWEIGHTED_AVERAGE, UNWEIGHTED_SUM = range(3)
     NO_QUANTIZATION, MAX_POOL, SPLAT_LINEAR_INTERPOLATION = range(3, 6)

@@ -36,7 +36,7 @@ def _product(
 
 
 def _one_dtype(features: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both in autocast's dtype, where it is on; otherwise they have one."""
+    """Return both in autocast's dtype if it is on; otherwise their dtypes must be equal."""
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         return features.to(dtype), weight.to(dtype)
@@ -48,7 +48,7 @@ def _one_dtype(features: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tens
 
 
 class MinkowskiConvolutionFunction:
-    """A convolution, called as an autograd function is."""
+    """Convolution with the interface of an autograd function."""
 
     _TRANSPOSED = False
 
@@ -63,19 +63,19 @@ class MinkowskiConvolutionFunction:
         out_key: Key | None = None,
         manager: CoordinateManager | None = None,
     ) -> torch.Tensor:
-        """Return ``[M, C_out]``; a key that is not set gets the outputs."""
+        """Return ``[M, C_out]``; an ``out_key`` that is not set is set to the output sites."""
         keys = key, key_or_new(out_key, key)
         return _product(rows, kernel, generator, keys, given(manager), cls._TRANSPOSED)
 
 
 class MinkowskiConvolutionTransposeFunction(MinkowskiConvolutionFunction):
-    """A transposed convolution, called as an autograd function is."""
+    """Transposed convolution with the interface of an autograd function."""
 
     _TRANSPOSED = True
 
 
 class _Layer(MinkowskiModuleBase):
-    """Base of the convolutions: a kernel and a bias, drawn from uniform ranges."""
+    """Base of the convolutions, with a kernel and a bias drawn from a uniform range."""
 
     kernel: nn.Parameter
     bias: nn.Parameter | None
@@ -91,7 +91,7 @@ class _Layer(MinkowskiModuleBase):
         self.bias = nn.Parameter(torch.empty((1, channels), dtype=torch.float32)) if bias else None
 
     def reset_parameters(self, is_transpose: bool = False) -> None:
-        """Draw kernel and bias from the range of ``1 / sqrt(channels * taps)``."""
+        """Draw kernel and bias from ``-b`` to ``b``, with ``b = 1 / sqrt(channels * taps)``."""
         channels = self.out_channels if is_transpose else self.in_channels
         bound = 1.0 / math.sqrt(channels * self.kernel_generator.kernel_volume)
         with torch.no_grad():
@@ -125,21 +125,21 @@ class _Layer(MinkowskiModuleBase):
 class MinkowskiConvolutionBase(_Layer):
     """Base of the convolutions.
 
-    ``kernel`` is ``[K, C_in, C_out]``, ``[C_in, C_out]`` of one tap without a stride; ``bias``
-    is ``[1, C_out]``.
+    ``kernel`` is ``[K, C_in, C_out]``, or ``[C_in, C_out]`` for one tap without a stride.
+    ``bias`` is ``[1, C_out]``.
 
     Args:
       in_channels, out_channels: numbers of channels.
-      kernel_size, stride, dilation: of all axes or of each, of the default generator.
-      bias: add one.
-      kernel_generator: sizes and region, in place of them.
-      is_transpose: from coarse sites to fine ones.
-      expand_coordinates: the outputs are all sites in reach.
-      convolution_mode: accepted; GPUs use it.
+      kernel_size, stride, dilation: a number for all axes, or one for each.
+      bias: add a bias.
+      kernel_generator: generator with the sizes and the region, in place of the three sizes.
+      is_transpose: convolve from coarse sites to fine sites.
+      expand_coordinates: make all sites in reach outputs.
+      convolution_mode: choice of a GPU kernel, accepted but unused.
       dimension: number of spatial axes.
 
     Raises:
-      ArgumentError: no dimension, or sizes or channels below 1.
+      ArgumentError: the dimension is missing, or a size or number of channels is below 1.
     """
 
     def __init__(
@@ -173,10 +173,10 @@ class MinkowskiConvolutionBase(_Layer):
         """Return the convolved tensor.
 
         Args:
-          input: with ``in_channels`` channels and the kernel's dtype.
-          coordinates: of the outputs: a key, a sparse tensor or ``int32[N, 1 + D]``; None: as the
-            stride says. A transposed layer returns to the sites of its tensor stride that its
-            manager knows, and makes new ones where there are none.
+          input: sparse tensor with ``in_channels`` channels and the kernel's dtype.
+          coordinates: sites of the outputs: a key, a sparse tensor or ``int32[N, 1 + D]``. None
+            takes the sites of the stride. For a transposed layer these are the manager's known
+            sites of the output's tensor stride, or new sites if it knows none.
         """
         self._check(input)
         custom = self.kernel_generator.region_type is RegionType.CUSTOM
@@ -200,7 +200,7 @@ class MinkowskiConvolutionBase(_Layer):
 
 
 class _Plain(MinkowskiConvolutionBase):
-    """Base of layers whose outputs may be given."""
+    """Base of the layers with the argument ``expand_coordinates``."""
 
     _TRANSPOSED = False
 
@@ -228,7 +228,7 @@ class MinkowskiConvolution(_Plain):
 
 
 class MinkowskiConvolutionTranspose(_Plain):
-    """Convolution from coarse sites to fine ones; see :class:`MinkowskiConvolutionBase`."""
+    """Convolution from coarse to fine sites; see :class:`MinkowskiConvolutionBase`."""
 
     _TRANSPOSED = True
 
@@ -256,7 +256,7 @@ class MinkowskiGenerativeConvolutionTranspose(MinkowskiConvolutionBase):
 class MinkowskiChannelwiseConvolution(_Layer):
     """Convolution of each channel by itself; ``kernel`` is ``[K, C]``.
 
-    Arguments as of :class:`MinkowskiConvolutionBase`.
+    Arguments as in :class:`MinkowskiConvolutionBase`.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class MinkowskiChannelwiseConvolution(_Layer):
         self.reset_parameters()
 
     def forward(self, input: SparseTensor, coords: Any = None) -> SparseTensor:
-        """Return the convolved tensor; arguments as of the other convolutions."""
+        """Return the convolved tensor; arguments as in the other convolutions."""
         self._check(input)
         return self._convolved(input, self.kernel, target_key(input, coords), False)
 

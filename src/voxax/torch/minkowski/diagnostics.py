@@ -22,7 +22,7 @@ cudart_version = cuda_version
 
 
 def get_gpu_memory_info() -> tuple[int, int]:
-    """Return no free and no total memory of a GPU."""
+    """Return the free and the total memory of GPUs: 0 and 0."""
     return 0, 0
 
 

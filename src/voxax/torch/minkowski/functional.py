@@ -36,6 +36,6 @@ globals().update({name: _of_features(getattr(F, name), True) for name in _LOSSES
 
 
 def relu(input: Any, inplace: bool = False) -> Any:
-    """:func:`torch.nn.functional.relu` of the features."""
+    """Return a tensor or a field with :func:`torch.nn.functional.relu` of the features."""
     check_tensor(input)
     return input.rectified(functools.partial(F.relu, inplace=inplace), inplace)

@@ -20,7 +20,7 @@ _CROSS = RegionType.HYPER_CROSS
 
 
 class Kernel(NamedTuple):
-    """A kernel as a key of dictionaries. ``own`` are the offsets of a custom region."""
+    """Sizes and region of a kernel, hashable. ``own`` has the offsets of a custom region."""
 
     size: Ints
     stride: Ints
@@ -29,12 +29,12 @@ class Kernel(NamedTuple):
     own: tuple[Ints, ...] = ()
 
     def offsets(self, tensor_stride: Sequence[int]) -> np.ndarray:
-        """``int32[K, D]``: what the taps add to a coordinate, in their order."""
+        """Return the numbers that each tap adds to a coordinate, ``int32[K, D]``."""
         return _offsets(self, tuple(tensor_stride))
 
     @property
     def is_window(self) -> bool:
-        """Whether windows of this size tile space: pooling then groups by the coarse site."""
+        """Whether windows of this size tile space, so that pooling groups by the coarse site."""
         return self.size == self.stride
 
 
@@ -58,13 +58,13 @@ def _offsets(kernel: Kernel, tensor_stride: Ints) -> np.ndarray:
 
 
 def _cube(size: Ints) -> list[Ints]:
-    """The first axis runs fastest. Even sizes begin at 0, odd ones have a center."""
+    """Return the taps of a cube, first axis fastest. Even sizes begin at 0, odd have a center."""
     steps = [range(k) if k % 2 == 0 else range(-(k // 2), k // 2 + 1) for k in size]
     return [taps[::-1] for taps in itertools.product(*steps[::-1])]
 
 
 def _cross(size: Ints) -> list[Ints]:
-    """The center, then on each axis 1, 2, ... r, and -r, ... -1."""
+    """Return the taps of a cross: the center, then on each axis 1, 2, ... r, and -r, ... -1."""
     zero: Ints = (0,) * len(size)
     taps: list[Ints] = [zero]
     for axis, k in enumerate(size):
@@ -75,7 +75,7 @@ def _cross(size: Ints) -> list[Ints]:
 
 
 def _hybrid(size: Sequence[int], axis_types: Sequence[RegionType]) -> list[Ints]:
-    """A cube over its axes, the center first, then the steps of the cross on each of its axes."""
+    """Return the center, the other taps of the cube's axes, then the taps of the cross's axes."""
     zero: Ints = (0,) * len(size)
     taps: list[Ints] = [zero]
     for region in (RegionType.HYPER_CUBE, RegionType.HYPER_CROSS):
@@ -98,15 +98,15 @@ def get_kernel_volume(
     """Return the number of taps of a region.
 
     Args:
-      region_type: the taps.
-      kernel_size: size along each axis, or along all.
-      region_offset: ``int[K, D]`` of a custom region.
-      axis_types: for a hybrid region cube or cross, for each axis.
-      dimension: D.
+      region_type: kind of region, which defines the taps.
+      kernel_size: size along each axis, or one size for all axes.
+      region_offset: ``int[K, D]``, the taps of a custom region.
+      axis_types: cube or cross for each axis of a hybrid region.
+      dimension: D, the number of spatial axes.
 
     Raises:
-      ArgumentError: sizes below 1, even sizes of a cross, offsets of another region than a custom
-        one or none for it, axis types of another than a hybrid one or none for it.
+      ArgumentError: a size is below 1, a cross has an even size, a custom region lacks offsets, a
+        hybrid region lacks axis types, or another region has them.
     """
     size = positive("kernel_size", kernel_size, dimension)
     custom, hybrid = region_type is RegionType.CUSTOM, region_type is RegionType.HYBRID
@@ -145,7 +145,7 @@ def convert_region_type(
 ) -> tuple[RegionType, torch.Tensor, int]:
     """Return the region, its offsets and its volume; a hybrid region becomes a custom one.
 
-    Arguments and errors as of :func:`get_kernel_volume`; the others change nothing.
+    Arguments and errors as in :func:`get_kernel_volume`; the other arguments are unused.
     """
     volume = get_kernel_volume(region_type, kernel_size, region_offset, axis_types, dimension)
     if axis_types is not None:
@@ -158,19 +158,19 @@ class KernelGenerator:
     """Sizes, region and outputs of a layer's kernel.
 
     Args:
-      kernel_size: size along each axis, or along all.
-      stride: the outputs lie on a grid so many times as coarse.
+      kernel_size: size along each axis, or one size for all axes.
+      stride: ratio of the output's grid step to the input's.
       dilation: distance of taps, in steps of the input's grid.
-      is_transpose: unused; the layer tells.
-      region_type: the taps.
-      region_offsets: ``int[K, D]`` of a custom region, in steps of the dilation; MinkowskiEngine
-        has no kernels for it.
-      expand_coordinates: outputs are all sites in reach, not those of the inputs.
-      axis_types: for a hybrid region cube or cross, for each axis.
-      dimension: D.
+      is_transpose: accepted but unused; the layer decides.
+      region_type: kind of region, which defines the taps.
+      region_offsets: ``int[K, D]``, the taps of a custom region in steps of the dilation.
+        MinkowskiEngine itself has no kernels for custom regions.
+      expand_coordinates: make all sites in reach outputs, not only the sites of the inputs.
+      axis_types: cube or cross for each axis of a hybrid region.
+      dimension: D, the number of spatial axes.
 
     Raises:
-      ArgumentError: as :func:`get_kernel_volume`; sizes, strides or dilations below 1.
+      ArgumentError: as in :func:`get_kernel_volume`, or a stride or dilation is below 1.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class KernelGenerator:
         )
 
     def kernel(self) -> Kernel:
-        """Return the kernel as it is now."""
+        """Return the present sizes and region as a :class:`Kernel`."""
         region, own = self.region_type, self.region_offsets
         if region is RegionType.HYBRID:
             region, own, _ = self.get_kernel([1] * self.dimension, False)
@@ -228,7 +228,7 @@ class KernelGenerator:
 def generator_of(
     given: KernelGenerator | None, kernel_size: Any, stride: Any, dilation: Any, dimension: Any
 ) -> KernelGenerator:
-    """Return the generator that a layer was given, or one of its sizes."""
+    """Return the given generator, or for None a generator of the sizes."""
     sizes = kernel_size, stride, dilation
     checked_dimension(dimension)
     return KernelGenerator(*sizes, dimension=dimension) if given is None else given
@@ -241,7 +241,7 @@ def kernel_of(
     region: RegionType,
     own: torch.Tensor | None,
 ) -> Kernel:
-    """Return a kernel; one tap is a cube, and a custom region has offsets."""
+    """Return a :class:`Kernel`: a single tap becomes a cube, and a custom region needs offsets."""
     taps: tuple[Ints, ...] = ()
     if region is RegionType.CUSTOM:
         if own is None or own.numel() == 0:

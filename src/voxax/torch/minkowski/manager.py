@@ -1,4 +1,4 @@
-"""The sites of tensors by key, and the maps between them."""
+"""Coordinate managers, which hold the sites of tensors by key and the maps between sites."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Name = tuple[tuple[int, ...], str]
 
 
 class CoordinateMapKey:
-    """A tensor stride and a string, by which a manager knows sites; or a place for them.
+    """Key of a manager's sites: a tensor stride and a string, which may be set later.
 
     Args:
-      size: 1 + D, of a key that is set later; or the tensor stride, of one that is set.
+      size: the tensor stride; or the number 1 + D for a key that is set later.
       string_id: the string.
     """
 
@@ -46,15 +46,15 @@ class CoordinateMapKey:
             self.set_key(size, string_id)
 
     def is_key_set(self) -> bool:
-        """Return whether the key names anything."""
+        """Return True if the tensor stride and the string are set."""
         return self._name is not None
 
     def get_coordinate_size(self) -> int:
-        """Return 1 + D."""
+        """Return 1 + D, the numbers in a coordinate with its batch index."""
         return self._size
 
     def set_key(self, tensor_stride: Any, string_id: str | None = None) -> None:
-        """Set the tensor stride, of the key's axes, and the string: two arguments, or a pair."""
+        """Set the tensor stride and the string, which are two arguments or one pair."""
         if string_id is None:
             tensor_stride, string_id = tensor_stride
         if len(tensor_stride) != self._size - 1:
@@ -65,7 +65,7 @@ class CoordinateMapKey:
 
     @property
     def name(self) -> Name:
-        """The tensor stride and the string, hashable; raises where they are not set."""
+        """The tensor stride and the string, hashable; raises ArgumentError if they are not set."""
         if self._name is None:
             raise ArgumentError("this coordinate map key is not set: no layer has filled it yet")
         return self._name
@@ -97,18 +97,18 @@ Key = CoordinateMapKey
 class CoordinateManager:
     """Sites by key, and the kernel maps between them, each built once.
 
-    Rows that come from outside keep their order, first rows of a site first. Sites that layers
-    make come in lexicographic order, those of generative layers in the order of their inputs.
-    Pickles and copies have no kernel maps. Strides are one for all axes or one for each.
+    Sites that a caller inserts keep the order of their first rows. Sites that layers make are in
+    lexicographic order, those of generative layers in the order of their inputs. Pickles and copies
+    have no kernel maps. A stride is one number for all axes, or one for each.
 
     Args:
       D: number of spatial axes.
-      coordinate_map_type: CPU.
-      num_threads, allocator_type, minkowski_algorithm: accepted; PyTorch's threads run.
+      coordinate_map_type: the CPU, or None.
+      num_threads, allocator_type, minkowski_algorithm: accepted but unused; PyTorch's threads run.
 
     Raises:
-      ArgumentError: D below 1, or coordinates on a GPU; in all methods keys that are not known,
-        and tensors of other shapes or dtypes.
+      ArgumentError: D is below 1, or coordinates are on a GPU. All methods raise it for unknown
+        keys, and for tensors of a wrong shape or dtype.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class CoordinateManager:
         """Insert rows ``int32[N, 1 + D]``; a site may occur several times.
 
         Returns:
-          The key of the sites, which has a suffix where the name is taken, and ``(int64[M] first
-          row of each site, int64[N] site of each row)``.
+          The key of the sites, with a suffix if the name is taken, and ``(int64[M] first row of
+          each site, int64[N] site of each row)``.
         """
         stride = convert_to_int_list(tensor_stride, self.D)
         rows = _checked_rows(coordinates, self.D)
@@ -156,7 +156,7 @@ class CoordinateManager:
     def insert_field(
         self, coordinates: torch.Tensor, tensor_stride: Any, string_id: str = ""
     ) -> Key:
-        """Insert points ``float32[N, 1 + D]``; return their key."""
+        """Insert points ``float32[N, 1 + D]``, and return their key."""
         stride = convert_to_int_list(tensor_stride, self.D)
         points = _checked_shape(coordinates, self.D).detach().float()
         if points.numel() and not bool(points.abs().max() < 2**31):
@@ -172,7 +172,7 @@ class CoordinateManager:
     def field_to_sparse_insert_and_map(
         self, field_map_key: Key, sparse_tensor_stride: Any, sparse_tensor_string_id: str = ""
     ) -> tuple[Key, Maps]:
-        """Insert the sites in which points lie; return as :meth:`insert_and_map`."""
+        """Insert the sites that contain the points; results as in :meth:`insert_and_map`."""
         stride = positive("tensor_stride", sparse_tensor_stride, self.D)
         rows = torch.from_numpy(_floored(self._field(field_map_key).numpy(), stride))
         key, maps = self.insert_and_map(rows, stride, sparse_tensor_string_id)
@@ -180,22 +180,22 @@ class CoordinateManager:
         return key, maps
 
     def exists_field_to_sparse(self, field_map_key: Key, sparse_map_key: Key) -> bool:
-        """Return whether there is a map from these points to these sites."""
+        """Return True if there is a map from these points to these sites."""
         return (field_map_key.name, sparse_map_key.name) in self._field_maps
 
     def field_to_sparse_keys(self, field_map_key: Key) -> list[Key]:
-        """Return the keys of sites to which points have a map."""
+        """Return the keys of all sites to which there is a map from these points."""
         return [Key(*to) for field, to in self._field_maps if field == field_map_key.name]
 
     def get_field_to_sparse_map(self, field_map_key: Key, sparse_map_key: Key) -> Maps:
-        """Return the maps between points and sites that an earlier call made."""
+        """Return the maps from points to sites that an earlier call made."""
         if not self.exists_field_to_sparse(field_map_key, sparse_map_key):
             raise ArgumentError(f"no map from the points of {field_map_key} to {sparse_map_key}")
         return self._field_maps[field_map_key.name, sparse_map_key.name]
 
     @untransformed
     def field_to_sparse_map(self, field_map_key: Key, sparse_map_key: Key) -> Maps:
-        """Return ``(int32 site, int32 point)`` of the points that lie in given sites."""
+        """Return ``(int32 site, int32 point)``, the rows for each point in one of the sites."""
         stride = sparse_map_key.get_tensor_stride()
         rows = _floored(self._field(field_map_key).numpy(), stride)
         found = _find(self._at(sparse_map_key), rows)
@@ -203,7 +203,7 @@ class CoordinateManager:
         return found[inside].int(), inside.int()
 
     def stride(self, coordinate_map_key: Key, stride: Any, string_id: str = "") -> Key:
-        """Return the key of the sites on a grid so many times as coarse, made where it is new."""
+        """Return the key of the sites on a grid coarser by ``stride``, and make them if needed."""
         steps = positive("stride", stride, self.D)
         fine = coordinate_map_key.name
         name = tuple(np.multiply(fine[0], steps).tolist()), string_id or fine[1]
@@ -244,7 +244,7 @@ class CoordinateManager:
         return self.size(self.origin())
 
     def get_unique_coordinate_map_key(self, tensor_stride: Any) -> tuple[list[int], str]:
-        """Return a stride and a string that no sites have."""
+        """Return a stride and a string that are the key of no sites yet."""
         stride = convert_to_int_list(tensor_stride, self.D)
         return stride, self._free_name(self._sites, stride, "", True)[1]
 
@@ -271,7 +271,7 @@ class CoordinateManager:
         is_transpose: bool = False,
         is_pool: bool = False,
     ) -> dict[int, torch.Tensor]:
-        """Return ``int32[2, n]`` by tap: input rows and output rows."""
+        """Return ``int32[2, n]`` for each tap: input rows and output rows."""
         size, steps = (positive("sizes", v, self.D) for v in (kernel_size, stride))
         spread = positive("dilation", dilation, self.D)
         kernel = kernel_of(size, steps, spread, region_type, region_offset)
@@ -280,7 +280,7 @@ class CoordinateManager:
         return {tap: torch.stack([ins, outs]).int() for outs, ins, tap in found.by_tap()}
 
     def get_kernel_map(self, *args: Any, **named: Any) -> dict[int, torch.Tensor]:
-        """As :meth:`kernel_map`, its older name."""
+        """Return :meth:`kernel_map`, whose older name this is."""
         warnings.warn("get_kernel_map is the older name of kernel_map", stacklevel=2)
         return self.kernel_map(*args, **named)
 
@@ -294,14 +294,14 @@ class CoordinateManager:
         pooled: bool = False,
         expand: bool = False,
     ) -> KernelMap:
-        """Return the map of a layer, whose outputs are made and named where ``out_key`` is not set.
+        """Return the map of a layer. If ``out_key`` is not set, make the output sites and set it.
 
         Args:
-          in_key, out_key, kernel: the sites and the taps.
-          transposed: from coarse sites to fine ones.
-          pooled: of a pooling, which groups by the coarse site where the kernel is as large as
-            the stride.
-          expand: the outputs are all sites in reach.
+          in_key, out_key, kernel: sites of the inputs, sites of the outputs, and the kernel.
+          transposed: the layer goes from coarse to fine sites.
+          pooled: the layer is a pooling. It groups sites by the coarse site if the kernel is as
+            large as the stride.
+          expand: make all sites in reach outputs.
         """
         if len(kernel.size) != self.D:
             raise ArgumentError(f"a {len(kernel.size)}-D kernel on coordinates of {self.D} axes")
@@ -322,7 +322,7 @@ class CoordinateManager:
         return self._maps[name]
 
     def _reached(self, key: Key, kernel: Kernel, transposed: bool, expand: bool) -> Name:
-        """Return the name of a layer's outputs."""
+        """Return the name of a layer's output sites, and make them if needed."""
         if not (transposed or expand):
             return self.stride(key, kernel.stride).name
         stride = key.get_tensor_stride()
@@ -346,11 +346,11 @@ class CoordinateManager:
         return self._insert(unique_rows(rows)[0], out.tolist(), "").name
 
     def prune(self, key: Key, kept: np.ndarray) -> Key:
-        """Return the key of the sites that are kept, ``bool[N]``, in their order."""
+        """Return the key of the sites for which ``kept``, ``bool[N]``, is true, in their order."""
         return self._insert(self._at(key).rows[kept], key.name[0], "pruned")
 
     def stride_map(self, in_key: Key, stride_key: Key) -> Maps:
-        """Return ``int64[N]`` twice: rows of the fine sites, and of the coarse site of each."""
+        """Return the row of each fine site and the row of its coarse site, both ``int64[N]``."""
         places = self._coarse_rows(in_key, stride_key)
         return torch.arange(len(places)), places
 
@@ -378,10 +378,10 @@ class CoordinateManager:
 
     @untransformed
     def scene_rows(self, key: Key) -> torch.Tensor:
-        """``int64[N]``: the row in :meth:`origin` of each site's or point's scene.
+        """Return the row in :meth:`origin` of each site's or point's scene, ``int64[N]``.
 
         Raises:
-          ArgumentError: scenes that came after the first question for them.
+          ArgumentError: a scene was inserted after the first call that needs the scenes.
         """
         name = "scene", key.name
         if name not in self._maps:
@@ -401,7 +401,11 @@ class CoordinateManager:
 
     @untransformed
     def union_map(self, in_keys: Sequence[Key], out_key: Key) -> list[torch.Tensor]:
-        """Set ``out_key`` to all sites of several keys; return ``int64[2, N]`` of each."""
+        """Set ``out_key`` to all sites of several keys.
+
+        Returns:
+          For each key ``int64[2, N]``: the rows of its sites, and their rows in the union.
+        """
         if len(in_keys) < 2 or out_key.is_key_set():
             raise ArgumentError("a union is of two keys or more, into a key that is not set")
         parts = [self._at(key).rows for key in in_keys]
@@ -414,10 +418,10 @@ class CoordinateManager:
 
     @untransformed
     def interpolation_map_weight(self, key: Key, samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the sites around points ``float[P, 1 + D]``, and linear interpolation's weights.
+        """Return the sites around points ``float[P, 1 + D]``, with weights of linear interpolation.
 
         Returns:
-          ``(int32 site, int32 point, float weight)``, corner by corner; a corner without a site
+          ``(int32 site, int32 point, float weight)``, corner by corner. A corner without a site
           is left out.
         """
         stride, sites = np.asarray(key.name[0]), self._at(key)
@@ -467,26 +471,26 @@ class CoordinateManager:
 
 
 def given(manager: CoordinateManager | None) -> CoordinateManager:
-    """Return the manager, which functions take after optional arguments, or raise."""
+    """Return the manager; raise ArgumentError for None."""
     if manager is None:
         raise ArgumentError("no coordinate_manager: give that of the keys")
     return manager
 
 
 def key_or_new(key: Key | None, like: Key) -> Key:
-    """Return the key, or one that is not set, of as many axes as another."""
+    """Return the key, or for None an unset key with as many axes as ``like``."""
     return Key(like.get_coordinate_size()) if key is None else key
 
 
 class CoordsManager:
-    """The manager's name before MinkowskiEngine 0.5; raises ``DeprecationWarning``."""
+    """Name of the manager before MinkowskiEngine 0.5; raises ``DeprecationWarning``."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         raise DeprecationWarning("CoordsManager is CoordinateManager since MinkowskiEngine 0.5")
 
 
 def set_gpu_allocator(backend: GPUMemoryAllocatorType) -> None:
-    """Accepted: there is no GPU memory here."""
+    """Check the argument, and do nothing else: there is no GPU memory here."""
     if not isinstance(backend, GPUMemoryAllocatorType):
         raise ArgumentError(f"backend={backend!r}: expected a GPUMemoryAllocatorType")
 
@@ -506,28 +510,28 @@ def set_sparse_tensor_operation_mode(operation_mode: SparseTensorOperationMode) 
 
 
 def sparse_tensor_operation_mode() -> SparseTensorOperationMode:
-    """Return whether new tensors share one manager."""
+    """Return the mode, which decides whether new tensors share one manager."""
     return _mode
 
 
 def global_coordinate_manager() -> CoordinateManager | None:
-    """Return the shared manager, None before the first tensor."""
+    """Return the shared manager; None before the first tensor."""
     return _manager
 
 
 def set_global_coordinate_manager(coordinate_manager: CoordinateManager | None) -> None:
-    """Let new tensors share this manager."""
+    """Set the manager that new tensors share."""
     global _manager
     _manager = coordinate_manager
 
 
 def clear_global_coordinate_manager() -> None:
-    """Forget the shared manager, and its coordinates with the last tensor of them."""
+    """Forget the shared manager. Its coordinates are freed with the last tensor on them."""
     set_global_coordinate_manager(None)
 
 
 def new_manager(dimension: int) -> CoordinateManager:
-    """Return the manager for a new tensor: the shared one, or one of its own."""
+    """Return the manager for a new tensor: the shared manager, or a new one for it alone."""
     if _mode is SparseTensorOperationMode.SEPARATE_COORDINATE_MANAGER:
         return CoordinateManager(D=dimension)
     if _manager is None:
@@ -563,7 +567,7 @@ def _check_scenes(scenes: np.ndarray) -> None:
 
 
 def _floored(rows: np.ndarray, stride: Sequence[int] | np.ndarray) -> np.ndarray:
-    """``int32[N, 1 + D]``: the site of a grid in which each row lies."""
+    """Return the site of a grid that contains each row, ``int32[N, 1 + D]``."""
     out, stride = np.empty(rows.shape, np.int32), np.asarray(stride)
     out[:, 0] = np.rint(rows[:, 0])
     if rows.dtype.kind == "f":
@@ -574,7 +578,10 @@ def _floored(rows: np.ndarray, stride: Sequence[int] | np.ndarray) -> np.ndarray
 
 
 def _find(sites: Sites, rows: np.ndarray, offsets: np.ndarray | None = None) -> torch.Tensor:
-    """Return the row of each site, ``int64[N]``, or of each site and offset; -1 of none."""
+    """Return the row in ``sites`` of each of ``rows``, ``int64[N]``; -1 if it is absent.
+
+    With offsets ``[K, D]`` return the row of each sum, ``int64[N, K]``.
+    """
     taps = np.zeros((1, rows.shape[1] - 1), np.int32) if offsets is None else offsets
     given = rows, np.arange(len(rows), dtype=np.int32)
     found = onto_map(sites.unique(), given, taps).neighbors.long()

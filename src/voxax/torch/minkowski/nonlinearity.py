@@ -13,7 +13,7 @@ from voxax.torch.minkowski.tensor import check_tensor
 
 
 class MinkowskiNonlinearityBase(MinkowskiModuleBase):
-    """A layer of PyTorch, ``MODULE``, on the features of a sparse tensor or a field."""
+    """Layer that applies PyTorch's ``MODULE`` to the features of a sparse tensor or a field."""
 
     MODULE: Any = None
 
@@ -22,7 +22,7 @@ class MinkowskiNonlinearityBase(MinkowskiModuleBase):
         self.module = self.MODULE(*args, **kwargs)
 
     def forward(self, input: Any) -> Any:
-        """Return a tensor or a field of the results."""
+        """Return a tensor or a field with the results on the same sites."""
         check_tensor(input)
         if type(self.module) is nn.ReLU and is_known(self.module):
             return input.rectified(self.module, self.module.inplace)
@@ -44,12 +44,12 @@ def _layer(name: str) -> Any:
 
 
 LAYERS = {f"Minkowski{name}": _layer(name) for name in _NAMES.split()}
-"""The layers by name, which this module and the package have too."""
+"""The layers by name; they are also attributes of this module and of the package."""
 globals().update(LAYERS)
 
 
 class MinkowskiSinusoidal(MinkowskiModuleBase):
-    """``sin(x @ kernel + bias) * coef``, all three drawn from 0 to 1.
+    """Layer ``sin(x @ kernel + bias) * coef``, with parameters drawn uniformly from 0 to 1.
 
     Args:
       in_channel, out_channel: numbers of channels.
@@ -63,6 +63,6 @@ class MinkowskiSinusoidal(MinkowskiModuleBase):
         self.coef = nn.Parameter(torch.rand(1, out_channel))
 
     def forward(self, input: Any) -> Any:
-        """Return a tensor or a field of the results."""
+        """Return a tensor or a field with the results on the same sites."""
         check_tensor(input, self.in_channel)
         return input.replaced(torch.sin(input.F.mm(self.kernel) + self.bias) * self.coef)

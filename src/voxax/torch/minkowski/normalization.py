@@ -42,9 +42,9 @@ class MinkowskiBatchNorm(nn.Module):
 
 
 class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
-    """Batch normalization with the statistics of a process group; PyTorch has it on GPUs alone.
+    """Batch normalization with the statistics of a process group; PyTorch runs it on GPUs only.
 
-    Arguments as of :class:`torch.nn.SyncBatchNorm`, which is ``bn``.
+    Arguments as in :class:`torch.nn.SyncBatchNorm`; ``bn`` is this layer.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -53,7 +53,7 @@ class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module, process_group: Any = None) -> Any:
-        """Return the module with its batch normalizations synchronized, on the same parameters."""
+        """Return the module with synchronized batch normalizations on the same parameters."""
         made = module
         if isinstance(module, MinkowskiBatchNorm):
             old = module.bn
@@ -77,7 +77,7 @@ def _normalized(features: Tensor, key: Key, manager: CoordinateManager, eps: flo
 
 
 class MinkowskiInstanceNormFunction:
-    """An instance normalization, called as an autograd function is."""
+    """Instance normalization with the interface of an autograd function."""
 
     @staticmethod
     def apply(
@@ -88,7 +88,7 @@ class MinkowskiInstanceNormFunction:
 
 
 class MinkowskiInstanceNorm(MinkowskiModuleBase):
-    """Normalization over the rows of each scene, with a weight and a bias of each channel."""
+    """Normalization over the rows of each scene, with a weight and a bias for each channel."""
 
     eps = 1e-8
 
@@ -115,6 +115,6 @@ class MinkowskiInstanceNorm(MinkowskiModuleBase):
 
 
 class MinkowskiStableInstanceNorm(MinkowskiInstanceNorm):
-    """As :class:`MinkowskiInstanceNorm`, with a larger number under the root."""
+    """A :class:`MinkowskiInstanceNorm` with a larger ``eps`` under the root."""
 
     eps = 1e-6

@@ -1,4 +1,4 @@
-"""Tensors joined row by row, dense tensors, and a linear layer."""
+"""Join tensors on the same sites, convert from and to dense tensors, and apply a linear layer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from voxax.torch.minkowski.tensor_field import TensorField
 
 
 class MinkowskiLinear(nn.Module):
-    """A linear layer on the features; ``linear`` is PyTorch's."""
+    """Linear layer on the features; ``linear`` is PyTorch's layer."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, out_features, bias)
 
     def forward(self, input: Any) -> Any:
-        """Return a tensor or a field of the results."""
+        """Return a tensor or a field with the results on the same sites."""
         check_tensor(input, self.linear.in_features)
         return input.replaced(self.linear(input.F))
 
@@ -50,7 +50,7 @@ def _average(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def cat(*sparse_tensors: Any) -> Any:
-    """Return the channels of tensors or fields on the same sites, one after the other."""
+    """Return the concatenated channels of tensors or fields on the same sites."""
     return _joined(sparse_tensors, lambda parts: torch.cat(parts, dim=-1))
 
 
@@ -65,7 +65,7 @@ def mean(*sparse_tensors: Any) -> Any:
 
 
 def var(*sparse_tensors: Any) -> Any:
-    """Return the variance of tensors or fields on the same sites, divided by their number."""
+    """Return the variance over tensors or fields on the same sites: the mean of the squares."""
 
     def spread(parts: list[torch.Tensor]) -> torch.Tensor:
         center = _average(parts)
@@ -75,7 +75,7 @@ def var(*sparse_tensors: Any) -> Any:
 
 
 def dense_coordinates(shape: Any) -> torch.Tensor:
-    """``int32[B * cells, 1 + D]``: all cells of a dense tensor ``[B, C, *spatial]``."""
+    """Return all cells of a dense tensor ``[B, C, *spatial]``, ``int32[B * cells, 1 + D]``."""
     if len(shape) < 3:
         raise ArgumentError(f"shape {tuple(shape)}: expected [B, C, *spatial]")
     cells = np.indices((shape[0], *shape[2:]), np.int32)
@@ -85,16 +85,16 @@ def dense_coordinates(shape: Any) -> torch.Tensor:
 def to_sparse(
     x: torch.Tensor, format: str | None = None, coordinates: Any = None, device: Any = None
 ) -> SparseTensor:
-    """Return the cells of a dense tensor that are not 0 in every channel.
+    """Return a sparse tensor of the cells of a dense tensor in which some channel is not 0.
 
     Args:
       x: ``[B, C, *spatial]``.
-      format: another order of axes: ``B`` first, ``C`` anywhere, ``X`` for each spatial axis.
-      coordinates: accepted, and unused.
-      device: the CPU.
+      format: order of the axes if it differs: ``B`` first, one ``C``, ``X`` for each spatial axis.
+      coordinates: accepted but unused.
+      device: the CPU, or None.
 
     Raises:
-      ArgumentError: no spatial axes, or another format.
+      ArgumentError: ``x`` has no spatial axes, or the format does not fit.
     """
     if x.ndim < 3:
         raise ArgumentError(f"a dense tensor of shape {tuple(x.shape)}: expected spatial axes")
@@ -109,14 +109,14 @@ def to_sparse(
 def to_sparse_all(
     dense_tensor: torch.Tensor, coordinates: torch.Tensor | None = None
 ) -> SparseTensor:
-    """Return all cells of a dense tensor, zeros too.
+    """Return a sparse tensor of all cells of a dense tensor, including zeros.
 
     Args:
       dense_tensor: ``[B, C, *spatial]``.
-      coordinates: ``int32[B * cells, 1 + D]`` in place of the cells' own.
+      coordinates: ``int32[B * cells, 1 + D]``, coordinates to replace the indices of the cells.
 
     Raises:
-      ArgumentError: no spatial axes, or another number of coordinates.
+      ArgumentError: there are no spatial axes, or the number of coordinates does not fit.
     """
     if coordinates is None:
         coordinates = dense_coordinates(dense_tensor.shape)
@@ -125,10 +125,10 @@ def to_sparse_all(
 
 
 class MinkowskiToSparseTensor(MinkowskiModuleBase):
-    """A sparse tensor of a field, or of a dense tensor ``[B, C, *spatial]``.
+    """Layer that converts a field, or a dense tensor ``[B, C, *spatial]``, to a sparse tensor.
 
-    ``remove_zeros`` leaves out the cells of a dense tensor that are 0, unless there are
-    ``coordinates`` of its cells.
+    ``remove_zeros`` leaves out the cells of a dense tensor that are 0. It has no effect if the
+    ``coordinates`` of the cells are given.
     """
 
     def __init__(self, remove_zeros: bool = True, coordinates: torch.Tensor | None = None) -> None:
@@ -147,7 +147,7 @@ class MinkowskiToSparseTensor(MinkowskiModuleBase):
 
 
 class MinkowskiToDenseTensor(MinkowskiModuleBase):
-    """A dense tensor ``[B, C, *spatial]`` of a sparse one: see :meth:`SparseTensor.dense`."""
+    """Layer that returns a dense tensor ``[B, C, *spatial]``: see :meth:`SparseTensor.dense`."""
 
     def __init__(self, shape: torch.Size | None = None) -> None:
         super().__init__()
@@ -159,10 +159,10 @@ class MinkowskiToDenseTensor(MinkowskiModuleBase):
 
 
 class MinkowskiToFeature(MinkowskiModuleBase):
-    """The features of a sparse tensor or a field."""
+    """Layer that returns the features of a sparse tensor or a field."""
 
     def forward(self, x: Any) -> torch.Tensor:
-        """Return ``[N, C]``."""
+        """Return the features, ``[N, C]``."""
         check_tensor(x)
         return x.F
 
@@ -176,24 +176,24 @@ class _Stack(nn.Sequential):
 
 
 class MinkowskiStackCat(_Stack):
-    """Modules side by side on one input, their channels one after the other."""
+    """Layer that concatenates the channels of several modules' results on one input."""
 
     _JOIN = staticmethod(cat)
 
 
 class MinkowskiStackSum(_Stack):
-    """Modules side by side on one input, summed."""
+    """Layer that sums several modules' results on one input."""
 
     _JOIN = staticmethod(_sum)
 
 
 class MinkowskiStackMean(_Stack):
-    """Modules side by side on one input, averaged."""
+    """Layer that averages several modules' results on one input."""
 
     _JOIN = staticmethod(mean)
 
 
 class MinkowskiStackVar(_Stack):
-    """The variance of modules side by side on one input."""
+    """Layer that returns the variance of several modules' results on one input."""
 
     _JOIN = staticmethod(var)

@@ -1,4 +1,4 @@
-"""Sums, averages and maxima: in windows, over scenes, and back."""
+"""Poolings in windows and over scenes, and transposed poolings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _pooled(features: Tensor, kernel_map: KernelMap, mode: PoolingMode) -> Tenso
 
 
 class MinkowskiLocalPoolingFunction:
-    """A pooling in windows, called as an autograd function is."""
+    """Pooling in windows with the interface of an autograd function."""
 
     _TRANSPOSED = False
 
@@ -38,7 +38,7 @@ class MinkowskiLocalPoolingFunction:
         out_key: Any = None,
         manager: Any = None,
     ) -> Tensor:
-        """Return ``[M, C]``; a key that is not set gets the outputs."""
+        """Return ``[M, C]``; an ``out_key`` that is not set is set to the output sites."""
         keys, back = (key, key_or_new(out_key, key)), cls._TRANSPOSED
         expand = back and generator.expand_coordinates
         related = given(manager).relation(*keys, generator.kernel(), back, True, expand)
@@ -46,7 +46,7 @@ class MinkowskiLocalPoolingFunction:
 
 
 class MinkowskiLocalPoolingTransposeFunction(MinkowskiLocalPoolingFunction):
-    """A transposed pooling, called as an autograd function is."""
+    """Transposed pooling with the interface of an autograd function."""
 
     _TRANSPOSED = True
 
@@ -54,18 +54,18 @@ class MinkowskiLocalPoolingTransposeFunction(MinkowskiLocalPoolingFunction):
 class MinkowskiPoolingBase(MinkowskiModuleBase):
     """Base of the poolings in windows.
 
-    A window without a site gives 0. Where the kernel is as large as the stride, a window is all
-    sites that the stride joins; otherwise it lies around the output as a convolution's kernel does.
+    A window without sites gives 0. If the kernel is as large as the stride, a window has all sites
+    that the stride joins. Otherwise it surrounds the output, as the kernel of a convolution does.
 
     Args:
-      kernel_size, stride, dilation: of all axes or of each, of the default generator.
-      kernel_generator: sizes and region, in place of them.
-      is_transpose: from coarse sites to fine ones.
+      kernel_size, stride, dilation: a number for all axes, or one for each.
+      kernel_generator: generator with the sizes and the region, in place of the three sizes.
+      is_transpose: pool from coarse sites to fine sites.
       pooling_mode: sum, average or maximum.
       dimension: number of spatial axes.
 
     Raises:
-      ArgumentError: no dimension, or sizes below 1.
+      ArgumentError: the dimension is missing, or a size is below 1.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
         self.pooling = transposed() if is_transpose else MinkowskiLocalPoolingFunction()
 
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
-        """Return the pooled tensor; coordinates as of a convolution."""
+        """Return the pooled tensor; ``coordinates`` are as in a convolution."""
         check_sparse(input, self.dimension)
         key, manager = target_key(input, coordinates), input.coordinate_manager
         options = self.pooling_mode, self.kernel_generator, input.coordinate_map_key, key, manager
@@ -117,23 +117,23 @@ class _Window(MinkowskiPoolingBase):
 
 
 class MinkowskiAvgPooling(_Window):
-    """The mean of the sites in each window; see :class:`MinkowskiPoolingBase`."""
+    """Mean of the sites in each window; see :class:`MinkowskiPoolingBase`."""
 
 
 class MinkowskiSumPooling(_Window):
-    """The sum of the sites in each window; see :class:`MinkowskiPoolingBase`."""
+    """Sum of the sites in each window; see :class:`MinkowskiPoolingBase`."""
 
     _MODE = PoolingMode.LOCAL_SUM_POOLING
 
 
 class MinkowskiMaxPooling(_Window):
-    """The largest value in each window; see :class:`MinkowskiPoolingBase`."""
+    """Largest value in each window; see :class:`MinkowskiPoolingBase`."""
 
     _MODE = PoolingMode.LOCAL_MAX_POOLING
 
 
 class MinkowskiPoolingTranspose(MinkowskiPoolingBase):
-    """Each fine site gets the sum of the coarse ones whose windows hold it."""
+    """Layer that gives each fine site the sum of the coarse sites whose windows contain it."""
 
     def __init__(
         self,
@@ -151,13 +151,13 @@ class MinkowskiPoolingTranspose(MinkowskiPoolingBase):
 
 
 class MinkowskiGlobalPoolingFunction:
-    """A pooling of scenes, called as an autograd function is."""
+    """Pooling over scenes with the interface of an autograd function."""
 
     @staticmethod
     def apply(
         rows: Tensor, mode: Any, key: Key, out_key: Key | None = None, manager: Any = None
     ) -> Tensor:
-        """Return ``[B, C]``; a key that is not set gets the scenes."""
+        """Return ``[B, C]``; an ``out_key`` that is not set is set to the scenes."""
         places, origin = given(manager).scene_rows(key), given(manager).origin()
         if out_key is not None and not out_key.is_key_set():
             out_key.set_key(origin.get_key())
@@ -165,10 +165,12 @@ class MinkowskiGlobalPoolingFunction:
 
 
 class MinkowskiGlobalPooling(MinkowskiModuleBase):
-    """One row of each scene, in the order of the batch index; of a scene without sites zeros.
+    """Pooling of each scene into one row, in the order of the batch index.
+
+    A scene without sites gives zeros.
 
     Args:
-      mode: sum, average or maximum, a global one.
+      mode: a global sum, average or maximum. None takes the mode of the class.
     """
 
     _MODE = PoolingMode.GLOBAL_AVG_POOLING_PYTORCH_INDEX
@@ -193,27 +195,27 @@ class MinkowskiGlobalPooling(MinkowskiModuleBase):
 
 
 class MinkowskiGlobalSumPooling(MinkowskiGlobalPooling):
-    """The sum of each scene."""
+    """Sum over the sites of each scene."""
 
     _MODE = PoolingMode.GLOBAL_SUM_POOLING_PYTORCH_INDEX
 
 
 class MinkowskiGlobalAvgPooling(MinkowskiGlobalPooling):
-    """The mean of each scene."""
+    """Mean over the sites of each scene."""
 
 
 class MinkowskiGlobalMaxPooling(MinkowskiGlobalPooling):
-    """The largest value of each scene."""
+    """Largest value in each scene."""
 
     _MODE = PoolingMode.GLOBAL_MAX_POOLING_PYTORCH_INDEX
 
 
 class MinkowskiDirectMaxPoolingFunction:
-    """The largest value of given rows, called as an autograd function is."""
+    """Maximum over pairs of rows with the interface of an autograd function."""
 
     @staticmethod
     def apply(
         in_map: Tensor, out_map: Tensor, rows: Tensor, number: int, is_sorted: bool = False
     ) -> Tensor:
-        """Return ``[number, C]``: row ``out_map[i]`` takes ``rows[in_map[i]]``."""
+        """Return ``[number, C]``: row ``out_map[i]`` is the maximum over ``rows[in_map[i]]``."""
         return pooling.extreme(rows[in_map.long()], grouped(out_map, number))

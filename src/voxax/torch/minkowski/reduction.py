@@ -11,11 +11,11 @@ from voxax.torch.minkowski.constants import SparseTensorQuantizationMode as Mode
 
 
 def grouped(places: torch.Tensor, groups: int) -> PairMap:
-    """Return the map by which each row goes to its group.
+    """Return the kernel map from rows to their groups.
 
     Args:
       places: ``int[N]``, the group of each row.
-      groups: their number; some may be empty.
+      groups: number of groups; some may be empty.
     """
     rows = torch.arange(len(places))
     pairs = torch.stack([rows.int(), places.int()]).view(2, 1, -1)
@@ -23,10 +23,10 @@ def grouped(places: torch.Tensor, groups: int) -> PairMap:
 
 
 def reduced(features: torch.Tensor, kernel_map: KernelMap, mode: Mode) -> torch.Tensor:
-    """``[M, C]``: the reduced rows of each group, 0 for an empty one.
+    """Return the reduced rows of each group, ``[M, C]``; 0 for an empty group.
 
     Raises:
-      ArgumentError: a mode that does not say what remains, or integers to sum or compare.
+      ArgumentError: the mode is no reduction, or the features to sum or compare are integers.
     """
     if mode is Mode.RANDOM_SUBSAMPLE:
         return _first(features, kernel_map)

@@ -1,4 +1,4 @@
-"""Layers whose outputs lie on fewer sites, or on those of several tensors."""
+"""Layers whose outputs are on fewer sites, or on the sites of several tensors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from voxax.torch.minkowski.tensor import COORDINATE_MANAGER_DIFFERENT_ERROR
 
 
 class MinkowskiPruningFunction:
-    """A pruning, called as an autograd function is."""
+    """Pruning with the interface of an autograd function."""
 
     @staticmethod
     def apply(
         rows: Tensor, mask: Tensor, key: Key, out_key: Key | None = None, manager: Any = None
     ) -> Tensor:
-        """Return the rows where the mask is true; a key that is not set gets their sites."""
+        """Return the rows where the mask is true; an unset ``out_key`` is set to their sites."""
         if mask.dtype not in (torch.bool, torch.uint8) or mask.shape != rows.shape[:1]:
             shape = tuple(mask.shape)
             raise ArgumentError(
@@ -35,7 +35,7 @@ class MinkowskiPruningFunction:
 
 
 class MinkowskiPruning(MinkowskiModuleBase):
-    """Keeps the sites where a mask ``bool[N]`` is true, in their order."""
+    """Layer that keeps the sites where a mask ``bool[N]`` is true, in their order."""
 
     def forward(self, input: SparseTensor, mask: Tensor) -> SparseTensor:
         """Return the tensor on the kept sites."""
@@ -47,13 +47,13 @@ class MinkowskiPruning(MinkowskiModuleBase):
 
 
 class MinkowskiUnionFunction:
-    """A union, called as an autograd function is."""
+    """Union with the interface of an autograd function."""
 
     @staticmethod
     def apply(
         keys: Sequence[Key], out_key: Key, manager: CoordinateManager, *features: Tensor
     ) -> Tensor:
-        """Return the sum on all sites; the key gets these."""
+        """Return the sum on all sites, and set ``out_key`` to these sites."""
         maps = manager.union_map(keys, out_key)
         out = features[0].new_zeros((manager.size(out_key), features[0].shape[1]))
         for rows, (_, places) in zip(features, maps, strict=True):
@@ -62,7 +62,7 @@ class MinkowskiUnionFunction:
 
 
 class MinkowskiUnion(MinkowskiModuleBase):
-    """The sum of sparse tensors of one manager, on the sites of any of them."""
+    """Layer that adds sparse tensors of one manager, on the union of their sites."""
 
     def forward(self, *inputs: SparseTensor) -> SparseTensor:
         """Return the sum of two tensors or more."""

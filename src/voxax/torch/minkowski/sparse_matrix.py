@@ -1,4 +1,4 @@
-"""Products of a sparse matrix and rows, of which linear interpolation between sites is one."""
+"""Products of a sparse matrix and rows, such as linear interpolation between sites."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def spmm(
     is_sorted: bool = False,
     cuda_spmm_alg: int = 1,
 ) -> Tensor:
-    """``[size[0], C]``: the product of a sparse matrix with ``mat``.
+    """Return the product of a sparse matrix with ``mat``, ``[size[0], C]``.
 
     Args:
-      rows, cols, vals: ``[n]``: its entries; those of one place are added.
+      rows, cols, vals: ``[n]``, the entries of the matrix; entries of the same place are added.
       size: size of the matrix.
       mat: ``[size[1], C]`` of the dtype of ``vals``.
-      is_sorted, cuda_spmm_alg: accepted; GPUs use them.
+      is_sorted, cuda_spmm_alg: options of GPU kernels, accepted but unused.
 
     Raises:
-      ArgumentError: other lengths or dtypes.
+      ArgumentError: lengths or dtypes differ.
     """
     if not len(rows) == len(cols) == len(vals) or len(mat) != size[1]:
         raise ArgumentError(
@@ -44,7 +44,7 @@ def spmm(
 
 
 class MinkowskiSPMMFunction:
-    """:func:`spmm`, called as an autograd function is."""
+    """:func:`spmm` with the interface of an autograd function."""
 
     @staticmethod
     def apply(
@@ -55,13 +55,13 @@ class MinkowskiSPMMFunction:
 
 
 class MinkowskiSPMMAverageFunction:
-    """The mean of the rows of ``mat`` at each row's entries."""
+    """Mean, for each row of a sparse matrix, of the rows of ``mat`` at its entries."""
 
     @staticmethod
     def apply(
         rows: Tensor, cols: Tensor, size: torch.Size, mat: Tensor, cuda_spmm_alg: int = 1
     ) -> Tensor:
-        """Return ``[size[0], C]``, 0 without an entry."""
+        """Return ``[size[0], C]``; a row without entries is 0."""
         count = torch.bincount(rows.long(), minlength=size[0])
         return spmm(rows, cols, (1 / count[rows.long()]).to(mat.dtype), size, mat)
 
@@ -69,9 +69,9 @@ class MinkowskiSPMMAverageFunction:
 def interpolated(
     features: Tensor, points: Tensor, key: Key, manager: CoordinateManager
 ) -> tuple[Tensor, ...]:
-    """Return ``(float[P, C], int32 site, int32 point, float weight)``; where no site is, 0.
+    """Return ``(float[P, C], int32 site, int32 point, float weight)``; missing sites count as 0.
 
-    ``points`` are ``[P, 1 + D]`` of the dtype of the features, which lie on the sites of a key.
+    ``points`` are ``[P, 1 + D]`` of the features' dtype; the features are on the sites of ``key``.
     """
     check_cpu(points, "points")
     if points.dtype != features.dtype:
@@ -84,15 +84,16 @@ def interpolated(
 
 
 class MinkowskiInterpolationFunction:
-    """:func:`interpolated`, called as an autograd function is."""
+    """:func:`interpolated` with the interface of an autograd function."""
 
     apply = staticmethod(interpolated)
 
 
 class MinkowskiInterpolation(MinkowskiModuleBase):
-    """Values of a sparse tensor at points ``float[P, 1 + D]``, linear between sites.
+    """Layer that interpolates a sparse tensor linearly at points ``float[P, 1 + D]``.
 
-    On request also the pairs ``(int32 site, int32 point)``, and the weight of each.
+    ``return_kernel_map`` adds the pairs ``(int32 site, int32 point)`` to the result, and
+    ``return_weights`` the weight of each pair.
     """
 
     def __init__(self, return_kernel_map: bool = False, return_weights: bool = False) -> None:
@@ -100,7 +101,7 @@ class MinkowskiInterpolation(MinkowskiModuleBase):
         self.return_kernel_map, self.return_weights = return_kernel_map, return_weights
 
     def forward(self, input: Any, tfield: Tensor) -> Any:
-        """Return ``[P, C]``, with what else was asked for."""
+        """Return ``[P, C]``, or a tuple with the pairs and weights that were requested."""
         keys = input.coordinate_map_key, input.coordinate_manager
         out, sites, points, weights = interpolated(input.F, tfield, *keys)
         extra = [(sites, points)] if self.return_kernel_map else []

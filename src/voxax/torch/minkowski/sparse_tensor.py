@@ -22,26 +22,26 @@ SLICEABLE = Mode.RANDOM_SUBSAMPLE, Mode.UNWEIGHTED_AVERAGE
 class SparseTensor(Tensor):
     """Features on distinct sites.
 
-    Sites keep the order of the coordinates, of a site that occurs several times the first.
+    Sites keep the order of the coordinates. A repeated site has the place of its first row.
 
     Args:
       features: ``float[N, C]``.
       coordinates: ``int32[N, 1 + D]``, batch index first; other dtypes are floored.
-      tensor_stride: distance of neighbors, of all axes or of each.
-      coordinate_map_key, coordinate_manager: in place of coordinates, the key of sites; or a
-        manager for new coordinates.
-      quantization_mode: what remains of several rows of one site.
-      allocator_type, minkowski_algorithm: accepted; GPUs use them.
-      requires_grad: whether the features ask for a gradient.
-      device: the CPU.
+      tensor_stride: distance of neighboring sites, a number for all axes or one for each.
+      coordinate_map_key, coordinate_manager: key of known sites and its manager, in place of
+        coordinates; or a manager for new coordinates.
+      quantization_mode: reduction of several rows of one site.
+      allocator_type, minkowski_algorithm: options of GPUs, accepted but unused.
+      requires_grad: record gradients of the features; None leaves the features as they are.
+      device: the CPU, or None.
 
     Attributes:
-      unique_index: ``int64[M]``, the row that each site comes from.
+      unique_index: ``int64[M]``, the first row of each site.
       inverse_mapping: ``int64[N]``, the site of each row.
 
     Raises:
-      ArgumentError: arguments of other shapes, dtypes or devices; rows of one site and a
-        quantization mode that does not say what remains.
+      ArgumentError: an argument has a wrong shape, dtype or device, or several rows are one site
+        and the quantization mode is no reduction.
     """
 
     unique_index: torch.Tensor
@@ -112,8 +112,8 @@ class SparseTensor(Tensor):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return a sparse tensor of PyTorch, its lowest coordinate and the tensor stride.
 
-        Its cells go from ``min_coords`` to ``max_coords``, ``int32[D]``, or from the lowest to the
-        largest coordinates; ``contract_coords`` divides these by the tensor stride.
+        Its cells extend from ``min_coords`` to ``max_coords``, both ``int32[D]``; None takes the
+        lowest and the largest coordinates. ``contract_coords`` divides by the tensor stride.
         """
         stride, rows = torch.IntTensor(self.tensor_stride), self.C[:, 1:]
         low = rows.amin(0, keepdim=True) if min_coords is None else min_coords.view(1, -1)
@@ -138,9 +138,10 @@ class SparseTensor(Tensor):
         """Return ``[B, C, *spatial]``, its lowest coordinate and the tensor stride.
 
         Args:
-          shape: shape with the features' channels; None: up to the largest coordinates.
-          min_coordinate: ``int32[D]``, which becomes 0; None: 0.
-          contract_stride: divide by the tensor stride.
+          shape: shape of the result; its C is replaced by the number of channels. None takes the
+            shape up to the largest coordinates.
+          min_coordinate: ``int32[D]``, coordinates of the first cell; None takes 0.
+          contract_stride: divide coordinates by the tensor stride.
         """
         stride = torch.IntTensor(self.tensor_stride)
         if shape is not None and len(shape) != self.D + 2:
@@ -172,7 +173,7 @@ class SparseTensor(Tensor):
         return out.movedim(-1, 1).contiguous(), low, stride
 
     def interpolate(self, X: Any) -> Any:
-        """Return the values at the points of a field, linear between sites."""
+        """Return a field with values at the points of ``X``, linear between sites."""
         if not isinstance(X, self.FIELD):
             raise ArgumentError(f"interpolate({type(X).__name__}): expected a TensorField")
         if self._key in X.splatted:
@@ -183,11 +184,14 @@ class SparseTensor(Tensor):
         return X.replaced(out)
 
     def slice(self, X: Any) -> Any:
-        """Return the features of the site of each point of a field, or of each row of a tensor.
+        """Return a field in which each point has the features of its site.
+
+        Args:
+          X: a field of the points; or a sparse tensor, whose points are the rows it was made from.
 
         Raises:
-          ArgumentError: sites that are not those of the points, or a quantization mode in which a
-            site does not stand for its rows.
+          ArgumentError: the points are not in these sites, or the quantization mode is neither
+            RANDOM_SUBSAMPLE nor UNWEIGHTED_AVERAGE.
         """
         if X.quantization_mode not in SLICEABLE:
             raise ArgumentError(
@@ -204,13 +208,13 @@ class SparseTensor(Tensor):
         return self.FIELD(self._F[rows], quantization_mode=self.quantization_mode, **made)
 
     def cat_slice(self, X: Any) -> Any:
-        """Return :meth:`slice`, followed by the features of the points or of a tensor's sites."""
+        """Return :meth:`slice` with the channels of the points or of a tensor's sites added."""
         own = X.F if isinstance(X, self.FIELD) else X.F[X.inverse_mapping]
         sliced = SparseTensor.slice(self, X)
         return sliced.replaced(torch.cat([sliced.F, own], 1))
 
     def features_at_coordinates(self, query_coordinates: torch.Tensor) -> torch.Tensor:
-        """``[P, C]``: values at ``[P, 1 + D]`` of the features' dtype, linear between sites."""
+        """Return values ``[P, C]``, linear between sites, at ``[P, 1 + D]`` of the same dtype."""
         return interpolated(self._F, query_coordinates, self._key, self._manager)[0]
 
 
@@ -220,12 +224,13 @@ def _check_aligned(name: str, value: torch.Tensor, stride: torch.Tensor) -> None
 
 
 def target_key(input: SparseTensor, coordinates: Any, stride: Any = None) -> Key:
-    """Return the key of a layer's outputs; not set where the layer makes them.
+    """Return the key of a layer's output sites. It is not set if the layer makes the sites.
 
     Args:
-      input: the inputs.
-      coordinates: a key, a sparse tensor of the manager or ``int32[N, 1 + D]``; None.
-      stride: tensor stride of coordinates; None: the input's.
+      input: tensor that the layer takes.
+      coordinates: output sites: a key, a sparse tensor of the same manager, ``int32[N, 1 + D]``, or
+        None if the layer makes them.
+      stride: tensor stride of ``int32`` coordinates; None takes the input's.
     """
     if coordinates is None:
         return Key(input.D + 1)
@@ -242,7 +247,7 @@ def target_key(input: SparseTensor, coordinates: Any, stride: Any = None) -> Key
 
 
 def check_sparse(input: Any, dimension: int | None = None) -> None:
-    """Raise :class:`ArgumentError` for anything but a sparse tensor of so many axes."""
+    """Raise :class:`ArgumentError` unless ``input`` is a sparse tensor of ``dimension`` axes."""
     if not isinstance(input, SparseTensor):
         raise ArgumentError(f"{type(input).__name__}: this layer takes a SparseTensor")
     if dimension is not None and dimension != input.D:

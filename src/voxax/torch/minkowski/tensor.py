@@ -21,7 +21,7 @@ COORDINATE_KEY_DIFFERENT_ERROR = "tensors on other sites: their coordinate map k
 
 
 def check_tensor(input: Any, channels: int | None = None) -> None:
-    """Raise :class:`ArgumentError` for anything but a tensor or field of so many channels."""
+    """Raise :class:`ArgumentError` unless ``input`` is a tensor or field of so many channels."""
     if not isinstance(input, Tensor):
         raise ArgumentError(f"{type(input).__name__}: expected a SparseTensor or a TensorField")
     if channels is not None:
@@ -39,7 +39,7 @@ def _update(function: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any]
 class Tensor:
     """Features with the key of their sites or points in a coordinate manager.
 
-    Rows correspond: ``F[i]`` lies at ``C[i]``. ``C`` is a copy: writes into it move nothing.
+    The features ``F[i]`` are at ``C[i]``. ``C`` is a copy: writing into it moves no features.
     """
 
     _features: Features
@@ -81,7 +81,7 @@ class Tensor:
         self._features, self._C, self._key = Features(features), None, key
 
     def replaced(self, features: torch.Tensor) -> Self:
-        """Return a tensor of other features on the same sites or points."""
+        """Return a tensor with other features on the same sites or points."""
         if len(features) != len(self._F):
             raise ArgumentError(f"{len(features)} rows of features for {len(self._F)} sites")
         return self._with(_features=Features(features))
@@ -91,11 +91,11 @@ class Tensor:
         made.__dict__.update(self.__dict__, **state)
         return made
 
-    # Features, and what waits for them.
+    # Features, and operations that may wait until the features are needed.
 
     @property
     def _F(self) -> torch.Tensor:
-        """The rows, for layers, which do not write to them."""
+        """The rows of features, for layers, which do not write into them."""
         return self._features.rows()
 
     @_F.setter
@@ -105,16 +105,16 @@ class Tensor:
     features = F = property(lambda self: self._features.shown(), doc="``[N, C]``.")
 
     def normalized(self, norm: Any) -> Self:
-        """Return a tensor of the results of a batch normalization, now or when they are needed."""
+        """Return the batch-normalized tensor, which is computed now or when it is needed."""
         found = self._features.normalized(norm)
         return self.replaced(norm(self.F)) if found is None else self._with(_features=found)
 
     def rectified(self, relu: Callable[[torch.Tensor], torch.Tensor], inplace: bool) -> Self:
-        """Return a tensor of the results of a ReLU, now or when they are needed."""
+        """Return the tensor after a ReLU, which is computed now or when it is needed."""
         found = self._features.rectified(inplace)
         return self.replaced(relu(self.F)) if found is None else self._with(_features=found)
 
-    # Where the features lie.
+    # Sites or points of the features.
 
     coordinate_manager = property(lambda self: self._manager, doc="The coordinates' manager.")
     coordinate_key = property(lambda self: self._key, doc="The key of the sites or points.")
@@ -128,7 +128,7 @@ class Tensor:
 
     @property
     def coordinates(self) -> torch.Tensor:
-        """``[N, 1 + D]``, batch index first."""
+        """Coordinates ``[N, 1 + D]``, batch index first."""
         if self._C is None:
             self._C = self._get_coordinates()
         return self._C
@@ -161,10 +161,10 @@ class Tensor:
         return self._F[self._batchwise_row_indices[batch_index]]
 
     def coordinates_and_features_at(self, batch_index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return both of one batch index."""
+        """Return the coordinates and the features of one batch index."""
         return self.coordinates_at(batch_index), self.features_at(batch_index)
 
-    # As a tensor of PyTorch.
+    # Attributes and methods of a PyTorch tensor.
 
     requires_grad = property(
         lambda self: self._F.requires_grad, doc="Whether the features ask for a gradient."
@@ -206,7 +206,7 @@ class Tensor:
     # Arithmetic.
 
     def _is_same_key(self, other: Any) -> None:
-        """Raise :class:`ArgumentError` unless the other lies on the same sites or points."""
+        """Raise :class:`ArgumentError` unless ``other`` is on the same sites or points."""
         if not isinstance(other, type(self)):
             raise ArgumentError(f"{type(self).__name__} with {type(other).__name__}")
         if self._manager is not other._manager:
@@ -228,7 +228,7 @@ class Tensor:
         return self
 
     def _joined(self, other: Self, function: Callable[[Any, Any], torch.Tensor]) -> Self:
-        """Return the result on the sites of both."""
+        """Return the result on the union of both tensors' sites."""
         self._is_same_key(other)
         raise AssertionError("unreachable")
 

@@ -20,15 +20,15 @@ _MODES = (*SLICEABLE, Mode.UNWEIGHTED_SUM, Mode.MAX_POOL)
 
 
 class TensorField(Tensor):
-    """Features on points, each in a row of its own.
+    """Features on points, one row for each point.
 
     Args:
-      features, requires_grad, device, allocator_type, minkowski_algorithm: as of a sparse tensor.
-      coordinates: ``float[N, 1 + D]``, batch index first; they count in float32.
-      tensor_stride: part of the key.
-      coordinate_field_map_key, coordinate_manager: in place of coordinates, the key of points; or
-        a manager for new ones.
-      quantization_mode: what :meth:`sparse` keeps of several points in one site.
+      features, requires_grad, device, allocator_type, minkowski_algorithm: as in a sparse tensor.
+      coordinates: ``float[N, 1 + D]``, batch index first; converted to float32.
+      tensor_stride: tensor stride in the key.
+      coordinate_field_map_key, coordinate_manager: key of known points and its manager, in place of
+        coordinates; or a manager for new points.
+      quantization_mode: reduction of several points in one site by :meth:`sparse`.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class TensorField(Tensor):
         coordinate_map_key: Key | None = None,
         quantization_mode: Mode | None = None,
     ) -> SparseTensor:
-        """Return the sparse tensor of the sites in which the points lie.
+        """Return a sparse tensor on the sites that contain the points.
 
         Args:
           tensor_stride: distance of the sites.
-          coordinate_map_key: of given sites in place of new ones; one without points gets zeros,
-            and no point lies outside.
-          quantization_mode: what remains of several points; None: the field's.
+          coordinate_map_key: key of known sites, in place of new sites. A site without points gets
+            zeros, and every point must be in a site.
+          quantization_mode: reduction of several points in one site; None takes the field's.
         """
         if coordinate_map_key is None:
             stride = convert_to_int_list(tensor_stride, self.D)
@@ -96,7 +96,7 @@ class TensorField(Tensor):
         return places
 
     def splat(self) -> SparseTensor:
-        """Return the sparse tensor of the corners around the points, with linear weights."""
+        """Return a sparse tensor on the corners around the points, weighted linearly."""
         low = torch.floor(self.C).int()
         corners = torch.tensor(list(itertools.product((0, 1), repeat=self.D)), dtype=torch.int32)
         corners = torch.cat([torch.zeros((len(corners), 1), dtype=torch.int32), corners], 1)
@@ -112,7 +112,7 @@ class TensorField(Tensor):
         return SparseTensor(features, coordinate_map_key=key, coordinate_manager=self._manager)
 
     def inverse_mapping(self, sparse_tensor_map_key: Key) -> torch.Tensor:
-        """``int64[N]``: each point's site, of those of :meth:`sparse` or coarser ones."""
+        """Return each point's site, ``int64[N]``, for sites of :meth:`sparse` or coarser sites."""
         key = sparse_tensor_map_key
         if key not in self._inverse_mapping:
             known = self._manager.exists_field_to_sparse(self._key, key)

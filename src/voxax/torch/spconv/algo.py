@@ -1,4 +1,4 @@
-"""Names of algorithms, as spconv has them: all run on the same kernels here."""
+"""spconv's names of algorithms. They all run on the same kernels here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class ConvAlgo(enum.Enum):
-    """Algorithm of a layer. It decides the kind of the pairs that ``indice_dict`` shows."""
+    """Algorithm of a layer. It decides the format of the pairs in ``indice_dict``."""
 
     Native = 0
     MaskImplicitGemm = 1
@@ -14,7 +14,7 @@ class ConvAlgo(enum.Enum):
 
 
 class AlgoHint(enum.Enum):
-    """Which products an algorithm is for (spelled as in spconv)."""
+    """Products that an algorithm is for (spelled as in spconv)."""
 
     NoHint = 0b000
     Fowrard = 0b001

@@ -1,4 +1,4 @@
-"""The package under spconv's own names, so that code which imports spconv runs unchanged."""
+"""Register the package under spconv's names, so that code with them runs unchanged."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ _aliases = Aliases(_PACKAGE, "spconv")
 def install(device: str | None = None) -> None:
     """Make ``import spconv.pytorch`` import this package, until :func:`uninstall`.
 
-    Registers ``spconv`` with its modules, and ``cumm.tensorview`` where cumm itself is not loaded.
+    Registers ``spconv`` with its modules, and ``cumm.tensorview`` if cumm itself is not loaded.
     They are the modules of this package, not copies. Children that multiprocessing spawns, or forks
-    from a server that it starts later, import them too. Does nothing when it was done already.
+    from a server that it starts later, import them too. A second call does nothing.
 
     On a machine with a GPU it registers spconv-triton as ``spconv`` instead, if that is installed,
-    and warns once that it does: one line serves every machine.
+    and warns once. The same line of code therefore works on every machine.
 
     Args:
-      device: ``"cpu"`` for this package, ``"cuda"`` for spconv-triton. None: as the machine has.
+      device: ``"cpu"`` for this package, ``"cuda"`` for spconv-triton. None chooses by the machine.
 
     Raises:
-      ModuleLoadedError: spconv itself is loaded, whose layers would not take these tensors, or it
-        was installed for the other device.
-      MissingExtraError: ``device="cuda"`` without spconv-triton.
-      InputError: another device.
+      ModuleLoadedError: spconv itself is loaded, whose layers do not accept these tensors, or the
+        names were installed for the other device.
+      MissingExtraError: ``device`` is ``"cuda"``, and spconv-triton is not installed.
+      InputError: the device is unknown.
     """
     if device not in (None, "cpu", "cuda"):
         raise InputError(f"device={device!r}: expected 'cpu', 'cuda' or None, for what there is")
@@ -79,7 +79,7 @@ def install(device: str | None = None) -> None:
 
 
 def uninstall() -> None:
-    """Undo :func:`install`. Names that were imported before stay what they are."""
+    """Undo :func:`install`. Code that has imported the names keeps their modules."""
     _aliases.uninstall()
 
 

@@ -1,9 +1,10 @@
-"""Constants that code of spconv reads.
+"""Constants that code for spconv reads.
 
-``SAVED_WEIGHT_LAYOUT`` is the order of axes in checkpoints that are loaded, from the environment's
-``SPCONV_SAVED_WEIGHT_LAYOUT``. Empty and ``KRSC`` are ``[C_out, *k, C_in]``,
-``RSKC`` is ``[*k, C_out, C_in]`` and ``RSCK`` is ``[*k, C_in, C_out]``. ``SPCONV_DEBUG_SAVE_PATH``
-is read by ``spconv.debug_utils``, and no other constant has an effect.
+``SAVED_WEIGHT_LAYOUT`` is the order of axes of weights in checkpoints to load. It is the value of
+the environment variable ``SPCONV_SAVED_WEIGHT_LAYOUT``: empty and ``KRSC`` mean
+``[C_out, *k, C_in]``, ``RSKC`` means ``[*k, C_out, C_in]``, and ``RSCK`` means
+``[*k, C_in, C_out]``. ``spconv.debug_utils`` reads ``SPCONV_DEBUG_SAVE_PATH``. No other constant
+has an effect.
 """
 
 from __future__ import annotations
@@ -31,5 +32,5 @@ SPCONV_ALLOW_TF32 = False
 
 
 def is_amp_enabled() -> bool:
-    """Return whether autocast is on for GPUs."""
+    """Return True if autocast is on for GPUs."""
     return torch.is_autocast_enabled()

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch as those of ``cumm.tensorview``."""
+"""Convert tensors of PyTorch to tensors of ``cumm.tensorview``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _TORCH_DTYPE_TO_TV = {getattr(torch, name): getattr(tv, name) for name in _NAMES
 def torch_tensor_to_tv(
     ten: torch.Tensor, dtype: int | None = None, shape: Sequence[int] | None = None
 ) -> tv.Tensor:
-    """Return a tensor on the same memory, whose bytes are read as another dtype or shape if given.
+    """Return a tensor on the same memory, viewed as ``dtype`` and ``shape`` if they are given.
 
     Raises:
-      SpconvError: a tensor on another device, or of a dtype that ``cumm.tensorview`` has not.
+      SpconvError: the tensor is on another device, or ``cumm.tensorview`` lacks its dtype.
     """
     check_cpu(ten, "a tensor")
     if ten.dtype not in _TORCH_DTYPE_TO_TV:

@@ -12,24 +12,24 @@ from voxax.torch.spconv import constants
 
 
 class CUDAKernelTimer:
-    """Accepts every call and measures nothing; ``SparseConvTensor.benchmark`` measures layers."""
+    """Timer that measures nothing; use ``SparseConvTensor.benchmark`` to measure layers."""
 
     def __init__(self, enable: bool = True) -> None:
         self.enable, self._timer = enable, None
 
     @contextlib.contextmanager
     def namespace(self, name: str) -> Iterator[None]:
-        """Do nothing around what is timed."""
+        """Return a context manager that does nothing."""
         yield
 
     record = namespace
 
     def get_all_pair_time(self) -> dict[str, float]:
-        """Return no times."""
+        """Return an empty dictionary of times."""
         return {}
 
     def collect_by_name(self, name: str, res: dict[str, float]) -> dict[str, float]:
-        """Return no times."""
+        """Return an empty dictionary of times."""
         del name, res
         return {}
 
@@ -37,7 +37,8 @@ class CUDAKernelTimer:
 def spconv_save_debug_data(data: Any) -> None:
     """Pickle ``data`` into the file that the environment's ``SPCONV_DEBUG_SAVE_PATH`` names.
 
-    Prints what it did; a file that cannot be written is no error, so that the caller's own stays.
+    Prints a message. A file that cannot be written raises nothing, so that the caller's own error
+    remains.
     """
     path = constants.SPCONV_DEBUG_SAVE_PATH
     if not path:

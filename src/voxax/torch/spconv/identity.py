@@ -4,7 +4,7 @@ from torch import nn
 
 
 class Identity(nn.Module):
-    """Returns its argument."""
+    """Module that returns its argument."""
 
     def forward(self, input: object) -> object:
         return input

@@ -16,7 +16,7 @@ class SparseModule(nn.Module):
     """Base of modules that take a sparse tensor as a whole in :class:`SparseSequential`.
 
     Args:
-      name: by which ``benchmark_record`` has the module.
+      name: name of the module in ``benchmark_record``.
     """
 
     IS_CONVOLUTION: ClassVar[bool] = False
@@ -28,10 +28,10 @@ class SparseModule(nn.Module):
 
 
 class SparseSequential(SparseModule):
-    """Modules one after the other: sparse ones on the tensor, others on its features.
+    """Sequence of modules: sparse modules take the tensor, other modules only its features.
 
     Args:
-      args: modules, or one ordered dict of them.
+      args: modules, or one ordered dict of modules.
       kwargs: more modules, by name.
     """
 
@@ -53,17 +53,17 @@ class SparseSequential(SparseModule):
         return len(self._modules)
 
     def add(self, module: nn.Module, name: str | None = None) -> None:
-        """Append a module, or raise :class:`SpconvError`: the name is taken."""
+        """Append a module; raise :class:`SpconvError` if the name is taken."""
         name = str(len(self._modules)) if name is None else name
         if name in self._modules:
             raise ArgumentError(f"the name {name!r} is taken in this SparseSequential")
         self.add_module(name, module)
 
     def forward(self, input: Any) -> Any:
-        """Apply all modules; features without rows skip plain modules.
+        """Apply all modules, but skip plain modules if the features have no rows.
 
-        Without gradients, a normalization in evaluation mode and a ReLU after a convolution are
-        computed with it.
+        Without gradients, a convolution also computes the normalization in evaluation mode and the
+        ReLU that follow it.
         """
         modules = list(self._modules.values())
         while modules:
@@ -82,10 +82,10 @@ class SparseSequential(SparseModule):
 
 
 def _epilogue_of(conv: Any, behind: list[Any]) -> tuple[nn.BatchNorm1d | None, bool]:
-    """Return the normalization, and whether there is a ReLU, that can be computed with ``conv``.
+    """Return the normalization to compute with ``conv`` or None, and whether a ReLU is too.
 
-    None and False where gradients are on, a program is traced or under autocast, and for
-    modules that run code of the user: subclasses, replaced methods and hooks.
+    The result is None and False while gradients, a trace or autocast are on, and for modules that
+    run code of the user: subclasses, replaced methods and hooks.
     """
     if not only_results_count() or not is_known(conv):
         return None, False
@@ -101,7 +101,7 @@ def _epilogue_of(conv: Any, behind: list[Any]) -> tuple[nn.BatchNorm1d | None, b
 
 
 class _OnFeatures(nn.Module):
-    """Applies the module after it in the method order to the features of a sparse tensor."""
+    """Mixin that applies the next class in the method order to a sparse tensor's features."""
 
     def forward(self, input: Any) -> Any:
         if isinstance(input, SparseConvTensor):
@@ -114,7 +114,7 @@ class SparseBatchNorm(_OnFeatures, nn.BatchNorm1d):
 
 
 class SparseSyncBatchNorm(_OnFeatures, nn.SyncBatchNorm):
-    """``nn.SyncBatchNorm`` that takes sparse tensors too. PyTorch has it on GPUs only."""
+    """``nn.SyncBatchNorm`` that takes sparse tensors too. PyTorch runs it on GPUs only."""
 
 
 class SparseReLU(_OnFeatures, nn.ReLU):
@@ -129,14 +129,14 @@ know(SparseBatchNorm, SparseReLU)
 
 
 class ToDense(SparseModule):
-    """``x.dense()`` as a module: ``[B, C, *spatial_shape]``."""
+    """Module that returns ``x.dense()``, ``[B, C, *spatial_shape]``."""
 
     def forward(self, x: SparseConvTensor) -> Tensor:
         return x.dense()
 
 
 class RemoveGrid(SparseModule):
-    """Drop ``x.grid``, which nothing reads on a CPU, and return the same tensor."""
+    """Module that drops ``x.grid``, which nothing reads on a CPU, and returns the same tensor."""
 
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
         x.grid = None
@@ -144,17 +144,17 @@ class RemoveGrid(SparseModule):
 
 
 def is_spconv_module(module: Any) -> bool:
-    """Return whether a container hands the module the sparse tensor as a whole."""
+    """Return True if a container gives the module the whole sparse tensor."""
     return isinstance(module, (SparseModule, _OnFeatures))
 
 
 def is_sparse_conv(module: Any) -> bool:
-    """Return whether the module is a convolution of this package."""
+    """Return True if the module is a convolution of this package."""
     return isinstance(module, SparseModule) and module.IS_CONVOLUTION
 
 
 def assign_name_for_sparse_modules(module: nn.Module) -> None:
-    """Give every sparse module inside the name under which ``named_modules`` has it."""
+    """Give each sparse module inside ``module`` its name in ``named_modules``."""
     for name, found in module.named_modules():
         if isinstance(found, SparseModule):
             found._sparse_unique_name = name

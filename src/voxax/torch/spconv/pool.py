@@ -21,10 +21,10 @@ __all__ = ["ImplicitGemmIndiceData", "IndiceData", "expand_nd"]
 
 
 class _Pool(Window):
-    """Base of poolings over windows; arguments as those of convolutions.
+    """Base of poolings over windows; other arguments as in convolutions.
 
     Args:
-      stride: None is the kernel size.
+      stride: stride of the windows; None takes the kernel size.
       subm: keep the voxels. spconv ignores it on CPUs and for ``ConvAlgo.Native``.
       indice_key: key of the pairs, which an inverse convolution reads.
     """
@@ -57,7 +57,10 @@ class _Pool(Window):
 
     @uncompiled
     def forward(self, input: SparseConvTensor) -> SparseConvTensor:
-        """Pool; wrong dtypes or indices and a used ``indice_key`` raise :class:`SpconvError`."""
+        """Return the pooled tensor.
+
+        Wrong dtypes or indices, and an ``indice_key`` already in use, raise :class:`SpconvError`.
+        """
         record = self._begin(input, type(self).__name__)
         if self.indice_key is not None and self.indice_key in input.indice_dict:
             raise ArgumentError(
@@ -75,18 +78,18 @@ class _Pool(Window):
 
 
 class SparseMaxPool(_Pool):
-    """Largest value under each window, and 0 at least; all that equal it have its gradient."""
+    """Largest value in each window, and at least 0; all values equal to it get its gradient."""
 
     FUNCTION, MOST_TAPS = MaxPool, 128
 
 
 class SparseAvgPool(_Pool):
-    """Mean of the voxels under each window that exist.
+    """Mean of the existing voxels in each window.
 
-    spconv's gradient is multiplied by their number instead of divided by it; so is this one.
+    The gradient is multiplied by the number of these voxels instead of divided by it, as in spconv.
 
     Raises:
-      SpconvError: more than 32 taps.
+      SpconvError: the kernel has more than 32 taps.
     """
 
     FUNCTION, MOST_TAPS = AveragePool, 32
@@ -99,7 +102,7 @@ class SparseAvgPool(_Pool):
 
 
 class _OfDimension(_Pool):
-    """The constructor of the classes of one dimension."""
+    """Base of the classes for one number of axes, with their constructor."""
 
     def __init__(
         self,
@@ -145,15 +148,15 @@ class SparseAvgPool3d(_OfDimension, SparseAvgPool, ndim=3):
 
 
 class SparseGlobalMaxOrAvgPool(SparseModule):
-    """Pooling over each scene, the mean or the maximum; a scene without voxels gives zeros."""
+    """Mean or maximum over each scene; a scene without voxels gives zeros."""
 
     def __init__(self, is_mean: bool, name: str | None = None) -> None:
         super().__init__(name=name)
         self.is_mean = is_mean
 
     def forward(self, input: SparseConvTensor) -> Tensor:
-        """Return ``[batch_size, C]``; means have one channel, ``[batch_size]``, as in spconv."""
-        input.sites()  # checks it
+        """Return ``[batch_size, C]``. A mean has only the first channel, ``[batch_size]``."""
+        input.sites()  # checks the indices
         scene, shape = input.indices[:, 0].long(), (input.batch_size, input.features.shape[1])
         if not self.is_mean:
             index = scene[:, None].expand(input.features.shape)
@@ -174,7 +177,7 @@ class SparseGlobalMaxPool(SparseGlobalMaxOrAvgPool):
 
 
 class SparseGlobalAvgPool(SparseGlobalMaxOrAvgPool):
-    """Mean of the first channel of each scene, ``[batch_size]``, as spconv has it."""
+    """Mean of the first channel of each scene, ``[batch_size]``, as in spconv."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(True, name)

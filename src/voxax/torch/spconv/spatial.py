@@ -1,4 +1,4 @@
-"""Voxels without repetitions."""
+"""Remove repeated voxels."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from voxax.torch.spconv.modules import SparseModule
 
 
 class RemoveDuplicate(SparseModule):
-    """Keep the first row of each voxel, by batch index and coordinates, without pairs.
+    """Module that keeps the first row of each voxel, sorted by batch index and coordinates.
 
-    spconv's own fails on every tensor but one of two voxels.
+    The result has no pairs of earlier layers. spconv's own module fails unless the tensor has two
+    voxels.
     """
 
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:

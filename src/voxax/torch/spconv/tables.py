@@ -1,4 +1,4 @@
-"""Modules of several branches."""
+"""Modules that join several branches."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from voxax.torch.spconv.modules import SparseModule
 
 
 class JoinTable(SparseModule):
-    """The joined channels of tensors at the same voxels, each with as many channels."""
+    """Joined channels of tensors at the same voxels, with the same number of channels."""
 
     def forward(self, input: Sequence[SparseConvTensor]) -> SparseConvTensor:
-        """Return the first with the channels of all, or raise :class:`SpconvError`."""
+        """Return the first tensor with all channels; raise :class:`SpconvError` if sizes differ."""
         _check_same(input)
         return input[0].replace_feature(torch.cat([x.features for x in input], 1))
 
@@ -27,7 +27,7 @@ class AddTable(SparseModule):
     """Sum of tensors at the same voxels."""
 
     def forward(self, input: Sequence[SparseConvTensor]) -> SparseConvTensor:
-        """Return the first with the sum of all, or raise :class:`SpconvError`."""
+        """Return the first tensor with the sum; raise :class:`SpconvError` if sizes differ."""
         _check_same(input)
         total = sum((x.features for x in input[1:]), input[0].features)
         return input[0].replace_feature(total)
@@ -41,13 +41,13 @@ class AddTableMisaligned(SparseModule):
 
 
 class ConcatTable(SparseModule):
-    """The outputs of its modules for one input, as a list."""
+    """Module that returns a list of its modules' outputs for one input."""
 
     def forward(self, input: Any) -> list[Any]:
         return [module(input) for module in self._modules.values()]  # type: ignore[misc]
 
     def add(self, module: nn.Module) -> ConcatTable:
-        """Append a module; returns this table."""
+        """Append a module, and return this table."""
         self.add_module(str(len(self._modules)), module)
         return self
 

@@ -31,8 +31,8 @@ class Tensor:
       array: array of any shape and dtype; shared.
 
     Attributes:
-      dtype: its number, as :data:`float32` and its like.
-      shape, ndim, size: sizes, number of axes and of elements.
+      dtype: number of the dtype, such as :data:`float32`.
+      shape, ndim, size: sizes of the axes, number of axes, and number of elements.
       device: -1, the CPU.
     """
 
@@ -58,7 +58,7 @@ class Tensor:
         return (self[row] for row in range(len(self)))
 
     def __getattr__(self, name: str) -> Any:
-        """Say where to look."""
+        """Raise AttributeError with a text that names the methods to use instead."""
         raise AttributeError(
             f"Tensor.{name}: of cumm's tensors, arrays in and out are here; numpy_view() returns "
             "the array"
@@ -69,7 +69,7 @@ class Tensor:
         return self.shape[axis]
 
     def numpy(self) -> np.ndarray:
-        """Return a copy."""
+        """Return a copy of the array."""
         return self._array.copy()
 
     def numpy_view(self) -> np.ndarray:
@@ -77,7 +77,7 @@ class Tensor:
         return self._array
 
     def cpu(self) -> Tensor:
-        """Return a copy."""
+        """Return a tensor with a copy of the array."""
         return Tensor(self.numpy())
 
     clone = cpu
@@ -95,7 +95,7 @@ def zeros(
     pinned: bool = False,
     managed: bool = False,
 ) -> Tensor:
-    """Return a tensor of zeros on the CPU, of a dtype by number or NumPy's."""
+    """Return a tensor of zeros on the CPU; ``dtype`` is a number of this module, or NumPy's."""
     del pinned, managed
     if device != -1:
         raise ArgumentError(f"device {device}: voxax.torch.spconv runs on the CPU, which is -1")

@@ -1,7 +1,7 @@
 """TorchSparse 2.1's layers on the CPU: ``import voxax.torch.torchsparse as torchsparse``.
 
-In place of ``import torchsparse``. The layers call voxax's native kernels directly: no program is
-compiled, whatever the number of voxels.
+It replaces ``import torchsparse``. The layers call voxax's native kernels directly, so another
+number of voxels compiles no program.
 """
 
 from voxax.torch.torchsparse import backbones as backbones

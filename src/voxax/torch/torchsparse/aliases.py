@@ -1,4 +1,4 @@
-"""The packages under TorchSparse's own names, so that code which imports it runs unchanged."""
+"""Register the packages under TorchSparse's names, so that code with them runs unchanged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from voxax.torch.core.aliases import Aliases
 
 _version_2_1 = Aliases("voxax.torch.torchsparse", "torchsparse")
 _version_1_4 = Aliases("voxax.torch.torchsparse.version_1_4", "torchsparse")
-# Modules of these packages, with those of TorchSparse that have what they have.
+# Modules of this package, each with the modules of TorchSparse that it replaces.
 _LAYERS = "nn.modules.activation nn.modules.conv nn.modules.crop nn.modules.norm nn.modules.pooling"
 _FUNCTION = "nn.functional"
 _MODULES = {
@@ -35,7 +35,7 @@ _MODULES = {
     "utils.quantize": "utils.quantize",
     "utils.tensor_cache": "utils.tensor_cache",
 }
-_MODULES_1_4 = {  # with a dot: of 2.1
+_MODULES_1_4 = {  # keys with a dot are modules of 2.1
     "": "operators",
     "tensor": "tensor",
     "nn": f"nn nn.modules {_LAYERS}",
@@ -51,7 +51,7 @@ _MODULES_1_4 = {  # with a dot: of 2.1
 
 
 def _names(modules: dict[str, str]) -> dict[str, str]:
-    """Return the module here for each of TorchSparse's, parents first."""
+    """Return the module of this package for each module of TorchSparse, parents first."""
     found = {"torchsparse": ""}
     for own, names in modules.items():
         for name in names.split():
@@ -63,25 +63,25 @@ def install() -> None:
     """Make ``import torchsparse`` import this package, until :func:`uninstall`.
 
     Registers ``torchsparse`` with its modules, also in children that multiprocessing spawns. They
-    are the modules of this package, not copies. Does nothing when it has been done already.
+    are the modules of this package, not copies. A second call does nothing.
 
     Raises:
-      ModuleLoadedError: TorchSparse itself, or the package of the other version by its name, is
-        loaded; its layers would not take these tensors.
+      ModuleLoadedError: TorchSparse itself, or the package of the other version under its name, is
+        loaded; its layers do not accept these tensors.
     """
     _version_2_1.install(_names(_MODULES))
 
 
 def uninstall() -> None:
-    """Undo :func:`install`: torchsparse is what is installed by that name, or nothing.
+    """Undo :func:`install`: later imports find TorchSparse itself, if it is installed.
 
-    Names that were imported before stay what they are.
+    Code that has imported the names keeps their modules.
     """
     _version_2_1.uninstall()
 
 
 def install_1_4() -> None:
-    """As :func:`install`, for the package of TorchSparse 1.4."""
+    """Make ``import torchsparse`` import the package of TorchSparse 1.4: see :func:`install`."""
     _version_1_4.install(_names(_MODULES_1_4))
 
 

@@ -17,7 +17,7 @@ Size = int | tuple[int, ...]
 
 
 class SparseConvBlock(nn.Sequential):
-    """A convolution, batch norm and ReLU."""
+    """Block of a convolution, a batch norm and a ReLU."""
 
     _transposed = False
 
@@ -38,13 +38,13 @@ class SparseConvBlock(nn.Sequential):
 
 
 class SparseConvTransposeBlock(SparseConvBlock):
-    """A transposed convolution, batch norm and ReLU."""
+    """Block of a transposed convolution, a batch norm and a ReLU."""
 
     _transposed = True
 
 
 class SparseResBlock(nn.Module):
-    """Two convolutions beside a shortcut, which has a convolution where sizes change."""
+    """Residual block of two convolutions; the shortcut has a convolution if sizes change."""
 
     def __init__(
         self,
@@ -66,14 +66,15 @@ class SparseResBlock(nn.Module):
         self.relu = spnn.ReLU(True)
 
     def forward(self, x: SparseTensor) -> SparseTensor:
-        """Run the block."""
+        """Return the output of the block."""
         return self.relu(self.main(x) + self.shortcut(x))
 
 
 class SparseResNet(nn.ModuleList):
-    """Stages of blocks; returns the output of each.
+    """Network of several stages, which returns the output of each stage.
 
-    ``blocks`` has of each stage: number of blocks, channels, kernel size, stride of the first.
+    ``blocks`` has four entries for each stage: number of blocks, channels, kernel size, and stride
+    of the first block.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class SparseResNet21D(SparseResNet):
 
 
 class SparseResUNet(nn.Module):
-    """A U-Net of four levels; returns the outputs of the stem, the encoders and the decoders."""
+    """U-Net of four levels, which returns the outputs of the stem, encoders and decoders."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""TorchSparse's hash tables, whose keys are sorted here."""
+"""TorchSparse's hash tables, which are lookups in sorted keys here."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MULTIPLE = 128
 
 
 class GPUHashTable:
-    """Rows by key, or by voxel, counted from 1; 0 where there is none.
+    """Table of row numbers by key or by voxel. Rows are counted from 1, and 0 means absent.
 
-    Results have zeros up to a multiple of 128 rows. The constructor takes a capacity, or tensors,
-    which stay as they are.
+    Results are padded with zeros to a multiple of 128 rows. The constructor accepts a capacity or
+    tensors, and ignores them.
     """
 
     def __init__(self, keys: int | torch.Tensor, values: torch.Tensor | None = None) -> None:
@@ -29,11 +29,11 @@ class GPUHashTable:
         self._coords: torch.Tensor | None = None
 
     def insert_vals(self, keys: torch.Tensor) -> None:
-        """Insert ``int64[N]``; of equal keys the first counts."""
+        """Set the keys, ``int64[N]``; the first of equal keys counts."""
         self._keys = keys
 
     def lookup_vals(self, keys: torch.Tensor) -> torch.Tensor:
-        """``int32``: the row of each key ``int64[M]``."""
+        """Return the row of each key ``int64[M]`` as ``int32``."""
         known = _inserted(self._keys, "insert_vals")
         found = torch.zeros(make_divisible(len(keys), _MULTIPLE), dtype=torch.int32)
         if len(known):
@@ -43,15 +43,15 @@ class GPUHashTable:
         return found
 
     def insert_coords(self, coords: torch.Tensor) -> None:
-        """Insert ``int32[N, 4]``, batch index last; of equal voxels the first counts."""
+        """Set the voxels, ``int32[N, 4]``, batch index last; the first of equal voxels counts."""
         self._coords = coords
 
     def lookup_coords(
         self, coords: torch.Tensor, kernel_sizes: Any, tensor_strides: Any, kernel_volume: int
     ) -> torch.Tensor:
-        """``int32[M, K]``: the rows around each of ``coords int32[M, 4] * tensor_strides``.
+        """Return the rows around each of ``coords int32[M, 4] * tensor_strides``, ``int32[M, K]``.
 
-        The batch index is last; sizes and strides are three integers each.
+        The batch index is last. Sizes and strides are three integers each.
         """
         known = _rows(_inserted(self._coords, "insert_coords"))
         offsets = centered(tuple(int(size) for size in kernel_sizes))
@@ -78,5 +78,5 @@ def _inserted(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
 
 
 def _rows(coords: torch.Tensor) -> np.ndarray:
-    """Return batch index first."""
+    """Return the coordinates with the batch index first."""
     return np.ascontiguousarray(coords.numpy()[:, [3, 0, 1, 2]])

@@ -1,4 +1,4 @@
-"""Flags of TorchSparse's GPU kernels and the search for the fastest: without effect."""
+"""Flags of TorchSparse's GPU kernels, and its search for the fastest. They have no effect."""
 
 from __future__ import annotations
 

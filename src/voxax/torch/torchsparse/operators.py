@@ -1,4 +1,4 @@
-"""Several tensors as one."""
+"""Functions that join several tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from voxax.torch.torchsparse.tensor import SparseTensor, with_features
 
 
 def cat(inputs: Sequence[SparseTensor]) -> SparseTensor:
-    """Return the channels of all tensors, one after the other; an error where voxels differ."""
+    """Return the joined channels of all tensors; raise ArgumentError if their voxels differ."""
     checks.check_same_voxels("cat", *inputs)
     feats = torch.cat([tensor._features.rows() for tensor in inputs], dim=1)
     return with_features(inputs[0], feats)
@@ -21,7 +21,8 @@ def cat(inputs: Sequence[SparseTensor]) -> SparseTensor:
 def generative_add(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     """Return the sum at the voxels of both, in lexicographic order.
 
-    Stride, spatial range and cache are those of the tensor with more voxels, the first of two.
+    Stride, spatial range and cache come from the tensor with more voxels, or from ``a`` if both
+    have the same number.
     """
     checks.check_tensors("generative_add", a, b)
     checks.check_channels("generative_add", a, b)

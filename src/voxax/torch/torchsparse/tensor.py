@@ -16,23 +16,23 @@ _negative = False
 
 
 def get_allow_negative_coordinates() -> bool:
-    """Return whether layers take coordinates below 0."""
+    """Return True if layers accept coordinates below 0."""
     return _negative
 
 
 def set_allow_negative_coordinates(allow_negative_coordinates: bool) -> None:
-    """Let layers take coordinates below 0, or raise for them."""
+    """Choose whether layers accept coordinates below 0, or raise an error."""
     global _negative
     _negative = allow_negative_coordinates
 
 
 class _Parts:
-    """Base of tensors of features and coordinates, in attributes of these names."""
+    """Base of tensors of features and coordinates, in the attributes that ``_parts`` names."""
 
     _parts: tuple[str, ...]
 
     def cuda(self) -> Self:
-        """Move this tensor to a GPU, where layers refuse it."""
+        """Move this tensor to a GPU, where layers do not accept it."""
         return self.to("cuda")
 
     def detach(self) -> Self:
@@ -40,7 +40,7 @@ class _Parts:
         return self._each(torch.Tensor.detach)
 
     def to(self, device: Any, non_blocking: bool = True) -> Self:
-        """Move this tensor."""
+        """Move this tensor to a device."""
         return self._each(lambda part: part.to(device, non_blocking=non_blocking))
 
     def _each(self, function: Callable[[Any], Any]) -> Self:
@@ -61,7 +61,7 @@ class SparseTensor(_Parts):
 
     _parts = ("feats", "coords")
     _batch, _axes = 0, slice(1, 4)  # columns of the coords
-    _kind: type[SparseTensor]  # what functions make of tensors of this class and its subclasses
+    _kind: type[SparseTensor]  # class of the results of functions, also for subclasses
 
     def __init__(
         self, feats: Any, coords: torch.Tensor, stride: Any = 1, spatial_range: Any = None
@@ -112,7 +112,7 @@ class SparseTensor(_Parts):
         return self
 
     def dense(self) -> torch.Tensor:
-        """``[*spatial_range, C]``: the features in a grid; an error for coordinates outside."""
+        """Return the features in a grid, ``[*spatial_range, C]``; raise for coordinates outside."""
         if self.spatial_range is None:
             raise ArgumentError(
                 "dense() of a tensor without spatial_range: give SparseTensor(..., "
@@ -132,31 +132,31 @@ class SparseTensor(_Parts):
         return new_cache()
 
     def _share(self, output: Any) -> Any:
-        """Let a tensor of the same origin have the same cache, and return it."""
+        """Give ``output`` the spatial range and the cache of this tensor, and return it."""
         output.spatial_range, output._caches = self.spatial_range, self._caches
         return output
 
     def _cells(self) -> torch.Tensor:
-        """Return the coords as 2.1 has them."""
+        """Return the coords in the format of TorchSparse 2.1: the cells."""
         check_integers("coords", self.coords, 4, ", batch index first")
         return self.coords
 
     @staticmethod
     def _coords_of(cells: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-        """Return the coords of such cells."""
+        """Return the coords for cells. This is the inverse of :meth:`_cells`."""
         del stride
         return cells
 
     def _made(
         self, feats: Features, cells: torch.Tensor, stride: tuple[int, ...], spatial_range: Any
     ) -> SparseTensor:
-        """Return what a layer makes of this tensor, with the same cache."""
+        """Return a layer's result for this tensor, with the same cache."""
         output = SparseTensor(feats, cells, stride, spatial_range)
         output._caches = self._caches
         return output._remembered()
 
     def _remembered(self) -> SparseTensor:
-        """Let the cache have the coords, and return the tensor."""
+        """Put the coords into the cache, and return the tensor."""
         self._caches.cmaps.setdefault(self.stride, (self.coords, self.spatial_range))
         return self
 
@@ -165,12 +165,12 @@ SparseTensor._kind = SparseTensor
 
 
 def with_features(tensor: SparseTensor, feats: torch.Tensor | Features) -> SparseTensor:
-    """Return other features at the same voxels, with the same cache."""
+    """Return a tensor with other features at the same voxels, with the same cache."""
     return tensor._share(tensor._kind(feats, tensor.coords, tensor.stride))
 
 
 def check_tensors(name: str, *tensors: Any) -> None:
-    """Raise :class:`ArgumentError` unless these are one or more sparse tensors, with features."""
+    """Raise :class:`ArgumentError` unless the arguments are sparse tensors, at least one."""
     if not tensors:
         raise ArgumentError(f"{name} of no tensors: expected one or more")
     for tensor in tensors:
@@ -204,18 +204,19 @@ def check_same_voxels(name: str, *tensors: SparseTensor) -> None:
 
 
 def check_channels(name: str, *tensors: SparseTensor) -> None:
-    """Raise :class:`ArgumentError` unless all have as many channels."""
+    """Raise :class:`ArgumentError` unless all have the same number of channels."""
     numbers = [tensor._features.rows().shape[1] for tensor in tensors]
     if len(set(numbers)) > 1:
         raise ArgumentError(f"{name} of tensors of {numbers} channels: expected as many")
 
 
 class PointTensor(_Parts):
-    """Features at points, with what was looked up for them.
+    """Features at points, with the voxels around each point.
 
     Args:
       feats, coords: ``[N, C]`` and ``[N, 4]``.
-      idx_query, weights: rows of the voxels around each point, and their weights, by stride.
+      idx_query, weights: dictionaries by stride: rows of the voxels around each point, and their
+        weights.
     """
 
     _parts = ("F", "C")

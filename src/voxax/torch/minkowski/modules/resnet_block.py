@@ -12,7 +12,7 @@ from voxax.torch.minkowski.normalization import MinkowskiBatchNorm
 
 
 class _Block(nn.Module):
-    """Convolutions ``conv1``, ... with ``norm1``, ... beside the input or its ``downsample``."""
+    """Residual block of convolutions ``conv1``, ... and normalizations ``norm1``, ..."""
 
     expansion = 1
     downsample: nn.Module | None
@@ -47,20 +47,20 @@ class _Block(nn.Module):
         return x
 
     def forward(self, x: Any) -> Any:
-        """Return the sum of the branches after a ReLU."""
+        """Return the ReLU of the sum of both branches."""
         out = self._branch(x)
         out += x if self.downsample is None else self.downsample(x)
         return self.relu(out)
 
 
 class BasicBlock(_Block):
-    """Two convolutions of size 3, beside the input or its ``downsample``.
+    """Residual block of two convolutions of size 3.
 
     Args:
-      inplanes, planes: numbers of channels.
+      inplanes, planes: numbers of input and output channels.
       stride: stride of the first convolution.
-      dilation: dilation of both.
-      downsample: a module for the input.
+      dilation: dilation of both convolutions.
+      downsample: module for the input before it is added, or None.
       bn_momentum: momentum of the normalizations.
       dimension: number of spatial axes.
     """
@@ -71,7 +71,10 @@ class BasicBlock(_Block):
 
 
 class Bottleneck(_Block):
-    """A convolution of size 3 between two of size 1; arguments as of :class:`BasicBlock`."""
+    """Residual block with a convolution of size 3 between two of size 1.
+
+    Arguments as in :class:`BasicBlock`, but the output has ``4 * planes`` channels.
+    """
 
     expansion = 4
 

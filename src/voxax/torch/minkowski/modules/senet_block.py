@@ -14,12 +14,12 @@ from voxax.torch.minkowski.pooling import MinkowskiGlobalPooling
 
 
 class SELayer(nn.Module):
-    """Scales the channels of each scene by a function of their means.
+    """Layer that scales the channels of each scene by a function of their means.
 
     Args:
       channel: number of channels.
-      reduction: so many times fewer in the middle.
-      D: number of spatial axes.
+      reduction: ratio of ``channel`` to the channels between the two linear layers.
+      D: number of spatial axes, unused.
     """
 
     def __init__(self, channel: int, reduction: int = 16, D: int = -1) -> None:

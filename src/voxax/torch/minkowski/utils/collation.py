@@ -1,4 +1,4 @@
-"""Scenes joined into one batch."""
+"""Join scenes into one batch."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def _tensor(array: Any, what: str) -> torch.Tensor:
 def batched_coordinates(
     coords: Sequence[Any], dtype: torch.dtype = torch.int32, device: Any = None
 ) -> torch.Tensor:
-    """``[N, 1 + D]``: the coordinates of scenes, each row after the number of its scene.
+    """Return the coordinates of all scenes, ``[N, 1 + D]``, each row with its scene number first.
 
     Args:
-      coords: ``[n, D]`` of each scene, arrays or tensors; floats are floored for ``int32``.
+      coords: arrays or tensors ``[n, D]``, one for each scene; floats are floored for ``int32``.
       dtype: ``int32`` or ``float32``.
-      device: device of the result; None: the CPU.
+      device: device of the result; None is the CPU.
     """
     if not isinstance(coords, Sequence):
         raise ArgumentError(f"coordinates of {type(coords).__name__}: expected a list of scenes")
@@ -56,7 +56,7 @@ def sparse_collate(
 ) -> tuple[Any, ...]:
     """Return the coordinates of :func:`batched_coordinates`, the features and the labels.
 
-    Labels that are no arrays stay a list.
+    Labels are joined if they are arrays or tensors; others stay a list.
     """
     rows = batched_coordinates(coords, dtype, device)
     features = torch.cat([_tensor(part, "features") for part in feats])
@@ -80,9 +80,10 @@ def batch_sparse_collate(
 
 
 class SparseCollation:
-    """Joins a list of ``(coordinates, features, labels)``, for a data loader.
+    """Function that joins a list of ``(coordinates, features, labels)``, for a data loader.
 
-    Scenes after ``limit_numpoints`` rows are left out; -1: none.
+    The first scene that would exceed ``limit_numpoints`` rows in all, and the scenes after it, are
+    left out. -1 means no limit.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Networks: initial values of kernels, checks of gradients, a table of layers."""
+"""Helpers for networks: initial values of kernels, checks of gradients, a table of layers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def kaiming_normal_(
 
     Args:
       tensor: ``[K, C_in, C_out]`` or ``[C_in, C_out]``, which is overwritten.
-      a, nonlinearity: as of PyTorch's function of this name.
+      a, nonlinearity: as in PyTorch's function of this name.
       mode: ``fan_in`` or ``fan_out``.
 
     Raises:
-      ArgumentError: fewer than two axes, or another mode.
+      ArgumentError: the kernel has fewer than two axes, or the mode is unknown.
     """
     if tensor.dim() < 2 or mode.lower() not in ("fan_in", "fan_out"):
         raise ArgumentError(
@@ -49,7 +49,7 @@ def gradcheck(func: Any, inputs: Any, *args: Any, **kwargs: Any) -> bool:
 def summary(model: nn.Module, summary_input: Any) -> tuple[int, int]:
     """Print each layer with the shape of its result and the number of its parameters.
 
-    Returns ``(all parameters, those that are trained)`` after one run of the network.
+    Runs the network once, and returns the numbers of all and of trainable parameters.
     """
     lines: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Points rounded to sites, each of which is kept once."""
+"""Round points to sites, and keep each site once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _checked_matrix(arr: np.ndarray) -> np.ndarray:
 
 
 def fnv_hash_vec(arr: np.ndarray) -> np.ndarray:
-    """``uint64[N]``: the 64-bit FNV hash of each row.
+    """Return the 64-bit FNV hash of each row, ``uint64[N]``.
 
     Args:
       arr: ``int[N, D]``.
 
     Raises:
-      ArgumentError: another number of axes.
+      ArgumentError: ``arr`` has another number of axes.
     """
     _checked_matrix(arr)
     out = np.full(len(arr), 14695981039346656037, np.uint64)
@@ -36,9 +36,9 @@ def fnv_hash_vec(arr: np.ndarray) -> np.ndarray:
 
 
 def ravel_hash_vec(arr: np.ndarray) -> np.ndarray:
-    """``uint64[N]``: the cell of each row in the box of all of them.
+    """Return the flat index of each row in the bounding box of all rows, ``uint64[N]``.
 
-    Arguments and errors as of :func:`fnv_hash_vec`.
+    Arguments and errors as in :func:`fnv_hash_vec`.
     """
     if not len(_checked_matrix(arr)):
         return np.zeros(0, np.uint64)
@@ -65,21 +65,22 @@ def sparse_quantize(
 
     Args:
       coordinates: ``[N, D]``, an array or a tensor, without a batch index.
-      features: ``[N, C]``, of which the first of each site is kept.
-      labels: ``int32[N]``; a site whose rows differ gets ``ignore_label``.
-      ignore_label: see ``labels``.
+      features: ``[N, C]``; the first row of each site is kept.
+      labels: ``int32[N]``, labels of the rows.
+      ignore_label: label of a site whose rows have different labels.
       return_index: also return the first row of each site.
-      return_inverse: also return the site of each row; with ``return_index``.
-      return_maps_only: return these maps alone; not with labels.
-      quantization_size: edge of a site, of all axes or of each; None: 1.
+      return_inverse: also return the site of each row; needs ``return_index``.
+      return_maps_only: return only the index and the inverse; ignored if there are labels.
+      quantization_size: edge of a site, a number for all axes or one for each; None is 1.
       device: the CPU.
 
     Returns:
-      ``int32[M, D]``, and what was asked for: features, labels, index, inverse. Without labels
-      the coordinates and the maps are tensors, with labels they are of the kind given.
+      ``int32[M, D]``, then the features and labels, if given, and the requested maps.
+      Without labels the coordinates and the maps are tensors. With labels they are arrays or
+      tensors, like ``coordinates``.
 
     Raises:
-      ArgumentError: other types or shapes, a size that is not above 0, or coordinates beyond 32
+      ArgumentError: a type or shape is wrong, a size is not above 0, or a coordinate exceeds 32
         bits.
     """
     given = isinstance(coordinates, np.ndarray)
@@ -117,7 +118,7 @@ def sparse_quantize(
 
 
 def _discrete(coordinates: Any, size: Any) -> Any:
-    """``int32[N, D]`` of the kind of the coordinates."""
+    """Return the floored coordinates, ``int32[N, D]``, as an array or a tensor like the input."""
     array = isinstance(coordinates, np.ndarray)
     if size is not None and not np.isscalar(size):
         if len(size) != coordinates.shape[1]:
@@ -133,7 +134,7 @@ def _discrete(coordinates: Any, size: Any) -> Any:
 def quantize(coords: Any) -> tuple[Any, Any]:
     """Return ``([M] first row of each site, [N] site of each row)`` of ``int32[N, D]``.
 
-    Arrays or tensors, as given; other dtypes are truncated.
+    The results are arrays or tensors, like ``coords``. Other dtypes are truncated to int32.
     """
     if isinstance(coords, np.ndarray):
         found = quantize(torch.from_numpy(coords))
@@ -151,10 +152,10 @@ def unique_coordinate_map(
 
     Args:
       coordinates: ``int32[N, 1 + D]``.
-      tensor_stride: accepted; it changes nothing.
+      tensor_stride: accepted but without effect.
 
     Raises:
-      ArgumentError: another dtype or device.
+      ArgumentError: the dtype or the device is wrong.
     """
     check_cpu(coordinates, "coordinates")
     convert_to_int_list(tensor_stride, coordinates.shape[1] - 1)

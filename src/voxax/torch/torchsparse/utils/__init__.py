@@ -1,4 +1,4 @@
-"""Sizes, dense grids; modules for quantization, batches and caches."""
+"""Helpers for sizes and dense grids; modules for quantization, batches and caches."""
 
 from voxax.torch.torchsparse.utils.grids import make_divisible as make_divisible
 from voxax.torch.torchsparse.utils.grids import make_ntuple as make_ntuple

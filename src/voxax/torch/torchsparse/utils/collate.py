@@ -14,7 +14,7 @@ from voxax.torch.torchsparse.tensor import SparseTensor, check_channels
 def sparse_collate(inputs: list[SparseTensor]) -> SparseTensor:
     """Return the scenes as one tensor, with the batch index as a column.
 
-    They have one stride, and coords ``[N, 3]``; arrays of NumPy are converted.
+    All scenes must have the same stride, and coords ``[N, 3]``. NumPy arrays are converted.
     """
     if not inputs or not all(isinstance(tensor, SparseTensor) for tensor in inputs):
         kinds = sorted({type(tensor).__name__ for tensor in inputs})
@@ -40,8 +40,8 @@ def sparse_collate(inputs: list[SparseTensor]) -> SparseTensor:
 def sparse_collate_fn(inputs: list[Any]) -> Any:
     """Collate dictionaries, as the ``collate_fn`` of a ``DataLoader``.
 
-    Tensors and arrays are stacked, sparse tensors collated, dictionaries entered; other values
-    become lists. Inputs that are no dictionaries are returned as they are.
+    Tensors and arrays are stacked, sparse tensors and inner dictionaries are collated, and other
+    values become lists. Inputs that are no dictionaries are returned unchanged.
     """
     if not inputs or not isinstance(inputs[0], dict):
         return inputs

@@ -1,4 +1,4 @@
-"""The shared cache of tensors of one origin: voxels by stride, and the maps between them."""
+"""Cache that tensors of one origin share: voxels by stride, and the maps between voxels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from voxax.torch.core.errors import ArgumentError
 
 
 class TensorCacheMode(Enum):
-    """Whether each new tensor gets a cache, or all share one."""
+    """Choice between a cache for each new tensor, and one cache for all."""
 
     SEPARATE_TENSOR_CACHE = 0
     GLOBAL_TENSOR_CACHE = 1
@@ -19,9 +19,10 @@ class TensorCache:
     """Voxels and maps of tensors that layers made from each other.
 
     Attributes:
-      cmaps, sites: coordinates and spatial range, and the voxels with their maps, by stride.
+      cmaps: coordinates and spatial range, by stride.
+      sites: voxels with their kernel maps, by stride.
       kmaps: relations of layers, by ``(stride, kernel_size, stride of the layer, dilation)``.
-      hashmaps: empty here; the sites have what layers look up.
+      hashmaps: always empty here; layers look up voxels in ``sites``.
     """
 
     def __init__(self) -> None:
@@ -36,9 +37,10 @@ _shared: TensorCache | None = None
 
 
 def set_tensor_cache_mode(mode: TensorCacheMode) -> None:
-    """Let tensors made from now on share one cache, or not; other types are an error.
+    """Choose whether tensors made from now on share one cache.
 
-    The shared one grows until :func:`clear_global_tensor_cache`; call that after each step.
+    The shared cache grows until :func:`clear_global_tensor_cache`; call that after each step. A
+    mode of another type is an error.
     """
     global _mode
     if not isinstance(mode, TensorCacheMode):
@@ -47,12 +49,12 @@ def set_tensor_cache_mode(mode: TensorCacheMode) -> None:
 
 
 def get_tensor_cache_mode() -> TensorCacheMode:
-    """Return the mode."""
+    """Return the mode that :func:`set_tensor_cache_mode` set."""
     return _mode
 
 
 def get_global_tensor_cache() -> TensorCache | None:
-    """Return the shared cache, None before the first tensor that uses it."""
+    """Return the shared cache; None before the first tensor that uses it."""
     return _shared
 
 
@@ -63,7 +65,7 @@ def set_global_tensor_cache(tensor_cache: TensorCache | None) -> None:
 
 
 def clear_global_tensor_cache() -> None:
-    """Forget the shared cache; tensors keep what they have."""
+    """Forget the shared cache; tensors keep their caches."""
     set_global_tensor_cache(None)
 
 

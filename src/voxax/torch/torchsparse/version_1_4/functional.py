@@ -32,9 +32,9 @@ def conv3d(
     dilation: Any = 1,
     transposed: bool = False,
 ) -> SparseTensor:
-    """Convolve: :func:`voxax.torch.torchsparse.nn.functional.conv3d` without a padding.
+    """Return :func:`voxax.torch.torchsparse.nn.functional.conv3d` without padding.
 
-    A weight of one tap is ``[C_in, C_out]`` whatever the stride.
+    A weight of one tap is ``[C_in, C_out]`` for every stride.
     """
     if weight.ndim == 2 and set(make_ntuple(stride, ndim=3)) != {1}:
         weight = weight[None]
@@ -43,32 +43,38 @@ def conv3d(
 
 
 def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
-    """:func:`voxax.torch.torchsparse.nn.functional.sphash`, of 60 bits, batch index last."""
+    """Return hashes as in :func:`voxax.torch.torchsparse.nn.functional.sphash`, of 60 bits.
+
+    The batch index is the last column.
+    """
     found = fnv(coords, offsets, (0, 1))
     return (found >> 60 & 15) ^ (found & (1 << 60) - 1)
 
 
 def sphashquery(queries: torch.Tensor, references: torch.Tensor) -> torch.Tensor:
-    """:func:`voxax.torch.torchsparse.nn.functional.sphashquery`, as ``int64``."""
+    """Return :func:`voxax.torch.torchsparse.nn.functional.sphashquery` as ``int64``."""
     return version_2_1.sphashquery(queries, references).long()
 
 
 def calc_ti_weights(
     coords: torch.Tensor, idx_query: torch.Tensor, scale: float = 1
 ) -> torch.Tensor:
-    """:func:`voxax.torch.torchsparse.nn.functional.calc_ti_weights` on ``[8, N]``."""
+    """Return :func:`voxax.torch.torchsparse.nn.functional.calc_ti_weights` as ``[8, N]``.
+
+    ``idx_query`` is ``[8, N]`` too.
+    """
     return version_2_1.calc_ti_weights(coords, idx_query.T, scale).T.contiguous()
 
 
 def spdownsample(
     coords: torch.Tensor, stride: Any = 2, kernel_size: Any = 2, tensor_stride: Any = 1
 ) -> torch.Tensor:
-    """Return the output voxels of a strided layer, by batch index, x, y and z.
+    """Return the output voxels of a strided layer, sorted by batch index, x, y and z.
 
     Args:
       coords: ``int32[N, 4]``, batch index last, multiples of the tensor's stride.
-      stride, kernel_size: of the layer, one integer, or one per axis.
-      tensor_stride: stride of the voxels, likewise.
+      stride, kernel_size: stride and kernel size of the layer, one integer or one per axis.
+      tensor_stride: stride of the voxels, one integer or one per axis.
     """
     tensor = SparseTensor(coords.new_zeros(len(coords), 1), coords, tensor_stride)
     out = version_2_1.spdownsample(tensor._cells(), stride, kernel_size, downsample_mode="1.4")

@@ -1,4 +1,4 @@
-"""Layers of TorchSparse 1.4, a convolution of another signature and those of 2.1; functions."""
+"""Layers and functions of TorchSparse 1.4: its own convolution, and other layers of 2.1."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from voxax.torch.torchsparse.version_1_4.tensor import SparseTensor
 
 
 class Conv3d(version_2_1.Conv3d):
-    """:class:`voxax.torch.torchsparse.nn.Conv3d` without a padding.
+    """:class:`voxax.torch.torchsparse.nn.Conv3d` without padding.
 
     Attributes:
-      kernel: ``[K, in_channels, out_channels]``, without K where there is one tap.
+      kernel: ``[K, in_channels, out_channels]``, or ``[in_channels, out_channels]`` for one tap.
     """
 
     def __init__(
@@ -45,6 +45,6 @@ class Conv3d(version_2_1.Conv3d):
             self.kernel = nn.Parameter(self.kernel.detach().reshape(in_channels, out_channels))
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Convolve."""
+        """Return the convolved tensor."""
         args = self.kernel, self.kernel_size, self.bias, self.stride, self.dilation
         return functional.conv3d(input, *args, self.transposed)

@@ -14,9 +14,10 @@ from voxax.torch.torchsparse.utils.grids import check_integers
 
 
 class KernelMaps(dict[tuple[Any, ...], Any]):
-    """The cache: relations of layers as of 2.1, and by stride sites and coordinates.
+    """Cache of the relations of layers, with the keys of 2.1.
 
-    The latter are those here, a copy of their values, and those of 2.1.
+    ``sites`` has the voxels by stride. ``cells`` has three entries by stride: the coordinates in
+    the format of 1.4, a copy of their values, and the coordinates in the format of 2.1.
     """
 
     def __init__(self) -> None:
@@ -26,7 +27,7 @@ class KernelMaps(dict[tuple[Any, ...], Any]):
 
     @property
     def kmaps(self) -> KernelMaps:
-        """The relations."""
+        """The relations of layers, which are this dictionary."""
         return self
 
 
@@ -44,12 +45,12 @@ class SparseTensor(version_2_1.SparseTensor):
         self.cmaps: dict[tuple[int, ...], torch.Tensor] = {}
 
     def dense(self) -> torch.Tensor:
-        """Raise :class:`ArgumentError`: in 1.4 there is no grid."""
+        """Raise :class:`ArgumentError`, since TorchSparse 1.4 has no dense grids."""
         raise ArgumentError("dense() is of TorchSparse 2.1: take voxax.torch.torchsparse")
 
     @property
     def kmaps(self) -> Any:
-        """Relations of layers."""
+        """The relations of layers."""
         return self._caches
 
     @kmaps.setter
@@ -91,7 +92,7 @@ class SparseTensor(version_2_1.SparseTensor):
         return self._share(SparseTensor(feats, known[0], stride))._remembered()
 
     def _remembered(self) -> SparseTensor:
-        self._cells()  # raises
+        self._cells()  # raises for wrong coords
         self.cmaps.setdefault(self.stride, self.coords)
         return self
 

@@ -33,21 +33,21 @@ def conv3d(
     generative: bool = False,
     training: bool = False,
 ) -> SparseTensor:
-    """Convolve.
+    """Return the convolved tensor.
 
     Args:
-      input: the tensor.
-      weight: ``[K, C_in, C_out]``; of one tap and stride 1 ``[C_in, C_out]``.
+      input: tensor to convolve.
+      weight: ``[K, C_in, C_out]``, or ``[C_in, C_out]`` for one tap and stride 1.
       kernel_size, stride, padding: one integer, or one per axis.
       bias: ``[C_out]``.
-      dilation: 1; TorchSparse 2.1 accepts others and does not use them.
-      config: modes, see :mod:`voxax.torch.torchsparse.nn.functional.conv_config`.
-      transposed: back through the layer of this kernel and stride that made the voxels.
-      generative: onto all voxels that a transposed layer's taps reach.
-      training: without effect.
+      dilation: must be 1. TorchSparse 2.1 accepts other values but does not use them.
+      config: dictionary of modes, see :mod:`voxax.torch.torchsparse.nn.functional.conv_config`.
+      transposed: reverse the layer of this kernel and stride that made the voxels.
+      generative: convolve to all voxels that the taps of a transposed layer reach.
+      training: accepted but without effect.
 
     Raises:
-      ArgumentError: voxels, features or weights that the layer does not take.
+      ArgumentError: the layer does not accept the voxels, features or weights.
     """
     del training
     args = kernel_size, bias, stride, padding, dilation, config, transposed, generative
@@ -56,7 +56,7 @@ def conv3d(
 
 @uncompiled
 def convolved(kind: Any, input: SparseTensor, weight: torch.Tensor, *settings: Any) -> SparseTensor:
-    """Return :func:`conv3d` of a tensor of this kind."""
+    """Return :func:`conv3d` of a tensor of the class ``kind``."""
     kernel_size, bias, stride, padding, dilation, config, transposed, generative = settings
     check_tensors("a convolution", input)
     if input._kind is not kind:
@@ -104,7 +104,7 @@ def convolved(kind: Any, input: SparseTensor, weight: torch.Tensor, *settings: A
 
 
 def of_one_dtype(feats: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both in autocast's dtype, or in half precision where one is; otherwise as they are."""
+    """Return both in autocast's dtype, or in half precision if one of them is, else unchanged."""
     dtypes = feats.dtype, weight.dtype
     half = next((dtype for dtype in dtypes if dtype in _HALF), None)
     if torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes:
@@ -132,7 +132,7 @@ def _relation(input: SparseTensor, sizes: tuple[Sizes, ...], modes: tuple[str, s
 
 
 def _back(input: SparseTensor, key: tuple[Any, ...]) -> Relation:
-    """Return the relation of the strided layer that a transposed one reverses."""
+    """Return the relation of the strided layer that a transposed layer reverses."""
     relation = input._caches.kmaps.get(key)
     fine, size, steps, _ = key
     what = f"a transposed layer of kernel_size {size} and stride {steps} from stride {input.stride}"

@@ -1,4 +1,7 @@
-"""How convolutions run: what decides about voxels counts here, the rest is for GPU kernels."""
+"""Configuration of convolutions. Only its modes have an effect here: they decide the voxels.
+
+The other options are for GPU kernels.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ DOWNSAMPLE_MODES = ("spconv", "minkowski", "1.4")
 
 
 class Dataflow(Enum):
-    """GPU kernels, without effect here."""
+    """Choice of a GPU kernel, without effect here."""
 
     ImplicitGEMM = 0
     GatherScatter = 1
@@ -21,7 +24,7 @@ class Dataflow(Enum):
 
 
 class ConvMode(Enum):
-    """Sorting of GPU kernels, without effect here."""
+    """Mode of sorting in GPU kernels, without effect here."""
 
     mode0 = 0
     mode1 = 1
@@ -29,7 +32,7 @@ class ConvMode(Enum):
 
 
 class AttributeDict(dict[str, Any]):
-    """A dictionary whose items are attributes too."""
+    """Dictionary whose items are attributes too."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -57,18 +60,18 @@ _state |= {name: _DEFAULT[name] for name in _MODES}
 
 
 def get_default_conv_config(conv_mode: Any = None, training: bool = False) -> AttributeDict:
-    """Return the configuration that layers take without another; a change of it stays."""
+    """Return the default configuration of layers. Changes in it last."""
     del conv_mode, training
     return _DEFAULT
 
 
 def get_global_conv_config() -> Any:
-    """Return the configuration of all layers, None where none was set."""
+    """Return the configuration of all layers, or None if none was set."""
     return _state["config"]
 
 
 def set_global_conv_config(conv_config: Any) -> None:
-    """Set the configuration of layers without one of their own, a dictionary."""
+    """Set the configuration, a dictionary, of all layers that have none of their own."""
     _check_dictionary(conv_config)
     for name, value in _DEFAULT.items():
         conv_config.setdefault(name, value)
@@ -81,7 +84,7 @@ def clear_global_conv_config() -> None:
 
 
 def modes_of(config: Any) -> tuple[str, str]:
-    """Return the modes of maps and of downsampling of a layer's dictionary, or of the default."""
+    """Return the map mode and the downsampling mode of a layer's dictionary, or the default."""
     if config is None:
         config = _DEFAULT if _state["config"] is None else _state["config"]
     _check_dictionary(config)
@@ -92,29 +95,29 @@ def modes_of(config: Any) -> tuple[str, str]:
 
 
 def get_kmap_mode() -> str:
-    """Return what :func:`set_kmap_mode` set."""
+    """Return the mode that :func:`set_kmap_mode` set."""
     return _state["kmap_mode"]
 
 
 def set_kmap_mode(kmap_mode: str) -> None:
-    """Set a mode that no layer reads, as in TorchSparse: layers read their configuration's."""
+    """Set a mode that no layer reads, as in TorchSparse. Layers read their configuration."""
     _check("kmap_mode", kmap_mode, KMAP_MODES)
     _state["kmap_mode"] = kmap_mode
 
 
 def get_downsample_mode() -> str:
-    """Return what :func:`set_downsample_mode` set."""
+    """Return the mode that :func:`set_downsample_mode` set."""
     return _state["downsample_mode"]
 
 
 def set_downsample_mode(downsample_mode: str) -> None:
-    """Set a mode that no layer reads, as in TorchSparse: layers read their configuration's."""
+    """Set a mode that no layer reads, as in TorchSparse. Layers read their configuration."""
     _check("downsample_mode", downsample_mode, DOWNSAMPLE_MODES)
     _state["downsample_mode"] = downsample_mode
 
 
 def get_conv_mode() -> ConvMode:
-    """Return what :func:`set_conv_mode` set."""
+    """Return the mode that :func:`set_conv_mode` set."""
     return _state["conv_mode"]
 
 

@@ -1,4 +1,4 @@
-"""Hashes of voxels, and rows by hash."""
+"""Hashes of voxels, and lookup of rows by hash."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.T
 
     Args:
       coords: ``int32[N, 4]``, batch index first.
-      offsets: ``int32[K, 3]``, added to the coordinates; None: none.
+      offsets: ``int32[K, 3]``, added to the coordinates, or None.
 
     Returns:
       ``int64[N]``, or ``int64[K, N]`` with offsets.
 
     Raises:
-      ArgumentError: other shapes or dtypes.
+      ArgumentError: a shape or dtype is wrong.
     """
     return fnv(coords, offsets, (1, 0))
 
 
 def fnv(coords: torch.Tensor, offsets: torch.Tensor | None, batch: tuple[int, int]) -> torch.Tensor:
-    """Return the hashes; ``batch``: columns of the batch index before and after the others."""
+    """Return the hashes; ``batch`` is (1, 0) for a batch index first, (0, 1) for one last."""
     check_integers("coords", coords, 4)
     if offsets is not None:
         check_integers("offsets", offsets, 3)
@@ -42,17 +42,17 @@ def fnv(coords: torch.Tensor, offsets: torch.Tensor | None, batch: tuple[int, in
 
 
 def sphashquery(queries: torch.Tensor, references: torch.Tensor) -> torch.Tensor:
-    """Return the row of each query among the references, the first of equal ones, or -1.
+    """Return the first row among the references that equals each query, or -1.
 
     Args:
-      queries: ``int64[...]``: hashes.
-      references: ``int64[N]``.
+      queries: ``int64[...]``, hashes.
+      references: ``int64[N]``, hashes.
 
     Returns:
       ``int32`` of the shape of the queries.
 
     Raises:
-      ArgumentError: another dtype or device.
+      ArgumentError: a dtype or device is wrong.
     """
     for name, tensor in (("queries", queries), ("references", references)):
         check_cpu(tensor, name)

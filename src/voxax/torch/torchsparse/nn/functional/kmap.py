@@ -1,4 +1,4 @@
-"""Output voxels of layers, and the maps onto them."""
+"""Output voxels of layers, and the kernel maps to these voxels."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Sizes = tuple[int, ...]
 
 
 class Relation(NamedTuple):
-    """A layer's map from the voxels of one tensor to those of another, and their ranges."""
+    """Kernel map of a layer, with its input and output voxels and their spatial ranges."""
 
     kernel_map: KernelMap
     source: Sites
     target: Sites
-    settings: tuple[Any, ...]  # what it depends on beside the key under which a cache has it
+    settings: tuple[Any, ...]  # settings of the layer that are not in its key in a cache
     source_range: Sizes | None
     target_range: Sizes | None
 
@@ -41,9 +41,9 @@ class Relation(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def taps(kernel_size: Sizes, low: Sizes) -> np.ndarray:
-    """``int32[K, 3]``: offsets from ``low`` on, in the order of the weights.
+    """Return the offsets of taps from ``low`` on, ``int32[K, 3]``, in the order of the weights.
 
-    Along the first axis first where the number of taps is odd, otherwise along the last.
+    The first axis runs fastest if the number of taps is odd, otherwise the last.
     """
     axes = [range(at, at + size) for at, size in zip(low, kernel_size, strict=True)]
     offsets = list(itertools.product(*axes))
@@ -55,21 +55,21 @@ def taps(kernel_size: Sizes, low: Sizes) -> np.ndarray:
 
 
 def centered(kernel_size: Sizes) -> np.ndarray:
-    """``int32[K, 3]``: :func:`taps` around the center, the lower one of an even size."""
+    """Return :func:`taps` around the center, ``int32[K, 3]``; an even size has the lower center."""
     return taps(kernel_size, tuple(-((size - 1) // 2) for size in kernel_size))
 
 
 def get_kernel_offsets(
     size: Size, stride: Size = 1, dilation: Size = 1, device: Any = "cpu"
 ) -> torch.Tensor:
-    """``int32[K, 3]``: offsets of the taps, times stride and dilation."""
+    """Return the offsets of the taps times stride and dilation, ``int32[K, 3]``."""
     steps = np.multiply(per_axis("stride", stride), per_axis("dilation", dilation))
     offsets = centered(per_axis("size", size)) * steps
     return torch.from_numpy(offsets.astype(np.int32)).to(device)
 
 
 def sites_of(input: SparseTensor) -> Sites:
-    """Return the voxels of a tensor, of its cache where they are there."""
+    """Return the voxels of a tensor, from its cache if it has them."""
     cells, known = input._cells(), input._caches.sites.get(input.stride)
     if known is None or not known.hold(cells):
         scenes = int(cells[:, 0].max()) + 1 if len(cells) else 0
@@ -83,9 +83,10 @@ def sites_of(input: SparseTensor) -> Sites:
 def build_kernel_map(
     input: SparseTensor, sizes: tuple[Sizes, ...], modes: tuple[str, str], generative: bool
 ) -> Relation:
-    """Return the relation of a layer that is not transposed, or generative.
+    """Return the relation of a generative layer, or of a layer that is not transposed.
 
-    Its ``sizes`` are kernel size, stride and padding, its ``modes`` those of maps and downsampling.
+    ``sizes`` are kernel size, stride and padding; ``modes`` are the map mode and the downsampling
+    mode.
     """
     (kernel_size, stride, padding), out_range = sizes, None
     source, spatial_range = sites_of(input), input.spatial_range
@@ -100,7 +101,7 @@ def build_kernel_map(
         )
     if on_the_fly:
         _check_range(source.rows, spatial_range)
-    source.duplicates()  # raises for them
+    source.duplicates()  # raises if there are any
     target = source
     if generative:
         coords = spupsample_generative(source.indices, stride, kernel_size, padding, out_range)
@@ -180,12 +181,13 @@ def spdownsample(
       _coords: ``int32[N, 4]``, batch index first.
       stride, kernel_size, padding: one integer, or one per axis.
       spatial_range: range of the outputs.
-      downsample_mode: ``"minkowski"``: the cells of the inputs; ``"spconv"``: likewise where the
-        stride is the kernel size or 1, otherwise all that a tap reaches in the range; ``"1.4"``:
-        likewise, otherwise all that a centered tap reaches from the lowest coordinates on.
+      downsample_mode: ``"minkowski"`` takes the coarse cells of the inputs. ``"spconv"`` does the
+        same if the stride is the kernel size or 1, and otherwise takes all voxels in the range that
+        a tap reaches. ``"1.4"`` is like ``"spconv"``, but with centered taps and from the lowest
+        coordinates on.
 
     Raises:
-      ArgumentError: another mode.
+      ArgumentError: the mode is unknown.
     """
     if downsample_mode not in DOWNSAMPLE_MODES:
         raise ArgumentError(f"downsample_mode={downsample_mode!r}: expected {DOWNSAMPLE_MODES}")
@@ -204,7 +206,7 @@ def spdownsample(
 
 
 def _from_the_lowest(rows: np.ndarray, size: Sizes, steps: Sizes) -> np.ndarray:
-    """Return every integer ``(row + offset) / stride`` that is nowhere below all rows."""
+    """Return ``(row + offset) / stride`` if whole, for sums not below the least row on any axis."""
     stride = np.asarray([1, *steps], np.int32)
     low, reached = rows.min(0, initial=2**31 - 1), [rows[:0]]
     for offset in np.pad(centered(size), ((0, 0), (1, 0))):
@@ -225,11 +227,11 @@ def spupsample_generative(
     Args:
       _coords: ``int32[N, 4]``, batch index first.
       stride, kernel_size: one integer, or one per axis.
-      padding: without effect.
-      spatial_range: outputs beyond it are moved to its border.
+      padding: accepted but without effect.
+      spatial_range: range of the outputs; outputs beyond it are moved to its border.
 
     Raises:
-      ArgumentError: no spatial range.
+      ArgumentError: ``spatial_range`` is None.
     """
     del padding
     if spatial_range is None:

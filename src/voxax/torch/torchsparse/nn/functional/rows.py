@@ -1,4 +1,4 @@
-"""Functions of the rows of one tensor: activations, crops, pools."""
+"""Activations, crops and global pools of one tensor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def spcrop(
 ) -> SparseTensor:
     """Return the voxels with ``coords_min <= (x, y, z) < coords_max``.
 
-    TorchSparse 2.1 compares batch index, x and y with these, its columns of before.
+    TorchSparse 2.1 itself compares batch index, x and y with these limits: its first three columns,
+    which were x, y and z in 1.4.
     """
     check_tensors("spcrop", input)
     at = input.coords[:, input._axes]
@@ -64,12 +65,12 @@ def rows_of_scenes(input: SparseTensor) -> list[torch.Tensor]:
 
 
 def global_avg_pool(inputs: SparseTensor) -> torch.Tensor:
-    """``[B, C]``: the mean of each scene; a scene without voxels is an error."""
+    """Return the mean of each scene, ``[B, C]``; a scene without voxels is an error."""
     return torch.stack([feats.mean(0) for feats in _scenes(inputs)])
 
 
 def global_max_pool(inputs: SparseTensor) -> torch.Tensor:
-    """``[B, C]``: the largest value of each scene; a scene without voxels is an error."""
+    """Return the largest value of each scene, ``[B, C]``; a scene without voxels is an error."""
     return torch.stack([feats.max(0)[0] for feats in _scenes(inputs)])
 
 

@@ -1,4 +1,4 @@
-"""Between points and voxels."""
+"""Convert features of points to voxels and back."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from voxax.torch.core.errors import ArgumentError, check_cpu
 
 
 def spcount(coords: torch.Tensor, num: int | torch.Tensor) -> torch.Tensor:
-    """``int32[num]``: how often each row occurs.
+    """Return how often each row occurs, ``int32[num]``.
 
     Args:
-      coords: integers ``[N]``, 0 to ``num - 1``; those below 0 do not count.
+      coords: integers ``[N]``, rows from 0 to ``num - 1``; negative rows do not count.
       num: number of rows.
 
     Raises:
-      ArgumentError: a row of ``num`` or more.
+      ArgumentError: a row is ``num`` or more.
     """
     rows = coords.reshape(-1).long()
     _check_rows(rows, int(num))
@@ -25,15 +25,15 @@ def spcount(coords: torch.Tensor, num: int | torch.Tensor) -> torch.Tensor:
 
 
 def spvoxelize(feats: torch.Tensor, coords: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """``[M, C]``: the sum of the points of each voxel, divided by its count.
+    """Return the sum of the points of each voxel, divided by its count, ``[M, C]``.
 
     Args:
       feats: ``[N, C]``.
-      coords: integers ``[N]``: the voxel of each point; below 0: none.
-      counts: integers ``[M]``; a voxel with 0 is 0.
+      coords: integers ``[N]``, the voxel of each point; negative for a point without a voxel.
+      counts: integers ``[M]``, the count of each voxel; the result for a count of 0 is 0.
 
     Raises:
-      ArgumentError: a voxel of M or more.
+      ArgumentError: a voxel in ``coords`` is M or more.
     """
     check_cpu(feats, "feats")
     rows, number = coords.reshape(-1).long(), len(counts)
@@ -47,15 +47,15 @@ def spvoxelize(feats: torch.Tensor, coords: torch.Tensor, counts: torch.Tensor) 
 
 
 def spdevoxelize(feats: torch.Tensor, coords: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """``[N, C]``: a weighted sum of voxels at each point.
+    """Return a weighted sum of voxels at each point, ``[N, C]``.
 
     Args:
       feats: ``[M, C]``.
-      coords: integers ``[N, K]``: rows of voxels; those below 0 do not count.
-      weights: ``[N, K]``, without gradient.
+      coords: integers ``[N, K]``, rows of voxels; negative rows do not count.
+      weights: ``[N, K]``, weights of the voxels, which get no gradient.
 
     Raises:
-      ArgumentError: a row of M or more.
+      ArgumentError: a row is M or more.
     """
     check_cpu(feats, "feats")
     _check_shape("feats", feats, (None, None))
@@ -73,15 +73,16 @@ def spdevoxelize(feats: torch.Tensor, coords: torch.Tensor, weights: torch.Tenso
 def calc_ti_weights(
     coords: torch.Tensor, idx_query: torch.Tensor, scale: float = 1
 ) -> torch.Tensor:
-    """``[N, 8]``: weights of trilinear interpolation, in the order of an even kernel's taps.
+    """Return weights of trilinear interpolation, ``[N, 8]``, in the order of an even kernel's taps.
 
     Args:
       coords: ``[N, 3]`` or more columns: x, y, z.
-      idx_query: ``[N, 8]``: rows of voxels; those of -1 get 0, and the rest is scaled to sum to 1.
+      idx_query: ``[N, 8]``, rows of voxels. A row of -1 gets the weight 0, and the other weights
+        are scaled to sum to 1.
       scale: edge length of a voxel.
 
     Raises:
-      ArgumentError: other shapes, or a scale that is not above 0.
+      ArgumentError: a shape is wrong, or the scale is not above 0.
     """
     if not scale > 0:
         raise ArgumentError(f"scale={scale}: expected the edge length of a voxel, above 0")

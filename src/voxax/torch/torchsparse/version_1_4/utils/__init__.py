@@ -1,4 +1,4 @@
-"""Sizes; modules for quantization and batches."""
+"""Helper for sizes; modules for quantization and batches."""
 
 from voxax.torch.torchsparse.utils import collate as collate
 from voxax.torch.torchsparse.utils.grids import make_ntuple as make_ntuple

@@ -8,9 +8,9 @@ from voxax.torch.torchsparse.utils import quantize as version_2_1
 
 
 def sparse_quantize(coords: Any, voxel_size: Any = 1, **returned: bool) -> Any:
-    """Return what :func:`voxax.torch.torchsparse.utils.quantize.sparse_quantize` does.
+    """Return :func:`voxax.torch.torchsparse.utils.quantize.sparse_quantize`.
 
-    But voxels are counted from the lowest along each axis.
+    The voxels are counted from the lowest on each axis.
     """
     found = version_2_1.sparse_quantize(coords, voxel_size, **returned)
     voxels = found[0] if isinstance(found, list) else found
