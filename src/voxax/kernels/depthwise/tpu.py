@@ -203,7 +203,7 @@ def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list
 def _taps(
     problem: Problem, blocks: Blocks, sums: list[jax.Array], visits: PlannedVisits, dtype: Any
 ) -> jax.Array:
-    """Return ``[K, C]`` from blocks of channels, ``[stripes, K * channels, lanes]`` of sums each."""
+    """Return ``[K, C]`` from the sums of blocks, ``[stripes, K * channels, lanes]`` each."""
     taps = [jnp.sum(part, axis=(0, 2)).reshape(-1, blocks.channels) for part in sums]
     if dtype == jnp.bfloat16:
         taps = [from_words(part, 1) for part in taps]
