@@ -40,7 +40,7 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 def _private(value: Any, name: str, default: Any = None) -> Any:
     """Return an attribute that no public interface of JAX has, or ``default`` if it is missing.
 
-    Without such an attribute voxax is slower but still correct: a test hides each of them in turn.
+    If the attribute is missing, voxax is slower but still correct: a test hides each one in turn.
     """
     return getattr(value, name, default)
 
@@ -139,7 +139,7 @@ def _value_in(tracer: Any, names: Sequence[str]) -> Any:
 
 
 def without_derivative(array: Any) -> Any:
-    """Return ``jax.lax.stop_gradient(array)``, without compiling under ``jax.grad`` alone."""
+    """Return ``jax.lax.stop_gradient(array)``; eager calls under ``jax.grad`` compile nothing."""
     while isinstance(array, jax.core.Tracer):
         primal = _value_in(array, ("primal",))
         if primal is None:
@@ -392,10 +392,10 @@ def environment_key() -> Hashable:
 def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Return arrays, inside ``shard_map`` marked as varying over every axis that one varies over.
 
-    Without the mark, the gradient of an operand that all shards share would be the gradient of one
-    shard instead of the sum. Outside of ``shard_map``, arrays that are split over explicit axes of
-    a mesh are gathered, and all arrays are put on this mesh, because ``jax.vmap`` over an explicit
-    axis splits the carry of a loop.
+    The gradient of an unmarked operand that all shards share would be the gradient of one shard
+    instead of the sum. Outside of ``shard_map``, arrays that are split over explicit axes of a mesh
+    are gathered, and all arrays are put on this mesh, because ``jax.vmap`` over an explicit axis
+    splits the carry of a loop.
     """
     if not any(map(_is_placed, arrays)):
         return arrays
@@ -794,7 +794,7 @@ _eager_program = contextvars.ContextVar("voxax_eager_program", default=False)
 
 
 def lowers_eager_program() -> bool:
-    """Return whether a primitive is being lowered for an eager call of this primitive alone."""
+    """Return whether a primitive is being lowered for an eager call of only this primitive."""
     return _eager_program.get()
 
 
@@ -994,7 +994,7 @@ def tpu_versions() -> tuple[str, ...]:
 
 
 def tpu_info_of_version(name: str) -> Any:
-    """Return the entry of the chip ``name`` (``v5e``, ``7x``), with both cores if JAX joins them."""
+    """Return the entry of the chip ``name`` (``v5e``, ``7x``), both cores if JAX joins them."""
     try:
         from jax.experimental.pallas import tpu as pltpu
 

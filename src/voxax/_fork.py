@@ -9,7 +9,7 @@ import threading
 from voxax import _compat, _own_process
 from voxax.errors import VoxaxError
 
-# Number of the process that imported voxax, or of a fork of it in which JAX may be used.
+# Number of the process that imported voxax, or of the fork of it that was checked last.
 _own = _own_process.PID
 _broken = False
 _watching = False
@@ -46,7 +46,10 @@ def _in_child() -> None:
 
 
 def _has_lost_threads() -> bool:
-    """Return whether the process has no threads but Python's, so that JAX's threads are lost."""
+    """Return whether the process has no threads but Python's, so that JAX's threads are lost.
+
+    This is only known on Linux, and assumed on other systems.
+    """
     if not sys.platform.startswith("linux"):
         return True
     try:

@@ -162,10 +162,9 @@ def _is_waited_for(number: int, handler: object) -> bool:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Return a context in which Ctrl-C waits for its end.
+    """Return a context that delays Ctrl-C to its end, where it raises :class:`KeyboardInterrupt`.
 
-    It then raises :class:`KeyboardInterrupt`. Inside :func:`ended_by_signals` this holds for
-    SIGTERM and SIGHUP too.
+    Inside :func:`ended_by_signals` this holds for SIGTERM and SIGHUP too.
     """
     # Other threads cannot set handlers, and a handler that is not Python's cannot be restored.
     ours = signal.getsignal(signal.SIGINT) is not None

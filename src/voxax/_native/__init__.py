@@ -174,7 +174,7 @@ def library() -> tuple[ctypes.CDLL | None, str | None]:
         found = ctypes.CDLL(str(path))
         if found.voxax_abi() != _ABI:
             return None, "the native kernels are of another version of voxax: install voxax again"
-    except Exception as error:  # of another system, an older one, or damaged
+    except Exception as error:  # a library of another or older system, or damaged
         return None, f"the native kernels do not load: {error}"
     return found, None
 

@@ -44,7 +44,7 @@ def cross_offsets(kernel_size: Sequence[int], stride: Sequence[int]) -> tuple[tu
     return tuple(offset for offset in box if sum(o != 0 for o in offset) <= 1)
 
 
-@functools.lru_cache(maxsize=1024)  # asked in every eager call of a layer
+@functools.lru_cache(maxsize=1024)  # called in every eager call of a layer
 def is_point_symmetric(offsets: tuple[tuple[int, ...], ...]) -> bool:
     """Return whether reversing the list negates every offset, as in centered boxes."""
     array = np.asarray(offsets)

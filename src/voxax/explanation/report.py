@@ -244,7 +244,7 @@ def _times(row: Explained) -> tuple[str, str, str, str]:
 
 
 def _candidates(row: Explained) -> Iterator[tuple[str, str, str, str]]:
-    """Yield ``(time, ratio, candidate, verdict)``; the chosen candidate's verdict says so."""
+    """Yield ``(time, ratio, candidate, verdict)``; one verdict begins with "chosen"."""
     chosen, candidates = str(row.choice), list(row.candidates())
     if chosen not in [name for name, *_ in candidates]:
         candidates.insert(0, (chosen, None, "not measured"))

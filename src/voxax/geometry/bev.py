@@ -112,7 +112,7 @@ def _columns(
 ) -> tuple[jax.Array, jax.Array]:
     """Return ``(int32[N, D], int32[N])``: each row without the axis, and its height above ``low``.
 
-    Without bounds the height is the coordinate itself.
+    The height is the coordinate itself if ``bounds`` is None.
     """
     along = coords[:, 1 + axis]
     columns = xp.concatenate([coords[:, : 1 + axis], coords[:, 2 + axis :]], axis=1)

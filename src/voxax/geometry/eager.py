@@ -48,7 +48,7 @@ def _devices(arrays: Sequence[jax.Array]) -> set[Any]:
 def as_host_array(values: Any) -> np.ndarray:
     """Return values as a NumPy array of the dtype that JAX would use; it may share their memory."""
     if isinstance(values, jax.Array) and any(d.platform != "cpu" for d in values.devices()):
-        values = jax.device_get(values)  # asked for, as a guard of transfers wants it
+        values = jax.device_get(values)  # explicit, so that a transfer guard allows it
     values = np.asarray(values)
     if values.dtype.kind in "OSU":  # no numbers: the caller says what they are
         return values

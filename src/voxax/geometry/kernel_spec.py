@@ -50,7 +50,7 @@ def per_axis(value: int | Sequence[int], ndim: int, name: str) -> tuple[int, ...
     return values
 
 
-@functools.lru_cache(maxsize=1024)  # asked in every eager call of a layer
+@functools.lru_cache(maxsize=1024)  # called in every eager call of a layer
 def _reach(offsets: tuple[tuple[int, ...], ...], dilation: tuple[int, ...]) -> int:
     return max(abs(o) * d for offset in offsets for o, d in zip(offset, dilation, strict=True))
 

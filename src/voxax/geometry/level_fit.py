@@ -20,7 +20,7 @@ from voxax.geometry.kernel_spec import KernelSpec
 # Factor of the largest capacity of inputs on the ladder over the largest sample.
 _INPUT_MARGIN = 1.05
 _STEP = 4
-# Rows of a level of stride 2 in those of the input's capacity, of which scans fill 0.6 on average.
+# Rows of a level of stride 2 as a share of the input's capacity. Scans fill 0.6 of it on average.
 # LiDAR sweeps at 5 cm need up to 0.79 of their voxels, at 10 cm 0.55 to 0.67, rooms and surfaces
 # 0.3 to 0.5. Each doubling of the stride halves them at least.
 _SHARE = 0.6

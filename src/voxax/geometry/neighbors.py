@@ -1,4 +1,4 @@
-"""Neighbors among points: those within a radius, and the nearest ones, under a static capacity."""
+"""Search for the points within a radius, or the nearest points, under a static capacity."""
 
 from __future__ import annotations
 
@@ -93,9 +93,10 @@ def radius_search(
       radius: the largest distance, above 0; may be traced.
       capacity: the largest number of neighbors of a query; static.
       algorithm: ``all`` compares each query with all points, in blocks; ``cells`` sorts the points
-        into cells as wide as the radius and compares with those of the ``3**D`` cells around;
-        ``auto`` searches a tree with the native kernels of CPUs; elsewhere it takes ``cells`` from
-        4096 points on. Up to the rounding of distances the result is the same.
+        into cells as wide as the radius and compares each query with the points of the ``3**D``
+        cells around it; ``auto`` searches a tree with the native kernels of CPUs; elsewhere it
+        takes ``cells`` from 4096 points on. Up to the rounding of distances all give the same
+        result.
 
     Returns:
       Neighbors. Under ``jax.jit`` the nearest are kept, and ``num_dropped`` counts the others.

@@ -50,7 +50,7 @@ class Origin(Sequence[float]):
         return jax.lax.bitcast_convert_type(self.words, jnp.float32)
 
     def axes(self, kept: Sequence[int]) -> Origin:
-        """Return the origin of the axes ``kept`` alone."""
+        """Return the same origin with only the axes ``kept``."""
         return Origin.tree_unflatten(None, (self.words[:, np.asarray(kept, np.int64)],))
 
     @property

@@ -90,7 +90,7 @@ def _cut(
     start = jnp.searchsorted(coords[:, 0], scenes).astype(jnp.int32)
     number = start[1:] - start[:-1]
     first = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(-(-number // length))])
-    first = first.astype(jnp.int32)  # of each scene; after the last, the number of patches
+    first = first.astype(jnp.int32)  # patch of each scene; the last entry is their number
 
     total = number_of_patches(capacity, batch_size, length)
     patch = jnp.arange(total, dtype=jnp.int32)

@@ -166,10 +166,11 @@ class Plan:
         return dataclasses.replace(self, fit=fit)
 
     def capacity(self, n: int) -> int:
-        """Return the capacity for an input of ``n`` voxels: the smallest fitted one that fits.
+        """Return the capacity for an input of ``n`` voxels.
 
-        An input larger than every fitted capacity takes a default one. The same voxels have the
-        same capacity in every order, process and resumed run.
+        On a ladder it is the smallest fitted capacity that fits, or a default one for an input
+        larger than all of these. Otherwise it is a bucket. The same voxels have the same capacity
+        in every order, process and resumed run.
         """
         if not self.on_ladder:
             return bucket_capacity(max(n, self.fit.least if self.fit else 0))
@@ -353,7 +354,7 @@ class _Watched(AttachedMaps):
 
 
 class _Recorder:
-    """Numbers the levels and collects the maps that one traced call asks for."""
+    """A recorder that numbers the levels and collects the maps of one traced call."""
 
     def __init__(self, root: VoxelGeometry) -> None:
         self.records: list[MapRecord] = []

@@ -86,7 +86,8 @@ class Points:
             if JAX has 64 bits enabled.
           features: ``[N, C]``; None takes one channel of ones.
           batch_index: ``int[N]``, the scene of each point; None puts all points in scene 0.
-          batch_size: number of scenes, static; None takes ``max(batch_index) + 1`` eagerly.
+          batch_size: number of scenes, static; None takes ``max(batch_index) + 1`` eagerly, and 1
+            without a batch index.
           capacity: static number of rows; None takes one of few sizes eagerly, so that clouds of
             many sizes share few programs, and N under ``jax.jit``.
           origin: the point to subtract from the positions, one number per axis. None is zero, with
@@ -110,7 +111,7 @@ class Points:
         rows: int = places.shape[0]
         scenes = batch_indices(batch_index, rows, on_host=on_host)
         if batch_size is None:
-            # Not from the checked array: without a batch index there is one scene, under jit too.
+            # With batch_index=None there is one scene, under jit too, so nothing is inferred.
             batch_size = 1 if batch_index is None else infer_batch_size(scenes)
         values: Any = xp.ones((rows, 1), np.float32) if features is None else features
         values = as_host_array(values) if on_host else as_own_array(values)

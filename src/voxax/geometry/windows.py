@@ -111,7 +111,7 @@ def cylindrical_windows(
     if sectors < 1 or sectors != size[1]:
         raise InputError(f"{size[1]!r} sectors: give a whole number of at least 1")
     half = 0.5 if shifted else 0.0
-    positions = voxels.positions()  # of float64, far from zero
+    positions = voxels.positions()  # float64 if they are far from zero
     places = (positions[:, axis] - corner for axis, corner in enumerate((*center, 0.0)))
     x, y, z = (jnp.asarray(place, jnp.float32) for place in places)
     turn = jnp.arctan2(y, x) / (2 * math.pi)

@@ -16,8 +16,8 @@ _VALUES = {"on": True, "off": False, "": False}
 def bounds_checks() -> bool:
     """Return whether ``VOXAX_TPU_BOUNDS_CHECKS`` is ``on``; False if it is unset or ``off``.
 
-    With checks the chip stops a kernel with an error if a copy would leave an array. Without checks
-    the copy reads or writes beyond the array. The environment is read when a function is traced, so
+    With checks the chip stops a kernel with an error if a copy would leave an array. An unchecked
+    copy reads or writes beyond the array. The environment is read when a function is traced, so
     a compiled program keeps its value until ``vx.reload_environment()``. Interpreted kernels do not
     change.
 

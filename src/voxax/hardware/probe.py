@@ -31,7 +31,7 @@ _DTYPES = ("float32", "float64", "bfloat16", "float16", "int8")
 # bfloat16 pass). The other dtypes have one kind of product.
 _EXACT = ("float32", "float64")
 _REVISION = 1  # raised when earlier measurements no longer hold
-_SECONDS = 0.25  # of repetitions for each quantity
+_SECONDS = 0.25  # for the repetitions of each quantity
 _PASSES = 8
 _CPU = {"bytes": 1 << 28, "size": 1024}
 _OTHER = {"bytes": 1 << 30, "size": 4096}

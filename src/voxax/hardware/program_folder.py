@@ -62,7 +62,8 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
 
     Returns:
       The folder that JAX uses, or None if JAX keeps no programs: the cache is turned off, or the
-      folder belongs to another user or cannot be written. In the latter two cases it warns once.
+      folder belongs to another user, others may write to it, or it cannot be written. It warns once
+      about a folder that it does not use.
     """
     settings = jax.config.values
     if not settings["jax_enable_compilation_cache"]:
@@ -133,7 +134,10 @@ def forget_programs() -> int:
 
 
 def _not_own(folder: Path) -> str | None:
-    """Return why this folder is not used, or None: others may write to it, or the user may not."""
+    """Return why this folder is not used, or None.
+
+    It belongs to another user, others may write to it, or this user may not.
+    """
     if hasattr(os, "getuid"):  # not on Windows
         about = folder.stat()
         if about.st_uid != os.getuid():

@@ -1,8 +1,8 @@
 """Facts about TPUs: attached ones from JAX's table of chips, absent ones by a topology's name.
 
 ``libtpu`` describes a topology without a TPU. It is called in a separate process, because it needs
-environment variables before it loads, and stays loaded. Without libtpu, the facts come from JAX's
-table of chips and the extents in the name.
+environment variables before it loads, and stays loaded. If libtpu is missing, the facts come from
+JAX's table of chips and the extents in the name.
 """
 
 from __future__ import annotations

@@ -349,7 +349,7 @@ class Kernel:
       preferred: a function of ``(problem, hardware)`` that returns whether, without a measurement,
         it comes before algorithms that are earlier in the registry or the request.
       decisive: a function of ``(problem, hardware)`` that returns whether it is known to be the
-        fastest by a wide margin. Without a request it is then chosen, and nothing is measured.
+        fastest by a wide margin. If so and nothing is requested, it is chosen without measuring.
       unproven: whether it has not run on any device yet. Where its result cannot be checked, other
         algorithms come before it.
       alone: whether other kernels of its name are no candidates where it can run.

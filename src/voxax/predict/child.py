@@ -82,7 +82,8 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
 def value_bytes(tree: Any) -> int:
     """Return the bytes of numerical values, such as features and weights.
 
-    Coordinates, tables and masks are not counted: they have integer types other than int8.
+    They are arrays of floating-point numbers and of int8. Coordinates, tables and masks have other
+    dtypes, and are not counted.
     """
     found = 0
     for leaf in jax.tree.leaves(tree):

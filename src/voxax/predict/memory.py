@@ -372,7 +372,7 @@ def resized(voxels: Voxels, capacity: int) -> Voxels:
     known = _capacities(voxels.geometry)
 
     def leaf(x: Any) -> Any:
-        if isinstance(x, LostRows):  # of one shape for any capacity
+        if isinstance(x, LostRows):  # its shape does not depend on the capacity
             return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), x)
         shape = x.shape
         if shape and shape[0] in known:

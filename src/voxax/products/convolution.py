@@ -285,7 +285,7 @@ def convolve_modulated(
     return total.astype(dtype)
 
 
-@functools.lru_cache(maxsize=1024)  # asked in every eager call
+@functools.lru_cache(maxsize=1024)  # called in every eager call
 def sized_spec(
     shape: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> KernelSpec:
@@ -402,7 +402,7 @@ def with_statistics(layer: Layer, sizes: np.ndarray) -> Layer:
     return dataclasses.replace(layer, density=density, sizes=found)
 
 
-@functools.lru_cache(maxsize=1024)  # asked in every eager call
+@functools.lru_cache(maxsize=1024)  # called in every eager call
 def _counts(spec: KernelSpec) -> np.ndarray:
     """Return the number of taps of each size, from 0."""
     return taps_within(np.asarray(spec.offsets))

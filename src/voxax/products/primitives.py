@@ -63,7 +63,7 @@ def _chosen(problem: Problem, layer: Layer) -> Choice:
     kernels are considered, since views can be built from the table.
     """
     if problem.platform == "cpu" and _compat.lowers_eager_program():
-        return choice_for(problem, layer)  # as it was made before
+        return choice_for(problem, layer)  # the choice of the eager call
     request = dict(layer.requests)[problem.product]
     everything = _compat.absent_device() is not None and "neighbors" in layer.view_names
     views = None if everything else layer.view_names
@@ -71,7 +71,7 @@ def _chosen(problem: Problem, layer: Layer) -> Choice:
 
 
 def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return the views, and those that the chosen kernel reads besides, built from the table."""
+    """Return the views, plus the chosen kernel's missing views, built from the table."""
     layer, found = choice.problem.layer, dict(views)
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
 
