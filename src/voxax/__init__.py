@@ -8,12 +8,12 @@ import lazy_loader as _lazy
 from voxax import _own_process as _own_process
 
 if _sys.modules.get("jax"):
-    # It adds to the key of jit's caches: a program that was traced before would be traced again.
+    # _compat adds to the key of jit's caches. Loaded later, it would make JAX trace programs again.
     from voxax import _compat as _compat
 
 __getattr__, _names, __all__ = _lazy.attach_stub(__name__, __file__)
 
-# Without the package of its extra, a name raises: `import *` and `dir` leave it out.
+# A name raises if the package of its extra is missing, so `import *` and `dir` leave it out.
 _EXTRAS = {"interop": "flax", "models": "flax", "torch": "torch"}
 __all__ = [n for n in __all__ if n not in _EXTRAS]  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -1,7 +1,7 @@
-"""Annotations of arrays as jaxtyping writes them: ``Float[Array, "N C"]``, dtype and shape.
+"""Annotations of arrays in jaxtyping's notation, dtype and shape: ``Float[Array, "N C"]``.
 
-Here each is ``typing.Annotated``: type checkers see the array, readers the shape, and voxax needs
-no jaxtyping. Tests put jaxtyping into this module's place, and check dtypes and shapes.
+Each name is ``typing.Annotated``, so type checkers see the array, readers see the shape, and voxax
+does not need jaxtyping. Tests replace this module by jaxtyping to check dtypes and shapes.
 """
 
 from typing import Annotated as Bool

@@ -16,7 +16,7 @@ def write_atomically(
     """Write ``data`` to ``path`` and return the path; text is written as UTF-8.
 
     Args:
-      path, private: see :func:`replacing`.
+      path, private: as for :func:`replacing`.
       data: the whole content.
 
     Raises:
@@ -29,13 +29,13 @@ def write_atomically(
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[BinaryIO]:
-    """Open a temporary file in the folder of ``path``; it takes the name at the end of the block.
+    """Return a context with a temporary file, which is renamed to ``path`` at its end.
 
-    After an error in the block, an older file is unchanged and the temporary file is gone.
+    After an error in the context, an older file is unchanged and the temporary file is deleted.
 
     Args:
-      path: in an existing folder.
-      private: only the owner may read and write the file; otherwise the umask decides.
+      path: the file to replace or create, in an existing folder.
+      private: whether only the owner may read and write the file; otherwise the umask decides.
 
     Raises:
       OSError: the folder does not exist or cannot be written to.
@@ -53,5 +53,5 @@ def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterato
         with contextlib.suppress(OSError):
             temporary.unlink()
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a write names no file
+            error.filename = str(path)  # an error of a write does not name the file
         raise

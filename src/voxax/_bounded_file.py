@@ -14,15 +14,15 @@ MEBIBYTE = 1 << 20
 
 
 def read_bounded(path: str | os.PathLike[str], most: int) -> tuple[bytes, os.stat_result]:
-    """Return the content of a regular file, and its state when it was opened.
+    """Return the content of a regular file, and its status when it was opened.
 
     Args:
       path: the file.
-      most: bytes that it may have.
+      most: largest size of the file, in bytes.
 
     Raises:
-      OSError: it cannot be read.
-      ValueError: it is no regular file, or too big.
+      OSError: the file cannot be read.
+      ValueError: it is no regular file, or too large.
     """
     # Opening a pipe would otherwise wait for its writer.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -42,7 +42,8 @@ def bounded_text(path: str | os.PathLike[str], most: int) -> str:
     """Return the text of a UTF-8 file of at most ``most`` bytes.
 
     Raises:
-      FileFormatError: it is missing, cannot be read, is no regular file, too big, or no text.
+      FileFormatError: the file is missing, cannot be read, is no regular file, too large, or no
+        UTF-8 text.
     """
     try:
         return read_bounded(path, most)[0].decode("utf-8")
@@ -54,10 +55,16 @@ def bounded_text(path: str | os.PathLike[str], most: int) -> str:
 
 
 def bounded_json(path: str | os.PathLike[str], most: int, kind: str = "") -> Any:
-    """Return what a JSON file of at most ``most`` bytes holds; ``kind`` says what that should be.
+    """Return the content of a JSON file of at most ``most`` bytes.
+
+    Args:
+      path: the file.
+      most: largest size of the file, in bytes.
+      kind: what the file should contain, for the message after "is no JSON", such as
+        ``" with a list points"``.
 
     Raises:
-      FileFormatError: as for :func:`bounded_text`, or it is no JSON.
+      FileFormatError: as for :func:`bounded_text`, or the file is no JSON.
     """
     try:
         return json.loads(bounded_text(path, most))

@@ -1,8 +1,9 @@
 """Every difference between JAX versions, and every semi-public JAX name, in one place.
 
 ``jax.extend``, ``jax.interpreters``, ``jax.core`` and ``jax._src`` may change between releases;
-no other module of voxax imports them (a test holds this). Only the private parts that the checker
-alone needs stand apart, in ``_compat_tracing``, so that importing voxax does not load them.
+no other module of voxax imports them (a test checks this). The one exception is
+``_compat_tracing``, with private parts of JAX that only the checker needs, so that importing voxax
+does not load them.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 
 
 def _private(value: Any, name: str, default: Any = None) -> Any:
-    """An attribute that no interface of JAX promises; ``default`` where a version lacks it.
+    """Return an attribute that no public interface of JAX has, or ``default`` if it is missing.
 
-    What is not known then costs time, and no more: a test hides each of them in turn.
+    If the attribute is missing, voxax is slower but still correct: a test hides each one in turn.
     """
     return getattr(value, name, default)
 
@@ -48,33 +49,33 @@ _UNKNOWN = object()
 
 
 def _trace_of(value: Any) -> Any:
-    """The trace that a value belongs to: None for a concrete one, ``_UNKNOWN`` if JAX hides it."""
+    """Return the trace of a value: None for a concrete value, ``_UNKNOWN`` if JAX hides it."""
     return _private(value, "_trace", _UNKNOWN) if isinstance(value, jax.core.Tracer) else None
 
 
 def is_hidden(*values: Any) -> bool:
-    """True if every array is a tracer of which JAX hides the trace that it belongs to."""
+    """Return whether there are arrays and all are tracers whose trace JAX hides."""
     leaves = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]
     return bool(leaves) and all(_trace_of(leaf) is _UNKNOWN for leaf in leaves)
 
 
 def current_trace() -> Any:
-    """What equals itself in the current trace alone."""
+    """Return an object that is equal to itself only within the current trace."""
     return _extend_core.get_opaque_trace_state()
 
 
 def may_live_with(value: Any, mark: Any) -> bool:
-    """True unless two arrays are known to belong to different traces."""
+    """Return False if two arrays are known to belong to different traces, else True."""
     traces = _trace_of(value), _trace_of(mark)
     return traces[0] is traces[1] or any(trace is _UNKNOWN for trace in traces)
 
 
 def context_of(*values: Any) -> contextlib.AbstractContextManager | None:
-    """A context for arrays that are computed from ``values`` alone.
+    """Return a context to compute arrays from ``values`` alone, or None.
 
-    Inside it, operations are recorded at the trace level of ``values``, however deep the
-    current one is nested, and run eagerly when all of them are concrete. None when their
-    trace levels differ, or are unknown.
+    In the context, operations are recorded at the trace level of ``values``, even if the current
+    level is nested deeper. They run eagerly if all values are concrete. The result is None if
+    the trace levels of the values differ or are unknown.
     """
     traces = {id(trace): trace for trace in map(_trace_of, jax.tree.leaves(values))}
     if len(traces) != 1 or id(_UNKNOWN) in traces:
@@ -87,11 +88,11 @@ def context_of(*values: Any) -> contextlib.AbstractContextManager | None:
 
 @contextlib.contextmanager
 def _eagerly(values: Any) -> Iterator[None]:
-    """Evaluate eagerly, also outside of a ``shard_map`` that is being traced or run.
+    """Return a context that evaluates eagerly and leaves a surrounding ``shard_map``.
 
-    Arrays made under its mesh belong to it, and could not be used with others afterwards; and
-    ``jax.ensure_compile_time_eval`` does not leave one that runs without ``jit``. The mesh is that
-    of ``values``.
+    Arrays that are created under the mesh of a ``shard_map`` belong to this mesh, and could not be
+    used with other arrays afterwards. ``jax.ensure_compile_time_eval`` does not leave a
+    ``shard_map`` that runs without ``jit``. The mesh in the context is that of ``values``.
     """
     no_mesh = jax.sharding.AbstractMesh((), ())
     with (
@@ -103,14 +104,14 @@ def _eagerly(values: Any) -> Iterator[None]:
 
 
 def is_traced(*values: Any) -> bool:
-    """True if any array in ``values`` (pytrees allowed) is an abstract tracer."""
+    """Return whether any array in ``values`` (pytrees allowed) is a tracer."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
 def is_evaluated(*values: Any) -> bool:
-    """True if all arrays have values, also under ``jax.grad``, ``jax.jvp`` or ``jax.vmap``.
+    """Return whether all arrays have values, including under ``jax.grad``, ``jvp`` or ``vmap``.
 
-    Primitives that meet such arrays are evaluated at once.
+    JAX evaluates primitives of such arrays at once.
     """
     for leaf in jax.tree.leaves(values):
         while isinstance(leaf, jax.core.Tracer):
@@ -121,7 +122,7 @@ def is_evaluated(*values: Any) -> bool:
 
 
 def is_mapped(*values: Any) -> bool:
-    """True if an array is mapped by ``jax.vmap``, also beneath ``jax.grad`` or ``jax.jvp``."""
+    """Return whether ``jax.vmap`` maps an array, including beneath ``jax.grad`` or ``jax.jvp``."""
     for leaf in jax.tree.leaves(values):
         while isinstance(leaf, jax.core.Tracer):
             if _value_in(leaf, ("val",)) is not None:
@@ -131,14 +132,14 @@ def is_mapped(*values: Any) -> bool:
 
 
 def _value_in(tracer: Any, names: Sequence[str]) -> Any:
-    """What a tracer of a derivative or a map holds under the first of these names, or None."""
-    # Asked of the class: to say that a tracer has no such attribute takes JAX long.
+    """Return a tracer's attribute of the first of these names that its class has, or None."""
+    # The class is asked, because JAX takes long to find that a tracer lacks an attribute.
     name = next((name for name in names if _private(type(tracer), name) is not None), None)
     return None if name is None else _private(tracer, name)
 
 
 def without_derivative(array: Any) -> Any:
-    """``jax.lax.stop_gradient``, which compiles nothing under ``jax.grad`` outside of ``jit``."""
+    """Return ``jax.lax.stop_gradient(array)``; eager calls under ``jax.grad`` compile nothing."""
     while isinstance(array, jax.core.Tracer):
         primal = _value_in(array, ("primal",))
         if primal is None:
@@ -148,26 +149,27 @@ def without_derivative(array: Any) -> Any:
 
 
 def is_symbolic(*sizes: Any) -> bool:
-    """True if one of these sizes is a symbol of ``jax.export``."""
+    """Return whether one of these sizes is a symbol of ``jax.export``."""
     return not all(isinstance(size, int) for size in sizes)
 
 
 def is_begun() -> bool:
-    """True once JAX has started a backend, with its threads; also in a fork of such a process."""
+    """Return whether JAX has started a backend, in this process or before it was forked."""
     from jax._src import xla_bridge
 
     return _private(xla_bridge, "backends_are_initialized", lambda: False)()
 
 
 def put_on(device: Any, array: np.ndarray, *, committed: bool) -> jax.Array:
-    """``jax.device_put`` of a NumPy array to one device, in a quarter of the time.
+    """Return ``jax.device_put`` of a NumPy array to one device, in a quarter of the time.
 
-    Eager layers make about ten arrays each. The array is not committed to the device unless asked.
+    An eager layer makes about ten arrays. ``committed`` says whether the array is committed to the
+    device.
     """
     from jax._src.interpreters import pxla
 
     put = _private(pxla, "batched_device_put")
-    if put is None or array.dtype.itemsize > 4:  # of 64 bits, a setting of JAX's decides
+    if put is None or array.dtype.itemsize > 4:  # for 64 bits, a setting of JAX decides
         return jax.device_put(array, device if committed else None)
     aval = _shaped(array.shape, array.dtype)
     return put(aval, _sharding_on(device), [array], [device], committed)
@@ -184,16 +186,17 @@ def _sharding_on(device: Any) -> jax.sharding.SingleDeviceSharding:
 
 
 def is_readable(array: Any) -> bool:
-    """True if the values of an array can be read by this process, now."""
+    """Return whether this process can read the values of an array now."""
     if isinstance(array, jax.Array):
         return not is_traced(array) and array.is_fully_addressable
     return isinstance(array, np.ndarray)
 
 
 def as_one_program(function: _Function) -> _Function:
-    """Let eager calls with arrays run as one compiled program; each operation has its own cost.
+    """Return ``function`` so that eager calls with JAX arrays run as one compiled program.
 
-    In a trace, and for NumPy arrays, the operations stand by themselves.
+    This is faster than one program for each operation. In a trace, and for NumPy arrays, the
+    function is called as it is.
     """
     compiled = jax.jit(function, inline=True)
 
@@ -207,7 +210,7 @@ def as_one_program(function: _Function) -> _Function:
     return cast("_Function", call)
 
 
-# Calls whose results are their body's, and operations whose results are their operands.
+# Calls whose results are those of their body, and operations whose results equal their operands.
 _CALLS = (
     "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
     "custom_vjp_call", "custom_vjp_call_jaxpr", "shard_map",
@@ -219,7 +222,7 @@ _COPIES = (
 
 
 def without_tangent(value: Any) -> Any:
-    """An integer array without the empty tangent that a transformation of it added."""
+    """Return an integer array without the empty tangents that transformations added to it."""
     while isinstance(value, jax.core.Tracer):
         primal = _private(value, "primal")
         if primal is None or jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
@@ -229,10 +232,10 @@ def without_tangent(value: Any) -> Any:
 
 
 def origin(value: Any) -> Any:
-    """The value that an integer array is known to be a copy of, for instance a call's argument.
+    """Return the value that an integer array is known to be a copy of, such as a call's argument.
 
-    Functions under ``jit``, ``checkpoint`` or a custom derivative hand what they do not change on
-    as a new tracer.
+    A function under ``jit``, ``checkpoint`` or a custom derivative returns an argument that it does
+    not change as a new tracer.
     """
     while isinstance(value, jax.core.Tracer):
         known = without_tangent(value)
@@ -248,7 +251,7 @@ def origin(value: Any) -> Any:
 
 
 def _operand(tracer: Any) -> Any:
-    """The operand that the operation which made ``tracer`` handed on, or itself."""
+    """Return the operand that the operation of ``tracer`` returned unchanged, or ``tracer``."""
     equation, variable = _private(tracer, "parent"), _private(tracer, "val")
     operands = _private(equation, "in_tracers")
     if equation is None or operands is None or variable is None:
@@ -261,14 +264,14 @@ def _operand(tracer: Any) -> Any:
 
 
 def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
-    """Which operand of an equation its output ``variable`` is, or None."""
+    """Return the number of the operand that an equation returns as ``variable``, or None."""
     made = _private(equation, "outvars", ())
     place = next((i for i, out in enumerate(made) if out is variable), None)
     name = _private(_private(equation, "primitive"), "name")
     params = _private(equation, "params", {})
     if place is None or name in _COPIES:
         return place if place is None or place < operands else None
-    start = 0  # of the body's operands among the equation's
+    start = 0  # place of the body's first operand among the equation's
     if name in _CALLS:
         bodies = [params.get("jaxpr", params.get("call_jaxpr"))]
     elif name == "cond":
@@ -283,7 +286,7 @@ def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
     index = found.pop()
     if found or index is None:
         return None
-    # A loop hands on what its body does not change: the same place of its state.
+    # A loop returns an operand if its body returns it unchanged at the same place of the state.
     if name == "scan" and index != _scan_parts(params)[0] + place:
         return None
     if name == "while" and index != params["body_nconsts"] + place:
@@ -294,7 +297,7 @@ def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
 
 
 def _scan_parts(params: Any) -> tuple[int, int]:
-    """How many constants, and how much state, a scan's body takes first."""
+    """Return the numbers of constants and of carried values among the operands of a scan's body."""
     if "num_carry" in params:
         return params["num_consts"], params["num_carry"]
     consts, state, *_ = map(len, params["ft_in"].unpack())  # JAX 0.12
@@ -302,7 +305,7 @@ def _scan_parts(params: Any) -> tuple[int, int]:
 
 
 def _argument(body: Any, place: int) -> int | None:
-    """Which argument of a jaxpr its result number ``place`` is, or None."""
+    """Return the number of the argument that a jaxpr returns as result ``place``, or None."""
     results, arguments = _private(body, "outvars", ()), _private(body, "invars", ())
     if place >= len(results):
         return None
@@ -319,7 +322,10 @@ def _argument(body: Any, place: int) -> int | None:
 
 
 def known_equal(a: Any, b: Any) -> bool:
-    """True where two integer arrays are known to be equal: one array, or equal values eagerly."""
+    """Return whether two integer arrays are known to be equal.
+
+    They are if they are one array, or if both are concrete and have equal values.
+    """
     a, b = origin(a), origin(b)
     if a is b:
         return True
@@ -335,8 +341,9 @@ def known_equal(a: Any, b: Any) -> bool:
 
 
 # Values that are part of the key of jax.jit's caches: a function is traced anew for a new value,
-# and found again for an old one. Values are hashable; new threads see the global value, which
-# stays as given here unless `set_global` changes it. A context that they make is entered once.
+# and its trace is found again for an old value. Values are hashable. New threads see the global
+# value, which is the one given here unless `set_global` changes it. A context that these functions
+# return can be entered only once.
 _trace_token = jax.make_user_context(None)
 _environment_token = jax.make_user_context(0)
 overlay: Any = jax.make_user_context(())
@@ -349,28 +356,28 @@ class _Fresh(NamedTuple):
 
 
 def fresh_trace() -> contextlib.AbstractContextManager[Any]:
-    """A context in which every jitted function is traced anew, also those traced before.
+    """Return a context in which every jitted function is traced anew, even if it was traced before.
 
-    Watching a trace needs it: an abstract evaluation does not enter functions whose trace is
-    cached. JAX keeps what is traced inside, megabytes each time, and never finds it again: where
-    that happens often, use :func:`separate_traces`.
+    It is needed to watch a trace, since an abstract evaluation does not enter functions whose trace
+    is cached. JAX keeps the traces of the context, megabytes each time, and never uses them again:
+    use :func:`separate_traces` where this happens often.
     """
     return _trace_token(_Fresh(_trace_token.value, next(_tokens)))
 
 
 def own_traces() -> contextlib.AbstractContextManager[Any]:
-    """A context for functions that run no code of a user's: :func:`fresh_trace` is undone."""
+    """Return a context that undoes :func:`fresh_trace`, for functions that run no user's code."""
     token = _trace_token.value
     return _trace_token(token.outer) if isinstance(token, _Fresh) else contextlib.nullcontext()
 
 
 def separate_traces(key: Hashable) -> contextlib.AbstractContextManager[Any]:
-    """A context whose traces are found again in contexts of the same key alone."""
+    """Return a context whose traces are only found again in contexts with the same key."""
     return _trace_token(key)
 
 
 def retrace_everything() -> None:
-    """Make every jitted function trace anew from now on, once, in all threads."""
+    """Make JAX trace every jitted function once again, in all threads."""
     if hasattr(_environment_token, "set_global"):
         _environment_token.set_global(next(_tokens))
     else:  # JAX 0.10.0
@@ -378,16 +385,17 @@ def retrace_everything() -> None:
 
 
 def environment_key() -> Hashable:
-    """A value that :func:`retrace_everything` and :func:`fresh_trace` change."""
+    """Return a value that changes with :func:`retrace_everything` and in :func:`fresh_trace`."""
     return _environment_token.value, _trace_token.value
 
 
 def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Mark arrays inside ``shard_map`` as varying over every axis that one of them varies over.
+    """Return arrays, inside ``shard_map`` marked as varying over every axis that one varies over.
 
-    Without the mark, the gradient of an operand that all shards share would be that of one shard,
-    and not their sum. Outside of it arrays that are split over explicit axes are gathered, and all
-    are put on their mesh: ``jax.vmap`` over such an axis splits what a loop carries.
+    The gradient of an unmarked operand that all shards share would be the gradient of one shard
+    instead of the sum. Outside of ``shard_map``, arrays that are split over explicit axes of a mesh
+    are gathered, and all arrays are put on this mesh, because ``jax.vmap`` over an explicit axis
+    splits the carry of a loop.
     """
     if not any(map(_is_placed, arrays)):
         return arrays
@@ -406,7 +414,7 @@ def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _is_placed(array: Any) -> bool:
-    """True for an array on a mesh with explicit axes, or inside a ``shard_map``."""
+    """Return whether an array is on a mesh with explicit axes, or inside a ``shard_map``."""
     if _is_on_one_device(array):
         return False
     aval = jax.typeof(array)
@@ -414,17 +422,17 @@ def _is_placed(array: Any) -> bool:
 
 
 def _is_on_one_device(array: Any) -> bool:
-    """True for nearly all eager arrays. To ask for an array's type takes far longer."""
+    """Return whether an eager array is on one device; this is much faster than ``jax.typeof``."""
     if isinstance(array, jax.core.Tracer):
         return False
     return isinstance(getattr(array, "sharding", None), jax.sharding.SingleDeviceSharding)
 
 
 def gathered(tree: Any) -> Any:
-    """The arrays of a tree, those that are split over explicit axes of a mesh in one piece each.
+    """Return a tree whose arrays are not split over explicit axes of a mesh.
 
-    Sizes and places in such arrays are part of their type, and no operation on coordinates has a
-    rule for split rows. Arrays over automatic axes, and those inside ``shard_map``, are left alone.
+    An explicit sharding is part of an array's type, and no operation on coordinates has a rule for
+    split rows. Arrays over automatic axes, and arrays inside ``shard_map``, are left unchanged.
     """
 
     def whole(leaf: Any) -> Any:
@@ -433,7 +441,7 @@ def gathered(tree: Any) -> Any:
             _resharded(leaf, jax.typeof(leaf).sharding.mesh, [None] * len(spec)) if spec else leaf
         )
 
-    # Objects in one piece stay the same, with what they remember.
+    # Objects without split arrays stay the same, with their memos.
     return jax.tree.map(whole, tree, is_leaf=lambda node: not _is_split(node))
 
 
@@ -444,11 +452,11 @@ def _is_split(tree: Any) -> bool:
 def on_whole_arrays(
     function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
-    """Call a function with its arguments gathered, see :func:`gathered`, inside their mesh.
+    """Return the result of a function with its arguments gathered, inside their mesh.
 
-    What the function makes itself belongs to the mesh too, as JAX demands of operations on several
-    arrays that run eagerly or under ``jax.vmap``. What fails under ``jax.vmap`` over a split batch
-    runs again on the whole batch.
+    Arrays that the function creates then belong to the mesh too, as JAX requires of operations on
+    several arrays that run eagerly or under ``jax.vmap``. If the function fails under ``jax.vmap``
+    over a split batch, it runs again on the gathered batch.
     """
     given = args, options
     with _inside_mesh_of(given):
@@ -462,7 +470,7 @@ def on_whole_arrays(
 
 
 def _is_of_split_batch(leaf: Any) -> bool:
-    """True for an array under ``jax.vmap`` over an explicit axis."""
+    """Return whether an array is under ``jax.vmap`` over an explicit axis."""
     dim, value = _private(leaf, "batch_dim"), _private(leaf, "val")
     if not isinstance(dim, int) or value is None:
         return False
@@ -471,10 +479,10 @@ def _is_of_split_batch(leaf: Any) -> bool:
 
 
 def _on_whole_batch(function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Map a function over the gathered batch, and split its results.
+    """Return the function mapped over the gathered batch, with its results split again.
 
-    JAX's rules lack some operations on a batch that is split: rows of an array that all places have
-    are one.
+    JAX has no rule for some operations on a split batch, such as taking rows of an array that all
+    devices share.
     """
     leaves, tree = jax.tree.flatten((args, options))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
@@ -503,8 +511,10 @@ def _on_whole_batch(function: Callable[..., Any], args: Any, options: Any) -> An
 
 @contextlib.contextmanager
 def _inside_mesh_of(tree: Any) -> Iterator[None]:
-    """``jax.set_mesh`` of the explicit mesh of an array in ``tree``, traced or not, if any is on
-    one; nothing inside of a mesh."""
+    """Return a context like ``jax.set_mesh`` with the explicit mesh of an array in ``tree``.
+
+    It does nothing if no array, traced or not, is on an explicit mesh, or if a mesh is set already.
+    """
     value = next(filter(_has_explicit_axes, jax.tree.leaves(tree)), None)
     if value is None or not jax.sharding.get_abstract_mesh().empty:
         yield
@@ -524,15 +534,16 @@ def _inside_mesh_of(tree: Any) -> Iterator[None]:
             yield
 
 
-# What holds no array, and is common among arguments.
+# Common types of arguments that contain no array.
 _PLAIN = frozenset((type(None), bool, int, float, str, types.FunctionType, types.MethodType))
 
 
 def is_on_explicit_mesh(*values: Any) -> bool:
-    """True if an array in ``values`` (pytrees allowed) is on a mesh with explicit axes.
+    """Return whether an array in ``values`` (pytrees allowed) is on a mesh with explicit axes.
 
-    It may be split or not. Every operator asks. A class whose objects never change may answer for
-    its arrays, by an attribute ``is_on_explicit_mesh``: trees of many leaves are walked once then.
+    The array may be split or not. Every operator calls this. A class of immutable objects may have
+    an attribute ``is_on_explicit_mesh`` with the answer for its arrays, so that trees of many
+    leaves are walked only once.
     """
     for value in values:
         kind = type(value)
@@ -562,14 +573,14 @@ def _is_explicit(sharding: Any) -> bool:
 
 
 def _typed_sharding(leaf: Any) -> Any:
-    """The sharding that is part of an array's type; None where it is on one device."""
+    """Return the sharding in an array's type; None for an array on one device."""
     if _is_on_one_device(leaf) or not isinstance(leaf, jax.Array):
         return None
     return getattr(jax.typeof(leaf), "sharding", None)
 
 
 def _explicit_spec(leaf: Any) -> tuple[Any, ...]:
-    """The explicit mesh axes of each dimension of an array; empty where none is split."""
+    """Return the explicit mesh axes of each dimension of an array; empty if none is split."""
     sharding = _typed_sharding(leaf)
     spec = tuple(getattr(sharding, "spec", ()))
     return spec if any(axes is not None for axes in spec) else ()
@@ -581,12 +592,12 @@ def _resharded(leaf: Any, mesh: Any, spec: Sequence[Any]) -> Any:
 
 
 def _varying(aval: Any) -> frozenset[Any]:
-    """The mesh axes of an enclosing ``shard_map`` over which a value differs."""
+    """Return the mesh axes of an enclosing ``shard_map`` over which a value varies."""
     return _private(_private(aval, "manual_axis_type"), "varying", frozenset())
 
 
 def shape_like(shape: Sequence[int], dtype: Any, like: jax.Array) -> jax.ShapeDtypeStruct:
-    """The shape of a kernel's output that varies over the same mesh axes as ``like``."""
+    """Return the shape of a kernel's output that varies over the same mesh axes as ``like``."""
     aval = jax.typeof(like)
     if not _varying(aval):
         return jax.ShapeDtypeStruct(tuple(shape), dtype)
@@ -598,12 +609,13 @@ def shape_like(shape: Sequence[int], dtype: Any, like: jax.Array) -> jax.ShapeDt
 
 
 def thread_settings(device: Any = None) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-    """This thread's JAX settings that decide what a program computes, for another thread.
+    """Return this thread's JAX settings that affect what a program computes, for another thread.
 
-    Threads do not inherit them. The result is called there: ``with settings():``.
+    Threads do not inherit these settings. Enter the result in the other thread:
+    ``with settings():``.
 
     Args:
-      device: where arrays are put; None keeps this thread's.
+      device: the default device there; None takes this thread's default device.
     """
     x64 = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
     place = device or getattr(jax.config, "jax_default_device", None)
@@ -620,12 +632,15 @@ add_tangents = ad.add_jaxvals
 
 
 def no_tangent(value: Any) -> Zero:
-    """The zero tangent of a constant value."""
+    """Return the zero tangent of a constant value."""
     return Zero(jax.typeof(value).to_tangent_aval())
 
 
 def set_rules(primitive: Primitive, jvp: Any, transpose: Any, batch: Any) -> None:
-    """Set JAX's rules of differentiation and batching; ``transpose`` None: it is not linear."""
+    """Set JAX's rules of differentiation and batching for a primitive.
+
+    ``transpose`` is None for a primitive that is not linear.
+    """
     ad.primitive_jvps[primitive] = jvp
     if transpose is not None:
         ad.primitive_transposes[primitive] = transpose
@@ -633,9 +648,13 @@ def set_rules(primitive: Primitive, jvp: Any, transpose: Any, batch: Any) -> Non
 
 
 def set_batch_rule(primitive: Primitive, batch: Callable[..., Any]) -> None:
-    """Set the rule of ``vmap``: ``(operands, dims, **params) -> (out, out_dim)``, or lists.
+    """Set the rule of ``jax.vmap`` for a primitive.
 
-    A batch that is split over explicit axes of a mesh is gathered, and its results are split.
+    A batch that is split over explicit axes of a mesh is gathered, and the results are split.
+
+    Args:
+      batch: a function of ``(operands, dims, **params)`` that returns ``(out, out_dim)``, or lists
+        of both.
     """
 
     def rule(args: Any, dims: Any, **params: Any) -> Any:
@@ -659,20 +678,20 @@ def set_batch_rule(primitive: Primitive, batch: Callable[..., Any]) -> None:
 
 
 def set_dce_rule(primitive: Primitive, rule: Callable[[Sequence[bool], Any], Any]) -> None:
-    """Set the rule that drops unused results.
+    """Set the rule that drops a primitive's unused results.
 
     Args:
-      rule: ``(used outputs, equation) -> (used inputs, equation)``.
+      rule: a function of ``(used outputs, equation)`` that returns ``(used inputs, equation)``.
     """
-    # JAX 0.12 gives more between the two. Without rules everything is computed.
+    # JAX 0.12 has more arguments between the two. If JAX has no rules, everything is computed.
     getattr(partial_eval, "dce_rules", {})[primitive] = lambda *some: rule(some[0], some[-1])
 
 
 def save_as_matrix_product(primitive: Primitive) -> None:
-    """Let policies of ``jax.checkpoint`` decide about a primitive as about a matrix product.
+    """Let policies of ``jax.checkpoint`` treat a primitive as a matrix product.
 
-    Policies such as ``dots_saveable`` know JAX's own primitives only. What they would offload is
-    kept where it is. A policy may also name the primitive itself.
+    Policies such as ``dots_saveable`` only know JAX's own primitives. A policy may also name the
+    primitive itself. Results that a policy would offload are kept on the device.
     """
 
     def rule(saveable: Any, unknown: Any, at_hand: Any, equation: Any) -> Any:
@@ -695,14 +714,14 @@ def save_as_matrix_product(primitive: Primitive) -> None:
 
 
 def is_evaluating() -> bool:
-    """True where operations on arrays with values run at once: outside of every transformation."""
+    """Return whether operations on concrete arrays run at once: outside of all transformations."""
     here = _extend_core.get_opaque_trace_state()
     with jax.core.eval_context():
         return here == _extend_core.get_opaque_trace_state()
 
 
 def evaluating() -> contextlib.AbstractContextManager[Any]:
-    """A context in which operations on arrays with values run at once, inside a trace too."""
+    """Return a context in which operations on concrete arrays run at once, inside a trace too."""
     return jax.core.eval_context()
 
 
@@ -715,21 +734,23 @@ def staged_primitive(
     eager: Callable[..., Any] | None = None,
     platforms: Sequence[str] = ("cpu", "gpu", "tpu"),
 ) -> Primitive:
-    """Make a primitive, called ``name`` in jaxprs, without rules of differentiation.
+    """Return a primitive, called ``name`` in jaxprs, without rules of differentiation.
 
     Args:
-      implementation: ``(platform, *operands, **params)`` in ordinary JAX, called when the primitive
-        is lowered for ``platform`` (``cpu``, ``gpu``, ``tpu``, or ``any`` for a platform unknown
-        here). Inside ``shard_map`` all operands must vary over the same mesh axes, see
-        :func:`vary_alike`; the output then does.
-      output_shapes: ``(*shapes, **params)`` to a ``ShapeDtypeStruct``, or a tuple of them.
-      many: it computes a tuple, and not one array.
-      eager: ``(*arrays, **params)`` for operands with values, or None where it does not take them;
-        it must compute what the compiled program does, bit by bit.
-      platforms: those that ``implementation`` tells from ``any``.
+      name: the primitive's name.
+      implementation: a function of ``(platform, *operands, **params)`` in ordinary JAX, called when
+        the primitive is lowered for ``platform`` (``cpu``, ``gpu``, ``tpu``, or ``any`` for a
+        platform unknown to voxax). Inside ``shard_map`` all operands must vary over the same mesh
+        axes, see :func:`vary_alike`; the output then does too.
+      output_shapes: a function of ``(*shapes, **params)`` that returns a ``ShapeDtypeStruct``, or a
+        tuple of them.
+      many: whether the result is a tuple of arrays, instead of one array.
+      eager: a function of ``(*arrays, **params)`` for concrete operands, with the same bits as the
+        compiled program. It returns None if it does not take them. None for no such function.
+      platforms: the platforms for which ``implementation`` differs from ``any``.
 
-    The compiled eager path keeps one jitted program per set of parameters: without that, each eager
-    call costs about 35 ms of tracing instead of 0.02 ms (measured on a CPU).
+    The compiled eager path keeps one jitted program for each set of parameters. Otherwise each
+    eager call would take about 35 ms of tracing instead of 0.02 ms (measured on a CPU).
     """
     primitive = Primitive(name)
     primitive.multiple_results = many
@@ -759,9 +780,9 @@ def staged_primitive(
     for platform, known in ((None, "any"), *_PLATFORMS.items()):
         if platform is not None and known not in platforms:
             continue
-        # XLA does not partition Mosaic kernels, which are for "tpu" alone. An exported program does
-        # not call the native ones, which are for "cpu" alone, unless it says so; nor those in
-        # Triton, for "gpu" alone, whose call JAX does not promise to keep.
+        # XLA does not partition Mosaic kernels, which only "tpu" has. An exported program does not
+        # call native kernels, which only "cpu" has, unless it says so. It never calls Triton
+        # kernels, which only "gpu" has, because JAX may change this call.
         exported = "any" if known in ("cpu", "gpu") else known
         names = known, "any" if known == "tpu" else known, exported
         ways = {name: functools.partial(implementation, name) for name in names}
@@ -773,12 +794,12 @@ _eager_program = contextvars.ContextVar("voxax_eager_program", default=False)
 
 
 def lowers_eager_program() -> bool:
-    """True while a primitive is lowered for an eager call of it alone."""
+    """Return whether a primitive is being lowered for an eager call of only this primitive."""
     return _eager_program.get()
 
 
 def stable_custom_calls() -> frozenset[str]:
-    """The functions that programs of ``jax.export`` may call: JAX keeps them for older ones."""
+    """Return the custom calls that programs of ``jax.export`` may make: JAX keeps them stable."""
     from jax._src.export import _export
 
     return frozenset(_export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE)
@@ -789,9 +810,10 @@ _native_exports = contextvars.ContextVar("voxax_native_exports", default=False)
 
 @contextlib.contextmanager
 def exporting_native_calls() -> Iterator[None]:
-    """Inside, this thread's exported programs for CPUs call the native kernels.
+    """Return a context in which this thread's exported programs for CPUs call the native kernels.
 
-    The caller allows their custom calls in ``jax.export``, and says in the file that it needs them.
+    The caller has to allow these custom calls in ``jax.export``, and to note in the file that the
+    program needs them.
     """
     token = _native_exports.set(True)
     try:
@@ -801,21 +823,27 @@ def exporting_native_calls() -> Iterator[None]:
 
 
 def exports_native_calls() -> bool:
-    """Return whether programs are made inside :func:`exporting_native_calls`."""
+    """Return whether this thread is inside :func:`exporting_native_calls`."""
     return _native_exports.get()
 
 
 def register_lowering(
     primitive: Primitive, platform: str | None, plain: Any, partitioned: Any, exported: Any
 ) -> None:
-    """Lower to a function in ordinary JAX, ``(*arrays, **params)``, that depends on the program.
+    """Register functions in ordinary JAX to which a primitive is lowered.
+
+    Each is a function of ``(*arrays, **params)``.
 
     Args:
-      primitive: with ``multiple_results`` the functions return a tuple, else one array.
-      platform: JAX's name for it; None is every platform without a rule of its own.
-      plain, partitioned, exported: for ordinary programs, for those that XLA partitions over
-        devices (outside of ``shard_map``), and for those of ``jax.export``, but inside
-        :func:`exporting_native_calls`; for a program that is both, the one that is not ``plain``.
+      primitive: the primitive. With ``multiple_results`` the functions return a tuple, else one
+        array.
+      platform: JAX's name of the platform; None is for all platforms without a rule.
+      plain: the function for ordinary programs, and for exported ones inside
+        :func:`exporting_native_calls`.
+      partitioned: the function for programs that XLA partitions over devices (outside of
+        ``shard_map``).
+      exported: the function for programs of ``jax.export``. An exported program that XLA also
+        partitions takes it only if ``partitioned`` is ``plain``.
     """
     functions = plain, partitioned, exported
     rules = [mlir.lower_fun(function, primitive.multiple_results) for function in functions]
@@ -824,7 +852,7 @@ def register_lowering(
         ctx = _with_own_functions(ctx)
         module = _private(ctx, "module_context")
         kind = int(_is_partitioned(_private(module, "axis_context", _UNKNOWN)))
-        # What is unknown takes the way that runs everywhere.
+        # If JAX hides this, the program counts as exported, which runs everywhere.
         settings = _private(module, "lowering_parameters")
         exports = _private(settings, "for_export", True) and not _native_exports.get()
         if exports and (not kind or partitioned is plain):
@@ -839,10 +867,10 @@ def register_lowering(
 
 
 def _with_own_functions(ctx: Any) -> Any:
-    """The context of a rule whose jitted functions the other rules of a program do not see.
+    """Return the context of a rule with its own cache of lowered jitted functions.
 
     JAX lowers a jitted function once for a program, whatever the platform. In a program for several
-    platforms one that a GPU's rule lowers first would run on CPUs too.
+    platforms, a function that a GPU's rule lowers first would otherwise run on CPUs too.
     """
     module = _private(ctx, "module_context")
     alone = len(_private(module, "platforms", ())) < 2
@@ -856,9 +884,10 @@ _absent_device = contextvars.ContextVar("voxax_absent_device", default=None)
 
 
 def absent_device() -> Any | None:
-    """The device for which a program is lowered now, if this process does not have it.
+    """Return the device for which a program is being lowered, if it is absent, else None.
 
-    Such are the devices of ``jax.experimental.topologies``, given as the sharding of arguments.
+    A program is for an absent device of ``jax.experimental.topologies`` if the sharding of its
+    arguments names the device.
     """
     return _absent_device.get()
 
@@ -872,7 +901,7 @@ def _device_elsewhere(context: Any, platform: str | None) -> Any | None:
 
 
 def _is_partitioned(context: Any) -> bool:
-    """True if XLA's partitioner splits the program over devices, as for a ``jit`` over a mesh."""
+    """Return whether XLA partitions the program over devices, as for a ``jit`` over a mesh."""
     axes, mesh = _private(context, "manual_axes"), _private(context, "mesh")
     if axes is not None and mesh is not None:  # shard_map, of all axes of the mesh or of some
         return axes | set(mesh.manual_axes) != frozenset(mesh.axis_names)
@@ -880,8 +909,10 @@ def _is_partitioned(context: Any) -> bool:
 
 
 def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
-    """The abstract value of an output in one piece, on the same mesh as ``operand``; it varies over
-    the same axes of an enclosing ``shard_map``."""
+    """Return the abstract value of an output that is not split, on the same mesh as ``operand``.
+
+    It varies over the same axes of an enclosing ``shard_map``.
+    """
     mesh = operand.sharding.mesh
     explicit = jax.sharding.AxisType.Explicit in (getattr(mesh, "axis_types", None) or ())
     if not _varying(operand) and not explicit:
@@ -899,9 +930,9 @@ def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
 
 
 def constants_of(program: Any) -> list[Any] | None:
-    """The numbers that a jaxpr returns, one for each result, if all of them are filled with one.
+    """Return one number for each result of a jaxpr, if each result is filled with one number.
 
-    None where a result depends on the arguments, or on more than filling and conversion.
+    None if a result depends on the arguments, or on operations other than broadcast and conversion.
     """
     known: dict[Any, Any] = {}
 
@@ -926,16 +957,16 @@ JAX_VERSION = jax.__version__
 
 
 def tpu_info(device_kind: str | None, num_cores: int | None) -> Any:
-    """JAX's table entry (``pltpu.TpuInfo``, of one TensorCore) of a kind of TPU device.
+    """Return JAX's table entry for a kind of TPU device, or None if JAX does not know the kind.
 
     No device is touched. Pallas is imported here and not with voxax.
 
     Args:
       device_kind: the runtime's name, e.g. ``TPU v5 lite``.
-      num_cores: TensorCores of one device; None means 1.
+      num_cores: number of TensorCores of one device; None means 1.
 
     Returns:
-      None for a kind that this version of JAX does not know.
+      A ``pltpu.TpuInfo``, whose sizes and rates are those of one TensorCore, or None.
     """
     if device_kind is None:
         return None
@@ -953,7 +984,7 @@ def tpu_info(device_kind: str | None, num_cores: int | None) -> Any:
 
 
 def tpu_versions() -> tuple[str, ...]:
-    """Names of the TPUs that this version of JAX knows, such as ``v5e``."""
+    """Return the names of the TPUs that this version of JAX knows, such as ``v5e``."""
     try:
         from jax.experimental.pallas import tpu as pltpu
 
@@ -963,7 +994,7 @@ def tpu_versions() -> tuple[str, ...]:
 
 
 def tpu_info_of_version(name: str) -> Any:
-    """The entry of the chip called ``name`` (``v5e``, ``7x``); both cores where JAX joins them."""
+    """Return the entry of the chip ``name`` (``v5e``, ``7x``), both cores if JAX joins them."""
     try:
         from jax.experimental.pallas import tpu as pltpu
 
@@ -979,17 +1010,17 @@ def tpu_info_of_version(name: str) -> Any:
 
 
 def known_tpu_infos() -> list[Any]:
-    """The entries of all TPUs that this version of JAX knows."""
+    """Return the entries of all TPUs that this version of JAX knows."""
     return [info for name in tpu_versions() if (info := tpu_info_of_version(name)) is not None]
 
 
 def has_libtpu() -> bool:
-    """True if the TPU compiler is installed."""
+    """Return whether the TPU compiler is installed."""
     return importlib.util.find_spec("libtpu") is not None
 
 
 def tpu_topology(name: str) -> list[Any]:
-    """The devices of a TPU topology, which may be absent; needs libtpu."""
+    """Return the devices of a TPU topology, which may be absent. This needs libtpu."""
     from jax.experimental import topologies
 
     return list(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
@@ -1006,15 +1037,15 @@ _TRITON_DTYPES = {
 
 
 def triton_dtype(dtype: Any) -> str:
-    """What Triton calls a dtype."""
+    """Return Triton's name of a dtype."""
     return _TRITON_DTYPES[jax.numpy.dtype(dtype).name]
 
 
 def missing_for_triton() -> str | None:
-    """What calls of Triton kernels need and is not installed, with what to install, or None."""
+    """Return a text of what calls of Triton kernels lack, and what to install, or None."""
     if importlib.util.find_spec("triton") is None:
         return "the package triton, which is not installed: pip install 'voxax[triton]'"
-    # What is in that module comes with the plugin.
+    # The module is empty without the plugin.
     if not hasattr(gpu_triton, "TritonKernelCall"):
         return "JAX's plugin for GPUs, which is not installed: pip install 'voxax[cuda]'"
     return None
@@ -1029,20 +1060,20 @@ def compiled_by_triton(
     stages: int,
     options: Sequence[tuple[str, int]] = (),
 ) -> Any:
-    """Compile a Triton kernel; no GPU is needed. Triton keeps results on disk.
+    """Return a compiled Triton kernel. No GPU is needed. Triton caches results on disk.
 
     Args:
       kernel: a function under ``triton.jit``.
-      types: of its parameters but for the constants, in order; arrays start at multiples of 16
-        bytes, as JAX's do.
-      constants: by name.
-      generation: compute capability, as ``9.0``, or AMD's name, as ``gfx942``.
-      warps: threads by 32, on AMD's GPUs by 64, as JAX's launcher counts them.
-      stages: option of Triton's compiler.
-      options: others, by name.
+      types: Triton's types of the parameters that are no constants, in order. Arrays must start at
+        multiples of 16 bytes, as JAX's arrays do.
+      constants: the kernel's constants, by name.
+      generation: the compute capability, such as ``9.0``, or AMD's name, such as ``gfx942``.
+      warps: number of warps as JAX's launcher counts them, of 32 threads, on AMD's GPUs of 64.
+      stages: the option ``num_stages`` of Triton's compiler.
+      options: other options of Triton's compiler, by name.
 
     Raises:
-      RuntimeError: it is compiled for another number of threads than JAX would launch.
+      RuntimeError: Triton compiled for another number of threads than JAX would launch.
     """
     import triton  # pyright: ignore[reportMissingImports]
     from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingImports]
@@ -1076,19 +1107,21 @@ def compiled_by_triton(
     return made
 
 
-# The least version of PTX that names a GPU, times ten. JAX assembles PTX by a ptxas that may be
-# older than Triton's, and for a GPU that its version does not name LLVM ends the process.
+# The least version of PTX that supports a GPU, times ten. JAX assembles PTX with a ptxas that may
+# be older than Triton's. For a GPU that the version does not support, LLVM ends the process.
 _PTX_OF = {"10.3": 88, "12.1": 88, "11.0": 90}
 
 
 def ptx_version(generation: str) -> int:
-    """The version of PTX, times ten, for a compute capability: 8.7, of CUDA 12.8, or a later one
-    that it needs."""
+    """Return the version of PTX, times ten, for a compute capability.
+
+    It is 8.7, of CUDA 12.8, or a later version if the GPU needs it.
+    """
     return _PTX_OF.get(generation, 87)
 
 
 def assembled_ptx() -> int | None:
-    """The newest version of PTX, times ten, that JAX's assembler takes; None if it is unknown."""
+    """Return the newest version of PTX, times ten, that JAX's assembler takes, or None."""
     plugin = importlib.util.find_spec("jax_cuda12_plugin")
     package = "nvidia-cuda-nvcc" if plugin is None else "nvidia-cuda-nvcc-cu12"
     try:
@@ -1111,12 +1144,15 @@ def triton_call(
     stages: int,
     options: tuple[tuple[str, int], ...] = (),
 ) -> jax.Array:
-    """Run a Triton kernel, with operands, sizes, result and constants in this order.
+    """Return the result of a Triton kernel.
+
+    The kernel's parameters are operands, sizes, result and constants, in this order.
 
     Args:
-      sizes: numbers of 32 bits.
-      out: of the result.
-      programs: their number.
+      operands: the arrays.
+      sizes: integers of 32 bits.
+      out: shape and dtype of the result.
+      programs: number of programs.
       kernel, constants, generation, warps, stages, options: see :func:`compiled_by_triton`.
     """
     return _triton_call_p.bind(
@@ -1153,14 +1189,14 @@ def _lower_triton_call(
     stages: int,
     options: tuple[tuple[str, int], ...],
 ) -> Any:
-    """To the custom call of JAX's GPU plugins, which holds PTX, or on AMD's GPUs a file's name."""
+    """Lower to the custom call of JAX's GPU plugins, with PTX, or for AMD's GPUs a file's name."""
     arrays = [f"*{triton_dtype(a.dtype)}" for a in (*ctx.avals_in, out)]
     types = (*arrays[:-1], *["i32"] * len(sizes), arrays[-1])
     made = compiled_by_triton(kernel, types, dict(constants), generation, warps, stages, options)
     if "ptx" in made.asm:
         code, capability = made.asm["ptx"], int(generation.replace(".", ""))
     else:
-        # JAX removes the file when it has read it, so it is not the one that Triton keeps.
+        # JAX removes the file after reading it, so it is a copy of the one that Triton caches.
         with tempfile.NamedTemporaryFile(suffix=".hsaco", delete=False) as file:
             file.write(made.asm["hsaco"])
         code, capability = file.name, 0
@@ -1179,24 +1215,24 @@ for _platform in ("cuda", "rocm"):
 
 
 def scope_of(equation: Any) -> str:
-    """The ``jax.named_scope`` path under which an equation of a jaxpr was traced."""
+    """Return the ``jax.named_scope`` path under which an equation of a jaxpr was traced."""
     return str(equation.source_info.name_stack)
 
 
-# Their functions run several times, or on a part of the operands.
+# Primitives whose functions run several times, or on a part of the operands.
 _NOT_ENTERED = ("while", "scan", "cond", "shard_map", "xla_pmap")
 
 Place = tuple[int, ...]
-"""The place of an equation in a jaxpr: its number, after those of the equations around it."""
+"""The place of an equation in a jaxpr: the numbers of the equations around it, then its own."""
 
 
 def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any, str, Place]]:
-    """Find every equation of a closed jaxpr that applies one of ``primitives``.
+    """Return every equation of a closed jaxpr that applies one of ``primitives``.
 
     Functions and loops inside are entered, each once.
 
     Returns:
-      ``[(equation, its scope, its place)]`` in the order of the program.
+      ``[(equation, scope, place)]`` in the order of the program.
     """
     found: list[tuple[Any, str, Place]] = []
 
@@ -1219,14 +1255,13 @@ def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any
 def watch(
     closed: Any, arguments: Sequence[Any], *primitives: Primitive
 ) -> list[tuple[Any, tuple[Any, ...], Place]]:
-    """Evaluate a closed jaxpr, and note each application of one of ``primitives``.
+    """Evaluate a closed jaxpr, and return each application of one of ``primitives``.
 
     Functions called inside (jit, remat, custom derivatives) are entered; loops and functions
     over shards are not.
 
     Returns:
-      ``[(equation, its operands, its place)]`` in order; places are those of
-      :func:`applications`.
+      ``[(equation, operands, place)]`` in order, with the same places as in :func:`applications`.
     """
     found: list[tuple[Any, tuple[Any, ...], Place]] = []
 
@@ -1267,9 +1302,9 @@ def watch(
 
 
 def only_results(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """``function`` compiled, without the equations that its results do not depend on.
+    """Return ``function`` compiled, without the equations that its results do not depend on.
 
-    ``jax.jit`` alone would keep those with side effects, such as ``jax.debug.callback``.
+    ``jax.jit`` alone would keep equations with side effects, such as ``jax.debug.callback``.
     """
 
     def run(*arguments: Any) -> list[Any]:
@@ -1288,10 +1323,10 @@ def only_results(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]
 
 
 def coordinator() -> tuple[Any, str] | None:
-    """The key-value client of a job of several processes.
+    """Return the key-value client of a job of several processes, or None.
 
     Returns:
-      ``(client, a name for the job)``, or None for a single process, before
+      ``(client, a name for the job)``. It is None for a single process, before
       ``jax.distributed.initialize``, after its ``shutdown``, and in versions of JAX that keep the
       client elsewhere. The client has ``key_value_set(key, text, allow_overwrite=)`` and
       ``blocking_key_value_get(key, milliseconds)``.

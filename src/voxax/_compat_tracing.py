@@ -1,8 +1,9 @@
-"""JAX's private parts that only the checker needs: tracing with example values.
+"""Tracing with example values, with private parts of JAX that only the checker needs.
 
-They stand apart from ``_compat``: a JAX that moves them breaks ``voxax.check``, and not voxax. JAX
-stops at the first place where Python asks a tracer for its value. There every such question goes
-to a handler, which may answer with the value that the examples give, so that the trace goes on.
+They are separate from ``_compat``, so that a version of JAX that moves them only breaks
+``voxax.check``. JAX raises at the first place where Python needs the value of a tracer. Here every
+such request goes to a handler, which may answer with the value for the example inputs, so that the
+trace goes on.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from jax._src.lax.control_flow import loops
 from voxax._compat import fresh_trace, own_traces
 
 Tracer = jax.core.Tracer
-# The file with the methods of tracers that Python calls.
+# The file with the tracer methods that Python calls to get a value.
 CORE = core.__file__
 _JAX = os.path.join(os.path.dirname(jax.__file__), "")
-# An example value may take this many bytes, or so many times those of the arguments.
+# The largest example value: this many bytes, or this many times the bytes of the arguments.
 MOST_BYTES = 1 << 30
 MOST_TIMES = 64
 
@@ -68,7 +69,7 @@ class ExampleTracer(core.Tracer):  # pyright: ignore[reportMissingTypeArgument]
         self.label: str | None = None
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        # Arrays of JAX are immutable. To go on, this tracer becomes the updated array.
+        # JAX arrays are immutable. To go on, this tracer becomes the updated array.
         _ask("setitem", self)
         new: Any = jax.numpy.asarray(self.copy()).at[key].set(value)
         self.node, self.index, self.value = new.node, new.index, new.value
@@ -82,14 +83,14 @@ class ExampleTracer(core.Tracer):  # pyright: ignore[reportMissingTypeArgument]
         return hash(_ask("hash", self).tobytes())
 
     def copy(self) -> Any:
-        """A second tracer of the same value, as ``jax.Array.copy`` gives."""
+        """Return a second tracer of the same value, as ``jax.Array.copy`` does."""
         twin = ExampleTracer(self._trace, self.aval, self.node, self.index, self.value)
         twin.label = self.label
         return twin
 
 
 class ExampleTrace(core.Trace):
-    """Records every operation, computes none; values are evaluated when one is asked for."""
+    """A trace that only records operations; a value is computed when it is requested."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +101,7 @@ class ExampleTrace(core.Trace):
         self.end: float | None = None  # of time.monotonic()
 
     def argument(self, value: Any, label: str) -> ExampleTracer:
-        """A tracer for an input whose example is ``value``."""
+        """Return a tracer for an input whose example is ``value``."""
         value = jax.numpy.asarray(value) if not is_key(value) else value
         tracer = ExampleTracer(self, core.typeof(value), None, 0, value)
         self.given += getattr(value, "nbytes", 0)
@@ -108,7 +109,7 @@ class ExampleTrace(core.Trace):
         return tracer
 
     def is_large(self, size: int) -> bool:
-        """True for as many bytes as only a loop without end makes of the arguments."""
+        """Return whether a size in bytes is so large that an endless loop must have made it."""
         return _is_large(size, self.given)
 
     def stage_value(self, val: Any) -> Any:
@@ -153,12 +154,12 @@ class ExampleTrace(core.Trace):
             return fun.call_wrapped(*tracers)
 
     def active(self) -> contextlib.AbstractContextManager[Any]:
-        """A context in which operations are recorded in this trace."""
+        """Return a context in which operations are recorded in this trace."""
         return core.set_current_trace(self)
 
 
 class _LimitedTrace(core.EvalTrace):
-    """Computes every operation at once, and ends where a result is too large."""
+    """A trace that computes every operation at once, and raises if a result is too large."""
 
     def __init__(self, given: int) -> None:
         super().__init__()
@@ -172,7 +173,7 @@ class _LimitedTrace(core.EvalTrace):
 
 
 def eagerly(given: int) -> contextlib.AbstractContextManager[Any]:
-    """A context without tracing, which ends with ``TraceLimit`` where a loop takes all memory.
+    """Return a context without tracing, which raises ``TraceLimit`` if a result is too large.
 
     Args:
       given: bytes of the arguments.
@@ -197,23 +198,23 @@ def _bytes(aval: Any) -> int:
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """Evaluate eagerly inside, whatever is being traced."""
+    """Return a context that evaluates eagerly, even inside a trace."""
     with core.eval_context(), jax.disable_jit(False), own_traces():
         yield
 
 
 class TraceLimit(BaseException):
-    """Raised when a trace exceeds its number of operations or its time."""
+    """A trace exceeds its number of operations, its time or its memory."""
 
 
 def is_key(value: Any) -> bool:
-    """True for an array of random keys, or its type: NumPy does not know them."""
+    """Return whether a value or abstract value has a dtype of random keys, unknown to NumPy."""
     dtype = getattr(value, "dtype", None)
     return dtype is not None and jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def example_of(tracer: Any) -> Any:
-    """The value of any tracer for the example inputs, as a concrete array; ones if unknown."""
+    """Return the value of any tracer for the example inputs, or ones if it is unknown."""
     if not isinstance(tracer, core.Tracer):
         return tracer
     if isinstance(tracer, ExampleTracer):
@@ -235,7 +236,10 @@ def _made_up(aval: Any) -> Any:
 
 
 def _evaluate(tracer: ExampleTracer) -> Any:
-    """Evaluate only the operations that the tracer needs. No recursion: traces can be long."""
+    """Return the value of a tracer, evaluating only the operations that it needs.
+
+    There is no recursion, because traces can be long.
+    """
     with outside():
         stack = [tracer]
         while stack:
@@ -277,7 +281,7 @@ def _apply(node: Node) -> list[Any]:
 
 
 def base_tracer(tracer: Any) -> Any:
-    """The recorded tracer below those of differentiation and vmap; None where there is none."""
+    """Return the recorded tracer beneath tracers of differentiation and vmap, or None."""
     while isinstance(tracer, core.Tracer) and not isinstance(tracer, ExampleTracer):
         inner = getattr(tracer, "primal", None)
         tracer = inner if inner is not None else getattr(tracer, "val", None)
@@ -291,7 +295,7 @@ def _ask(kind: str, tracer: Any, context: str = "") -> Any:
     return handler(kind, tracer, context)
 
 
-# Functions of JAX that only ask whether a value is known, and stop where it is not.
+# Functions of JAX that only ask whether a value is known, and raise if it is not.
 _STOPS_UNLESS_KNOWN = (
     "expand_bool_indices",
     "is_constant_dim",
@@ -300,22 +304,22 @@ _STOPS_UNLESS_KNOWN = (
 
 
 def answering(handler: Handler) -> contextlib.AbstractContextManager[None]:
-    """A context in which ``handler(kind, tracer, context)`` answers for tracers, in this thread.
+    """Return a context in which ``handler(kind, tracer, context)`` returns values of tracers.
 
-    ``kind`` is ``bool``, ``int``, ``float``, ``complex``, ``index``, ``array``, ``tolist``,
-    ``tobytes``, ``dlpack``, ``static`` (a static argument of a JAX function), ``setitem``,
-    ``format``, ``text`` (a format without a specification, which no tracer refuses) or ``hash``.
-    What it returns is taken for the value. JAX has no hook for this, so the few methods that raise
-    are replaced while any thread is inside, and behave as ever in the other threads.
+    It affects this thread only. ``kind`` is ``bool``, ``int``, ``float``, ``complex``, ``index``,
+    ``array``, ``tolist``, ``tobytes``, ``dlpack``, ``static`` (a static argument of a JAX
+    function), ``setitem``, ``format``, ``text`` (a format without a specification, which every
+    tracer allows) or ``hash``. JAX has no hook for this, so the few methods that raise are replaced
+    while any thread is in the context; in other threads they behave as usual.
     """
     return _patched(_handler, handler)
 
 
 def noticing(notice: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
-    """A context that calls ``notice(kind)`` when Python asks a tracer for its value.
+    """Return a context that calls ``notice(kind)`` when Python requests the value of a tracer.
 
-    In this thread; the question fails as ever. Kinds are those of :func:`answering` for numbers
-    and arrays.
+    It affects this thread only. The request raises as usual. Kinds are those of :func:`answering`
+    for numbers and arrays.
     """
     return _patched(_notice, notice)
 
@@ -391,7 +395,7 @@ def _conversion(kind: str) -> Callable[[Any], Any]:
 
 
 def _inside_while_loop() -> bool:
-    """True while ``lax.while_loop`` tries its condition in Python, where an error is expected."""
+    """Return whether ``lax.while_loop`` tries its condition in Python and expects an error."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename == core.__file__:
         frame = frame.f_back
@@ -438,7 +442,7 @@ def _is_concrete(original: Any) -> Any:
 def frames_of(recorded: Any) -> list[tuple[types.CodeType, int]]:
     """Return the frames in which an equation, tracer or :class:`Node` was traced, innermost first.
 
-    Each is (code, instruction); JAX's own frames are among them.
+    Each frame is ``(code, instruction)``. JAX's own frames are included.
     """
     sources = (getattr(recorded, name, None) for name in ("source_info", "source", "_line_info"))
     tracebacks = (getattr(source, "traceback", None) for source in sources)
@@ -447,7 +451,7 @@ def frames_of(recorded: Any) -> list[tuple[types.CodeType, int]]:
 
 
 def of_checkify(recorded: Any) -> bool:
-    """True for what ``checkify`` adds to a program, which is not the user's."""
+    """Return whether ``checkify`` added an equation to a program."""
     for code, _ in frames_of(recorded):
         if code.co_filename == checkify.__file__:
             return True
@@ -457,10 +461,10 @@ def of_checkify(recorded: Any) -> bool:
 
 
 def leaked_tracers(function: Callable[..., Any], values: Sequence[Any]) -> list[tuple[Any, str]]:
-    """Return tracers that something holds after tracing, by ``jax.checking_leaks``.
+    """Return the tracers that ``jax.checking_leaks`` finds alive after tracing.
 
-    Each comes with what JAX says about its holder. Tracers that only the computation of others
-    holds are left out.
+    Each comes with JAX's text about the object that refers to it. Tracers to which only other
+    leaked tracers refer, as their operands, are left out.
     """
     leaked, text = [], ""
     try:
@@ -478,7 +482,7 @@ def leaked_tracers(function: Callable[..., Any], values: Sequence[Any]) -> list[
 
 
 def static_arguments(jitted: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """``(static_argnums, static_argnames)`` of a function that ``jax.jit`` made."""
+    """Return ``(static_argnums, static_argnames)`` of a function under ``jax.jit``."""
     info = getattr(jitted, "_jit_info", None)
     numbers = getattr(info, "static_argnums", ()) or ()
     names = getattr(info, "static_argnames", ()) or ()
@@ -486,17 +490,17 @@ def static_arguments(jitted: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 
 def is_jitted(target: Any) -> bool:
-    """True for a function that ``jax.jit`` made."""
+    """Return whether ``target`` is a function under ``jax.jit``."""
     return hasattr(target, "_jit_info") and hasattr(target, "trace")
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledFunction:
-    """A function that ``jax.jit`` made, as a program knows it.
+    """A function under ``jax.jit``, as an equation describes it.
 
     Attributes:
-      name, file, line: of its definition.
-      arguments: names of the traced ones; None for what it captures.
+      name, file, line: name, file and line of its definition.
+      arguments: names of the traced arguments; None for captured values.
     """
 
     name: str
@@ -506,7 +510,7 @@ class CompiledFunction:
 
 
 def compiled_function(equation: Any) -> CompiledFunction | None:
-    """Return the function that an equation calls; None for one that calls no compiled function."""
+    """Return the compiled function that an equation calls, or None if it calls none."""
     if equation.primitive.name not in ("jit", "pjit"):
         return None
     body = equation.params["jaxpr"]

@@ -1,4 +1,4 @@
-"""A lock between processes: a file that one of them holds at a time."""
+"""A lock between processes: a file that only one process can hold at a time."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from pathlib import Path
 import filelock
 
 PATIENCE = 10.0  # seconds that a writer of a small file waits
-_STALE = 60.0  # seconds; no process holds such a lock that long
+_STALE = 60.0  # seconds; no process holds a lock that long
 # Errors of file systems that have no locks.
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @contextlib.contextmanager
 def locked(path: Path, patience: float) -> Iterator[None]:
-    """Hold the lock ``path``, a file in an existing folder; it is created and stays.
+    """Return a context that holds the lock ``path``.
 
-    The lock ends with the process, however it ends. On a file system without locks, another file
-    exists while the lock is held; one that is old was left by a dead process.
+    The lock is released when the process ends, however it ends. On a file system without locks, a
+    second file exists while the lock is held; if that file is old, a dead process left it, and it
+    is deleted.
 
     Args:
-      path: the lock file.
-      patience: seconds to wait at most.
+      path: the lock file in an existing folder; it is created and not deleted.
+      patience: the longest time to wait, in seconds.
 
     Raises:
-      TimeoutError: others held it all the time.
+      TimeoutError: other processes held the lock all the time.
       OSError: the file cannot be created.
     """
     lock: filelock.BaseFileLock = filelock.FileLock(path, patience, 0o600, poll_interval=0.01)

@@ -1,4 +1,4 @@
-"""Arguments that other libraries have, with what voxax has in their place."""
+"""Arguments of other libraries, with their counterparts in voxax."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def refuse_foreign(name: str, options: Mapping[str, Any], own: Collection[str] =
     """Raise :class:`InputError` for arguments of other libraries.
 
     Args:
-      name: of the module or function.
+      name: name of the module or function, for the message.
       options: the arguments that were given by name.
-      own: the arguments that it has.
+      own: names of the arguments that the module or function has.
     """
     for option in options:
         if option in _FOREIGN and option not in own:

@@ -1,4 +1,4 @@
-"""Forked processes in which JAX would wait for ever: its threads stayed in the parent."""
+"""Detection of forked processes, in which JAX would wait forever for its parent's threads."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import threading
 from voxax import _compat, _own_process
 from voxax.errors import VoxaxError
 
-# Of the process that imported voxax, or of a fork in which JAX had not begun.
+# Number of the process that imported voxax, or of the fork of it that was checked last.
 _own = _own_process.PID
 _broken = False
 _watching = False
 
 
 def check_process() -> None:
-    """Raise :class:`voxax.VoxaxError` in the child of a fork whose parent had begun to use JAX.
+    """Raise :class:`voxax.VoxaxError` in a fork of a process that had used JAX.
 
-    To be called before an eager call begins to use JAX. The first call registers what notes the
-    state of JAX in later forks.
+    Call it before an eager call uses JAX. The first call registers a function that notes the state
+    of JAX in later forks.
     """
     global _own, _watching
     if not _watching:
         _watching = True
         os.register_at_fork(after_in_child=_in_child)
     if os.getpid() != _own:
-        # A fork before the first call: of a parent that used JAX by itself, perhaps.
+        # The fork was before the first call; its parent may have used JAX without voxax.
         if _compat.is_begun() and _has_lost_threads():
             _in_child()
         _own = os.getpid()
@@ -46,7 +46,10 @@ def _in_child() -> None:
 
 
 def _has_lost_threads() -> bool:
-    """Return whether JAX has begun, and there are no threads but Python's own."""
+    """Return whether the process has no threads but Python's, so that JAX's threads are lost.
+
+    This is only known on Linux, and assumed on other systems.
+    """
     if not sys.platform.startswith("linux"):
         return True
     try:

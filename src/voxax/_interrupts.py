@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: when they have to wait, that none is lost, what a second one does."""
+"""Handling of Ctrl-C, SIGTERM and SIGHUP: signals that wait, that repeat, or that Python drops."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from types import FrameType
 from typing import Any
 
 _MOMENT = 0.01  # seconds
-# A terminal that closes, and `timeout`, send the same signal to a process twice in a row.
+# Signals within this time count as one: a closing terminal and `timeout` send theirs twice.
 _ONE_SIGNAL = 0.25  # seconds
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-# One for each Ctrl-C that this module sends itself.
+# One entry for each Ctrl-C that this module sends to its own process.
 _sent: collections.deque[int] = collections.deque()
 
 
 class Ending:
-    """What SIGTERM and SIGHUP did to a command, see :func:`ended_by_signals`.
+    """The handling of SIGTERM and SIGHUP in a command, see :func:`ended_by_signals`.
 
     Attributes:
-      number: the first of them that came; None before.
+      number: number of the first signal, or None before it.
     """
 
     def __init__(self, first: Callable[[], object]) -> None:
@@ -35,7 +35,7 @@ class Ending:
         self._late: tuple[int, float] | None = None
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the first one raises :class:`KeyboardInterrupt`."""
+        """Handle a signal: the first signal raises :class:`KeyboardInterrupt`."""
         del frame
         if self.number is None:
             self.number = number
@@ -45,19 +45,22 @@ class Ending:
             raise KeyboardInterrupt
 
     def again(self, number: int, frame: FrameType | None) -> None:
-        """Handle Ctrl-C after :meth:`take`: let the watching thread end the process first."""
+        """Handle Ctrl-C after :meth:`take`: give the watching thread time to end the process."""
         time.sleep(10 * _MOMENT)
         signal.default_int_handler(number, frame)
 
     def status(self, status: int) -> int:
-        """Return the exit status of a command that ended with ``status``, 0 or 130 of Ctrl-C."""
+        """Return the exit status of a command that ended with ``status``.
+
+        A signal replaces 0 and 130, the status of Ctrl-C.
+        """
         return 128 + self.number if self.number is not None and status in (0, 130) else status
 
     def finish(self) -> None:
-        """Let signals, Ctrl-C too, wait for the end of the process; a second one ends it at once.
+        """Let signals, including Ctrl-C, wait for :meth:`leave`; a second one ends the process.
 
-        While Python joins threads there, an exception would be printed, and change no status:
-        :meth:`leave` does.
+        At the end of the process Python joins threads. An exception would then be printed, but not
+        change the exit status.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -75,7 +78,7 @@ class Ending:
     def leave(self) -> None:
         """End the process with the status of a signal that came after :meth:`finish`.
 
-        For ``atexit``, before what other modules register: these run first then.
+        Register it with ``atexit`` before other modules do, so that their functions run first.
         """
         if self._late is not None:
             with contextlib.suppress(OSError, ValueError):
@@ -85,13 +88,14 @@ class Ending:
 
 @contextlib.contextmanager
 def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[Ending]:
-    """Let SIGTERM and SIGHUP raise :class:`KeyboardInterrupt` in the block, as Ctrl-C does.
+    """Return a context in which SIGTERM and SIGHUP raise :class:`KeyboardInterrupt` like Ctrl-C.
 
-    One that was ignored before, or that has a handler, stays so. A second signal ends the process
-    at once, whatever it does; but Ctrl-C after Ctrl-C waits where the first one waits.
+    A signal that was ignored before, or that has a handler, keeps this handling. A second signal
+    ends the process at once, whatever it does. But a second Ctrl-C after Ctrl-C is handled as the
+    first one.
 
     Args:
-      first: called when the first of them has come, before the exception.
+      first: a function to call at the first SIGTERM or SIGHUP, before the exception.
     """
     ending = Ending(first)
     if threading.current_thread() is not threading.main_thread():  # others set no handler
@@ -113,11 +117,14 @@ def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[End
 
 @contextlib.contextmanager
 def _second_ends(numbers: list[int]) -> Iterator[None]:
-    """End the process at a second signal, also while the main thread runs no Python."""
+    """Return a context that ends the process at a second signal.
+
+    This works even while the main thread runs no Python code.
+    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    if before != -1:  # of an event loop, which needs it
+    if before != -1:  # an event loop set it, and needs it
         signal.set_wakeup_fd(before)
     watch = threading.Thread(target=_watch, args=(reader, numbers), daemon=True)
     watch.start()
@@ -147,7 +154,7 @@ def _watch(reader: int, numbers: list[int]) -> None:
 
 
 def _is_waited_for(number: int, handler: object) -> bool:
-    """Whether ``handler`` ends a command: Python's own of Ctrl-C, or one of this module."""
+    """Return whether ``handler`` ends a command: Python's for Ctrl-C, or one of this module."""
     if number == signal.SIGINT and handler is signal.default_int_handler:
         return True
     return isinstance(getattr(handler, "__self__", None), Ending)
@@ -155,11 +162,11 @@ def _is_waited_for(number: int, handler: object) -> bool:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of the block, and raise :class:`KeyboardInterrupt` there.
+    """Return a context that delays Ctrl-C to its end, where it raises :class:`KeyboardInterrupt`.
 
-    So do SIGTERM and SIGHUP inside :func:`ended_by_signals`.
+    Inside :func:`ended_by_signals` this holds for SIGTERM and SIGHUP too.
     """
-    # Other threads set no handler, and one that is not Python's could not be put back.
+    # Other threads cannot set handlers, and a handler that is not Python's cannot be restored.
     ours = signal.getsignal(signal.SIGINT) is not None
     if not ours or threading.current_thread() is not threading.main_thread():
         yield
@@ -178,17 +185,18 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
     for number in _ENDING:
         if number in came:
-            before[number](number, None)  # sent again, it would count as a second one
+            before[number](number, None)  # if sent again, it would count as a second signal
     if signal.SIGINT in came:
         signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager
 def never_dropped() -> Iterator[None]:
-    """Raise a Ctrl-C that Python drops again, a moment later or at the end of the block.
+    """Return a context that raises a Ctrl-C again that Python dropped.
 
-    Python drops what is raised in ``__del__`` and in callbacks of its garbage collector, of which
-    JAX has one: the command would go on to its end.
+    It is raised a moment later, or at the end of the context. Python drops exceptions in
+    ``__del__`` and in callbacks of its garbage collector, and JAX has such a callback, so the
+    command would otherwise go on to its end.
     """
     lock, dropped, ended = _thread.allocate_lock(), False, False
     before = sys.unraisablehook
@@ -226,6 +234,6 @@ def _interrupt_main() -> None:
     _sent.append(signal.SIGINT)
     main = threading.main_thread().ident
     if main is not None and hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(main, signal.SIGINT)  # it may wait for a lock, which this ends
+        signal.pthread_kill(main, signal.SIGINT)  # this also interrupts waiting for a lock
     else:  # on Windows
         _thread.interrupt_main()

@@ -1,4 +1,4 @@
-"""The process that imported voxax: a fork of it may be the first to use a name."""
+"""The number of the process that imported voxax, which a fork compares with its own."""
 
 import os
 

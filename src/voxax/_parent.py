@@ -1,4 +1,4 @@
-"""Processes that end when the process that started them does, however that ended."""
+"""Child processes that end when their parent ends, however it ends."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _SECONDS = 1.0
 
 
 def end_with(parent: int) -> None:
-    """End this process within a second or two after the process ``parent`` has ended.
+    """Start a thread that ends this process a second or two after the process ``parent`` ends.
 
-    A parent that is killed tells its children nothing: they would wait for work, or compile on.
+    A killed parent cannot stop its children, which would wait for work, or go on compiling.
 
     Args:
-      parent: the process that started this one.
+      parent: number of the process that started this one.
     """
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_SECONDS)
-        os._exit(1)  # a lock of another thread may never be free
+        os._exit(1)  # sys.exit could wait forever for a lock of another thread
 
     threading.Thread(target=watch, name="voxax-parent", daemon=True).start()

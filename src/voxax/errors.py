@@ -1,9 +1,8 @@
 """Every exception that voxax raises on purpose.
 
-Each message names the value that was wrong, the limit it broke, and what to do
-instead. All of them derive from :class:`VoxaxError`, and from the built-in
-exception a caller would expect (``ValueError``, ``ImportError``, ...), so that
-``except ValueError`` keeps working.
+Each message names the wrong value, its limit, and what to do instead. Every exception derives from
+:class:`VoxaxError`, and from the built-in exception that a caller would expect (``ValueError``,
+``ImportError``, ...), so that ``except ValueError`` keeps working.
 """
 
 import difflib
@@ -31,7 +30,7 @@ class GeometryMismatchError(VoxaxError, ValueError):
 
 
 class AlgorithmError(VoxaxError, ValueError):
-    """A requested algorithm is unknown, or cannot run this problem here."""
+    """A requested algorithm is unknown, or cannot run this problem on this device."""
 
 
 class FileFormatError(VoxaxError, ValueError):
@@ -43,20 +42,20 @@ class MissingExtraError(VoxaxError, ImportError):
 
 
 class ModuleLoadedError(VoxaxError, ImportError):
-    """Another package is loaded already under the name that was asked for."""
+    """Another package with the requested name is loaded already."""
 
 
 class UnknownNameError(VoxaxError, AttributeError):
-    """An object has no such attribute; the message names what takes its place."""
+    """An object has no attribute of this name; the message names what to use instead."""
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> int:
     """Return ``value`` as an integer, or raise :class:`InputError`.
 
     Args:
-      name: of the argument.
+      name: name of the argument, for the message.
       value: a static integer of any type.
-      least: its smallest value.
+      least: the smallest allowed value.
     """
     try:
         if isinstance(value, bool):
@@ -81,7 +80,13 @@ def check_known(name: str, value: object, known: Sequence[str]) -> None:
 
 
 def listed(items: Iterable[Any], most: int = 6, show: Callable[[Any], str] = repr) -> str:
-    """Return the first items for a message, each of at most 200 characters, and how many follow."""
+    """Return a text of the first items, each cut to 200 characters, and the number of the others.
+
+    Args:
+      items: the items.
+      most: the largest number of items to show.
+      show: a function that returns the text of an item.
+    """
     shown = [f"{show(item):.200}" for item in items]
     more = f", and {len(shown) - most} more" if len(shown) > most else ""
     return ", ".join(shown[:most]) + more
@@ -91,12 +96,12 @@ def import_extra(action: str, extra: str, *modules: str) -> ModuleType:
     """Import optional modules and return the first.
 
     Args:
-      action: what needs them, as the message begins, e.g. ``"reading .laz"``.
-      extra: the extra of voxax that they come with.
-      modules: dotted names.
+      action: what needs the modules, as the message begins, e.g. ``"reading .laz"``.
+      extra: the extra of voxax that installs them.
+      modules: dotted names of the modules.
 
     Raises:
-      MissingExtraError: one of them is not installed.
+      MissingExtraError: a module is not installed.
     """
     try:
         first, *_ = [importlib.import_module(module) for module in modules]

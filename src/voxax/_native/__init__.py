@@ -1,8 +1,8 @@
 """The native library: kernels for CPUs, called through XLA's foreign function interface.
 
-It is optional. If it was not built, cannot be loaded, or was built for another interface than
-that of the installed jaxlib, :func:`unavailable` returns the reason and everything runs on XLA
-alone. Nothing is loaded or registered before the first use. ``VOXAX_NATIVE=off`` disables it.
+The library is optional. If it was not built, cannot be loaded, or was built for another interface
+than the installed jaxlib has, :func:`unavailable` returns the reason and everything runs on XLA
+alone. It is loaded and registered at the first use. ``VOXAX_NATIVE=off`` disables it.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ CALLS = {
 }
 """The functions that XLA calls, by name, each with the version of its interface.
 
-Programs in files call them: raise the version when operands, attributes or results change.
+Exported programs in files call them, so raise the version when operands, attributes or results
+change.
 """
-_ABI = 12  # of handlers.cc
+_ABI = 12  # the number in handlers.cc
 
 
 def unavailable() -> str | None:
@@ -68,7 +69,7 @@ def refusal(calls: Mapping[str, int]) -> str | None:
     """Return the reason why this process cannot run a program that makes these calls, or None.
 
     Args:
-      calls: names of functions and the version of each, as in :data:`CALLS`.
+      calls: the version of each function by name, as in :data:`CALLS`.
     """
     reason = unavailable() if calls else None
     if reason is not None:
@@ -84,21 +85,21 @@ def refusal(calls: Mapping[str, int]) -> str | None:
 def target(name: str) -> str:
     """Return the name by which programs of this process call a function of the library.
 
-    It changes with the interface: JAX finds compiled programs on disk by the names that they call,
-    and one of another interface would hand over arguments that the function does not read.
-    Programs in files have the bare names, and say which versions they need.
+    The name contains the number of the interface, because JAX finds compiled programs on disk by
+    the names that they call. A program for another interface would otherwise pass wrong arguments.
+    Exported programs in files use names without the number, and state the versions that they need.
     """
     return f"{name}_{_ABI}"
 
 
 def simd() -> str | None:
-    """The instruction set that the kernels use (``avx512``, ``avx2``, ``portable``), or None."""
+    """Return the kernels' instruction set (``avx512``, ``avx2``, ``portable``), or None."""
     library, _ = _loaded()
     return None if library is None else library.voxax_simd().decode()
 
 
 def fingerprint() -> str | None:
-    """Return a digest of the library's bytes with the instruction set that it uses, or None."""
+    """Return a digest of the library's file and the instruction set that it uses, or None."""
     path, used = _path(), simd()
     return None if path is None or used is None else f"{_digest(path)} {used}"
 
@@ -109,14 +110,14 @@ def _digest(path: Path) -> str:
 
 
 def use_simd(name: str | None) -> bool:
-    """Use another instruction set; None for the best. Returns False if this CPU lacks it."""
+    """Use another instruction set, None for the best, and return whether this CPU has it."""
     library, _ = _loaded()
     return library is not None and bool(library.voxax_use_simd(name and name.encode()))
 
 
 @functools.cache
 def _loaded() -> tuple[ctypes.CDLL | None, str | None]:
-    """Return the library with its targets registered, or None and the reason."""
+    """Return ``(library, None)`` with its functions registered, or ``(None, reason)``."""
     found, reason = library()
     if found is None:
         return None, reason
@@ -148,7 +149,7 @@ def _registered(library: ctypes.CDLL) -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _interface() -> tuple[int, int] | None:
-    """Return major and minor version of the interface of the installed jaxlib."""
+    """Return major and minor version of the installed jaxlib's interface; None if unknown."""
     import jax
 
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
@@ -163,7 +164,7 @@ def _interface() -> tuple[int, int] | None:
 
 @functools.cache
 def library() -> tuple[ctypes.CDLL | None, str | None]:
-    """Return the library, opened at the first call, or None and the reason."""
+    """Return ``(library, None)``, opened at the first call, or ``(None, reason)``."""
     if os.environ.get("VOXAX_NATIVE", "on").strip().lower() in ("off", "0", "false", "no"):
         return None, "the native kernels are switched off by VOXAX_NATIVE"
     path = _path()
@@ -173,13 +174,13 @@ def library() -> tuple[ctypes.CDLL | None, str | None]:
         found = ctypes.CDLL(str(path))
         if found.voxax_abi() != _ABI:
             return None, "the native kernels are of another version of voxax: install voxax again"
-    except Exception as error:  # of another system, an older one, or damaged
+    except Exception as error:  # a library of another or older system, or damaged
         return None, f"the native kernels do not load: {error}"
     return found, None
 
 
 def _path() -> Path | None:
-    """Return the library's path. An editable install has it in a second folder of the package."""
+    """Return the library's path, or None. An editable install has two folders of the package."""
     name = "libvoxax_native.dylib" if sys.platform == "darwin" else "libvoxax_native.so"
     paths = (Path(folder) / name for folder in __path__)
     return next((path for path in paths if path.is_file()), None)

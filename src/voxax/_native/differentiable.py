@@ -1,9 +1,9 @@
 """Functions with a native implementation on CPUs, and with derivatives of any order.
 
-The library computes the value, and the gradients that reverse mode asks for. Everything else is
-ordinary JAX on the portable implementation: forward mode, derivatives of gradients, ``vmap``.
-So there are three primitives, the value, its tangent (linear in the tangents of the arguments), and
-its gradients, which are what the transpose of the tangent is.
+The library computes the value, and the gradients of reverse mode. Everything else is ordinary JAX
+on the portable implementation: forward mode, derivatives of gradients, ``vmap``. So a function has
+three primitives: the value, its tangent (linear in the tangents of the arguments), and its
+gradients, the transpose of the tangent.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ def differentiable_on_cpu(
 ) -> Body:
     """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
 
-    Its first result has derivatives, the others have none. Programs of ``jax.export`` contain the
+    The first result has derivatives, the others have none. Programs of ``jax.export`` contain the
     portable implementation.
 
     Args:
-      name: of the primitive, as it appears in a jaxpr.
-      native, portable: ``(*arrays, **static) -> tuple of arrays`` in ordinary JAX, of the same
-        shapes and dtypes; ``static`` is hashable.
-      gradients: ``(cotangent, *arrays, *results, moves=, **static)`` to one cotangent for each
-        argument in ``moves``, the places of those that are differentiated; None where the
-        derivative of ``portable`` is to be taken.
-      eager, eager_gradients: ``native`` and ``gradients`` for NumPy arrays, of the same bits:
-        eager calls on a CPU then compile nothing.
-      shapes: ``(*arrays, **static)`` to a ``ShapeDtypeStruct`` for each result; of the arrays it
-        reads shapes and dtypes alone. None traces ``native`` or ``portable`` for them.
-      gradients_on_tpu: as ``gradients``, in ordinary JAX, where fewer passes over the arrays need
-        it. None takes the derivative of ``portable`` on TPUs too.
+      name: name of the primitive, as it appears in a jaxpr.
+      native, portable: functions of ``(*arrays, **static)`` in ordinary JAX that return tuples of
+        arrays, of the same shapes and dtypes; ``static`` is hashable.
+      gradients: a function of ``(cotangent, *arrays, *results, moves=, **static)``. ``moves`` has
+        the places of the arguments that are differentiated; it returns one cotangent for each, or
+        None to take the derivative of ``portable``.
+      eager, eager_gradients: ``native`` and ``gradients`` for NumPy arrays, with the same bits, so
+        that eager calls on a CPU compile nothing.
+      shapes: a function of ``(*arrays, **static)`` that returns a ``ShapeDtypeStruct`` for each
+        result, and only reads shapes and dtypes of the arrays. None traces ``native`` or
+        ``portable`` for them.
+      gradients_on_tpu: ``gradients`` for TPUs in ordinary JAX, with fewer passes over the arrays
+        than the derivative of ``portable``. None takes that derivative on TPUs too.
     """
 
     def first(arrays: Sequence[Any], moves: tuple[int, ...], static: tuple) -> Any:
-        """The first result as a function of the arguments in ``moves``, and these."""
+        """Return the first result as a function of the arguments in ``moves``, and these."""
 
         def function(*moved: Any) -> jax.Array:
             return portable(*_replaced(arrays, moves, moved), **dict(static))[0]
@@ -96,7 +97,8 @@ def differentiable_on_cpu(
         operands = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
         return jax.eval_shape(functools.partial(body, **dict(static)), *operands)
 
-    # JAX would trace the portable implementation for them, in each equation of a derivative anew.
+    # Shapes are given here, because JAX would otherwise trace the portable implementation in each
+    # equation of a derivative.
     def of_tangent(*avals: Any, size: int, **params: Any) -> Any:
         return (avals[size],)
 
@@ -159,10 +161,11 @@ def _primitive(
     eager: HostBody | None = None,
     on_tpu: Body | None = None,
 ) -> Any:
-    """A primitive of several results that runs ``native`` on CPUs with the library, ``on_tpu`` on
-    TPUs if there is one.
+    """Return a primitive of several results.
 
-    ``shapes`` takes abstract values in place of the arrays, and returns one for each result.
+    It runs ``native`` on CPUs with the library, ``on_tpu`` on TPUs if given, and otherwise
+    ``portable``. ``shapes`` takes abstract values instead of arrays, and returns one for each
+    result.
     """
 
     def run(platform: str, *args: Any, **params: Any) -> Any:
@@ -184,7 +187,7 @@ def _primitive(
 
 
 def _pushed_through(primitive: Any, body: Body) -> Callable[..., Any]:
-    """The JVP of a primitive by that of its portable body."""
+    """Return the JVP rule of a primitive, which is the JVP of its portable ``body``."""
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
         moves = [i for i, t in enumerate(tangents) if not isinstance(t, _compat.Zero)]

@@ -1,7 +1,7 @@
-"""Eager calls on one CPU: NumPy and the library read arrays in place, so no size compiles anything.
+"""Eager calls on one CPU: NumPy and the library read arrays in place, and nothing is compiled.
 
-A primitive is evaluated by such a body wherever its operands have values: outside of every trace,
-and inside ``jax.grad`` and its like, which evaluate the primitives that they meet.
+A primitive is evaluated by a function for NumPy wherever its operands have values: outside of every
+trace, and inside ``jax.grad`` and similar transformations, which evaluate primitives at once.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from voxax import _compat
 from voxax._native.host import BadRowError
 
 HostBody = Callable[..., Any]
-"""``(*NumPy arrays, **static)`` to an array, a tuple of them, or None: it does not take these.
+"""A function of ``(*NumPy arrays, **static)`` that returns an array or a tuple of arrays.
 
-A result is one of the arguments, or owns its memory: :func:`voxax._native.memory.empty_array` makes
-one that JAX takes without a copy. Arguments are never written to.
+It returns None if it does not take the arguments. A result is one of the arguments, or has its own
+memory; JAX takes memory of :func:`voxax._native.memory.empty_array` without a copy. It never writes
+to its arguments.
 """
 
 
 def on_host(body: HostBody) -> Callable[..., Any]:
-    """Make a function of arrays of JAX, of NumPy's where they come as such, from a body for NumPy.
+    """Return a function of JAX or NumPy arrays that calls ``body`` with NumPy arrays.
 
-    It returns None where the compiled program is to run: arrays on several devices or on an
-    accelerator, one of the checks of JAX for NaN, or a body that does not take the arguments.
+    It returns None where the compiled program has to run instead: for arrays on several devices or
+    on an accelerator, with JAX's checks for NaN or infinity, or if ``body`` does not take the
+    arguments.
     """
 
     @functools.wraps(body)
@@ -62,9 +64,10 @@ def on_host(body: HostBody) -> Callable[..., Any]:
 
 
 def _place(args: Sequence[Any]) -> tuple[Any, bool] | None:
-    """The CPU of the operands, and whether any is committed to it; None where they are elsewhere.
+    """Return the CPU of the operands, and whether any is committed to it, or None.
 
-    As under ``jit``, what is committed to no device is computed on the default one.
+    As under ``jit``, operands that are not committed to a device are computed on the default
+    device. None means that the operands are on another device, or cannot be read.
     """
     pinned = None
     for arg in args:
@@ -97,7 +100,7 @@ def default_device() -> Any:
 
 
 def threads() -> int:
-    """Threads for a native function that a user waits for: one for each core of this process."""
+    """Return the number of threads of a native function in an eager call: the process's cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

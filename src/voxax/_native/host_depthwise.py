@@ -1,6 +1,7 @@
 """Depthwise products for NumPy arrays: no JAX, no program to compile.
 
-As :mod:`voxax._native.host_products`; results have the same bits for any number of threads.
+They work as in :mod:`voxax._native.host_products`. Results have the same bits for any number of
+threads.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ def depthwise(
 ) -> None:
     """Write ``y[m] = sum_k x[neighbors[m, k]] * w[k]``, or the gradient of the weight.
 
+    All arrays are dense in memory.
+
     Args:
-      x: ``[N, C]`` of float32, float64, or uint16 with the bits of bfloat16, dense in memory as
-        the others are.
+      x: ``[N, C]`` of float32, float64, or uint16 with the bits of bfloat16.
       w: ``[K, C]`` of the same dtype; for ``wgrad`` the gradients of the outputs ``[M, C]``.
       neighbors: ``int32[M, K]``, rows of ``x`` or -1.
-      y: ``[M, C]`` of the same dtype; for ``wgrad`` ``[K, C]``.
-      wgrad: sum ``x[neighbors[m, k]] * w[m]`` over rows m.
-      reverse: tap k of the map multiplies ``w[K - 1 - k]``.
-      threads: at most so many.
+      y: the result, ``[M, C]`` of the same dtype; for ``wgrad`` ``[K, C]``.
+      wgrad: whether to compute ``y[k] = sum_m x[neighbors[m, k]] * w[m]`` instead.
+      reverse: whether tap k of the map multiplies ``w[K - 1 - k]``.
+      threads: the largest number of threads.
 
     Raises:
-      ValueError: shapes that do not fit, or a map that names other rows.
+      ValueError: shapes that do not fit, or rows outside of ``x`` in the map.
     """
     (rows, taps), channels = neighbors.shape, x.shape[1]
     given, made = ((rows, taps) if wgrad else (taps, rows)), y.shape
@@ -59,17 +61,17 @@ def depthwise_gradients(
     reverse: bool = False,
     threads: int = 1,
 ) -> None:
-    """Write the gradients of features ``[N, C]`` and weight ``[K, C]`` by those of the outputs.
+    """Write the gradients of features ``[N, C]`` and weight ``[K, C]``.
 
     Args:
-      dy: ``[M, C]``; the others have its dtype.
-      x, w: what was multiplied.
+      dy: the gradient of the outputs, ``[M, C]``; all arrays but ``neighbors`` have its dtype.
+      x, w: the features and the weight of the product.
       neighbors: ``int32[N, K]``, rows of ``dy`` or -1.
-      dx, dw: of the shapes of ``x`` and ``w``.
+      dx, dw: the results, in the shapes of ``x`` and ``w``.
       reverse, threads: as in :func:`depthwise`.
 
     Raises:
-      ValueError: as there.
+      ValueError: as in :func:`depthwise`.
     """
     (rows, taps), channels = neighbors.shape, dy.shape[1]
     fits = x.shape == dx.shape == (rows, channels) and w.shape == dw.shape == (taps, channels)

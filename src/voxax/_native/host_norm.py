@@ -1,6 +1,7 @@
 """Batch normalization for NumPy arrays: no JAX, no program to compile.
 
-As :mod:`voxax._native.host_products`; results have the same bits for any number of threads.
+It works as in :mod:`voxax._native.host_products`. Results have the same bits for any number of
+threads.
 """
 
 from __future__ import annotations
@@ -29,19 +30,23 @@ def batch_norm(
     relu: bool,
     threads: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Write ``y``: see :func:`voxax.nn.functional.batch_norm.batch_norm`.
+    """Write the normalized rows to ``y``; see :func:`voxax.nn.functional.batch_norm.batch_norm`.
+
+    All arrays are dense in memory.
 
     Args:
       x: ``[N, C]`` of float32, float64, or uint16 with the bits of bfloat16.
-      valid: ``bool[N]``.
-      scale, bias, old_mean, old_variance: ``[C]`` of float32, or float64 with ``x`` of it.
-      residual: ``[N, C]`` of the dtype of ``x``, or None.
-      y: ``[N, C]`` of that dtype, dense in memory as the others are; None: it is not computed.
-      momentum, epsilon, training, relu: as there.
-      threads: at most so many.
+      valid: ``bool[N]``, which rows are voxels.
+      scale, bias, old_mean, old_variance: ``[C]`` of float32, or float64 if ``x`` is float64.
+      residual: ``[N, C]`` in the dtype of ``x``, or None.
+      y: the result, ``[N, C]`` in the dtype of ``x``; None computes no result.
+      momentum, epsilon, training, relu: as for
+        :func:`voxax.nn.functional.batch_norm.batch_norm`.
+      threads: the largest number of threads.
 
     Returns:
-      Mean and ``1 / sqrt(variance + epsilon)`` in use, and the new averages, ``[C]`` each.
+      The mean and ``1 / sqrt(variance + epsilon)`` that were used, and the new averages of mean and
+      variance, ``[C]`` each.
 
     Raises:
       ValueError: shapes or dtypes that do not fit.
@@ -77,11 +82,13 @@ def batch_norm_gradients(
 
     Args:
       dy: gradient of ``y``; ``x``, ``y``, ``dx`` and ``dresidual`` have its shape and dtype.
-      mean, inverse: what :func:`batch_norm` returned.
-      valid, scale, training, relu, threads: as there.
+      x, y: input and result of :func:`batch_norm`.
+      mean, inverse: the first two results of :func:`batch_norm`.
+      dx, dresidual: the gradients to write; ``dresidual`` is None without a residual.
+      valid, scale, training, relu, threads: as for :func:`batch_norm`.
 
     Raises:
-      ValueError: as there.
+      ValueError: as for :func:`batch_norm`.
     """
     rows = (dy, x, y, dx) if dresidual is None else (dy, x, y, dx, dresidual)
     _check(rows, valid, (mean, inverse, scale))

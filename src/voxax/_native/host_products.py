@@ -1,7 +1,7 @@
 """Products, pooling and strided kernel maps for NumPy arrays: no JAX, no program to compile.
 
-As in :mod:`voxax._native.host`, but on as many threads as the caller asks for. Results have the
-same bits for any number of them.
+They work as in :mod:`voxax._native.host`, but on several threads. Results have the same bits for
+any number of threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from voxax._native.host import call
 
-# Numbers of the element types in host_call.h. bfloat16 comes as its bits.
+# Numbers of the element types in host_call.h. bfloat16 is passed as its bits.
 ELEMENTS = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.uint16): 2}
 
 # Rows of a tile, as measured for kernels/implicit_gemm/cpu.py.
@@ -21,7 +21,7 @@ _TILE, _TILE_OF_FEW, _FEW_ROWS, _WEIGHT_TILE = 256, 128, 8192, 2048
 
 
 def elements_of(array: np.ndarray) -> np.ndarray:
-    """The array as the functions here take it: bfloat16, which NumPy lacks, as its bits."""
+    """Return the array for the functions of this module, with bfloat16 as its bits, uint16."""
     return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
 
@@ -39,20 +39,21 @@ def product(
 ) -> None:
     """Write ``y[m] = sum_k x[neighbors[m, k]] @ weight[k]``.
 
+    All arrays but ``weight`` are dense in memory.
+
     Args:
-      x: ``[N, C_in]`` of float32, float64, or uint16 with the bits of bfloat16, dense in memory as
-        the others are, but ``weight``.
+      x: ``[N, C_in]`` of float32, float64, or uint16 with the bits of bfloat16.
       weight: ``[K, C_in, C_out]`` of the same dtype, with any strides.
       neighbors: ``int32[M, K]``, rows of ``x`` or -1.
-      y: ``[M, C_out]`` of the same dtype, best at a multiple of 64 bytes.
-      order: ``int32[M]``: row m of the map is row ``order[m]`` of y; None: row m.
-      bias: ``[C_out]`` of the same dtype, added to every row.
-      relu: set negative results to 0.
-      reverse: tap k of the map multiplies ``weight[K - 1 - k]``.
-      threads: at most so many.
+      y: the result, ``[M, C_out]`` of the same dtype, best at a multiple of 64 bytes.
+      order: ``int32[M]``, the row of ``y`` for each row of the map; None is the same row.
+      bias: ``[C_out]`` of the same dtype, added to every row, or None.
+      relu: whether to set negative results to 0.
+      reverse: whether tap k of the map multiplies ``weight[K - 1 - k]``.
+      threads: the largest number of threads.
 
     Raises:
-      ValueError: shapes that do not fit, or a map that names other rows.
+      ValueError: shapes that do not fit, or rows outside of ``x`` in the map.
     """
     taps, depth, columns = weight.shape
     fits = x.shape[1] == depth and neighbors.shape[1] == taps
@@ -83,12 +84,12 @@ def weight_product(
 
     Args:
       x, neighbors, threads: as in :func:`product`.
-      order: ``int32[M]``: row m of the map is row ``order[m]`` of dy; None: row m.
       dy: ``[M, C_out]`` of the same dtype.
-      dw: ``[K, C_in, C_out]`` of the same dtype.
+      dw: the result, ``[K, C_in, C_out]`` of the same dtype.
+      order: ``int32[M]``, the row of ``dy`` for each row of the map; None is the same row.
 
     Raises:
-      ValueError: as there.
+      ValueError: as in :func:`product`.
     """
     taps, depth, columns = neighbors.shape[1], x.shape[1], dy.shape[1]
     fits = dy.shape[0] == neighbors.shape[0] and dw.shape == (taps, depth, columns)
@@ -109,7 +110,7 @@ def _orders(order: np.ndarray | None, neighbors: np.ndarray) -> bool:
 def extreme_rows(
     x: np.ndarray, neighbors: np.ndarray, *, largest: bool = True, threads: int = 1
 ) -> np.ndarray:
-    """``int32[M, C]``: the row under each window with the largest or smallest value, or -1."""
+    """Return ``int32[M, C]``, the row in each window with the largest or smallest value, or -1."""
     found = np.empty((len(neighbors), x.shape[1]), np.int32)
     sizes = *neighbors.shape, x.shape[1], ELEMENTS[x.dtype]
     call("extreme_rows", x, len(x), neighbors, *sizes, int(largest), _TILE, threads, found)
@@ -119,20 +120,20 @@ def extreme_rows(
 def reached_rows(
     coords: np.ndarray, sizes: Sequence[Sequence[int]], transposed: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Output rows of a strided or transposed layer, and the input row under each of their taps.
+    """Return the output rows of a strided or transposed layer, and the input row for each tap.
 
     Args:
       coords: ``int32[N, 1 + D]``, batch index first.
       sizes: kernel size, stride, padding, dilation and shape of the outputs, D integers each.
-      transposed: outputs are at ``coords * stride - padding + k * dilation``; else inputs are at
-        ``out * stride - padding + k * dilation``.
+      transposed: whether outputs are at ``coords * stride - padding + k * dilation``; otherwise
+        inputs are at ``out * stride - padding + k * dilation``.
 
     Returns:
       ``(out int32[M, 1 + D], neighbors int32[M, K])``: outputs in the order in which a loop over
-      taps, and inside it over inputs, reaches them; -1 where a tap has no input.
+      taps, with an inner loop over inputs, reaches them; -1 where a tap has no input.
 
     Raises:
-      ValueError: more outputs than 32 bits can number, or cells than 64 bits can.
+      ValueError: too many outputs to number them in 32 bits, or too many cells for 64 bits.
     """
     kernel, *_, shape = sizes
     cells = math.prod(map(int, shape)) * (int(coords[:, 0].max(initial=0)) + 1)
@@ -153,11 +154,11 @@ def reached_rows(
 
 
 def renumber_table(table: np.ndarray, order: np.ndarray, *, threads: int = 1) -> None:
-    """Write ``order`` of its entries into a table ``int32[N, K]`` of places or -1.
+    """Replace each place in a table by the row at this place, ``order[place]``; -1 stays.
 
     Args:
-      table: dense in memory.
-      order: ``int32[N]``: the row at each place.
-      threads: at most so many.
+      table: ``int32[N, K]`` of places or -1, dense in memory; it is changed in place.
+      order: ``int32[N]``, the row at each place.
+      threads: the largest number of threads.
     """
     call("renumber_table", table, *table.shape, order, threads)

@@ -1,7 +1,7 @@
-"""Memory for the results of eager calls, which the next calls use again.
+"""Memory for the results of eager calls, which later calls use again.
 
-The system hands out large blocks page by page, each cleared when it is first written to, and takes
-them back when they are freed. In a loop over scans that is a sixth of the time.
+The system provides large blocks page by page, clears each page when it is first written to, and
+takes blocks back when they are freed. In a loop over scans this takes a sixth of the time.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Any
 
 import numpy as np
 
-_ALIGNED = 64  # bytes: JAX takes such memory as it is
-_SMALLEST = 2**17  # bytes of what is worth keeping
-_LARGEST = 2**28  # bytes that are kept in all
+_ALIGNED = 64  # bytes: JAX takes memory with this alignment without a copy
+_SMALLEST = 2**17  # bytes of the smallest block that is kept
+_LARGEST = 2**28  # bytes of all kept blocks together
 
 _kept: list[np.ndarray] = []
 _lock = threading.Lock()
 
 
 def empty_array(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """An array without values, in memory that JAX takes without a copy.
+    """Return an uninitialized array, in memory that JAX takes without a copy.
 
-    Its memory is used again once nothing refers to the array, nor to what was made of it.
+    Its memory is used again when nothing refers to the array or to views of it any more.
     """
     dtype = np.dtype(dtype)
     size = math.prod(map(int, shape)) * dtype.itemsize
     with _lock:
         memory = _memory(size + _ALIGNED)
         start = -memory.ctypes.data % _ALIGNED
-        # A view made here refers to the memory before another thread looks at it.
+        # The view is made under the lock, so it refers to the memory before another thread checks.
         return memory[start : start + size].view(dtype).reshape(shape)
 
 
@@ -58,12 +58,12 @@ def _references(arrays: list[np.ndarray], i: int) -> int:
     return sys.getrefcount(arrays[i])
 
 
-# Of an array that only the list refers to.
+# The count of references to an array that only the list refers to.
 _UNUSED = _references([np.empty(0)], 0)
 
 
 def _forget() -> None:
-    """In a forked process the lock may be held by a thread that is not there."""
+    """Drop kept memory and the lock in a forked process, where a lost thread may hold the lock."""
     global _lock
     _lock = threading.Lock()
     _kept.clear()

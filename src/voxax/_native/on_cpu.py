@@ -25,21 +25,21 @@ def natively_on_cpu(
 ) -> Body:
     """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
 
-    On TPUs it runs ``tpu`` if given, which is traced for them alone, except in programs that XLA
-    distributes over devices: it does not partition Pallas kernels.
-
-    On GPUs it runs ``gpu`` if given, which is traced for them alone.
+    On TPUs it runs ``tpu`` if given, except in programs that XLA partitions over devices, because
+    XLA does not partition Pallas kernels. On GPUs it runs ``gpu`` if given. ``tpu`` and ``gpu`` are
+    traced only for their platform.
 
     Programs of ``jax.export`` contain the portable implementation for CPUs too, since they may run
-    where voxax is not installed; :func:`voxax.export.export_program` writes others. The
-    function is not differentiable.
+    where voxax is not installed; :func:`voxax.export.export_program` can write programs that call
+    the library. The function is not differentiable.
 
     Args:
-      name: of the primitive, as it appears in a jaxpr.
-      native, portable, tpu, gpu: ``(*arrays, **static) -> tuple of arrays`` in ordinary JAX, of the
-        same shapes and dtypes; ``static`` is hashable. Under ``vmap`` the one that runs is mapped.
-      eager: the library's function for NumPy arrays, ``(*arrays, **static)`` to a tuple, of the
-        same bits as ``native``: eager calls on a CPU then compile nothing.
+      name: name of the primitive, as it appears in a jaxpr.
+      native, portable, tpu, gpu: functions of ``(*arrays, **static)`` in ordinary JAX that return
+        tuples of arrays, of the same shapes and dtypes; ``static`` is hashable. Under ``vmap`` the
+        function that runs is mapped.
+      eager: the library's function for NumPy arrays, of ``(*arrays, **static)``, with the same bits
+        as ``native``, so that eager calls on a CPU compile nothing; None has no such function.
     """
 
     def run(platform: str, *args: Any, axes: tuple, static: tuple) -> Any:
@@ -78,7 +78,8 @@ def natively_on_cpu(
 
     def call(*args: Any, **static: Any) -> tuple[jax.Array, ...]:
         same = _compat.vary_alike(*args)
-        # The rule of vmap is needed over explicit axes: JAX has none for many operations inside.
+        # Over explicit axes the primitive's rule of vmap is needed: JAX lacks rules for many
+        # operations of the body.
         ways = (tpu, gpu) != (None, None) or _native.unavailable() is None
         if not (ways or _compat.is_on_explicit_mesh(same)):
             return portable(*same, **static)
@@ -94,9 +95,14 @@ def library_call(
     aliases: dict[int, int] | None = None,
     **attributes: Any,
 ) -> Any:
-    """Call a function of the library. Under ``vmap`` the calls run one after the other.
+    """Return the results of a function of the library. Under ``vmap`` calls run one after another.
 
-    ``aliases`` are places of operands, each with that of the result that may take its memory.
+    Args:
+      name: name of the function.
+      results: shape and dtype of each result.
+      arrays: the operands.
+      aliases: by the place of an operand, the place of the result that may take its memory.
+      attributes: static attributes of the call.
     """
     target = name if _compat.exports_native_calls() else _native.target(name)
     call = jax.ffi.ffi_call(target, results, vmap_method="sequential", input_output_aliases=aliases)

@@ -1,7 +1,7 @@
 """Operators of the library with two callers: XLA, in programs, and ctypes, for NumPy arrays.
 
-An operator takes arrays, whole numbers and numbers, and checks them itself: see
-``native/src/operators.h``. One description of a call, ``(call, *arrays, **static)``, serves both.
+An operator takes arrays, integers and real numbers, and checks them itself: see
+``native/src/operators.h``. One function of ``(call, *arrays, **static)`` describes both calls.
 """
 
 from __future__ import annotations
@@ -34,11 +34,16 @@ def by_xla(
     numbers: Sequence[float] = (0.0,),
     in_place: bool = False,
 ) -> tuple[jax.Array, ...]:
-    """Call the operator ``name`` in a program.
+    """Return the results of the operator ``name``, called in a program.
 
     Args:
-      in_place: the first result may take the memory of the first array, which XLA copies where it
-        is read again.
+      name: the operator.
+      results: shape and dtype of each result.
+      arrays: the operands.
+      sizes: integers that the operator reads.
+      numbers: real numbers that the operator reads.
+      in_place: whether the first result may take the memory of the first array. XLA copies the
+        array if it is read again.
     """
     options = {"sizes": np.array(sizes, np.int64), "numbers": np.array(numbers, np.float64)}
     function, aliases = f"voxax_{name}", {0: 0} if in_place else None
@@ -53,7 +58,9 @@ def on_numpy(
     numbers: Sequence[float] = (0.0,),
     in_place: bool = False,
 ) -> tuple[np.ndarray, ...]:
-    """Call the operator ``name`` on NumPy arrays, which stay as they are.
+    """Return the results of the operator ``name`` on NumPy arrays, which are not changed.
+
+    Arguments are those of :func:`by_xla`; ``in_place`` is ignored.
 
     Raises:
       ValueError: arrays that do not fit.
@@ -76,15 +83,16 @@ def differentiable_operator(
 ) -> Body:
     """Return a function that runs an operator on CPUs with the library, ``portable`` elsewhere.
 
-    As :func:`voxax._native.differentiable.differentiable_on_cpu`. Eager calls compile nothing.
+    It works as :func:`voxax._native.differentiable.differentiable_on_cpu`. Eager calls on a CPU
+    compile nothing.
 
     Args:
-      name: of the primitive.
-      value: ``(call, *arrays, **static)`` to a tuple of arrays; ``call`` is :func:`by_xla` or
-        :func:`on_numpy`.
-      portable: the same in ordinary JAX, without ``call``.
-      gradients: ``(call, cotangent, *arrays, *results, moves=, **static)`` to one cotangent for
-        each place in ``moves``, or None: ``portable`` is differentiated.
+      name: name of the primitive.
+      value: a function of ``(call, *arrays, **static)`` that returns a tuple of arrays; ``call`` is
+        :func:`by_xla` or :func:`on_numpy`.
+      portable: the same function in ordinary JAX, without ``call``.
+      gradients: a function of ``(call, cotangent, *arrays, *results, moves=, **static)`` that
+        returns one cotangent for each place in ``moves``, or None to differentiate ``portable``.
     """
 
     return differentiable_on_cpu(

@@ -1,4 +1,4 @@
-"""The random numbers of ``jax.random`` by the library on CPUs: their hash is a loop to XLA."""
+"""The random numbers of ``jax.random``, computed by the library on CPUs, where XLA is slow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAIN_KEY = "threefry2x32"
 
 
 def is_plain_key(key: Any) -> bool:
-    """Return whether the library draws what JAX draws with this key."""
+    """Return whether the library draws the same numbers as JAX with this key."""
     if not jax.config.jax_threefry_partitionable or getattr(key, "shape", None) is None:  # pyright: ignore[reportAttributeAccessIssue]
         return False
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
@@ -33,14 +33,14 @@ def fold_in(words: jax.Array, number: jax.Array) -> jax.Array:
     """Return the words of ``jax.random.fold_in(key, number)``, ``uint32[2]``.
 
     Args:
-      words: ``uint32[2]`` of a key for which :func:`is_plain_key` holds.
-      number: ``uint32[]``.
+      words: ``uint32[2]``, the data of a key for which :func:`is_plain_key` is true.
+      number: ``uint32[]``, the number to fold in.
     """
     return _fold_in(words, number)[0]
 
 
 def fold_in_on_host(words: np.ndarray, number: np.ndarray | int) -> np.ndarray:
-    """Return what :func:`fold_in` returns, without the library.
+    """Return the result of :func:`fold_in` in NumPy, without the library.
 
     Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
     """
@@ -57,7 +57,7 @@ def fold_in_on_host(words: np.ndarray, number: np.ndarray | int) -> np.ndarray:
 
 
 def permutation(key: jax.Array, count: int) -> jax.Array:
-    """Return ``jax.random.permutation(key, count)``, ``int32[count]``, for up to 1000 numbers."""
+    """Return ``jax.random.permutation(key, count)``, ``int32[count]``, for a count up to 1000."""
     (order,) = _permutation(jax.random.key_data(key), count=count)
     return order
 

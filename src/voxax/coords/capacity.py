@@ -1,4 +1,4 @@
-"""Rounding row counts up to few static sizes, so that few programs are compiled."""
+"""Rounding of row counts up to few static sizes, so that few programs are compiled."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _ROUND = 8  # rows; small against any level, keeps the sizes of similar fits equ
 def bucket_capacity(n: int) -> int:
     """Return the smallest bucket that holds ``n`` rows.
 
-    Buckets are ``2**e * (1, 1.25, 1.5, 1.75)``: four per octave, so sizes that span
-    a factor of ``f`` touch at most ``4 * log2(f) + 1`` of them, and at most 20 % of a
-    bucket (10 % on average over evenly distributed sizes) is padding. The smallest is 16.
+    Buckets are ``2**e * (1, 1.25, 1.5, 1.75)``, four per octave. Sizes that span a factor of ``f``
+    use at most ``4 * log2(f) + 1`` buckets. At most 20 % of a bucket is padding, 10 % on average
+    over evenly distributed sizes. The smallest bucket is 16.
 
     Args:
       n: number of rows, ``>= 0``.
@@ -36,8 +36,8 @@ def bucket_capacity(n: int) -> int:
 def ladder_capacity(n: int) -> int:
     """Return the smallest rung of the coarse ladder of capacities that holds ``n`` rows.
 
-    Rungs are the powers of 4 from 16 to 65,536, and the powers of 2 above: where padding costs
-    memory alone, few sizes are worth more than tight ones.
+    Rungs are the powers of 4 from 16 to 65,536, and the powers of 2 above. They are for devices
+    where padding costs only memory, so that few sizes are worth more than tight ones.
 
     Args:
       n: number of rows, ``>= 0``.
@@ -51,5 +51,5 @@ def ladder_capacity(n: int) -> int:
 
 
 def round_up_rows(rows: int) -> int:
-    """The next multiple of 8, at least 8: capacities of fitted levels and shards."""
+    """Return the next multiple of 8, at least 8, as the capacity of a fitted level or a shard."""
     return max(_ROUND, -(-rows // _ROUND) * _ROUND)

@@ -1,4 +1,4 @@
-"""Distinct cells of rows that are in order already, without a sort on GPUs."""
+"""Distinct cells of rows that are sorted already, without a sort on GPUs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from voxax.coords.lookup import LONGEST_RUN, search_runs
 from voxax.coords.ordering import is_valid
 from voxax.coords.unique import UniqueRows, unique_rows
 
-_MOST_SEARCHES = 17  # of a row; a sort takes less time than more
+_MOST_SEARCHES = 17  # for each row; a sort takes less time than more searches
 
 
 # Jitted so that an eager call is one program instead of a dozen small ones.
 @functools.partial(jax.jit, static_argnames=("stride", "capacity"))
 def unique_cells(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> UniqueRows:
-    """``unique_rows(coarsen(coords, stride), capacity)`` of rows in canonical order.
+    """Return ``unique_rows(coarsen(coords, stride), capacity)`` of rows in canonical order.
 
     Args:
       coords: ``int32[N, 1 + D]``, sorted, distinct, padding last.
-      stride: D positive integers.
-      capacity: rows of the result, static.
+      stride: D positive integers; static.
+      capacity: rows of the result; static.
     """
     return UniqueRows(*_find_cells(coords, stride=stride, capacity=capacity))
 
@@ -46,10 +46,9 @@ def _cells_on_gpu(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> 
 
 
 def _searched_cells(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> UniqueRows:
-    """The place of a cell is the number of cells before it, which lie in a few runs of rows.
+    """Return the distinct cells by searches: a cell's place is the number of cells before it.
 
-    A cell's rows are in lines along the last axis. Cells before it are those that begin before it
-    in one of these lines, or in lines before them of the same cells' columns, and so on.
+    :func:`_searches` says which searches count the cells before a cell.
     """
     rows = coords.shape[0]
     valid, cells = is_valid(coords), coarsen(coords, stride)
@@ -78,17 +77,19 @@ def _searched_cells(coords: jax.Array, stride: tuple[int, ...], capacity: int) -
 
 @functools.lru_cache(maxsize=64)
 def _searches(stride: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Where cells are counted from the corner of a cell on.
+    """Return the searches that count the cells before a cell, as steps from the cell's corner.
 
     Returns:
-      ``int32[searches, 1 + D]``, steps from the corner; ``bool[searches, 1 + D]``, False where the
-      lowest number stands in place of a coordinate; how many of the searches, the first ones, are
-      added. The others are subtracted.
+      Three values. ``int32[searches, 1 + D]``: the steps from the corner.
+      ``bool[searches, 1 + D]``: False where the query has the lowest integer in place of a
+      coordinate. A number n: the results of the first n searches are added, those of the others
+      subtracted.
 
-    Let F be the number of cells' first rows before a row. Of a line, those before the cell are
-    F(corner of the line) - F(begin of the line). Of a column of lines, they are those of each
-    line, and those of the lines before: F(begin of the first line) - F(begin of the column). The
-    begin of the first line of each column cancels, and so on to the first axis.
+    Let F(row) be the number of cells whose first row comes before a row. A cell covers several
+    lines along the last axis. In one line, the cells before it are
+    F(corner of the line) - F(begin of the line). In a column of lines, these are added up, with the
+    cells in earlier lines: F(begin of the first line) - F(begin of the column). The begin of the
+    first line of each column cancels. The same holds for the axes before, up to the first.
     """
     axes = len(stride)
     searches = [[0, *steps, 0] for steps in itertools.product(*map(range, stride[:-1]))]

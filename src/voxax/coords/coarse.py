@@ -1,4 +1,4 @@
-"""Arrays of coordinates on coarser lattices."""
+"""Coordinates on coarser lattices."""
 
 from __future__ import annotations
 
@@ -12,31 +12,37 @@ from voxax.coords.lattice import COORD_LIMIT, PAD
 
 
 def coarsen(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
-    """``floor(coords / stride)`` on valid rows of ``int32[N, 1 + D]``; padding stays padding."""
+    """Return ``floor(coords / stride)`` for ``int32[N, 1 + D]``; padding rows stay padding."""
     return jnp.where(coords[:, :1] == PAD, PAD, floor_divide(coords, (1, *stride)))
 
 
 def place_in_cell(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
-    """``int32[N]``: the place of each row of ``int32[N, 1 + D]`` in its cell, last axis fastest."""
+    """Return ``int32[N]``, the place of each row in its cell, last axis fastest.
+
+    Args:
+      coords: ``int32[N, 1 + D]``.
+      stride: D positive integers, the edges of a cell.
+    """
     inside = (coords - coarsen(coords, stride) * jnp.asarray([[1, *stride]], jnp.int32))[:, 1:]
     steps = np.cumprod([1, *stride[:0:-1]], dtype=np.int32)[None, ::-1]
     return jnp.sum(inside * steps, axis=1, dtype=jnp.int32)
 
 
 def in_range(coords: jax.Array) -> jax.Array:
-    """``bool[...]``: which rows of ``int32[..., D]`` lie in the coordinate range on every axis."""
+    """Return ``bool[...]``: which ``int32[..., D]`` lie in the coordinate range on every axis."""
     return jnp.all((coords >= -COORD_LIMIT) & (coords < COORD_LIMIT), axis=-1)
 
 
 def floor_divide(coords: jax.Array, divisor: Sequence[int]) -> jax.Array:
-    """``floor(coords / divisor)`` of ``int32[..., len(divisor)]``; ``divisor`` is static, positive.
+    """Return ``floor(coords / divisor)`` for ``int32[..., len(divisor)]``.
 
-    Powers of two are shifts: TPUs have no integer division, and XLA writes one out for every
-    register, which on rows of a batch took 15,000 instructions and up to 25 s to compile.
+    ``divisor`` is static and positive. Powers of two become shifts: TPUs have no integer division,
+    and XLA emulates it in every register, which for a batch of rows took 15,000 instructions and up
+    to 25 s to compile.
     """
     shape = (1,) * (coords.ndim - 1) + (-1,)
     if all(d & (d - 1) == 0 for d in divisor):
-        # Of negative numbers too: an arithmetic shift rounds down.
+        # This holds for negative numbers too: an arithmetic shift rounds down.
         shift = jnp.asarray([d.bit_length() - 1 for d in divisor], jnp.int32)
         return jnp.right_shift(coords, shift.reshape(shape))
     return jnp.floor_divide(coords, jnp.asarray(divisor, jnp.int32).reshape(shape))

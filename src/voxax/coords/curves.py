@@ -1,6 +1,6 @@
 """Space-filling curves: rows that are near in space become near in memory.
 
-Keys cover the whole coordinate range ``[-2**30, 2**30)``: 31 bits an axis, so as many 32-bit
+Keys cover the whole coordinate range ``[-2**30, 2**30)`` with 31 bits per axis, in as many 32-bit
 words as there are axes. Loops over bits are ``lax.fori_loop``, which keeps the compiled programs
 small; its counter is a Python integer under ``jax.disable_jit``.
 """
@@ -26,11 +26,11 @@ _Axes = tuple[jax.Array, ...]
 
 @jax.jit
 def morton_keys(coords: jax.Array) -> jax.Array:
-    """Position along the Morton (Z-order) curve: the bits of all axes interleaved.
+    """Return positions along the Morton (Z-order) curve: the bits of all axes interleaved.
 
     Args:
-      coords: ``int32[N, 1 + D]``, D from 1 to 4; the batch index is ignored. Rows outside the
-        coordinate range, padding among them, get keys without meaning.
+      coords: ``int32[N, 1 + D]``, D from 1 to 4; the batch index is ignored. Keys of rows outside
+        the coordinate range, such as padding, have no meaning.
 
     Returns:
       ``uint32[N, D]``, most significant word first; the first axis has the highest bits.
@@ -42,9 +42,9 @@ def morton_keys(coords: jax.Array) -> jax.Array:
 
 @jax.jit
 def hilbert_keys(coords: jax.Array) -> jax.Array:
-    """Position along the Hilbert curve, on which consecutive cells are neighbors.
+    """Return positions along the Hilbert curve, on which consecutive cells are neighbors.
 
-    Arguments and result as in :func:`morton_keys`.
+    Arguments and result are as in :func:`morton_keys`.
 
     Source: Skilling, "Programming the Hilbert curve", AIP Conference Proceedings 707, 2004.
     """
@@ -76,7 +76,7 @@ def hilbert_keys(coords: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="curve")
 def sort_by_curve(coords: jax.Array, curve: Curve) -> jax.Array:
-    """Rows in the order of a curve: by scene first, padding last, equal rows in their old order.
+    """Return the order of rows along a curve: by scene first, padding last; the sort is stable.
 
     Args:
       coords: ``int32[N, 1 + D]``.
@@ -98,14 +98,14 @@ def sort_by_curve(coords: jax.Array, curve: Curve) -> jax.Array:
 
 
 def _unsigned_axes(coords: jax.Array) -> _Axes:
-    """Each axis as ``uint32[N]`` counted from the lower end of the coordinate range."""
+    """Return each axis as ``uint32[N]``, counted from the lower end of the coordinate range."""
     return tuple(
         (coords[:, axis] + COORD_LIMIT).astype(jnp.uint32) for axis in range(1, coords.shape[1])
     )
 
 
 def _interleaved(axes: _Axes) -> jax.Array:
-    """``uint32[N, D]``: bit 30 of every axis, then bit 29 of every axis, and so on."""
+    """Return ``uint32[N, D]``: bit 30 of every axis, then bit 29 of every axis, and so on."""
     ndim = len(axes)
     push, carry = jnp.uint32(ndim), jnp.uint32(32 - ndim)
 

@@ -1,8 +1,8 @@
 """Coordinate functions in NumPy, for worker processes that must not touch a device.
 
-The native library does the work where it is present. The NumPy code was written
-independently of it and of the JAX versions (one 64-bit key per row instead of a lexicographic
-search), so the tests use each as the other's oracle.
+The native library is used where it is present. The NumPy code was written independently of it and
+of the JAX versions (one 64-bit key per row instead of a lexicographic search), so tests compare
+them with each other.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ class RowKeys:
     """Order-preserving int64 keys of integer rows inside the bounding box of ``rows``.
 
     Args:
-      rows: ``int[N, W]``; the box is grown by ``margin`` on every side.
-      margin: rows shifted by at most this much still get a key.
+      rows: ``int[N, W]``.
+      margin: number of cells by which the box is enlarged on every side, so that rows shifted by at
+        most this much still have a key.
 
-    Boxes of more than 2**62 cells have no such key; ``fits`` is then False.
+    Boxes of more than 2**62 cells have no such keys; ``fits`` is then False.
     """
 
     def __init__(self, rows: np.ndarray, margin: int = 0) -> None:
@@ -43,16 +44,16 @@ class RowKeys:
         self.radix = np.asarray(radix if self.fits else [0] * len(radix), np.int64)
 
     def __call__(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """``(keys int64[N], inside bool[N])``; keys outside the box mean nothing."""
+        """Return ``(keys int64[N], inside bool[N])``; keys of rows outside have no meaning."""
         rows = rows.astype(np.int64)
         inside = np.all((rows >= self.low) & (rows <= self.high), axis=1)
         return (rows - self.low) @ self.radix, inside
 
 
 def _compress(*lists: np.ndarray, reach: int) -> list[np.ndarray]:
-    """Squeeze empty gaps wider than ``reach`` out of every axis, alike in all lists.
+    """Return the lists with gaps on every axis shortened to ``reach + 1``, alike in all lists.
 
-    Differences up to ``reach`` are kept exactly and larger ones stay larger, so
+    Differences up to ``reach`` stay the same and larger ones stay larger than ``reach``, so
     neighbor tests with offsets up to ``reach`` give the same answers.
     """
     outputs = [np.empty(rows.shape, np.int64) for rows in lists]
@@ -66,7 +67,11 @@ def _compress(*lists: np.ndarray, reach: int) -> list[np.ndarray]:
 
 
 def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct rows in canonical order. ``rows``: ``int32[N, W]`` without padding.
+    """Return the distinct rows in canonical order, and the place of each row among them.
+
+    Args:
+      rows: ``int32[N, W]`` without padding.
+      threads: the largest number of threads of the native library.
 
     Returns:
       ``(unique int32[M, W], inverse int32[N])``.
@@ -88,14 +93,14 @@ def find_neighbors(
     rows: int | None = None,
     threads: int = 1,
 ) -> np.ndarray:
-    """Row of ``center + offset``, or -1: ``int32[rows, K]``. No padding in the arguments.
+    """Return ``int32[rows, K]``, the row of ``center + offset`` in ``sorted_rows``, or -1.
 
     Args:
-      sorted_rows: ``int32[N, 1 + D]`` in canonical order.
-      centers: ``int32[M, 1 + D]``.
+      sorted_rows: ``int32[N, 1 + D]`` in canonical order, without padding.
+      centers: ``int32[M, 1 + D]``, without padding.
       offsets: ``int[K, D]`` in lexicographic order.
-      rows: of the result, M or more, -1 behind row M; None is M.
-      threads: of the native library, at most so many.
+      rows: number of rows of the result, M or more; None is M. Rows from M on are -1.
+      threads: the largest number of threads of the native library.
     """
     rows = len(centers) if rows is None else rows
     if native.takes_offsets(sorted_rows, centers, offsets):
@@ -130,7 +135,7 @@ def _find_neighbors(
             hit &= inside & (position <= last)
             found[:, k] = np.where(hit, position, -1)
             # Without a hit the next lattice step along the last axis is found at the same
-            # position, with one right behind it. Centers outside the box need a new search.
+            # position, with a hit right after it. Centers outside the box need a new search.
             position, previous = position + hit, offsets[k][-1]
             if not inside.all():
                 position = None
@@ -140,7 +145,7 @@ def _find_neighbors(
 def _find_neighbors_by_dictionary(
     sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray
 ) -> np.ndarray:
-    """For grids whose cells no 64-bit key can number. Slow, exact."""
+    """Return the same as :func:`_find_neighbors`, slowly, for any coordinates."""
     table = {tuple(row): i for i, row in enumerate(sorted_rows.tolist())}
     steps = [(0, *map(int, offset)) for offset in offsets]
     found = [
@@ -151,13 +156,16 @@ def _find_neighbors_by_dictionary(
 
 
 def coarsen(rows: np.ndarray, stride: Sequence[int]) -> np.ndarray:
-    """``floor(rows / stride)`` of ``int32[N, 1 + D]`` without padding, batch index kept."""
+    """Return ``floor(rows / stride)`` for ``int32[N, 1 + D]`` without padding.
+
+    The batch index is kept.
+    """
     step = np.asarray([1, *stride], np.int32)
     return np.floor_divide(rows, step, out=empty_array(rows.shape, rows.dtype))
 
 
 def pad_rows(rows: np.ndarray, capacity: int) -> np.ndarray:
-    """``int32[capacity, W]``: the first ``capacity`` rows, then padding."""
+    """Return ``int32[capacity, W]``, the first ``capacity`` rows, then padding."""
     out, count = empty_array((capacity, rows.shape[1]), np.int32), min(len(rows), capacity)
     out[:count], out[count:] = rows[:capacity], PAD
     return out

@@ -1,4 +1,4 @@
-"""Every product of a function: which algorithm it takes and why, its time, its least time."""
+"""Reports on every product of a function: its algorithm, the reason, its time and lower bound."""
 
 import lazy_loader as _lazy
 

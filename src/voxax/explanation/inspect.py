@@ -1,4 +1,4 @@
-"""Finding the products that a function computes, to explain them (``vx.explain``) or to measure
+"""Finding the products of a function, to explain them (``vx.explain``) or to measure
 them before the run (``vx.tune``).
 """
 
@@ -35,11 +35,11 @@ class Call:
     """One product in a function.
 
     Attributes:
-      scope: the ``jax.named_scope`` path it was traced under.
-      problem: the problem that it poses.
-      admitted: the algorithms that its request admits.
-      layer: the layer it belongs to.
-      views: the arrays of the map that it runs on, by name; None where they were not computed.
+      scope: the ``jax.named_scope`` path in which the product was traced.
+      problem: the product's description: its sizes, dtypes and layer.
+      admitted: the algorithms that the layer's request admits.
+      layer: the layer that the product belongs to.
+      views: the arrays of the kernel map, by name; None where they were not computed.
     """
 
     scope: str
@@ -59,18 +59,18 @@ def _is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
 def find_products(
     fn: Callable[..., Any], arguments: tuple[Any, ...], platform: str, *, maps: bool = False
 ) -> list[Call]:
-    """The products of ``fn(*arguments)`` in the order of the program.
+    """Return the products of ``fn(*arguments)`` in the order of the program.
 
     Args:
       fn: any traceable function.
       arguments: its arguments, or ``jax.ShapeDtypeStruct``s in their place.
       platform: the platform that the products are to run on.
-      maps: compute the maps of all products outside of loops, in one program; arguments must be
-        concrete. Only the part of the function that the maps depend on is computed. Without maps,
-        nothing is computed.
+      maps: whether to compute the maps of all products outside of loops, in one program; arguments
+        must then be concrete. Only the part of the function that the maps depend on is computed.
+        False computes nothing.
 
     Raises:
-      InputError: there is no product.
+      InputError: the function has no product.
     """
     call_fn, state = pure_call(fn)
     leaves, tree = jax.tree.flatten((state, *arguments))
@@ -99,7 +99,10 @@ def find_products(
 
 
 def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.Array]]:
-    """The arrays of the maps, in the order of the layers' view names, by the product's place."""
+    """Return the arrays of each product's map by the product's place in the program.
+
+    They are in the order of the layer's view names.
+    """
     indices: dict[_compat.Place, list[int]] = {}
 
     def maps(*values: Any) -> list[Any]:
@@ -124,19 +127,19 @@ def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.
 
 @functools.partial(checked_operator, on_whole_arrays=False)
 def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> Report:
-    """Report the algorithm and parameters that each product of ``fn(*args)`` would use, and why;
-    its time, and its time at best.
+    """Report the algorithm and parameters that each product of ``fn(*args)`` would use.
 
+    The report also has the reason for each choice, its time, and a lower bound of the time.
     Nothing is measured: choices and times come from the request, the user's cache, the entries
-    shipped with voxax, or the default. Nothing is computed but kernel maps, where ``args`` are
-    concrete, to count their pairs. For the backward products give a function that computes
-    gradients.
+    shipped with voxax, or the default. If ``args`` are concrete, the kernel maps are computed, to
+    count their pairs, and nothing else. To include the backward products, pass a function that
+    computes gradients.
 
     Args:
       fn: any traceable function; a flax.nnx module too.
-      args: its arguments, or ``jax.ShapeDtypeStruct``s in their place: pairs are then those of
-        a recorded scene.
-      platform: ``cpu``, ``gpu`` or ``tpu``; None is JAX's default backend.
+      args: its arguments, or ``jax.ShapeDtypeStruct``s in their place; the number of pairs is then
+        that of a recorded scene.
+      platform: ``cpu``, ``gpu`` or ``tpu``; None takes JAX's default backend.
 
     Returns:
       A report that prints as a table; ``.details()`` has every candidate with its time.
@@ -159,24 +162,24 @@ def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> 
 def tune(
     fn: Callable[..., Any], *args: Any, anew: bool = False, budget: float | None = None
 ) -> Report:
-    """Find every sparse convolution in ``fn(*args)``, and measure every candidate of each.
+    """Measure every candidate of every sparse convolution in ``fn(*args)``, and keep the fastest.
 
-    Where ``args`` are concrete, each problem is measured on its own map, and the choice holds
+    If ``args`` are concrete, each problem is measured on its own map. The choice then holds
     for this function when it is compiled, and for eager calls on maps as dense as these.
-    Products whose map is computed inside ``scan`` and other loops, and those of abstract
-    arguments, are measured on a recorded occupancy. Choices go to the cache: later processes start
-    with them.
+    Products whose map is computed inside ``scan`` or another loop, and products of abstract
+    arguments, are measured on a recorded occupancy. Choices are written to the cache, and later
+    processes read them.
 
     Args:
-      fn: any traceable function; give the training step to tune the backward products as well.
+      fn: any traceable function; pass the training step to tune the backward products as well.
       args: its arguments.
-      anew: measure also what the cache knows.
-      budget: seconds of measuring in all, compiling included; None is no limit. Each problem has an
-        equal share of what is left, and the last ones may get none. At least two candidates of a
-        problem are compared, whatever that takes.
+      anew: whether to measure problems that are in the cache too.
+      budget: seconds of measuring in all, including compilation; None is no limit. Each problem
+        gets an equal share of the remaining time, and the last ones may get none. At least two
+        candidates of a measured problem are compared, even if that exceeds the budget.
 
     Returns:
-      The choices, as :func:`voxax.explain` gives them.
+      The choices, in a report as of :func:`voxax.explain`.
 
     Raises:
       InputError: ``fn`` has no sparse convolution.
@@ -190,7 +193,7 @@ def tune(
     platform = jax.default_backend()
     calls = find_products(fn, args, platform, maps=_is_concrete(fn, args))
     next_epoch()
-    # On a concrete map rather than on a recorded one, where a problem has both.
+    # A problem that has a concrete and a recorded map is measured on the concrete one.
     ordered = sorted(calls, key=lambda call: call.views is None)
     distinct = list({(call.problem, call.admitted): call for call in ordered[::-1]}.values())[::-1]
     traced = time.perf_counter()
@@ -209,7 +212,7 @@ def tune(
 
 
 def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
-    """The problem with the densities that are counted on a concrete map."""
+    """Return the problem with the densities that are counted on a concrete map."""
     if problem.layer.kind == "dynamic":
         layer = with_statistics(problem.layer, np.asarray(views["sizes"]))
         return dataclasses.replace(problem, layer=layer)
@@ -218,7 +221,7 @@ def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
 
 
 def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Report:
-    """The report of what is known about ``calls``, after ``seconds`` of measuring."""
+    """Return the report on ``calls``, after ``seconds`` of measuring."""
     own, device = hardware_of(platform)
     hardware = None if device is None else describe(device)
     counter = PairCounter()
@@ -243,7 +246,7 @@ def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Rep
 
 
 def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | None) -> list[str]:
-    """Notes on the rates behind the lower bounds, and on how to measure unknown ones."""
+    """Return notes on the rates that lower bounds use, and on how to measure unknown rates."""
     if hardware is None:
         return [f"no lower bound: there is no {platform} here, its rates are unknown"]
     bandwidth, rates = hardware.fact("memory_bandwidth"), hardware.fact("peak_rates")
@@ -267,7 +270,7 @@ def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | No
 
 
 def _rate_kind(problem: Problem) -> str:
-    """The dtype and precision that set the matrix rate, for people."""
+    """Return a text of the dtype and precision that determine the matrix rate."""
     p = problem
     reduced = p.dtype == "float32" and p.layer.precision != "highest"
     return f"{p.dtype} at precision {p.layer.precision}" if reduced else p.dtype

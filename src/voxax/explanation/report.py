@@ -1,4 +1,4 @@
-"""The report of ``vx.tune`` and ``vx.explain``: each product's choice and why, bound and time."""
+"""The report of ``vx.tune`` and ``vx.explain``: each product's choice, reason, bound and time."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class Explained:
     """The choice for one product.
 
     Attributes:
-      scope: where in the function: the ``jax.named_scope`` path.
-      choice: what runs, and where the decision comes from; ``choice.seconds`` is its time, as
-        the tuner measured it on a map with the same key, which may have up to twice as many rows
-        or half of them.
-      pairs: of an input and an output that the map has.
-      counted: whether ``pairs`` are those of the product's own map; else they are of a map like
-        it that was concrete, or of a recorded scene.
-      lower_bound: the work, and the least time that the hardware allows it.
-      rows_moved: how the chosen kernel moves rows; None where it is not a TPU's
-        ``implicit_gemm`` in a forward product.
+      scope: the product's place in the function: its ``jax.named_scope`` path.
+      choice: the algorithm, and the source of the decision. ``choice.seconds`` is its time, as
+        the tuner measured it on a map with the same key, which may have from half to twice as many
+        rows.
+      pairs: number of (input, output) pairs of the map.
+      counted: whether ``pairs`` was counted on the product's own map; otherwise it was counted on a
+        concrete map like it, or on a recorded scene.
+      lower_bound: the work, and the least time in which the hardware can do it.
+      rows_moved: how the chosen kernel moves rows, if it is ``implicit_gemm`` on a TPU in a forward
+        product; otherwise None.
     """
 
     scope: str
@@ -61,8 +61,8 @@ class Explained:
 
     @property
     def ratio(self) -> float | None:
-        """Time over lower bound: 1 is as good as it gets. None where one of them is unknown, and
-        where the time was measured on another machine."""
+        """Time divided by lower bound; 1 is the best possible. It is None where time or bound is
+        unknown, and where the time was measured on another machine."""
         seconds, bound = self.choice.seconds, self.lower_bound
         if seconds is None or bound is None or not bound.seconds:
             return None
@@ -70,7 +70,7 @@ class Explained:
 
     @property
     def why(self) -> str:
-        """One sentence."""
+        """The reason for the choice, as a text."""
         reason = _WHY[self.choice.source]
         entry = self.choice.entry
         if entry is not None and self.choice.seconds is not None:
@@ -79,12 +79,12 @@ class Explained:
 
     @property
     def problem(self) -> str:
-        """Product, rows, taps, channels."""
+        """Product, rows, taps, channels and dtype, as a text."""
         product, rows, taps, channels, dtype = self._problem()
         return f"{product}, {rows} rows, {taps} taps, {channels}, {dtype}"
 
     def candidates(self) -> Iterator[tuple[str, float | None, str]]:
-        """Return ``(candidate, seconds, verdict)`` of all candidates, the fastest first."""
+        """Yield ``(candidate, seconds, verdict)`` for all candidates, the fastest first."""
         entry = self.choice.entry
         if entry is not None:
             ranked = sorted(entry.measured, key=lambda m: (m.seconds is None, m.seconds or 0.0))
@@ -111,9 +111,9 @@ class Total:
     """Sums over the products whose ratio is known.
 
     Attributes:
-      products: how many these are.
-      lower_bound: seconds.
-      seconds: measured.
+      products: number of these products.
+      lower_bound: sum of their lower bounds, in seconds.
+      seconds: sum of their measured times, in seconds.
     """
 
     products: int
@@ -131,9 +131,9 @@ class Report:
     """The choices for all products of a function, in the program's order; prints as a table.
 
     Attributes:
-      rows: one for each product.
-      seconds: spent on measuring; 0 for ``vx.explain``.
-      notes: what else to know, a line each.
+      rows: one row for each product.
+      seconds: time spent on measuring, in seconds; 0 for ``vx.explain``.
+      notes: further remarks, one line each.
     """
 
     rows: tuple[Explained, ...]
@@ -148,7 +148,7 @@ class Report:
 
     @property
     def total(self) -> Total | None:
-        """Sums over the products whose ratio is known; None where there is none."""
+        """Sums over the products whose ratio is known; None if no ratio is known."""
         known = [row for row in self.rows if row.ratio]
         bounds = [row.lower_bound.seconds or 0.0 for row in known if row.lower_bound]
         times = [row.choice.seconds or 0.0 for row in known]
@@ -160,7 +160,7 @@ class Report:
     def details(self) -> str:
         """Return the table, then every candidate of every problem with its time.
 
-        The number behind a time is its ratio to the best.
+        The number after a time is its ratio to the shortest time.
         """
         return "\n".join((*self._table(), *self._problems()))
 
@@ -226,7 +226,7 @@ class Report:
                 yield f"    {line}"
 
     def _by_problem(self) -> dict[str, list[tuple[int, Explained]]]:
-        """Numbered rows by the key that their choices are filed under."""
+        """Return numbered rows by the key under which the cache keeps their choices."""
         found: dict[str, list[tuple[int, Explained]]] = {}
         for number, row in enumerate(self.rows):
             found.setdefault(key_of(row.choice.problem), []).append((number, row))
@@ -234,7 +234,7 @@ class Report:
 
 
 def _times(row: Explained) -> tuple[str, str, str, str]:
-    """Lower bound, what sets it, time, ratio."""
+    """Return texts of the lower bound, what determines it, the time and the ratio."""
     least, bound = "-", "-"
     if row.lower_bound is not None and row.lower_bound.seconds is not None:
         least, bound = milliseconds(row.lower_bound.seconds), str(row.lower_bound.bound)
@@ -244,7 +244,7 @@ def _times(row: Explained) -> tuple[str, str, str, str]:
 
 
 def _candidates(row: Explained) -> Iterator[tuple[str, str, str, str]]:
-    """``(time, ratio, candidate, verdict)``, what was chosen marked."""
+    """Yield ``(time, ratio, candidate, verdict)``; one verdict begins with "chosen"."""
     chosen, candidates = str(row.choice), list(row.candidates())
     if chosen not in [name for name, *_ in candidates]:
         candidates.insert(0, (chosen, None, "not measured"))
@@ -269,7 +269,7 @@ def _provenance(row: Explained) -> str:
 
 
 def _layers(scopes: Sequence[str]) -> list[str]:
-    """Scopes without what differentiation adds, and without the end that all have in common."""
+    """Return scopes without wrappers of differentiation, and without the end that all share."""
     paths = []
     for scope in scopes:
         wrappers = len(_WRAPPER.findall(scope))
@@ -282,7 +282,7 @@ def _layers(scopes: Sequence[str]) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> Iterator[str]:
-    """Lines with the columns of ``rows`` below each other."""
+    """Yield the rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [
@@ -301,5 +301,5 @@ def _counted(number: int, what: str) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """A time for people; a dash for an unknown one."""
+    """Return a time as a text in milliseconds; a dash if it is unknown."""
     return "-" if seconds is None else f"{1e3 * seconds:.3g} ms"

@@ -30,12 +30,12 @@ class Strategy:
     """One way to compute a dynamic product.
 
     Attributes:
-      name: what ``algorithm`` calls it.
-      operations: multiplications and additions, for these sizes.
-      expected: seconds at the matrix rate of the device; None where that is unknown
+      name: its name in ``algorithm=``.
+      operations: number of multiplications and additions, for these sizes.
+      expected: seconds at the matrix rate of the device; None where the rate is unknown
         (``voxax hardware --probe`` measures it).
-      seconds: measured, of one call; None where it was not asked for, or cannot run.
-      compile_seconds: measured, of its program.
+      seconds: measured seconds of one call; None if it was not measured, or cannot run.
+      compile_seconds: measured seconds of compiling its program, or None.
       reason: why it cannot run, or None.
     """
 
@@ -52,9 +52,9 @@ class Strategies:
     """The strategies of one product; prints as a table.
 
     Attributes:
-      rows: one each.
-      histogram: positions of each size, from 0.
-      exact: operations over the taps that positions have, the least of all strategies.
+      rows: one row for each strategy.
+      histogram: number of positions of each size, from 0.
+      exact: operations of the taps that the positions have; no strategy needs fewer.
     """
 
     rows: tuple[Strategy, ...]
@@ -66,8 +66,8 @@ class Strategies:
 
     @property
     def break_even(self) -> float | None:
-        """Calls after which ``specialized`` has earned its compilation, against the fastest other;
-        None where it is not faster, or not both were measured."""
+        """Number of calls after which ``specialized`` with its compilation beats the fastest other
+        strategy; None if it is not faster, or if one of the two was not measured."""
         own, best = self["specialized"], self._best_other
         if own.seconds is None or own.compile_seconds is None or best is None:
             return None
@@ -76,7 +76,7 @@ class Strategies:
 
     @property
     def _best_other(self) -> float | None:
-        """Least seconds of all strategies but ``specialized``; None where none was measured."""
+        """Least seconds of all strategies but ``specialized``; None if no other was measured."""
         times = [r.seconds for r in self.rows if r.name != "specialized" and r.seconds is not None]
         return min(times, default=None)
 
@@ -104,15 +104,15 @@ class Strategies:
 def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Strategies:
     """Compare the strategies of the first dynamic convolution of ``fn(*args)`` for its sizes.
 
-    :func:`voxax.explain` says which one is chosen.
+    :func:`voxax.explain` reports which strategy is chosen.
 
     Args:
       fn: any traceable function.
       args: concrete arguments.
-      measure: compile and time each strategy as well, on random operands and these sizes.
+      measure: whether to compile and time each strategy too, on random operands and these sizes.
 
     Raises:
-      InputError: there is none with concrete sizes.
+      InputError: there is no dynamic convolution with concrete sizes.
     """
     calls = find_products(fn, args, jax.default_backend(), maps=True)
     found = [call for call in calls if call.problem.layer.kind == "dynamic"]
@@ -159,14 +159,14 @@ def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Str
 
 
 def _blocks(counts: np.ndarray, ordered: np.ndarray, block: int) -> int:
-    """Taps where every block of positions has those of its largest size."""
+    """Return the number of taps if every position has the taps of its block's largest size."""
     starts = np.arange(0, len(ordered), block)
     lengths = np.minimum(block, len(ordered) - starts)
     return int((counts[ordered[starts]] * lengths).sum()) if len(ordered) else 0
 
 
 def _timed(problem: Problem, candidate: Candidate, sizes: jax.Array) -> tuple[float, float]:
-    """Seconds of one call, and of compiling its program."""
+    """Return the seconds of one call, and of compiling its program."""
     sample = sample_of(problem, {"sizes": sizes}, {"sizes": None})
     begin = time.perf_counter()
     program = compiled(problem, candidate, sample)

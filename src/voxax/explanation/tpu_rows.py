@@ -15,15 +15,15 @@ from voxax.tuning import Choice
 
 @dataclasses.dataclass(frozen=True)
 class RowsMoved:
-    """The kernel that moves the rows of a forward product on a TPU.
+    """How a kernel moves the rows of a forward product on a TPU.
 
     Attributes:
-      items: items for each output row that has neighbors, see
+      items: average number of items for each output row that has neighbors, see
         :mod:`voxax.kernels.implicit_gemm.items`.
-      neighbors: neighbors of each of these rows.
-      counted: whether both are those of the product's own map; else they are of a map like it.
-      by_items: whether the kernel takes lists of items; else windows of rows.
-      why: the reason.
+      neighbors: average number of neighbors of each of these rows.
+      counted: whether both were counted on the product's own map; otherwise on a map like it.
+      by_items: whether the kernel reads lists of items; otherwise it reads windows of rows.
+      why: the reason for the choice.
     """
 
     items: float
@@ -42,14 +42,21 @@ class RowsMoved:
 
 
 def chooses_rows(choice: Choice) -> bool:
-    """Whether a choice is between lists of items and windows."""
+    """Return whether a choice is between lists of items and windows of rows."""
     return choice.kernel is WINDOWED and choice.problem.product == "forward"
 
 
 def rows_moved(
     choice: Choice, table: np.ndarray, counted: bool, hardware: HardwareInfo
 ) -> RowsMoved:
-    """How ``choice`` moves the rows of a map with this table of neighbors."""
+    """Return how ``choice`` moves the rows of a map.
+
+    Args:
+      choice: a choice for which :func:`chooses_rows` is true.
+      table: ``int32[rows, taps]``, the map's table of neighbors.
+      counted: whether the table is that of the product's own map.
+      hardware: the TPU.
+    """
     pairs = table >= 0
     rows = max(int(np.count_nonzero(pairs.any(1))), 1)
     return RowsMoved(
@@ -62,7 +69,7 @@ def rows_moved(
 
 
 def _items_of(table: np.ndarray) -> int:
-    """The items of a table: the words of its lists that are not zero."""
+    """Return the number of items of a table: the words of its lists that are not zero."""
     first = 2 * Shape.of(*table.shape).list_rows
     return int(np.count_nonzero(on_host(table, None)[:, first : first + first // 2]))
 

@@ -1,4 +1,4 @@
-"""Bird's-eye view: folding one axis away."""
+"""Bird's-eye view: voxels with one axis folded away."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def to_bev(
         is the vertical one of LiDAR data).
       reduction: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"`` of the voxels that exist, or
         ``"concat"``: one slab of channels for each lattice step of ``extent``, the lowest
-        first, zero where a voxel is missing. A dense 2-D network then sees the heights.
+        first, zero where a voxel is missing. It keeps the heights for a dense 2-D network.
       extent: static ``(low, high)`` along the axis, lattice coordinates at the voxels' stride.
-        Voxels outside of ``low <= coordinate < high`` are left out. None takes all;
-        ``"concat"`` needs it.
-      capacity: static rows; None takes one of a few sizes eagerly, the input's under
-        ``jax.jit``.
+        Voxels outside of ``low <= coordinate < high`` are left out. None takes all voxels;
+        ``"concat"`` needs an extent.
+      capacity: static number of rows of the result; None takes one of a few sizes eagerly, and
+        the input's capacity under ``jax.jit``.
 
     Returns:
-      Voxels of D - 1 axes with ``C`` channels, or ``(high - low) * C`` for ``"concat"``. Stride,
-      voxel size and origin lose the axis too.
+      Voxels of D - 1 axes with ``C`` channels, or ``(high - low) * C`` channels for ``"concat"``.
+      Stride, voxel size and origin lose the axis too.
 
     Raises:
       InputError: 1-D voxels, no such axis, an unknown reduction, an extent that is missing or
@@ -110,7 +110,10 @@ def _bounds(extent: Sequence[int]) -> tuple[int, int]:
 def _columns(
     xp: Any, coords: Any, axis: int, bounds: tuple[int, int] | None
 ) -> tuple[jax.Array, jax.Array]:
-    """``(int32[N, D], int32[N])``: each row without the axis, and its height above ``low``."""
+    """Return ``(int32[N, D], int32[N])``: each row without the axis, and its height above ``low``.
+
+    The height is the coordinate itself if ``bounds`` is None.
+    """
     along = coords[:, 1 + axis]
     columns = xp.concatenate([coords[:, : 1 + axis], coords[:, 2 + axis :]], axis=1)
     if bounds is None:
@@ -122,7 +125,7 @@ def _columns(
 def _slabs(
     features: jax.Array, inverse: jax.Array, height: jax.Array, slabs: int, capacity: int
 ) -> jax.Array:
-    """``[capacity, slabs * C]`` from features ``[N, C]``: no two rows share a place."""
+    """Return ``[capacity, slabs * C]`` from features ``[N, C]``; no two rows share a place."""
     places = _slab_places(inverse, height, slabs)
     return _side_by_side(gather_rows(features, source_rows(places, capacity * slabs)), slabs)
 

@@ -1,7 +1,7 @@
-"""Features that two layers read, with gradients that are added up over the voxels alone.
+"""Features that two layers read, whose two gradients are added in the rows of voxels only.
 
-JAX adds the gradients of an array with two readers over all of its rows. On CPUs padding then takes
-as long as voxels, and as much memory.
+Where two layers read an array, JAX adds their gradients in all rows. On CPUs a padding row then
+takes as much time and memory as a voxel.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from voxax.geometry.voxels import Voxels
 def branch(voxels: Voxels) -> tuple[Voxels, Voxels]:
     """Return the voxels twice, one for each of two readers: a residual branch and its shortcut.
 
-    Values and derivatives are those of ``voxels``, but for the gradients of padding rows, which
-    are zero where both readers have one.
+    Values and derivatives are those of ``voxels``, except that the gradients of padding rows are
+    zero where both readers have a gradient.
     """
     if voxels.features.dtype.name not in FRACTIONS:
         return voxels, voxels
@@ -47,7 +47,7 @@ def _value(call: Any, a: Any, b: Any, valid: Any) -> Any:
 
 
 def _gradients(call: Any, ct: Any, *arrays: Any, moves: tuple[int, ...]) -> None:
-    """Leave them to the portable implementation: second derivatives alone ask for them."""
+    """Leave gradients to the portable implementation: only second derivatives need them."""
 
 
 _sum = differentiable_operator("voxax_add_rows", _value, _portable, _gradients)

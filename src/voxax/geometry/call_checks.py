@@ -1,4 +1,4 @@
-"""What public functions refuse: unknown arguments, arrays in place of Voxels."""
+"""Checks of a public function's call: unknown arguments, arrays in place of Voxels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxax.errors import InputError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# By annotation: two attributes that such a value has, and how to make one.
+# By annotation: two attributes that a value of this type has, and how to make the value.
 _KINDS = {
     "Voxels": (("geometry", "features"), "make them by vx.voxelize(positions, features, size)"),
     "Points": (("batch_index", "features"), "make them by vx.Points.make(positions, features)"),
@@ -23,9 +23,10 @@ _KINDS = {
 
 
 def axes_hint(wanted: int, ndim: int) -> str:
-    """What is likely wrong where voxels of ``wanted`` axes are expected, as a message's end.
+    """Return the end of an error message where voxels of ``wanted`` axes are expected.
 
-    Each column of positions is an axis, and no shape tells an intensity from a fourth one.
+    It is empty unless there is one axis more: an intensity among the columns of positions has the
+    same shape as a further axis, and is the likely mistake.
     """
     if ndim != wanted + 1:
         return ""
@@ -37,16 +38,16 @@ def axes_hint(wanted: int, ndim: int) -> str:
 
 
 def checked_operator(function: _Function, *, on_whole_arrays: bool = True) -> _Function:
-    """Make a function an operator: what every one of them does before it runs.
+    """Return ``function`` with the checks that every operator makes before it runs.
 
-    It refuses to run in a fork of a process that has used JAX, refuses arguments of other
-    libraries, and what is no Voxels, Points or model; and it takes arrays that are split over
-    explicit axes of a mesh in one piece, see :func:`voxax._compat.on_whole_arrays`. Annotations say
-    where it takes ``Voxels``, ``Sequence[Voxels]``, ``Points`` or a ``Callable``.
+    A call raises in a fork of a process that has used JAX, for argument names of other libraries,
+    and where an argument is not the ``Voxels``, ``Sequence[Voxels]``, ``Points`` or ``Callable``
+    that its annotation names. Arrays that are split over explicit axes of a mesh are passed in one
+    piece, see :func:`voxax._compat.on_whole_arrays`.
 
     Args:
-      function: what runs.
-      on_whole_arrays: False for a function that hands its arguments on to operators.
+      function: the function to wrap.
+      on_whole_arrays: False for a function that only passes its arguments to operators.
     """
     parameters = inspect.signature(function).parameters
     name, own = function.__name__, frozenset(parameters)

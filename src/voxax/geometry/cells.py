@@ -1,17 +1,17 @@
 """The cell of a position: one definition for NumPy, every device and every compiled program.
 
-A position meets a lattice in two steps. First the origin is subtracted: in float64 where the
-position is float64, else in float32, of which the origin is three numbers. The result is then
-float32, and its cell is the largest ``n`` with ``n * voxel_size`` at most 9/16 of float32's
-spacing above it. Half a spacing is what rounding to float32 takes away: a decimal coordinate
-``k * voxel_size`` is in cell ``k``, at every ``k`` and voxel size. Where a product
-``n * voxel_size`` is a float32 number, as for sizes 1 and 0.5, this is ``floor``.
+The cell is found in two steps. First the origin is subtracted: in float64 where the position is
+float64, else in float32, where the origin is the sum of three float32 numbers. The result is then
+rounded to float32. Its cell is the largest ``n`` for which ``n * voxel_size`` exceeds it by at most
+9/16 of float32's spacing. Rounding to float32 moves a number by up to half a spacing, so a decimal
+coordinate ``k * voxel_size`` is in cell ``k``, at every ``k`` and voxel size. Where a product
+``n * voxel_size`` is a float32 number, as for sizes 1 and 0.5, the cell is the ``floor``.
 
-The comparison is done in integers, after an estimate that may be off by one cell. So nothing
-depends on how a compiler divides, or whether it fuses a product with a sum.
+The comparison is done in integers, after an estimate that may be off by one cell. So the result
+does not depend on how a compiler divides, or on whether it fuses a product with a sum.
 
-Up to ``2**21`` cells from the origin float32 resolves a quarter of a cell. Farther out positions in
-float64 get their cell in float64, and others have none.
+Up to ``2**21`` cells from the origin float32 resolves a quarter of a cell. Farther out a position
+in float64 gets its cell in float64, and a position in float32 has no cell.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from voxax.coords import COORD_LIMIT
 _UNIT = 28
 _REACH = np.float32(2**22)
 _TINY = np.finfo(np.float32).tiny
-# Rows that NumPy takes at a time: its many passes then stay in a core's cache.
+# Rows that NumPy handles at a time: its many passes then stay in a core's cache.
 _ROWS = 1 << 13
 
 
 class Lattice(NamedTuple):
-    """Where cells lie, for a compiled program: arrays, so that all lattices share one.
+    """The lattice of the cells, as arrays, so that all lattices share one compiled program.
 
     Attributes:
       origin: ``float32[3, D]``, the parts of the origin; see :class:`voxax.geometry.origin.Origin`.
-      size: ``float[D]``, edge lengths, in the dtype of the positions.
-      stride: ``int32[D]``, of the voxels that are asked for.
+      size: ``float[D]``, edge lengths of a cell, in the dtype of the positions.
+      stride: ``int32[D]``, stride of the wanted voxels.
       scale: ``float32[D]``, the power of two that brings an edge to ``[1, 2)``.
-      inverse: ``float32[D]``, cells for each scaled unit, an estimate.
+      inverse: ``float32[D]``, an estimate of the reciprocal of the scaled edge.
       edge: ``int32[D]``, the scaled edge in units of ``2**-28``.
     """
 
@@ -57,14 +57,21 @@ class Lattice(NamedTuple):
 
 
 def lattice(origin: Any, size: Sequence[float], stride: Sequence[int], dtype: Any) -> Lattice:
-    """The lattice of these edge lengths, for positions of ``dtype``; ``origin`` are its parts."""
+    """Return the lattice for positions of ``dtype``.
+
+    Args:
+      origin: ``float32[3, D]``, the parts of the origin.
+      size: edge lengths of a cell.
+      stride: stride of the wanted voxels.
+      dtype: dtype of the positions.
+    """
     edges, *numbers = _numbers(tuple(size), np.dtype(dtype))
     return Lattice(origin, edges, np.asarray(stride, np.int32), *numbers)
 
 
 @functools.lru_cache(maxsize=256)
 def _numbers(size: tuple[float, ...], dtype: np.dtype) -> tuple[np.ndarray, ...]:
-    """``size``, ``scale``, ``inverse`` and ``edge`` of a lattice, read-only."""
+    """Return ``size``, ``scale``, ``inverse`` and ``edge`` of a lattice as read-only arrays."""
     edges = np.asarray(size, np.float64)
     fraction, exponent = np.frexp(edges)  # in [0.5, 1)
     numbers = (
@@ -79,7 +86,7 @@ def _numbers(size: tuple[float, ...], dtype: np.dtype) -> tuple[np.ndarray, ...]
 
 
 def from_origin(positions: Any, origin: Any) -> Any:
-    """``[N, D]``: positions less the origin, given by its parts; in the positions' dtype."""
+    """Return ``[N, D]``, positions minus the origin, in their dtype; ``origin`` holds its parts."""
     if isinstance(positions, np.ndarray) and isinstance(origin, np.ndarray) and not origin.any():
         return positions
     if positions.dtype == np.float64:
@@ -92,11 +99,14 @@ def from_origin(positions: Any, origin: Any) -> Any:
 
 
 def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
-    """``(int32[N, D], bool[N])``: the cell at stride 1, and whether it is known and in range.
+    """Return the cell of each position at stride 1, and whether it is known and in range.
 
     Args:
-      local: ``float[N, D]`` from the lattice's origin: NumPy's arrays, or JAX's.
+      local: ``float[N, D]``, positions relative to the lattice's origin, in NumPy or JAX.
       to: the lattice.
+
+    Returns:
+      ``(int32[N, D], bool[N])``.
     """
     numpy = isinstance(local, np.ndarray)
     if numpy and native.takes_positions(local):
@@ -109,10 +119,10 @@ def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
     xp: Any = np if numpy else jnp
     if not numpy:
         local = jax.lax.stop_gradient(local)
-    with np.errstate(over="ignore"):  # such a one is far
+    with np.errstate(over="ignore"):  # a position that overflows is far
         x = local.astype(np.float32) * to.scale[None]
     near = xp.abs(x) < _REACH
-    # Without subnormal numbers, which some devices take for zero.
+    # Subnormal numbers become zero, as some devices read them so.
     x = _where(near & (xp.abs(x) >= _TINY), x, np.float32(0))
     estimate = xp.rint(x * to.inverse[None])
     whole = xp.floor(x)
@@ -137,9 +147,9 @@ def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
 
 
 def unresolved(positions: Any, local: Any, to: Lattice) -> Any:
-    """``bool[N]``: which float32 positions are of no use, though in range, for want of digits.
+    """Return ``bool[N]``: which float32 positions are in range, but have too few digits for a cell.
 
-    Float32 numbers there lie more than a quarter of a cell apart.
+    Float32 numbers of this size lie more than a quarter of a cell apart.
     """
     xp: Any = np if isinstance(local, np.ndarray) else jnp
     if local.dtype == np.float64:

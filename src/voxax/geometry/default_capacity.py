@@ -1,4 +1,4 @@
-"""The rows that eager calls take by themselves."""
+"""The default capacity of eager calls."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from voxax.hardware.target import target_platform
 
 
 def default_capacity(n: int) -> int:
-    """Return the capacity of ``n`` rows where the user gives none.
+    """Return the capacity for ``n`` rows where the user gives none.
 
-    On CPUs, whose kernels pass padding over, it is one of few: a data set compiles few programs.
-    Accelerators compute padding, and have finer steps.
+    On CPUs, whose kernels skip padding, there are few capacities, so that a data set compiles few
+    programs. Accelerators compute padding too, so their capacities have finer steps.
     """
     return ladder_capacity(n) if has_ladder() else bucket_capacity(n)
 
 
 def has_ladder() -> bool:
-    """Return whether programs of this process are most likely for CPUs."""
+    """Return whether capacities are coarse steps, because programs are most likely for CPUs."""
     return target_platform() == "cpu"

@@ -1,4 +1,4 @@
-"""Dtypes of results: of sums, fractions and products, and the limits of a dtype."""
+"""Dtypes of sums, fractions and products, and the limits of a dtype."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from voxax.errors import AlgorithmError, InputError
 
 
 def accumulator(dtype: Any) -> Any:
-    """float32 for half precision, int32 for bools and 8- and 16-bit integers; any other itself.
+    """Return the dtype in which values of ``dtype`` are summed.
 
-    Not ``jnp.promote_types``: that raises under ``jax.numpy_dtype_promotion("strict")``.
+    It is float32 for half precision, int32 for bools and for 8- and 16-bit integers, and otherwise
+    ``dtype`` itself. ``jnp.promote_types`` would raise under
+    ``jax.numpy_dtype_promotion("strict")``.
     """
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.dtype(jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype)
@@ -24,11 +26,10 @@ def accumulator(dtype: Any) -> Any:
 
 
 def fraction_dtype(dtype: Any) -> Any:
-    """Dtype of what is divided or scaled: float32 for bools and integers, float64 for those of 64
-    bits; a floating-point dtype itself.
+    """Return the dtype of a result that is divided or scaled, such as a mean or a norm.
 
-    The result of every mean, norm or factor has it. An integer one would cut the fraction off, and
-    sums of integers would wrap around.
+    It is float32 for bools and integers, float64 for 64-bit integers, and otherwise ``dtype``
+    itself. An integer dtype would cut the fraction off, and sums of integers would wrap around.
     """
     dtype = jnp.dtype(dtype)
     if jnp.issubdtype(dtype, jnp.inexact):
@@ -37,15 +38,15 @@ def fraction_dtype(dtype: Any) -> Any:
 
 
 def wide_fraction(dtype: Any) -> Any:
-    """Dtype in which fractions of ``dtype`` are computed: float32 or wider."""
+    """Return the dtype in which fractions of ``dtype`` are computed: float32 or wider."""
     return accumulator(fraction_dtype(dtype))
 
 
 def common_dtype(*dtypes: Any) -> Any:
-    """The dtype in which operands of these dtypes are multiplied.
+    """Return the dtype in which operands of these dtypes are multiplied.
 
     Raises:
-      AlgorithmError: JAX promotes them to none, as int4 and float32.
+      AlgorithmError: JAX has no common dtype for them, as for int4 and float32.
     """
     try:
         return jnp.promote_types(*dtypes)
@@ -58,13 +59,16 @@ def common_dtype(*dtypes: Any) -> Any:
 
 
 def product_dtype(dtype: Any) -> Any:
-    """Dtype of a product of two operands of ``dtype``: int32 for 8- and 16-bit integers, whose
-    sums would not fit; otherwise ``dtype`` (accumulated wide, then rounded once)."""
+    """Return the dtype of a matrix product of two operands of ``dtype``.
+
+    It is int32 for bools and for 8- and 16-bit integers, whose sums would not fit, and otherwise
+    ``dtype``. The product is accumulated in a wider dtype and rounded once.
+    """
     return jnp.dtype(dtype) if jnp.issubdtype(dtype, jnp.inexact) else accumulator(dtype)
 
 
 def limits(dtype: Any) -> tuple[Any, Any]:
-    """The smallest and the largest value of a dtype; infinities where it has them.
+    """Return the smallest and the largest value of a dtype; infinities where it has them.
 
     Raises:
       InputError: complex numbers have no order.

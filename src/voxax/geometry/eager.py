@@ -1,7 +1,7 @@
 """Eager calls in NumPy: outside ``jax.jit`` a new number of rows compiles nothing.
 
-Arrays on a CPU are read where they are. Those on accelerators stay there: the compiled functions
-take them.
+NumPy reads arrays on a CPU in place. Arrays on accelerators stay there, and go to the compiled
+functions.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def known_on_host(*values: Any) -> bool:
-    """Return whether all arrays have values here, outside every trace, on one device at most.
+    """Return whether all arrays have values, outside every trace, on at most one device.
 
-    Inside ``jax.jit`` this is False for NumPy arrays too: shapes there must not follow from data.
+    Inside ``jax.jit`` this is False for NumPy arrays too, because shapes must not depend on data.
     """
     arrays = [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
     if _compat.is_traced(arrays):
         return False
-    # Of the transformations, only jit's and others' that record make tracers of constants.
+    # Only jit and other transformations that record a program turn constants into tracers.
     if not _compat.is_evaluating() and _compat.is_traced(jnp.zeros((), jnp.int32)):
         return False
     return len(_devices(arrays)) <= 1
 
 
 def known_on_cpu(*values: Any) -> bool:
-    """Return whether, moreover, no array has to be copied from an accelerator."""
+    """Return whether :func:`known_on_host` holds and every array is on a CPU."""
     arrays = [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
     return known_on_host(arrays) and all(d.platform == "cpu" for d in _devices(arrays))
 
@@ -46,9 +46,9 @@ def _devices(arrays: Sequence[jax.Array]) -> set[Any]:
 
 
 def as_host_array(values: Any) -> np.ndarray:
-    """The NumPy array of values in the dtype that JAX would give them; it may be theirs."""
+    """Return values as a NumPy array of the dtype that JAX would use; it may share their memory."""
     if isinstance(values, jax.Array) and any(d.platform != "cpu" for d in values.devices()):
-        values = jax.device_get(values)  # asked for, as a guard of transfers wants it
+        values = jax.device_get(values)  # explicit, so that a transfer guard allows it
     values = np.asarray(values)
     if values.dtype.kind in "OSU":  # no numbers: the caller says what they are
         return values
@@ -56,14 +56,16 @@ def as_host_array(values: Any) -> np.ndarray:
 
 
 def as_own_array(values: Any) -> jax.Array:
-    """A JAX array of values. It shares no memory with NumPy, which the caller may write to."""
+    """Return values as a JAX array without memory of a NumPy array, which may be written to."""
     return values if isinstance(values, jax.Array) else jnp.array(values)
 
 
 def to_device_of(given: Any, made: Any) -> Any:
-    """The NumPy arrays of ``made`` as JAX arrays, where the first JAX array in ``given`` is.
+    """Return ``made`` with its NumPy arrays as JAX arrays.
 
-    JAX takes NumPy's memory over where it can. That of ``given`` is the caller's, so it is copied.
+    They are placed on the device of the first JAX array in ``given`` that is committed to a device,
+    else on the default device. JAX uses NumPy's memory where it can. An array that shares memory
+    with a NumPy array in ``given``, which the caller may write to, is copied first.
     """
     leaves = jax.tree.leaves(given)
     arrays = [value for value in leaves if isinstance(value, jax.Array)]
@@ -92,11 +94,12 @@ def to_device_of(given: Any, made: Any) -> Any:
 def eagerly(
     on_host: Callable[..., Any], *, native: bool = False
 ) -> Callable[[_Function], _Function]:
-    """Let eager calls of a compiled function run ``on_host`` where no accelerator has an array.
+    """Return a decorator: eager calls run ``on_host`` if no array is on an accelerator.
 
     Args:
-      on_host: takes and returns NumPy arrays in place of the function's.
-      native: only where the native library is there; without it, NumPy is slower than XLA.
+      on_host: the same function on NumPy arrays.
+      native: whether to run ``on_host`` only with the native library. Set it where NumPy alone is
+        slower than XLA.
     """
 
     def decorate(compiled: _Function) -> _Function:
@@ -113,7 +116,10 @@ def eagerly(
 
 
 def in_either(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function of ``(xp, *arrays)``, as :func:`eagerly` does, of one for both libraries.
+    """Return a decorator for a function whose first argument ``xp`` is NumPy or ``jax.numpy``.
+
+    The decorated function has no ``xp``. It runs in NumPy where :func:`eagerly` would, and is
+    otherwise compiled with ``jax.numpy``.
 
     Args:
       static: names of arguments that are no arrays.

@@ -1,11 +1,11 @@
 """Halo: the rows of other shards that a map of one shard reads, and how they get there.
 
-A scene that is split over a mesh axis has a piece of its voxels on each device. A kernel reaches
-over the cut, so each map of a shard reads an *extended* set: the shard's own voxels and, in
-canonical order among them, those of other shards that its taps touch. Before a layer the features
-of these travel in *rounds*, one ``ppermute`` each, in which a shard sends to one other at most; the
-layer itself is the ordinary one. ``ppermute`` and indexing are linear, and JAX transposes them: the
-gradient of a row that was lent out comes back to its owner.
+A scene that is split over a mesh axis has a part of its voxels on each device. A kernel reaches
+over the cut, so each map of a shard reads an *extended* set: the shard's own voxels and the voxels
+of other shards that its taps touch, in canonical order. Before a layer runs, the features of these
+other voxels are sent in *rounds*, one ``ppermute`` each, in which a shard sends to at most one
+other. The layer itself is unchanged. ``ppermute`` and indexing are linear and JAX transposes them,
+so the gradient of a row that was sent comes back to its owner.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class Halo:
     """The source of each input row of a shard's map.
 
     Attributes:
-      send: for each round ``int32[its capacity]``: own rows that are sent, -1 after the last.
-      source: ``int32[in_capacity]``: for each row of the extended set its place in the shard's own
-        rows followed by those received, round by round; -1 in padding.
+      send: for each round ``int32[S]``, the shard's own rows that it sends, then -1 up to the
+        round's capacity S.
+      source: ``int32[in_capacity]``, for each row of the extended set its index into the shard's
+        own rows followed by the rows received in each round; -1 in padding.
       schedule: the exchange schedule, each round's pairs of shards; static.
       shards: number of shards; static.
       own_capacity: rows of the features that a shard holds; static.
@@ -46,13 +47,18 @@ class Halo:
     axis: str = dataclasses.field(metadata={"static": True})
 
     def extend(self, features: jax.Array) -> jax.Array:
-        """Features ``[own_capacity, ...]`` to ``[in_capacity, ...]`` of the extended set.
+        """Return the features ``[in_capacity, ...]`` of the extended set.
 
-        Runs where the axis is mapped: inside ``jax.shard_map``, or ``jax.vmap`` with its name,
-        which permutes only where every shard takes part in every round (as in a fitted split).
+        Call it where the axis is mapped: inside ``jax.shard_map``, or inside ``jax.vmap`` with the
+        axis's name. ``jax.vmap`` permutes only where every shard takes part in every round, as in
+        a fitted split.
+
+        Args:
+          features: ``[own_capacity, ...]``, the shard's own rows.
 
         Raises:
-          InputError: other rows, or an axis with another number of places than there are shards.
+          InputError: ``features`` has another number of rows, or the axis another size than the
+            number of shards.
         """
         if features.shape[0] != self.own_capacity:
             raise InputError(
@@ -75,13 +81,13 @@ class Halo:
 
 
 def _taken(features: jax.Array, rows: jax.Array) -> jax.Array:
-    """``features[rows]``, zero where ``rows`` is -1. No row but padding is taken twice."""
+    """Return ``features[rows]``, zero where ``rows`` is -1."""
     index = jnp.where(rows < 0, features.shape[0], rows)
     return features.at[index].get(mode="fill", fill_value=0)
 
 
 def split_axis(rows: Any) -> str | None:
-    """The axis along which the scene of these Voxels (or Points, or a geometry) is split."""
+    """Return the mesh axis along which the scene of Voxels or a geometry is split, or None."""
     return getattr(getattr(rows, "geometry", rows), "split_over", None)
 
 

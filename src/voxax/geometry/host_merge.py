@@ -1,7 +1,7 @@
 """Merging rows of the same voxel in NumPy: eager calls compile nothing for a new number of rows.
 
-The rows and their order equal those of the compiled functions. Sums are made in float64, so means
-and sums may differ from those in the last digits.
+The rows and their order equal those of the compiled functions. Sums are accumulated in float64, so
+sums and means may differ from the compiled functions' in the last digits.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ REDUCTIONS = ("mean", "sum", "max", "min", "first")
 
 
 def merge_rows(coords: np.ndarray, capacity: int | None) -> UniqueRows:
-    """:func:`voxax.coords.unique_rows` in NumPy.
+    """Return what :func:`voxax.coords.unique_rows` does, in NumPy.
 
     Args:
       coords: ``int32[N, W]``, may hold padding.
-      capacity: rows of the result; None takes the default for their number.
+      capacity: rows of the result; None takes the default for the number of distinct rows.
     """
     valid = coords[:, 0] != PAD
     whole = bool(valid.all())
@@ -50,11 +50,11 @@ def merge_rows(coords: np.ndarray, capacity: int | None) -> UniqueRows:
 def reduce_on_host(
     features: np.ndarray, inverse: np.ndarray, capacity: int, reduction: Reduction
 ) -> np.ndarray:
-    """:func:`voxax.geometry.regroup.reduce_rows` in NumPy, without its checks.
+    """Return what :func:`voxax.geometry.regroup.reduce_rows` does, in NumPy, without its checks.
 
     Args:
       features: ``[N, C]``.
-      inverse: ``int32[N]``, output row or -1.
+      inverse: ``int32[N]``, the output row of each row, or -1.
       capacity: output rows.
       reduction: how rows merge.
 
@@ -99,7 +99,7 @@ def reduce_on_host(
 
 
 def _sums(place: np.ndarray, values: np.ndarray, rows: int) -> np.ndarray:
-    """Sums of ``values [N]`` by place, in float64 or exactly."""
+    """Return the sum of ``values [N]`` at each place, in float64, or exactly for integers."""
     if jnp.issubdtype(values.dtype, jnp.complexfloating):
         real, imaginary = np.real(values), np.imag(values)
         return _sums(place, real, rows) + 1j * _sums(place, imaginary, rows)

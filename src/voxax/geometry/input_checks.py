@@ -1,4 +1,4 @@
-"""Checks of what users hand in; each message names value, limit and fix."""
+"""Checks of the user's input; each message names the value, the limit and the fix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from voxax.geometry.row_operations import clear_rows
 
 
 def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[float, ...]:
-    """One positive finite edge length per axis."""
+    """Return one edge length per axis, or raise :class:`InputError`.
+
+    Each must be positive, finite and in the range of float32.
+    """
     size = np.asarray(voxel_size, np.float64)
     if size.ndim == 0:
         size = np.full(ndim, size)
@@ -41,14 +44,14 @@ def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[fl
 
 
 def check_capacity(capacity: Any) -> int:
-    """A static number of rows of at least 1, or :class:`InputError`."""
+    """Return a static number of rows of at least 1, or raise :class:`InputError`."""
     rows = check_whole("capacity", capacity)
     _limits.ROWS.check("capacity", rows)
     return rows
 
 
 def check_origin(origin: Sequence[float], ndim: int) -> tuple[float, ...]:
-    """One finite position per axis."""
+    """Return the origin as one finite number per axis, or raise :class:`InputError`."""
     corner = np.asarray(origin, np.float64)
     if corner.shape != (ndim,) or not np.isfinite(corner).all():
         hint = axes_hint(corner.size, ndim)
@@ -59,9 +62,10 @@ def check_origin(origin: Sequence[float], ndim: int) -> tuple[float, ...]:
 def check_coords(
     coords: Any, features: Any, batch_size: int, *, on_host: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    """``(int32[N, 1 + D], [N, C])`` or :class:`InputError`; values are checked when concrete.
+    """Return ``(int32[N, 1 + D], [N, C])``, or raise :class:`InputError`.
 
-    With ``on_host`` NumPy arrays stay such.
+    Values of concrete coordinates are checked too. With ``on_host`` the coordinates become a NumPy
+    array, and the features are returned as they are.
     """
     if not isinstance(coords, jax.Array):
         coords = np.asarray(coords)
@@ -102,7 +106,10 @@ def check_batch_range(batch_index: Any, batch_size: int) -> None:
 
 
 def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
-    """Batch indices and coordinate range of concrete rows (padding rows are skipped)."""
+    """Raise :class:`InputError` for concrete rows outside the batch or the coordinate range.
+
+    Padding rows are skipped.
+    """
     valid = coords[:, 0] != PAD
     rows = coords if valid.all() else coords[valid]
     if not len(rows):
@@ -124,11 +131,15 @@ def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
 
 
 def float_positions(positions: Any, *, finite: bool = True, on_host: bool = False) -> Any:
-    """``float[N, D]`` in float32 or wider, or :class:`InputError`.
+    """Return ``float[N, D]`` in float32 or wider, or raise :class:`InputError`.
 
-    On the host float64 stays a NumPy array, so that an origin is subtracted before it becomes
-    float32. With ``finite`` all concrete positions of the host must be so. With ``on_host`` the
-    result is a NumPy array in every dtype.
+    A NumPy array of float64 stays in NumPy, so that an origin can be subtracted before it becomes
+    float32.
+
+    Args:
+      positions: ``float[N, D]``, D from 1 to 4.
+      finite: whether NaN and infinite positions of a NumPy array raise.
+      on_host: whether the result is a NumPy array for every dtype.
     """
     if on_host and isinstance(positions, jax.Array):
         positions = jax.device_get(positions)
@@ -156,7 +167,7 @@ def float_positions(positions: Any, *, finite: bool = True, on_host: bool = Fals
 
 
 def raise_unresolved(position: Any, row: int, size: Sequence[float]) -> None:
-    """Raise :class:`InputError`: float32 does not resolve a quarter of a voxel at a position."""
+    """Raise :class:`InputError` for a position where float32 does not resolve a quarter voxel."""
     raise InputError(
         f"position {position} at row {row}: float32 numbers there lie more than a quarter of a "
         f"voxel of size {tuple(size)} apart. Give the voxels an origin= near the points, and the "
@@ -166,7 +177,7 @@ def raise_unresolved(position: Any, row: int, size: Sequence[float]) -> None:
 
 
 def check_finite(positions: np.ndarray) -> None:
-    """Raise :class:`InputError` naming the first NaN or infinite row."""
+    """Raise :class:`InputError` if a position is NaN or infinite, and name the first of them."""
     finite = np.isfinite(positions)
     if not finite.all():
         bad = ~finite.all(axis=-1)
@@ -179,7 +190,10 @@ def check_finite(positions: np.ndarray) -> None:
 
 
 def batch_indices(batch_index: Any, rows: int, *, on_host: bool = False) -> jax.Array:
-    """``int32[rows]``, or :class:`InputError`; zeros for None. With ``on_host`` it is of NumPy."""
+    """Return ``int32[rows]``, zeros for None, or raise :class:`InputError`.
+
+    With ``on_host`` the result is a NumPy array.
+    """
     if batch_index is None:
         return (np if on_host else jnp).zeros((rows,), np.int32)  # type: ignore[return-value]
     batch_index = (np.asarray if on_host else as_own_array)(batch_index)
@@ -198,13 +212,13 @@ def batch_indices(batch_index: Any, rows: int, *, on_host: bool = False) -> jax.
 
 
 def check_scene_numbers(batch_index: Any) -> None:
-    """Raise :class:`InputError` for concrete batch indices that no batch is large enough for."""
+    """Raise :class:`InputError` for concrete batch indices beyond the largest batch size."""
     if batch_index.size:
         _limits.SCENES.check("batch_index + 1 =", int(batch_index.max()) + 1, -np.inf)
 
 
 def infer_batch_size(batch_index: jax.Array) -> int:
-    """One more than the largest index, which must be concrete."""
+    """Return one more than the largest index; raise :class:`InputError` for traced indices."""
     if _compat.is_traced(batch_index):
         raise InputError(
             "batch_size= must be given under jax.jit: the number of scenes is static and cannot "
@@ -231,7 +245,7 @@ def check_feature_rows(features: Any, rows: int, of: str) -> None:
 def check_mean_digits(features: Any) -> None:
     """Raise :class:`InputError` for concrete integers that a mean in float32 would round.
 
-    Such integers are mostly labels, and the mean of labels means nothing.
+    Integers this large are mostly labels, whose mean has no meaning.
     """
     dtype = features.dtype
     if not jnp.issubdtype(dtype, jnp.integer) or _compat.is_traced(features) or not features.size:
@@ -253,11 +267,11 @@ _FLOAT32_INTEGERS = 2**24
 
 
 def check_sum_range(features: Any, sums_of: Callable[[Any], jax.Array]) -> None:
-    """Raise :class:`InputError` where concrete integers have sums that would wrap around.
+    """Raise :class:`InputError` where the sums of concrete integers would wrap around.
 
     Args:
-      features: ``[N, C]``, at most N of which go into one sum.
-      sums_of: the sums of features in float32.
+      features: ``[N, C]``; a sum has at most N terms.
+      sums_of: computes the sums of the features, given in float32.
     """
     dtype = features.dtype
     if jnp.issubdtype(dtype, jnp.inexact) or _compat.is_traced(features) or not features.size:
@@ -274,10 +288,15 @@ def check_sum_range(features: Any, sums_of: Callable[[Any], jax.Array]) -> None:
 
 
 def padded_features(features: jax.Array, valid: jax.Array, kind: str) -> jax.Array:
-    """Features ``[capacity, C]`` with zeros in rows that are not valid.
+    """Return features ``[capacity, C]`` with zeros in rows that are not valid.
+
+    Args:
+      features: ``[capacity, C]``.
+      valid: ``bool[capacity]``.
+      kind: what the rows are, for the message, such as "points".
 
     Raises:
-      InputError: another number of rows than ``valid`` has; ``kind`` names what they belong to.
+      InputError: ``features`` has another number of rows than ``valid``.
     """
     capacity = valid.shape[0]
     check_feature_rows(features, capacity, f"{kind} of capacity {capacity}")

@@ -16,18 +16,22 @@ from voxax.errors import InputError
 from voxax.geometry.call_checks import axes_hint
 
 KernelShape = Literal["box", "cross"] | Sequence[Sequence[int]]
-"""Which offsets of the box are taps, or the offsets themselves: ``int[K, D]``."""
+"""The set of taps: the name of a shape within the box, or custom offsets ``int[K, D]``."""
 
 LONGEST_REACH = 2**28
-"""Offsets times dilation, and strides, stay below this, so that int32 sums cannot wrap."""
+"""The largest stride, and the largest offset times dilation: int32 sums cannot wrap around."""
 
 
 MOST_TAPS = 2**16
-"""Taps of a box: each is a matrix of weights, and more are a mistake."""
+"""The largest number of taps of a box. Each tap has a weight matrix, so more are a mistake."""
 
 
 def per_axis(value: int | Sequence[int], ndim: int, name: str) -> tuple[int, ...]:
-    """Broadcast an int, or check a sequence, to ``ndim`` positive integers."""
+    """Return ``ndim`` positive integers from one integer, or from a sequence of this length.
+
+    Raises:
+      InputError: no integers, another length, or a value below 1; the message begins with ``name``.
+    """
     try:
         values = (operator.index(value),) * ndim  # type: ignore[arg-type]
     except TypeError:
@@ -46,21 +50,21 @@ def per_axis(value: int | Sequence[int], ndim: int, name: str) -> tuple[int, ...
     return values
 
 
-@functools.lru_cache(maxsize=1024)  # asked in every eager call of a layer
+@functools.lru_cache(maxsize=1024)  # called in every eager call of a layer
 def _reach(offsets: tuple[tuple[int, ...], ...], dilation: tuple[int, ...]) -> int:
     return max(abs(o) * d for offset in offsets for o, d in zip(offset, dilation, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
 class KernelSpec:
-    """Hashable and static: which output sites see which input sites, through which tap.
+    """A static, hashable description of which input sites each output site reads, by tap.
 
     ``weight[k]`` multiplies the input at ``out * stride + offsets[k] * dilation``
-    (cross-correlation). With ``transposed`` the same relation is read backwards.
+    (cross-correlation). With ``transposed``, inputs and outputs of this relation are exchanged.
 
     Attributes:
-      offsets: K tuples of D integers; of a box or cross lexicographic, last axis fastest,
-        custom ones in the order they were given.
+      offsets: K tuples of D integers. A box or a cross has them in lexicographic order, last axis
+        fastest; custom offsets stay in the order they were given.
       stride: D integers >= 1.
       dilation: D integers >= 1.
       transposed: inputs are the coarse side, outputs the fine one.
@@ -148,7 +152,7 @@ class KernelSpec:
 
     @property
     def partitions(self) -> bool:
-        """True where each input site is under one tap of one output site: a box of the stride."""
+        """Whether the kernel is a box as large as its stride: each input site has one output."""
         if self.transposed or set(self.dilation) != {1}:
             return False
         # Counted first: the box of a stride of 2**20 would not fit into memory.
@@ -157,12 +161,13 @@ class KernelSpec:
 
     @property
     def keeps_coords(self) -> bool:
-        """Stride 1 and not generative: the output set is the input set."""
+        """Whether outputs have the input's coordinates: stride 1 and not generative."""
         return not self.generative and all(s == 1 for s in self.stride)
 
     @property
     def symmetric(self) -> bool:
-        """Reversing the taps negates every offset, so on one set the map is self-adjoint."""
+        """Whether reversing the taps negates every offset, so that a map of stride 1 from a set to
+        itself is its own adjoint."""
         return is_point_symmetric(self.offsets)
 
     @property
@@ -172,16 +177,17 @@ class KernelSpec:
 
     @property
     def relation(self) -> KernelSpec:
-        """The spec without what only says how outputs are found: equal for equal relations
-        between two given voxel sets."""
+        """The spec without ``generative`` and ``spatial_shape``, which only say how outputs are
+        found. It is equal for equal relations between two given voxel sets."""
         return dataclasses.replace(self, generative=False, spatial_shape=None)
 
     @property
     def output_shape(self) -> tuple[int, ...] | None:
-        """Extent of the output grid ``[0, m)`` where ``spatial_shape`` is given.
+        """Extent of the output grid ``[0, m)``, or None without ``spatial_shape``.
 
-        The rule of dense convolutions, ``(n + 2 p - d (k - 1) - 1) // s + 1`` with padding p =
-        the kernel's reach below the center (transposed: ``(n - 1) s - 2 p + d (k - 1) + 1``).
+        It follows the rule of dense convolutions, ``(n + 2 p - d (k - 1) - 1) // s + 1``, or
+        ``(n - 1) s - 2 p + d (k - 1) + 1`` when transposed. The padding p is the kernel's reach
+        below its center.
         """
         if self.spatial_shape is None:
             return None
@@ -197,7 +203,7 @@ class KernelSpec:
         return tuple(int(n) for n in np.maximum(shape, 0))
 
     def adjoint(self) -> KernelSpec:
-        """Return this relation in the other direction."""
+        """Return this relation with inputs and outputs exchanged."""
         return dataclasses.replace(self, transposed=not self.transposed)
 
     def __str__(self) -> str:
@@ -213,10 +219,10 @@ class KernelSpec:
 
 
 def custom_offsets(offsets: Any, ndim: int) -> tuple[tuple[int, ...], ...]:
-    """Check offsets ``int[K, D]``: static integers, distinct rows, at least one.
+    """Return custom offsets ``int[K, D]`` as tuples, after checks.
 
     Raises:
-      InputError: anything else; names what was found.
+      InputError: offsets of another shape or no row, no integers, or rows that are not distinct.
     """
     array = np.asarray(offsets)
     if array.ndim != 2 or array.shape[1] != ndim or not len(array):
@@ -233,7 +239,7 @@ def custom_offsets(offsets: Any, ndim: int) -> tuple[tuple[int, ...], ...]:
 
 
 def static_shape(kernel_shape: KernelShape) -> KernelShape:
-    """A hashable form of the kernel shape: a name, or tuples of integers."""
+    """Return a hashable form of the kernel shape: a name, or tuples of integers."""
     if isinstance(kernel_shape, str):
         return kernel_shape
     array = np.asarray(kernel_shape)

@@ -1,7 +1,7 @@
 """Capacities of a network's levels, as functions of the capacity of its input.
 
 They are fitted to samples (:class:`Fit`), or follow from the strides (:func:`rows_by_stride`).
-Either way scans of one capacity share a program, in any order and in every process.
+In both cases scans of one capacity share a program, in any order and in every process.
 """
 
 from __future__ import annotations
@@ -17,29 +17,31 @@ from voxax.coords import bucket_capacity, ladder_capacity, round_up_rows
 from voxax.errors import FileFormatError
 from voxax.geometry.kernel_spec import KernelSpec
 
-# Of an input on the ladder, above the largest sample.
+# Factor of the largest capacity of inputs on the ladder over the largest sample.
 _INPUT_MARGIN = 1.05
 _STEP = 4
-# Rows of a level of stride 2 in those of the input's capacity, of which scans fill 0.6 on average.
+# Rows of a level of stride 2 as a share of the input's capacity. Scans fill 0.6 of it on average.
 # LiDAR sweeps at 5 cm need up to 0.79 of their voxels, at 10 cm 0.55 to 0.67, rooms and surfaces
 # 0.3 to 0.5. Each doubling of the stride halves them at least.
 _SHARE = 0.6
-# Levels that do not grow with the samples, of clouds that fill one cube, say nothing of others.
+# Limits of the fitted slope. Samples that all fill one cube have levels that do not grow with the
+# input, which says nothing about other clouds.
 _SLOPES = 0.5, 1.5
 
 
 @dataclasses.dataclass(frozen=True)
 class LevelFit:
-    """Rows of one level, by input capacity.
+    """The capacity of one level as a function of the input's capacity.
 
-    A capacity that samples were given has the most rows that these, and those of smaller ones,
-    need. Any other has ``exp(intercept + slope * log(capacity))``, an upper envelope of all
-    samples. It is a power law because coarsening a surface divides its voxels by about the square
-    of the stride and a line's by the stride: the exponent depends on the scene, not only the level.
+    For an input capacity that samples have, it is the largest number of rows that a sample of this
+    or a smaller capacity needs. For any other it is ``exp(intercept + slope * log(capacity))``, an
+    upper envelope of all samples. It is a power law because coarsening divides the voxels of a
+    surface by about the square of the stride, and those of a line by the stride: the exponent
+    depends on the scene, not only on the level.
 
     Attributes:
-      slope, intercept: of the envelope.
-      seen: ``((capacity, rows), ...)`` of capacities with samples.
+      slope, intercept: coefficients of the envelope.
+      seen: ``((capacity, rows), ...)`` for each input capacity that samples have.
     """
 
     slope: float
@@ -55,12 +57,12 @@ class LevelFit:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """Capacities fitted to samples; :meth:`to_json` is what a checkpoint keeps.
+    """Capacities fitted to samples. A checkpoint stores the result of :meth:`to_json`.
 
     Attributes:
-      levels: of level 1, 2, ...
-      rungs: capacities of inputs on a ladder, ascending; empty where inputs are bucketed.
-      least: rows of inputs that are bucketed, at least.
+      levels: the fit of level 1, 2, ...
+      rungs: the few capacities of inputs on a ladder, ascending; empty where inputs are bucketed.
+      least: the smallest capacity of inputs that are bucketed.
     """
 
     levels: tuple[LevelFit, ...]
@@ -68,16 +70,16 @@ class Fit:
     least: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain lists and numbers."""
+        """Return the fit as a dictionary of lists and numbers."""
         levels = [[fit.slope, fit.intercept, [list(s) for s in fit.seen]] for fit in self.levels]
         return {"levels": levels, "rungs": list(self.rungs), "least": self.least}
 
     @classmethod
     def from_json(cls, values: Any) -> Fit:
-        """Return the fit that :meth:`to_json` described.
+        """Return the fit of a result of :meth:`to_json`.
 
         Raises:
-          FileFormatError: it is none.
+          FileFormatError: ``values`` is not such a result.
         """
         try:
             if not isinstance(values, Mapping):
@@ -109,13 +111,14 @@ def _pair(values: Any) -> tuple[int, int]:
 
 
 def fitted_to(counts: np.ndarray, margin: float, on_ladder: bool) -> Fit:
-    """Return capacities for samples, in any order.
+    """Return the capacities fitted to samples, whose order does not matter.
 
     Args:
       counts: ``int[S, L]``, rows of each sample at each level, level 0 first.
-      margin: factor on what the samples need at levels above the first.
+      margin: factor on the rows that the samples need at levels 1, 2, ...
       on_ladder: whether inputs take one of few capacities: 5 % above the largest sample, a fourth
-        of that, and so on, as far as samples have them. Otherwise they are bucketed.
+        of it, a fourth of that, and so on; capacities that no sample takes are left out. Otherwise
+        inputs are bucketed.
     """
     inputs = [int(n) for n in counts[:, 0]]
     rungs = _rungs(inputs) if on_ladder else ()
@@ -140,7 +143,10 @@ def fitted_to(counts: np.ndarray, margin: float, on_ladder: bool) -> Fit:
 
 
 def _rungs(inputs: Sequence[int]) -> tuple[int, ...]:
-    """Few capacities for inputs of these numbers of voxels, ascending; each holds some of them."""
+    """Return few capacities, ascending, for inputs with these numbers of voxels.
+
+    At least one input takes each capacity.
+    """
     top = round_up_rows(math.ceil(_INPUT_MARGIN * max(inputs)))
     rungs = [top]
     while rungs[-1] > _STEP * round_up_rows(1):
@@ -155,16 +161,17 @@ def rows_by_stride(
     parents: Sequence[tuple[int, KernelSpec]],
     fixed: Sequence[int | None],
 ) -> tuple[int, ...]:
-    """Return the capacity of every level, from the input's capacity wherever that is enough.
+    """Return the capacity of every level, computed from the input's capacity and the strides.
 
-    A level of total stride s has ``1.2 / s`` times the rows of the level that it was coarsened
-    from, at most all. Where one needs more, all have twice as many, and so on: at a factor of s
-    each has room for every scan. Generative levels take a step of the ladder for their count.
+    A level of total stride s has ``1.2 / s`` times the rows of the finest level that it is
+    coarsened from, and at most all of them. Where a level needs more, the factor of all levels is
+    doubled until every level fits. Generative and transposed levels take the step of the ladder
+    for their count.
 
     Args:
       capacity: rows of the input.
       counts: rows that each level needs, level 0 first.
-      parents: for level 1, 2, ...: the level it is made from and the spec that makes it.
+      parents: for level 1, 2, ...: the level it is computed from, and the spec of this step.
       fixed: for level 1, 2, ...: the capacity that the network itself gives, or None.
     """
     factor = 1.0

@@ -1,4 +1,4 @@
-"""Rows lost to capacity, by level, in one array whose shape no network changes."""
+"""Rows lost to capacity, by level, in one array of a fixed shape."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from voxax import _compat
 
 Level = tuple[int, ...]
 
-# A level's row. Levels that differ by powers of two, the common ones, have rows of their own
-# (2 generates all residues of 37); others may share one, and are then reported as one level.
+# Rows of the table. Levels whose strides differ by powers of two, the common case, have different
+# rows (2 generates all residues of 37). Other levels may share a row, and are then reported as one.
 _ROWS = 37
 _FACTORS = 1, 5, 11, 16
 _WIDTH = 1 + len(_FACTORS)
@@ -25,14 +25,14 @@ _COUNTS[0, 0] = 1
 
 @jax.tree_util.register_pytree_with_keys_class
 class LostRows:
-    """How many rows each level lost on the way to a geometry.
+    """The number of rows that each level lost on the way to a geometry.
 
-    One leaf, of one shape: voxels that came through other levels have the same tree structure, so
-    that they can be carried by loops and returned by branches.
+    It is one leaf of a fixed shape. Voxels that came through different levels therefore have the
+    same tree structure, so loops can carry them and branches can return them.
 
     Attributes:
-      table: ``int32[37, 5]``: rows lost, then the level's total stride, padded with zeros; a row of
-        zeros is no level.
+      table: ``int32[37, 5]``, one row for each level: the number of rows lost, then the level's
+        total stride, padded with zeros. Unused rows are zero.
     """
 
     __slots__ = ("_grown_from", "_none", "table")
@@ -47,7 +47,7 @@ class LostRows:
 
     @classmethod
     def of(cls, numbers: Mapping[Level, Any]) -> LostRows:
-        """From the rows lost by level, integers or ``int32[]``."""
+        """Return LostRows from a mapping of levels to rows lost, integers or ``int32[]``."""
         on_host = all(isinstance(n, int | np.ndarray | np.generic) for n in numbers.values())
         table = np.zeros((_ROWS, _WIDTH), np.int32)
         if on_host:
@@ -70,12 +70,12 @@ class LostRows:
         return cls(_compat.without_tangent(children[0]))
 
     def add(self, level: Level, number: Any) -> LostRows:
-        """With ``number int32[]`` more rows lost at ``level``; always an array of its own."""
+        """Return LostRows with ``number int32[]`` more rows at ``level``, always in a new array."""
         none = self._none and not _compat.is_traced(number) and not int(number)
         return LostRows(_added(self.table, number, level), none=none, grown_from=self)
 
     def joined(self, other: LostRows) -> LostRows:
-        """What two ways to the same voxels lost; the larger number of each level."""
+        """Return the rows lost on two ways to the same voxels: the larger number at each level."""
         if other._none or self.same_as(other):
             return self
         merge = np.maximum if self._is_host and other._is_host else _larger
@@ -83,7 +83,10 @@ class LostRows:
 
     @staticmethod
     def total_of(sources: Sequence[LostRows]) -> LostRows:
-        """What all sources lost. Rows that two lost together count once, as far as is known."""
+        """Return the rows that all sources lost.
+
+        Rows that two sources lost in their common past count once, as far as it is known.
+        """
         total, *others = sources
         counted = list(total._history())
         for other in others:
@@ -97,26 +100,26 @@ class LostRows:
         return total
 
     def summed_over(self, axis_name: str | tuple[str, ...]) -> LostRows:
-        """What all members of a mapped axis lost."""
+        """Return the sum of the rows lost over all members of a mapped axis."""
         numbers = jax.lax.psum(self.table * _COUNTS, axis_name)
         return LostRows(numbers + jax.lax.pmax(self.table * (1 - _COUNTS), axis_name))
 
     def same_as(self, other: LostRows) -> bool:
-        """True where both are one array."""
+        """Return whether both tables are one array."""
         return _compat.origin(self.table) is _compat.origin(other.table)
 
     @property
     def number(self) -> jax.Array:
-        """``int32[]``: rows lost at all levels."""
+        """``int32[]``, the rows lost at all levels together."""
         if self._is_host:
             return self.table[..., 0].sum(-1, dtype=np.int32)
         return _number(self.table)
 
     def items(self) -> list[tuple[Level, int]]:
-        """Rows lost by level, on the host.
+        """Return ``(level, rows lost)`` pairs, sorted, on the host.
 
         Raises:
-          TypeError: traced values.
+          TypeError: the table is traced.
         """
         if _compat.is_traced(self.table):
             raise TypeError(
@@ -134,7 +137,7 @@ class LostRows:
         return sorted(found)
 
     def copy_on_host(self) -> LostRows:
-        """A NumPy array of its own."""
+        """Return a copy whose table is a NumPy array."""
         return LostRows(np.array(self.table), none=self._none)
 
     @property
@@ -153,7 +156,7 @@ class LostRows:
 
 @functools.lru_cache(maxsize=1024)
 def _name(level: Level) -> np.ndarray:
-    """The table in which ``level`` has lost nothing."""
+    """Return the table in which ``level`` is named and has lost nothing."""
     table = np.zeros((_ROWS, _WIDTH), np.int32)
     table[_row(level), 1 : 1 + len(level)] = level
     return table
@@ -161,7 +164,7 @@ def _name(level: Level) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _one(level: Level) -> np.ndarray:
-    """One row lost at ``level``, without its name."""
+    """Return the table with one row lost at ``level``, without the level's stride."""
     table = np.zeros((_ROWS, _WIDTH), np.int32)
     table[_row(level), 0] = 1
     return table

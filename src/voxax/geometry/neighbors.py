@@ -1,4 +1,4 @@
-"""Neighbors among points: those within a radius, and the nearest ones, under a static capacity."""
+"""Search for the points within a radius, or the nearest points, under a static capacity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEARCH_ALGORITHMS = ("auto", "all", "cells")
 # Limits of one block of queries: distances to all points, and rows with cells.
 _DISTANCES = 1 << 22
 _QUERIES = 1024
-# Candidates of each query at a time, and the points from which on cells are worth sorting for.
+# Candidates that each query compares at a time, and the number of points from which cells are used.
 _CANDIDATES = 32
 _MANY = 4096
 # Cells are a little wider than the radius: rounding cannot then put a neighbor two cells away, up
@@ -37,12 +37,12 @@ _SLACK = 1.01
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Neighbors:
-    """Points around each query.
+    """The neighbors of each query.
 
     Attributes:
-      rows: ``int32[M, k]``, rows of the points, nearest first, of equally near ones the earlier
-        row; -1 where there are fewer. Padding queries have none.
-      found: ``int32[M]``, how many there are, also where k is too small to list them.
+      rows: ``int32[M, k]``, the points' rows, nearest first; equally near points are in the order
+        of their rows. -1 where there are fewer than k. Padding queries have no neighbors.
+      found: ``int32[M]``, the number of neighbors, including those that k is too small to list.
     """
 
     rows: Int32[Array, "M k"]
@@ -50,18 +50,18 @@ class Neighbors:
 
     @property
     def capacity(self) -> int:
-        """k, static: how many can be listed for each query."""
+        """k, the number of neighbors that can be listed for each query; static."""
         return self.rows.shape[1]
 
     @property
     def num_dropped(self) -> jax.Array:
-        """``int32[]``: neighbors that are not listed, over all queries; saturates at 2**31."""
+        """``int32[]``, the neighbors of all queries that are not listed; saturates near 2**31."""
         most = (2**31 - 1) // max(self.rows.shape[0], 1)
         excess = jnp.clip(self.found - self.capacity, 0, most)
         return jnp.sum(excess, dtype=jnp.int32)
 
     def raise_if_overflowed(self) -> None:
-        """Raise :class:`CapacityError` where neighbors were lost; on the host."""
+        """Raise :class:`CapacityError` if neighbors were lost. Call it on the host."""
         if not self.rows.size:
             return
         largest = int(jnp.max(self.found))
@@ -85,26 +85,27 @@ def radius_search(
     """Return the points of each query's scene within ``radius``.
 
     A point among the queries is its own neighbor. Points and queries that are not finite have
-    none. No gradient flows through the choice.
+    no neighbors. No gradient flows through the choice.
 
     Args:
-      points: where to search; D axes.
-      queries: around what; None takes the points.
-      radius: above 0; may be traced.
-      capacity: static, the most neighbors that a query may have.
+      points: the points to search among; D axes.
+      queries: the points to search around; None takes ``points``.
+      radius: the largest distance, above 0; may be traced.
+      capacity: the largest number of neighbors of a query; static.
       algorithm: ``all`` compares each query with all points, in blocks; ``cells`` sorts the points
-        into cells as wide as the radius and compares with those of the ``3**D`` cells around;
-        ``auto`` searches a tree with the native kernels of CPUs; elsewhere it takes ``cells`` from
-        4096 points on. Up to the rounding of distances the result is the same.
+        into cells as wide as the radius and compares each query with the points of the ``3**D``
+        cells around it; ``auto`` searches a tree with the native kernels of CPUs; elsewhere it
+        takes ``cells`` from 4096 points on. Up to the rounding of distances all give the same
+        result.
 
     Returns:
-      Neighbors. Traced, what did not fit is in ``num_dropped``, the nearest are kept.
+      Neighbors. Under ``jax.jit`` the nearest are kept, and ``num_dropped`` counts the others.
 
     Raises:
-      InputError: other axes or batch sizes, a radius not above 0, an unknown algorithm; eager:
-        pairs of points where float32 does not resolve a quarter of the radius (give
-        :meth:`voxax.Points.make` a NumPy array of float64). Traced, such pairs are found or missed
-        as their rounded positions say.
+      InputError: points and queries that differ in axes or batch size, a radius not above 0, an
+        unknown algorithm; eager: pairs of points where float32 does not resolve a quarter of the
+        radius (give :meth:`voxax.Points.make` a NumPy array of float64). Traced pairs are compared
+        by their rounded positions.
       CapacityError: eager, and a query has more neighbors than ``capacity``.
 
     Examples:
@@ -131,17 +132,17 @@ def knn_search(
 
     Args:
       points, queries: as in :func:`radius_search`.
-      k: static, at least 1.
-      radius: only those whose distance is at most this. Without it, and without the native kernels
-        of CPUs, each query is compared with all points; with it, from 4096 points on, only with
-        those of cells around.
+      k: number of neighbors, at least 1; static.
+      radius: the largest distance of a neighbor, or None. Where the native kernels of CPUs are
+        not used, None compares each query with all points; a radius compares it, from 4096 points
+        on, only with the points of nearby cells.
 
     Returns:
       Neighbors; ``found`` counts all candidates, so ``num_dropped`` has no meaning here.
 
     Raises:
-      InputError: other axes or batch sizes, ``k`` below 1; with a radius also as
-        :func:`radius_search`.
+      InputError: points and queries that differ in axes or batch size, ``k`` below 1; with a
+        radius, also as :func:`radius_search`.
 
     Examples:
       >>> vx.knn_search(points, k=8).rows.shape
@@ -190,7 +191,7 @@ def _search(
 
 @jax.jit
 def _spacings(positions: jax.Array, scene: jax.Array) -> jax.Array:
-    """``float[M]``: how far apart the numbers at the largest coordinate of a position lie."""
+    """Return ``float[M]``, the spacing of numbers at the largest coordinate of each position."""
     largest = jnp.max(jnp.where(scene[:, None] >= 0, jnp.abs(positions), 0), axis=1)
     return jnp.spacing(largest)
 
@@ -214,13 +215,13 @@ def _compared(
     k: int,
     algorithm: str,
 ) -> tuple[jax.Array, jax.Array]:
-    """``int32[M, k]`` and ``int32[M]``: see :class:`Neighbors`."""
+    """Return ``int32[M, k]`` and ``int32[M]``, the fields of :class:`Neighbors`."""
     find = _among_all if algorithm == "all" else _among_cells
     return find((source, scene), (around, own), radius, k)
 
 
 def _searched(*arrays: jax.Array, k: int, algorithm: str) -> tuple[jax.Array, jax.Array]:
-    """Results of :func:`_compared` by the native tree, whatever the algorithm."""
+    """Return the results of :func:`_compared` from the native tree; ``algorithm`` is ignored."""
     del algorithm
     queries = len(arrays[2])
     shapes = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((queries, k), (queries,))]
@@ -233,14 +234,14 @@ _Cloud = tuple[jax.Array, jax.Array]  # positions, and the scene of each
 
 
 def _scenes(cloud: Points) -> jax.Array:
-    """``int32[capacity]``: the scene of each valid and finite point, else -1."""
+    """Return ``int32[capacity]``, the scene of each valid and finite point, else -1."""
     known = cloud.valid & jnp.all(jnp.isfinite(cloud.positions), axis=1)
     known &= (cloud.batch_index >= 0) & (cloud.batch_index < cloud.batch_size)
     return jnp.where(known, cloud.batch_index, -1)
 
 
 def _in_blocks(run: Any, rows: int, arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    """Apply ``run`` to ``rows`` rows of the arrays at a time."""
+    """Return the results of ``run``, applied to ``rows`` rows of the arrays at a time."""
     number = arrays[0].shape[0]
     blocks = -(-number // rows) if number else 0
 
@@ -256,7 +257,7 @@ def _in_blocks(run: Any, rows: int, arrays: tuple[jax.Array, ...]) -> tuple[jax.
 def _among_all(
     points: _Cloud, queries: _Cloud, radius: jax.Array, k: int
 ) -> tuple[jax.Array, jax.Array]:
-    """``int32[M, k]`` and ``int32[M]`` by all distances."""
+    """Return the fields of :class:`Neighbors` from the distances to all points."""
     source, scene = points
     number = source.shape[0]
     missing = max(k - number, 0)
@@ -266,7 +267,7 @@ def _among_all(
         apart = _squares(source[None], positions[:, None])
         near = (own[:, None] == scene[None]) & (own[:, None] >= 0) & (apart <= radius**2)
         apart = jnp.where(near, apart, jnp.inf)
-        # Of equal values `top_k` takes the earlier one.
+        # `top_k` takes the earlier of two equal values.
         distance, rows = jax.lax.top_k(-apart, min(k, number))
         rows = jnp.where(distance > -jnp.inf, rows, -1).astype(jnp.int32)
         rows = jnp.pad(rows, ((0, 0), (0, missing)), constant_values=-1)
@@ -277,7 +278,7 @@ def _among_all(
 
 
 def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Squared distances along the last axis; not by products, which would cancel."""
+    """Return squared distances along the last axis. The form with products would lose digits."""
     return jnp.sum((a - b) ** 2, axis=-1)
 
 
@@ -285,7 +286,10 @@ def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
 def _among_cells(
     points: _Cloud, queries: _Cloud, radius: jax.Array, k: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Results of :func:`_among_all` by sorted cells: ``3**(D - 1)`` ranges of rows are read."""
+    """Return the results of :func:`_among_all` from points sorted by cell.
+
+    Each query reads ``3**(D - 1)`` ranges of rows.
+    """
     (source, scene), (around, own) = points, queries
     number, ndim = source.shape
     origin = jnp.min(jnp.where(scene[:, None] >= 0, source, jnp.inf), axis=0, initial=jnp.inf)
@@ -345,7 +349,7 @@ def _among_cells(
 def _cells(
     positions: jax.Array, scene: jax.Array, origin: jax.Array, radius: jax.Array
 ) -> jax.Array:
-    """``int32[N, 1 + D]``: scene and cell; ``PAD`` where there is no point."""
+    """Return ``int32[N, 1 + D]``, the scene and the cell; ``PAD`` where there is no point."""
     cell = jnp.floor((positions - origin[None]) / (radius * _SLACK))
     # Queries may be far from all points; the cast needs a range. A cell beyond it holds no point.
     cell = jnp.clip(jnp.where(jnp.isfinite(cell), cell, 0), -4, 2**30).astype(jnp.int32)

@@ -1,13 +1,14 @@
-"""Kernel sizes that nest: which taps a size has, and in which order sizes reach them.
+"""Nested kernel sizes: the taps of each size, and the order in which growing sizes reach taps.
 
-Size s covers the offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, so that the taps of
-3 are among those of 4, and these among those of 5. Each offset therefore has one number that
+Size s covers the offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, so the taps of size 3
+are among those of size 4, and these among those of size 5. One number of each offset therefore
 decides everything, the smallest size that reaches it:
 
     reaching size of o = max over axes of (2 o if o > 0, 1 - 2 o otherwise)
 
-1 for the center, 2 for +1, 3 for -1, 4 for +2. A tap is part of a kernel of size s where its
-reaching size is at most s; with taps ordered by reaching size, the kernel of each size is a prefix.
+It is 1 for the center, 2 for +1, 3 for -1 and 4 for +2. A tap is part of a kernel of size s if its
+reaching size is at most s. If taps are ordered by reaching size, the kernel of each size is a
+prefix.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ def reaching_size(offsets: Any) -> np.ndarray:
     """Return the smallest kernel size that contains each offset.
 
     Args:
-      offsets: static, ``int[K, D]``, in taps (before dilation).
+      offsets: ``int[K, D]``, in taps (before dilation); static.
 
     Returns:
       ``int32[K]``, 1 or more.
 
     Raises:
-      InputError: offsets of another rank, or no integers.
+      InputError: offsets of another rank, or that are no integers.
     """
     taps = np.asarray(offsets)
     if taps.ndim != 2 or not np.issubdtype(taps.dtype, np.integer):
@@ -41,11 +42,11 @@ def reaching_size(offsets: Any) -> np.ndarray:
 
 
 def hard_mask(size: jax.Array, offsets: Any) -> jax.Array:
-    """Mask of the taps that each position's size reaches.
+    """Return the mask of the taps that each position's size reaches.
 
     Args:
-      size: ``[...]``, integers, or floats (2.9 has the taps of 2). Below 1: no tap.
-      offsets: static, ``int[K, D]``.
+      size: ``[...]``, integers, or floats (2.9 has the taps of 2). A size below 1 has no tap.
+      offsets: ``int[K, D]``; static.
 
     Returns:
       ``bool[..., K]``.
@@ -58,16 +59,16 @@ def hard_mask(size: jax.Array, offsets: Any) -> jax.Array:
 
 
 def soft_mask(size: jax.Array, offsets: Any, tau: float = 1.0) -> jax.Array:
-    """``clip((size - r_k) / tau + 1, 0, 1)``, with r_k the size that reaches tap k.
+    """Return ``clip((size - r_k) / tau + 1, 0, 1)``, where r_k is the smallest size with tap k.
 
-    The ramp gives sizes a gradient: a tap has weight 1 once the size reaches it, and fades
-    over ``tau`` sizes below. For a centered odd kernel this is the usual
-    ``clip((radius - |o|_inf) / (tau / 2) + 1, 0, 1)``, stated in sizes so that even ones have
-    their place. With ``tau <= 1`` it equals :func:`hard_mask` at whole sizes.
+    The ramp gives sizes a gradient: a tap has weight 1 once the size reaches it, and fades to 0
+    over ``tau`` smaller sizes. For a centered odd kernel this is the usual
+    ``clip((radius - |o|_inf) / (tau / 2) + 1, 0, 1)``, stated in sizes so that it covers even sizes
+    too. With ``tau <= 1`` it equals :func:`hard_mask` at whole sizes.
 
     Args:
       size: ``float[...]``.
-      offsets: static, ``int[K, D]``.
+      offsets: ``int[K, D]``; static.
       tau: width of the ramp, in sizes, more than 0.
 
     Returns:
@@ -85,10 +86,12 @@ def soft_mask(size: jax.Array, offsets: Any, tau: float = 1.0) -> jax.Array:
 
 
 def taps_by_size(offsets: Any) -> np.ndarray:
-    """The taps ordered by the size that reaches them; equal ones keep their order.
+    """Return the indices of the taps, ordered by the size that reaches them.
+
+    Taps of equal size keep their order.
 
     Args:
-      offsets: static, ``int[K, D]``.
+      offsets: ``int[K, D]``; static.
 
     Returns:
       ``int[K]``.
@@ -100,14 +103,14 @@ def taps_by_size(offsets: Any) -> np.ndarray:
 
 
 def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
-    """Number of taps of each kernel size: prefix lengths of :func:`taps_by_size`.
+    """Return the number of taps of each kernel size: the prefix lengths of :func:`taps_by_size`.
 
     Args:
-      offsets: static, ``int[K, D]``.
-      largest: the last size; None is the smallest that has every tap.
+      offsets: ``int[K, D]``; static.
+      largest: the last size; None takes the smallest size that has every tap.
 
     Returns:
-      ``int[largest + 1]``, by size from 0 (which has none).
+      ``int[largest + 1]``, by size from 0, which has no taps.
 
     Raises:
       InputError: as :func:`reaching_size`.
@@ -119,6 +122,6 @@ def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
 
 
 def _reach(size: jax.Array, offsets: Any) -> jax.Array:
-    """Reaching sizes in the dtype of ``size``, with as many axes as its mask has."""
+    """Return reaching sizes in the dtype of ``size``, with as many axes as its mask has."""
     reach = reaching_size(offsets).reshape((1,) * size.ndim + (-1,))
     return jnp.asarray(reach).astype(size.dtype)

@@ -19,10 +19,10 @@ class CurveOrder(NamedTuple):
     """Result of :func:`curve_order`.
 
     Attributes:
-      order: ``int32[capacity]``, the row at each place along the curve:
-        ``features[order]`` follows the curve.
-      inverse: ``int32[capacity]``, the place of each row: ``serial[inverse]`` is in the order
-        of the voxels again.
+      order: ``int32[capacity]``, the row at each place along the curve. ``features[order]`` follows
+        the curve.
+      inverse: ``int32[capacity]``, the place of each row along the curve.
+        ``features[order][inverse]`` is ``features``.
     """
 
     order: Int32[Array, " capacity"]
@@ -46,7 +46,7 @@ def curve_order(
         the others.
 
     Raises:
-      InputError: an unknown curve, or one axis to transpose.
+      InputError: an unknown curve, or ``transposed`` for 1-D voxels.
 
     Examples:
       >>> vx.curve_order(voxels, "hilbert").order.dtype
@@ -76,9 +76,9 @@ def curve_order(
 
 @functools.partial(jax.jit, static_argnames="batch_size")
 def _fitted(coords: jax.Array, batch_size: int) -> jax.Array:
-    """Move each scene to the lowest corner of the coordinate range, and stretch it there.
+    """Move each scene to the lowest corner of the coordinate range, and scale it up.
 
-    By a power of two, until it reaches the upper half of the range.
+    The factor is the power of two for which the scene reaches the upper half of the range.
     """
     valid = (coords[:, 0] != PAD)[:, None]
     scene = jnp.where(valid[:, 0], coords[:, 0], batch_size)
@@ -86,7 +86,7 @@ def _fitted(coords: jax.Array, batch_size: int) -> jax.Array:
     low = jnp.full(shape, PAD, jnp.int32).at[scene].min(coords[:, 1:], mode="drop")
     extent = jnp.where(valid, coords[:, 1:] - low.at[scene].get(mode="clip"), 0)
     largest = jnp.zeros(shape[:1], jnp.int32).at[scene].max(jnp.max(extent, 1), mode="drop")
-    # Leading zeros but for the sign's: what a curve of as many bits as the scene needs leaves out.
+    # Leading zeros without the sign bit: a curve with as many bits as the scene needs has none.
     unused = jnp.minimum(jax.lax.clz(largest) - 1, 30)
     moved = jnp.left_shift(extent, unused.at[scene].get(mode="clip")[:, None]) - COORD_LIMIT
     return jnp.where(valid, jnp.concatenate([coords[:, :1], moved], axis=1), PAD)
@@ -94,6 +94,6 @@ def _fitted(coords: jax.Array, batch_size: int) -> jax.Array:
 
 @jax.jit
 def inverse_of(order: jax.Array) -> jax.Array:
-    """Return the permutation that undoes ``order int32[N]``."""
+    """Return the inverse of the permutation ``order int32[N]``."""
     rows = jnp.arange(order.shape[0], dtype=jnp.int32)
     return jnp.zeros_like(order).at[order].set(rows, unique_indices=True)

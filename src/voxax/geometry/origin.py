@@ -1,4 +1,4 @@
-"""Where a lattice lies: an origin with all digits of float64, as data rather than static."""
+"""The origin of a lattice, with all digits of float64, as data rather than a static value."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from voxax import _compat
 class Origin(Sequence[float]):
     """A position in float64: D numbers that compare and print as their tuple does.
 
-    Its one leaf is ``int32[3, D]``, so that another origin compiles nothing: the bit patterns of
-    three float32 numbers whose sum it is. As integers they survive a cast of every float in a
-    tree, and no derivative is taken of them.
+    Its one leaf is ``int32[3, D]``: for each axis the bit patterns of three float32 numbers whose
+    sum is the coordinate. Since it is data, another origin compiles nothing. Since it holds
+    integers, a cast of every float in a tree leaves it unchanged, and it has no derivative.
 
-    Traced it has a length and :meth:`parts`, no values.
+    A traced origin has a length and :meth:`parts`, but no values.
     """
 
     __slots__ = ("words",)
@@ -44,27 +44,27 @@ class Origin(Sequence[float]):
         return made
 
     def parts(self) -> Any:
-        """``float32[3, D]``: three numbers for each axis, the largest first."""
+        """Return ``float32[3, D]``, three numbers for each axis, the largest first."""
         if isinstance(self.words, np.ndarray):
             return self.words.view(np.float32)
         return jax.lax.bitcast_convert_type(self.words, jnp.float32)
 
     def axes(self, kept: Sequence[int]) -> Origin:
-        """The same position on some of the axes."""
+        """Return the same origin with only the axes ``kept``."""
         return Origin.tree_unflatten(None, (self.words[:, np.asarray(kept, np.int64)],))
 
     @property
     def is_known(self) -> bool:
-        """Whether this has values: it has none inside ``jax.jit``."""
+        """Whether the origin has values; it has none inside ``jax.jit``."""
         array = isinstance(self.words, np.ndarray | jax.Array)
         return array and not _compat.is_traced(self.words)
 
     def differs_from(self, other: Origin) -> bool:
-        """True where both are known, and are not the same position."""
+        """Return whether both origins are known and are different positions."""
         return self.is_known and other.is_known and tuple(self) != tuple(other)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """``float64[D]``; TypeError inside ``jax.jit``."""
+        """Return ``float64[D]``, or ``dtype``; raise TypeError inside ``jax.jit``."""
         if not self.is_known:
             raise TypeError(
                 "an origin inside jax.jit has no values: it is data, so that another one compiles "
@@ -104,7 +104,10 @@ class Origin(Sequence[float]):
 
 
 def as_origin(values: Any) -> Any:
-    """An :class:`Origin` of numbers; empty, and what JAX puts in its place in trees, stay."""
+    """Return numbers as an :class:`Origin`, or () if there are none.
+
+    Other values, which JAX puts in its place in trees, are returned as they are.
+    """
     if isinstance(values, np.ndarray) or (
         isinstance(values, tuple | list)
         and values
@@ -118,18 +121,20 @@ _Place = Origin | tuple[float, ...]
 
 
 def shift(origin: _Place, own: _Place, ndim: int) -> Any:
-    """``float32[3, D]``: the parts of ``origin - own``; an empty one is zero."""
+    """Return ``float32[3, D]``, the parts of ``origin - own``; an empty origin is zero."""
     zero = np.zeros((3, ndim), np.float32)
     to, of = (o.parts() if isinstance(o, Origin) else zero for o in (origin, own))
     return to if of is zero else to - of
 
 
 def relative(positions: Any, origin: _Place, own: _Place = ()) -> tuple[Any, Any]:
-    """Positions, and the parts of what is still to be subtracted from them.
+    """Return positions, and the parts ``float32[3, D]`` that are still to be subtracted from them.
 
     Args:
-      positions: ``float[N, D]`` relative to ``own``; those of NumPy in float64 are subtracted from.
-      origin: of the result; it may be traced.
+      positions: ``float[N, D]``, relative to ``own``. The origin is subtracted from a NumPy array
+        at once, in float64, as far as it is known; a JAX array is returned as it is.
+      origin: the origin that the result is relative to; may be traced.
+      own: the origin that ``positions`` are relative to; () is zero.
     """
     ndim = positions.shape[1]
     if not isinstance(positions, np.ndarray):
@@ -147,11 +152,14 @@ def relative(positions: Any, origin: _Place, own: _Place = ()) -> tuple[Any, Any
 
 
 FAR = 10_000.0
-"""Float32 numbers beyond this lie 1/1024 apart: a millimeter, where the unit is a meter."""
+"""Float32 numbers beyond this lie about 1/1024 apart: a millimeter, if the unit is a meter."""
 
 
 def near_origin(positions: np.ndarray) -> _Place:
-    """An origin amid positions ``float64[N, D]`` that lie beyond :data:`FAR`, else ()."""
+    """Return an origin amid positions ``float64[N, D]`` if any lies beyond :data:`FAR`, else ().
+
+    It is a multiple of 1024 along each axis, and zero along axes where all positions are nearer.
+    """
     rows = positions[np.isfinite(positions).all(axis=1)]
     if not len(rows) or np.abs(rows).max() <= FAR:
         return ()

@@ -26,10 +26,10 @@ class Patches(NamedTuple):
     """Result of :func:`cut_patches`.
 
     Attributes:
-      rows: ``int32[P, L]``, the row in each slot, -1 in empty slots. In each patch the empty slots
-        come last.
-      place: ``int32[capacity]``, the slot ``patch * L + slot`` of each row, -1 for padding. A row
-        may stand in other slots too, where it only serves as a key.
+      rows: ``int32[P, L]``, the row in each slot of each patch, -1 in empty slots. Empty slots
+        come last in their patch.
+      place: ``int32[capacity]``, the slot of each row, ``patch * L + slot``, -1 for padding. Other
+        slots may hold the row too, where it only serves as a key.
     """
 
     rows: jax.Array
@@ -44,17 +44,17 @@ def cut_patches(
 
     Args:
       voxels: the voxels; only their coordinates matter.
-      length: rows of a patch, L.
-      order: of the rows, scene by scene, from :func:`voxax.curve_order`; None takes the rows as
-        they are.
-      fill: what stands in the slots that the last patch of a scene leaves over. ``"overlap"``: the
-        rows that the patch before it holds in the same slots; a scene shorter than a patch stays
-        short. ``"cycle"``: the same, but a scene shorter than a patch repeats its rows until the
-        patch is full. ``"short"``: nothing.
+      length: number of rows of a patch, L; static.
+      order: an order of the rows, scene by scene, from :func:`voxax.curve_order`; None takes the
+        rows as they are.
+      fill: the rows in the free slots of a scene's last patch. ``"overlap"``: the rows that the
+        patch before it holds in the same slots; the patch of a scene shorter than L keeps empty
+        slots. ``"cycle"``: the same, but a scene shorter than L repeats its rows until the patch is
+        full. ``"short"``: free slots stay empty.
 
     Returns:
-      :class:`Patches`; their number P is ``(capacity + batch_size * (L - 1)) // L``, and at most
-      the capacity.
+      :class:`Patches`. The number of patches P is ``(capacity + batch_size * (L - 1)) // L``, and
+      at most the capacity.
 
     Raises:
       InputError: a length below 1 or above 2**20, an unknown fill, or one shard of a scene.
@@ -76,7 +76,7 @@ def check_length(name: str, length: int) -> None:
 
 
 def number_of_patches(capacity: int, batch_size: int, length: int) -> int:
-    """Return the number of patches that any ``batch_size`` scenes need together."""
+    """Return the number of patches that suffices for any ``batch_size`` scenes in a capacity."""
     return max(1, min(capacity, (capacity + batch_size * (length - 1)) // length))
 
 
@@ -90,7 +90,7 @@ def _cut(
     start = jnp.searchsorted(coords[:, 0], scenes).astype(jnp.int32)
     number = start[1:] - start[:-1]
     first = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(-(-number // length))])
-    first = first.astype(jnp.int32)  # of each scene; after the last, the number of patches
+    first = first.astype(jnp.int32)  # patch of each scene; the last entry is their number
 
     total = number_of_patches(capacity, batch_size, length)
     patch = jnp.arange(total, dtype=jnp.int32)

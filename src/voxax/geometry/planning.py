@@ -1,6 +1,6 @@
-"""Plans: record the maps that a network asks for, fit its levels, and build both ahead.
+"""Plans: record the maps that a network needs, fit its levels, and build both ahead of time.
 
-The model is traced once, abstractly, to learn its maps. The resulting :class:`Plan` is
+The model is traced once, abstractly, to find its maps. The resulting :class:`Plan` is
 small, static and picklable; worker processes apply it to their clouds in NumPy.
 
 The capacity of each coarser level follows from the input's: see :mod:`voxax.geometry.level_fit`.
@@ -35,25 +35,26 @@ from voxax.geometry.lost_rows import Level
 from voxax.geometry.voxel_geometry import AttachedMaps, MapRecord, VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
-# Of an input whose level needs more than its fitted capacity.
+# The largest factor on the rows of an input whose level needs more than its fitted capacity.
 _MOST_GROWTH = 16
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The kernel maps and levels that a network asks of its input's geometry.
+    """The kernel maps and levels that a network needs, given its input's geometry.
 
     Attributes:
       records: the maps to build.
-      parents: for level 1, 2, ...: the level it is made from and the spec that makes it.
+      parents: for level 1, 2, ...: the level it is computed from, and the spec of this step.
       strides: total stride of level 0, 1, 2, ...
       fixed: for level 1, 2, ...: the ``capacity=`` that the network itself gives, or None.
       fit: capacities fitted to samples, or None before :meth:`fitted`.
-      on_ladder: whether capacities are those of few, coarse steps: on CPUs, where padding costs
-        memory and no time. Otherwise a level that is not fitted is bucketed by its own count.
-      adjoints: transposed maps that the network asks for, and that a record read backwards is.
-      views: builders of those arrays of the maps that kernels brought along.
+      adjoints: transposed maps that the network needs and that are the adjoint of a record, so
+        that no map is built for them.
+      views: builders of the map arrays that kernels define.
+      on_ladder: whether capacities are few, coarse steps. This is so on CPUs, where padding costs
+        memory but no time. Otherwise a level that is not fitted is bucketed by its own count.
     """
 
     records: tuple[MapRecord, ...]
@@ -67,7 +68,7 @@ class Plan:
 
     @classmethod
     def record(cls, model: Callable[[Voxels], Any], voxels: Voxels) -> Plan:
-        """Trace ``model(voxels)`` abstractly and note every kernel map it asks for.
+        """Return the plan of every kernel map that ``model(voxels)`` needs, by an abstract trace.
 
         Args:
           model: any callable on Voxels; a ``flax.nnx`` module is traced without being changed.
@@ -103,7 +104,11 @@ class Plan:
         )
 
     def level_rows(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the rows of every level, 0 first. ``rows``: ``int32[N, 1 + D]``, unpadded."""
+        """Return the rows of every level, level 0 first.
+
+        Args:
+          rows: the input's rows, ``int32[N, 1 + D]``, without padding.
+        """
         levels = [rows]
         for parent, spec in self.parents:
             levels.append(output_rows(levels[parent], spec))
@@ -113,8 +118,8 @@ class Plan:
         """Return the total stride of every level for an input of total stride ``stride``.
 
         Raises:
-          InputError: voxels of another dimension than the plan's, or of a stride that a transposed
-            layer does not divide.
+          InputError: the stride has another number of axes than the plan, or a transposed layer's
+            stride does not divide it.
         """
         if len(stride) != len(self.strides[0]):
             raise InputError(
@@ -132,7 +137,7 @@ class Plan:
 
         Args:
           samples: voxels, or lists of row counts by level (level 0 first).
-          margin: factor on the largest sample's need at each level.
+          margin: factor on the rows that the samples need at levels 1, 2, ...
 
         Raises:
           InputError: no samples.
@@ -148,10 +153,10 @@ class Plan:
         return dataclasses.replace(self, fit=fitted_to(np.asarray(counts), margin, self.on_ladder))
 
     def with_fit(self, fit: Fit) -> Plan:
-        """Return this plan with the capacities of another of the same levels, of a checkpoint, say.
+        """Return this plan with capacities that were fitted before, as a checkpoint stores them.
 
         Raises:
-          InputError: it has another number of levels.
+          InputError: ``fit`` has another number of levels.
         """
         if len(fit.levels) != len(self.parents):
             raise InputError(
@@ -161,9 +166,11 @@ class Plan:
         return dataclasses.replace(self, fit=fit)
 
     def capacity(self, n: int) -> int:
-        """Return the rows for an input of ``n`` voxels: those of the samples' steps that fit.
+        """Return the capacity for an input of ``n`` voxels.
 
-        The same voxels have the same capacity in every order, process and resumed run.
+        On a ladder it is the smallest fitted capacity that fits, or a default one for an input
+        larger than all of these. Otherwise it is a bucket. The same voxels have the same capacity
+        in every order, process and resumed run.
         """
         if not self.on_ladder:
             return bucket_capacity(max(n, self.fit.least if self.fit else 0))
@@ -189,18 +196,20 @@ class Plan:
 
         Args:
           voxels: concrete voxels; NumPy leaves stay NumPy (no device is touched).
-          maps: also build the maps now; otherwise only the capacities are attached.
-          grow: where a level needs more than its fitted capacity, take the levels of a plan that
-            is not fitted, on accelerators those of the next bucket of the input that holds them,
-            up to 16 times as large; otherwise raise.
-          capacity: rows of the result, such as :meth:`capacity` gives; None takes those of the
-            voxels.
+          maps: whether to build the maps too; False attaches only the capacities.
+          grow: whether to choose larger capacities where a level needs more than its fitted one;
+            False raises. On CPUs these are the capacities of a plan that is not fitted. On
+            accelerators the input takes the next bucket whose fitted levels hold the voxels, up
+            to about 16 times as many rows, and beyond that the capacities as on CPUs.
+          capacity: rows of the result, for instance from :meth:`capacity`; None takes the capacity
+            of ``voxels``.
 
         Raises:
-          InputError: voxels of another dimension than the plan's, or of a stride that a
-            transposed layer does not divide.
-          CapacityError: the voxels do not fit ``capacity``; or ``grow=False``, and a level does
-            not fit; names the level.
+          InputError: the voxels have another number of axes than the plan, or a transposed layer's
+            stride does not divide their stride.
+          CapacityError: the voxels do not fit ``capacity``, a level does not fit the capacity that
+            the network gives it, or, with ``grow=False``, its fitted capacity. The message names
+            the level.
           TypeError: traced voxels.
         """
         if _compat.is_traced((voxels.coords, voxels.features)):
@@ -272,8 +281,8 @@ class Plan:
                     "on samples like this one, or allow grow=True"
                 )
             _log.info("a level of %s rows needs more: %s", capacities, counts)
-            # On a ladder the input keeps its rows, which labels have too. Elsewhere too, if the
-            # level does not grow with the input: samples of many sizes may need as many rows.
+            # On a ladder the input keeps its rows, since labels have as many. Elsewhere it keeps
+            # them if the level does not grow with the input: then no bucket is large enough.
             if self.on_ladder or capacity > _MOST_GROWTH * max(first, 1):
                 return rows_by_stride(first, counts, self.parents, self.fixed)
             capacity = self.capacity(capacity + 1)
@@ -295,17 +304,17 @@ def plan(
     samples: Iterable[Voxels] | None = None,
     margin: float = 1.03,
 ) -> Voxels:
-    """Return the voxels with every kernel map that ``model(voxels)`` will ask for attached.
+    """Return the voxels with every kernel map that ``model(voxels)`` needs attached.
 
-    Level capacities are fitted to ``samples`` where given. Otherwise they follow from the
+    Level capacities are fitted to ``samples`` if there are any. Otherwise they follow from the
     capacity of the voxels on CPUs, so that clouds of one capacity share a program, and are
     bucketed from this cloud's own counts on accelerators. For many clouds keep the
     :class:`Plan`: ``Plan.record(model, voxels).fitted(samples)``, then ``.attach`` each cloud.
 
     Args:
       model: a module or function of Voxels; it is traced, not run.
-      voxels: the cloud that is planned.
-      samples, margin: as in :meth:`Plan.fitted`; None fits no samples.
+      voxels: the cloud to attach the maps to.
+      samples, margin: see :meth:`Plan.fitted`; None does not fit.
 
     Raises:
       TypeError: called under ``jax.jit``.
@@ -332,10 +341,10 @@ def _valid_rows(voxels: Voxels) -> np.ndarray:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Watched(AttachedMaps):
-    """No maps, but a mark of the voxels of one recording, whose geometries have their level.
+    """A mark of the geometries of one recording, in place of attached maps.
 
-    The recorder is part of the pytree's structure. So functions under ``jit`` that take these
-    voxels are traced anew, and seen, while others are found in JAX's cache.
+    The recorder is part of the pytree's structure. So a function under ``jit`` that takes these
+    voxels is traced anew, and recorded, while other functions are found in JAX's cache.
     """
 
     levels: tuple[VoxelGeometry, ...] = ()
@@ -345,7 +354,7 @@ class _Watched(AttachedMaps):
 
 
 class _Recorder:
-    """Numbers the levels and collects the maps that one traced call asks for."""
+    """A recorder that numbers the levels and collects the maps of one traced call."""
 
     def __init__(self, root: VoxelGeometry) -> None:
         self.records: list[MapRecord] = []
@@ -367,7 +376,7 @@ class _Recorder:
         return isinstance(attached, _Watched) and attached.recorder is self
 
     def __call__(self, request: MapRequest, kernel_map: KernelMap) -> KernelMap:
-        """Note a map, and return it with the number of its outputs' level."""
+        """Note a map, and return it with its output geometry marked with its level."""
         geometry, out_geometry, spec = request.geometry, request.out_geometry, request.spec
         if not self._is_watched(geometry):  # voxels that do not come from the input
             return kernel_map
@@ -390,7 +399,7 @@ class _Recorder:
         return self._numbered[id(kernel_map)][1]
 
     def finish(self) -> None:
-        """Turn the noted maps into records, once all views were asked for."""
+        """Convert the noted maps to records. Call it after the model has read all views."""
         wanted: dict[tuple[int, KernelSpec, int], set[str]] = {}
         for source, spec, out, kernel_map in self._maps:
             keys = kernel_map.memo.names()

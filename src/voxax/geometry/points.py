@@ -43,7 +43,7 @@ from voxax.geometry.origin import Origin, as_origin, near_origin, relative, shif
 class Points:
     """Point clouds: positions and a feature row for each.
 
-    Make one with :meth:`make`, which pads and checks. Layers that see each row alone
+    Make them with :meth:`make`, which pads and checks. Layers that do not read coordinates
     (linear layers, activations, normalization, dropout) take Points as they take Voxels.
 
     Attributes:
@@ -52,8 +52,8 @@ class Points:
       features: ``[capacity, C]``; padding rows are never read.
       count: ``int32[]``; rows ``>= count`` are padding.
       batch_size: number of scenes; static.
-      origin: where zero of the positions lies, one number for each axis with all digits of float64;
-        () is zero. It is given as numbers and kept as data: another one compiles nothing.
+      origin: the point that the positions are relative to: one number per axis, with all digits of
+        float64; () is zero. It is data, so another origin compiles nothing.
     """
 
     positions: Float[Array, "capacity D"]
@@ -81,16 +81,18 @@ class Points:
         """Make points from arrays, padded to ``capacity``.
 
         Args:
-          positions: ``float[N, D]``, D 1 to 4; half precision becomes float32. A NumPy array of
-            float64 becomes float32 after the origin was subtracted, unless JAX has 64 bits.
-          features: ``[N, C]``; None gives one channel of ones.
-          batch_index: ``int[N]``, the scene of each point; None puts all in scene 0.
-          batch_size: number of scenes, static; None reads it off ``batch_index`` eagerly.
-          capacity: static rows; None takes one of few sizes eagerly, so that clouds of many
-            share few programs, and N under ``jax.jit``.
-          origin: what is subtracted from the positions. None is zero, but for NumPy arrays of
-            float64 with coordinates beyond 10,000, which float32 would round to 1/1024 or worse:
-            an origin amid them.
+          positions: ``float[N, D]``, D from 1 to 4; half precision becomes float32. The origin is
+            subtracted from a NumPy array of float64 before it becomes float32; it stays float64
+            if JAX has 64 bits enabled.
+          features: ``[N, C]``; None takes one channel of ones.
+          batch_index: ``int[N]``, the scene of each point; None puts all points in scene 0.
+          batch_size: number of scenes, static; None takes ``max(batch_index) + 1`` eagerly, and 1
+            without a batch index.
+          capacity: static number of rows; None takes one of few sizes eagerly, so that clouds of
+            many sizes share few programs, and N under ``jax.jit``.
+          origin: the point to subtract from the positions, one number per axis. None is zero, with
+            one exception: a NumPy array of float64 with coordinates beyond 10,000, which float32
+            would round to 1/1024 or worse, takes an origin amid the positions.
 
         Raises:
           InputError: wrong rank or dtype, lengths that differ; eager: NaN or infinite
@@ -109,7 +111,7 @@ class Points:
         rows: int = places.shape[0]
         scenes = batch_indices(batch_index, rows, on_host=on_host)
         if batch_size is None:
-            # Not from the checked array: without a batch index there is one scene, under jit too.
+            # With batch_index=None there is one scene, under jit too, so nothing is inferred.
             batch_size = 1 if batch_index is None else infer_batch_size(scenes)
         values: Any = xp.ones((rows, 1), np.float32) if features is None else features
         values = as_host_array(values) if on_host else as_own_array(values)
@@ -167,7 +169,7 @@ class Points:
 
     @property
     def valid(self) -> Bool[Array, " capacity"]:
-        """``bool[capacity]``: rows that are points."""
+        """``bool[capacity]``, which rows are points."""
         return _before(self.count, self.capacity)
 
     @checked_operator
@@ -183,7 +185,8 @@ class Points:
     @checked_operator
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Points:
         """Apply ``fn`` to the feature array ``[capacity, C]``; padding is zero before and after."""
-        # Before too: garbage times a cotangent of zero would reach the gradient of fn's weights.
+        # Padding is cleared before too: NaN times a cotangent of zero would reach the gradient of
+        # the weights of fn.
         return self.replace_features(fn(self.replace_features(self.features).features))
 
 
@@ -193,12 +196,12 @@ def _before(xp: Any, count: Any, rows: int) -> Any:
 
 
 def _with_parts(positions: Any, corner: Origin) -> tuple[Any, Any]:
-    """Float32 positions, and the parts of the origin that is to be subtracted from them."""
+    """Return the positions, and the parts of the origin that is to be subtracted from them."""
     return positions, shift(corner, (), positions.shape[1])
 
 
 def _padded(array: Any, capacity: int) -> Any:
-    """``array`` with rows of zeros up to ``capacity``; one of NumPy stays such, and is new."""
+    """Return ``array`` with rows of zeros up to ``capacity``; a NumPy array is always copied."""
     missing = capacity - array.shape[0]
     if not missing:  # the caller may write to an array of NumPy
         return array.copy() if isinstance(array, np.ndarray) else array

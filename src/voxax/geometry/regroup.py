@@ -1,8 +1,8 @@
-"""Shared steps of the functions that lead to a new coordinate set.
+"""Shared steps of the functions that compute a new coordinate set.
 
-Rows of the new set are tied to those of a source by ``rows int32[capacity]``: the source's row
-of each new one, or -1. Features follow by :func:`gather_rows`, which is linear and reads no
-padding, so derivatives of any order are right and padding stays inert.
+``rows int32[capacity]`` holds for each row of the new set the row of the source that it comes from,
+or -1. :func:`gather_rows` then gathers the features. It is linear and reads no padding, so
+derivatives of any order are right and padding stays inert.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from voxax.geometry.voxel_geometry import VoxelGeometry, check_overflow
 
 
 def gathered_on_host(features: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """:func:`gather_rows` in NumPy; rows after the last give zero too."""
+    """Return what :func:`gather_rows` does, in NumPy; rows after the last give zero too."""
     there = (rows >= 0) & (rows < len(features))
     if not there.any():
         return np.zeros((*rows.shape, *features.shape[1:]), features.dtype)
@@ -56,14 +56,22 @@ def _gathered(features: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def gather_rows(features: jax.Array, rows: jax.Array) -> jax.Array:
-    """``features[rows]``, zero where ``rows`` is -1: ``[N, C]``, ``int32[...]`` to ``[..., C]``."""
+    """Return ``features[rows]``, zero where ``rows`` is -1.
+
+    Args:
+      features: ``[N, C]``.
+      rows: ``int32[...]``.
+
+    Returns:
+      ``[..., C]``.
+    """
     if _compat.is_traced(features) and _compat.is_evaluated(features, rows) and features.ndim == 2:
         return read_rows(features, rows)
     return _gathered(features, rows)
 
 
 def rows_on_host(coords: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """:func:`rows_at` in NumPy."""
+    """Return what :func:`rows_at` does, in NumPy."""
     valid, rows = queries[:, 0] != PAD, np.full(len(queries), -1, np.int32)
     center = np.zeros((1, coords.shape[1] - 1), np.int64)
     table = coords[: np.count_nonzero(coords[:, 0] != PAD)]
@@ -74,12 +82,12 @@ def rows_on_host(coords: np.ndarray, queries: np.ndarray) -> np.ndarray:
 @eagerly(rows_on_host)
 @jax.jit
 def rows_at(coords: jax.Array, queries: jax.Array) -> jax.Array:
-    """``int32[M]``: row of each query in a canonical list, -1 where missing or padding."""
+    """Return ``int32[M]``, the row of each query in canonical coords, -1 if missing or padding."""
     return jnp.where(is_valid(queries), find_rows(coords, queries), -1)
 
 
 def sources_on_host(targets: np.ndarray, capacity: int) -> np.ndarray:
-    """:func:`source_rows` in NumPy."""
+    """Return what :func:`source_rows` does, in NumPy."""
     source = np.full(capacity, -1, np.int32)
     (moved,) = np.nonzero((targets >= 0) & (targets < capacity))
     source[targets[moved]] = moved
@@ -89,10 +97,14 @@ def sources_on_host(targets: np.ndarray, capacity: int) -> np.ndarray:
 @eagerly(sources_on_host)
 @functools.partial(jax.jit, static_argnames="capacity")
 def source_rows(targets: jax.Array, capacity: int) -> jax.Array:
-    """Read ``targets int32[N]`` (each row's place or -1, no place twice) backwards.
+    """Return the row that each place holds, from the place of each row.
+
+    Args:
+      targets: ``int32[N]``, the place of each row, or -1; no place twice.
+      capacity: number of places.
 
     Returns:
-      ``int32[capacity]``: which row went to each place, or -1.
+      ``int32[capacity]``, -1 where no row has the place.
     """
     place = jnp.where(targets < 0, capacity, targets)
     index = jnp.arange(targets.shape[0], dtype=jnp.int32)
@@ -100,7 +112,7 @@ def source_rows(targets: jax.Array, capacity: int) -> jax.Array:
 
 
 def kept_on_host(coords: np.ndarray, keep: np.ndarray, capacity: int) -> CompactRows:
-    """:func:`voxax.coords.compact_rows` in NumPy."""
+    """Return what :func:`voxax.coords.compact_rows` does, in NumPy."""
     (kept,) = np.nonzero(keep & (coords[:, 0] != PAD))
     source = np.full(capacity, -1, np.int32)
     source[: len(kept)] = kept[:capacity]
@@ -120,7 +132,7 @@ _stack = in_either("axis")(_joined)
 
 
 def stacked(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
-    """``jnp.concatenate``; arrays of several dtypes follow JAX's rules of promotion."""
+    """Return the arrays concatenated; several dtypes follow JAX's rules of promotion."""
     if len({array.dtype for array in arrays}) > 1:
         return jnp.concatenate(arrays, axis=axis)
     two = all(array.ndim == 2 for array in arrays)
@@ -130,12 +142,13 @@ def stacked(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
 
 
 def choose_capacity(capacity: int | None, bound: int, number: jax.Array) -> int:
-    """The capacity given, checked; else the default of ``number`` eagerly, ``bound`` when traced.
+    """Return the static capacity of a result.
 
     Args:
-      capacity: what the user asked for.
-      bound: rows that always suffice.
-      number: ``int32[]``, rows that are needed.
+      capacity: the user's choice, which is checked; None takes the default for ``number`` eagerly,
+        and ``bound`` when traced.
+      bound: a number of rows that always suffices.
+      number: ``int32[]``, the number of rows that are needed.
     """
     if capacity is None:
         return bound if _compat.is_traced(number) else default_capacity(int(number))
@@ -143,9 +156,11 @@ def choose_capacity(capacity: int | None, bound: int, number: jax.Array) -> int:
 
 
 def unique_sites(rows: jax.Array, capacity: int | None) -> UniqueRows:
-    """Distinct rows ``int32[N, 1 + D]`` under a capacity, sorted once.
+    """Return the distinct rows of ``rows``, sorted, under a capacity.
 
-    None chooses the capacity as :func:`choose_capacity` does; the bound is N.
+    Args:
+      rows: ``int32[N, 1 + D]``.
+      capacity: rows of the result; None chooses it as :func:`choose_capacity` does, with bound N.
     """
     if known_on_cpu(rows):
         given = None if capacity is None else check_capacity(capacity)
@@ -158,7 +173,7 @@ def unique_sites(rows: jax.Array, capacity: int | None) -> UniqueRows:
 
 @functools.partial(jax.jit, static_argnames="capacity")
 def _resized(found: UniqueRows, capacity: int) -> UniqueRows:
-    """These rows with more padding, or less."""
+    """Return ``found`` with coordinates of another capacity."""
     if capacity == found.coords.shape[0]:
         return found
     rows = jnp.arange(capacity, dtype=jnp.int32)
@@ -174,13 +189,15 @@ def new_geometry(
     level_capacities: tuple[tuple[Level, int], ...] = (),
     lost: jax.Array | None = None,
 ) -> VoxelGeometry:
-    """A geometry of its own: without attached maps, reporting what all its sources lost.
+    """Return the geometry of new rows, without attached maps; it reports all rows that were lost.
 
     Args:
       found: the new rows.
-      sources: the geometries that they come from.
-      stride, batch_size: of the new geometry; None takes the first source's.
-      level_capacities: for later strided layers; only those that surely hold the new voxels.
+      sources: the geometries that the rows come from.
+      stride, batch_size: stride and batch size of the new geometry; None takes those of the first
+        source.
+      level_capacities: capacities for later strided layers; pass only capacities that surely hold
+        the new voxels.
       lost: ``int32[]``, rows lost on the way to ``found``.
 
     Raises:
@@ -205,14 +222,17 @@ def new_geometry(
 
 
 def joint_capacities(sources: Sequence[VoxelGeometry]) -> tuple[tuple[Level, int], ...]:
-    """Level capacities that hold the voxels of all sources; a level unknown to one is left out."""
+    """Return level capacities that hold the voxels of all sources.
+
+    A level is left out if one of the sources has no capacity for it.
+    """
     planned = [dict(source.level_capacities) for source in sources]
     known = [level for level in planned[0] if all(level in sizes for sizes in planned)]
     return tuple((level, sum(sizes[level] for sizes in planned)) for level in known)
 
 
 def refuse_lost_sites(lost: jax.Array, operation: str) -> None:
-    """Raise :class:`InputError` when sites left the coordinate range and that can be known."""
+    """Raise :class:`InputError` if a concrete number of sites outside the range is not zero."""
     if not _compat.is_traced(lost) and int(lost):
         raise InputError(
             f"{operation} leads to {int(lost)} sites with coordinates outside [-2**30, 2**30): "
@@ -223,11 +243,11 @@ def refuse_lost_sites(lost: jax.Array, operation: str) -> None:
 def reduce_rows(
     features: jax.Array, inverse: jax.Array, capacity: int, reduction: Reduction
 ) -> jax.Array:
-    """Merge feature rows that share an output row.
+    """Return the features of output rows, merging the input rows that share one.
 
     Args:
       features: ``[N, C]``.
-      inverse: ``int32[N]``, output row or -1.
+      inverse: ``int32[N]``, the output row of each row, or -1.
       capacity: output rows.
       reduction: see :func:`from_coords`. Half precision is summed in float32; 8- and 16-bit
         integers give int32 sums, and all integers float32 means.
@@ -237,7 +257,7 @@ def reduce_rows(
 
     Raises:
       InputError: an unknown reduction; eager: the mean of integers beyond 24 bits, or sums of
-        integers beyond their dtype. Traced, such sums wrap around.
+        integers beyond the range of the result. Traced sums wrap around.
     """
     check_known("reduction", reduction, REDUCTIONS)
     if reduction == "mean":

@@ -1,4 +1,4 @@
-"""Keeping some of the voxels: under a mask, by score, in a box."""
+"""Selection of voxels: by a mask, by score, in a box."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def prune(
     Args:
       voxels: the input, ``C`` channels.
       mask: ``bool[voxels.capacity]``; its values in padding rows are ignored.
-      capacity: static rows; None takes one of a few sizes eagerly, the input's capacity
-        under ``jax.jit``.
+      capacity: static number of rows of the result; None takes one of a few sizes eagerly, and the
+        input's capacity under ``jax.jit``.
 
     Raises:
       InputError: a mask of another shape or dtype.
@@ -65,11 +65,11 @@ def top_k(
 
     Args:
       voxels: the input, ``C`` channels.
-      scores: real ``[voxels.capacity]``. Of equal ones the earlier row wins, NaN comes last;
-        scores of padding rows are ignored. Gradients flow through the features of
-        the voxels that are kept, none through the scores.
-      k: static, at least 1.
-      capacity: static rows; None takes one of a few sizes eagerly,
+      scores: real ``[voxels.capacity]``. Among equal scores the earlier row wins; NaN comes last;
+        scores of padding rows are ignored. Gradients flow through the features of the kept
+        voxels, but not through the scores.
+      k: number of voxels to keep in each scene, at least 1; static.
+      capacity: static number of rows of the result; None takes one of a few sizes eagerly, and
         ``min(k * batch_size, voxels.capacity)`` under ``jax.jit``.
 
     Raises:
@@ -145,7 +145,7 @@ def _best_on_host(coords: np.ndarray, scores: np.ndarray, k: int) -> np.ndarray:
 @eagerly(_best_on_host)
 @functools.partial(jax.jit, static_argnames="k")
 def _best(coords: jax.Array, scores: jax.Array, k: int) -> jax.Array:
-    """``bool[N]``: the k best rows of every scene."""
+    """Return ``bool[N]``, true for the k best rows of every scene."""
     scene, rows = coords[:, 0], jnp.arange(coords.shape[0], dtype=jnp.int32)
     # Padding is after every scene, and sorting by scene leaves each scene where it was.
     *_, order = _sorted(scene, _descending(scores), rows, num_keys=3)
@@ -154,9 +154,9 @@ def _best(coords: jax.Array, scores: jax.Array, k: int) -> jax.Array:
 
 
 def _descending(scores: jax.Array) -> jax.Array:
-    """Keys of the highest scores first, those that are no numbers last.
+    """Return keys that sort the highest scores first and NaN last.
 
-    ``int32`` in the order of the scores where these have 32 bits or fewer.
+    They are ``int32`` if the scores have 32 bits or fewer.
     """
     if not jnp.issubdtype(scores.dtype, jnp.floating):
         if scores.dtype.itemsize > 4:

@@ -1,8 +1,8 @@
-"""VoxelGeometry: which voxels exist, and the kernel maps that it carries.
+"""VoxelGeometry: the coordinates of voxels, with the kernel maps between them.
 
-Maps that were built ahead of the trace are attached: immutable children of the pytree. Maps that
-are built while the geometry is used are remembered in its private :class:`Memo`. Both are data
-here; :mod:`voxax.geometry.build` finds or builds a map.
+Maps that were built ahead of the trace are attached: they are immutable children of the pytree.
+Maps that are built while the geometry is used are kept in its private :class:`Memo`. This module
+only stores maps; :mod:`voxax.geometry.build` finds or builds them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from voxax.geometry.lost_rows import Level, LostRows
 
 
 class Held:
-    """An array as a key: itself, and not its values. What has the key keeps the array."""
+    """A dictionary key that stands for an array by its identity, not by its values.
+
+    The key keeps the array alive.
+    """
 
     __slots__ = ("array",)
 
@@ -44,12 +47,12 @@ class Held:
 
 
 class Memo:
-    """Values by key, so that each map and view is built once. Not a pytree child.
+    """Values by key, so that each map and view of an owner is built once.
 
-    A value is computed from the owner's own arrays, at the trace level where those live. It may be
-    used wherever the owner may, inside ``scan`` bodies and gradients too, and it dies with the
-    owner: no tracer outlives its trace, flattening the owner leaves the memo behind, copies and
-    pickles have empty ones, and so has an owner with other arrays.
+    A value is computed from the owner's arrays, at the trace level of these arrays. It may be used
+    wherever the owner may, inside ``scan`` bodies and gradients too. It lives as long as the owner,
+    so no tracer outlives its trace. The memo is no pytree child: flattening the owner drops it.
+    Copies, pickles and owners with other arrays have empty memos.
     """
 
     __slots__ = ("_owner", "_table")
@@ -62,11 +65,11 @@ class Memo:
         return Memo, ()
 
     def owned_by(self, arrays: tuple[Any, ...], facts: Hashable) -> Memo:
-        """This memo if it is new or has this owner, else a new one.
+        """Return this memo if it is new or has this owner, else a new memo.
 
         Args:
-          arrays: what the owner is made of; the same objects, not equal ones.
-          facts: its static part.
+          arrays: the owner's arrays, which are compared by identity.
+          facts: the owner's static part.
         """
         if self._owner is None:
             self._owner = arrays, facts
@@ -76,21 +79,21 @@ class Memo:
         return self if same and known_facts == facts else Memo().owned_by(arrays, facts)
 
     def get(self, key: Hashable) -> Any:
-        """The value under ``key``, or None where there is none or its arrays were written to."""
+        """Return the value under ``key``, or None if it is unknown or its arrays were modified."""
         value, snapshot, trace = self._table.get(key, (None, (), None))
         if trace is not None and trace != _compat.current_trace():
             return None
         return value if all(np.array_equal(array, copy) for array, copy in snapshot) else None
 
     def get_or_build(self, key: Hashable, arrays: Any, build: Callable[[], Any]) -> Any:
-        """The value under ``key``, built at the trace level of ``arrays`` if it is new.
+        """Return the value under ``key``; build it at the trace level of ``arrays`` if it is new.
 
         Args:
-          key: names the value.
-          arrays: every array that ``build`` reads (a pytree). Where they live at different
-            trace levels the result belongs to the innermost one and is not remembered. Where JAX
-            hides the levels, it is remembered for this trace.
-          build: makes the value.
+          key: the name of the value.
+          arrays: every array that ``build`` reads (a pytree). If they have different trace levels,
+            the result belongs to the innermost level and is not remembered. If JAX hides the
+            levels, it is remembered for the current trace only.
+          build: a function that returns the value.
         """
         trace_level, trace = _compat.context_of(arrays), None
         if trace_level is None:
@@ -106,7 +109,7 @@ class Memo:
         return value
 
     def only(self, key: Hashable) -> Memo:
-        """A memo for the same arrays, with what is known under ``key``."""
+        """Return a memo for the same arrays that only has the value under ``key``, if any."""
         memo = Memo()
         if (known := self._table.get(key)) is not None:
             memo._table[key] = known
@@ -119,7 +122,7 @@ class Memo:
         return tuple(value for value in map(self.get, self._table) if value is not None)
 
 
-# NumPy arrays, which can be written to, and copies of them.
+# Pairs of a writeable NumPy array and a copy of it.
 Snapshot = tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
@@ -137,18 +140,19 @@ class VoxelGeometry:
       coords: ``int32[capacity, 1 + D]``: batch index, then D lattice coordinates in
         units of this level's own lattice. Rows ``>= count`` hold ``PAD``.
       count: ``int32[]``, number of valid rows.
-      drops: rows lost to capacity, by the total stride of the voxels that lost them. It travels
-        through every layer, so the last output knows of every loss. A dict ``{stride: int32[]}``
-        is converted.
-      attached: maps built ahead of time by ``vx.plan`` for these coordinates, or None. Other
-        coordinates, stride or batch size in their place drop it, and ``level_capacities``.
+      drops: rows lost to capacity, by the total stride of the level that lost them. Every layer
+        passes it on, so the last output reports every loss. A dict ``{stride: int32[]}`` is
+        converted.
+      attached: maps built ahead of time by ``vx.plan`` for these coordinates, or None. A copy with
+        other coordinates, stride or batch size has None, and no ``level_capacities``.
       stride: total stride relative to the input voxels, one integer per axis; static.
       batch_size: number of scenes; static.
       level: index of this geometry among those of the plan, 0 without a plan; static.
-      level_capacities: ``((stride, capacity), ...)`` by total stride, which strided layers use when
-        they are not given one; static.
-      split_over: name of the mesh axis that the scene is split over, of which these voxels are one
-        shard; None for whole scenes; static. See :mod:`voxax.parallel`.
+      level_capacities: ``((stride, capacity), ...)``, the capacity of each level by its total
+        stride, for strided layers without ``capacity=``; static.
+      split_over: name of the mesh axis along which the scene is split, if these voxels are one
+        shard of it; None for whole scenes; static. See :mod:`voxax.parallel`.
+      memo: maps and views that were built for these coordinates.
     """
 
     coords: Int32[Array, "capacity coord"]
@@ -175,12 +179,12 @@ class VoxelGeometry:
         self._own()
 
     def _own(self) -> None:
-        """Drop maps that were attached to, or remembered of, other voxels."""
+        """Drop attached and remembered maps that belong to other voxels."""
         attached = self.attached
         if isinstance(attached, AttachedMaps) and not attached.belong_to(self):
             object.__setattr__(self, "attached", None)
             object.__setattr__(self, "level_capacities", ())  # these were for the same voxels
-        # A level that is given its plan keeps its memo: attached maps equal those that are built.
+        # The memo is kept where only `attached` differs: attached maps equal those that are built.
         memo = self.memo.owned_by((self.coords, self.count), self._static)
         object.__setattr__(self, "memo", memo)
 
@@ -201,7 +205,7 @@ class VoxelGeometry:
     @classmethod
     def tree_unflatten(cls, aux: Any, children: Any) -> VoxelGeometry:
         coords, count, drops, attached = children
-        # Integers have no derivative, whatever a transformation adds: maps are built of these.
+        # Integers have no derivative, whatever tangent a transformation adds; maps read the arrays.
         coords, count = map(_compat.without_tangent, (coords, count))
         return cls(coords, count, drops, attached, *aux)
 
@@ -217,12 +221,12 @@ class VoxelGeometry:
 
     @property
     def num_dropped(self) -> jax.Array:
-        """``int32[]``: rows lost to capacity, here and in every level this one came through."""
+        """``int32[]``, rows lost to capacity, here and at every level that led to this one."""
         return self.drops.number
 
     @property
     def valid(self) -> jax.Array:
-        """``bool[capacity]``: which rows are voxels."""
+        """``bool[capacity]``, which rows are voxels."""
         if isinstance(self.coords, np.ndarray):  # may be written to
             return _valid(self.coords)
         if (known := self.memo.get("valid")) is not None:
@@ -237,8 +241,8 @@ class VoxelGeometry:
     def bare(self) -> VoxelGeometry:
         """Return these coordinates without attached or remembered maps.
 
-        This is what a KernelMap holds: the memo of the geometry it was asked from holds the
-        map, and a cycle would keep device memory until Python's next garbage collection.
+        A KernelMap holds such a geometry: the memo of the original one holds the map, and a cycle
+        would keep device memory until Python's next garbage collection.
         """
         return dataclasses.replace(self, attached=None, memo=self.memo.only("valid"))
 
@@ -248,15 +252,16 @@ class VoxelGeometry:
         return self.coords, self.count, self.drops
 
     def with_drops_of(self, other: VoxelGeometry) -> VoxelGeometry:
-        """Return these coordinates, which then also report the rows that ``other`` lost."""
+        """Return these coordinates, reporting the rows that ``other`` lost too."""
         drops = self.drops.joined(other.drops)
         return self if drops is self.drops else dataclasses.replace(self, drops=drops)
 
     def same_as(self, other: VoxelGeometry) -> bool:
-        """Return True if both are known to hold the same voxels.
+        """Return whether both are known to hold the same voxels.
 
-        Eagerly by their values. In a trace the coordinates must be the same array, handed on by
-        nothing but layers that keep them, ``jit``, ``checkpoint``, custom derivatives and loops.
+        Concrete coordinates are compared by value. Traced coordinates must be the same array; it
+        may pass through layers that keep the coordinates, ``jit``, ``checkpoint``, custom
+        derivatives and loops.
         """
         if self is other or (self.coords is other.coords and self.count is other.count):
             return True
@@ -267,7 +272,10 @@ class VoxelGeometry:
         return _compat.known_equal(self.coords, other.coords)
 
     def difference(self, other: VoxelGeometry) -> str:
-        """Text for a message about voxels that differ though they are printed alike, or empty."""
+        """Return a text for a message about two sets of voxels that print alike but differ.
+
+        It is empty if the coordinates are traced or do not differ.
+        """
         if (
             _compat.is_traced(self.coords, other.coords)
             or self.coords.shape[1] != (other.coords.shape[1])
@@ -285,11 +293,11 @@ class VoxelGeometry:
         )
 
     def raise_if_overflowed(self) -> None:
-        """Raise on the host when any level lost rows.
+        """Raise if any level lost rows. Call it on the host.
 
         Raises:
-          CapacityError: names each level, and how many rows it lost.
-          TypeError: called on traced values (inside ``jax.jit``).
+          CapacityError: a level lost rows; the message names each level and its number of rows.
+          TypeError: the values are traced (inside ``jax.jit``).
         """
         if _compat.is_traced(self.drops.table):
             raise TypeError(
@@ -327,7 +335,7 @@ def _valid(xp: Any, coords: Any) -> Any:
 
 
 def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> None:
-    """Raise :class:`CapacityError` when rows were lost and that can be known (eagerly)."""
+    """Raise :class:`CapacityError` if rows were lost; traced numbers are not checked."""
     if _compat.is_traced(num_dropped) or not int(num_dropped):
         return
     given, needed = int(count), int(count) + int(num_dropped)
@@ -343,8 +351,8 @@ class MapRecord:
 
     Attributes:
       in_level, out_level: indices into the plan's levels; 0 is the input.
-      spec: the relation.
-      views: names of the arrays kept, sorted.
+      spec: the relation between the two levels.
+      views: names of the arrays that are kept, sorted.
     """
 
     in_level: int
@@ -358,18 +366,18 @@ class MapRecord:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttachedMaps:
-    """Levels and map arrays in a fixed order; their description is static.
+    """Levels and map arrays in a fixed order, with a static description.
 
     Attributes:
-      levels: geometries of level 1, 2, ... (level 0 is the geometry that carries this).
+      levels: geometries of level 1, 2, ... (level 0 is the geometry that has these maps attached).
       views: for each record its arrays, in the order of ``record.views``.
-      records: what the arrays are.
+      records: for each map its levels, its spec and the names of its arrays; static.
     """
 
     levels: tuple[VoxelGeometry, ...]
     views: tuple[tuple[jax.Array, ...], ...]
     records: tuple[MapRecord, ...]
-    # By level, what the voxels are that the maps are of: coords, stride and batch size.
+    # By level: coords, stride and batch size of the voxels that the maps belong to.
     _owners: dict[int, tuple[Any, ...]] = dataclasses.field(
         default_factory=dict, init=False, repr=False
     )
@@ -378,9 +386,10 @@ class AttachedMaps:
         return {**self.__dict__, "_owners": {}}  # an unpickled geometry belongs to it anew
 
     def belong_to(self, geometry: VoxelGeometry) -> bool:
-        """True if ``geometry`` is the first of its level that has these maps, or the same voxels.
+        """Return whether these maps are for the voxels of ``geometry``.
 
-        Coordinates and maps can't be written to from then on.
+        The first geometry of each level that asks becomes the owner; later ones must have the same
+        coords array, stride and batch size. NumPy coordinates and maps become read-only.
         """
         mine = geometry.coords, geometry.stride, geometry.batch_size
         coords, *facts = self._owners.setdefault(geometry.level, mine)
@@ -393,7 +402,7 @@ class AttachedMaps:
         return True
 
     def same_as(self, other: AttachedMaps | None) -> bool:
-        """True if both are the maps of one plan and one input."""
+        """Return whether both are the maps of one plan for one input."""
         if self is other or other is None:
             return self is other
         ours, theirs = jax.tree.leaves(self), jax.tree.leaves(other)
@@ -409,19 +418,22 @@ class AttachedMaps:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardMaps(AttachedMaps):
-    """Maps whose inputs may lie on other shards. Transposed maps are records of their own.
+    """Maps of one shard, whose inputs may lie on other shards. Transposed maps have records too.
 
     Attributes:
-      levels: the shard's own voxels of level 1, 2, ...
-      sources: for each record the extended set, own voxels and halo in canonical order.
-      halos: for each record how features come there.
+      levels: the shard's own voxels at level 1, 2, ...
+      sources: for each record the extended set: own voxels and halo in canonical order.
+      halos: for each record the exchange that brings the features of the halo to this shard.
     """
 
     sources: tuple[VoxelGeometry, ...] = ()
     halos: tuple[Halo, ...] = ()
 
     def may_be(self, other: AttachedMaps | None) -> bool:
-        """True unless these are known to be the maps of another split."""
+        """Return whether ``other`` may hold the maps of the same split.
+
+        This is so if both are traced and have the same records and shapes.
+        """
         if not isinstance(other, ShardMaps) or self.records != other.records:
             return False
         ours, theirs = jax.tree.leaves(self), jax.tree.leaves(other)

@@ -1,4 +1,4 @@
-"""Windows: the rows of voxels grouped by where they lie, for attention inside of each group.
+"""Windows: the rows of voxels grouped by position, for attention inside each group.
 
 Sources: Liu et al., "Swin Transformer", ICCV 2021 (shifted windows); Fan et al., "Embracing Single
 Stride 3D Object Detector with Sparse Transformer", CVPR 2022 (on voxels); Zhu et al., "Cylindrical
@@ -34,10 +34,10 @@ class Windows:
     """A partition of the voxels of each scene.
 
     Attributes:
-      order: of the rows: scene by scene, window by window, padding last.
-      number: ``int32[capacity]``, the window of each row (not of each place of the order), counted
-        from 0 through all scenes; -1 for padding.
-      most_rows: rows that a window holds at most, or None where there is no such bound; static.
+      order: the order of the rows: scene by scene, window by window, padding last.
+      number: ``int32[capacity]``, the window of each row (in the voxels' order, not in ``order``),
+        counted from 0 through all scenes; -1 for padding.
+      most_rows: the largest number of rows that a window can hold, or None if unknown; static.
     """
 
     order: CurveOrder
@@ -54,8 +54,9 @@ def cubic_windows(
     Args:
       voxels: the voxels; only their coordinates matter.
       size: edge of a window in cells, an integer or one per axis.
-      shift: the windows begin at ``-shift`` (and all multiples of ``size`` from there), an integer
-        or one per axis; half the size in every second layer of a network.
+      shift: offset of the windows in cells, an integer or one per axis: a window begins at
+        ``-shift``, the others at multiples of ``size`` from there. Networks take half the size in
+        every second layer.
 
     Raises:
       InputError: a size below 1, a shift that is no integer, or another number of axes.
@@ -83,14 +84,14 @@ def cylindrical_windows(
 ) -> Windows:
     """Group voxels by distance from an upright axis, direction around it, and height.
 
-    Far from a LiDAR sensor, where points are sparse, such windows are larger than near it.
+    Windows far from a LiDAR sensor, where points are sparse, are larger than windows near it.
 
     Args:
-      voxels: the voxels, 3-D, the last axis upright; only their positions matter.
+      voxels: 3-D voxels, the last axis upright; only their positions matter.
       size: ``(radius, sectors, height)``: radial length of a window, number of windows around the
-        axis, and height; lengths in the unit of the positions.
-      center: where the axis stands, in the frame of :meth:`voxax.Voxels.positions`.
-      shifted: move the windows by half of their size in all three.
+        axis, and height of a window; lengths in the unit of the positions.
+      center: x and y of the upright axis, in the frame of :meth:`voxax.Voxels.positions`.
+      shifted: whether to move the windows by half of their size in all three directions.
 
     Raises:
       InputError: other than three axes, a length or a number of sectors that is not positive, a
@@ -110,7 +111,7 @@ def cylindrical_windows(
     if sectors < 1 or sectors != size[1]:
         raise InputError(f"{size[1]!r} sectors: give a whole number of at least 1")
     half = 0.5 if shifted else 0.0
-    positions = voxels.positions()  # of float64, far from zero
+    positions = voxels.positions()  # float64 if they are far from zero
     places = (positions[:, axis] - corner for axis, corner in enumerate((*center, 0.0)))
     x, y, z = (jnp.asarray(place, jnp.float32) for place in places)
     turn = jnp.arctan2(y, x) / (2 * math.pi)
@@ -121,7 +122,7 @@ def cylindrical_windows(
 
 
 def _axes(value: int | Sequence[int], ndim: int) -> tuple[int, ...]:
-    """Return integers of any sign, one per axis."""
+    """Return one integer of any sign per axis."""
     values = tuple(value) if isinstance(value, Iterable) else (value,) * ndim
     if len(values) != ndim or not all(isinstance(step, Integral) for step in values):
         raise InputError(f"shift {value!r}: expected an integer or {ndim} of them, one per axis")

@@ -1,4 +1,4 @@
-"""Facts about the hardware of this process, asked of the runtime, each with its source."""
+"""Facts about the hardware of this process, read from the runtime, each with its source."""
 
 import lazy_loader as _lazy
 

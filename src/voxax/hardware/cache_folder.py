@@ -11,9 +11,10 @@ VARIABLE = "VOXAX_CACHE_DIR"
 
 
 def cache_dir() -> Path:
-    """The path in ``VOXAX_CACHE_DIR``, else the user's cache directory. Not created.
+    """Return the path in ``VOXAX_CACHE_DIR``, else the user's cache directory.
 
-    platformdirs is asked if installed; without it the directory is the same on Linux.
+    The directory is not created. It comes from platformdirs if installed; on Linux it is the same
+    without.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen:
@@ -31,7 +32,10 @@ def cache_dir() -> Path:
 
 
 def blocked(folder: Path) -> str | None:
-    """Return why ``folder`` can be neither read nor made, or None: a file in its place, say."""
+    """Return why ``folder`` can be neither read nor created, or None.
+
+    For example, there is a file in its place.
+    """
     for part in (folder, *folder.parents):
         if os.path.lexists(part):
             break

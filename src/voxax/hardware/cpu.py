@@ -13,7 +13,8 @@ from typing import Any
 
 from voxax.hardware.info import Facts, facts_from, first_known
 
-# Limit, use, statistics and the line of read files in them: cgroups of version 2, then of 1.
+# The files of limit, use and statistics, and the key of cached files in the statistics: cgroups of
+# version 2, then of version 1.
 _CGROUP_MEMORY = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     (
@@ -28,10 +29,10 @@ _SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
 def host_facts(root: Path = Path("/")) -> Facts:
-    """Cores, memory and vector extensions of the host, whatever the device is.
+    """Return the cores, memory and vector extensions of the host, whatever the device is.
 
     Args:
-      root: where ``proc`` and ``sys`` are.
+      root: the folder of ``proc`` and ``sys``.
     """
     flags = _flags(root)
     named = None
@@ -42,7 +43,7 @@ def host_facts(root: Path = Path("/")) -> Facts:
 
 
 def cpu_device_facts(root: Path = Path("/")) -> Facts:
-    """Facts about the host as a JAX device of the platform ``cpu``."""
+    """Return facts about the host as a JAX device of the platform ``cpu``."""
     host = host_facts(root)
     info, flags = _cpuinfo(root), _flags(root)
     arm = [info[key] for key in ("CPU implementer", "CPU part") if key in info]
@@ -76,7 +77,7 @@ def cpu_device_facts(root: Path = Path("/")) -> Facts:
 
 
 def peak_memory() -> dict[str, int]:
-    """Peak bytes: ``host`` of this process, ``device`` if the runtime counts it."""
+    """Return peak bytes: ``host`` for this process, ``device`` if the runtime counts them."""
     peaks = {}
     # VmHWM starts anew with each program.
     host = _peak_memory(Path("/")) or _maximum_resident_size()
@@ -90,7 +91,7 @@ def peak_memory() -> dict[str, int]:
 
 
 def process_memory() -> int | None:
-    """Bytes of memory that this process holds now; None if the system does not say."""
+    """Return the bytes of memory that this process holds now; None if the system does not say."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -104,9 +105,9 @@ def process_memory() -> int | None:
 
 
 def _maximum_resident_size() -> int | None:
-    """Peak of ``getrusage``, for systems without ``/proc``.
+    """Return the peak bytes from ``getrusage``, for systems without ``/proc``.
 
-    On Linux the figure survives ``exec``: a small child of a large process gets the parent's.
+    On Linux the figure survives ``exec``: a small child of a large process has the parent's peak.
     """
     try:
         import resource
@@ -130,7 +131,7 @@ def _number(text: str) -> int | None:
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """The keys and values of the first processor listed."""
+    """Return the keys and values of the first processor in ``/proc/cpuinfo``."""
     first = _text(root / "proc/cpuinfo").strip().split("\n\n")[0]
     pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
     return {key.strip(): value.strip() for key, value in pairs}
@@ -163,7 +164,7 @@ def _cores(root: Path) -> Facts:
 
 
 def _quota(root: Path) -> float | None:
-    """The number of cores whose time the container may use; cgroup v2, then v1."""
+    """Return the number of cores whose time the container may use, or None; cgroup v2, then v1."""
     limit, _, period = _text(root / "sys/fs/cgroup/cpu.max").strip().partition(" ")
     if not limit:
         limit = _text(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
@@ -184,7 +185,7 @@ def _memory(root: Path) -> Facts:
         bound = _number(_text(folder / limit))
         if bound is not None and bound < total:
             inside = _number(_text(folder / usage))
-            # Files read before count as use, but are given up when memory is asked for.
+            # Cached files count as use, but are freed when a process needs memory.
             words = [line.split() for line in _text(folder / statistics).splitlines()]
             cached = dict(pair for pair in words if len(pair) == 2).get(cache)
             if inside is not None and cached is not None:
@@ -194,7 +195,7 @@ def _memory(root: Path) -> Facts:
 
 
 def _psutil_memory() -> Facts:
-    """The memory of systems without ``/proc``; nothing without psutil."""
+    """Return the memory of systems without ``/proc``; no facts without psutil."""
     try:
         memory: Any = importlib.import_module("psutil").virtual_memory()
     except Exception:
@@ -233,7 +234,7 @@ _DTYPES = {
 
 
 def _native_dtypes(flags: Collection[str] | None) -> tuple[str, ...] | None:
-    """Dtypes with native arithmetic; None without flags."""
+    """Return the dtypes with native arithmetic; None if the flags are unknown."""
     if flags is None:
         return None
     more = (dtype for dtype, needed in _DTYPES.items() if any(f in flags for f in needed))

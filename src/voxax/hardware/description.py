@@ -20,12 +20,12 @@ from voxax.hardware.tpu import least_known_facts, topology_facts, tpu_facts
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """Sources besides the device; pass another one to replay recorded answers.
+    """Sources of facts besides the device; pass your own to replay recorded answers.
 
     Attributes:
-      root: folder of ``proc`` and ``sys``.
-      nvml: a module like ``pynvml``; None imports it if installed.
-      cuda: the CUDA driver's answers; None asks it.
+      root: the folder of ``proc`` and ``sys``.
+      nvml: a module like ``pynvml``; None imports ``pynvml`` if installed.
+      cuda: the CUDA driver's answers; None calls the driver.
     """
 
     root: Path = Path("/")
@@ -36,24 +36,24 @@ class Runtime:
 def describe(
     device: Any = None, *, probe: bool = False, runtime: Runtime | None = None
 ) -> HardwareInfo:
-    """Describe a device, each fact with its source.
+    """Return facts about a device, each with its source.
 
-    Sources are asked in this order; the first that knows a fact decides:
+    Sources are read in this order; a fact comes from the first source that knows it:
 
     1. the runtime: the device, its ``memory_stats``, JAX's table of TPUs, the CUDA driver,
        NVML (if nvidia-ml-py is installed), ``/proc`` and ``/sys`` or psutil;
-    2. a measurement, if one was made for this kind of device and this version of JAX before,
-       or with ``probe=True`` now;
-    3. a conservative default; sizes and rates have none and stay unknown.
+    2. a measurement for this kind of device and this version of JAX, made before, or now with
+       ``probe=True``;
+    3. a conservative default; sizes and rates have no default and stay unknown.
 
-    Nothing is remembered between calls: the memory in use is that of the moment.
+    Every call reads the sources anew, so the memory in use is the current one.
 
     Args:
-      device: a JAX device, the index of a local one, or the name of a TPU topology
-        (``"v5e:2x2"``), which may be absent: described by libtpu if installed, else by JAX's
-        table of chips. None: the first local device.
-      probe: measure copy bandwidth and matrix rates if that was not done before; a few
-        seconds.
+      device: a JAX device, the index of a local device, or the name of a TPU topology
+        (``"v5e:2x2"``). The topology may be absent: libtpu describes it if installed, else JAX's
+        table of chips. None takes the first local device.
+      probe: whether to measure copy bandwidth and matrix rates if no measurement exists; it takes
+        a few seconds.
       runtime: answers recorded elsewhere, instead of this machine's.
 
     Raises:
@@ -78,7 +78,7 @@ def remeasure(device: Any = None) -> HardwareInfo:
     """Measure a device anew, and replace the measurement on disk.
 
     Args:
-      device: a JAX device or the index of a local one; None: the first.
+      device: a JAX device or the index of a local device; None takes the first.
     """
     device = _local(device)
     measure(device, key_of(_chip_facts(device, Runtime())[1]), again=True)
@@ -86,7 +86,7 @@ def remeasure(device: Any = None) -> HardwareInfo:
 
 
 def _chip_facts(device: Any, runtime: Runtime) -> tuple[str, Facts]:
-    """The platform, and facts from the device itself and from its platform's sources."""
+    """Return the platform, and facts from the device itself and from its platform's sources."""
     own = device_facts(device)
     platform = str(own["platform"].value)
     chip: Facts = {}
@@ -102,7 +102,7 @@ def _chip_facts(device: Any, runtime: Runtime) -> tuple[str, Facts]:
 
 
 def _local(device: Any) -> Any:
-    """The device, or the local one of an index; None is the first."""
+    """Return the device, or the local device of an index; None takes the first."""
     if not (device is None or isinstance(device, int)):
         return device
     index, devices = device or 0, jax.local_devices()

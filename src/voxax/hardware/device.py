@@ -1,4 +1,4 @@
-"""Facts from the device object and JAX's process on any platform, and conservative defaults."""
+"""Facts on any platform from the device object and its client, and conservative defaults."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from voxax.hardware.info import Facts, facts_from, first_known
 
 
 def ask(device: Any, name: str) -> Any:
-    """An attribute of the device, called if it is a method; None without it.
+    """Return an attribute of the device, or its result if it is a method; None if it is missing.
 
-    Devices of plugins differ in their attributes, and in the errors for missing ones.
+    Devices of plugins differ in their attributes, and in the errors for missing attributes.
     """
     try:
         value = getattr(device, name)
@@ -21,7 +21,7 @@ def ask(device: Any, name: str) -> Any:
 
 
 def device_facts(device: Any) -> Facts:
-    """Facts from the device object itself."""
+    """Return facts from the device object itself."""
     coords = ask(device, "coords")
     stats = ask(device, "memory_stats") or {}
     return first_known(
@@ -45,9 +45,9 @@ def device_facts(device: Any) -> Facts:
 
 
 def process_facts(device: Any) -> Facts:
-    """Numbers of devices and processes, asked of the device's client.
+    """Return the numbers of devices and processes, from the device's client.
 
-    A device without a client (an invented one) counts as the only one.
+    A device without a client, such as one that is only described, counts as the only device.
     """
     try:
         client = device.client  # not called: it may be callable
@@ -61,7 +61,7 @@ def process_facts(device: Any) -> Facts:
 
 
 def topology_of(devices: Sequence[Any]) -> dict[str, Any]:
-    """Extents and numbers of hosts and slices of a set of devices, by field name."""
+    """Return the numbers of hosts and slices of devices, and their extents, by field name."""
     hosts = {ask(d, "process_index") for d in devices} - {None}
     slices = {ask(d, "slice_index") for d in devices} - {None}
     coords = [tuple(c) for d in devices if (c := ask(d, "coords")) is not None]
@@ -77,10 +77,10 @@ def topology_of(devices: Sequence[Any]) -> dict[str, Any]:
 
 
 def default_facts(platform: str) -> Facts:
-    """Conservative facts about any chip, for fields that no other source knows.
+    """Return conservative facts about any chip, for fields that no other source knows.
 
-    Everything works with these values, slowly at worst. Sizes and rates of memories and units
-    have no default: code must not be sized by a guess.
+    Everything works with these values, though maybe slowly. Sizes and rates of memories and units
+    have no default: code must not depend on a guess.
     """
     return facts_from(
         "default",

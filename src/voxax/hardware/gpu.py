@@ -1,8 +1,8 @@
-"""GPUs: the CUDA driver's attributes, then NVML (nvidia-ml-py) if installed; AMD's from Linux.
+"""Facts about GPUs: from the CUDA driver, then NVML (nvidia-ml-py) if installed; AMD's from Linux.
 
 The CUDA driver is called through ctypes. Linux's driver of AMD's GPUs describes them in
-``/sys/class/kfd`` (the kernel's ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``): one folder a
-node, whose file ``properties`` has a name and a number on each line.
+``/sys/class/kfd`` (the kernel's ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``). Each node has a
+folder, whose file ``properties`` has a name and a number on each line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from voxax.hardware.info import Facts, facts_from, first_known
 
 CudaAttributes = dict[str, int]
 
-# From which compute capability on the arithmetic units take a dtype (CUDA programming guide,
+# The first compute capability whose arithmetic units take a dtype (CUDA programming guide,
 # "arithmetic instructions" and "tensor cores").
 _DTYPES_SINCE = (
     ((0, 0), ("float32", "int32")),
@@ -33,18 +33,18 @@ _DTYPES_SINCE = (
 def gpu_facts(
     device: Any, nvml: Any = None, cuda: CudaAttributes | None = None, root: Path = Path("/")
 ) -> Facts:
-    """Facts about a JAX device of the platform ``gpu``.
+    """Return facts about a JAX device of the platform ``gpu``.
 
     Args:
       device: the device; its ``local_hardware_id`` is the number of the GPU.
-      nvml: a module like ``pynvml``; None imports it if installed.
-      cuda: answers of the CUDA driver; None asks ``libcuda``.
-      root: folder of ``sys``.
+      nvml: a module like ``pynvml``; None imports ``pynvml`` if installed.
+      cuda: answers of the CUDA driver; None calls ``libcuda``.
+      root: the folder of ``sys``.
     """
     index = ask(device, "local_hardware_id") or 0
     capability = ask(device, "compute_capability")
     if str(capability or "").startswith("gfx"):
-        # Behind the colon are modes, as in gfx942:sramecc+:xnack-.
+        # The modes after the colon are left out, as in gfx942:sramecc+:xnack-.
         own = facts_from("jax device", generation=str(capability).split(":")[0])
         return first_known([own, _amd_facts(root, index)])
     driver = cuda_attributes(index) if cuda is None else cuda
@@ -68,7 +68,7 @@ _ATTRIBUTES = {
 
 
 def cuda_attributes(ordinal: int) -> CudaAttributes:
-    """Attributes of GPU ``ordinal`` (as CUDA counts) from the driver; empty without one."""
+    """Return attributes of GPU ``ordinal`` (as CUDA counts) from the driver; {} without one."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
         device = ctypes.c_int()
@@ -121,7 +121,10 @@ def _nvml_facts(nvml: Any, index: int) -> Facts:
 
 
 def _handle(nvml: Any, index: int) -> Any:
-    """NVML counts all GPUs, CUDA those that CUDA_VISIBLE_DEVICES names."""
+    """Return NVML's handle of CUDA's GPU ``index``.
+
+    NVML counts all GPUs; CUDA counts those that CUDA_VISIBLE_DEVICES names.
+    """
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     name = visible[index] if index < len(visible) and visible[index] else str(index)
     if name.isdigit():
@@ -172,9 +175,10 @@ _NODES = "sys/class/kfd/kfd/topology/nodes"
 
 
 def _amd_facts(root: Path, ordinal: int) -> Facts:
-    """Facts about GPU ``ordinal`` of this host; empty without the driver.
+    """Return facts about AMD's GPU ``ordinal`` of this host; no facts without the driver.
 
-    ``HIP_VISIBLE_DEVICES`` renumbers: GPUs of one host are taken to be alike in what is asked.
+    ``HIP_VISIBLE_DEVICES`` may renumber GPUs. It is ignored: the GPUs of a host are assumed to be
+    equal in these facts.
     """
     nodes = [_properties(path) for path in sorted((root / _NODES).glob("*/properties"), key=_node)]
     found = [node for node in nodes if node.get("lds_size_in_kb")]  # others are processors

@@ -2,7 +2,7 @@
 
 Sources: NVIDIA's data sheets and white papers, rates without sparsity and with sums in float32; the
 CUDA programming guide, "compute capabilities"; AMD's data sheets and the instruction set
-architectures CDNA 2 to 4, RDNA 3 and 4. What they do not say is None.
+architectures CDNA 2 to 4, RDNA 3 and 4. Values that they do not state are None.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class GpuSheet:
     """A GPU as its maker describes it.
 
     Attributes:
-      info: what :func:`voxax.hardware.describe` would return for it.
-      core_shared_bytes: shared memory of one core, for all its blocks.
-      unit_registers: 32-bit registers of each of the four parts of a core.
-      core_warps: most warps of one core.
-      reserved_bytes: shared memory that the runtime takes of each block.
-      core_blocks: most blocks of one core.
+      info: the facts, as :func:`voxax.hardware.describe` returns them.
+      core_shared_bytes: bytes of shared memory of one core, for all its blocks together.
+      unit_registers: number of 32-bit registers of each of the four units of a core.
+      core_warps: largest number of warps of one core.
+      reserved_bytes: bytes of shared memory that the runtime reserves in each block.
+      core_blocks: largest number of blocks of one core.
     """
 
     info: HardwareInfo
@@ -34,12 +34,12 @@ class GpuSheet:
     core_blocks: int = 32
 
     def blocks_per_core(self, threads: int, registers: int, shared_bytes: int) -> int:
-        """Blocks that one core runs at once.
+        """Return the number of blocks that one core runs at once.
 
         Args:
           threads: threads of a block.
           registers: registers of a thread.
-          shared_bytes: shared memory of a block.
+          shared_bytes: bytes of shared memory of a block.
         """
         lanes = self.info.lane_count or 1
         warps = -(-threads // lanes)
@@ -50,7 +50,7 @@ class GpuSheet:
         return min(by_registers, by_memory, self.core_blocks)
 
 
-# Alike on all of them: registers come in steps of 8, a core has four units.
+# On all of these GPUs registers come in steps of 8, and a core has four units.
 _REGISTER_STEP, _UNITS = 8, 4
 
 
@@ -67,7 +67,20 @@ def _sheet(
     registers: int = 16_384,
     lanes: int = 32,
 ) -> GpuSheet:
-    """``shared``: of a block and of a core, KiB; ``blocks``: warps and blocks of a core."""
+    """Return a sheet.
+
+    Args:
+      kind: the device kind.
+      generation: the compute capability, or the name of the instruction set.
+      cores: number of cores.
+      shared: shared memory of a block and of a core, in KiB.
+      bandwidth: bytes per second of the memory.
+      half: operations per second in half precision; None if unknown.
+      single: operations per second in float32; None if unknown.
+      blocks: largest numbers of warps and of blocks of a core.
+      registers: number of 32-bit registers of each unit.
+      lanes: threads of a warp.
+    """
     amd = generation.startswith("gfx")
     rates = {"bfloat16": half if generation != "7.5" else None, "float16": half, "float32": single}
     facts = facts_from(
@@ -92,9 +105,9 @@ def _sheet(
     )
 
 
-# By what Triton calls the target. Rates are dense; those of float32 are with all its digits.
-# gfx90a is one of the two dies of an MI250X. A core of RDNA is a work group processor, of two
-# compute units.
+# By Triton's name of the target. Rates are dense; rates of float32 are with all its digits.
+# gfx90a is one of the two dies of an MI250X. A core of RDNA is a work group processor, which has
+# two compute units.
 _CDNA = {"blocks": (32, 32), "registers": 32_768, "lanes": 64}
 _RDNA = {"blocks": (64, 32), "registers": 49_152}
 _SHEETS = {
@@ -123,10 +136,14 @@ _SHEETS = {
 
 
 def gpu_sheet(target: str) -> GpuSheet:
-    """The sheet of a GPU, by what compilers call it: ``sm_90``, ``gfx942``; see :func:`known_gpus`.
+    """Return the sheet of a GPU.
+
+    Args:
+      target: the compilers' name of the GPU, such as ``sm_90`` or ``gfx942``; see
+        :func:`known_gpus`.
 
     Raises:
-      InputError: another name.
+      InputError: an unknown name.
     """
     if target not in _SHEETS:
         raise InputError(f"no sheet of the GPU {target!r}; known: {', '.join(_SHEETS)}")
@@ -134,5 +151,5 @@ def gpu_sheet(target: str) -> GpuSheet:
 
 
 def known_gpus() -> tuple[str, ...]:
-    """The names that :func:`gpu_sheet` takes."""
+    """Return the names that :func:`gpu_sheet` takes."""
     return tuple(_SHEETS)

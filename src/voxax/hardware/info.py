@@ -1,6 +1,6 @@
-"""The record of what is known about one device and the process around it.
+"""The record of all facts about one device and the process that uses it.
 
-A fact is a value with its source. Named features are answered from the facts.
+A fact is a value with its source. Named features are derived from the facts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Fact:
     """One value with its source.
 
     Attributes:
-      value: None if no source knows it.
-      source: where it comes from (``jax memory_stats``, ``/proc/cpuinfo``, ``NVML``, ``probe``,
+      value: the value, or None if no source knows it.
+      source: the name of its source (``jax memory_stats``, ``/proc/cpuinfo``, ``NVML``, ``probe``,
         ``default: ...``), or ``unknown``.
     """
 
@@ -31,7 +31,7 @@ class Fact:
 
     @property
     def known(self) -> bool:
-        """True if a source knows the value."""
+        """Whether a source knows the value."""
         return self.source != UNKNOWN_SOURCE
 
 
@@ -39,12 +39,12 @@ Facts = dict[str, Fact]
 
 
 def facts_from(source: str, **values: Any) -> Facts:
-    """Facts by field name from one source; values that are None are left out."""
+    """Return facts from one source by field name; values that are None are left out."""
     return {name: Fact(value, source) for name, value in values.items() if value is not None}
 
 
 def first_known(sources: Iterable[Mapping[str, Fact]]) -> Facts:
-    """Each field from the first source that knows it."""
+    """Return each field from the first source that knows it."""
     facts: Facts = {}
     for source in sources:
         for name, fact in source.items():
@@ -59,42 +59,42 @@ Rates = tuple[tuple[str, float], ...]
 
 @dataclasses.dataclass(frozen=True)
 class HardwareInfo:
-    """Facts about one device and the process around it; None where no source knows.
+    """Facts about one device and the process that uses it; None where no source knows.
 
-    Each field's source is in :attr:`facts`. Hashable; prints as a table; ``to_json`` and
-    ``from_json`` are inverse to each other.
+    Each field's source is in :attr:`facts`. The record is hashable and prints as a table;
+    ``to_json`` and ``from_json`` are inverse to each other.
 
     Attributes:
       platform: ``cpu``, ``gpu``, ``tpu``, or another name that the runtime uses.
       device_kind: the runtime's name of the chip.
-      num_devices: devices of this process; of a topology, all of its devices.
+      num_devices: devices of this process, or all devices of a topology.
       process_count: processes in this run.
       memory_bytes: memory that JAX may use on this device.
       cpu_cores: cores of the host that this process may use.
       model: the chip's marketing name, where it differs from ``device_kind``.
-      generation: of a TPU its number, of an NVIDIA GPU its compute capability, of a CPU
-        family and model.
+      generation: the number of a TPU, the compute capability of an NVIDIA GPU, the name of an AMD
+        GPU's instruction set, or family and model of a CPU.
       cores: cores of this device: TensorCores, streaming multiprocessors, CPU cores.
-      cores_per_chip: cores of the chip that the device is (a part of).
+      cores_per_chip: cores of the whole chip; the device may be a part of it.
       sparse_cores: SparseCores, as the compiler's table counts them.
       memory_in_use: bytes in use on this device (on a CPU: by all processes).
       memory_peak: largest number of bytes in use so far, by this process.
       physical_memory_bytes: memory of the device itself, before JAX's limit.
       vmem_bytes: vector memory of one TensorCore.
       smem_bytes: scalar memory of one TensorCore.
-      shared_memory_bytes: most shared memory that one block of a GPU may ask for.
+      shared_memory_bytes: largest shared memory of one block of a GPU.
       l1_cache_bytes: data cache of one core.
-      l2_cache_bytes: second-level cache: of one core on a CPU, of the chip on a GPU.
+      l2_cache_bytes: second-level cache of one core of a CPU, or of a whole GPU.
       l3_cache_bytes: third-level cache of a CPU.
       tile_shape: layout tile of 32-bit values, (sublanes, lanes).
       lane_count: 32-bit values that one vector instruction, or one warp, works on.
       matrix_unit: shape of one matrix unit.
       num_matrix_units: matrix units of one core.
-      peak_rates: operations per second of the whole device by dtype, for matrix products; of
-        float32 and float64 with all their digits.
+      peak_rates: operations per second of the whole device in matrix products, by dtype. The rates
+        of float32 and float64 are those with all digits.
       memory_bandwidth: bytes per second between the device and its memory.
       clock_hz: highest clock of the cores.
-      native_dtypes: dtypes the arithmetic units take without conversion.
+      native_dtypes: dtypes that the arithmetic units take without conversion.
       topology_shape: extent of the coordinates of all devices.
       device_coords: coordinates of this device.
       core_on_chip: index of this device on its chip.
@@ -104,8 +104,9 @@ class HardwareInfo:
       host_memory_bytes: memory of the host, or of the container.
       host_memory_in_use: bytes of it in use by all processes.
       vector_extensions: vector extensions of the host's CPU.
-      native_kernels: on a CPU, the vector instructions that voxax's own kernels use there, or
-        ``none`` and the reason; everything runs on XLA alone then.
+      native_kernels: on a CPU, the vector instructions that voxax's own kernels use. With ``none``
+        and a reason everything runs on XLA alone.
+      sources: ``(field, source)`` for each known field.
     """
 
     platform: str
@@ -150,7 +151,7 @@ class HardwareInfo:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Fact]) -> HardwareInfo:
-        """The record of ``facts``, by field name; fields without one are unknown."""
+        """Return the record of ``facts``, given by field name; other fields are unknown."""
         known = {name: facts[name] for name in field_names() if name in facts}
         sources = tuple((name, fact.source) for name, fact in known.items())
         return cls(**{name: fact.value for name, fact in known.items()}, sources=sources)
@@ -165,10 +166,10 @@ class HardwareInfo:
         }
 
     def fact(self, name: str) -> Fact:
-        """One field with its source.
+        """Return one field with its source.
 
         Raises:
-          InputError: there is no such field.
+          InputError: there is no field of this name.
         """
         try:
             return self.facts[name]
@@ -179,13 +180,13 @@ class HardwareInfo:
 
     @property
     def memory_free(self) -> int | None:
-        """``memory_bytes - memory_in_use``; all of it where the use is unknown."""
+        """``memory_bytes - memory_in_use``, or ``memory_bytes`` where the use is unknown."""
         if self.memory_bytes is None:
             return None
         return max(self.memory_bytes - (self.memory_in_use or 0), 0)
 
     def peak_rate(self, dtype: Any) -> float | None:
-        """Operations per second in matrix products of ``dtype``; None if unknown.
+        """Return operations per second in matrix products of ``dtype``; None if unknown.
 
         Args:
           dtype: a dtype or its name, such as ``"bfloat16"``.
@@ -194,10 +195,10 @@ class HardwareInfo:
         return dict(self.peak_rates or ()).get(name)
 
     def supports(self, feature: str) -> bool:
-        """True if this device is known to have ``feature``. Never raises.
+        """Return whether this device is known to have ``feature``. It never raises.
 
-        False also stands for "not known" and for a name that is not a feature, so code
-        that asks takes its portable way. Features:
+        False also means "not known", or that there is no feature of this name, so that the caller
+        falls back to portable code. Features:
 
         - a dtype's name (``"bfloat16"``, ``"float8_e4m3fn"``, ``"int4"``, ...): native
           arithmetic
@@ -207,6 +208,7 @@ class HardwareInfo:
         - ``"memory_stats"``: the memory in use is known
         - ``"multi_core"``: the device has more than one core
         - ``"multi_device"``, ``"multi_host"``, ``"multi_slice"``: this run has more than one
+          device, process or slice
         - ``"pallas"``: Pallas has a compiler for the platform
         - a vector extension of the host's CPU (``"avx2"``, ``"avx512f"``, ``"sve"``, ...)
         """
@@ -215,7 +217,7 @@ class HardwareInfo:
         return feature in (self.native_dtypes or ()) or feature in (self.vector_extensions or ())
 
     def to_json(self) -> dict[str, Any]:
-        """``{field: {"value": ..., "source": ...}}`` of what JSON can hold."""
+        """Return ``{field: {"value": ..., "source": ...}}`` with values that JSON can hold."""
         return {
             name: {"value": _plain(fact.value), "source": fact.source}
             for name, fact in self.facts.items()
@@ -223,7 +225,7 @@ class HardwareInfo:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Mapping[str, Any]]) -> HardwareInfo:
-        """The record that :meth:`to_json` wrote, also after a round trip through text.
+        """Return the record of a result of :meth:`to_json`, also after a round trip through text.
 
         Fields that this version does not know are left out.
         """
@@ -260,12 +262,12 @@ _FEATURES: dict[str, Callable[[HardwareInfo], bool]] = {
 
 
 def feature_names() -> tuple[str, ...]:
-    """The features that are not a dtype or a vector extension."""
+    """Return the names of the features that are no dtype and no vector extension."""
     return tuple(_FEATURES)
 
 
 def field_names() -> tuple[str, ...]:
-    """Names of all facts, in the order they are shown."""
+    """Return the names of all facts, in the order in which they are printed."""
     return tuple(f.name for f in dataclasses.fields(HardwareInfo) if f.name != "sources")
 
 
@@ -274,7 +276,7 @@ _BYTES = ("memory_in_use", "memory_peak", "host_memory_in_use")
 
 
 def shown(name: str, value: Any) -> str:
-    """A field's value with its unit, for people; ``-`` where unknown."""
+    """Return a text of a field's value with its unit; ``-`` where unknown."""
     counts_bytes = name.endswith("_bytes") or name in _BYTES
     unit = "bytes" if counts_bytes else _UNITS.get(name, "")
     if value is None:

@@ -1,6 +1,6 @@
-"""Whether the kernels of convolution by maps on TPUs check that each copy stays within its arrays.
+"""The switch for bounds checks of copies in the TPU kernels of convolution by maps.
 
-The others always do: theirs copy in blocks of the grid alone.
+Other TPU kernels are always checked, since they copy only blocks of the grid.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ _VALUES = {"on": True, "off": False, "": False}
 
 
 def bounds_checks() -> bool:
-    """Return True where ``VOXAX_TPU_BOUNDS_CHECKS=on``; unset or ``off``: False.
+    """Return whether ``VOXAX_TPU_BOUNDS_CHECKS`` is ``on``; False if it is unset or ``off``.
 
-    With checks the chip stops a kernel whose copy would leave an array, with an error; without them
-    the copy reads or writes beyond the array. The environment is read when a function is traced, so
+    With checks the chip stops a kernel with an error if a copy would leave an array. An unchecked
+    copy reads or writes beyond the array. The environment is read when a function is traced, so
     a compiled program keeps its value until ``vx.reload_environment()``. Interpreted kernels do not
     change.
 
     Raises:
-      InputError: another value.
+      InputError: another value of the variable.
     """
     text = os.environ.get(VARIABLE, "").strip().lower()
     if text not in _VALUES:

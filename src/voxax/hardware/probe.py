@@ -1,6 +1,6 @@
 """Copy bandwidth and matrix rates, measured in a few seconds.
 
-Measured once for each kind of device, host and version of JAX, and kept on disk.
+They are measured once for each kind of device, host and version of JAX, and kept on disk.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from voxax.hardware.info import Facts, facts_from
 
 SOURCE = "probe"
 _DTYPES = ("float32", "float64", "bfloat16", "float16", "int8")
-# Of the others there is one kind of product; by default these are rounded to shorter operands on
-# GPUs (TF32) and TPUs (one bfloat16 pass).
+# By default JAX rounds the operands of products of these dtypes on GPUs (TF32) and TPUs (one
+# bfloat16 pass). The other dtypes have one kind of product.
 _EXACT = ("float32", "float64")
 _REVISION = 1  # raised when earlier measurements no longer hold
-_SECONDS = 0.25  # of repetitions for each quantity
+_SECONDS = 0.25  # for the repetitions of each quantity
 _PASSES = 8
 _CPU = {"bytes": 1 << 28, "size": 1024}
 _OTHER = {"bytes": 1 << 30, "size": 4096}
 
 
 def key_of(facts: Facts) -> str:
-    """A file name from device kind, model, cores and JAX version, with a digest.
+    """Return a file name from device kind, model, cores and JAX version, with a digest.
 
-    The digest separates names that are equal after cleaning, and revisions of the probe.
+    The digest separates names that become equal when special characters are replaced, and revisions
+    of the probe.
     """
     known = [facts[name].value for name in ("device_kind", "model", "cores") if name in facts]
     text = "-".join(str(part) for part in (*known, "jax", _compat.JAX_VERSION))
@@ -49,7 +50,7 @@ def key_of(facts: Facts) -> str:
 
 
 def remembered(key: str) -> Facts:
-    """The earlier measurement for ``key``; empty without a readable file."""
+    """Return the earlier measurement for ``key``; no facts without a readable file."""
     try:
         return _facts(json.loads(bounded_text(_file(key), MEBIBYTE)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -57,9 +58,10 @@ def remembered(key: str) -> Facts:
 
 
 def measure(device: Any, key: str, *, again: bool = False) -> Facts:
-    """Measure ``device`` and keep the result under ``key``; unless ``again``, read an earlier one.
+    """Return the measurement of ``device``, and keep it on disk under ``key``.
 
-    A cache that cannot be written is no error.
+    An earlier measurement is returned instead, unless ``again``. A folder that cannot be written
+    is no error.
     """
     if not again and (known := remembered(key)):
         return known
@@ -110,14 +112,14 @@ def _product(a: jax.Array, b: jax.Array, precision: str, out: str) -> jax.Array:
 
 
 def _bandwidth(device: Any, size: int) -> float:
-    """Bytes read and written per second."""
+    """Return the bytes read and written per second."""
     with jax.default_device(device):
         x = jnp.zeros(size // 4, jnp.float32)
     return 2 * _PASSES * size / _seconds(lambda: _shift(x))
 
 
 def _matrix_rate(device: Any, size: int, dtype: str) -> float:
-    """Operations (a multiplication or an addition) per second, with all digits of ``dtype``."""
+    """Return the multiplications and additions per second, with all digits of ``dtype``."""
     precision = "highest" if dtype in _EXACT else "default"
     out = {"int8": "int32", "float64": "float64"}.get(dtype, "float32")
     with jax.default_device(device), jax.enable_x64(dtype == "float64"):
@@ -126,13 +128,13 @@ def _matrix_rate(device: Any, size: int, dtype: str) -> float:
 
 
 def _numpy_rate(size: int, dtype: str) -> float:
-    """Operations per second of NumPy's product, on the host."""
+    """Return the operations per second of NumPy's product, on the host."""
     a = np.ones((size, size), dtype)
     return 2 * size**3 / _seconds(lambda: a @ a)
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    """Seconds of the quickest of the runs in a quarter of a second, at least three."""
+    """Return the seconds of the fastest run, of all runs in a quarter second, at least three."""
     jax.block_until_ready(run())
     best, begin, runs = float("inf"), time.perf_counter(), 0
     while runs < 3 or time.perf_counter() - begin < _SECONDS:

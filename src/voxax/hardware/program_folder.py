@@ -1,9 +1,10 @@
 """Compiled programs that JAX keeps on disk, in a folder that only the user can write to.
 
-They are machine code that later processes run, so the folder has to be the user's, and nobody else
-may write to it. JAX's cache does the rest: it looks programs up by what they compute, the versions
-of JAX and XLA and the device; locks the folder; and deletes the programs that were used longest
-ago. Calls of the native library are found by name: see :func:`voxax._native.target`.
+They are machine code that later processes run, so the folder must belong to the user, and nobody
+else may write to it. JAX's cache does the rest. Its keys cover what a program computes, the
+versions of JAX and XLA, and the device. It locks the folder, and deletes the programs that were not
+used for the longest time. A program finds functions of the native library by name: see
+:func:`voxax._native.target`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import jax
 from voxax.hardware.cache_folder import VARIABLE, cache_dir
 
 MOST_BYTES = 4 << 30
-"""Of all programs that are kept; beyond that the oldest ones go."""
-# What compiles faster is compiled again: a file for each small program would cost more.
+"""The largest size of all kept programs together; beyond it the oldest are deleted."""
+# Programs that compile faster are not kept: a file for each small program would cost more.
 _LEAST_SECONDS = 0.1
 _NAMES = "*-cache"  # as JAX names them; the time of their last use is beside them
 _log = logging.getLogger(__name__)
@@ -31,12 +32,12 @@ _refused: set[str] = set()
 
 @dataclasses.dataclass(frozen=True)
 class KeptPrograms:
-    """What a folder holds.
+    """The programs in a folder.
 
     Attributes:
       folder: path of the folder, which may not exist.
       number: number of programs.
-      size: their bytes.
+      size: bytes of all programs together.
     """
 
     folder: Path
@@ -47,20 +48,22 @@ class KeptPrograms:
 def keep_programs(folder: str | Path | None = None) -> Path | None:
     """Let JAX keep compiled programs on disk, so that later processes load them instead.
 
-    It holds for all programs of this process that take 0.1 s or more to compile, of other libraries
-    too. The commands ``demo``, ``train``, ``segment``, ``detect`` and ``tune`` call it, and so do
-    trainers such as :class:`voxax.models.training.Trainer`. A setting of JAX's own comes first:
-    where ``jax_compilation_cache_dir`` or ``JAX_COMPILATION_CACHE_DIR`` is set, or the cache is
-    turned off by ``JAX_ENABLE_COMPILATION_CACHE=false``, nothing is changed. The folder holds 4 GiB
-    at most, unless ``jax_compilation_cache_max_size`` says otherwise; it may serve several
-    processes.
+    This affects all programs of this process that take 0.1 s or more to compile, including those of
+    other libraries. The commands ``demo``, ``train``, ``segment``, ``detect`` and ``tune`` call it,
+    and so do trainers such as :class:`voxax.models.training.Trainer`. JAX's own settings take
+    precedence: nothing is changed if ``jax_compilation_cache_dir`` or
+    ``JAX_COMPILATION_CACHE_DIR`` is set, or if ``JAX_ENABLE_COMPILATION_CACHE=false`` turns the
+    cache off. The folder holds at most 4 GiB, unless ``jax_compilation_cache_max_size`` is set.
+    Several processes may use the same folder.
 
     Args:
-      folder: None is ``programs`` in voxax's cache directory. A new one is made with mode 0700.
+      folder: the folder, which is created with mode 0700 if it does not exist; None takes
+        ``programs`` in voxax's cache directory.
 
     Returns:
-      The folder that JAX uses, or None if it keeps nothing: it is turned off, or the folder is not
-      the user's own or cannot be written, which is warned of once.
+      The folder that JAX uses, or None if JAX keeps no programs: the cache is turned off, or the
+      folder belongs to another user, others may write to it, or it cannot be written. It warns once
+      about a folder that it does not use.
     """
     settings = jax.config.values
     if not settings["jax_enable_compilation_cache"]:
@@ -92,7 +95,7 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
 
 
 def programs_folder() -> Path:
-    """Return the folder that is used by default.
+    """Return the default folder of compiled programs.
 
     Raises:
       RuntimeError: there is no home directory.
@@ -101,10 +104,10 @@ def programs_folder() -> Path:
 
 
 def kept_programs() -> KeptPrograms:
-    """Return what the default folder holds.
+    """Return the number and size of the programs in the default folder.
 
     Raises:
-      OSError: it cannot be read.
+      OSError: the folder cannot be read.
       RuntimeError: there is no home directory.
     """
     folder = programs_folder()
@@ -113,10 +116,10 @@ def kept_programs() -> KeptPrograms:
 
 
 def forget_programs() -> int:
-    """Delete the programs of the default folder; return how many there were.
+    """Delete the programs of the default folder, and return how many there were.
 
     Raises:
-      OSError: one cannot be deleted.
+      OSError: a program cannot be deleted.
       RuntimeError: there is no home directory.
     """
     folder, number = programs_folder(), 0
@@ -131,7 +134,10 @@ def forget_programs() -> int:
 
 
 def _not_own(folder: Path) -> str | None:
-    """Return why code from this folder is not to be run, or that nothing can be written to it."""
+    """Return why this folder is not used, or None.
+
+    It belongs to another user, others may write to it, or this user may not.
+    """
     if hasattr(os, "getuid"):  # not on Windows
         about = folder.stat()
         if about.st_uid != os.getuid():
@@ -158,13 +164,14 @@ def _time_of_use(program: Path) -> Path:
 def _remove_halves(folder: Path) -> None:
     """Remove programs that were being written when their process was killed.
 
-    JAX would warn of each in every run, and compile it anew: it writes no program whose file is
-    there. With a limit of size it writes the time of use after the program.
+    JAX does not overwrite an existing file, so it would warn about the program in every run, and
+    compile it anew. Where the cache has a size limit, JAX writes the time of use after the program,
+    so a program without it is incomplete.
     """
     try:
         with _lock(folder):
             for program in folder.glob(_NAMES):
                 if not _time_of_use(program).exists():
                     program.unlink()
-    except filelock.Timeout:  # a process that writes one; the next one looks again
+    except filelock.Timeout:  # another process writes a program; the next process looks again
         pass

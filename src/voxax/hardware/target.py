@@ -1,4 +1,4 @@
-"""The hardware that programs are made for: this process's, or some that is absent."""
+"""The hardware that programs are compiled for: this process's, or hardware that is absent."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _target = contextvars.ContextVar("voxax_target", default=None)
 
 @contextlib.contextmanager
 def targeting(hardware: HardwareInfo, device: Any | None = None) -> Iterator[None]:
-    """Context in which programs of that platform are made for this hardware.
+    """Return a context in which programs for a platform are compiled for ``hardware``.
 
-    Programs that were traced before would be found again: see
-    :func:`voxax._compat.separate_traces`.
+    JAX would reuse programs that were traced outside of the context; use
+    :func:`voxax._compat.separate_traces` too.
 
     Args:
-      hardware: facts about it.
-      device: measures for it; None measures nothing.
+      hardware: facts about the hardware, with its platform.
+      device: the device on which candidates are measured; None measures nothing.
     """
     token = _target.set((hardware, device))
     try:
@@ -38,16 +38,17 @@ def targeting(hardware: HardwareInfo, device: Any | None = None) -> Iterator[Non
 
 
 def target_platform() -> str:
-    """The platform that programs are most likely for."""
+    """Return the platform that programs are most likely for."""
     target = _target.get()
     return jax.default_backend() if target is None else target[0].platform
 
 
 def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
-    """Facts about the device that runs ``platform`` here, and the device.
+    """Return facts about the device for ``platform``, and the device.
 
-    The device is None where this process has none, and that of :func:`targeting` inside it. While
-    a program is lowered for a device that is only described, the hardware is that device's.
+    Inside :func:`targeting` with this platform, both are the ones given there. While a program is
+    lowered for a device that is only described, the facts are that device's and the device is
+    None. Otherwise it is this process's first device of the platform, or None if there is none.
     """
     target = _target.get()
     if target is not None and target[0].platform == platform:
@@ -60,7 +61,7 @@ def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
 
 @functools.lru_cache(maxsize=64)
 def _absent(device: Any) -> HardwareInfo:
-    """The hardware of a device that is only described. Warns of a TPU that JAX does not know."""
+    """Return the hardware of a device that is only described; warn of a TPU unknown to JAX."""
     cores = getattr(device, "num_cores", None)
     if device.platform == "tpu" and _compat.tpu_info(device.device_kind, cores) is None:
         warnings.warn(
@@ -73,7 +74,7 @@ def _absent(device: Any) -> HardwareInfo:
 
 @functools.lru_cache(maxsize=64)
 def _present(platform: str) -> tuple[HardwareInfo, Any | None]:
-    """The hardware of this process, whatever :func:`targeting` says."""
+    """Return the hardware and the device of this process, ignoring :func:`targeting`."""
     for name in (platform, *(("cuda", "rocm") if platform == "gpu" else ())):
         try:
             device = jax.local_devices(backend=name)[0]

@@ -1,8 +1,8 @@
-"""TPUs: attached ones from JAX's table of chips, absent ones by the name of a topology.
+"""Facts about TPUs: attached ones from JAX's table of chips, absent ones by a topology's name.
 
-``libtpu`` describes a topology without a TPU. It is asked in a separate process: it wants
-environment variables set before it loads, and stays loaded. Without libtpu, JAX's table of
-chips and the extents in the name are used.
+``libtpu`` describes a topology without a TPU. It is called in a separate process, because it needs
+environment variables before it loads, and stays loaded. If libtpu is missing, the facts come from
+JAX's table of chips and the extents in the name.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ TOPOLOGIES = {
 }
 """The smallest slice of each generation that libtpu describes."""
 # v4: 483.6 cycles, by the chip's own counter (github.com/ayaka14732/tpu-v4-latency-numbers,
-# results/02_local.md). v5e: what is left of 350 ns, the time of a step of JAX's product in blocks
-# of 128 x 128 x 128 (docs.jax.dev/en/latest/pallas/tpu/matmul.html: 91.8 ms for 8192 x 8192
-# matrices), after 64 KiB at the bandwidth.
+# results/02_local.md). v5e: 350 ns, the time of a step of JAX's product in blocks of
+# 128 x 128 x 128 (docs.jax.dev/en/latest/pallas/tpu/matmul.html: 91.8 ms for 8192 x 8192
+# matrices), minus the time of 64 KiB at the bandwidth.
 COPY_LATENCY = {"v4": 461e-9, "v5e": 270e-9}
-"""Seconds from the start of a copy from HBM until its first bytes are there; published for these
-generations alone."""
+"""Seconds from the start of a copy from HBM until its first bytes arrive. Figures are published
+only for these generations."""
 
 SOURCE = "pltpu.get_tpu_info"
 # Dtypes that a matrix unit may take.
@@ -46,16 +46,17 @@ _CANDIDATES = (
 
 
 def tpu_facts(device: Any) -> Facts:
-    """Facts about a JAX device of the platform ``tpu``, attached or only described."""
+    """Return facts about a JAX device of the platform ``tpu``, attached or only described."""
     return table_facts(_compat.tpu_info(ask(device, "device_kind"), ask(device, "num_cores")))
 
 
 def table_facts(table: Any, source: str = SOURCE) -> Facts:
-    """Facts about a device from one entry (``pltpu.TpuInfo``, of one TensorCore).
+    """Return facts about a device from an entry of JAX's table.
 
     Args:
-      table: the entry; None for a chip that JAX does not know.
-      source: the function that gave it.
+      table: a ``pltpu.TpuInfo``, whose sizes and rates are those of one TensorCore; None for a chip
+        that JAX does not know.
+      source: the function that returned it.
     """
     if table is None:
         return {}
@@ -93,7 +94,7 @@ def table_facts(table: Any, source: str = SOURCE) -> Facts:
 
 
 def least_known_facts() -> Facts:
-    """The least of each limit over all TPUs that JAX knows, for one that it does not know."""
+    """Return the least of each limit over all TPUs that JAX knows, for a TPU unknown to JAX."""
     tables = _compat.known_tpu_infos()
     if not tables:
         return {}
@@ -122,7 +123,7 @@ _SECONDS = 120
 
 
 def topology_facts(name: str) -> Facts:
-    """Facts about one device of the topology ``name``, such as ``v5e:2x2``.
+    """Return facts about one device of the topology ``name``, such as ``v5e:2x2``.
 
     Raises:
       InputError: the name cannot be read, or names a chip that JAX does not know.
@@ -169,7 +170,7 @@ def _through_table(name: str, chip: str, extents: str) -> Facts:
 
 @functools.lru_cache(maxsize=64)
 def _described(name: str) -> dict[str, Any] | None:
-    """Return what :func:`print_topology` prints in a process of its own; None if that fails."""
+    """Return the output of :func:`print_topology` in a separate process; None if it fails."""
     script = f"from {__name__} import {print_topology.__name__} as ask; ask({name!r})"
     try:
         result = subprocess.run(

@@ -1,4 +1,4 @@
-"""Ways to execute a product over a kernel map; see :mod:`voxax.kernels.kernel`."""
+"""Kernels that compute a product over a kernel map; see :mod:`voxax.kernels.kernel`."""
 
 import lazy_loader as _lazy
 

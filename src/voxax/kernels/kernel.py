@@ -1,7 +1,8 @@
-"""The record that every kernel fills in, and the problems that kernels are asked about.
+"""The record that describes a kernel, and the problems that kernels solve.
 
-A *kernel* is one algorithm on one platform. An *algorithm* is what users name, ``implicit_gemm``
-say: the kernels of this name. A :class:`Problem` is one product of one :class:`Layer`.
+A *kernel* is one algorithm on one platform. An *algorithm* is the set of kernels with one name,
+which users request, such as ``implicit_gemm``. A :class:`Problem` is one product of one
+:class:`Layer`.
 """
 
 from __future__ import annotations
@@ -24,31 +25,32 @@ Product = Literal["forward", "dgrad", "wgrad"]
 ``wgrad``: dW = A^T dY."""
 
 Uniform = Literal["", "scenes", "all"]
-"""What is known of a dynamic layer's sizes: nothing, that each scene has one size, or that every
-position has all taps."""
+"""What is known about a dynamic layer's sizes: ``""`` nothing, ``"scenes"`` that each scene has one
+size, ``"all"`` that every position has all taps."""
 
 EVERY_PRODUCT = frozenset[Product]({"forward", "dgrad", "wgrad"})
 
 WeightKind = Literal["dense", "grouped", "depthwise", "dynamic"]
-"""Weight shapes ``[K, C_in, C_out]``, ``[K, G, C_in/G, C_out/G]``, ``[K, C]``. ``dynamic``: dense
-weights over a regular grid, of whose taps each output position uses those that its size reaches."""
+"""The kind of a weight, of shape ``[K, C_in, C_out]``, ``[K, G, C_in/G, C_out/G]`` or ``[K, C]``.
+``dynamic`` is a dense weight over a regular grid, where each output position uses the taps that its
+size reaches."""
 
 Parameters = tuple[tuple[str, int | str], ...]
-"""A kernel's parameters, sorted by name; hashable: ``(("fwd_block_size", 16),)``."""
+"""A kernel's parameters, sorted by name and hashable: ``(("fwd_block_size", 16),)``."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GridSizes:
-    """What only a dynamic layer has: its grid, and what is known of the sizes of positions.
+    """The grid of a dynamic layer, and what is known about the sizes of its positions.
 
     Attributes:
-      grid: the shape ``[B, *spatial]`` whose positions the layer's input rows are.
-      tile_density: the same as the layer's ``density`` if every position had the largest size of
-        its neighborhood: how smooth the sizes are.
-      uniform: see :data:`Uniform`. ``scenes`` may be a guess from concrete sizes: kernels are right
-        for any; ``all`` is certain.
-      prefix: how many positions have at least each size (from 0), rounded up; known only to
-        programs that are compiled for one histogram of sizes.
+      grid: the shape ``[B, *spatial]`` of the input, whose positions are the layer's input rows.
+      tile_density: the layer's ``density`` if every position had the largest size of its tile. The
+        two are close if sizes are smooth.
+      uniform: see :data:`Uniform`. ``scenes`` may be a guess from concrete sizes, so kernels must
+        be right for all sizes; ``all`` is certain.
+      prefix: the number of positions of at least each size (from 0), rounded up; only for programs
+        that are compiled for one histogram of sizes.
     """
 
     grid: tuple[int, ...] = ()
@@ -63,20 +65,20 @@ class Layer:
 
     Attributes:
       in_capacity, out_capacity: rows of the map's two sides.
-      num_offsets: K.
-      symmetric: the map is its own adjoint with taps reversed (submanifold, centered box).
-      kind: weight kind.
+      num_offsets: K, the number of taps.
+      symmetric: whether the map is its own adjoint with taps reversed (submanifold, centered box).
+      kind: the kind of the weight.
       groups: G; 1 if dense or depthwise.
       precision: ``jax.lax.Precision`` name, part of every tuning key.
       spec: the map's relation, or None where it is unknown.
       level: total stride of the map's input voxels.
-      density: pairs of the map for each of its output rows, rounded to a power of sqrt(2);
-        None where the map is traced.
-      sizes: what only a dynamic layer has; empty for others.
+      density: the average number of pairs of an output row, rounded to a power of sqrt(2); None
+        where the map is traced.
+      sizes: the grid and sizes of a dynamic layer; empty for other kinds.
       requests: admitted algorithms by product. All three are fixed when the forward product is
-        traced: its backward may be traced later, in another context.
-      stated: the products for which the user stated a request, ``"auto"`` included.
-      view_names: which arrays of the map follow the two operands of each product, in order.
+        traced, since the backward products may be traced later, in another context.
+      stated: the products for which the user stated a request, including ``"auto"``.
+      view_names: names of the map's arrays that follow the two operands of each product, in order.
     """
 
     in_capacity: int
@@ -96,12 +98,14 @@ class Layer:
 
     @functools.cached_property
     def of_problems(self) -> Layer:
-        """The layer without its requests and view names: these decide which kernels are asked, and
-        not what they answer."""
+        """The layer without its requests and view names.
+
+        They decide which kernels are considered, but not what a kernel answers.
+        """
         return dataclasses.replace(self, requests=(), stated=(), view_names=())
 
     def channels(self, weight_shape: tuple[int, ...]) -> tuple[int, int]:
-        """``(C_in, C_out)`` of a layer with such a weight."""
+        """Return ``(C_in, C_out)`` of this layer with a weight of shape ``weight_shape``."""
         if self.kind == "depthwise":
             return weight_shape[-1], weight_shape[-1]
         return self.groups * weight_shape[-2], self.groups * weight_shape[-1]
@@ -112,10 +116,10 @@ class Problem:
     """Static description of a product: everything that a kernel's answer depends on.
 
     Attributes:
-      product: which of the three products.
-      layer: :attr:`Layer.of_problems`.
-      in_channels, out_channels: channels of the forward relation; both C if depthwise.
-      dtype: operand dtype name.
+      product: one of the three products.
+      layer: the layer, as :attr:`Layer.of_problems` returns it.
+      in_channels, out_channels: channels of the forward product; both are C if depthwise.
+      dtype: name of the operands' dtype.
       platform: ``cpu``, ``gpu``, ``tpu``, or ``any`` for a platform unknown to voxax.
     """
 
@@ -128,7 +132,7 @@ class Problem:
 
     @classmethod
     def of(cls, product: Product, platform: str, a: Any, b: Any, layer: Layer) -> Problem:
-        """Make the problem of a product of ``layer`` with these operands, or their shapes."""
+        """Return the problem of a product of ``layer`` with these operands, or their shapes."""
         wgrad = product == "wgrad"
         c_in, c_out = (a.shape[-1], b.shape[-1]) if wgrad else layer.channels(b.shape)
         return cls(
@@ -141,11 +145,11 @@ class Problem:
         )
 
     def with_layer(self, **changes: Any) -> Problem:
-        """Return this product for a layer with ``changes``."""
+        """Return this product for a layer with other values of the fields in ``changes``."""
         return dataclasses.replace(self, layer=dataclasses.replace(self.layer, **changes))
 
     def with_sizes(self, **changes: Any) -> Problem:
-        """Return this product for a dynamic layer whose sizes differ in ``changes``."""
+        """Return this product for a dynamic layer with other fields of :class:`GridSizes`."""
         return self.with_layer(sizes=dataclasses.replace(self.layer.sizes, **changes))
 
     @property
@@ -169,31 +173,31 @@ class Problem:
 
     @property
     def result_shape(self) -> tuple[int, ...]:
-        """Shape of what the product computes."""
+        """Shape of the product's result."""
         if self.product == "wgrad":
             return self.weight_shape
         return self.out_rows, self.other_channels
 
     @property
     def out_rows(self) -> int:
-        """Rows of the side that this product writes (wgrad: that it sums over)."""
+        """Number of rows of the side that this product writes, or that wgrad sums over."""
         dgrad = self.product == "dgrad"
         return self.layer.in_capacity if dgrad else self.layer.out_capacity
 
     @property
     def gathered_rows(self) -> int:
-        """Rows of the first operand, which the map's rows are gathered from."""
+        """Number of rows of the first operand, from which rows are gathered."""
         dgrad = self.product == "dgrad"
         return self.layer.out_capacity if dgrad else self.layer.in_capacity
 
     @property
     def gathered_channels(self) -> int:
-        """Channels of the first operand."""
+        """Number of channels of the first operand."""
         return self.out_channels if self.product == "dgrad" else self.in_channels
 
     @property
     def other_channels(self) -> int:
-        """Channels of the side that is not the first operand's."""
+        """Number of channels of the side that is not the first operand's."""
         return self.in_channels if self.product == "dgrad" else self.out_channels
 
 
@@ -202,11 +206,11 @@ Views = dict[str, jax.Array]
 
 
 class Apply(Protocol):
-    """Executes a product.
+    """A function that computes a product.
 
-    Operands ``a, b`` by product: forward ``x [N, C_in], w``; dgrad ``dy [M, C_out], w``;
-    wgrad ``x, dy``. ``views`` are the map's arrays by name. Returns y, dx or dw in the
-    dtype of ``a``, accumulated in float32 or wider; int32 for 8- and 16-bit integers.
+    The operands ``a, b`` are ``x [N, C_in], w`` for forward, ``dy [M, C_out], w`` for dgrad and
+    ``x, dy`` for wgrad. ``views`` are the map's arrays by name. It returns y, dx or dw in the dtype
+    of ``a``, or int32 for 8- and 16-bit integers, accumulated in float32 or wider.
     """
 
     def __call__(
@@ -220,7 +224,10 @@ class Apply(Protocol):
 
 
 class ApplyOnHost(Protocol):
-    """Executes a product of NumPy arrays with the bits of :class:`Apply`, or returns None."""
+    """A function that computes a product of NumPy arrays with the same bits as :class:`Apply`.
+
+    It may return None if it does not take the arrays.
+    """
 
     def __call__(
         self,
@@ -234,17 +241,17 @@ class ApplyOnHost(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Epilogue:
-    """What follows a forward product in inference, for each row and channel of its result ``y``:
+    """The operations after a forward product in inference, on each row and channel of its result y.
 
-    ``(y + bias - mean) / sqrt(variance + epsilon) * scale + shift + residual``.
+    They are ``(y + bias - mean) / sqrt(variance + epsilon) * scale + shift + residual``.
 
     Attributes:
-      valid: ``bool[M]``; the other rows become zero, whatever they and the residual hold.
-      mean, variance, scale, shift: ``[C_out]``, each in a dtype of its own.
+      valid: ``bool[M]``; other rows become zero, even if they or the residual hold NaN.
+      mean, variance, scale, shift: ``[C_out]``; their dtypes may differ.
       bias: ``[C_out]``, or None.
-      residual: ``[M, C_out]`` in the dtype of ``y``, or None.
-      epsilon: added to the variance.
-      relu: negative results become zero.
+      residual: ``[M, C_out]``, or None.
+      epsilon: a number that is added to the variance.
+      relu: whether negative results become zero.
     """
 
     valid: jax.Array
@@ -266,7 +273,7 @@ jax.tree_util.register_dataclass(
 
 
 class WithEpilogue(Protocol):
-    """Executes a forward product and its epilogue, rounded once, or returns None."""
+    """A function that computes a forward product with epilogue, rounded once, or returns None."""
 
     def __call__(
         self,
@@ -280,9 +287,9 @@ class WithEpilogue(Protocol):
 
 
 class ApplyFused(Protocol):
-    """Executes dgrad and wgrad of one layer at once: ``(dx, dw)``.
+    """A function that computes dgrad and wgrad of one layer at once and returns ``(dx, dw)``.
 
-    ``problem`` is that of dgrad; ``views`` are those that both products read.
+    ``problem`` is the problem of dgrad; ``views`` are all views that the two products read.
     """
 
     def __call__(
@@ -298,13 +305,14 @@ class ApplyFused(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Fused:
-    """dgrad and wgrad at once, of a kernel that is chosen for both.
+    """The program of a kernel that computes dgrad and wgrad at once, if it is chosen for both.
 
     Attributes:
-      heuristic: ``(problem, hardware, parameters)``, the last those chosen for dgrad, to the
-        parameters of the pair; None: one after the other. Those chosen for wgrad do not matter.
+      heuristic: a function of ``(problem, hardware, parameters)`` of dgrad that returns the
+        parameters of the program, or None to compute the products one after the other. The
+        parameters that were chosen for wgrad are not used.
       apply: the computation, in traceable JAX.
-      on_host: the computation for NumPy arrays, of the same bits; None where it has none.
+      on_host: the computation for NumPy arrays, with the same bits; None if there is none.
     """
 
     heuristic: Callable[[Problem, HardwareInfo, Parameters], Parameters | None]
@@ -316,33 +324,36 @@ class Fused:
 class Kernel:
     """One algorithm on one platform.
 
-    The registry finds every record that a module of :mod:`voxax.kernels` holds.
+    The registry finds every record in the modules of :mod:`voxax.kernels`.
 
     Attributes:
-      name: the algorithm's name, which users pin: ``"explicit_gemm"``.
-      kind: weights that it multiplies; a kernel of dense ones is asked about grouped ones too.
-      products: products that it computes.
-      platform: where it runs; ``any`` is everywhere.
-      supports: ``(problem, hardware) -> None`` if it can run, else the reason why not.
-      space: ``(problem, hardware)`` to the parameters worth measuring, at least one where it can
-        run.
-      heuristic: ``(problem, hardware)`` to the parameters to take unmeasured, one of those.
-      reads: ``(parameters, product, symmetric)`` to the names of the map's arrays that it reads.
+      name: the algorithm's name, as in requests: ``"explicit_gemm"``.
+      kind: the kind of weights that it multiplies; kernels of dense weights are considered for
+        grouped weights too.
+      products: the products that it computes.
+      platform: the platform that it runs on, or ``any``.
+      supports: a function of ``(problem, hardware)`` that returns None if it can run, else the
+        reason why not.
+      space: a function of ``(problem, hardware)`` that returns the parameters worth measuring, at
+        least one where it can run.
+      heuristic: a function of ``(problem, hardware)`` that returns the parameters to use if nothing
+        was measured, one of ``space``.
+      reads: a function of ``(parameters, product, symmetric)`` that returns the names of the map's
+        arrays that it reads.
       apply: the computation, in traceable JAX.
-      views: the arrays among those that are built by code beside the kernel, by name. The others
-        are the map's own, see :class:`voxax.geometry.KernelMap`.
-      on_host: the computation for NumPy arrays, for eager calls on a CPU; None where it has none.
-      with_epilogue: the forward product with an :class:`Epilogue`; None where it has no such
-        program.
-      fused: dgrad and wgrad at once; None where it has no such program.
-      preferred: ``(problem, hardware)`` to whether it is taken unmeasured before algorithms that
-        come earlier in the registry or the request.
-      decisive: ``(problem, hardware)`` to whether it is known to be the fastest by a wide margin:
-        where nothing is requested, it is then taken and nothing is measured.
-      unproven: it has run on no device yet: where no result can be compared, other algorithms come
-        before it.
-      alone: where it runs, no other kernel of its name is a candidate.
-      revision: raised whenever what was measured before no longer holds.
+      views: by name, the arrays in ``reads`` that code beside the kernel builds. The others are the
+        map's own, see :class:`voxax.geometry.KernelMap`.
+      on_host: the computation for NumPy arrays, for eager calls on a CPU; None if there is none.
+      with_epilogue: the forward product with an :class:`Epilogue`; None if there is none.
+      fused: the program for dgrad and wgrad at once; None if there is none.
+      preferred: a function of ``(problem, hardware)`` that returns whether, without a measurement,
+        it comes before algorithms that are earlier in the registry or the request.
+      decisive: a function of ``(problem, hardware)`` that returns whether it is known to be the
+        fastest by a wide margin. If so and nothing is requested, it is chosen without measuring.
+      unproven: whether it has not run on any device yet. Where its result cannot be checked, other
+        algorithms come before it.
+      alone: whether other kernels of its name are no candidates where it can run.
+      revision: a number that is raised whenever earlier measurements no longer hold.
       rank: its place in the order of preference, see :mod:`voxax.kernels.registry`.
     """
 
@@ -367,7 +378,7 @@ class Kernel:
     rank: int = 1000
 
     def refusal(self, problem: Problem, hardware: HardwareInfo) -> str | None:
-        """The reason why this kernel cannot run this problem, or None."""
+        """Return the reason why this kernel cannot run this problem, or None."""
         if problem.product not in self.products:
             return f"does not compute {problem.product}"
         reason = self.supports(problem, hardware)
@@ -376,7 +387,10 @@ class Kernel:
         return reason
 
     def views_of(self, problem: Problem, parameters: Parameters) -> dict[str, View | None]:
-        """The arrays that this product reads, by name, and what builds each (None: the map)."""
+        """Return the builder of each array that this product reads, by name.
+
+        It is None for the map's own arrays.
+        """
         names = self.reads(parameters, problem.product, problem.layer.symmetric)
         return {name: self.views.get(name) for name in names}
 
@@ -384,5 +398,5 @@ class Kernel:
 def first_of(
     space: Callable[[Problem, HardwareInfo], tuple[Parameters, ...]],
 ) -> Callable[[Problem, HardwareInfo], Parameters]:
-    """The heuristic that takes the first parameters of ``space``."""
+    """Return the heuristic that takes the first parameters of ``space``."""
     return lambda problem, hardware: space(problem, hardware)[0]

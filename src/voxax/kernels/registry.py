@@ -1,11 +1,11 @@
 """All kernels, found by walking the package, in order of preference.
 
-A new algorithm is one file in this package: the registry loads every module of it, but for those
-called ``*_kernel`` (they need Pallas or an optional package, and drivers load them when they run),
-and takes every :class:`Kernel` that stands in one. No list has to be kept.
+A new algorithm is one file in this package. The registry loads every module, except modules called
+``*_kernel`` (they need Pallas or an optional package, and are loaded when a kernel runs), and
+collects every :class:`Kernel` in them, so there is no list to maintain.
 
-Algorithms are preferred by the lowest :attr:`Kernel.rank` among their kernels, then by name; so are
-the kernels of one algorithm.
+Algorithms are ordered by the lowest :attr:`Kernel.rank` among their kernels, then by name. The
+kernels of one algorithm are ordered by rank.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from voxax.errors import AlgorithmError
 from voxax.geometry.kernel_maps import View
 from voxax.kernels.kernel import Kernel, WeightKind
 
-# A grouped weight is a dense one with zeros: kernels of dense weights are asked about it.
+# A grouped weight is a dense weight with zeros, so kernels of dense weights are considered for it.
 _REGISTERED_AS: dict[WeightKind, WeightKind] = {"grouped": "dense"}
 
 
 @functools.cache
 def kernels() -> tuple[Kernel, ...]:
-    """Every kernel, the preferred ones first."""
+    """Return every kernel, in order of preference."""
     package = importlib.import_module(__name__.rpartition(".")[0])
     found: dict[Kernel, None] = {}
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -35,7 +35,7 @@ def kernels() -> tuple[Kernel, ...]:
 
 
 def ordered(found: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """The kernels in order of preference, those of one algorithm next to each other."""
+    """Return the kernels in order of preference, with the kernels of one algorithm together."""
     first: dict[tuple[str, str], int] = {}
     for kernel in found:
         key = kernel.kind, kernel.name
@@ -44,15 +44,15 @@ def ordered(found: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 
 
 def names(kind: WeightKind = "dense") -> tuple[str, ...]:
-    """Algorithms for weights of this kind, in order of preference."""
+    """Return the names of algorithms for weights of this kind, in order of preference."""
     return _names(kernels(), _REGISTERED_AS.get(kind, kind))
 
 
 def lookup(name: str, kind: WeightKind = "dense") -> tuple[Kernel, ...]:
-    """The kernels of the algorithm called ``name`` for weights of this kind, preferred ones first.
+    """Return the kernels of the algorithm ``name`` for weights of this kind, by preference.
 
     Raises:
-      AlgorithmError: unknown; lists the known names.
+      AlgorithmError: there is no algorithm of this name; the message lists the known names.
     """
     found = _by_name(kernels()).get((_REGISTERED_AS.get(kind, kind), name), ())
     if not found:
@@ -67,7 +67,7 @@ def _names(found: tuple[Kernel, ...], kind: WeightKind) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _by_name(found: tuple[Kernel, ...]) -> dict[tuple[WeightKind, str], tuple[Kernel, ...]]:
-    """The kernels by kind of weight and name: a layer asks for them whenever it is called."""
+    """Return the kernels by kind of weight and name; cached, as every call of a layer needs it."""
     index: dict[tuple[WeightKind, str], tuple[Kernel, ...]] = {}
     for kernel in found:
         key = kernel.kind, kernel.name
@@ -76,5 +76,5 @@ def _by_name(found: tuple[Kernel, ...]) -> dict[tuple[WeightKind, str], tuple[Ke
 
 
 def views() -> dict[str, View]:
-    """The views that kernels bring along, by name."""
+    """Return the views that kernels define, by name."""
     return {name: view for kernel in kernels() for name, view in kernel.views.items()}

@@ -1,4 +1,4 @@
-"""Steps that the algorithms in plain XLA share: gathered rows and their small products."""
+"""Shared steps of the algorithms in plain XLA: gathered rows and their small products."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxax.kernels.kernel import Parameters, Problem, Product, Views
 
 
 def multiplies(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """The reason why XLA cannot multiply the problem's dtype, or None."""
+    """Return the reason why XLA cannot multiply the problem's dtype, or None."""
     del hardware
     dtype = jnp.dtype(problem.dtype)
     if not (jnp.issubdtype(dtype, jnp.inexact) or jnp.issubdtype(dtype, jnp.integer)):
@@ -26,21 +26,21 @@ def multiplies(problem: Problem, hardware: HardwareInfo) -> str | None:
             f"multiplies elements of at least 8 bits, got {problem.dtype}: convert features and "
             "weight, to int8 or bfloat16 for example"
         )
-    if np.zeros((), dtype).astype(np.complex64) != 0:  # complex ones are read as they are
+    if np.zeros((), dtype).astype(np.complex64) != 0:  # complex numbers keep their value
         return f"needs zero for missing neighbors, which {problem.dtype} does not have"
     return None
 
 
 def table_name(problem: Problem) -> str:
-    """The neighbor table that a product over output tiles reads.
+    """Return the name of the neighbor table that a product reads.
 
-    A symmetric map is its own transpose with the taps reversed: one table serves both.
+    A symmetric map is its own transpose with the taps reversed, so both read one table.
     """
     return table_read((), problem.product, problem.layer.symmetric)[0]
 
 
 def table_read(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """The :attr:`Kernel.reads` of a kernel that reads one neighbor table alone."""
+    """Return the views of a kernel that only reads a neighbor table, as :attr:`Kernel.reads`."""
     del parameters
     if product == "dgrad" and not symmetric:
         return ("transposed_neighbors",)
@@ -48,12 +48,15 @@ def table_read(parameters: Parameters, product: Product, symmetric: bool) -> tup
 
 
 def oriented(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
-    """``(weight, table)`` such that forward and dgrad are ``sum_k x[table[:, k]] @ weight[k]``."""
+    """Return ``(weight, table)`` of a forward product or dgrad.
+
+    The product is ``sum_k x[table[:, k]] @ weight[k]``.
+    """
     return weight_read(problem, b), views[table_name(problem)]
 
 
 def weight_read(problem: Problem, b: jax.Array) -> jax.Array:
-    """The weight that goes with the table of :func:`table_name`: forward's, or its transpose."""
+    """Return the weight for the table of :func:`table_name`: forward's weight, or its transpose."""
     if problem.product == "forward":
         return b
     w = b if problem.layer.kind == "depthwise" else jnp.swapaxes(b, -1, -2)
@@ -61,22 +64,22 @@ def weight_read(problem: Problem, b: jax.Array) -> jax.Array:
 
 
 def with_zero_row(x: jax.Array) -> jax.Array:
-    """``[N + 1, C]``: missing neighbors read the last row."""
+    """Return ``[N + 1, C]``, with a last row of zeros, which missing neighbors read."""
     return jnp.concatenate([x, jnp.zeros((1, x.shape[1]), x.dtype)])
 
 
 def clear_missing(neighbors: jax.Array, x: jax.Array) -> jax.Array:
-    """Point missing neighbors at the zero row after the last."""
+    """Return the table with N, the row of zeros of :func:`with_zero_row`, for missing neighbors."""
     return jnp.where(neighbors < 0, x.shape[0], neighbors)
 
 
 def clear_unreached(dy: jax.Array, neighbors: jax.Array) -> jax.Array:
-    """Zero in rows without any neighbor (padding among them): zero times NaN is NaN."""
+    """Return ``dy`` with zeros in rows without any neighbor, such as padding: 0 * NaN is NaN."""
     return jnp.where(jnp.any(neighbors >= 0, axis=1)[:, None], dy, jnp.zeros((), dy.dtype))
 
 
 def split_rows(array: jax.Array, size: int, fill: int) -> jax.Array:
-    """``[M, C]`` to ``[tiles, size, C]``, the last one filled up with ``fill``."""
+    """Return ``[tiles, size, C]`` from ``[M, C]``, the last tile filled up with ``fill``."""
     rows = array.shape[0]
     tiles = max(1, -(-rows // size))
     padding = ((0, tiles * size - rows), (0, 0))
@@ -84,14 +87,15 @@ def split_rows(array: jax.Array, size: int, fill: int) -> jax.Array:
 
 
 def options(problem: Problem, dtype: Any) -> dict[str, Any]:
-    """Options of XLA's products: the problem's precision, accumulated wide."""
+    """Return options of XLA's products: the problem's precision, and a wide accumulator."""
     return {"precision": problem.layer.precision, "preferred_element_type": accumulator(dtype)}
 
 
 def zeros(shape: Sequence[int], dtype: Any, *operands: jax.Array) -> jax.Array:
-    """Zeros for a loop to add to, varying over the same mesh axes as the operands do.
+    """Return zeros as a loop's initial sum, varying over the same mesh axes as the operands.
 
-    Inside ``shard_map`` a loop's carry must vary from the start. A sum of no rows is zero.
+    Inside ``shard_map`` a loop's carry must vary from the start. The sum of no rows of an operand
+    is zero and varies as the operand does.
     """
     total = jnp.zeros(shape, dtype)
     for operand in operands:
@@ -100,7 +104,10 @@ def zeros(shape: Sequence[int], dtype: Any, *operands: jax.Array) -> jax.Array:
 
 
 def times(problem: Problem, rows: jax.Array, w: jax.Array) -> jax.Array:
-    """``[T, C_in]`` by one tap's weight of any kind: ``[T, C_out]``, accumulated wide."""
+    """Return ``[T, C_out]``, the product of rows and one tap's weight of any kind.
+
+    It is accumulated wide. ``rows`` is ``[T, C_in]``.
+    """
     wide = options(problem, rows.dtype)
     if problem.layer.kind == "depthwise":
         return rows.astype(accumulator(rows.dtype)) * w.astype(accumulator(rows.dtype))[None, :]
@@ -116,7 +123,10 @@ def times(problem: Problem, rows: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def outer(problem: Problem, rows: jax.Array, g: jax.Array) -> jax.Array:
-    """``[T, C_in]`` and ``[T, C_out]`` to the shape of one tap's weight, accumulated wide."""
+    """Return the weight gradient of one tap, from rows ``[T, C_in]`` and ``g [T, C_out]``.
+
+    It is accumulated wide.
+    """
     wide = options(problem, g.dtype)
     if problem.layer.kind == "depthwise":
         return jnp.sum(rows.astype(accumulator(g.dtype)) * g.astype(accumulator(g.dtype)), axis=0)
@@ -128,7 +138,7 @@ def outer(problem: Problem, rows: jax.Array, g: jax.Array) -> jax.Array:
 
 
 def _bits_of(dtype: Any) -> int:
-    """Bits of one element; int4 has 4, though NumPy stores it in a byte."""
+    """Return the bits of one element; int4 has 4, though NumPy stores it in a byte."""
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.finfo(dtype).bits
     if jnp.issubdtype(dtype, jnp.integer):

@@ -1,6 +1,6 @@
 """Compile a small Triton kernel for a GPU: ``python -m voxax.kernels.trial_kernel 12.1``.
 
-``triton_call.py`` runs it in a process of its own, which LLVM may end.
+``triton_call.py`` runs it in a separate process, since LLVM may crash.
 """
 
 # pyright: reportMissingImports=false

@@ -1,6 +1,6 @@
 """Calls of Triton kernels from JAX: compiled for a GPU, or interpreted on any platform.
 
-Whether Triton compiles for a GPU is asked where a crash is survived.
+Whether Triton can compile for a GPU is tested in a separate process, since it may crash.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from voxax import _compat
 from voxax.hardware import hardware_of
 
-# Triton from 3.6 on compiles for these, as tests say; for others LLVM may end the process.
+# Tests show that Triton from 3.6 on compiles for these; for others LLVM may end the process.
 _TRIED = (
     *("7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1"),
     *("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"),
@@ -36,13 +36,13 @@ _interpreting = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How a kernel is compiled and run.
+    """Options to compile and run a kernel.
 
     Attributes:
-      stages: passes of its loop whose copies are under way at once.
-      warps: threads of a program by 32, on AMD's GPUs by 64.
-      interpret: run in Triton's interpreter, on the host.
-      options: others of Triton's compiler, by name.
+      stages: number of iterations of its loop whose copies are in flight at once.
+      warps: number of warps of a program, of 32 threads each, on AMD's GPUs of 64.
+      interpret: whether to run in Triton's interpreter, on the host.
+      options: other options of Triton's compiler, by name.
     """
 
     stages: int
@@ -53,12 +53,11 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """What a call is compiled from.
+    """The input of Triton's compiler for one call.
 
     Attributes:
-      kernel, constants: as :func:`call` has them.
-      types: types of the kernel's other parameters, as Triton writes them.
-      launch, programs: as :func:`call` has them.
+      kernel, constants, launch, programs: as for :func:`call`.
+      types: types of the kernel's other parameters, in Triton's notation.
     """
 
     kernel: Any
@@ -68,7 +67,7 @@ class Compilation:
     programs: int
 
     def compiled(self, generation: str) -> Any:
-        """Triton's result for a GPU, which need not be here. Triton keeps results on disk."""
+        """Return Triton's result for a GPU that need not be present. Triton caches it on disk."""
         launch = self.launch
         return _compat.compiled_by_triton(
             self.kernel,
@@ -87,7 +86,7 @@ _noted = contextvars.ContextVar("voxax_noted_calls", default=None)
 
 @contextlib.contextmanager
 def noting_calls() -> Iterator[list[Compilation]]:
-    """Context in which calls run nothing, return zeros and are listed."""
+    """Return a context in which calls run nothing and return zeros; it yields a list of them."""
     found: list[Compilation] = []
     token = _noted.set(found)
     try:
@@ -97,7 +96,11 @@ def noting_calls() -> Iterator[list[Compilation]]:
 
 
 def absence(generation: str | None = None) -> str | None:
-    """The reason why no Triton kernel can be called, on such a GPU where one is named, or None."""
+    """Return the reason why no Triton kernel can be called, or None.
+
+    Args:
+      generation: the GPU, as for :func:`refusal`; None only checks the packages.
+    """
     if missing := _compat.missing_for_triton():
         return f"the Triton kernels need {missing}"
     return refusal(generation) if generation else None
@@ -105,13 +108,13 @@ def absence(generation: str | None = None) -> str | None:
 
 @functools.cache
 def refusal(generation: str) -> str | None:
-    """The reason why no Triton kernel is compiled for this GPU, or None.
+    """Return the reason why no Triton kernel is compiled for this GPU, or None.
 
-    The first time for a GPU that is not well known, a small kernel is compiled in a process of its
-    own, and a warning says if that fails. It takes some seconds.
+    For a GPU that no test covers, the first call compiles a small kernel in a separate process,
+    which takes some seconds, and warns if it fails.
 
     Args:
-      generation: compute capability, as ``9.0``, or AMD's name, as ``gfx942``.
+      generation: the compute capability, such as ``9.0``, or AMD's name, such as ``gfx942``.
     """
     if not generation.startswith("gfx"):
         needed, known = _compat.ptx_version(generation), _compat.assembled_ptx()
@@ -152,14 +155,14 @@ def call(
     """Run ``kernel(*operands, *sizes, out, **constants)``.
 
     Args:
-      kernel: a function under ``triton.jit``, whose parameters come in this order, but for those
-        among the constants, which may stand anywhere.
-      launch: see :class:`Launch`.
-      programs: their number, along one axis: CUDA allows 2^31 along the first.
-      out: shape and dtype of the result, all of which the kernel writes.
-      operands: arrays, dense and row by row.
+      kernel: a function under ``triton.jit``, whose parameters are in this order, except constants,
+        which may be anywhere.
+      launch: options to compile and run it.
+      programs: number of programs, along one axis: CUDA allows 2^31 along the first.
+      out: shape and dtype of the result. The kernel must write every element.
+      operands: dense row-major arrays.
       sizes: numbers that do not change the compiled kernel.
-      constants: those that do.
+      constants: numbers and types that the kernel is compiled for, by name.
     """
     if (noted := _noted.get()) is not None:
         types = [f"*{_compat.triton_dtype(a.dtype)}" for a in (*operands, out)]
@@ -187,7 +190,7 @@ def call(
 
 
 class _Memory:
-    """An array as Triton's interpreter expects one: an address, on the host already."""
+    """An array on the host with the methods that Triton's interpreter expects of a tensor."""
 
     def __init__(self, array: np.ndarray):
         self._array = array

@@ -1,8 +1,7 @@
 """Training over several devices and hosts, on JAX's own distribution.
 
-Scenes are packed into shards by their number of voxels, or one scene is split into shards; each
-device of a mesh's axis works on one shard with a capacity of its own, and statistics, loss and
-gradients are those of all scenes.
+Scenes are packed into shards by their number of voxels, or one scene is split into shards. Each
+device along a mesh axis works on one shard. Statistics, loss and gradients are those of all scenes.
 """
 
 import lazy_loader as _lazy

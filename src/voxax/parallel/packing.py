@@ -1,4 +1,4 @@
-"""Packing: assign whole scenes to shards of similar size, and stack their arrays, in NumPy."""
+"""Packing of whole scenes into shards of similar size, and stacking of their arrays, in NumPy."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from voxax.geometry.host import host_geometry
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """Scenes by shard; made by :func:`pack_scenes`.
+    """An assignment of scenes to shards, as :func:`pack_scenes` returns it.
 
     Attributes:
       scenes: for each shard the indices of its scenes, ascending; may be empty.
       loads: for each shard its number of voxels.
-      capacity: rows of every shard.
+      capacity: number of rows of every shard.
       scenes_per_shard: the largest number of scenes in a shard, at least 1: the static batch size
         of every shard.
     """
@@ -34,14 +34,14 @@ class Packing:
     scenes_per_shard: int
 
     def part(self, places: Sequence[int]) -> tuple[tuple[int, ...], Packing]:
-        """The part of the packing that a process with some of the shards has to load.
+        """Return the part of the packing that a process with some of the shards has to load.
 
         Args:
-          places: which shards, see :func:`voxax.parallel.places_of`.
+          places: numbers of the process's shards, see :func:`voxax.parallel.places_of`.
 
         Returns:
-          ``(indices, packing)``: the scenes' indices, and how these scenes, in that order, lie in
-          the shards.
+          ``(indices, packing)``: the indices of the process's scenes, and the packing of these
+          scenes, in this order, into its shards.
         """
         own = [self.scenes[place] for place in places]
         indices = tuple(sorted(i for shard in own for i in shard))
@@ -52,14 +52,14 @@ class Packing:
 
     @property
     def padding(self) -> float:
-        """Share of all rows that is padding, from 0 to 1: work that no voxel needs."""
+        """Share of all rows that is padding, from 0 to 1."""
         return 1.0 - sum(self.loads) / (self.capacity * len(self.loads))
 
     @property
     def waiting(self) -> float:
-        """Share of the slowest shard's voxels that the mean shard lacks, from 0 to 1.
+        """Share of the time that devices wait for the slowest on average, from 0 to 1.
 
-        The time that devices wait if time grows with voxels and padding is skipped.
+        It assumes that time is proportional to voxels and that padding is skipped.
         """
         largest = max(self.loads)
         return 0.0 if largest == 0 else 1.0 - sum(self.loads) / (largest * len(self.loads))
@@ -75,27 +75,28 @@ class Packing:
 def pack_scenes(
     counts: Sequence[int], shards: int, *, capacity: int | None = None, most: int | None = None
 ) -> Packing:
-    """Assign scenes to shards so that the fullest shard holds few voxels.
+    """Return an assignment of scenes to shards in which the fullest shard has few voxels.
 
-    Largest first, each to the emptiest shard. The fullest shard then holds at most 4/3 of what
-    the best distribution would give it.
+    The largest scene is assigned first, each scene to the emptiest shard. The fullest shard then
+    has at most 4/3 of the voxels that it would have in the best assignment (without ``most``).
+    Processes that train together need the same packing, so every process must pass the counts of
+    all scenes.
 
     Args:
-      counts: voxels of each scene.
-      shards: number of shards; shards without a scene are allowed.
-      capacity: rows of every shard; None takes the bucket of the fullest. Processes that train
-        together must come to the same packing, so all give the counts of all scenes.
-      most: scenes of a shard, at most; None for any number.
+      counts: number of voxels of each scene.
+      shards: number of shards; a shard may have no scene.
+      capacity: number of rows of every shard; None takes the bucket of the fullest shard.
+      most: largest number of scenes of a shard; None for no limit.
 
     Raises:
-      InputError: no shard, a negative count, or more scenes than ``most`` in each shard.
+      InputError: no shard, a negative count, or more than ``most`` scenes for each shard.
       CapacityError: the fullest shard does not fit ``capacity``.
 
     Source: Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969).
     """
     if shards < 1:
         raise InputError(f"scenes are packed into at least one shard, got {shards}")
-    counts = [int(count) for count in counts]  # of NumPy's unsigned ones, -count would wrap
+    counts = [int(count) for count in counts]  # -count of NumPy's unsigned integers would wrap
     if min(counts, default=0) < 0:
         raise InputError(f"a scene has at least 0 voxels, got {min(counts)}")
     if most is not None and len(counts) > most * shards:
@@ -133,26 +134,29 @@ def shard_scenes(
     """Return voxels and labels whose arrays have a leading axis of shards.
 
     Each shard is a batch of ``packing.scenes_per_shard`` scenes, some perhaps empty, with
-    ``packing.capacity`` rows. Runs in NumPy, so in workers of an input pipeline too.
+    ``packing.capacity`` rows. This runs in NumPy, so you can call it in workers of an input
+    pipeline.
 
     Args:
-      scenes: concrete voxels of one stride, one scene each, of equal channels and dtype. Voxel
-        size and origin are taken from the first; plans attached to them are dropped.
-      packing: packing of these scenes, see :func:`pack_scenes`.
-      labels: for each scene ``int[rows]`` of at least its voxels, negative where unknown.
-      plan: fitted; its kernel maps are attached to each shard, all with the same capacities.
-      like: any voxels of the same kind, for a process whose shards are all empty: without a
-        scene they give its channels and dtype. None takes the first scene.
+      scenes: concrete voxels, one scene each, of equal stride, channels and dtype. Voxel size and
+        origin are taken from the first scene; attached plans are dropped.
+      packing: the packing of these scenes, see :func:`pack_scenes`.
+      labels: for each scene ``int[rows]``, with at least one for each voxel, negative where
+        unknown; None gives -1 everywhere.
+      plan: a fitted plan, whose kernel maps are attached to each shard with the same capacities;
+        None attaches no maps.
+      like: any voxels with the stride, channels and dtype of the scenes, for a process whose shards
+        are all empty. None takes the first scene.
 
     Returns:
-      ``(voxels, labels)``: voxels with arrays ``[shards, ...]``, to be taken apart by
-      ``jax.shard_map`` (their own properties are meaningless before), and
-      ``int32[shards, capacity]``, -1 where padding or unknown.
+      ``(voxels, labels)``: voxels with arrays ``[shards, ...]``, for ``jax.shard_map`` to split
+      (until then their properties have no meaning), and ``int32[shards, capacity]``, -1 where
+      padding or unknown.
 
     Raises:
-      InputError: no scene and no ``like``; scenes of several strides, channels or batch sizes;
-        other scenes than the packing's; labels that are no integers or too few; or a plan that
-        was not fitted.
+      InputError: no scene and no ``like``; scenes that differ in stride, channels or dtype, or are
+        batches; other scenes than the packing's; labels that are no integers or too few; or a plan
+        that was not fitted.
       CapacityError: a level of the plan does not fit the capacity that it was fitted for.
     """
     like = _check(scenes, packing, labels, like)
@@ -172,7 +176,7 @@ def shard_scenes(
 
 
 def _check(scenes: Sequence[Voxels], packing: Packing, labels: Any, like: Voxels | None) -> Voxels:
-    """Return voxels with the properties of all scenes, or raise where a scene does not fit."""
+    """Return voxels with the properties that all scenes share, or raise if a scene differs."""
     if not scenes and like is None:
         raise InputError(
             "no scene, so channels and dtype are not known: give like=, any voxels of that kind"
@@ -212,7 +216,11 @@ def _check(scenes: Sequence[Voxels], packing: Packing, labels: Any, like: Voxels
 
 
 def checked_labels(labels: Any, count: int, name: str, whose: str) -> np.ndarray:
-    """The labels as an array, or :class:`InputError` unless they are integers for all voxels."""
+    """Return the labels as an array, or raise :class:`InputError`.
+
+    They must be integers, one for each of ``count`` voxels or more. ``name`` and ``whose`` are for
+    the message.
+    """
     array = np.asarray(labels)
     if array.ndim != 1 or len(array) < count or not np.issubdtype(array.dtype, np.integer):
         raise InputError(
@@ -223,7 +231,7 @@ def checked_labels(labels: Any, count: int, name: str, whose: str) -> np.ndarray
 
 
 def _joined(parts: Sequence[Voxels], like: Voxels, packing: Packing) -> Voxels:
-    """One shard: scenes in order, each sorted, are sorted together."""
+    """Return the voxels of one shard. Sorted scenes, one after the other, are sorted together."""
     rows = [np.zeros((0, like.coords.shape[1]), np.int32)]
     features = np.zeros((packing.capacity, like.num_channels), like.features.dtype)
     start = 0
@@ -234,7 +242,7 @@ def _joined(parts: Sequence[Voxels], like: Voxels, packing: Packing) -> Voxels:
         rows.append(coords)
         features[start : start + len(coords)] = np.asarray(v.features)[: len(coords)]
         start += len(coords)
-    # Level capacities of one scene would not hold a shard: they are the plan's, or the shard's own.
+    # The level capacities of one scene are dropped, because they would not hold a shard.
     geometry = host_geometry(
         np.concatenate(rows),
         packing.capacity,

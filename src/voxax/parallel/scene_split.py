@@ -1,11 +1,11 @@
 """One scene over several devices: its voxels, its kernel maps and their halos by shard.
 
-The *partition* gives each voxel of each level to one shard, its owner. A kernel map is divided by
-the owners of its output rows; the inputs that other shards own are borrowed, and form the halo.
+The *partition* assigns each voxel of each level to one shard, its owner. A kernel map is divided by
+the owners of its output rows. The input rows that other shards own are borrowed and form the halo.
 
-The *exchange schedule* says which shards send their halo rows to which others, in which round. A
-round is one ``ppermute``: each shard sends to at most one other, and all send equally many rows, as
-shapes are static. Few rounds of similar messages waste little.
+The *exchange schedule* says which shard sends halo rows to which other shard, in which round. A
+round is one ``ppermute``: each shard sends to at most one other, and all send the same number of
+rows, as shapes are static. Few rounds with messages of similar size waste little.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class LevelPartition:
 
     Attributes:
       owner: ``int32[N]``, the shard of each row.
-      rows: for each shard its rows, ascending: in canonical order.
-      place: ``int32[N]``, where each row stands among its shard's.
+      rows: for each shard its rows, ascending, so in canonical order.
+      place: ``int32[N]``, the index of each row among its shard's rows.
     """
 
     owner: np.ndarray
@@ -58,18 +58,19 @@ class LevelPartition:
 def partition_levels(
     plan: Plan, levels: list[np.ndarray], shards: int, order: Curve
 ) -> list[LevelPartition]:
-    """The partition of each level.
+    """Return the partition of each level.
 
-    The scene's own voxels are cut along the order into pieces that differ by one voxel at most.
-    A voxel of a coarser level goes to the first shard among those it is made from, so that features
-    stay on their device from level to level but for the cut. (Cutting every level evenly would move
-    whole regions: the number of coarse voxels to one fine voxel changes over a scan.)
+    The input voxels are cut along the order into pieces whose sizes differ by at most one voxel.
+    A voxel of another level belongs to the first of the shards that own its source voxels, so that
+    features stay on their device from level to level, except at a cut. (If every level were cut
+    evenly, whole regions would move, because the number of coarse voxels for a fine voxel varies
+    over a scan.)
 
     Args:
       plan: plan of the network.
-      levels: its ``level_rows``, ``int32[N, 1 + D]`` each.
+      levels: the plan's ``level_rows``, ``int32[N, 1 + D]`` each.
       shards: number of shards.
-      order: along which voxels are cut, scene by scene.
+      order: the curve along which the voxels of each scene are ordered and cut.
     """
     owners = [_cut(levels[0], shards, order)]
     for rows, (parent, spec) in zip(levels[1:], plan.parents, strict=True):
@@ -89,7 +90,7 @@ def partition_levels(
 def _cut(rows: np.ndarray, shards: int, order: Curve) -> np.ndarray:
     place = np.arange(len(rows))
     if order != "lexicographic":
-        # Buckets, so that scenes of similar size share a compiled program.
+        # Rows are padded to a bucket, so that scenes of similar size share a compiled program.
         padded = host.pad_rows(rows, bucket_capacity(len(rows)))
         along = np.asarray(sort_by_curve(padded, order))
         assert (padded[along[len(rows) :], 0] == PAD).all()
@@ -102,9 +103,10 @@ class ShardTable:
     """The part of a map that one shard computes.
 
     Attributes:
-      table: ``int32[own outputs, K]``, row of ``extended``, or -1.
-      extended: rows of the scene's input level that the shard has or reads, ascending.
-      borrowed: ``{shard: rows of the scene's input level that it lends, ascending}``.
+      table: ``int32[own outputs, K]``, index into ``extended``, or -1.
+      extended: rows of the scene's input level that the shard owns or reads, ascending.
+      borrowed: ``{shard: rows}``, the rows of the scene's input level that are borrowed from each
+        other shard, ascending.
     """
 
     table: np.ndarray
@@ -115,7 +117,7 @@ class ShardTable:
 def partition_map(
     table: np.ndarray, inputs: LevelPartition, outputs: LevelPartition
 ) -> list[ShardTable]:
-    """A map's ``neighbors int32[N_out, K]`` of the whole scene, shard by shard."""
+    """Return each shard's part of a map; ``table`` is the map's ``int32[N_out, K]``."""
     found = []
     for shard, (own_out, own_in) in enumerate(zip(outputs.rows, inputs.rows, strict=True)):
         part = table[own_out]
@@ -133,22 +135,23 @@ def partition_map(
 
 
 Messages = Mapping[tuple[int, int], int]
-"""``{(sender, receiver): rows}``."""
+"""``{(sender, receiver): number of rows}``."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """One round: its pairs, and rows of each message at most."""
+    """One round: its pairs of shards, and the largest number of rows of a message."""
 
     pairs: Round
     rows: int
 
 
 def matched(messages: Messages) -> tuple[Exchange, ...]:
-    """A schedule for exactly these messages, the largest first, each in the first free round.
+    """Return a schedule for exactly these messages.
 
-    It has at most ``2 d - 1`` rounds where no shard sends or receives more than d messages, and
-    messages of a round are of similar size.
+    Messages are scheduled from the largest on, each in the first round in which its sender and its
+    receiver are free. So the messages of a round have similar sizes. There are at most ``2 d - 1``
+    rounds if no shard sends or receives more than d messages.
     """
     rounds: list[dict[int, int]] = []  # receiver by sender
     rows: list[int] = []
@@ -168,9 +171,10 @@ def matched(messages: Messages) -> tuple[Exchange, ...]:
 
 
 def ring(messages: Messages, shards: int) -> tuple[Exchange, ...]:
-    """A schedule for any scene: in each round every shard sends over one distance along a ring.
+    """Return a schedule for any scene, in which shards send along a ring.
 
-    It has the distances that occur, and always those to both neighbors along the ring.
+    In each round every shard sends over one distance. There is a round for each distance in
+    ``messages``, and always for the distances to both neighbors.
     """
     largest = {shift: 0 for shift in {1, shards - 1} if 0 < shift < shards}
     for (sender, receiver), number in messages.items():
@@ -188,7 +192,7 @@ class MapRows:
 
     Attributes:
       extended: capacity of a shard's own rows and halo together.
-      schedule: rounds in which the halo comes.
+      schedule: the rounds in which shards exchange the halo.
     """
 
     extended: int
@@ -197,10 +201,10 @@ class MapRows:
 
 @dataclasses.dataclass(frozen=True)
 class SplitRows:
-    """Capacities of a split: rows of every shard.
+    """Capacities of every shard of a split.
 
     Attributes:
-      levels: capacity of own voxels at each level.
+      levels: capacity of a shard's own voxels at each level.
       maps: capacities of each kernel map.
     """
 
@@ -213,13 +217,14 @@ class SceneSplit:
     """The split of one scene over a mesh axis, for one network; made by :meth:`record`.
 
     Attributes:
-      plan: the maps that the network asks for.
-      shards: number of pieces: places along the axis.
+      plan: the plan of the maps that the network needs.
+      shards: number of shards, and size of the mesh axis.
       axis: name of the mesh axis.
-      order: ``"lexicographic"``, the canonical order, cuts slabs across the first axis: each shard
-        exchanges with the next and the one before. ``"morton"`` and ``"hilbert"`` cut compact
-        pieces, which exchange with more shards, but less the smaller they are.
-      capacities: after :meth:`fitted`; None takes each scene's own.
+      order: the curve along which voxels are cut. ``"lexicographic"``, the canonical order, cuts
+        slabs across the first axis, so that each shard exchanges with the shards before and after
+        it. ``"morton"`` and ``"hilbert"`` cut compact pieces, which exchange with more shards, but
+        send fewer rows if there are many shards.
+      capacities: the capacities of :meth:`fitted`; None takes those that each scene needs.
     """
 
     plan: Plan
@@ -238,7 +243,7 @@ class SceneSplit:
         axis: str = "space",
         order: Curve = "lexicographic",
     ) -> SceneSplit:
-        """Note every kernel map that ``model(voxels)`` asks for; see :class:`voxax.geometry.Plan`.
+        """Return the split of every map that ``model(voxels)`` needs, by an abstract trace.
 
         Args:
           model: the network as it runs on one device, before its batch norms are synchronized.
@@ -255,18 +260,19 @@ class SceneSplit:
 
     @property
     def records(self) -> tuple[MapRecord, ...]:
-        """All maps, also transposed ones, which are others read backwards on a whole scene."""
+        """All maps, including transposed ones, which on a whole scene are adjoints of others."""
         return self.plan.records + self.plan.adjoints
 
     def fitted(self, samples: Iterable[Voxels], margin: float = 1.1) -> SceneSplit:
-        """This split with capacities for scenes like the samples, so that all run one program.
+        """Return this split with capacities for scenes like the samples, which share one program.
 
-        Messages then go around a ring, with one round for each distance: good for few shards and
-        for slabs. Without, each scene has rounds and a compiled program of its own.
+        Shards then send along a ring, with one round for each distance, which is good for few
+        shards and for slabs. A split without fitted capacities has rounds and a compiled program
+        for each scene.
 
         Args:
-          samples: scenes; where several scenes make one step, each by itself.
-          margin: factor on the largest need.
+          samples: voxels to split; where a step has several scenes, each scene is one sample.
+          margin: factor on the largest number of rows that a sample needs.
 
         Raises:
           InputError: no sample.
@@ -283,23 +289,24 @@ class SceneSplit:
     def split(
         self, voxels: Voxels, labels: np.ndarray | None = None
     ) -> tuple[Voxels, np.ndarray, np.ndarray]:
-        """The scene's shards, with their kernel maps.
+        """Return the scene's shards, with their kernel maps.
 
-        Runs in NumPy (curves other than the canonical order are sorted by JAX). The whole scene is
+        This runs in NumPy, but JAX sorts curves other than the canonical order. The whole scene is
         planned in one process.
 
         Args:
-          voxels: concrete voxels, one scene or a batch; plans attached to them are dropped.
-          labels: ``int[rows]``, negative where unknown.
+          voxels: concrete voxels, one scene or a batch; attached plans are dropped.
+          labels: ``int[rows]``, negative where unknown; None gives -1 everywhere.
 
         Returns:
-          ``(voxels, labels, rows)``: voxels with arrays ``[shards, ...]``, to be taken apart by
-          ``jax.shard_map`` over the axis (their own properties are meaningless before);
+          ``(voxels, labels, rows)``: voxels with arrays ``[shards, ...]``, for ``jax.shard_map`` to
+          split over the axis (until then their properties have no meaning);
           ``int32[shards, capacity]``, -1 where padding or unknown; and ``int32[shards, capacity]``,
           the scene's row of each shard's row or -1, for :func:`join_shards`.
 
         Raises:
-          CapacityError: a fitted capacity does not hold the scene; names which, and the fix.
+          CapacityError: a fitted capacity does not hold the scene; the message names which, and
+            the fix.
           InputError: labels that do not fit the scene.
           TypeError: traced voxels.
         """
@@ -343,17 +350,17 @@ class SceneSplit:
 
 
 def join_shards(values: Any, rows: np.ndarray) -> np.ndarray:
-    """Values by shard back in the order of the scene.
+    """Return values of shards, such as a network's outputs, in the order of the scene's rows.
 
     Args:
-      values: ``[shards, capacity, ...]``, such as a network's outputs.
-      rows: ``int32[shards, capacity]``, as :meth:`SceneSplit.split` returned them.
+      values: ``[shards, capacity, ...]``.
+      rows: ``int32[shards, capacity]``, the rows that :meth:`SceneSplit.split` returned.
 
     Returns:
       ``[count, ...]``.
 
     Raises:
-      InputError: values of other shards or another capacity.
+      InputError: ``values`` has another number of shards, or another capacity, than ``rows``.
     """
     values, rows = np.asarray(values), np.asarray(rows)
     if values.shape[:2] != rows.shape:
@@ -365,12 +372,12 @@ def join_shards(values: Any, rows: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Needs:
-    """Rows that a scene takes on any shard, at most.
+    """The largest numbers of rows that a scene needs on any shard.
 
     Attributes:
-      levels: own voxels at each level.
-      extended: own and borrowed rows of each map.
-      messages: for each map ``{(sender, receiver): rows}``.
+      levels: number of own voxels at each level.
+      extended: number of own and borrowed rows of each map.
+      messages: for each map ``{(sender, receiver): number of rows}``.
     """
 
     levels: list[int]
@@ -378,7 +385,7 @@ class _Needs:
     messages: list[dict[tuple[int, int], int]]
 
     def joined(self, other: _Needs) -> _Needs:
-        """Rows that hold this scene and the other."""
+        """Return the numbers of rows that suffice for this scene and for the other."""
         messages = [
             {pair: max(a.get(pair, 0), b.get(pair, 0)) for pair in {**a, **b}}
             for a, b in zip(self.messages, other.messages, strict=True)
@@ -389,7 +396,7 @@ class _Needs:
     def capacities(
         self, schedule: Callable[[Messages], tuple[Exchange, ...]], margin: float = 1.0
     ) -> SplitRows:
-        """Capacities that are ``margin`` times as large, with halos exchanged by ``schedule``."""
+        """Return capacities ``margin`` times as large, with the ``schedule`` of each map."""
 
         def padded(rows: int) -> int:
             return round_up_rows(math.ceil(margin * rows))
@@ -403,7 +410,7 @@ class _Needs:
 
 @dataclasses.dataclass(frozen=True)
 class _Cut:
-    """A scene that was cut: the partition of each level, and the tables of each map by shard."""
+    """A scene that is cut: the partition of each level, and the tables of each map by shard."""
 
     split: SceneSplit
     levels: list[np.ndarray]
@@ -442,7 +449,7 @@ class _Cut:
         )
 
     def shard(self, number: int, voxels: Voxels, capacities: SplitRows) -> Voxels:
-        """One shard with NumPy leaves."""
+        """Return one shard with NumPy leaves."""
         geometries = [
             self._geometry(level, own.rows[number], capacities.levels[level], voxels)
             for level, own in enumerate(self.own)
@@ -453,7 +460,8 @@ class _Cut:
             self.split.records, self.tables, capacities.maps, strict=True
         ):
             mine = tables[number]
-            # On one device a symmetric map is its own adjoint, and a transposed one has both.
+            # On one device a symmetric map is its own adjoint; the map of a shard is not, so it
+            # always has the transposed table.
             names = tuple(sorted({*record.views, "transposed_neighbors"}))
             records.append(dataclasses.replace(record, views=names))
             table = np.full(
@@ -509,7 +517,7 @@ class _Cut:
 
 
 def _checked(labels: np.ndarray, cut: _Cut) -> np.ndarray:
-    """Return the checked ``int32`` labels of the scene's rows, with a -1 after them."""
+    """Return the checked ``int32`` labels of the scene's rows, followed by a -1."""
     count = len(cut.levels[0])
     labels = checked_labels(labels, count, "labels", "the scene's")
     return np.append(np.maximum(labels[:count], -1), -1).astype(np.int32)

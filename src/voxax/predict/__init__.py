@@ -1,11 +1,11 @@
-"""Predict what a model will cost before it runs: memory, roofline and cycles on TPUs.
+"""Predict the cost of a model before it runs: memory, roofline and cycles on TPUs.
 
 >>> from voxax.predict import count, render
 >>> program = count("v5e", "voxax.predict.cycles:matrix_product", size=4096)  # doctest: +SKIP
 >>> print(render(program))  # doctest: +SKIP
 
-Cycles are counted in the compiler's own schedules. No TPU is needed; libtpu must be installed. The
-module ``listing`` says what is counted and how.
+Cycles are counted in the compiler's own schedules. You need no TPU, but libtpu must be installed.
+The module ``listing`` says what is counted and how.
 """
 
 import lazy_loader as _lazy

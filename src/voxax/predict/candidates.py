@@ -1,8 +1,8 @@
 """Predict which candidates of a product would be fastest on an absent TPU.
 
-Without a TPU nothing can be measured. The seconds that the compiler's schedules give are filed as
-predicted: programs for that TPU use them until someone measures on one, where the predicted winner
-is measured first.
+Nothing can be measured without a TPU. The seconds from the compiler's schedules are stored in the
+cache as predicted. Programs for this TPU use them until someone measures on it; the predicted
+fastest candidate is then measured first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OPEN = "it has loops whose length is known at run time only"
 def products_of(
     hardware: HardwareInfo, fn: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> list[tuple[Problem, Resolved]]:
-    """Return the distinct products of ``fn(*arguments)`` on a TPU, and what each of them admits.
+    """Return the distinct products of ``fn(*arguments)`` on a TPU, with their admitted algorithms.
 
     Raises:
       InputError: ``fn`` has no sparse convolution.
@@ -49,7 +49,10 @@ def products_of(
 def is_known(
     entry: Entry | None, hardware: HardwareInfo, problem: Problem, admitted: Resolved
 ) -> bool:
-    """Return True if the entry filed for a product decides for programs on this device."""
+    """Return whether the cache's entry for a product decides for programs on this device.
+
+    A measured entry does. A predicted entry does if it has the default candidate of the device.
+    """
     if entry is None or not entry.predicted:
         return entry is not None
     return entry.knows(space_of(problem, admitted, hardware).heuristics[0].identity)
@@ -58,7 +61,7 @@ def is_known(
 def predict_all(
     chip: str, hardware: HardwareInfo, products: Sequence[tuple[Problem, Resolved]]
 ) -> Iterator[tuple[Problem, Entry | None]]:
-    """Yield the result of :func:`predict` for each, in order, computed on all cores."""
+    """Yield each problem with the result of :func:`predict`, in order, computed on all cores."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         pending = [pool.submit(predict, chip, hardware, *asked) for asked in products]
         try:
@@ -71,20 +74,20 @@ def predict_all(
 def predict(
     chip: str, hardware: HardwareInfo, problem: Problem, admitted: Resolved
 ) -> Entry | None:
-    """Predict seconds of the candidates on a recorded occupancy from the compiler's schedules.
+    """Predict seconds of candidates on a recorded occupancy from the compiler's schedules.
 
-    Priced are the window kernels, and of each other algorithm what is taken unmeasured. Nothing
-    runs. See :data:`voxax.predict.LEFT_OUT` for what the seconds leave out.
+    The candidates are all window kernels, and the default parameters of every other algorithm.
+    Nothing runs. See :data:`voxax.predict.LEFT_OUT` for what the seconds leave out.
 
     Args:
-      chip: a generation, of :data:`voxax.predict.TOPOLOGIES`.
-      hardware: facts about a device of it.
-      problem: a product, of the platform ``tpu``.
-      admitted: names of algorithms.
+      chip: a TPU generation, one of :data:`voxax.predict.TOPOLOGIES`.
+      hardware: facts about a device of this generation.
+      problem: a product on the platform ``tpu``.
+      admitted: the admitted algorithms.
 
     Returns:
-      What goes into the tuning cache, or None where the default has no price: then whatever has one
-      would win.
+      The entry for the tuning cache. It is None if no seconds can be predicted for the default
+      candidate, because any other candidate would then win.
     """
     begin = time.perf_counter()
     space = space_of(problem, admitted, hardware)
@@ -112,7 +115,14 @@ def product(
     platform: str,
     parameters: list[list[Any]],
 ) -> tuple[Any, ...]:
-    """Return a candidate as a function of the operands and views, and their shapes."""
+    """Return a candidate as a function of operands and views, followed by their shapes.
+
+    Args:
+      packed: the pickled problem, in base64.
+      shapes: shapes of the map's arrays, by name.
+      algorithm, platform: name and platform of the kernel.
+      parameters: pairs of name and value.
+    """
     problem: Problem = pickle.loads(base64.b64decode(packed))
     chosen = tuple((str(name), value) for name, value in parameters)
     (run,) = (k for k in lookup(algorithm, problem.layer.kind) if k.platform == platform)
@@ -129,12 +139,14 @@ def product(
 def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
     """Count the steps of a window kernel's grid on one core.
 
-    There is one for each window of the longest column of the tiles that a step takes together.
+    A step reads one window of every column, for several tiles together. So the longest column of
+    these tiles gives their number of steps.
 
     Args:
       problem: a product.
-      parameters: parameters of the window kernels, dense or depthwise.
-      windows: ``int32[2, tiles, columns]``, first rows and lengths, of the side that is written.
+      parameters: parameters of a window kernel, dense or depthwise.
+      windows: ``int32[2, tiles, columns]``, first row and length of the run of rows that each tile
+        of the written side reads in each column.
     """
     values = dict(parameters)
     _, lengths = np.asarray(windows)
@@ -146,7 +158,7 @@ def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
 
 
 def passes(items: np.ndarray) -> float:
-    """Mean number of passes of the kernel of lists for a block of output rows.
+    """Return the mean number of passes of the list kernel for a block of output rows.
 
     Args:
       items: the view of this name, see :mod:`voxax.kernels.implicit_gemm.items`.
@@ -156,10 +168,10 @@ def passes(items: np.ndarray) -> float:
 
 
 def passes_of(problem: Problem, candidate: Candidate, views: Mapping[str, Any]) -> float:
-    """Count the passes of the loop in a candidate's Pallas kernels whose length the map decides.
+    """Count the passes of the loop in a candidate's Pallas kernel whose length depends on the map.
 
     Args:
-      problem: a product; of dgrad and wgrad at once, dgrad.
+      problem: a product; dgrad for a program that computes dgrad and wgrad at once.
       candidate: a candidate of the problem.
       views: concrete arrays of the map, by name.
     """

@@ -1,6 +1,6 @@
-"""Compile in a process of its own: libtpu reads its flags once, when it is loaded.
+"""Compile in a separate process, because libtpu reads its flags once, when it is loaded.
 
-Started by ``cycles.py`` as ``python -m voxax.predict.child REQUESTS RESULTS FOLDER PARENT``.
+``cycles.py`` starts it as ``python -m voxax.predict.child REQUESTS RESULTS FOLDER PARENT``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from voxax.predict.listing import EQUAL, SCHEDULE, UTILIZATION, Listing, read_eq
 
 
 def main(requests: str, results: str, folder: str) -> None:
-    """Compile each request, and pickle its program, or a text that says why it has none."""
+    """Compile each request, and pickle its program, or a text with the reason why it failed."""
     with Path(results).open("wb") as out:
         for chip, target, arguments in json.loads(Path(requests).read_text()):
             result: CompiledProgram | str
@@ -65,7 +65,7 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
             copies.append(CopyBeside(begin, len(kernels), *more))
     memory = compiled.memory_analysis()
     device = _compat.tpu_topology(TOPOLOGIES[chip])[0]
-    # The table joins the cores of a v4, libtpu's description does not.
+    # The table counts both cores of a v4 as one device, libtpu's description does not.
     cores = int(getattr(device, "num_cores", None) or 1)
     return CompiledProgram(
         dataclasses.replace(facts, cores=cores),
@@ -80,7 +80,11 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
 
 
 def value_bytes(tree: Any) -> int:
-    """Return the bytes of features, weights and the like: not of coordinates, tables and masks."""
+    """Return the bytes of numerical values, such as features and weights.
+
+    They are arrays of floating-point numbers and of int8. Coordinates, tables and masks have other
+    dtypes, and are not counted.
+    """
     found = 0
     for leaf in jax.tree.leaves(tree):
         dtype = jnp.dtype(leaf.dtype)
@@ -92,7 +96,7 @@ def value_bytes(tree: Any) -> int:
 def _listings(folder: Path, delay_slots: int) -> dict[str, Listing]:
     """Return listings by operation; equal operations share one listing.
 
-    Files are called ``TIME-OPERATION-NUMBER-LABEL.txt``.
+    The files' names are ``TIME-OPERATION-NUMBER-LABEL.txt``.
     """
     found = {}
     for path in sorted(folder.glob(f"*-{SCHEDULE}.txt")):

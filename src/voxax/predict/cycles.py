@@ -1,4 +1,4 @@
-"""Compile programs for TPUs in a process of its own, and count the cycles of their kernels."""
+"""Compile programs for TPUs in a separate process, and count the cycles of their kernels."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from voxax.predict.compiled_program import CompiledProgram
 from voxax.predict.listing import flags
 
 Request = tuple[str, str, Mapping[str, Any]]
-"""Generation, ``package.module:name`` or ``FILE.py:name``, and the arguments of that function: what
-JSON can hold; where it has a parameter ``chip`` it is told the generation. It returns what to
-compile: ``(function, *shapes)``."""
+"""A program to compile: a TPU generation, the name of a function, ``package.module:name`` or
+``FILE.py:name``, and its arguments, in types of JSON. The function returns
+``(function, *shapes)``. If it has a parameter ``chip``, it gets the generation."""
 _LAST_LINES = 15
 
 
 def count(chip: str, target: str, **arguments: Any) -> CompiledProgram:
-    """Compile for one generation and count; see :func:`count_all`.
+    """Compile one program for a TPU and count its kernels' cycles; see :func:`count_all`.
 
     >>> program = count("v5e", "voxax.predict.cycles:matrix_product", size=4096)  # doctest: +SKIP
     """
@@ -40,7 +40,7 @@ def count(chip: str, target: str, **arguments: Any) -> CompiledProgram:
 def count_all(requests: Sequence[Request]) -> list[CompiledProgram]:
     """Compile programs for TPUs, present or not, and count each kernel's cycles.
 
-    Like :func:`outcomes`, except that the first program that does not compile is an error.
+    This is :func:`outcomes`, except that it raises if a program does not compile.
     """
     found = []
     for outcome in outcomes(requests):
@@ -51,16 +51,16 @@ def count_all(requests: Sequence[Request]) -> list[CompiledProgram]:
 
 
 def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
-    """Compile programs, and count each kernel's cycles; errors are results.
+    """Compile programs for TPUs, and count each kernel's cycles; errors are returned.
 
-    All in one process, which loads libtpu with flags of its own; about 4 s to start, and what the
-    compilations take. Where the compiler ends it, the next one continues after that program.
+    One separate process compiles all programs. It loads libtpu with special flags and takes about
+    4 s to start. If the compiler ends the process, another one continues with the next program.
 
     Args:
-      requests: see ``Request``.
+      requests: the programs, see ``Request``.
 
     Returns:
-      For each request its program, or why there is none, with the compiler's message.
+      For each request its program, or an error with the compiler's message.
 
     Raises:
       MissingExtraError: libtpu is not installed.
@@ -70,13 +70,13 @@ def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
         raise MissingExtraError('compiling for TPUs needs libtpu: pip install "voxax[tpu]"')
     left: list[Request] = [(chip_named(c).name, target, dict(more)) for c, target, more in requests]
     found: list[CompiledProgram | VoxaxError] = []
-    silent = 0  # Processes in a row without a result: then the program is not at fault.
+    silent = 0  # Processes in a row without a result: after two, no program is at fault.
     while left:
         told, done = _compiled(left)
         found += told
         silent = 0 if told else silent + 1
         left = left[len(told) :]
-        # The compiler ends the process where it finds itself at fault. Others get another one.
+        # The compiler ends the process at an internal error. The other programs get a new process.
         lost = left if silent == 2 else left[:1]
         last = "\n".join(done.stderr.splitlines()[-_LAST_LINES:])
         for chip, target, _ in lost:
@@ -128,6 +128,6 @@ def _environment(dump: Path) -> dict[str, str]:
 
 
 def matrix_product(size: int = 4096, dtype: str = "bfloat16") -> tuple[Any, ...]:
-    """Return ``a @ b`` of square matrices, for :func:`count`."""
+    """Return the program ``a @ b`` of square matrices, for :func:`count`."""
     shape = jax.ShapeDtypeStruct((size, size), jnp.dtype(dtype))
     return jnp.dot, shape, shape

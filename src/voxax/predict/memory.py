@@ -29,30 +29,30 @@ class MemoryLimitError(CapacityError, MemoryError):
 
 @dataclasses.dataclass(frozen=True)
 class MemoryReport:
-    """Memory that a program will need and memory that is available, in bytes; prints as text.
+    """The memory that a program will need, and the memory that is available; prints as text.
 
     Attributes:
       device: kind of the device.
-      capacity, batch_size: of the voxels asked about.
-      argument_bytes: parameters, voxels, the optimizer's state.
-      output_bytes: results.
-      temporary_bytes: everything in between, and constants.
-      program_bytes: the compiler's figure: all of these at once, less what is shared.
-      resident_bytes: arguments that are on the device already.
-      needed_bytes: what a run takes in addition to what is in use now.
-      baseline_bytes: in use before the run: by this process on a CPU, on the device
-        otherwise; None if the runtime does not count it.
-      peak_bytes: the largest use to be expected: of this process on a CPU, of the device
-        otherwise.
-      available_bytes: free now, or as given; None if unknown.
-      margin: share of the free memory that is left alone.
-      suggested_capacity: the largest bucket that was found to fit (compiled, not guessed);
-        None if none was looked for or found.
-      suggested_batch: scenes of the present size that fit into that capacity.
-      refused: the compiler itself refuses the program, for this reason; then only
-        ``temporary_bytes`` is known, as far as the compiler told.
-      programs: programs that were compiled for this answer.
-      searched: whether a capacity that fits was looked for.
+      capacity, batch_size: capacity and batch size of the voxels.
+      argument_bytes: bytes of parameters, voxels and the optimizer's state.
+      output_bytes: bytes of results.
+      temporary_bytes: bytes of intermediate arrays and constants.
+      program_bytes: bytes of all these and the program's code at once, without arguments that
+        outputs replace.
+      resident_bytes: bytes of arguments that are on the device already.
+      needed_bytes: bytes that a run needs in addition to the memory in use now.
+      baseline_bytes: bytes in use before the run, by this process on a CPU, otherwise on the
+        device; None if the runtime does not count them.
+      peak_bytes: the largest expected use, by this process on a CPU, otherwise on the device.
+      available_bytes: bytes that are free now, or as given; None if unknown.
+      margin: share of the available memory that stays free.
+      suggested_capacity: the largest bucket found to fit, by compiling for it; None if no bucket
+        was searched for or found.
+      suggested_batch: number of scenes of the present size that fit into this capacity.
+      refused: the reason why the compiler refuses the program, or empty. If refused, only
+        ``temporary_bytes`` is known, from the compiler's message.
+      programs: number of programs that were compiled for this report.
+      searched: whether a capacity that fits was searched for.
     """
 
     device: str
@@ -76,14 +76,14 @@ class MemoryReport:
 
     @property
     def limit_bytes(self) -> int | None:
-        """Available memory less the margin; None if unknown."""
+        """Available memory minus the margin; None if unknown."""
         if self.available_bytes is None:
             return None
         return int((1 - self.margin) * self.available_bytes)
 
     @property
     def fits(self) -> bool:
-        """True if the need is within the limit, or the limit is unknown."""
+        """Whether the needed memory is within the limit, or the limit is unknown."""
         if self.refused:
             return False
         return self.limit_bytes is None or self.needed_bytes <= self.limit_bytes
@@ -95,8 +95,8 @@ class MemoryReport:
         """Return this report if it fits.
 
         Raises:
-          MemoryLimitError: names the memory needed, the memory available, and the largest
-            capacity that fits. It is a CapacityError and a MemoryError.
+          MemoryLimitError: it does not fit. The message names the memory needed, the memory
+            available, and the largest capacity that fits. It is a CapacityError and a MemoryError.
         """
         if not self.fits:
             raise MemoryLimitError(f"{self._verdict()}: {self._advice()}")
@@ -164,40 +164,39 @@ def fits(
 ) -> MemoryReport:
     """Predict whether ``model(voxels)`` fits into the device's free memory, before running it.
 
-    The program is compiled from shapes alone, and the compiler's own figures are read:
-    arguments, outputs and temporaries. Nothing is allocated on the device, nothing runs, and
-    nothing is measured: algorithms are those that :func:`voxax.explain` names.
-    Compiling takes as long as the first call of the jitted model would, and more where a
-    capacity is to be suggested.
+    The program is compiled from shapes alone, and the compiler reports the memory of arguments,
+    outputs and temporaries. Nothing is allocated on the device, nothing runs, and nothing is
+    measured: algorithms are those that :func:`voxax.explain` names. Compiling takes as long as in
+    the first call of the jitted model, and longer if a capacity is to be suggested.
 
-    On a CPU memory is the process's: the baseline is what it holds when this returns. A
-    program that is compiled again afterwards (by the caller's own ``jax.jit``) reuses most
-    of what this compilation left. A jitted closure over a module holds copies of its
-    parameters inside the program, beyond this prediction: make them arguments (``nnx.split``
-    outside, ``nnx.merge`` inside).
+    On a CPU memory is that of the process, and the baseline is its memory when this returns. If
+    your own ``jax.jit`` compiles the program again, it reuses most of the memory that this
+    compilation left. A jitted closure over a module has copies of the module's parameters in the
+    program, which this does not count: pass them as arguments (``nnx.split`` outside,
+    ``nnx.merge`` inside).
 
     Args:
-      model: any callable on Voxels, or on ``(params, voxels)``. A flax.nnx module is taken
-        apart without being changed, and asked about in evaluation or training mode
-        according to ``training``.
+      model: any callable on Voxels, or on ``(params, voxels)``. A flax.nnx module is not changed;
+        it is compiled in evaluation or training mode according to ``training``.
       voxels: an example, with or without attached maps; only its shapes matter.
-      training: also the gradient with respect to the parameters (of an nnx module, or
-        ``params``), and the new state.
-      params: given to ``model`` as first argument.
-      optimizer: with ``training``, anything with optax's ``init`` and ``update``: its state
-        and update count too.
-      loss: with ``training``, from the model's output to a scalar; None: the mean square.
-      device: a JAX device, also one of a topology of absent hardware
-        (``jax.experimental.topologies``). None: the first local one.
-      available: bytes to stay within; None asks the device for its free memory.
+      training: whether to compile a training step, with the gradient of the parameters (of an nnx
+        module, or ``params``) and the new state.
+      params: the first argument of ``model``, if it takes parameters.
+      optimizer: with ``training``, an object with optax's ``init`` and ``update``, whose state and
+        update are included; None leaves them out.
+      loss: with ``training``, a function from the model's output to a scalar; None takes the mean
+        square.
+      device: a JAX device, which may be one of an absent topology
+        (``jax.experimental.topologies``). None takes the first local device.
+      available: largest number of bytes to use; None takes the device's free memory.
       margin: share of the available memory to leave free for allocators.
-      suggest: look for the largest capacity that fits, by compiling for a few. None: only
-        where the voxels' own capacity does not fit.
+      suggest: whether to search for the largest capacity that fits, by compiling for a few. None
+        searches only if the capacity of ``voxels`` does not fit.
 
     Returns:
-      A :class:`voxax.predict.MemoryReport`: true if it fits; prints well; and
-      ``fits(...).raise_if_not()`` raises :class:`voxax.predict.MemoryLimitError` before
-      anything is allocated.
+      A :class:`voxax.predict.MemoryReport`, which is true if the program fits and prints as text.
+      ``fits(...).raise_if_not()`` raises :class:`voxax.predict.MemoryLimitError` before anything is
+      allocated.
 
     Raises:
       InputError: an optimizer or a loss without ``training``; a margin outside [0, 1).
@@ -288,14 +287,14 @@ class ProgramMemory:
     """Bytes of one compiled program.
 
     Attributes:
-      arguments: parameters, voxels, the optimizer's state.
-      outputs: results.
-      temporaries: everything in between, and constants.
-      aliased: outputs that take the place of arguments.
-      code: the program itself, where the compiler counts it.
-      refused: the compiler would not build it for lack of memory; then ``temporaries`` is
-        what it asked for, as far as it told.
-      reason: its words.
+      arguments: bytes of parameters, voxels and the optimizer's state.
+      outputs: bytes of results.
+      temporaries: bytes of intermediate arrays and constants.
+      aliased: bytes of outputs that take the place of arguments.
+      code: bytes of the program itself, where the compiler counts them.
+      refused: whether the compiler refuses the program for lack of memory; ``temporaries`` is then
+        the size that its message names, if any.
+      reason: the compiler's message.
     """
 
     arguments: int = 0
@@ -308,21 +307,23 @@ class ProgramMemory:
 
     @property
     def total(self) -> int:
-        """All that must be in the device's memory at once."""
+        """Bytes that must be in the device's memory at once."""
         held = self.arguments + self.outputs + self.temporaries + self.code
         return held - self.aliased
 
 
 def program_memory(step: Step, voxels: Any, device: Any) -> ProgramMemory:
-    """Compile ``step`` for the shapes of ``voxels`` on ``device``, which may be absent.
+    """Return the memory of ``step``, compiled for the shapes of ``voxels``.
+
+    The device may be absent.
 
     Raises:
-      Exception: whatever tracing or compiling raises, except for lack of memory.
+      Exception: tracing or compiling fails for another reason than lack of memory.
     """
     sharding = jax.sharding.SingleDeviceSharding(device)
     shapes = jax.tree.map(_shape, step.arguments(voxels))
     jitted = jax.jit(step.call, in_shardings=sharding, out_shardings=sharding)
-    # The program of the choices that are known now: measuring would take memory and time.
+    # Only choices that are known now are used: measuring would take memory and time.
     with unmeasured(foreseen=True):
         lowered = jitted.lower(*shapes)
     try:
@@ -371,7 +372,7 @@ def resized(voxels: Voxels, capacity: int) -> Voxels:
     known = _capacities(voxels.geometry)
 
     def leaf(x: Any) -> Any:
-        if isinstance(x, LostRows):  # of one shape for any capacity
+        if isinstance(x, LostRows):  # its shape does not depend on the capacity
             return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), x)
         shape = x.shape
         if shape and shape[0] in known:
@@ -409,16 +410,17 @@ def _levels(geometry: VoxelGeometry, rows: Any) -> VoxelGeometry:
 def largest_fitting(
     need: Callable[[int], int | None], start: int, limit: int, tries: int = 6
 ) -> int | None:
-    """Find the largest bucket whose need is within ``limit``, in ``tries`` compilations.
+    """Return the largest bucket found whose need is within ``limit``, or None.
 
     Memory is nearly linear in the capacity, so the line through the capacities tried so far
-    gives the next one. The answer itself was compiled.
+    gives the next one to try. The returned bucket was compiled, or is just below ``start``.
 
     Args:
-      need: bytes at a capacity, None where the program cannot be built; slow.
-      start: a capacity that was tried already, the first point of the line.
-      limit: bytes.
-      tries: calls of ``need`` at most, with those at ``start``.
+      need: a slow function that returns the bytes at a capacity, or None if the program cannot be
+        built.
+      start: the first capacity to try.
+      limit: the largest number of bytes.
+      tries: largest number of calls of ``need``, including the call for ``start``.
     """
     buckets = buckets_up_to(64 * max(start, 16))
     known: dict[int, int | None] = {start: need(start)}

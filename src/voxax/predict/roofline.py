@@ -1,6 +1,6 @@
-"""Measure each layer of a model against its lower bound of time on the hardware.
+"""Compare the measured time of each layer of a model with its lower bound on the hardware.
 
-:mod:`voxax.explanation.lower_bound` gives the bounds; times are measured here.
+:mod:`voxax.explanation.lower_bound` computes the bounds; this module measures the times.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _REPEATS = 5
 
 @dataclasses.dataclass(frozen=True)
 class LayerRoofline:
-    """One convolution, forward.
+    """The forward product of one convolution.
 
     Attributes:
-      name: scope of the layer (``jax.named_scope``) and its place among the convolutions.
-      shape: rows, taps and channels, in words.
-      flops: useful floating-point operations.
-      bytes: features, weights, results and the map, once each.
-      lower_bound: seconds; None unless the hardware's matrix rate and bandwidth are known.
-      bound: ``compute`` or ``memory``, whichever gives the lower bound.
-      seconds: measured, the quickest of five.
+      name: the layer's index among the convolutions, and its scope (``jax.named_scope``).
+      shape: a text of rows, taps and channels.
+      flops: number of useful floating-point operations.
+      bytes: bytes of features, weights, results and the map, each counted once.
+      lower_bound: least seconds; None unless the hardware's matrix rate and bandwidth are known.
+      bound: ``compute`` or ``memory``, whichever gives the lower bound, or ``unknown``.
+      seconds: measured seconds, the fastest of five runs.
     """
 
     name: str
@@ -48,17 +48,17 @@ class LayerRoofline:
 
     @property
     def ratio(self) -> float | None:
-        """Measured time over the lower bound; 1 is the best possible."""
+        """Measured time divided by the lower bound; 1 is the best possible. None if unknown."""
         return None if not self.lower_bound else self.seconds / self.lower_bound
 
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """All convolutions of a model in order, and the model as a whole.
+    """Measurements of all convolutions of a model, in order, and of the whole model.
 
     Attributes:
-      layers: one for each convolution.
-      seconds: the whole model, jitted, the quickest of five.
+      layers: one measurement for each convolution.
+      seconds: measured seconds of the whole jitted model, the fastest of five runs.
     """
 
     layers: tuple[LayerRoofline, ...]
@@ -71,7 +71,7 @@ def roofline(model: Callable[[Voxels], Any], voxels: Voxels, info: HardwareInfo)
     Args:
       model: any callable on Voxels; a flax.nnx module is not changed.
       voxels: concrete voxels, best with their maps attached (``vx.plan``).
-      info: facts about the device that runs this; rates come from here.
+      info: facts about the device that runs this, with the rates for the bounds.
     """
     step = step_of(model, None, False, None, None)
     arguments = step.arguments(jax.tree.map(jax.numpy.asarray, voxels))
@@ -131,7 +131,7 @@ def _seconds(run: Callable[..., Any], operands: Any) -> float:
 
 
 def rows(result: Roofline) -> Iterator[tuple[str, ...]]:
-    """Yield the table's cells: layer, what it does, GFLOP, MB, lower bound, time, ratio."""
+    """Yield the table's rows: layer, shape, GFLOP, MB, lower bound, time, ratio."""
     for layer in result.layers:
         bound = (
             "-" if layer.lower_bound is None else f"{1e3 * layer.lower_bound:.2f} ({layer.bound})"

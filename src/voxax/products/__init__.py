@@ -1,4 +1,4 @@
-"""forward, dgrad, wgrad: one differentiation rule; algorithms plug in below it."""
+"""The products forward, dgrad and wgrad, with one differentiation rule for all algorithms."""
 
 import lazy_loader as _lazy
 

@@ -1,4 +1,4 @@
-"""Entering the products: from a kernel map, with a factor for each pair, or from a grid of sizes.
+"""Convolution as products: on a kernel map, with a factor for each pair, or on a grid of sizes.
 
 Each function resolves the requests and the precision, and binds the forward product with the arrays
 of the map that an algorithm may read.
@@ -52,19 +52,19 @@ def convolve(
     wgrad_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """``y[m] = sum_k features[neighbors[m, k]] @ weight[k]``.
+    """Return ``y[m] = sum_k features[neighbors[m, k]] @ weight[k]``.
 
     Args:
       features: ``[kernel_map.feature_rows, C_in]``.
       weight: ``[K, C_in, C_out]``, ``[K, G, C_in/G, C_out/G]`` or, depthwise, ``[K, C]``.
-      kernel_map: the relation.
-      fwd_algo, dgrad_algo, wgrad_algo: requests; None admits every algorithm.
-      precision: None follows ``jax.default_matmul_precision`` where set, else keeps the
-        full precision of the input dtype.
+      kernel_map: the map from input to output rows, by tap.
+      fwd_algo, dgrad_algo, wgrad_algo: the algorithms to admit for each product; None admits all.
+      precision: the precision of products; None takes ``jax.default_matmul_precision`` if it is
+        set, else the full precision of the input dtype.
 
     Returns:
-      ``[out_capacity, C_out]`` in the promoted dtype of features and weight; int32 where
-      that is an integer of 8 or 16 bits.
+      ``[out_capacity, C_out]`` in the promoted dtype of features and weight; int32 if that is an
+      integer of 8 or 16 bits.
     """
     algorithms = fwd_algo, dgrad_algo, wgrad_algo
     operands, views, layer = _entered(features, weight, kernel_map, *algorithms, precision)
@@ -83,15 +83,16 @@ def convolve_with_epilogue(
     wgrad_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """``after(convolve(features, weight, kernel_map), epilogue)``, in one kernel where it can be.
+    """Return ``after(convolve(features, weight, kernel_map), epilogue)``.
 
-    Derivatives are those of the two, one after the other.
+    One kernel computes both where it can. Derivatives are those of the product, then of ``after``.
 
     Args:
-      epilogue: what follows the product.
-      after: applies it to the product's result, ``[out_capacity, C_out]`` and of that dtype too.
+      epilogue: the parameters of the operations after the product.
+      after: a function that applies the epilogue to the product's result ``[out_capacity, C_out]``;
+        its result must have the same shape and dtype.
       features, weight, kernel_map, fwd_algo, dgrad_algo, wgrad_algo, precision: as for
-        :func:`convolve`, of floating-point numbers.
+        :func:`convolve`; features and weight are floating-point.
     """
     algorithms = fwd_algo, dgrad_algo, wgrad_algo
     operands, views, layer = _entered(features, weight, kernel_map, *algorithms, precision)
@@ -129,7 +130,7 @@ def _entered(
     if tunes:
         layer = observe(layer, kernel_map)
     evaluated = _compat.is_evaluated(features, weight) and not _compat.is_mapped(features, weight)
-    # Of a mapped call another problem is computed, which the batching rule makes.
+    # A mapped call computes another problem, which the batching rule makes.
     if evaluated and known_on_cpu(kernel_map.view("neighbors")):
         moves = True, _compat.is_traced(features), _compat.is_traced(weight)
         runs, platform, key = tuple(itertools.compress(_PRODUCTS, moves)), "cpu", eager_key()
@@ -157,7 +158,7 @@ def _refuse_symbolic(kernel_map: KernelMap) -> None:
 def _asked(
     kind: WeightKind, forward: Request, dgrad: Request, wgrad: Request
 ) -> dict[Literal["requests", "stated"], Any]:
-    """What a layer keeps of the requests, its own and those around it."""
+    """Return the layer's fields for requests, from its own and those of enclosing contexts."""
     of: dict[Product, Request] = {"forward": forward, "dgrad": dgrad, "wgrad": wgrad}
     found = {name: admitted(request, kind=kind, product=name) for name, request in of.items()}
     return {
@@ -176,16 +177,16 @@ def _with_views(
     tunes: bool,
     key: Hashable,
 ) -> tuple[Layer, tuple[tuple[str, View | None], ...]]:
-    """The layer with the names of the views to bring, and these with what builds each.
+    """Return the layer with the names of the views to pass, and the builder of each view.
 
-    Remembered for eager calls: asking all kernels takes as long as the rest of a call.
+    The result is cached for eager calls: asking all kernels takes as long as the rest of a call.
 
     Args:
-      layer, dtype, weight_shape, platform: what the problems follow from.
-      runs: the products of an eager call, whose kernels are chosen here; None: all that may be
-        chosen later, see :func:`voxax.tuning.views_of`.
-      tunes: kernels are measured.
-      key: what the answer also depends on.
+      layer, dtype, weight_shape, platform: the description of the problems.
+      runs: the products of an eager call, whose kernels are chosen here. None takes the views of
+        all kernels that may be chosen later, see :func:`voxax.tuning.views_of`.
+      tunes: whether kernels may be measured.
+      key: other values that the result depends on, for the cache.
     """
     del key
     of, dtype = layer.of_problems, jnp.dtype(dtype).name
@@ -205,14 +206,14 @@ def _with_views(
 
 
 def precision_name(precision: jax.lax.PrecisionLike) -> str:
-    """The name that problems keep, one for all aliases; see :func:`convolve`.
+    """Return the name of a precision in problems, the same for all aliases; see :func:`convolve`.
 
     Returns:
       ``"default"``, ``"high"``, ``"highest"``, or the name of a ``jax.lax.DotAlgorithmPreset``.
 
     Raises:
       InputError: a name that JAX does not know.
-      TypeError: neither a name nor a member of these enums.
+      TypeError: ``precision`` is neither a name nor a member of these enums.
     """
     if precision is None:
         precision = getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
@@ -242,19 +243,19 @@ def convolve_modulated(
     kernel_map: KernelMap,
     **options: Any,
 ) -> jax.Array:
-    """``y[m] = sum_k factors[m, k] * features[neighbors[m, k]] @ weight[k]``.
+    """Return ``y[m] = sum_k factors[m, k] * features[neighbors[m, k]] @ weight[k]``.
 
-    It is linear in three operands, so it is none of the three bilinear products. But the factor of
-    one tap belongs to the output row: ``y = sum_k factors[:, k] * (A_k x w[k])`` is a sum of scaled
-    products over maps of one tap, with their differentiation rule and algorithms. A loop over taps
-    makes one program for any number; for derivatives each tap's product is computed again.
+    This is linear in three operands. It is computed as
+    ``y = sum_k factors[:, k] * (A_k x w[k])``, a sum of scaled products over maps of one tap, with
+    the differentiation rule and the algorithms of these products. A loop over taps makes one
+    program for any number of taps; for derivatives each tap's product is computed again.
 
     Args:
       features: ``[kernel_map.feature_rows, C_in]``.
       weight: ``[K, C_in, C_out]`` or ``[K, G, C_in/G, C_out/G]``.
       factors: ``[out_capacity, K]``, floating-point; read only where the map has a pair.
-      kernel_map: the relation.
-      options: requests and precision of :func:`voxax.products.convolve`.
+      kernel_map: the map from input to output rows, by tap.
+      options: requests and precision, as for :func:`voxax.products.convolve`.
 
     Returns:
       ``[out_capacity, C_out]`` in the promoted dtype of features and weight; factors are applied,
@@ -265,7 +266,7 @@ def convolve_modulated(
     wide, neighbors = accumulator(dtype), kernel_map.neighbors
     # A factor without a pair, NaN included, reaches no result and no gradient.
     scale = jnp.where(neighbors >= 0, factors, jnp.zeros((), factors.dtype)).astype(wide)
-    # Every tap takes the offset of the first: the tuner then measures one problem, not K.
+    # All taps share the offset of the first: the tuner then measures one problem, not K.
     spec = dataclasses.replace(kernel_map.spec, offsets=kernel_map.spec.offsets[:1])
 
     def tap(
@@ -284,15 +285,17 @@ def convolve_modulated(
     return total.astype(dtype)
 
 
-@functools.lru_cache(maxsize=1024)  # asked in every eager call
+@functools.lru_cache(maxsize=1024)  # called in every eager call
 def sized_spec(
     shape: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> KernelSpec:
-    """The relation of the largest kernel. Unlike in :meth:`KernelSpec.make`, sizes nest for every
-    stride: a size equal to the stride is centered like any other.
+    """Return the spec of the largest kernel of a dynamic convolution.
+
+    Sizes nest for every stride: unlike in :meth:`KernelSpec.make`, a size equal to the stride is
+    centered like any other.
 
     Raises:
-      InputError: taps or strides beyond 2**28, as there.
+      InputError: taps or strides beyond 2**28.
     """
     offsets = box_offsets(shape, (0,) * len(shape))
     reach = max(n // 2 * d for n, d in zip(shape, dilation, strict=True))
@@ -314,15 +317,17 @@ def convolve_sized(
     algorithm: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """``y[u] = sum over taps k of sizes[u] of x[u * stride + offset_k * dilation] @ weight[k]``.
+    """Return ``y[u] = sum_k x[u * stride + offset_k * dilation] @ weight[k]``.
+
+    The sum is over the taps k that ``sizes[u]`` reaches.
 
     Args:
       x: ``[B, *spatial, C]``.
       weight: ``[K, C, C_out]``, taps as in ``spec``.
-      sizes: ``int32[B, *outputs]``.
-      spec: offsets, stride and dilation.
-      uniform: what is known of ``sizes``: with ``all`` they reach every tap.
-      algorithm: a request among the strategies, for all three products.
+      sizes: ``int32[B, *outputs]``, the kernel size of each output position.
+      spec: offsets, stride and dilation of the largest kernel.
+      uniform: what is known about ``sizes``; with ``all`` they reach every tap.
+      algorithm: the strategies to admit, for all three products; None admits all.
       precision: as for :func:`voxax.products.convolve`.
 
     Returns:
@@ -371,13 +376,16 @@ def _on_grid(x: jax.Array, weight: jax.Array, sizes: jax.Array, layer: Layer) ->
     return out.reshape(*output_grid(layer.sizes.grid, stride), -1)
 
 
-# Eager calls are one program: an array that is reshaped by itself is copied.
+# An eager call is one program, because a separate reshape would copy the array.
 _on_grid_eagerly = jax.jit(_on_grid, static_argnames="layer")
 
 
 def with_statistics(layer: Layer, sizes: np.ndarray) -> Layer:
-    """The layer with what it keeps of these sizes: taps per output, also by tiles, and whether they
-    differ within a scene."""
+    """Return the layer with statistics of these sizes.
+
+    They are the taps per output, the same if every tile had its largest size, and whether sizes
+    differ within a scene.
+    """
     spec = layer.spec
     if spec is None or layer.sizes.uniform == "all":
         return layer
@@ -394,14 +402,14 @@ def with_statistics(layer: Layer, sizes: np.ndarray) -> Layer:
     return dataclasses.replace(layer, density=density, sizes=found)
 
 
-@functools.lru_cache(maxsize=1024)  # asked in every eager call
+@functools.lru_cache(maxsize=1024)  # called in every eager call
 def _counts(spec: KernelSpec) -> np.ndarray:
-    """Taps of each size, from 0."""
+    """Return the number of taps of each size, from 0."""
     return taps_within(np.asarray(spec.offsets))
 
 
 def _counted(layer: Layer, sizes: np.ndarray, specialize: bool) -> Layer:
-    """The layer with the densities of its sizes, and the histogram to specialize on."""
+    """Return the layer with statistics of its sizes and, to specialize, their histogram."""
     layer = with_statistics(layer, sizes)
     if not specialize or layer.spec is None:
         return layer
@@ -412,10 +420,10 @@ def _counted(layer: Layer, sizes: np.ndarray, specialize: bool) -> Layer:
 
 
 def _largest(spec: KernelSpec) -> int:
-    """The size that has every tap."""
+    """Return the size that has every tap."""
     return int(reaching_size(np.asarray(spec.offsets)).max())
 
 
 def largest_size(shape: tuple[int, ...]) -> int:
-    """The size that has every tap of a kernel of this shape."""
+    """Return the size that has every tap of a kernel of this shape."""
     return int(reaching_size(np.asarray(box_offsets(shape, (0,) * len(shape)))).max())

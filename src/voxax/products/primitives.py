@@ -1,4 +1,4 @@
-"""The one differentiation rule of the library, over three bilinear products.
+"""The differentiation rule of the library, over three bilinear products.
 
 ::
 
@@ -6,22 +6,21 @@
     dgrad    dx = dy w^T     dy [M, C_out], w            ->  dx [N, C_in]
     wgrad    dw = A^T dy     x  [N, C_in],  dy [M, C_out] ->  dw
 
-Each is bilinear, so its JVP is itself; and the three are closed under transposition:
-the transposes of each are the other two over the same map. Hence gradients of any order,
-forward and reverse, for every algorithm, none of which defines a derivative. The
-algorithm is chosen below this level, when a product is lowered for a platform.
+Each is bilinear, so its JVP consists of the same product. The three are closed under transposition:
+the transposes of each are the other two over the same map. So every algorithm has gradients of any
+order, forward and reverse, and no algorithm defines a derivative. The algorithm is chosen below
+this level, when a product is lowered for a platform.
 
-Two more are sums and pairs of these, each other's transposes::
+Two more primitives are a sum and a pair of these products, and each other's transposes::
 
     tangent    A x' w + A x w'                           ->  y'
     gradients  dy w^T, A^T dy                            ->  dx, dw
 
-dgrad and wgrad both read the same rows of dy. A kernel that is chosen for both may compute both at
-once, where one equation asks for both.
+dgrad and wgrad read the same rows of dy. One equation asks for both, so a kernel that is chosen for
+both may compute them at once.
 
 One more is the forward product with an :class:`~voxax.kernels.Epilogue`, for inference: a kernel
-may apply it before it writes. It has no rule of its own for derivatives: they are those of the
-product and of what follows it, one after the other.
+may apply it before it writes. Its derivatives are those of the product, then of the epilogue.
 
 ``vmap`` over features or weights folds the batch into groups of one grouped product.
 """
@@ -58,10 +57,13 @@ def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: La
 
 
 def _chosen(problem: Problem, layer: Layer) -> Choice:
-    """The choice among kernels whose views came along. Tracing does not know of devices that are
-    only described: for them, views can be built from the table."""
+    """Return the choice among kernels whose views are among the operands.
+
+    When a program is lowered for a device that is only described, which tracing does not know, all
+    kernels are considered, since views can be built from the table.
+    """
     if problem.platform == "cpu" and _compat.lowers_eager_program():
-        return choice_for(problem, layer)  # as it was made before
+        return choice_for(problem, layer)  # the choice of the eager call
     request = dict(layer.requests)[problem.product]
     everything = _compat.absent_device() is not None and "neighbors" in layer.view_names
     views = None if everything else layer.view_names
@@ -69,7 +71,7 @@ def _chosen(problem: Problem, layer: Layer) -> Choice:
 
 
 def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """The views, with those that the chosen kernel reads and that did not come along."""
+    """Return the views, plus the chosen kernel's missing views, built from the table."""
     layer, found = choice.problem.layer, dict(views)
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
 
@@ -91,14 +93,17 @@ def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Ar
 
 
 def choice_for(problem: Problem, layer: Layer) -> Choice:
-    """The choice for an eager product, made once; all views can be built from the table."""
+    """Return the cached choice for an eager product.
+
+    With the neighbor table all kernels are considered, since views can be built from it.
+    """
     views = None if "neighbors" in layer.view_names or not layer.view_names else layer.view_names
     request, stated = dict(layer.requests)[problem.product], problem.product in layer.stated
     return _choice_for(problem, request, stated, views, eager_key())
 
 
 def eager_key() -> Hashable:
-    """What choices of eager calls depend on beside the problem and the request."""
+    """Return what choices of eager calls depend on, besides the problem and the request."""
     return epoch(), _compat.environment_key(), _native.unavailable()
 
 
@@ -123,7 +128,7 @@ def _run_on_host(
 def _views_on_host(
     choice: Choice, views: tuple[np.ndarray, ...], layer: Layer
 ) -> dict[str, np.ndarray]:
-    """As :func:`_with_views`, of NumPy arrays."""
+    """Return the result of :func:`_with_views` for NumPy arrays."""
     found = dict(zip(layer.view_names, views, strict=True))
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
     missing = tuple(name for name in builders if name not in found)
@@ -143,16 +148,16 @@ def _views_on_host(
 def _output_shape(
     product: Product, a: Any, b: Any, *views: Any, layer: Layer
 ) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of what a product of these operands (or their shapes) computes."""
+    """Return shape and dtype of the product of these operands, or of operands of these shapes."""
     shape = Problem.of(product, "any", a, b, layer).result_shape
     return jax.ShapeDtypeStruct(shape, product_dtype(a.dtype))
 
 
 Parts = tuple[tuple[Product, int, int], ...]
-"""The products that a primitive is made of, with the places of the operands they multiply."""
+"""The products that a primitive consists of: each with the places of its two operands."""
 
-# The cotangent of each of a product's two operands: the product that computes it, and whether the
-# result's cotangent is its first operand; the other operand of the product is the second.
+# For each of a product's two operands: the product that computes its cotangent, and whether the
+# result's cotangent is the first operand of that product. The other operand is then the second.
 _TRANSPOSES: dict[Product, tuple[tuple[Product, bool], tuple[Product, bool]]] = {
     "forward": (("dgrad", True), ("wgrad", False)),
     "dgrad": (("forward", True), ("wgrad", True)),
@@ -161,7 +166,10 @@ _TRANSPOSES: dict[Product, tuple[tuple[Product, bool], tuple[Product, bool]]] = 
 
 
 def _cotangents(parts: Parts, cts: Any, operands: tuple, views: tuple, layer: Layer) -> list:
-    """The cotangents of linear operands, None for the others, from one for each part's result."""
+    """Return one cotangent for each linear operand and None for every other operand and view.
+
+    ``cts`` has the cotangent of each part's result.
+    """
     result: list = [None] * (len(operands) + len(views))
     for ct, (product, *places) in zip(cts, parts, strict=True):
         for place, other, transpose in zip(
@@ -178,12 +186,12 @@ def _cotangents(parts: Parts, cts: Any, operands: tuple, views: tuple, layer: La
 def _batch(product: Product, args: Any, dims: Any, *, layer: Layer) -> tuple[Any, int]:
     size = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)
     a, b, *views = args
-    # Dynamic products branch on their sizes: one after the other, a batch runs one branch each.
+    # Dynamic products branch on their sizes: computed one after the other, each runs one branch.
     if layer.kind == "dynamic" or any(d is not None for d in dims[2:]):
         return _batch_maps(product, args, dims, layer), 0
 
     def batched(operand: Any, dim: int | None) -> Any:
-        """The operand with the batch axis in place 1: ``[rows or K, B, ...]``."""
+        """Return the operand with the batch as axis 1: ``[rows or K, B, ...]``."""
         if dim is None:
             shape = (operand.shape[0], size, *operand.shape[1:])
             return jnp.broadcast_to(operand[:, None], shape)
@@ -220,7 +228,7 @@ def _batch_maps(product: Product, args: Any, dims: Any, layer: Layer) -> Any:
     return jax.lax.map(one, batched)
 
 
-# Operands of ``tangent``: x', w, x, w'. Of ``gradients``: dy, x, w.
+# Operands of ``tangent`` are x', w, x, w'; operands of ``gradients`` are dy, x, w.
 
 
 def _run_tangent(
@@ -249,7 +257,10 @@ def _run_gradients(
 
 
 def _fused(dgrad: Choice, wgrad: Choice) -> tuple[Fused | None, Parameters]:
-    """The program that computes both at once, where one kernel is chosen for both and has one."""
+    """Return the program that computes both products at once, and its parameters.
+
+    It is None unless one kernel is chosen for both and has such a program for this problem.
+    """
     fused = dgrad.kernel.fused
     if dgrad.kernel is not wgrad.kernel or fused is None:
         return None, ()
@@ -301,8 +312,10 @@ def _transpose_gradients(cts: Any, dy: Any, x: Any, w: Any, *views: Any, layer: 
 
 
 def _bilinear(product: Product) -> Any:
-    """The primitive of a product. Its JVP is the product itself, once per operand with a tangent
-    (product rule); of the forward product it is ``tangent`` where both have one.
+    """Return the primitive of a product.
+
+    Its JVP is the product itself, once for each operand with a tangent (product rule). For the
+    forward product it is ``tangent`` if both operands have a tangent.
     """
 
     def jvp(primals: Any, tangents: Any, *, layer: Layer) -> tuple[Any, Any]:
@@ -327,17 +340,18 @@ def _bilinear(product: Product) -> Any:
 
 
 def _composed(name: str, parts: Parts, run: Any, transpose: Any, eager: Any, *, many: bool) -> Any:
-    """A primitive composed of products: the tuple of their results (``many``), or their sum.
+    """Return a primitive composed of products: the tuple of their results (``many``), or their sum.
 
-    Its JVP and batching are those of the products. A program that needs one result of several
-    computes that product alone. The operands after those that are multiplied go to all products.
+    Its JVP and batching are those of the products. A program that needs only one of several results
+    computes only that product. All products share the views, which come after the operands.
 
     Args:
       name: the primitive's name, as it appears in a jaxpr.
       parts: see :data:`Parts`.
-      run: ``(platform, *operands, *views, layer=)`` to the result.
-      transpose: ``(cotangents, *operands, *views, layer=)`` to one cotangent or None per operand.
-      eager: ``run`` of NumPy arrays, or None where it does not take them.
+      run: a function of ``(platform, *operands, *views, layer=)`` that returns the result.
+      transpose: a function of ``(cotangents, *operands, *views, layer=)`` that returns one
+        cotangent or None for each operand and view.
+      eager: ``run`` for NumPy arrays, without ``platform``; it may return None.
       many: whether there are several results.
     """
     first_view = 1 + max(place for _, *places in parts for place in places)
@@ -392,18 +406,18 @@ def _composed(name: str, parts: Parts, run: Any, transpose: Any, eager: Any, *, 
 
 
 After = Callable[[jax.Array, Epilogue], jax.Array]
-"""Applies an epilogue to a product's result, in ordinary JAX."""
+"""A function that applies an epilogue to a product's result, in ordinary JAX."""
 
 
 def convolved(x: Any, w: Any, views: Sequence[Any], epilogue: Epilogue, after: After, layer: Layer):
-    """``after(forward(x, w), epilogue)``, as one equation."""
+    """Return ``after(forward(x, w), epilogue)``, as one equation."""
     leaves, tree = jax.tree.flatten(epilogue)
     operands = _compat.vary_alike(x, w, *leaves, *views)
     return epilogue_p.bind(*operands, layer=layer, tree=tree, after=after)
 
 
 def _parted(rest: Sequence[Any], tree: Any) -> tuple[Epilogue, Sequence[Any]]:
-    """The epilogue, and the views behind its arrays."""
+    """Return the epilogue, and the views that follow its arrays."""
     number = tree.num_leaves
     return jax.tree.unflatten(tree, rest[:number]), rest[number:]
 

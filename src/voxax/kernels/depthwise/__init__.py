@@ -1,1 +1,1 @@
-"""Algorithms for one filter per channel."""
+"""Algorithms for weights with one filter per channel."""

@@ -1,8 +1,8 @@
 """Depthwise products on CPUs: the native kernels, which read features in place.
 
-A training step takes dgrad and wgrad of each layer. Both read the same gradients, so one call
-computes both: on 2 cores of an AMD EPYC (Zen 4) it took 0.6 to 0.9 of the time of two, 1 to 256
-channels, a LiDAR sweep and an indoor scan.
+A training step computes dgrad and wgrad of each layer. Both read the same gradients, so one call
+computes both. On 2 cores of an AMD EPYC (Zen 4) it took 0.6 to 0.9 of the time of two calls, with 1
+to 256 channels, on a LiDAR sweep and an indoor scan.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _TILE = 256
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Rows of a unit of work: 512 and 256 took equally long (AMD EPYC, Zen 5).
+    """Return the one parameter, rows of a unit of work: 512 took as long as 256 (AMD EPYC, Zen 5).
 
-    wgrad has the parameter as all native kernels do; its units follow from the shapes.
+    wgrad ignores the parameter, which all native kernels have; its units follow from the shapes.
     """
     del hardware
     name = "gemm_block_size" if problem.product == "wgrad" else "fwd_block_size"
@@ -62,10 +62,10 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """``(dx [N, C], dw [K, C])`` of a depthwise layer whose dgrad is ``problem``.
+    """Return ``(dx [N, C], dw [K, C])`` of a depthwise layer whose dgrad is ``problem``.
 
-    dx has the bits of dgrad alone. dw is summed over input rows, where wgrad alone sums over
-    output rows; both sum in an order that follows from the shapes.
+    dx has the same bits as dgrad computes alone. dw is summed over input rows, while wgrad alone
+    sums over output rows; in both cases the order of summation follows from the shapes.
     """
     del parameters
     dx, dw = library_call(
@@ -87,7 +87,7 @@ def apply_on_host(
     b: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Run a product of NumPy arrays; the size of tiles changes no bit."""
+    """Run a product of NumPy arrays; the size of tiles does not change the result."""
     del parameters
     found = empty_array(problem.result_shape, a.dtype)
     host_depthwise.depthwise(
@@ -110,7 +110,7 @@ def gradients_on_host(
     w: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`gradients` of NumPy arrays."""
+    """Return the result of :func:`gradients` for NumPy arrays."""
     del parameters
     dx, dw = empty_array(x.shape, x.dtype), empty_array(w.shape, w.dtype)
     table = views[table_read((), "dgrad", problem.layer.symmetric)[0]]

@@ -1,4 +1,4 @@
-"""Depthwise products on GPUs: rows read by the neighbor table inside the kernel, through Triton.
+"""Depthwise products on GPUs in Triton: the kernel itself gathers rows by the neighbor table.
 
 ``gpu_kernel.py`` explains the kernel. This module chooses blocks and prepares its operands.
 """
@@ -17,21 +17,24 @@ from voxax.kernels.implicit_gemm.tap_order import tiles_of
 from voxax.kernels.kernel import Parameters, Problem, Views, first_of
 from voxax.kernels.triton_call import Launch, absence
 
-# (rows, channels at most, warps). A program holds one float32 for each row and channel.
+# (rows, most channels, warps). A program holds one float32 for each row and channel.
 _BLOCKS = ((32, 64, 4), (64, 32, 4), (16, 128, 4), (16, 64, 2))
 _SPLITS = (4, 16, 64)
 _STAGES = 3
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Accept depthwise weights on GPUs."""
+    """Return None for depthwise weights on GPUs, else the reason why the kernels cannot run."""
     if problem.layer.kind != "depthwise":
         return f"these kernels take depthwise weights, not {problem.layer.kind} ones"
     return gpu.unfit(problem, hardware) or absence(hardware.generation)
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Blocks of rows and channels; wgrad also parts, those that suit the rows first."""
+    """Return blocks of rows and channels.
+
+    wgrad also has numbers of parts of its sum, beginning with those that suit the number of rows.
+    """
     del hardware
     wgrad = problem.product == "wgrad"
     found: dict[Parameters, None] = {}
@@ -52,7 +55,7 @@ def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
-    # Only where it runs: the package is an extra.
+    # Imported where it runs, because the package is an extra.
     from voxax.kernels.depthwise import gpu_kernel
 
     values = dict(parameters)

@@ -43,14 +43,14 @@ _DTYPES = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Sizes that a call works with.
+    """Block sizes of a call.
 
     Attributes:
       window: rows of a window.
-      channels: channels of one call; what they compute is independent.
-      stripes: parts of the tiles that run side by side.
-      resident: 1 if all rows that are gathered from are in vector memory, else 0.
-      tiles: tiles of 128 output rows that a step takes together.
+      channels: channels of one call; calls are independent of each other.
+      stripes: parts of the tiles that run in parallel.
+      resident: 1 if all rows of the gathered operand are kept in vector memory, else 0.
+      tiles: number of tiles of 128 output rows that a step computes together.
     """
 
     window: int
@@ -61,7 +61,7 @@ class Blocks:
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Accept depthwise weights on TPUs whose blocks fit the chip."""
+    """Return None for depthwise weights on TPUs whose blocks fit the chip, else the reason."""
     allowed = " and ".join(_DTYPES)
     reason = f"the window kernels multiply {allowed}, got {problem.dtype}"
     reason = None if problem.dtype in _DTYPES else reason
@@ -79,7 +79,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Lengths of windows and tiles of a step, in the largest blocks of channels that fit."""
+    """Return lengths of windows and tiles of a step, in the largest blocks of channels that fit."""
     return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
 
 
@@ -99,7 +99,7 @@ def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
-    # Not with voxax: only programs that use it need Pallas.
+    # Imported where it runs: only programs that use it need Pallas.
     from voxax.kernels.depthwise import tpu_kernel
 
     blocks, kmap, shape = _blocks_of(parameters), MapArrays.of(problem, views), problem.result_shape
@@ -128,7 +128,7 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Run dgrad and wgrad with one selection, as ``implicit_gemm`` does."""
+    """Run dgrad and wgrad, selecting rows once for both, as ``implicit_gemm`` does."""
     from voxax.kernels.depthwise import tpu_kernel
 
     blocks, kmap = _blocks_of(parameters), MapArrays.of(problem, views)
@@ -141,13 +141,16 @@ def gradients(
     arguments = config, visits.scalars, kmap.table
     pairs = [tpu_kernel.gradients(*arguments, *p) for p in operands]
     dw = _taps(problem, blocks, [sums for _, sums in pairs], visits, w.dtype)
-    # Of the table's taps, which dgrad of a symmetric layer reads in reverse.
+    # dw is by the table's taps, which dgrad of a symmetric layer reads in reverse.
     dw = dw[::-1] if problem.layer.symmetric else dw
     return _rows(visits, [dx for dx, _ in pairs], x.shape), dw
 
 
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
-    """Blocks for :func:`gradients`, of not fewer than half the channels that dgrad takes."""
+    """Return blocks for :func:`gradients`, with at least half as many channels as dgrad's.
+
+    None if no such blocks fit.
+    """
     alone = _blocks_of(chosen)
     found = _fitting(problem, hardware, both=True)
     blocks = alike([b for b in found if 2 * b.channels >= alone.channels], alone)
@@ -168,7 +171,7 @@ def _configured(
     *,
     both: bool = False,
 ) -> tuple[Any, PlannedVisits]:
-    """Return the ``TileConfig`` and the visits."""
+    """Return the kernel's ``TileConfig`` and the planned visits of windows."""
     from voxax.kernels.implicit_gemm.tpu_kernel import TileConfig
 
     blocks = _blocks_of(parameters)
@@ -186,13 +189,13 @@ def _configured(
 
 
 def _tiles(blocks: Blocks, other: jax.Array) -> list[jax.Array]:
-    """The operand that is not gathered, channels in the order of those that are."""
+    """Return the operand that is not gathered, in the gathered operand's blocks of channels."""
     parts = by_channels(other, blocks.channels)
     return [to_words(part, 0) for part in parts] if other.dtype == jnp.bfloat16 else parts
 
 
 def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list[jax.Array]:
-    """``[channels, K]`` by blocks of channels, likewise."""
+    """Return the weights in the same blocks of channels, ``[channels, K]`` each."""
     parts = by_channels(weight_read(problem, w).astype(jnp.float32), blocks.channels)
     return [to_words(part, 0) for part in parts] if dtype == jnp.bfloat16 else parts
 
@@ -200,7 +203,7 @@ def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list
 def _taps(
     problem: Problem, blocks: Blocks, sums: list[jax.Array], visits: PlannedVisits, dtype: Any
 ) -> jax.Array:
-    """``[K, C]`` of sums ``[stripes, K * channels, lanes]`` by blocks of channels."""
+    """Return ``[K, C]`` from the sums of blocks, ``[stripes, K * channels, lanes]`` each."""
     taps = [jnp.sum(part, axis=(0, 2)).reshape(-1, blocks.channels) for part in sums]
     if dtype == jnp.bfloat16:
         taps = [from_words(part, 1) for part in taps]
@@ -209,7 +212,7 @@ def _taps(
 
 
 def _rows(visits: PlannedVisits, parts: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """``[rows, C]`` of blocks of channels, ``[channels, rows]``."""
+    """Return ``[rows, C]`` from blocks of channels, ``[channels, rows]`` each."""
     if parts[0].dtype == jnp.bfloat16:
         parts = [from_words(part, 0) for part in parts]
     return visits.defined(jnp.concatenate(parts, axis=0)[: shape[1]]).T
@@ -243,9 +246,10 @@ def _resident_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
-    """Vector memory of a call: windows, what is held twice, what stays, what is computed.
+    """Return the bytes of vector memory of a call.
 
-    ``both``: of dgrad with wgrad, which has weights and their sums, and two tiles.
+    It holds windows, double-buffered blocks, blocks that stay, and intermediate results. With
+    ``both`` it is a call of dgrad with wgrad, which has weights and their sums, and two tiles.
     """
     columns, taps = (
         columns_of(problem.layer.spec, problem.layer.num_offsets),
@@ -261,7 +265,7 @@ def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
     twice = (taps + 8) * rows * wide + (1 + both) * (tile * wide + weights)
     picked = taps * tile * operand
     computed = (blocks.window + WINDOW_TILE) * blocks.channels * wide
-    # And registers that do not suffice.
+    # SPILLED is for values that do not fit into registers.
     return windows + 2 * twice + picked + tile * wide + 2 * computed + SPILLED
 
 

@@ -1,20 +1,22 @@
-"""Blocks of positions with their halo: how a dynamic product becomes few large matrix products.
+"""Blocks of positions with their halo, which turn a dynamic product into few matrix products.
 
 The grid is ``[B, D, H, W]``; absent axes have one position. Terms of this module, of ``tpu.py`` and
 of ``tpu_kernel.py``:
 
 - *source*: the operand that taps read, ``x`` in ``forward`` and ``wgrad``, ``dy`` in ``dgrad``.
-- *row*: P positions that follow each other along W, side by side, so that few channels fill the
-  matrix unit. A row of P sources times a matrix of ``P x P`` weights gives a part of P outputs.
+- *row*: P consecutive positions along W, side by side, so that few channels fill the matrix unit. A
+  row of P sources times a matrix of ``P x P`` weights gives a part of P outputs.
 - *line*: all rows with the same place along ``B * D`` and H.
-- *block*: ``lines`` lines of ``length`` rows. Its *window* is what its taps read, with the halo.
-- *shell*: the taps that a size has and the next smaller one lacks. The *level* of a position is how
-  many shells it has, smallest size first.
-- *pass*: one product of a shell. It multiplies the rows that begin ``column`` positions further on,
-  on another line or the same. As few passes as possible cover all taps of a shell on one line.
+- *block*: ``lines`` lines of ``length`` rows. Its *window* is the part of the source that its taps
+  read, with the halo.
+- *shell*: the taps that one size has and the next smaller size lacks. The *level* of a position is
+  its number of shells, smallest size first.
+- *pass*: one product of a shell. It multiplies the rows that begin ``column`` positions further
+  along W, on the same or another line. As few passes as possible cover all taps of a shell on one
+  line.
 - *plane*: the sources with one place along D, and one phase.
-- *phase*: the remainder of a position by the stride. The source of ``forward`` is sorted by phase,
-  and ``dgrad`` computes each phase of its result by itself: then every tap is a shift.
+- *phase*: the remainder of a position modulo the stride. The source of ``forward`` is sorted by
+  phase, and ``dgrad`` computes each phase of its result separately, so that every tap is a shift.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from voxax.kernels.kernel import Problem
 TILE_ROWS = 16
 """Rows of a register tile of 16-bit values. A block's length is a multiple of it."""
 MOST_PACKED = 8
-"""Positions of a row at most: as many levels fit in one register tile of 32-bit values."""
+"""The largest number of positions of a row: so many levels fit in a register tile of 32 bits."""
 
 Triple = tuple[int, int, int]
 
@@ -45,9 +47,9 @@ class Pass:
 
     Attributes:
       line: line of the window, relative to the output's line in the block.
-      column: position of the window at which a line's first row of sources begins.
-      taps: ``[source][output]``, P each: the tap by which a source of a row reaches an output of a
-        row, or -1.
+      column: position in the window at which a line's first row of sources begins.
+      taps: ``[source][output]``, P by P: the tap from each source of a row to each output of a row,
+        or -1.
     """
 
     line: int
@@ -77,20 +79,20 @@ class Blocks:
 
     Attributes:
       scenes: B.
-      phase: the phase of the result in ``dgrad``; else zeros.
-      phases: those phases of the source that taps read.
+      phase: the phase of the result in ``dgrad``; otherwise zeros.
+      phases: the phases of the source that taps read.
       source: extents ``(D, H, W)`` of the source with its margin, in positions; W is a multiple of
         ``pack``.
-      low: positions of the margin in front of the source, by axis.
+      low: positions of the margin before the source, by axis.
       outputs: extents ``(D, H, W)`` of the result, in positions.
       pack: P, positions of a row.
       lines: lines of a block.
       length: rows of a line of a block.
       planes: ``(place in phases, shift along D)`` of each plane that a block reads.
-      window: lines, and rows of a line, of a window.
+      window: number of lines of a window, and of rows of each line.
       begin: the line of the source at which the first block's window begins.
-      columns: distinct :attr:`Pass.column`, ascending.
-      shells: from the smallest size.
+      columns: the distinct values of :attr:`Pass.column`, ascending.
+      shells: the shells, from the smallest size.
       sizes: the size of each shell.
     """
 
@@ -112,24 +114,27 @@ class Blocks:
 
     @property
     def number(self) -> Triple:
-        """Blocks along ``B * D``, H and W."""
+        """Number of blocks along ``B * D``, H and W."""
         depth, high, wide = self.outputs
         length = self.length * self.pack
         return self.scenes * depth, -(-high // self.lines), -(-wide // length)
 
     @property
     def rows(self) -> int:
-        """Rows of a block."""
+        """Number of rows of a block."""
         return self.lines * self.length
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """Those of all shells, in the order in which the weights are laid out."""
+        """The passes of all shells, in the order in which the weights are laid out."""
         return tuple(p for shell in self.shells for p in shell.passes)
 
     def on_plane(self, plane: int, reached: int) -> list[tuple[int, int, tuple[Pass, ...]]]:
-        """``(shell, number of its first pass on the plane, passes on the plane)`` of each of the
-        first ``reached`` shells."""
+        """Return the passes on a plane for each of the first ``reached`` shells that has some.
+
+        Returns:
+          ``(shell, number of the first of these passes among all passes, these passes)``.
+        """
         found, at = [], 0
         for number, shell in enumerate(self.shells[:reached]):
             for on, passes in shell.planes:
@@ -139,7 +144,7 @@ class Blocks:
         return found
 
     def taps(self) -> np.ndarray:
-        """``int[passes, P, P]``, see :attr:`Pass.taps`."""
+        """Return ``int[passes, P, P]``, see :attr:`Pass.taps`."""
         return _taps(self.passes, self.pack)
 
 
@@ -148,7 +153,7 @@ def _taps(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
 
 
 def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
-    """Return the tap of each pass, source and output; ``none`` where there is none."""
+    """Return the tap of each pass, source and output; ``none`` where there is no tap."""
     table = _taps(passes, pack)
     return np.where(table < 0, none, table).reshape(-1)
 
@@ -168,7 +173,10 @@ def channels_of(channels: int, pack: int) -> int:
 
 
 def levels_of(own: tuple[int, ...], sizes: Any) -> Any:
-    """Return how many shells, of sizes ``own``, each position has: ``int32``, as ``sizes``."""
+    """Return the number of shells of each position, ``int32`` in the shape of ``sizes``.
+
+    ``own`` is the size of each shell.
+    """
     return sum((sizes >= size).astype("int32") for size in own)
 
 
@@ -179,14 +187,14 @@ def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
     Args:
       problem: a dynamic product.
       pack: P, see the module.
-      rows: about how many a block has, at least :data:`TILE_ROWS`.
+      rows: approximate number of rows of a block, at least :data:`TILE_ROWS`.
     """
     grid = grid_of(problem)
     return _calls(problem.product == "dgrad", _Extents.of(grid), pack, rows)
 
 
 def shells_of(problem: Problem) -> int:
-    """Return the number of sizes that add taps to the smaller ones."""
+    """Return the number of sizes that add taps to the next smaller size."""
     return len(np.unique(grid_of(problem).reach))
 
 
@@ -253,13 +261,13 @@ def _call(
     pack: int,
     rows: int,
 ) -> Blocks:
-    """Lay out one call.
+    """Return the layout of one call.
 
     Args:
-      grid: the relation.
+      grid: the extents, stride and taps.
       phase, source, outputs: as in :class:`Blocks`, the source without margin.
       phases, shifts: ``[taps, 3]``, the phase and the shift by which each tap reads the source.
-      own: numbers of these taps; None means all.
+      own: numbers of these taps; None means all taps.
       pack, rows: as for :func:`blocks_of`.
     """
     own = np.arange(len(shifts)) if own is None else own
@@ -322,14 +330,14 @@ def _call(
 
 
 def cover(line: int, taps: dict[int, int], pack: int) -> list[Pass]:
-    """Return the fewest passes for taps on one line, by their shift along W.
+    """Return the fewest passes for taps on one line.
 
     Output ``a`` of a row reads the source at ``a + shift``. From the left, each pass begins at the
-    first source that no pass before it has. No choice of intervals of P needs fewer.
+    first source that no earlier pass covers. No choice of intervals of P needs fewer passes.
 
     Args:
-      line: :attr:`Pass.line` of all.
-      taps: the tap at each shift.
+      line: :attr:`Pass.line` of all passes.
+      taps: the tap at each shift along W.
       pack: P.
     """
     reads: dict[int, list[tuple[int, int]]] = {}

@@ -1,14 +1,14 @@
 """Strategies that sort positions by size: ``grouped`` and ``specialized``.
 
-The taps are ordered by the size that reaches them. Each block multiplies a prefix of them, and only
-blocks at which the size changes multiply taps that some of their positions lack. ``grouped``
-decides while running how many blocks take which prefix: no capacity is assumed and nothing
-overflows. On CPUs it runs the native kernels (:mod:`.cpu`), which need no sorting.
+The taps are ordered by the size that reaches them. Each block of positions multiplies a prefix of
+the taps, and only blocks in which the size changes multiply taps that some positions lack.
+``grouped`` decides at run time how many blocks take which prefix, so it needs no capacity and
+cannot overflow. On CPUs it runs the native kernels (:mod:`.cpu`), which need no sorting.
 
-``specialized`` is compiled for how many positions have at least each size. The counts, rounded up,
-are part of the program, so no branch is left in it; one program is kept for each bucketed
-histogram. A caller whose sizes are concrete gives the counts (``Layer.sizes``). It is refused
-where another strategy is always faster: on TPUs, and on CPUs with the native kernels.
+``specialized`` is compiled for given counts of positions of at least each size. The counts, rounded
+up, are part of the program, which then has no branches; each bucketed histogram has its own
+program. A caller whose sizes are concrete gives the counts (``Layer.sizes``). The strategy is
+refused where another one is always faster: on TPUs, and on CPUs with the native kernels.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ GROUPED_FORMS: tuple[Parameters, ...] = tuple((("block", block),) for block in (
 def apply_grouped(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """See :class:`voxax.kernels.kernel.Apply`; the view is ``sizes int32[M]``."""
+    """Run a product over sorted positions; ``views`` has ``sizes int32[M]``."""
     sizes = views["sizes"]
     largest = grid_of(problem).largest
-    # Stable, so that neighbors of one size stay neighbors, and results are reproducible.
+    # The sort is stable: neighbors of one size stay neighbors, and results are reproducible.
     order = jnp.argsort(-jnp.clip(sizes, 0, largest), stable=True).astype(jnp.int32)
     return patches.run_blocks(problem, a, b, sizes, order, int(dict(parameters)["block"]))
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Blocks that are not mostly padding."""
+    """Return the sizes of blocks that are not larger than the grid, or the first one."""
     rows = problem.layer.out_capacity
     return (
         tuple(form for form in GROUPED_FORMS if int(dict(form)["block"]) <= rows)
@@ -66,7 +66,7 @@ BLOCK = 512
 
 
 def supports_specialized(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return None if sizes are known when the program is compiled and it can gain, else why not."""
+    """Return None if the sizes are known at compile time and it can gain, else the reason."""
     if problem.platform == "tpu":
         return "cannot gain on TPUs: it gathers row after row, 'tiled' gathers none"
     if cpu.refusal(problem) is None:
@@ -84,7 +84,7 @@ def supports_specialized(problem: Problem, hardware: HardwareInfo) -> str | None
 def apply_specialized(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """See :class:`voxax.kernels.kernel.Apply`; the view is ``sizes int32[M]``."""
+    """Run a product for the compiled histogram; ``views`` has ``sizes int32[M]``."""
     grid = grid_of(problem)
     sizes = jnp.clip(views["sizes"], 0, grid.largest)
     order = jnp.argsort(-sizes, stable=True).astype(jnp.int32)
@@ -93,7 +93,7 @@ def apply_specialized(
     def segments(count: int) -> list[tuple[int, int, int | None]]:
         found, begin = [], 0
         for size in range(grid.largest, -1, -1):
-            # Positions come by falling size: no position of these blocks is above ``size``.
+            # Positions are sorted by descending size: none in these blocks is larger than ``size``.
             end = count if not size else min(count, -(-problem.layer.sizes.prefix[size] // block))
             found.append((begin, max(begin, end), size))
             begin = max(begin, end)
@@ -103,7 +103,10 @@ def apply_specialized(
 
 
 def prefix_of(counts: list[int], positions: int) -> tuple[int, ...]:
-    """Round positions of at least each size up to one of 16 steps, so that programs are few."""
+    """Return the counts of positions of at least each size, rounded up, so that programs are few.
+
+    A step is a 16th of the positions, at least a block.
+    """
     step = max(BLOCK, -(-positions // 16))
     return tuple(min(positions, -(-count // step) * step) for count in counts)
 

@@ -1,7 +1,7 @@
-"""Blocks of planes whose last axis stands in lanes: the layout of ``tpu_lanes_kernel.py``.
+"""Blocks of planes whose last axis lies along the lanes: the layout of ``tpu_lanes_kernel.py``.
 
-The terms are those of ``blocks.py`` with the axes exchanged: P positions that follow each other
-along H are a *group*, and a *line* is all of W.
+The terms are those of ``blocks.py`` with the axes exchanged: P consecutive positions along H are a
+*group*, and a *line* is all of W.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ class Lanes:
     Attributes:
       scenes: B.
       high, wide: H and W.
-      width: W in whole registers.
+      width: W, rounded up to whole registers.
       pack: P.
-      lines: lines of a block.
-      low: lines in front of a block that its window has.
-      shifts: along W, ascending.
-      shells: passes of each, from the smallest size. A pass's ``line`` is its place in ``shifts``,
-        its ``column`` the line of the window at which its first group of sources begins.
+      lines: number of lines of a block.
+      low: number of lines of a window before its block.
+      shifts: the shifts of taps along W, ascending.
+      shells: the passes of each shell, from the smallest size. A pass's ``line`` is its index into
+        ``shifts``, its ``column`` the line of the window at which its first group of sources
+        begins.
       sizes: the size of each shell.
-      masks_source: what a position lacks is masked in the source, not in the result.
+      masks_source: whether taps that a position lacks are masked in the source, not in the result.
     """
 
     scenes: int
@@ -54,32 +55,35 @@ class Lanes:
 
     @property
     def number(self) -> int:
-        """Blocks of a scene."""
+        """Number of blocks of a scene."""
         return -(-self.high // self.lines)
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """Those of all shells."""
+        """The passes of all shells."""
         return tuple(p for shell in self.shells for p in shell)
 
     @property
     def window(self) -> int:
-        """Lines of a window, those outside of the plane too."""
+        """Number of lines of a window, including lines outside of the plane."""
         return self.lines + max(p.column for p in self.passes)
 
     @property
     def taken(self) -> int:
-        """Lines of a window that are read."""
+        """Number of lines of a window that are read."""
         return min(self.window, self.high)
 
     @property
     def tile(self) -> int:
-        """Lanes of one product."""
+        """Number of lanes of one product."""
         return _WIDE_TILE if self.width % _WIDE_TILE == 0 else CHANNELS
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Place in ``columns`` by shell and shift. Shells share it unless sources are masked."""
+        """Place in the kernel's ``columns`` by shell and shift.
+
+        All shells share a place, unless sources are masked.
+        """
         found = {
             (number if self.masks_source else 0, p.line)
             for number, shell in enumerate(self.shells)
@@ -88,15 +92,15 @@ class Lanes:
         return {key: place for place, key in enumerate(sorted(found))}
 
     def slot(self, number: int, shift: int) -> int:
-        """The place of a shell's rows with a shift."""
+        """Return the place of a shell's rows with a shift."""
         return self.slots[number if self.masks_source else 0, shift]
 
     def begin(self, block: Any) -> Any:
-        """The line of its scene at which a block's window begins; negative in front of it."""
+        """Return the line of the scene at which a block's window begins; it may be negative."""
         return jax.lax.rem(block, jnp.int32(self.number)) * self.lines - self.low
 
     def start(self, block: Any) -> Any:
-        """The first line of its scene that is read for a block."""
+        """Return the first line of the scene that is read for a block."""
         return jnp.clip(self.begin(block), 0, self.high - self.taken)
 
 

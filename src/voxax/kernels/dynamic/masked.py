@@ -1,11 +1,11 @@
 """Strategies that keep positions in place: ``masked`` and ``tiled``.
 
 ``masked`` multiplies with the largest kernel everywhere and reads zeros at the taps that a position
-lacks. It is the reference of every other strategy and their portable fallback.
+lacks. It is the reference and the portable fallback of every other strategy.
 
-``tiled`` gives neighboring positions one block, with the largest size among them. Nothing is sorted
-and memory is read in order: fast where sizes are smooth, as those of a network usually are. The
-gradient of the input is gathered tile by tile, not scattered.
+``tiled`` multiplies neighboring positions in one block, with the largest size among them. Nothing
+is sorted and memory is read in order, so it is fast where sizes are smooth, as a network's usually
+are. The gradient of the input is gathered tile by tile, not scattered.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _MOST_SLICES = 64
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """See :func:`forms_for`."""
+    """Return the parameters of :func:`forms_for`."""
     return forms_for(problem)
 
 
 def forms_for(problem: Problem) -> tuple[Parameters, ...]:
-    """Return both ways to fetch patches if slices are few enough, else gathering."""
+    """Return both ways to fetch patches if there are few taps, else only gathering."""
     return MASKED_FORMS if problem.layer.num_offsets <= _MOST_SLICES else MASKED_FORMS[:1]
 
 
 def apply_masked(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """See :class:`voxax.kernels.kernel.Apply`; the view is ``sizes int32[M]``."""
+    """Run a product with the largest kernel everywhere; ``views`` has ``sizes int32[M]``."""
     options = dict(parameters)
     block, sizes = int(options["block"]), views["sizes"]
     if options["fetch"] == "slices":
@@ -89,7 +89,7 @@ TILED_FORMS: tuple[Parameters, ...] = ((("tile", 256),), (("tile", 1024),))
 def apply_tiled(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """See :class:`voxax.kernels.kernel.Apply`; the view is ``sizes int32[M]``."""
+    """Run a product tile by tile; ``views`` has ``sizes int32[M]``."""
     tile, sizes = int(dict(parameters)["tile"]), views["sizes"]
     if problem.product == "dgrad":
         return patches.gather_dgrad(problem, a, b, sizes, tile, skip=True)
@@ -98,17 +98,17 @@ def apply_tiled(
 
 
 def tile_order(grid: Grid, tile: int) -> jax.Array | None:
-    """Return output positions tile by tile, ``int32[M]``; None if that is their own order.
+    """Return output positions tile by tile, ``int32[M]``; None if that is row-major order.
 
-    Tiles are boxes with equal sides of about ``tile`` positions. At the grid's borders a block
-    runs over into the next tile.
+    Tiles are boxes with equal sides and about ``tile`` positions. At the grid's borders a block
+    extends into the next tile.
     """
     ndim = len(grid.stride)
     if ndim == 1:
         return None
     side = max(1, round(tile ** (1 / ndim)))
     place = jnp.arange(grid.positions, dtype=jnp.int32)
-    # The number of the tile as the leading key; positions within are in order already.
+    # The key is the number of the tile; positions within a tile are in order already.
     number = jnp.zeros((1,) * (1 + ndim), jnp.int32)
     counts = [grid.outputs[0], *(-(-n // side) for n in grid.outputs[1:])]
     for axis, extent in enumerate(grid.outputs):

@@ -1,10 +1,10 @@
-"""selected: one compiled kernel for each size, taken scene by scene.
+"""selected: one compiled kernel for each size, selected scene by scene.
 
-Where all positions of a scene have one size, that size's kernel runs, an ordinary convolution.
-Scenes of several sizes take the masked maximum, so the result is exact for any sizes. Scenes go one
-after the other: of the branches of ``jax.lax.switch`` one runs, also under ``jax.vmap``, because
-these products are batched by a loop. Where every position has all taps, no branch is left: all
-scenes are one ordinary convolution.
+Where all positions of a scene have one size, the kernel of this size runs, an ordinary convolution.
+Scenes of several sizes run ``masked``, so the result is exact for any sizes. Scenes are computed
+one after the other, so that only one branch of ``jax.lax.switch`` runs; this holds under
+``jax.vmap`` too, because these products are batched by a loop. If every position has all taps,
+all scenes are one ordinary convolution without branches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from voxax.kernels.rows import options, zeros
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return None for boxes of taps, which XLA's convolution takes, else the reason."""
+    """Return None for boxes of taps, which XLA can convolve with, else the reason."""
     reason = masked.supports(problem, hardware)
     grid = grid_of(problem)
     if reason is not None:
@@ -40,7 +40,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def is_box(problem: Problem) -> bool:
-    """Return True if the taps of the largest size are a whole cube."""
+    """Return whether the taps of the largest size are a whole cube."""
     grid = grid_of(problem)
     return grid.counts[-1] == grid.largest ** len(grid.stride)
 
@@ -55,7 +55,7 @@ def _sides(problem: Problem) -> tuple[int, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """See :class:`voxax.kernels.kernel.Apply`; the view is ``sizes int32[M]``."""
+    """Run a product scene by scene; ``views`` has ``sizes int32[M]``."""
     grid, scenes = grid_of(problem), problem.layer.sizes.grid[0]
     if problem.layer.sizes.uniform == "all":
         return _kernel(problem, grid, grid.largest, in_branch=False)(a, b, views["sizes"])
@@ -107,13 +107,13 @@ def _one_scene(problem: Problem) -> Problem:
 
 
 def _kernels(problem: Problem) -> list[Callable[..., jax.Array]]:
-    """Return the product with the kernel of each size, from 0."""
+    """Return functions of the product with the kernel of each size, from 0."""
     grid = grid_of(problem)
     return [_kernel(problem, grid, size) for size in range(grid.largest + 1)]
 
 
 def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
-    """Return the product with the kernel of one size everywhere."""
+    """Return a function of the product with the kernel of one size everywhere."""
     sides = tuple(min(size, side) for side in _sides(problem))
     taps = np.sort(grid.order[: grid.counts[size]])
     spec = problem.layer.spec
@@ -141,7 +141,7 @@ def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
             return forward(a, b)
         if in_branch and problem.platform == "cpu" and spec is not None:
             # XLA's CPU compiler has no fast form of a convolution's transposes inside a branch:
-            # both took 76 s of 256x256 positions, 7x7 taps and 64 channels on an AMD EPYC.
+            # both took 76 s for 256x256 positions, 7x7 taps and 64 channels on an AMD EPYC.
             return _by_taps(problem, spec, taps, a, b)
         if problem.product == "dgrad":
             x = jax.ShapeDtypeStruct(x_shape, a.dtype)
@@ -155,7 +155,7 @@ def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
 def _by_taps(
     problem: Problem, spec: KernelSpec, taps: np.ndarray, a: jax.Array, b: jax.Array
 ) -> jax.Array:
-    """Run dgrad or wgrad of a kernel of these taps everywhere, as the masked strategy does."""
+    """Run dgrad or wgrad with these taps at every position, as the masked strategy does."""
     offsets = tuple(spec.offsets[k] for k in taps)
     spec = dataclasses.replace(spec, offsets=offsets)
     own = problem.with_layer(num_offsets=len(taps), spec=spec)

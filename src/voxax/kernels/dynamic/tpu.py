@@ -1,8 +1,8 @@
 """``tiled`` on TPUs: blocks of positions with their halo in vector memory.
 
 ``blocks.py`` explains the terms, ``tpu_kernel.py`` has the kernels. This module decides whether a
-problem fits the chip and in which blocks, and lays out the operands. ``tpu_lanes.py`` does so for
-planes that need no other layout than XLA's.
+problem fits the chip and in which blocks, and lays out the operands. ``tpu_lanes.py`` does the same
+for planes that can keep XLA's layout.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from voxax.kernels.implicit_gemm.windows import CHANNELS, free_smem, parts_of
 from voxax.kernels.kernel import Parameters, Problem, Views, first_of
 
 _DTYPES = ("float32", "bfloat16")
-# Limits of the program's length: there is code for each number of shells, with all their passes.
+# Limits of the program's length: it has code for each number of shells, with all their passes.
 _MOST_SHELLS, _MOST_PASSES = 16, 512
 _ROWS = (2048, 1024, 512, 256, 128)
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Accept boxes of few sizes whose blocks fit the chip."""
+    """Return None for boxes of few sizes whose blocks fit the chip, else the reason."""
     reason = masked.supports(problem, hardware)
     if reason is not None:
         return reason
@@ -66,7 +66,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Each way to pack positions, in the two largest blocks that fit; planes in lanes first."""
+    """Return each way to pack positions, in the two largest blocks that fit; lanes first."""
     found, packs, cores = [], _packs(problem, hardware), hardware.cores or 1
     for pack in packs[:1]:
         fits = [n for n in tpu_lanes.LINES if _fits_lanes(problem, hardware, pack, n)]
@@ -78,15 +78,19 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def parameters(pack: int, rows: int, stripes: int = 1, body: str = "blocks") -> Parameters:
-    """Encode as tuning parameters: positions in a row, rows of a block, stripes.
+    """Return block sizes encoded as tuning parameters.
 
-    With ``body="lanes"`` a block has so many lines, see ``tpu_lanes.py``.
+    Args:
+      pack: number of positions in a row.
+      rows: number of rows of a block; with ``body="lanes"`` its number of lines.
+      stripes: number of parts that run in parallel.
+      body: ``"blocks"``, or ``"lanes"`` for ``tpu_lanes.py``.
     """
     return (("body", body), ("pack", pack), ("rows", rows), ("stripes", stripes))
 
 
 def _packs(problem: Problem, hardware: HardwareInfo) -> list[int]:
-    """Return how many positions fill the matrix unit side by side, and half as many."""
+    """Return the number of positions that fill the matrix unit side by side, and half of it."""
     side = (hardware.matrix_unit or (CHANNELS,))[-1]
     most = max(problem.in_channels, problem.out_channels)
     pack = 1
@@ -109,13 +113,16 @@ def _fits(problem: Problem, hardware: HardwareInfo, pack: int, rows: int) -> boo
 
 
 def _smem_bytes(call: Blocks) -> int:
-    """Return the scalar memory of a call: the order of the blocks, their levels, and the taps."""
+    """Return the bytes of scalar memory of a call: the order and levels of blocks, and the taps."""
     return 4 * (2 * math.prod(call.number) + len(call.passes) * call.pack**2)
 
 
 def _vmem_bytes(problem: Problem, call: Blocks) -> int:
-    """Return the vector memory of a call: two buffers of what changes with the block, one of what
-    stays, and the compiler's stack."""
+    """Return the bytes of vector memory of a call.
+
+    It holds two buffers of arrays that change with the block, one buffer of arrays that stay, and
+    the compiler's stack.
+    """
     size, wide = jnp.dtype(problem.dtype).itemsize, 4
     source = call.pack * channels_of(problem.gathered_channels, call.pack)
     result = call.pack * channels_of(problem.other_channels, call.pack)
@@ -123,7 +130,7 @@ def _vmem_bytes(problem: Problem, call: Blocks) -> int:
     weight = len(call.passes) * source * result
     twice = len(call.planes) * window * size + call.rows * result * size
     twice += 16 * call.rows * wide
-    if problem.product == "dgrad":  # each shell's rows are masked by themselves
+    if problem.product == "dgrad":  # the rows of each shell are masked separately
         slots = sum(len({p.column for p in shell.passes}) for shell in call.shells)
     else:
         slots = len(call.columns)
@@ -148,7 +155,7 @@ def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
-    # Not with voxax: only programs that use it need Pallas.
+    # Imported where it runs: only programs that use it need Pallas.
     from voxax.kernels.dynamic import tpu_kernel
 
     values = dict(parameters)
@@ -213,7 +220,7 @@ def _whole(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
-    """``[B, *spatial, C]`` to ``[phases * B * D, H, W / P, P * C]`` with the margin."""
+    """Return ``[phases * B * D, H, W / P, P * C]`` with the margin, from ``[B, *spatial, C]``."""
     steps = _whole((0, *stride))[1:]
     x = x.reshape(*_whole(x.shape[:-1]), x.shape[-1])
     channels = channels_of(x.shape[-1], call.pack)
@@ -238,7 +245,7 @@ def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
 
 
 def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
-    """``float32[blocks, MOST_PACKED, rows]``: levels by block and by place in a row."""
+    """Return ``float32[blocks, MOST_PACKED, rows]``, levels by block and by place in a row."""
     along, high, wide = call.number
     extents = _whole(level.shape)
     level = level.reshape(along, *extents[2:])
@@ -276,12 +283,15 @@ def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
 
 
 def _padded(w: jax.Array, pack: int) -> jax.Array:
-    """``[K, C_in, C_out]`` with whole registers of channels, and a tap of zeros after the last."""
+    """Return weights with channels in whole registers, and a tap of zeros after the last.
+
+    ``w`` is ``[K, C_in, C_out]``.
+    """
     return jnp.pad(w, [(0, 1), *((0, channels_of(n, pack) - n) for n in w.shape[1:])])
 
 
 def _cotangent(call: Blocks, dy: jax.Array) -> jax.Array:
-    """``[M, C]`` to ``[B * D, H', W' / P, P * C]``, whole blocks."""
+    """Return ``[B * D, H', W' / P, P * C]`` in whole blocks, from ``[M, C]``."""
     along, high, wide = call.number
     _, lines, length = call.outputs
     channels = channels_of(dy.shape[1], call.pack)
@@ -292,7 +302,7 @@ def _cotangent(call: Blocks, dy: jax.Array) -> jax.Array:
 
 
 def _result(call: Blocks, y: jax.Array, channels: int) -> jax.Array:
-    """``[B * D, H', W' / P, P * C]`` to ``[B * D, H, W, C]``."""
+    """Return ``[B * D, H, W, C]`` from whole blocks, ``[B * D, H', W' / P, P * C]``."""
     _, high, wide = call.outputs
     y = y.reshape(*y.shape[:2], y.shape[2] * call.pack, -1)
     return y[:, :high, :wide, :channels]

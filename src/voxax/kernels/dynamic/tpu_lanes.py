@@ -1,10 +1,10 @@
-"""Planes whose last axis stands in lanes: whether they fit a chip, and the kernels' operands.
+"""Planes whose last axis lies along the lanes: whether they fit a chip, and the kernels' operands.
 
 ``lanes.py`` has the layout, ``tpu_lanes_kernel.py`` the kernels.
 
-XLA keeps ``[B, H, W, C]`` of few channels as ``[B, H, C, W]``, where no register is half empty. The
-kernels read this as ``[B * H * C, W]``, so that no operand is moved. They take planes without
-strides whose width nearly fills whole registers; ``tpu.py`` takes the rest.
+XLA stores ``[B, H, W, C]`` with few channels as ``[B, H, C, W]``, which fills its registers. The
+kernels read this as ``[B * H * C, W]``, so that no operand is moved. They are for planes without
+strides whose width nearly fills whole registers; ``tpu.py`` is for all others.
 """
 
 from __future__ import annotations
@@ -22,12 +22,20 @@ from voxax.kernels.kernel import Parameters, Problem
 
 LINES = (64, 32, 16, 8)
 """Lines of a block: multiples of every number of positions that are multiplied together."""
-# Of a register's lanes at most a quarter stands empty.
+# The largest part of a register's lanes that may be empty.
 _MOST_EMPTY = 0.25
 
 
 def fits(problem: Problem, hardware: HardwareInfo, pack: int, lines: int, passes: int) -> bool:
-    """Whether these kernels take a product in blocks of so many lines, with so many passes."""
+    """Return whether these kernels can run a product.
+
+    Args:
+      problem: the product.
+      hardware: the chip.
+      pack: number of positions in a group.
+      lines: number of lines of a block.
+      passes: the largest number of passes.
+    """
     grid = grid_of(problem)
     if len(grid.stride) != 2 or any(s > 1 for s in grid.stride):
         return False
@@ -45,12 +53,12 @@ def fits(problem: Problem, hardware: HardwareInfo, pack: int, lines: int, passes
 
 
 def smem_bytes(lanes: Lanes) -> int:
-    """Return the scalar memory of a call, counted as ``tpu.py`` does."""
+    """Return the bytes of scalar memory of a call, counted as ``tpu.py`` does."""
     return 4 * (2 * lanes.scenes * lanes.number + len(lanes.passes) * lanes.pack**2)
 
 
 def vmem_bytes(problem: Problem, lanes: Lanes) -> int:
-    """Return the vector memory of a call, counted as ``tpu.py`` does."""
+    """Return the bytes of vector memory of a call, counted as ``tpu.py`` does."""
     size, wide, pack = jnp.dtype(problem.dtype).itemsize, 4, lanes.pack
     source = channels_of(problem.gathered_channels, pack)
     result = channels_of(problem.other_channels, pack)
@@ -77,7 +85,7 @@ def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, sizes: jax.Array
 ) -> jax.Array:
     """Run a product, as ``tpu.apply`` does."""
-    # Not with voxax: only programs that use it need Pallas.
+    # Imported where it runs: only programs that use it need Pallas.
     from voxax.kernels.dynamic import tpu_lanes_kernel as kernel
     from voxax.kernels.dynamic.tpu_kernel import Steps
 
@@ -119,7 +127,7 @@ def apply(
 
 
 def _rows(lanes: Lanes, x: jax.Array) -> jax.Array:
-    """``[B, H, W, C]`` to ``[B * H * C, W]``, in whole registers."""
+    """Return ``[B * H * C, W]`` in whole registers, from ``[B, H, W, C]``."""
     more = channels_of(x.shape[3], lanes.pack) - x.shape[3]
     x = jnp.pad(x, ((0, 0), (0, 0), (0, lanes.width - x.shape[2]), (0, more)))
     return jnp.swapaxes(x, 2, 3).reshape(-1, lanes.width)

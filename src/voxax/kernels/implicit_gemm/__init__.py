@@ -1,1 +1,1 @@
-"""implicit_gemm: gather tile by tile inside the computation, never the whole matrix."""
+"""implicit_gemm: gather rows tile by tile inside the product, never all of them at once."""

@@ -1,4 +1,4 @@
-"""Implicit GEMM on GPUs: features read by the neighbor table inside the kernel, through Triton.
+"""Implicit GEMM on GPUs in Triton: the kernel itself gathers features by the neighbor table.
 
 ``gpu_kernel.py`` explains the kernel. This module decides whether a problem fits the chip, chooses
 blocks and prepares the kernel's operands.
@@ -29,11 +29,12 @@ from voxax.kernels.rows import oriented
 from voxax.kernels.triton_call import Compilation, Launch, absence, noting_calls
 
 DTYPES = ("float32", "float16", "bfloat16")
-# Of these precisions float32 operands may be rounded to tensor float32, on NVIDIA's tensor cores.
+# With these precisions float32 operands may be rounded to tensor float32, on NVIDIA's tensor cores.
 ONE_PASS = ("default", "high", "TF32_TF32_F32", "BF16_BF16_F32")
-# And of this one each is the sum of two such numbers, three of whose four products are added.
+# With this precision each operand is the sum of two numbers in tensor float32, and three of their
+# four products are added.
 THREE_PASSES = "TF32_TF32_F32_X3"
-# The list of a tile's taps is found by comparing each with each. 7 x 7 x 7.
+# 7 x 7 x 7. The list of a tile's taps is found by comparing every tap with every other.
 MOST_TAPS = 343
 # Triton's products have no smaller side.
 LEAST = 16
@@ -48,18 +49,18 @@ _TENSOR = (
     (128, 256, 64, 3, 8),
     (16, 32, 64, 3, 1),
 )
-# Products of float32 with all digits are no work for tensor cores: small blocks, few stages.
+# Tensor cores cannot multiply float32 with all digits: blocks are smaller, with shorter steps.
 _PLAIN = (
     (64, 64, 32, 3, 4),
     (128, 64, 32, 3, 8),
     (32, 64, 32, 3, 4),
     (16, 32, 32, 3, 2),
 )
-# The same of wgrad, whose rows are the pairs of a step. A block reads each operand once for each
-# block of the other's channels, from the cache: by the rates of an H100, 128 channels take 0.6 of
-# the time in blocks of 128 x 128, and 256 take 0.5, or 0.4 in blocks of 256 x 128 (calculated).
-# Without tensor cores Triton holds a step in registers: ptxas spilled with 32 pairs, or with half
-# of the warps.
+# The same for wgrad, whose rows are the pairs of a step. Each operand is read from the cache once
+# for each block of the other's channels: by the rates of an H100, 128 channels take 0.6 of the time
+# in blocks of 128 x 128, and 256 channels take 0.5, or 0.4 in blocks of 256 x 128 (calculated).
+# Where tensor cores are not used, Triton holds a step in registers: ptxas spilled with 32 pairs, or
+# with half of the warps.
 _WGRAD_TENSOR = (
     (64, 64, 64, 3, 4),
     (64, 128, 128, 3, 8),
@@ -70,26 +71,27 @@ _WGRAD_TENSOR = (
 )
 _WGRAD_PLAIN = ((16, 64, 64, 3, 8), (16, 32, 32, 3, 4))
 _WIDE = 128
-# Tiles are taken small enough for so many programs a core.
+# Tiles are chosen small enough for so many programs per core.
 _PROGRAMS_PER_CORE = 2
-# Parts of its sum. The tap with most pairs, the center, has one of each row: with fewer parts than
-# one for so many rows its programs are the last to end.
+# Numbers of parts of wgrad's sum, and the rows for each part. The center tap has a pair for every
+# row, the most of all: with fewer parts its programs are the last to end.
 _SPLITS = (1, 4, 16, 64)
 ROWS_OF_A_PART = 512
-# Parts are written, and read to be added. On an H100, whose cache has 50 MB, the fastest took 28 MB
-# with 64, 128 and 256 channels alike (benchmarks/results/gpu.md, earlier kernels).
+# The largest size of parts that stay in the cache between their writing and their addition. On an
+# H100, whose cache has 50 MB, the fastest candidates had parts of 28 MB with 64, 128 and 256
+# channels alike (benchmarks/results/gpu.md, earlier kernels).
 _CACHED_PARTIAL_BYTES = 2**25
-# Slices of the taps of a tile, of forward and dgrad on few rows.
+# Numbers of slices of a tile's taps, for forward and dgrad on few rows.
 _SLICES = (2, 8)
 _MOST_PARTIAL_BYTES = 2**28
 _NAMES = ("in_block", "out_block", "num_stages", "num_warps")
-# Options of Triton's compiler for AMD's matrix cores, tried with the first blocks. With kpack 2 a
-# thread reads twice as many numbers of an operand at once: of 64 channels in float16 the forward
-# kernel for gfx942 has 24 reads of shared memory in place of 48. matrix_instr_nonkdim 16 makes
-# products of 16 x 16 results, which end sooner, in place of 32 x 32, for up to 22 registers more.
-# Neither changes how many programs a core has. gfx950 has no kpack, and RDNA neither. waves_per_eu
-# is left out: shared memory limits those programs, registers do not; asked for 4 waves, the
-# compiler spilled in wgrad of 256 channels, and for 2 it used as many registers or more.
+# Options of Triton's compiler for AMD's matrix cores, measured with the first blocks. With kpack 2
+# a thread reads twice as many numbers of an operand at once: for 64 channels in float16 the forward
+# kernel for gfx942 has 24 reads of shared memory instead of 48. matrix_instr_nonkdim 16 selects
+# products of 16 x 16 results, which end sooner, instead of 32 x 32, for up to 22 registers more.
+# Neither option changes how many programs a core has. gfx950 and RDNA have no kpack. waves_per_eu
+# is left out: shared memory limits the number of programs, registers do not; with 4 waves the
+# compiler spilled in wgrad of 256 channels, and with 2 it used as many registers or more.
 _AMD_OPTIONS: dict[str, tuple[tuple[tuple[str, int], ...], ...]] = {
     "gfx90a": ((("kpack", 2),), (("kpack", 2), ("matrix_instr_nonkdim", 16))),
     "gfx942": ((("kpack", 2),), (("kpack", 2), ("matrix_instr_nonkdim", 16))),
@@ -99,7 +101,7 @@ _OPTIONS = ("kpack", "matrix_instr_nonkdim")
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Accept dense and grouped weights on GPUs whose blocks fit shared memory."""
+    """Return None for dense and grouped weights on GPUs with enough shared memory, else why not."""
     if problem.layer.kind == "depthwise":
         return "these kernels multiply matrices, not depthwise weights"
     reason = unfit(problem, hardware) or _without_matrix_units(problem, hardware)
@@ -113,8 +115,11 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def _without_matrix_units(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """The reason why Triton's products of this dtype are no better than XLA's on this GPU, or None:
-    it compiles them to single sums that spill registers (benchmarks/results/gpu_resources.md)."""
+    """Return a reason if Triton multiplies this dtype without matrix units on this GPU, else None.
+
+    Triton then compiles products to single sums that spill registers, and is no better than XLA
+    (benchmarks/results/gpu_resources.md).
+    """
     generation = hardware.generation or ""
     if is_amd(hardware):
         without = problem.dtype == "float32" and generation.startswith(("gfx11", "gfx12"))
@@ -126,7 +131,7 @@ def _without_matrix_units(problem: Problem, hardware: HardwareInfo) -> str | Non
 
 
 def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """The reason why no Triton kernel runs this problem, whatever its blocks, or None."""
+    """Return the reason why no Triton kernel runs this problem with any blocks, or None."""
     if problem.platform != "gpu":
         return f"the Triton kernels run on GPUs, not on {problem.platform}"
     if problem.layer.kind == "dynamic":
@@ -143,14 +148,17 @@ def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Blocks that fit shared memory, those of enough programs first; wgrad also parts, the others
-    slices where rows are few."""
+    """Return blocks that fit shared memory, beginning with blocks that give enough programs.
+
+    For wgrad they also have the number of parts of the sum. For forward and dgrad on few rows there
+    are further ones, with slices of the taps.
+    """
     fitting = [p for p in _every(problem, hardware) if _fits(problem, p, hardware)]
     wanted = _PROGRAMS_PER_CORE * (hardware.cores or 1)
-    # The first wide one comes in front.
+    # The first block with many channels is preferred.
     wide = next((p for p in fitting if int(dict(p)["out_block"]) >= _WIDE), None)
     if problem.product != "wgrad":
-        # As listed where there are programs enough; else those of most programs.
+        # In the order of the lists if there are enough programs; else by the number of programs.
         whole = sorted(fitting, key=lambda p: (-min(_programs(problem, p), wanted), p != wide))
         found = [*whole, *_sliced(problem, whole, wanted)]
     else:
@@ -164,7 +172,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """The sorted table of the side that is written; of wgrad the pairs."""
+    """Return the names of the views: the sorted table of the written side, or wgrad's pairs."""
     del parameters
     if product == "wgrad":
         return ("pair_starts", "pairs")
@@ -185,9 +193,9 @@ def apply(
 ) -> jax.Array:
     """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform.
 
-    An epilogue is for a forward product whose sum is in one part.
+    An epilogue is only for a forward product whose sum is in one part.
     """
-    # Only where it runs: the package is an extra.
+    # Imported where it runs, because the package is an extra.
     from voxax.kernels.implicit_gemm import gpu_kernel
 
     values = dict(parameters)
@@ -237,8 +245,12 @@ def with_epilogue(
     views: Views,
     epilogue: Epilogue,
 ) -> jax.Array | None:
-    """As :func:`apply`. None where parts are to be added first: XLA does both in one kernel; and
-    where the result on its way out does not fit shared memory."""
+    """Return the product with its epilogue, or None where the kernel cannot apply it.
+
+    This is so where the sum has several parts, since XLA adds them and applies the epilogue in one
+    kernel; where the residual has another dtype than the result; and where the epilogue needs more
+    shared memory than there is.
+    """
     residual = epilogue.residual
     if dict(parameters).get("split_k_factor", 1) != 1 or 0 in (*a.shape, *b.shape):
         return None
@@ -256,8 +268,10 @@ def with_epilogue(
 
 
 def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
-    """The sorted table of forward or dgrad, and the weight from gathered to written channels,
-    ``[K, G, C_in, C_out]``."""
+    """Return the sorted table of forward or dgrad, and the weight ``[K, G, C_in, C_out]``.
+
+    C_in are the gathered channels and C_out the written channels of a group.
+    """
     (name,) = reads((), problem.product, problem.layer.symmetric)
     table = views[name]
     w, _ = oriented(problem, b, {"neighbors": table, "transposed_neighbors": table})
@@ -267,8 +281,11 @@ def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.
 
 
 def precision_of(problem: Problem, hardware: HardwareInfo) -> str:
-    """What Triton calls the precision of products: all digits of float32, unless fewer are asked
-    for and the GPU has tensor cores for them."""
+    """Return Triton's name of the precision of products.
+
+    They have all digits of float32, unless the layer's precision admits fewer and the GPU has
+    tensor cores for them.
+    """
     precision = problem.layer.precision
     if problem.dtype != "float32" or is_amd(hardware):
         return "ieee"
@@ -278,19 +295,19 @@ def precision_of(problem: Problem, hardware: HardwareInfo) -> str:
 
 
 def is_amd(hardware: HardwareInfo) -> bool:
-    """True for a GPU of AMD, whose generations have names like ``gfx942``."""
+    """Return whether a GPU is AMD's: its generation then has a name like ``gfx942``."""
     return (hardware.generation or "").startswith("gfx")
 
 
 def side(channels: int, most: int) -> int:
-    """Channels of a block: a power of two."""
+    """Return the number of channels of a block: a power of two, at most ``most``."""
     return min(most, max(LEAST, 1 << max(channels - 1, 0).bit_length()))
 
 
 def blocks(
     problem: Problem, shape: tuple[int, int, int, int, int]
 ) -> tuple[tuple[str, int | str], ...]:
-    """The parameters that a row of the tables above becomes for this problem, without rows."""
+    """Return the parameters of one row of the tables above for this problem, without rows."""
     _, most_out, most_in, stages, warps = shape
     groups = problem.layer.groups
     gathered, other = problem.gathered_channels // groups, problem.other_channels // groups
@@ -299,9 +316,9 @@ def blocks(
 
 
 def _fits(problem: Problem, parameters: Parameters, hardware: HardwareInfo) -> bool:
-    """Whether a block's shared memory holds a program's.
+    """Return whether a program fits the shared memory of a block.
 
-    Most need no compiler: they fit by the most that Triton takes, or do not by the least.
+    Mostly the upper or the lower bound of its memory decides. Otherwise it is compiled.
     """
     limit = hardware.shared_memory_bytes or 0
     most = shared_bytes(problem, parameters)
@@ -315,7 +332,7 @@ def _fits(problem: Problem, parameters: Parameters, hardware: HardwareInfo) -> b
 
 @functools.lru_cache(maxsize=1024)
 def compilation_of(problem: Problem, parameters: Parameters, hardware: HardwareInfo) -> Compilation:
-    """What a product's kernel is compiled from on a GPU, which need not be here."""
+    """Return what a product's kernel is compiled from, for a GPU that need not be present."""
     layer = problem.layer
     outs, ins, taps = layer.out_capacity, layer.in_capacity, layer.num_offsets
     shapes = {
@@ -334,9 +351,10 @@ def compilation_of(problem: Problem, parameters: Parameters, hardware: HardwareI
 
 
 def shared_bytes(problem: Problem, parameters: Parameters) -> int:
-    """The most shared memory of a program: operands of each stage, or the result on its way out.
+    """Return an upper bound of a program's shared memory, in bytes.
 
-    Triton pads rows of 512 bytes by 16 on some GPUs, and may keep a barrier for each stage.
+    It holds the operands of each stage, or the result before it is written. Triton pads rows of 512
+    bytes by 16 on some GPUs, and may keep a barrier for each stage.
     """
     values, stage, result = _blocks_in_memory(problem, parameters)
     item = jnp.dtype(problem.dtype).itemsize
@@ -344,13 +362,16 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
 
 
 def _least_shared_bytes(problem: Problem, parameters: Parameters) -> int:
-    """The least: where a product reads registers, one stage fewer is in memory."""
+    """Return a lower bound, in bytes: a product may read one of the stages from registers."""
     values, stage, _ = _blocks_in_memory(problem, parameters)
     return (values["num_stages"] - 1) * stage * jnp.dtype(problem.dtype).itemsize
 
 
 def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[str, int], int, int]:
-    """The parameters as numbers; numbers of the operands of a stage, and of a result."""
+    """Return the parameters as integers, and the sizes of a stage's operands and of a result.
+
+    The sizes count numbers, not bytes.
+    """
     values = {name: int(value) for name, value in parameters if name != "body"}
     rows = values.get("fwd_block_size", values.get("gemm_block_size", 0))
     ins, outs = values["in_block"], values["out_block"]
@@ -360,7 +381,7 @@ def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[st
 
 
 def _every(problem: Problem, hardware: HardwareInfo) -> list[Parameters]:
-    """Each of the blocks above, as this problem can use it; of wgrad without the parts."""
+    """Return each of the blocks above, as this problem can use it; for wgrad without parts."""
     # Three passes hold both halves of their operands in registers: ptxas spilled in large blocks.
     exact = problem.dtype == "float32" and problem.layer.precision not in ONE_PASS
     wgrad = problem.product == "wgrad"
@@ -380,7 +401,7 @@ def _every(problem: Problem, hardware: HardwareInfo) -> list[Parameters]:
 
 
 def _most_warps(problem: Problem, hardware: HardwareInfo, values: dict[str, int | str]) -> int:
-    """Warps whose threads copy 16 bytes each of the operand that is larger in a step."""
+    """Return the number of warps whose threads copy 16 bytes each of a step's larger operand."""
     ins, outs = int(values["in_block"]), int(values["out_block"])
     if problem.product == "wgrad":
         numbers = int(values["gemm_block_size"]) * max(ins, outs)
@@ -391,8 +412,11 @@ def _most_warps(problem: Problem, hardware: HardwareInfo, values: dict[str, int 
 
 
 def _splits(problem: Problem, wanted: int) -> list[int]:
-    """Return the fewest parts that give so many programs of few rows, within the cache; then the
-    numbers next to it."""
+    """Return numbers of parts of wgrad's sum, the best guess first, then its neighbors.
+
+    The guess is the smallest that gives ``wanted`` programs and few rows per part, if these parts
+    fit the cache; otherwise the largest that fits.
+    """
     sides = (
         -(-problem.in_channels // 64) * -(-problem.out_channels // 64) * problem.layer.num_offsets
     )
@@ -407,7 +431,7 @@ def _splits(problem: Problem, wanted: int) -> list[int]:
 
 
 def _sliced(problem: Problem, whole: list[Parameters], wanted: int) -> list[Parameters]:
-    """Parameters for few rows: programs share the taps of a tile, in the two best blocks."""
+    """Return parameters for few rows: programs share the taps of a tile, in the two best blocks."""
     channels = problem.other_channels
     few = [p for p in whole if _programs(problem, p) < wanted][:2]
     return [
@@ -428,8 +452,11 @@ def _programs(problem: Problem, parameters: Parameters) -> int:
 
 
 def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
-    """On an H100 the same algorithm in Pallas took, in float16, 0.08 to 0.86 times as long as
-    explicit_gemm in all products that were measured (docs/gpu.md); float32 was not measured."""
+    """Return whether Triton is preferred: for 16-bit floats on NVIDIA's GPUs from Ampere on.
+
+    On an H100 the same algorithm in Pallas took 0.08 to 0.86 times as long as explicit_gemm in
+    float16, in all measured products (docs/gpu.md); float32 was not measured.
+    """
     if is_amd(hardware) or float(hardware.generation or 0) < 8:
         return False
     return problem.dtype in ("float16", "bfloat16")

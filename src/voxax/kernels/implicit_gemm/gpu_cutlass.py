@@ -1,9 +1,9 @@
 """cutlass_implicit_gemm: implicit GEMM in CUTLASS' Python DSL, for NVIDIA's Hopper and later.
 
 ``gpu_cutlass_kernel.py`` has the kernels. This module decides whether a problem fits, and chooses
-tiles. All three products can be cut into ``split_k_slices``, whose float32 sums are added in order:
-the taps of a tile of rows, or the pairs of a tap. So a map of few rows, with few tiles, still has
-work for all cores.
+tiles. All three products can be cut into ``split_k_slices``, whose float32 sums are added in order.
+A slice has some of the taps of a tile of rows or, in wgrad, some of the pairs of a tap. So a map of
+few rows, with few tiles, still has work for all cores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from voxax.kernels.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Vie
 
 PACKAGE = "nvidia-cutlass-dsl"
 _LEAST_VERSION = (4, 8)
-# What ``mma_tile`` counts: rows, columns, and warps along both. wgrad's rows are input channels.
+# Rows, columns, and warps along both, by the number ``mma_tile``. wgrad's rows are input channels.
 _TILES = (
     (128, 128, (2, 4)),
     (64, 128, (2, 2)),
@@ -33,17 +33,17 @@ _TILES = (
 )
 _DEPTH, _STAGES = 64, 3
 _SLICES = (1, 2, 4, 8)
-# Sums of more slices than one are written out.
+# The largest size of the sums of several slices, which are written to memory.
 _MOST_SLICED_BYTES = 2**29
 # Compute capability of Hopper, for which the kernels were compiled.
 _LEAST_CAPABILITY = (9, 0)
 _DTYPES = ("float16", "bfloat16")
-# A copy of 16 bytes starts at a multiple of them.
+# Numbers in a copy of 16 bytes, which starts at a multiple of 16 bytes.
 _PIECE = 8
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Accept 16-bit floats on NVIDIA GPUs from Hopper on, where the DSL is installed."""
+    """Return None for 16-bit floats on NVIDIA GPUs from Hopper on with the DSL, else why not."""
     if problem.platform != "gpu":
         return f"runs on NVIDIA GPUs only, not on {problem.platform}"
     reason = gpu.unfit(problem, hardware)
@@ -72,7 +72,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def _absence() -> str | None:
-    """The reason why the DSL cannot be called, or None."""
+    """Return the reason why the DSL cannot be called, or None."""
     least = ".".join(map(str, _LEAST_VERSION))
     how = f"install it with pip install '{PACKAGE}>={least}' (or voxax[cutlass])"
     try:
@@ -86,13 +86,13 @@ def _absence() -> str | None:
 
 
 def _numbers(text: str) -> tuple[int, ...] | None:
-    """The numbers of a version or a compute capability."""
+    """Return the numbers of a version or a compute capability; None for other texts."""
     parts = text.split(".")
     return tuple(map(int, parts)) if all(p.isdigit() for p in parts) else None
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Tiles and slices; few slices first where there are many tiles."""
+    """Return tiles and slices, beginning with as many slices as keep all cores busy."""
     limit = hardware.shared_memory_bytes or 0
     wgrad = problem.product == "wgrad"
     size = math.prod(problem.result_shape)
@@ -108,10 +108,10 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def shape_of(problem: Problem, parameters: Parameters) -> dict[str, Any]:
-    """The fields of ``gpu_cutlass_kernel.Tile``: known without the package."""
+    """Return the fields of ``gpu_cutlass_kernel.Tile``, without importing the package."""
     rows, columns, warps = _TILES[int(dict(parameters)["mma_tile"])]
     gathered = problem.gathered_channels
-    # Steps of wgrad are pairs; else channels, of which few need no deep step.
+    # Steps of wgrad run over pairs, others over channels; few channels need no deep step.
     shallow = problem.product != "wgrad" and gathered // problem.layer.groups <= _DEPTH // 2
     depth = _DEPTH // 2 if shallow else _DEPTH
     return {
@@ -124,7 +124,7 @@ def shape_of(problem: Problem, parameters: Parameters) -> dict[str, Any]:
 
 
 def shared_bytes(problem: Problem, parameters: Parameters) -> int:
-    """Shared memory of a block: both operands of each stage, 16 bits a number."""
+    """Return the bytes of shared memory of a block: both operands of each stage, in 16 bits."""
     shape = shape_of(problem, parameters)
     return 2 * (shape["rows"] + shape["columns"]) * shape["depth"] * shape["stages"]
 
@@ -132,12 +132,12 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product in the tile ``mma_tile``, its sums in ``split_k_slices``."""
+    """Run a product with the tile ``mma_tile`` and sums in ``split_k_slices``."""
     groups, shape, dtype = problem.layer.groups, problem.result_shape, a.dtype
     wgrad = problem.product == "wgrad"
     if 0 in (*a.shape, *b.shape, *shape):
         return jnp.zeros(shape, dtype)
-    # Only where it runs: the package is an extra.
+    # Imported where it runs, because the package is an extra.
     from voxax.kernels.implicit_gemm import gpu_cutlass_kernel as kernel
 
     slices = int(dict(parameters)["split_k_slices"])

@@ -1,12 +1,12 @@
 """Output rows ordered by their taps, so that a tile skips the taps that none of its rows has.
 
-The kernels of GPUs read the neighbor table in this order. Sorting by a bit mask of present taps is
-what spconv and TorchSparse++ do for their implicit GEMMs (Tang et al., TorchSparse++, MICRO 2023).
+The kernels of GPUs read the neighbor table in this order. spconv and TorchSparse++ also sort by a
+bit mask of present taps for their implicit GEMMs (Tang et al., TorchSparse++, MICRO 2023).
 
-The high bits decide which rows lie together, so they are those of rare taps: a tile with a rare tap
-multiplies all its rows by it. Far taps are rare, those that leave the surface most: scans are
-flattest along the last axis. Beside bits in the order of taps, tiles of 64 rows do 0.89 of the work
-on a LiDAR sweep and 0.95 in a room. Counting each map's taps gives as much, at the price of a pass.
+The high bits decide which rows lie together. They stand for rare taps, because a tile with a rare
+tap multiplies all its rows by it. Far taps are rare, above all along the last axis, since scans are
+flattest along it. Compared with bits in the order of taps, tiles of 64 rows do 0.89 of the work
+on a LiDAR sweep and 0.95 in a room. Counting each map's taps gains as much, but needs another pass.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from voxax.geometry.kernel_maps import View, by_name
 from voxax.geometry.kernel_spec import KernelSpec
 
 _BITS = 32
-# Lists of so many taps are written out tap by tap: one kernel, in place of three. Of 343 taps XLA
-# compiled it for two minutes.
+# Lists of up to so many taps are unrolled tap by tap: one kernel instead of three. For 343 taps XLA
+# took two minutes to compile it.
 _MOST_WRITTEN_OUT = 64
-# A step along an axis counts so many times as one along the axis before it.
+# A step along an axis counts this factor times a step along the axis before it.
 _STEP = 1.3
 
 
 @functools.lru_cache(maxsize=1024)
 def bits_of_taps(taps: int, spec: KernelSpec | None = None) -> np.ndarray:
-    """``uint32[taps]``: the bit that stands for each tap, higher for those that are likely rarer;
-    taps next to each other in that order share one where 32 are few."""
+    """Return ``uint32[taps]``, the bit of each tap, higher for taps that are likely rarer.
+
+    More than 32 taps share bits with their neighbors in this order.
+    """
     place = np.arange(taps)
     if spec is not None:
         offsets = np.abs(np.asarray(spec.offsets))
@@ -44,15 +46,16 @@ def bits_of_taps(taps: int, spec: KernelSpec | None = None) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnames="spec")
 def sort_by_taps(neighbors: jax.Array, spec: KernelSpec | None = None) -> jax.Array:
-    """The table with rows that have the same taps next to each other, tap by tap.
+    """Return the table, transposed, with rows that have the same taps next to each other.
 
     Args:
-      neighbors: ``int32[out_capacity, K]``, input row or -1.
-      spec: says where the taps are; without it those that come last count as rare.
+      neighbors: ``int32[out_capacity, K]``, the input row of each output row and tap, or -1.
+      spec: the relation, whose offsets tell which taps are rare; with None the last taps count as
+        rare.
 
     Returns:
-      ``int32[K + 1, out_capacity]``: for each tap the input rows or -1; in the last row, which
-      output row each column is. Columns without any neighbor come last; columns of equal taps
+      ``int32[K + 1, out_capacity]``: for each tap the input rows or -1, then in the last row the
+      output row of each column. Columns without any neighbor come last; columns with the same taps
       keep their order.
     """
     rows, taps = neighbors.shape
@@ -72,7 +75,8 @@ class Tiles:
 
     Attributes:
       table: ``int32[K + 1, rows]``, see :func:`sort_by_taps`.
-      taps: ``int32[tiles, K + 1]``: first the taps that any row of a tile has; last their number.
+      taps: ``int32[tiles, K + 1]``: the taps that any row of the tile has; in the last column their
+        number.
     """
 
     table: jax.Array
@@ -80,12 +84,12 @@ class Tiles:
 
     @property
     def counts(self) -> jax.Array:
-        """``int32[tiles]``: the number of these taps."""
+        """``int32[tiles]``, the number of taps of each tile."""
         return self.taps[:, -1]
 
 
 def tiles_of(table: jax.Array, rows: int) -> Tiles:
-    """Tiles of so many rows of a sorted table."""
+    """Return the tiles of ``rows`` rows of a sorted table."""
     number, places = table.shape[0] - 1, table.shape[1]
     tiles = -(-places // rows)
     fill = ((0, 0), (0, tiles * rows - places))
@@ -94,9 +98,9 @@ def tiles_of(table: jax.Array, rows: int) -> Tiles:
 
 
 def _listed(there: jax.Array) -> jax.Array:
-    """``Tiles.taps`` of ``bool[K, tiles]``.
+    """Return ``Tiles.taps`` from ``bool[K, tiles]``, which says which taps exist.
 
-    The n-th tap that exists comes after all taps up to which n or fewer exist.
+    The n-th existing tap, counted from 0, is the number of taps up to which n or fewer exist.
     """
     number = there.shape[0]
     place = jnp.arange(number + 1, dtype=jnp.int32)[None, :]
@@ -124,4 +128,4 @@ def _on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
 
 
 VIEWS = by_name(View("sorted_neighbors", _build, _on_host))
-"""The neighbor table in this order, see :func:`sort_by_taps`, and the transposed one."""
+"""Views of the sorted neighbor table, see :func:`sort_by_taps`, and of the transposed map's."""

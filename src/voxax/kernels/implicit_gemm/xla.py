@@ -1,10 +1,10 @@
-"""implicit_gemm in plain XLA: tile by tile, tap by tap, nothing gathered is kept.
+"""implicit_gemm in plain XLA: tile by tile, tap by tap, without storing gathered rows.
 
 A tile of output rows stays in cache while one tap after the other gathers ``[tile, C_in]``,
-multiplies and adds. Taps that no row of the tile has are skipped: how many remain is known at
-run time only. WarpConvNet's and TorchSparse++'s kernels do the same with thread blocks.
+multiplies and adds. Taps that no row of the tile has are skipped; their number is known only at
+run time. WarpConvNet's and TorchSparse++'s kernels do the same with thread blocks.
 
-wgrad walks the rows the same way, in ``split_k_factor`` stripes that are summed at the end.
+wgrad passes over the rows the same way, in ``split_k_factor`` stripes that are summed at the end.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from voxax.kernels.rows import (
 )
 
 # Rows of a tile. 4, 16 and 32 are the thread blocks of GPU kernels; as steps of an XLA loop
-# they pay on small levels only, so there are larger ones, and each is tried only where the loop
-# stays below _MOST_TILES steps.
+# they are fast only on small levels, so there are larger tiles, and each is measured only where the
+# loop has at most _MOST_TILES steps.
 _TILE_ROWS = (4, 16, 32, 256, 1024, 4096)
 _MOST_TILES = 512
 _USUAL_TILE = 1024
@@ -40,11 +40,11 @@ _SPLITS = (2, 4, 8)
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Tiles that keep the loop short, those nearest to 1024 rows first; wgrad also stripes.
+    """Return tiles that keep the loop short, nearest to 1024 rows first; for wgrad also stripes.
 
-    On CPUs only the largest tile: of 4096, 1024 and 256 rows it was the fastest in the mean of 21
-    workloads of benchmarks/tuning.py (forward, dgrad: 2.6, 3.2 and 3.9 times the best candidate).
-    Stripes neither, since one product of XLA's uses all cores there.
+    On CPUs it is only the largest tile: of 4096, 1024 and 256 rows it was the fastest in the mean
+    of 21 workloads of benchmarks/tuning.py (forward, dgrad: 2.6, 3.2 and 3.9 times the best
+    candidate). There are no stripes on CPUs, since one product of XLA's uses all cores.
     """
     rows = max(problem.out_rows, 1)
     sizes = [t for t in _TILE_ROWS if t <= rows and -(-rows // t) <= _MOST_TILES]
@@ -130,7 +130,10 @@ def _wgrad(
 
 
 def _present(found: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Taps that some row has, those first, and their number. ``found``: ``bool[T, K]``."""
+    """Return all taps, beginning with the taps that some row has, and the number of these.
+
+    ``found`` is ``bool[T, K]``.
+    """
     some = jnp.any(found, axis=0)
     return jnp.argsort(~some, stable=True).astype(jnp.int32), jnp.sum(some, dtype=jnp.int32)
 
