@@ -91,8 +91,8 @@ class Pipeline(Generic[Item, Result]):
     def close(self) -> None:
         """End the workers. Items that they have not begun are dropped."""
         if self._pool is not None:
-            # Waiting costs nothing, since the end of the process waits too. Without it, the executor's
-            # thread may close a pipe at the moment in which Python's exit writes to it.
+            # Waiting costs nothing, since the end of the process waits too. Without it, the
+            # executor's thread may close a pipe just when Python's exit writes to it.
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
