@@ -46,7 +46,6 @@ def device(monkeypatch, tmp_path):
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(measure, "_spent", 0.0)
     monkeypatch.setattr(tuner, "_objections", {})
-    monkeypatch.setattr(tuner, "_passed", set())
     nothing = Sample(jnp.zeros(()), jnp.zeros(()), {}, "nothing")
     monkeypatch.setattr(tuner, "sample_of", lambda *_: nothing)
     found = tpu()

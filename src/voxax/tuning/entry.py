@@ -179,6 +179,21 @@ class Entry:
         good = [c for c in self.measured if c.verdict == "ok" and c.revision == newest[c.algorithm]]
         return tuple(sorted(good, key=lambda c: c.seconds or 0.0))
 
+    def summary(self) -> str:
+        """The fastest candidate and the next, on one line."""
+        shown = [f"{m} {1e3 * (m.seconds or 0):.3g} ms" for m in self.ranked()[:2]]
+        best, second, *_ = *shown, *("nothing could be measured", "none")[len(shown) :]
+        return (
+            f"{best}; runner-up {second} ({len(self.measured)} candidates in "
+            f"{self.seconds_spent:.1f} s, on {self.sample})"
+        )
+
+    def lines(self) -> Iterator[str]:
+        """A line for each candidate."""
+        for m in self.measured:
+            time_text = "" if m.seconds is None else f" {1e3 * m.seconds:.3g} ms"
+            yield f"{m}: {m.verdict}{time_text} {m.reason}"
+
     def to_json(self) -> dict[str, Any]:
         """The values for ``json.dumps``."""
         return {**vars(self), "measured": [c.to_json() for c in self.measured]}
@@ -196,23 +211,6 @@ def described(algorithm: str, parameters: Parameters) -> str:
     """``name(parameter=value, ...)``."""
     values = ", ".join(f"{name}={value}" for name, value in parameters)
     return f"{algorithm}({values})" if values else algorithm
-
-
-def summary_of(problem: Problem, entry: Entry) -> str:
-    """The problem's key, the fastest candidate and the next, on one line."""
-    shown = [f"{m} {1e3 * (m.seconds or 0):.3g} ms" for m in entry.ranked()[:2]]
-    best, second, *_ = *shown, *("nothing could be measured", "none")[len(shown) :]
-    return (
-        f"{key_of(problem)}: {best}; runner-up {second} ({len(entry.measured)} candidates in "
-        f"{entry.seconds_spent:.1f} s, on {entry.sample})"
-    )
-
-
-def candidates_of(entry: Entry) -> Iterator[str]:
-    """A line for each candidate."""
-    for m in entry.measured:
-        time_text = "" if m.seconds is None else f" {1e3 * m.seconds:.3g} ms"
-        yield f"{m}: {m.verdict}{time_text} {m.reason}"
 
 
 def key_of(problem: Problem) -> str:
