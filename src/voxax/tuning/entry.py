@@ -215,14 +215,10 @@ def described(algorithm: str, parameters: Parameters) -> str:
 
 def key_of(problem: Problem) -> str:
     """The text that a problem's entry is filed under: everything that may change which algorithm
-    is fastest.
+    is fastest, but for the device, the jaxlib and the revisions; equal in every process.
 
-    It holds the product, kind, dtype, precision, taps, channels, groups, rows by powers of two, the
-    map's relation, and its occupancy: the bucketed pairs per output row of a concrete map, or
-    ``traced`` with the level (coarser levels are denser). For a product on a grid it also holds the
-    grid by powers of two, how alike its sizes are, and how many positions have each. It is equal in
-    every process. Each device has a file of its own, and each entry names the jaxlib and the
-    revisions it was measured with.
+    ``docs/tuning.md`` lists what it holds. For a product on a grid it also holds the grid by powers
+    of two, how alike its sizes are, and how many positions have each.
     """
     layer = problem.layer
     relation = "unknown map" if layer.spec is None else str(layer.spec)[:_MAX_SPEC]

@@ -115,13 +115,10 @@ def measure(
     sample: Sample,
     budget: float,
 ) -> tuple[Measured, ...]:
-    """Time ``candidates`` on ``sample``, each only if it agrees with ``reference``.
+    """Time ``candidates``, the promising ones first, each only if it agrees with ``reference``.
 
-    Candidates, the promising ones first, are compiled side by side for half of ``budget``
-    seconds; two at least. Each is checked and run once, and given up if that takes twice the
-    best so far. The others run in turn, so that a slow spell of the machine hits them alike, and
-    those close to the best run more. On accelerators a sample is many calls with one wait at the
-    end. The figure is the lower quartile. Candidates that were not reached are left out.
+    Compiling takes half of ``budget`` seconds at most, but two are always compared. Candidates that
+    were not reached are left out. ``docs/tuning.md`` describes the steps.
     """
     begin = time.perf_counter()
     expected, programs = _compile(problem, reference, candidates, sample, begin + budget / 2)
@@ -331,11 +328,7 @@ _spent = 0.0
 def allowance() -> float:
     """Seconds that the next problem may take: 2, or what is left of the process's 40.
 
-    Compiling counts, and so do the checks of choices that are not measured.
-
-    ``VOXAX_AUTOTUNE_BUDGET`` replaces the 40. Where nothing is left, problems that are not in
-    the cache run unmeasured (their choice is marked ``predicted``), and a later process, or
-    ``vx.tune``, measures them.
+    Compiling counts, and so do checks. ``VOXAX_AUTOTUNE_BUDGET`` replaces the 40.
     """
     text = os.environ.get("VOXAX_AUTOTUNE_BUDGET", "").strip()
     try:
