@@ -154,7 +154,7 @@ tudelft3d/3dfier, `example_data/ahn3`) |
 | `surface` | a closed mesh, sampled | `spot.obj` by Keenan Crane, CC0 |
 
 Format: a NumPy archive with `low int32[3]`, `extent int32[3]` and `steps uint8[4, N]`; see
-`unpack` in `recorded.py`.
+`unpack` in `voxax.tuning.occupancy`.
 
 Voxels / mean occupied cells in the 3x3x3 box, center included, at levels (total strides) 1, 2,
 4 and 8.

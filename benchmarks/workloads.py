@@ -90,9 +90,10 @@ def scan(folder: Path, size: int | None = None, voxel_size: float = 0.2) -> np.n
 def lidar_tiles(size: int) -> np.ndarray:
     """``size`` voxels of one scene, as dense at any size: the recorded LiDAR sweep, side by side in
     a square grid, the last one as a sector."""
-    from voxax.tuning.occupancy import scene_rows
+    from voxax.tuning.occupancy import scene_cells
 
-    sweep = scene_rows("lidar", (1, 1, 1), None)  # prefixes are sectors
+    cells, places = scene_cells("lidar", (1, 1, 1))
+    sweep = np.pad(cells[np.argsort(places)], ((0, 0), (1, 0)))  # prefixes are sectors
     tiles = -(-size // len(sweep))
     columns = max(1, round(tiles**0.5))
     pitch = np.ptp(sweep[:, 1:3], axis=0) + 8  # no voxel has neighbors in another tile

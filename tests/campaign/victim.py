@@ -100,7 +100,7 @@ def observe(plan):
     cache = importlib.import_module("voxax.tuning.cache")
     cache.save_file = plan.saving(
         cache.save_file,
-        lambda result, path, device, added, **_: [(len(added), *_keys(added))],
+        lambda result, path, device, added, *_: [(len(added), *_keys(added))],
     )
     program = importlib.import_module("voxax.export")
     program.export_program = plan.saving(program.export_program, lambda *_, **__: [("program",)])

@@ -46,9 +46,8 @@ def device(monkeypatch, tmp_path):
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(measure, "_spent", 0.0)
     monkeypatch.setattr(tuner, "_objections", {})
-    monkeypatch.setattr(tuner, "_passed", set())
     nothing = Sample(jnp.zeros(()), jnp.zeros(()), {}, "nothing")
-    monkeypatch.setattr(tuner, "sample_of", lambda *_: nothing)
+    monkeypatch.setattr(measure, "sample_of", lambda *_: nothing)
     found = tpu()
     with targeting(describe(found), found):
         yield found
@@ -114,7 +113,7 @@ def test_checks_take_of_the_time_for_measuring(device, monkeypatch):
         clock.now += seconds
 
     clock = types.SimpleNamespace(now=0.0)
-    monkeypatch.setattr(tuner, "time", types.SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(measure, "time", types.SimpleNamespace(perf_counter=lambda: clock.now))
     monkeypatch.setattr(tuner, "check", check)
     space = [space_of(problem_of(c), names("dense"), describe(device)) for c in (64, 96, 128, 256)]
     blocks = {dict(s.heuristics[0].parameters)["in_block"] for s in space}

@@ -282,7 +282,7 @@ def _(original):
 
 
 @fault("problems of any density share a choice", "voxax.tuning.entry:key_of",
-       tests=("tuning/test_space.py",))  # fmt: skip
+       tests=("tuning/test_key.py",))  # fmt: skip
 def _(original):
     return lambda problem: original(problem.with_layer(density=None))
 

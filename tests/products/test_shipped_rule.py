@@ -28,7 +28,7 @@ def refuse(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(measure, "_spent", 0.0)
-    monkeypatch.setattr(tuner, "_objection", lambda choice, device: None)
+    monkeypatch.setattr(tuner, "_objection", lambda *_: None)
     # Not _measure itself, whose failures lead to the default.
     monkeypatch.setattr(tuner, "allowance", measured)
 

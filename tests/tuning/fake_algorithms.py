@@ -50,7 +50,6 @@ def start_anew(monkeypatch, folder):
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(folder))
     monkeypatch.setattr(measure, "_spent", 0.0)
     monkeypatch.setattr(tuner, "_objections", {})
-    monkeypatch.setattr(tuner, "_passed", set())
 
 
 def cache():
@@ -143,7 +142,7 @@ class Timer:
         nothing = tuning_sample.Sample(jnp.zeros(()), jnp.zeros(()), {}, "nothing")
         monkeypatch.setattr(tuner, "measure", self)
         monkeypatch.setattr(tuner, "check", lambda *_: None)
-        monkeypatch.setattr(tuner, "sample_of", lambda *_: nothing)
+        monkeypatch.setattr(measure, "sample_of", lambda *_: nothing)
 
     def __call__(self, problem, candidates, reference, sample, budget):
         self.asked.append([c.identity for c in candidates])

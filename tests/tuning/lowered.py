@@ -38,6 +38,11 @@ def products(layer, weight, features=None):
     return found["forward"], found["dgrad"], found["wgrad"]
 
 
+def only(name):
+    """One algorithm for the three products."""
+    return (name, name, name)
+
+
 def conv(**requests):
     """The dense convolution's three algorithms."""
 

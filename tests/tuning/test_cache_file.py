@@ -180,17 +180,11 @@ def test_lock_file_is_no_way_to_write_elsewhere(cache, tmp_path, caplog):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in this file system")
-def test_pipe_does_not_hang(cache):
+@pytest.mark.parametrize("make", ["mkfifo", "mkdir"])
+def test_a_pipe_or_folder_of_the_files_name(make, cache):
     cache.path.parent.mkdir()
-    os.mkfifo(cache.path)
+    getattr(os, make)(cache.path)
     assert cache.get("key") is None
-    cache.put("key", entry())
-    assert cache.flush()
-    assert set_aside(cache) == ["unusable-1"]
-
-
-def test_folder_of_the_files_name(cache):
-    cache.path.mkdir(parents=True)
     cache.put("key", entry())
     assert cache.flush()
     assert set_aside(cache) == ["unusable-1"]

@@ -129,9 +129,8 @@ def test_without_a_candidate_it_is_an_error(policy):
 
 
 def rejecting(policy, *candidates):
-    for candidate in candidates:
-        policy = policy.rejecting(candidate, "returned zeros only")
-    return policy
+    rejected = {candidate.identity: "returned zeros only" for candidate in candidates}
+    return dataclasses.replace(policy, rejected=rejected)
 
 
 def test_a_rejected_pin_is_an_error():

@@ -1,11 +1,9 @@
 """Requests of dynamic convolutions: arguments, overlays and the environment, as of static ones."""
 
-import enum
-
 import jax
 import jax.numpy as jnp
 import pytest
-from lowered import dynamic
+from lowered import dynamic, only
 
 import voxax as vx
 from voxax.kernels import names
@@ -13,46 +11,20 @@ from voxax.nn.functional import DYNAMIC_CONV_ALGO_MODE as MODE
 from voxax.nn.functional import dynamic_conv
 from voxax.tuning import admitted, record_choices
 
-OTHERS = ("FWD", "BWD", "DGRAD", "WGRAD", "DEPTHWISE_CONV_FWD", "DEPTHWISE_CONV_BWD")
 VARIABLES = [f"VOXAX_DYNAMIC_CONV_{way}_ALGO_MODE" for way in ("FWD", "BWD")]
 
 
-class Foreign(enum.Enum):
-    """Spell the name as another library does."""
-
-    TILED = "tiled"
-
-
-# What users write, and what may come out; ``specialized`` needs sizes that are known.
+# What users write, and what may come out; ``specialized`` needs sizes that are known. Every form is
+# in test_requests.
 FORMS = {
     "member": (MODE.TILED, {"tiled"}),
-    "foreign member": (Foreign.TILED, {"tiled"}),
-    "list of members": ([MODE.TILED, MODE.MASKED], {"tiled", "masked"}),
     "unavailable first": ([MODE.SPECIALIZED, MODE.TILED], {"tiled"}),
     "AUTO": (MODE.AUTO, set(names("dynamic"))),
-    "ALL": (MODE.ALL, set(names("dynamic"))),
-    "string": ("selected", {"selected"}),
     "any case, blanks": (" Tiled ", {"tiled"}),
-    "list of strings": (["tiled", "specialized"], {"tiled"}),
-    "tuple": (("masked",), {"masked"}),
     "mixed list": ([MODE.SPECIALIZED, "selected"], {"selected"}),
     "list in a string": ("[ specialized , tiled ]", {"tiled"}),
-    "auto in a list": (["specialized", "auto"], set(names("dynamic"))),
     "None": (None, set(names("dynamic"))),
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch):
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    for other in OTHERS:
-        for library in ("VOXAX", "WARPCONVNET"):
-            monkeypatch.delenv(f"{library}_{other}_ALGO_MODE", raising=False)
-
-
-def only(name):
-    return (name, name, name)
 
 
 def test_members_are_the_registered_names():

@@ -5,7 +5,7 @@ import threading
 
 import jax
 import pytest
-from lowered import conv, dense_weight, depthwise, small_voxels
+from lowered import conv, dense_weight, depthwise, only, small_voxels
 
 import voxax as vx
 from voxax.nn.functional import spatially_sparse_conv
@@ -15,15 +15,8 @@ EXPLICIT, IMPLICIT = "explicit_gemm", "implicit_gemm"
 ANY = {EXPLICIT, IMPLICIT}
 
 
-def only(name):
-    return (name, name, name)
-
-
 @pytest.fixture(autouse=True)
-def _clean(monkeypatch):
-    for prefix in ("VOXAX", "WARPCONVNET"):
-        for stem in ("FWD", "BWD", "DGRAD", "WGRAD", "DEPTHWISE_CONV_FWD", "DEPTHWISE_CONV_BWD"):
-            monkeypatch.delenv(f"{prefix}_{stem}_ALGO_MODE", raising=False)
+def _clean():
     request._warn_of_peer.cache_clear()
 
 
@@ -209,11 +202,6 @@ def test_reload_on_jax_0_10_0(monkeypatch):
 def test_autotune_modes(monkeypatch, value, expected):
     monkeypatch.setenv("VOXAX_AUTOTUNE", value)
     assert request.autotune_mode() == expected
-
-
-def test_autotune_default(monkeypatch):
-    monkeypatch.delenv("VOXAX_AUTOTUNE", raising=False)
-    assert request.autotune_mode() == "on"
 
 
 READERS = {

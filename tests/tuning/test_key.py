@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cache_entries import entry
 from fake_algorithms import make_problem
 from lowered import dense_weight, small_voxels
 
@@ -19,9 +18,7 @@ import voxax as vx
 from voxax.explanation.inspect import find_products
 from voxax.geometry import KernelSpec
 from voxax.nn.functional import spatially_sparse_conv
-from voxax.tuning import cache as cache_module
 from voxax.tuning import cache as tuning_cache
-from voxax.tuning.cache import TuningCache
 from voxax.tuning.entry import density_bucket, family_of, key_of
 
 CROSS = ((0, 0, 0), (0, 0, 1), (0, 1, 0))
@@ -94,6 +91,15 @@ def test_rows_count_by_powers_of_two():
     assert len(keys(512, 513, 1025, 0, 1)) == 5
 
 
+@pytest.mark.parametrize(
+    ("pairs", "rows", "bucket"),
+    [(0, 9, 0), (9, 0, 0), (100, 100, 1), (118, 100, 1), (120, 100, 2**0.5), (2700, 100, 2**5)],
+)
+def test_densities_are_powers_of_the_square_root_of_two(pairs, rows, bucket):
+    """27 is nearer to 2**4.5 by difference, to 2**5 by ratio: ratios count."""
+    assert density_bucket(pairs, rows) == pytest.approx(bucket)
+
+
 def test_densities_in_one_bucket_share_a_key():
     assert density_bucket(400, 100) == density_bucket(440, 100) == 4
     assert density_bucket(400, 100) != density_bucket(500, 100)
@@ -128,15 +134,6 @@ def test_a_family_is_what_similar_problems_begin_with():
         assert key_of(make_problem(**change)).startswith(family_of(base))
     for change in ({"product": "dgrad"}, {"dtype": "float16"}, {"num_offsets": 270}):
         assert not key_of(make_problem(**change)).startswith(family_of(base))
-
-
-def test_another_jaxlib_knows_nothing(tmp_path, monkeypatch):
-    cache = TuningCache(tmp_path, "cpu")
-    key = key_of(make_problem())
-    cache.put(key, entry())
-    assert cache.get(key) is not None
-    monkeypatch.setattr(cache_module, "jaxlib_version", lambda: "99.0")
-    assert cache.get(key) is None
 
 
 def test_traced_and_counted_maps_have_keys_of_their_own(monkeypatch):

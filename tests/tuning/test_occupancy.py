@@ -9,7 +9,14 @@ from benchmarks.record_occupancies import pack
 
 from voxax.errors import InputError
 from voxax.geometry import KernelSpec
-from voxax.tuning.occupancy import KINDS, TIME_STEPS, recorded, sample_map, unpack
+from voxax.tuning.occupancy import (
+    KINDS,
+    TIME_STEPS,
+    nearest_taps,
+    recorded,
+    sample_map,
+    unpack,
+)
 
 ONE = (1, 1, 1)
 SUBMANIFOLD = KernelSpec.make(3, 3)
@@ -99,6 +106,16 @@ def test_fill(capacity):
     )
 
 
+@pytest.mark.parametrize("capacities", [(0, 50), (50, 0)])
+def test_without_room_on_a_side_there_are_no_rows(capacities):
+    for transposed in (False, True):
+        sample = sample_map(
+            "lidar", KernelSpec.make(3, 2, 2, transposed=transposed), ONE, *capacities
+        )
+        assert sample.neighbors.shape == (capacities[1], 8)
+        assert len(sample.in_rows) == len(sample.out_rows) == 0
+
+
 SPECS = {
     "submanifold": (KernelSpec.make(3, 3), 300, 300),
     "even": (KernelSpec.make(3, 2), 300, 300),
@@ -173,15 +190,15 @@ def test_levels_get_denser_as_networks_see_them():
 
 def test_without_a_spec_the_number_of_taps_says_what_to_build():
     for taps in (1, 7, 8, 9, 27):
-        sample = sample_map("surface", None, (), 500, 500, num_offsets=taps)
+        sample = sample_map("surface", nearest_taps(taps, 3), (), 500, 500)
         assert sample.neighbors.shape == (500, taps)
         assert len(sample.in_rows) == len(sample.out_rows) == 440
     cross = KernelSpec.make(3, 3, kernel_shape="cross")
     np.testing.assert_array_equal(
-        sample_map("surface", None, ONE, 500, 500, num_offsets=7).neighbors,
+        sample_map("surface", nearest_taps(7, 3), ONE, 500, 500).neighbors,
         sample_map("surface", cross, ONE, 500, 500).neighbors,
     )
-    assert sample_map("surface", None, (1, 1), 500, 500, num_offsets=9).in_rows.shape == (440, 3)
+    assert nearest_taps(9, 2) == KernelSpec.make(2, 3)
 
 
 def test_absurd_reach_stays_inside_the_coordinate_range():
@@ -196,7 +213,7 @@ def test_absurd_reach_stays_inside_the_coordinate_range():
 def test_maps_are_remembered_and_cannot_be_changed():
     sample = sample_map("lidar", SUBMANIFOLD, ONE, 100, 100)
     assert sample_map("lidar", SUBMANIFOLD, ONE, 100, 100) is sample
-    for array in (sample.neighbors, sample.in_rows, sample.out_rows):
+    for array in sample:
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
     sample_map.cache_clear()
@@ -208,7 +225,6 @@ def test_maps_are_remembered_and_cannot_be_changed():
     ("arguments", "message"),
     [
         (("forest", SUBMANIFOLD, ONE, 9, 9), "unknown occupancy 'forest'; known: lidar, indoor"),
-        (("lidar", None, ONE, 9, 9), "needs spec="),
         (("lidar", SUBMANIFOLD, (1, 1), 9, 9), r"level \(1, 1\) has 2 axes, the kernel has 3"),
     ],
 )

@@ -10,7 +10,7 @@ import logging
 import jax
 import numpy as np
 import pytest
-from lowered import conv, dense_weight, depthwise, products, small_voxels
+from lowered import conv, dense_weight, depthwise, only, products, small_voxels
 
 import voxax as vx
 from voxax.kernels import names
@@ -95,17 +95,6 @@ def forms(table):
     return pytest.mark.parametrize(("fwd", "bwd", "expected"), table.values(), ids=table.keys())
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch):
-    for prefix in ("VOXAX", "WARPCONVNET"):
-        for stem in ("FWD", "BWD", "DGRAD", "WGRAD", "DEPTHWISE_CONV_FWD", "DEPTHWISE_CONV_BWD"):
-            monkeypatch.delenv(f"{prefix}_{stem}_ALGO_MODE", raising=False)
-
-
-def only(name):
-    return (name, name, name)
-
-
 @forms(FORMS)
 def test_arguments(fwd, bwd, expected):
     assert set(conv(fwd_algo=fwd, bwd_algo=bwd)) <= expected
@@ -130,11 +119,6 @@ def test_overlays_take_every_form():
                 assert admitted(None, kind="depthwise", product=product).names == asked
 
 
-def test_omitted():
-    assert set(conv()) <= ANY
-    assert set(depthwise()) <= {"explicit", "implicit"}
-
-
 def test_the_two_directions_apart():
     """Each product has its own request, so neither argument can leak into the other."""
     assert conv(fwd_algo=FWD.IMPLICIT_GEMM, bwd_algo=BWD.EXPLICIT_GEMM) == (
@@ -151,19 +135,23 @@ def test_the_two_directions_apart():
     )  # fmt: skip
 
 
+BOTH = (IMPLICIT, CUTLASS)
+# (forward, backward) as users write them, and the names that the module keeps.
 MODULE_FORMS = {
-    "members": (FWD.IMPLICIT_GEMM, BWD.IMPLICIT_GEMM),
+    "members": (FWD.IMPLICIT_GEMM, BWD.IMPLICIT_GEMM, ((IMPLICIT,), (IMPLICIT,))),
     "lists": (
         [FWD.IMPLICIT_GEMM, FWD.CUTLASS_IMPLICIT_GEMM],
         [BWD.IMPLICIT_GEMM, "cutlass_implicit_gemm"],
+        (BOTH, BOTH),
     ),
-    "string": ("[implicit_gemm]", "implicit_gemm"),
+    "string": ("[implicit_gemm]", "implicit_gemm", ((IMPLICIT,), (IMPLICIT,))),
 }
 
 
-@pytest.mark.parametrize(("fwd", "bwd"), MODULE_FORMS.values(), ids=MODULE_FORMS.keys())
-def test_modules(fwd, bwd):
-    """Kept hashable, whatever was given: modules are compared by their static attributes."""
+@forms(MODULE_FORMS)
+def test_modules(fwd, bwd, expected):
+    """Every spelling becomes the canonical names, in the user's order, hashable since modules are
+    compared by their static attributes; other requests stay open."""
     nnx = pytest.importorskip("flax.nnx")
     from voxax.nn.modules import SpatiallySparseConv
 
@@ -172,6 +160,8 @@ def test_modules(fwd, bwd):
     )
     graph, state = nnx.split(module)
     hash(tuple(module.options.values()))
+    assert (module.options["fwd_algo"], module.options["bwd_algo"]) == expected
+    assert (module.options["dgrad_algo"], module.options["wgrad_algo"]) == (None, None)
 
     def layer(features, weight):
         merged = nnx.merge(graph, state, copy=True)
@@ -194,36 +184,6 @@ def test_modules_are_equal_whatever_the_spelling():
         SpatiallySparseConv(2, 2, bwd_algo="typo")
     with pytest.raises(vx.AlgorithmError, match=r"fwd_algo: unknown.*'cutlass_implicit_gemm'"):
         SpatiallySparseDepthwiseConv(2, fwd_algo=[FWD.CUTLASS_IMPLICIT_GEMM])
-
-
-@pytest.mark.parametrize(
-    ("form", "kept"),
-    [
-        ("members", ((IMPLICIT,), (IMPLICIT,))),
-        ("lists", ((IMPLICIT, CUTLASS), (IMPLICIT, CUTLASS))),
-        ("string", ((IMPLICIT,), (IMPLICIT,))),
-    ],
-)
-def test_modules_keep_names(form, kept):
-    """Every spelling becomes the canonical names, in the user's order; other requests stay open."""
-    pytest.importorskip("flax.nnx")
-    from voxax.nn.modules import SpatiallySparseConv
-
-    fwd, bwd = MODULE_FORMS[form]
-    options = SpatiallySparseConv(
-        in_channels=64, out_channels=128, kernel_size=3, fwd_algo=fwd, bwd_algo=bwd
-    ).options
-    assert (options["fwd_algo"], options["bwd_algo"]) == kept
-    assert (options["dgrad_algo"], options["wgrad_algo"]) == (None, None)
-
-
-def test_every_algorithm_computes_equal_numbers():
-    voxels, weight = small_voxels(), dense_weight()
-    expected = spatially_sparse_conv(voxels, weight, fwd_algo="explicit_gemm").valid_features()
-    out = spatially_sparse_conv(
-        voxels, weight, kernel_size=3, fwd_algo=FWD.IMPLICIT_GEMM, bwd_algo=BWD.IMPLICIT_GEMM
-    )
-    np.testing.assert_allclose(out.valid_features(), expected, atol=1e-5)
 
 
 def test_the_unavailable_member_is_skipped_with_one_logged_reason(caplog):

@@ -67,7 +67,7 @@ def test_samples_are_the_same_each_time():
         slow_unless(False, ("neighbors",), 3, 1),
         slow_unless(False, ("neighbors",), 2, 1),
         slow_unless(False, ("neighbors",), 3, 2),
-        (("transposed_neighbors",), 2, 2),
+        (("neighbors",), 2, 2),
         slow_unless(False, ("neighbors", "pairs", "pair_starts"), 2, 2),
     ],
 )
@@ -92,6 +92,11 @@ def test_all_views_of_the_callers_map_follow_from_one_table(given, kernel, strid
         for parameters in (block, xla.IM2COL)
     )
     assert relative_error(through_pairs, through_table) < 1e-5
+
+
+def test_without_its_table_the_callers_map_is_not_measured_on():
+    given = {name: np.zeros((2, 9), np.int32) for name in ("pairs", "pair_starts")}
+    assert sample_of(make_problem(), given, VIEWS).name == DEFAULT_KIND
 
 
 def test_only_what_is_read_is_made():

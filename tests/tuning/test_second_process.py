@@ -1,18 +1,10 @@
 """Check that the next process reads the measurements, and that a removed cache is rebuilt."""
 
 import json
-import logging
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-
-from fake_algorithms import Timer, make_problem
-
-from voxax.hardware import hardware_of
-from voxax.tuning import choose, measure
-from voxax.tuning.cache import cache_for, device_name
 
 # One training step's products over a map that is an argument.
 SCRIPT = """
@@ -95,21 +87,3 @@ def test_a_second_process_measures_and_compiles_nothing(tmp_path):
     assert programs(tmp_path) == known
     # The same programs: the same bits.
     assert (second["loss"], second["slope"]) == (first["loss"], first["slope"])
-
-
-def test_a_cache_removed_by_hand_is_measured_anew(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("VOXAX_AUTOTUNE", "on")
-    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "kept"))
-    monkeypatch.setattr(measure, "_spent", 0.0)
-    timer = Timer(monkeypatch)
-    problem, both = make_problem(), ("explicit_gemm", "implicit_gemm")
-    known = cache_for(device_name(hardware_of("cpu")[0]))
-    with caplog.at_level(logging.WARNING, "voxax.tuning"):
-        assert choose(problem, both).source == "measured"
-        assert choose(problem, both).source == "cached"
-        shutil.rmtree(tmp_path / "kept")
-        assert choose(problem, both).source == "measured"
-        assert len(timer.asked) == 2
-        assert known.path.is_file()
-        assert choose(problem, both).source == "cached"
-    assert caplog.messages == []

@@ -9,7 +9,7 @@ import problems
 from voxax.geometry import PAIR_ROOM, KernelSpec
 from voxax.hardware import HardwareInfo
 from voxax.kernels import lookup, names
-from voxax.tuning.entry import Measured, density_bucket, key_of
+from voxax.tuning.entry import Measured
 from voxax.tuning.space import Candidate, space_of, views_of
 
 CPU, GPU, TPU = (HardwareInfo(platform=p, device_kind="some") for p in ("cpu", "gpu", "tpu"))
@@ -191,42 +191,6 @@ def test_what_is_asked_for_serves_every_candidate():
     for problem in EVERY_PROBLEM:
         asked = views_of([(problem, names(problem.layer.kind))], CPU, every=True)
         assert everything(problem, views=asked).candidates == everything(problem).candidates
-
-
-CHANGES = {
-    "product": "dgrad",
-    "kind": "depthwise",
-    "num_offsets": 125,
-    "in_channels": 32,
-    "out_channels": 32,
-    "groups": 2,
-    "dtype": "bfloat16",
-    "precision": "default",
-    "symmetric": False,
-    "rows": 3000,
-    "out_rows": 100,
-    "spec": KernelSpec.make(3, 3),
-    "level": (2, 2, 2),
-    "density": 4.0,
-}
-
-
-def test_the_key_holds_whatever_may_change_the_choice():
-    keys = [key_of(make_problem())]
-    keys += [key_of(make_problem(**{name: value})) for name, value in CHANGES.items()]
-    keys.append(key_of(make_problem(density=8.0)))
-    assert len(set(keys)) == len(CHANGES) + 2
-    assert all(len(key) <= 512 and key.isascii() and key.isprintable() for key in keys)
-    assert key_of(make_problem(rows=600)) == keys[0], "rows count by powers of two"
-
-
-@pytest.mark.parametrize(
-    ("pairs", "rows", "bucket"),
-    [(0, 9, 0), (9, 0, 0), (100, 100, 1), (118, 100, 1), (120, 100, 2**0.5), (2700, 100, 2**5)],
-)
-def test_densities_are_powers_of_the_square_root_of_two(pairs, rows, bucket):
-    """27 is nearer to 2**4.5 by difference, to 2**5 by ratio: ratios count."""
-    assert density_bucket(pairs, rows) == pytest.approx(bucket)
 
 
 def test_a_candidate_says_what_it_is():

@@ -27,6 +27,7 @@ from voxax.hardware import hardware_of
 from voxax.kernels import lookup, names
 from voxax.tuning import choose, foresee, record_choices, tuner, unmeasured
 from voxax.tuning.entry import NO_TIME, Measured, key_of
+from voxax.tuning.space import reference_of
 
 ALL = names("dense")
 BOTH = ("explicit_gemm", "implicit_gemm")
@@ -375,4 +376,4 @@ def test_refusals_of_named_algorithms_are_told_once(timer, caplog):
 def test_depthwise_problems_have_a_reference_of_their_own(timer):
     problem = make_problem(kind="depthwise")
     assert choose(problem, names("depthwise")).algorithm in ("explicit", "implicit")
-    assert tuner.reference_of(problem).kernel.name == "explicit"
+    assert reference_of(problem).kernel.name == "explicit"

@@ -22,6 +22,7 @@ from voxax.errors import AlgorithmError
 from voxax.tuning import cache as cache_module
 from voxax.tuning import choose, foresee, tuner
 from voxax.tuning.entry import key_of
+from voxax.tuning.space import reference_of
 
 BOTH = ("explicit_gemm", "implicit_gemm")
 
@@ -59,7 +60,7 @@ def test_a_broken_algorithm_never_wins(change, verdict, reason):
     (found,) = (m for m in choice.entry.measured if m.algorithm == "broken")
     assert (found.verdict, found.seconds) == (verdict, None)
     assert reason in found.reason
-    assert tuner.reference_of(PROBLEM).parameters == im2col
+    assert reference_of(PROBLEM).parameters == im2col
 
 
 def test_nothing_but_broken_ones_is_an_error_with_their_reasons(timer):
@@ -141,14 +142,6 @@ def test_what_was_predicted_is_measured_first_and_then_gone(timer):
     )  # fmt: skip
 
 
-def test_the_users_own_entry_comes_before_the_shipped_one(monkeypatch, timer):
-    shipped(monkeypatch, remember(source="shipped", explicit_gemm=1e-6, implicit_gemm=1.0))
-    remember(explicit_gemm=2e-3, implicit_gemm=1e-3)
-    choice = choose(PROBLEM, BOTH)
-    assert (choice.algorithm, choice.source) == ("implicit_gemm", "cached")
-    assert timer.asked == []
-
-
 def test_a_broken_heuristic_makes_way_for_the_next(monkeypatch, caplog):
     """Checked for real, against im2col."""
     monkeypatch.setenv("VOXAX_AUTOTUNE", "cached")
@@ -199,7 +192,6 @@ def compared(monkeypatch):
 
     def choose_in_new_process():
         monkeypatch.setattr(tuner, "_objections", {})
-        monkeypatch.setattr(tuner, "_passed", set())
         choose(PROBLEM, ("sure", "explicit_gemm"), stated=False)
         return len(checks)
 
@@ -222,13 +214,10 @@ def test_a_later_process_does_not_repeat_a_check(compared, monkeypatch, tmp_path
         assert {path.name for path in tmp_path.iterdir()} == {"passed"}
 
 
-def test_a_failed_check_is_repeated(compared):
-    with registered(decisive(zeros)):
-        assert [compared(), compared()] == [1, 2]
-
-
-def test_a_check_needs_no_folder(compared, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "file"))
-    with registered(decisive()):
+@pytest.mark.parametrize("change", [zeros, right], ids=["it failed", "there is no folder"])
+def test_what_was_not_noted_is_checked_again(change, compared, monkeypatch, tmp_path):
+    if change is right:
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "file"))
+    with registered(decisive(change)):
         assert [compared(), compared()] == [1, 2]

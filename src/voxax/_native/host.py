@@ -26,6 +26,11 @@ def available() -> bool:
     return library()[0] is not None
 
 
+def _unset(*shape: int) -> np.ndarray:
+    """An int32 array without values."""
+    return empty_array(shape, np.int32)
+
+
 def takes_rows(rows: np.ndarray) -> bool:
     """Return whether :func:`unique_rows` takes these rows."""
     return available() and rows.dtype == np.int32 and rows.ndim == 2 and 1 <= rows.shape[1] <= 5
@@ -35,7 +40,7 @@ def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndar
     """``int32[N, W]`` to ``(sorted distinct rows int32[M, W], place of each int32[N])``."""
     rows = np.ascontiguousarray(rows)
     unique = np.empty_like(rows)
-    inverse = empty_array((len(rows),), np.int32)
+    inverse = _unset(len(rows))
     count = call("unique_rows", rows, *rows.shape, threads, unique, inverse)
     return unique[:count].copy(), inverse
 
@@ -77,7 +82,7 @@ def find_neighbors(
     sorted_rows = np.ascontiguousarray(sorted_rows)
     centers = np.ascontiguousarray(centers, np.int32)
     offsets = np.ascontiguousarray(offsets, np.int32)
-    found = empty_array((rows, len(offsets)), np.int32)
+    found = _unset(rows, len(offsets))
     found[len(centers) :] = -1
     sizes = len(offsets), centers.shape[1]
     table = sorted_rows, len(sorted_rows)
@@ -93,7 +98,7 @@ def takes_table(neighbors: np.ndarray) -> bool:
 def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.ndarray:
     """``int32[in_rows, K]``: the output row of each input row and tap, or -1."""
     neighbors = np.ascontiguousarray(neighbors)
-    found = empty_array((in_rows, neighbors.shape[1]), np.int32)
+    found = _unset(in_rows, neighbors.shape[1])
     call("invert_table", neighbors, *neighbors.shape, in_rows, threads, found)
     return found
 
@@ -101,7 +106,7 @@ def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.nd
 def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
     """``(pairs int32[2, places], starts int32[K + 1])``."""
     neighbors = np.ascontiguousarray(neighbors)
-    pairs = empty_array((2, places), np.int32)
+    pairs = _unset(2, places)
     starts = np.empty(neighbors.shape[1] + 1, np.int32)
     call("list_pairs", neighbors, *neighbors.shape, places, 1, pairs, starts)
     return pairs, starts

@@ -86,7 +86,7 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
     from voxax.predict import TOPOLOGIES, chip_named
     from voxax.predict.candidates import is_known, predict_all, products_of
     from voxax.tuning.cache import cache_for, device_name
-    from voxax.tuning.entry import candidates_of, key_of, summary_of
+    from voxax.tuning.entry import key_of
 
     chips = [chip.strip() for chip in generations.split(",") if chip.strip()]
     if not chips:
@@ -114,8 +114,8 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
                     print(f"{key_of(problem)}: no candidate could be priced", flush=True)
                     continue
                 cache.put(key_of(problem), entry)
-                print(summary_of(problem, entry), flush=True)
-                for line in candidates_of(entry) if details else ():
+                print(f"{key_of(problem)}: {entry.summary()}", flush=True)
+                for line in entry.lines() if details else ():
                     print(f"  {line}", flush=True)
         finally:
             with uninterrupted():

@@ -153,4 +153,4 @@ def table_like(problem: Problem, views: Mapping[str, Any] | None) -> np.ndarray:
     for known in (views, concrete_map(problem)):
         if known is not None and "neighbors" in known:
             return np.asarray(known["neighbors"])
-    return recorded_map(problem.layer).neighbors
+    return recorded_map(problem.layer)

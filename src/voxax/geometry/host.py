@@ -183,10 +183,9 @@ def neighbor_table(
     centers = source if spec.transposed else out
     if max(spec.stride) > 1:
         centers = centers * np.asarray([1, *spec.stride], np.int64)
-    if spec.transposed:
-        reached = host.find_neighbors(out, centers, spec.dilated_offsets, threads=threads)
-        return invert_table(reached, out_capacity, threads)
-    return host.find_neighbors(source, centers, spec.dilated_offsets, out_capacity, threads)
+    among, rows = (out, None) if spec.transposed else (source, out_capacity)
+    found = host.find_neighbors(among, centers, spec.dilated_offsets, rows, threads)
+    return invert_table(found, out_capacity, threads) if spec.transposed else found
 
 
 def table_views(

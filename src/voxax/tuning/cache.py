@@ -1,17 +1,11 @@
 """The tuner's memory: what was measured on this device, by this process and earlier ones.
 
-There is one JSON file for each kind of device, ``tuning/<device>.json`` in the cache directory::
-
-    {
-     "format": 1, "voxax": "0.1.0", "jaxlib": "0.10.2", "device": "cpu-...-2-cores",
-     "entries": {key: [entry, ...]}
-    }
-
-A key has one entry for each jaxlib that measured it, and one predicted entry, which holds for every
-jaxlib. The header's versions are those of the last writer, for people. Nothing in the file is
-trusted: it is data only, of limited size, checked field by field, and it names no paths. Several
-processes may read and write it at once, and any of them may die at any moment: each measurement is
-merged into the file under a lock, and the file is replaced in one step.
+There is one JSON file for each kind of device, ``tuning/<device>.json`` in the cache directory;
+``docs/cache.md`` shows one. A key has one entry for each jaxlib that measured it, and one predicted
+entry, which holds for every jaxlib. The header's versions are those of the last writer, for people.
+Nothing in the file is trusted: it is data only, of limited size, checked field by field, and it
+names no paths. Several processes may read and write it at once, and any of them may die at any
+moment: each measurement is merged into the file under a lock, and the file is replaced in one step.
 
 No disk makes :class:`TuningCache` raise: one warning, and the process goes on with what it measures
 itself. ``defaults/<device>.json`` are caches that come with voxax; see ``defaults/README.md``.
@@ -159,13 +153,14 @@ class TuningCache:
         entries, version = self._entries(), jaxlib_version()
         return sorted((key, entry) for (key, filed), entry in entries.items() if filed == version)
 
-    def put(self, key: str, entry: Entry) -> None:
-        """Remember ``entry``, merged with what is there, and save it."""
+    def put(self, key: str, entry: Entry) -> Entry:
+        """Remember ``entry``, merged with what is there, which is returned, and save it."""
         if not is_key(key):
             raise ValueError(f"key {key!r} is not 1 to {MAX_KEY} ASCII characters")
         with self._lock:
             add_entry(self._unsaved, key, entry)
             self.flush()
+            return self._entries().get((key, entry.filed_under), entry)
 
     def flush(self) -> bool:
         """Save what could not be saved before; return whether everything is on disk."""
@@ -174,9 +169,7 @@ class TuningCache:
                 return True
             try:
                 unsaved = dict(self._unsaved)
-                self._file = save_file(
-                    self.path, self.device, unsaved, known=self._file, patience=self._patience
-                )
+                self._file = save_file(self.path, self.device, unsaved, self._patience)
             except OSError as error:
                 busy = isinstance(error, TimeoutError)
                 # A process that was stopped may hold the lock for hours: wait for it once.
@@ -197,12 +190,7 @@ class TuningCache:
                     self._warn(f"is {self._file.problem}, tuning starts anew", self._file.reason)
                 elif self._file.reason:
                     self._warn("has entries that are none", self._file.reason)
-            store = self._file.store
-            if self._unsaved:
-                store = dict(store)
-                for (key, _), entry in self._unsaved.items():
-                    add_entry(store, key, entry)
-            return store
+            return merged(self._file.store, self._unsaved)
 
     def _warn(self, what: str, why: object) -> None:
         if what not in self._warned:  # once: the reason seldom goes away by itself
@@ -269,21 +257,13 @@ def read_file(path: Path, device: str) -> Contents:
     return Contents(store, stamp, reason=left_out)
 
 
-def save_file(
-    path: Path,
-    device: str,
-    added: Store,
-    *,
-    known: Contents | None = None,
-    patience: float = PATIENCE,
-) -> Contents:
+def save_file(path: Path, device: str, added: Store, patience: float = PATIENCE) -> Contents:
     """Merge ``added`` into the file, at once for all who read it; creates its folder.
 
     A file that is no cache for ``device`` is set aside first, beside the new one.
 
     Args:
       path, device, added: the file, its device, and the newer entries.
-      known: what the caller read or wrote before; the file is read again only if it changed.
       patience: seconds to wait for the lock.
 
     Raises:
@@ -293,20 +273,19 @@ def save_file(
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             with locked(path.with_name(f".{path.stem}.lock"), patience):
-                return _save_locked(path, device, added, known)
+                return _save_locked(path, device, added)
         except FileNotFoundError:
             if last:
                 raise
     raise AssertionError
 
 
-def _save_locked(path: Path, device: str, added: Store, found: Contents | None) -> Contents:
+def _save_locked(path: Path, device: str, added: Store) -> Contents:
     for temporary in path.parent.glob(f".{path.name}.*.tmp"):
         with contextlib.suppress(OSError):
             if time.time() - temporary.stat().st_mtime > _TEMPORARY_AGE:
                 temporary.unlink()
-    if found is None or found.problem or not found.stamp or found.stamp != stamp_of(path):
-        found = read_file(path, device)
+    found = read_file(path, device)
     if found.problem == "unreadable":  # it may hold entries that would be lost
         raise OSError(errno.EACCES, found.reason, str(path))
     if found.problem is not None:
@@ -315,9 +294,7 @@ def _save_locked(path: Path, device: str, added: Store, found: Contents | None) 
             number += 1
         os.rename(path, aside)
         _log.warning("the tuning cache %s was %s: kept as %s", path, found.problem, aside.name)
-    store = dict(found.store)
-    for (key, _), entry in added.items():
-        add_entry(store, key, entry)
+    store = merged(found.store, added)
     if store == found.store and found.stamp and not found.problem and not found.reason:
         return found
     raw = _encode(device, store)
@@ -400,6 +377,14 @@ def add_entry(store: Store, key: str, entry: Entry) -> None:
     store[place] = store[place].merged(entry) if place in store else entry
 
 
+def merged(store: Store, added: Store) -> Store:
+    """The entries of both; ``added`` are the newer."""
+    store = dict(store) if added else store
+    for (key, _), entry in added.items():
+        add_entry(store, key, entry)
+    return store
+
+
 def store_to_json(store: Store) -> dict[str, list[dict[str, Any]]]:
     """``{key: [entry, ...]}``, sorted."""
     by_key: dict[str, list[dict[str, Any]]] = {}
@@ -416,17 +401,13 @@ def document(**content: Any) -> str:
         line = encode(value)
         if len(line) + indent <= _LINE or not value or not isinstance(value, dict | list):
             return line
-        left, right, inner = "[", "]", " " * (indent + 1)
-        rows = value
-        if isinstance(value, dict):
-            left, right, rows = "{", "}", value.items()
-        lines = [
-            text(row, indent + 1)
-            if isinstance(value, list)
-            else f"{encode(row[0])}: {text(row[1], indent + 1)}"
-            for row in rows
-        ]
-        return f"{left}\n{inner}" + f",\n{inner}".join(lines) + f"\n{' ' * indent}{right}"
+        inner = "\n" + " " * (indent + 1)
+        if isinstance(value, list):
+            (left, right), lines = "[]", [text(row, indent + 1) for row in value]
+        else:
+            lines = [f"{encode(name)}: {text(row, indent + 1)}" for name, row in value.items()]
+            left, right = "{}"
+        return f"{left}{inner}" + f",{inner}".join(lines) + f"{inner[:-1]}{right}"
 
     header = {"format": FORMAT, "voxax": __version__, "jaxlib": jaxlib_version()}
     return text({**header, **content}, 0) + "\n"

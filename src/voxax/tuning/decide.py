@@ -15,7 +15,7 @@ from voxax.errors import AlgorithmError
 from voxax.kernels import Kernel, Parameters, Problem
 from voxax.tuning.entry import Entry, described
 from voxax.tuning.request import AutotuneMode
-from voxax.tuning.space import Candidate, Identity, Space, reference_of
+from voxax.tuning.space import Candidate, Identity, Space
 
 Source = Literal["measured", "cached", "shipped", "predicted", "pinned"]
 """``measured``: just now, on this hardware. ``cached``: by an earlier run. ``shipped``: with voxax,
@@ -71,6 +71,8 @@ class Policy:
       mode: ``VOXAX_AUTOTUNE``.
       has_device: candidates can be checked and measured here.
       ruled: nothing is requested, and the first heuristic is known to be the fastest.
+      foreseen: the choice is told and not used: nothing is checked or measured for it, and a
+        pinned candidate comes with the time that the user's cache has of it.
       measured: the entry was measured just now.
       rejected: candidates that must not be used on this device, with the reason.
     """
@@ -78,12 +80,9 @@ class Policy:
     mode: AutotuneMode
     has_device: bool
     ruled: bool = False
+    foreseen: bool = False
     measured: bool = False
     rejected: Mapping[Identity, str] = dataclasses.field(default_factory=dict)
-
-    def rejecting(self, candidate: Candidate, reason: str) -> Policy:
-        """The policy after a candidate failed its check."""
-        return dataclasses.replace(self, rejected={**self.rejected, candidate.identity: reason})
 
 
 def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
@@ -100,13 +99,15 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
     if not space.candidates:
         raise AlgorithmError(_nothing_left(space.problem, space.refused, None))
     pinned, off = len(space.candidates) == 1, policy.mode == "off"
-    if pinned or off:
+    own = entry is not None and entry.source == "measured"
+    if off or (pinned and not (own and policy.foreseen)):
         entry = None
-    elif entry is not None and not entry.knows(space.heuristics[0].identity):
+    known = {} if entry is None else {m.candidate: m for m in entry.measured}
+    if entry is not None and not pinned and space.heuristics[0].identity not in known:
         # A prediction without the default is of other kernels, or of a device with other cores. A
         # measurement without it is what a pin of another algorithm measured among its own forms.
-        entry = None if entry.predicted or (policy.ruled and policy.mode == "cached") else entry
-    known = {} if entry is None else {m.candidate: m for m in entry.measured}
+        useless = entry.predicted or (policy.ruled and policy.mode == "cached")
+        entry, known = (None, {}) if useless else (entry, known)
     records = [known.get(candidate.identity) for candidate in space.candidates]
     # The fastest that ran to the end; without one, the best that was given up early.
     timed = [
@@ -115,13 +116,12 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
         if m is not None and m.verdict in ("ok", "slow")
     ]
     given_up, seconds, best = min(timed, default=(True, None, None))
-    own = entry is not None and entry.source == "measured"
     refused = space.refused
     if entry is None or best is None:
         if policy.measured:
             raise AlgorithmError(_nothing_left(space.problem, refused, entry))
         candidate, refused = _default(space, policy)
-        source: Source = "pinned" if pinned else "predicted"
+        source: Source = "predicted"
     else:
         candidate = space.candidates[best]
         if candidate.identity in policy.rejected and not own:
@@ -129,13 +129,15 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
         source = ("measured" if policy.measured else "cached") if own else "shipped"
         if entry.predicted:
             source, seconds = "predicted", None
+    source = "pinned" if pinned else source
     pending: Pending = None
     unknown = given_up or None in records or (entry is not None and entry.predicted)
     if policy.mode == "on" and policy.has_device and unknown and not (pinned or policy.measured):
         source, seconds, pending = "predicted", None, "measure"
     # Times of other devices, and predictions, say nothing about results on this one.
     elif policy.has_device and not off and source not in ("measured", "cached"):
-        pending = None if candidate == reference_of(space.problem) else "check"
+        pending = None if candidate == space.reference else "check"
+    pending = None if policy.foreseen else pending
     how = candidate.kernel, candidate.parameters
     return Choice(space.problem, *how, source, seconds, entry, refused, pending)
 
@@ -145,8 +147,7 @@ def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, 
     with the refusals of those before. Where nothing is compared, unproven kernels come last."""
     unchecked = policy.mode == "off" or not policy.has_device
     heuristics = sorted(space.heuristics, key=lambda c: unchecked and c.kernel.unproven)
-    reference, refused = reference_of(space.problem), space.refused
-    rest = sorted(space.candidates, key=lambda c: c != reference)
+    rest, refused = sorted(space.candidates, key=lambda c: c != space.reference), space.refused
     for candidate in dict.fromkeys((*heuristics, *rest)):
         if candidate.identity not in policy.rejected:
             return candidate, refused
@@ -163,16 +164,3 @@ def _nothing_left(problem: Problem, refused: Iterable[tuple[str, str]], entry: E
     return f"no admitted algorithm runs {problem.product} on {problem.platform}: " + (
         "; ".join(reasons) or "none was measured"
     )
-
-
-def likely_first(space: Space, known: Iterable[Entry]) -> list[Candidate]:
-    """The candidates in the order to try them, since most of the time is spent on compiling.
-
-    They are sorted by their times over the best in ``known``, where the last entry that has one
-    holds: those of similar problems, then the problem's own. Candidates without any come last.
-    """
-    ratios: dict[Identity, float] = {}
-    for entry in known:
-        timed = {m.candidate: m.seconds for m in entry.measured if m.seconds is not None}
-        ratios |= {name: seconds / min(timed.values()) for name, seconds in timed.items()}
-    return sorted(space.candidates, key=lambda c: ratios.get(c.identity, float("inf")))

@@ -179,6 +179,21 @@ class Entry:
         good = [c for c in self.measured if c.verdict == "ok" and c.revision == newest[c.algorithm]]
         return tuple(sorted(good, key=lambda c: c.seconds or 0.0))
 
+    def summary(self) -> str:
+        """The fastest candidate and the next, on one line."""
+        shown = [f"{m} {1e3 * (m.seconds or 0):.3g} ms" for m in self.ranked()[:2]]
+        best, second, *_ = *shown, *("nothing could be measured", "none")[len(shown) :]
+        return (
+            f"{best}; runner-up {second} ({len(self.measured)} candidates in "
+            f"{self.seconds_spent:.1f} s, on {self.sample})"
+        )
+
+    def lines(self) -> Iterator[str]:
+        """A line for each candidate."""
+        for m in self.measured:
+            time_text = "" if m.seconds is None else f" {1e3 * m.seconds:.3g} ms"
+            yield f"{m}: {m.verdict}{time_text} {m.reason}"
+
     def to_json(self) -> dict[str, Any]:
         """The values for ``json.dumps``."""
         return {**vars(self), "measured": [c.to_json() for c in self.measured]}
@@ -198,33 +213,12 @@ def described(algorithm: str, parameters: Parameters) -> str:
     return f"{algorithm}({values})" if values else algorithm
 
 
-def summary_of(problem: Problem, entry: Entry) -> str:
-    """The problem's key, the fastest candidate and the next, on one line."""
-    shown = [f"{m} {1e3 * (m.seconds or 0):.3g} ms" for m in entry.ranked()[:2]]
-    best, second, *_ = *shown, *("nothing could be measured", "none")[len(shown) :]
-    return (
-        f"{key_of(problem)}: {best}; runner-up {second} ({len(entry.measured)} candidates in "
-        f"{entry.seconds_spent:.1f} s, on {entry.sample})"
-    )
-
-
-def candidates_of(entry: Entry) -> Iterator[str]:
-    """A line for each candidate."""
-    for m in entry.measured:
-        time_text = "" if m.seconds is None else f" {1e3 * m.seconds:.3g} ms"
-        yield f"{m}: {m.verdict}{time_text} {m.reason}"
-
-
 def key_of(problem: Problem) -> str:
     """The text that a problem's entry is filed under: everything that may change which algorithm
-    is fastest.
+    is fastest, but for the device, the jaxlib and the revisions; equal in every process.
 
-    It holds the product, kind, dtype, precision, taps, channels, groups, rows by powers of two, the
-    map's relation, and its occupancy: the bucketed pairs per output row of a concrete map, or
-    ``traced`` with the level (coarser levels are denser). For a product on a grid it also holds the
-    grid by powers of two, how alike its sizes are, and how many positions have each. It is equal in
-    every process. Each device has a file of its own, and each entry names the jaxlib and the
-    revisions it was measured with.
+    ``docs/tuning.md`` lists what it holds. For a product on a grid it also holds the grid by powers
+    of two, how alike its sizes are, and how many positions have each.
     """
     layer = problem.layer
     relation = "unknown map" if layer.spec is None else str(layer.spec)[:_MAX_SPEC]

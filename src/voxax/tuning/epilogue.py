@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Hashable
 
@@ -12,12 +13,10 @@ import numpy as np
 from voxax.hardware import hardware_of
 from voxax.kernels import Epilogue, Problem
 from voxax.tuning.decide import Choice
-from voxax.tuning.measure import objection
+from voxax.tuning.measure import objection, on_sample
 from voxax.tuning.request import autotune_mode
-from voxax.tuning.sample import sample_of
+from voxax.tuning.sample import Sample
 from voxax.tuning.share import agree
-from voxax.tuning.space import views_read
-from voxax.tuning.tuner import in_worker
 
 _LOG = logging.getLogger("voxax.tuning")
 _objections: dict[Hashable, str] = {}
@@ -40,7 +39,8 @@ def applies_epilogue(choice: Choice) -> bool:
 
         def compared() -> str:
             try:
-                return in_worker(lambda: _objection(choice), device) or ""
+                chosen, run = (choice.candidate,), functools.partial(_objection, choice)
+                return on_sample(p, chosen, None, device, run) or ""
             except Exception as error:
                 return f"could not be checked: {type(error).__name__}: {error}"[:500]
 
@@ -50,9 +50,8 @@ def applies_epilogue(choice: Choice) -> bool:
     return not _objections[key, device]
 
 
-def _objection(choice: Choice) -> str | None:
+def _objection(choice: Choice, sample: Sample) -> str | None:
     problem, kernel = choice.problem, choice.kernel
-    sample = sample_of(problem, None, views_read(problem, (choice.candidate,)))
     epilogue = _drawn(problem)
     arguments = problem, choice.parameters
 

@@ -10,18 +10,18 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 from voxax import _compat
 from voxax.errors import InputError
-from voxax.geometry.dtypes import product_dtype
 from voxax.kernels import Problem
 from voxax.tuning.entry import Measured
-from voxax.tuning.sample import Sample
-from voxax.tuning.space import Candidate
+from voxax.tuning.sample import Sample, sample_of
+from voxax.tuning.space import Candidate, views_read
 
 # A candidate whose first run takes this many times the best so far is given up.
 _HOPELESS = 2.0
@@ -57,6 +57,7 @@ _WORST = 100
 _BLOCK = 2**20  # elements compared at a time
 
 Program = Callable[[], jax.Array]
+_Result = TypeVar("_Result")
 
 
 @dataclasses.dataclass
@@ -81,6 +82,32 @@ class _Runner:
         return float(np.quantile(self.seconds, 0.25))
 
 
+def on_sample(
+    problem: Problem,
+    candidates: Iterable[Candidate],
+    views: Mapping[str, jax.Array] | None,
+    device: Any,
+    run: Callable[[Sample], _Result],
+) -> _Result:
+    """The result of ``run`` on data that the candidates can read, on ``device``; its time counts.
+
+    It runs in a thread of its own: inside a trace, JAX would record what it computes, and a new
+    thread has no trace. It does not inherit settings either, so 64-bit types are passed on.
+    """
+    settings = _compat.thread_settings(device)
+
+    def work() -> _Result:
+        with settings(), undisturbed():
+            return run(sample_of(problem, views, views_read(problem, candidates)))
+
+    begin = time.perf_counter()
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1, "voxax-tuner") as pool:
+            return pool.submit(work).result()
+    finally:
+        spend(time.perf_counter() - begin)
+
+
 def measure(
     problem: Problem,
     candidates: Sequence[Candidate],
@@ -88,20 +115,13 @@ def measure(
     sample: Sample,
     budget: float,
 ) -> tuple[Measured, ...]:
-    """Time ``candidates`` on ``sample``, each only if it agrees with ``reference``.
+    """Time ``candidates``, the promising ones first, each only if it agrees with ``reference``.
 
-    Candidates, the promising ones first, are compiled side by side for half of ``budget``
-    seconds; two at least. Each is checked and run once, and given up if that takes twice the
-    best so far. The others run in turn, so that a slow spell of the machine hits them alike, and
-    those close to the best run more. On accelerators a sample is many calls with one wait at the
-    end. The figure is the lower quartile. Candidates that were not reached are left out.
+    Compiling takes half of ``budget`` seconds at most, but two are always compared. Candidates that
+    were not reached are left out. ``docs/tuning.md`` describes the steps.
     """
     begin = time.perf_counter()
-    programs = _compile(problem, (reference, *candidates), sample, begin + budget / 2)
-    oracle = programs.pop(0)
-    if not isinstance(oracle, _Runner):
-        raise RuntimeError(f"{reference} did not compile: {oracle.reason}")
-    expected = np.asarray(oracle.run())
+    expected, programs = _compile(problem, reference, candidates, sample, begin + budget / 2)
     done: list[Measured] = []
     runners: list[_Runner] = []
     best = float("inf")
@@ -138,12 +158,8 @@ def check(
     problem: Problem, candidate: Candidate, reference: Candidate, sample: Sample
 ) -> str | None:
     """The reason why ``candidate`` must not be used, or None; times nothing."""
-    oracle, runner = _compile(problem, (reference, candidate), sample, float("inf"))
-    if isinstance(runner, Measured):
-        return runner.reason
-    if isinstance(oracle, Measured):
-        return f"cannot be checked: {oracle.reason}"
-    verdict = _verdict(problem, runner, np.asarray(oracle.run()))
+    expected, (runner,) = _compile(problem, reference, (candidate,), sample, float("inf"))
+    verdict = runner if isinstance(runner, Measured) else _verdict(problem, runner, expected)
     return None if verdict is None else verdict.reason
 
 
@@ -191,9 +207,14 @@ def split_terms_of(problem: Problem) -> int:
 
 
 def _compile(
-    problem: Problem, candidates: Sequence[Candidate], sample: Sample, deadline: float
-) -> list[_Runner | Measured]:
-    """Programs in order, or how they failed: those begun before ``deadline``, two at least."""
+    problem: Problem,
+    reference: Candidate,
+    candidates: Sequence[Candidate],
+    sample: Sample,
+    deadline: float,
+) -> tuple[np.ndarray, list[_Runner | Measured]]:
+    """The reference's result; the candidates' programs in order, or how they failed: those begun
+    before ``deadline``, two at least."""
     settings = _compat.thread_settings()
 
     def build(candidate: Candidate) -> _Runner | Measured:
@@ -206,14 +227,18 @@ def _compile(
     made: list[_Runner | Measured] = []
     # XLA compiles without Python's lock, so this is as parallel as the machine.
     with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
-        distinct = dict.fromkeys(candidates)  # the reference is most often a candidate too
+        asked = reference, *candidates
+        distinct = dict.fromkeys(asked)  # the reference is most often a candidate too
         pending = {candidate: pool.submit(build, candidate) for candidate in distinct}
-        for candidate in candidates:
+        for candidate in asked:
             if len(made) > _AT_LEAST and time.perf_counter() > deadline:
                 pool.shutdown(wait=False, cancel_futures=True)
             if not pending[candidate].cancelled():
                 made.append(pending[candidate].result())
-    return made
+    oracle, *programs = made
+    if not isinstance(oracle, _Runner):
+        raise RuntimeError(f"{reference} did not compile: {oracle.reason}")
+    return np.asarray(oracle.run()), programs
 
 
 def _failed(candidate: Candidate, error: Exception) -> Measured:
@@ -246,8 +271,7 @@ def objection(
       dtype: of the operands.
       precision: name of the ``jax.lax.Precision`` that both were computed with.
       name: the reference's, for messages.
-      split_terms: products in a sum whose float32 operands are three bfloat16 numbers each; see
-        :func:`split_tolerance`. 0: operands are not split.
+      split_terms: see :func:`split_terms_of`.
     """
     if result.shape != reference.shape:
         return f"returned shape {result.shape}, expected {reference.shape}"
@@ -255,7 +279,7 @@ def objection(
         return f"returned {result.dtype}, expected {reference.dtype}"
     if not result.size:
         return None
-    if np.issubdtype(np.dtype(product_dtype(np.dtype(dtype))), np.integer):
+    if np.issubdtype(result.dtype, np.integer):
         wrong = int((result != reference).sum())
         return f"{wrong} of {result.size} integers differ" if wrong else None
     wide = np.complex128 if np.iscomplexobj(result) else np.float64
@@ -283,26 +307,15 @@ def objection(
     if dtype in ("float32", "complex64") and precision not in _ALL_DIGITS:
         most_mean, most_worst = _REDUCED
     elif dtype == "float32" and split_terms:
-        most_mean, most_worst = split_tolerance(split_terms)
+        # Products that are left out, and rounded sums of the others; docs/tuning.md derives it.
+        most_mean = 2.0**-20 + 2.0**-24 * split_terms**0.5
+        most_worst = _WORST * most_mean
     if mean > most_mean or worst > most_worst:
         return (
             f"differs from {name} by {mean:.1e} on average and {worst:.1e} at worst, "
             f"admitted are {most_mean:.1e} and {most_worst:.1e} of the root mean square"
         )
     return None
-
-
-def split_tolerance(terms: int) -> tuple[float, float]:
-    """The admitted errors ``(mean, worst)`` of float32 sums on a matrix unit for bfloat16.
-
-    Each operand is the exact sum of three bfloat16 numbers of 8 digits, the second at most 2**-7 of
-    it and the third 2**-15. Of the nine products the three smallest are left out: at most 2**-21 of
-    a product, in the candidate and in the reference. And each addition rounds by at most a unit in
-    the last place, 2**-23 of a partial sum: as a random walk over half of the last sum in the mean,
-    ``2**-24 * sqrt(terms)``. Three passes instead of six leave out 4 to 10 millionths.
-    """
-    mean = 2.0**-20 + 2.0**-24 * terms**0.5
-    return mean, _WORST * mean
 
 
 _PER_PROBLEM = 2.0
@@ -315,11 +328,7 @@ _spent = 0.0
 def allowance() -> float:
     """Seconds that the next problem may take: 2, or what is left of the process's 40.
 
-    Compiling counts, and so do the checks of choices that are not measured.
-
-    ``VOXAX_AUTOTUNE_BUDGET`` replaces the 40. Where nothing is left, problems that are not in
-    the cache run unmeasured (their choice is marked ``predicted``), and a later process, or
-    ``vx.tune``, measures them.
+    Compiling counts, and so do checks. ``VOXAX_AUTOTUNE_BUDGET`` replaces the 40.
     """
     text = os.environ.get("VOXAX_AUTOTUNE_BUDGET", "").strip()
     try:

@@ -5,26 +5,13 @@ The first of these that is given decides:
 1. the argument of the call or of the layer (``fwd_algo``, ``bwd_algo``, ``dgrad_algo``,
    ``wgrad_algo``; of dynamic convolutions ``algorithm``), unless it is None;
 2. the overlay around the call (:func:`voxax.algorithms`), the innermost first;
-3. the environment;
+3. the environment, which is read when a function is traced, never at import. A variable for dgrad
+   or wgrad alone beats the one for both, and a ``VOXAX_`` one its namesake of WarpConvNet, which
+   may name algorithms that voxax does not have: those are skipped with one warning;
 4. otherwise every algorithm is admitted, and the tuner chooses.
 
-================================================  =============================================
-request                                           admits
-================================================  =============================================
-``"implicit_gemm"``, in any case                  that algorithm
-an enum member whose value is such a string       that algorithm
-``["a", Member, ...]``, a tuple, ``"[a, b]"``     the algorithms in it, in this order
-``"auto"``, ``"all"``, alone or in a list         every registered algorithm
-``None``                                          nothing of its own; the next of the list decides
-================================================  =============================================
-
-The ending ``_gemm`` may be left out or added where that makes a known name: the field writes
-``explicit`` and ``explicit_gemm`` for the same depthwise algorithm.
-
-The environment is read when a function is traced, never at import; ``docs/algorithms.md`` lists the
-variables. One for dgrad or wgrad alone beats the one for both, and a ``VOXAX_`` one its namesake of
-WarpConvNet, which may name algorithms that voxax does not have: those are skipped with one warning.
-A variable that is empty or blank counts as unset.
+``docs/algorithms.md`` lists the forms of a request and the variables. A variable that is empty or
+blank counts as unset.
 """
 
 from __future__ import annotations
@@ -289,7 +276,8 @@ def autotune_mode(platform: str = "", ruled: bool = False) -> AutotuneMode:
     """``VOXAX_AUTOTUNE`` in lower case; where unset ``cached`` on TPUs and by rule, else ``on``.
 
     A TPU's compiler takes seconds for each candidate, and choices predicted for TPUs come with
-    voxax: they are taken at once, until ``vx.tune`` measures.
+    voxax: they are taken at once, until ``vx.tune`` measures. By rule nothing is measured either,
+    so such runs have the same bits.
 
     Args:
       platform: that a product runs on, ``tpu`` for one.

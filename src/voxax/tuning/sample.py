@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from voxax.geometry.host import invert_table, table_views
+from voxax.geometry.host import table_views
 from voxax.geometry.kernel_maps import View
-from voxax.geometry.nested_sizes import reaching_size, taps_within
+from voxax.geometry.nested_sizes import taps_within
 from voxax.kernels import Layer, Problem
-from voxax.tuning.occupancy import DEFAULT_KIND, SampleMap, sample_map
+from voxax.tuning.occupancy import DEFAULT_KIND, nearest_taps, sample_map
 
 CALLERS_MAP = "caller's map"
 """Name of a sample on the map that the product runs on."""
@@ -41,7 +41,7 @@ class Sample:
 def sample_of(
     problem: Problem, views: Mapping[str, jax.Array] | None, needed: Mapping[str, View | None]
 ) -> Sample:
-    """A sample on the caller's map where its ``views`` are concrete, else on a recorded one.
+    """A sample on the caller's map where its table is given, else on a recorded one.
 
     Args:
       problem: the problem that is measured.
@@ -51,14 +51,10 @@ def sample_of(
     if problem.layer.kind == "dynamic":
         sizes, name = sizes_of(problem, views)
         return Sample(*_operands(problem), {"sizes": jax.device_put(sizes)}, name)
-    if views is None:
-        recorded = recorded_map(problem.layer)
-        neighbors, name = _with_pairs(recorded.neighbors, problem), recorded.name
-    elif "neighbors" in views:
+    if views is not None and "neighbors" in views:
         neighbors, name = np.asarray(views["neighbors"]), CALLERS_MAP
     else:
-        transposed = np.asarray(views["transposed_neighbors"])
-        neighbors, name = invert_table(transposed, problem.layer.out_capacity), CALLERS_MAP
+        neighbors, name = recorded_map(problem.layer), DEFAULT_KIND
     # In NumPy: compiling the views' builders would take longer than measuring.
     built = table_views(
         neighbors,
@@ -72,10 +68,19 @@ def sample_of(
     return Sample(*_operands(problem), arrays, name)
 
 
-def recorded_map(layer: Layer) -> SampleMap:
-    """A map like the layer's on a recorded scene."""
+def recorded_map(layer: Layer) -> np.ndarray:
+    """The neighbors of a map like the layer's on a recorded scene.
+
+    Where it has no pair at all (huge strides), it has one for each row, through one tap: on an
+    empty map every candidate would be right, and the one that skips most the fastest.
+    """
+    spec = layer.spec or nearest_taps(layer.num_offsets, len(layer.level) or 3)
     rows = layer.in_capacity, layer.out_capacity
-    return sample_map(DEFAULT_KIND, layer.spec, layer.level, *rows, layer.num_offsets)
+    neighbors = sample_map(DEFAULT_KIND, spec, layer.level, *rows).neighbors
+    if neighbors.size and not (neighbors >= 0).any():
+        neighbors = neighbors.copy()
+        neighbors[: min(rows), layer.num_offsets // 2] = np.arange(min(rows))
+    return neighbors
 
 
 def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[np.ndarray, str]:
@@ -84,7 +89,7 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
     if views is not None and "sizes" in views:
         return np.asarray(views["sizes"]).reshape(-1), CALLERS_MAP
     rng = np.random.default_rng(0)
-    largest = int(reaching_size(_offsets(problem)).max())
+    largest = len(_counts(problem)) - 1
     if problem.layer.sizes.uniform == "all":
         return np.full(problem.layer.out_capacity, largest, np.int32), "all taps"
     if problem.layer.sizes.uniform:
@@ -104,14 +109,15 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
 
 def taps_of(problem: Problem, sizes: np.ndarray) -> int:
     """Pairs of a position and a tap that its size has."""
-    counts = taps_within(_offsets(problem))
+    counts = _counts(problem)
     return int(counts[np.clip(sizes, 0, len(counts) - 1)].sum())
 
 
-def _offsets(problem: Problem) -> np.ndarray:
+def _counts(problem: Problem) -> np.ndarray:
+    """How many taps each size has, from size 0 to the largest."""
     if problem.layer.spec is None:
         raise ValueError("a dynamic problem has a spec")
-    return np.asarray(problem.layer.spec.offsets)
+    return taps_within(problem.layer.spec.offsets)
 
 
 def _operands(problem: Problem) -> tuple[jax.Array, jax.Array]:
@@ -128,15 +134,3 @@ def _operands(problem: Problem) -> tuple[jax.Array, jax.Array]:
 
     a, b = map(values, problem.operand_shapes)
     return a, b
-
-
-def _with_pairs(neighbors: np.ndarray, problem: Problem) -> np.ndarray:
-    """The table; where it has no pair at all (huge strides), one for each row through one tap.
-
-    On an empty map every candidate would be right, and the one that skips most the fastest.
-    """
-    if (neighbors >= 0).any() or not neighbors.size:
-        return neighbors
-    neighbors, rows = neighbors.copy(), min(problem.layer.in_capacity, problem.layer.out_capacity)
-    neighbors[:rows, problem.layer.num_offsets // 2] = np.arange(rows)
-    return neighbors

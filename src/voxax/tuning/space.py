@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 
 from voxax.geometry.kernel_maps import View
 from voxax.hardware import HardwareInfo
 from voxax.kernels import Kernel, Parameters, Problem, lookup
-from voxax.tuning.entry import described
+from voxax.tuning.entry import described, family_of, key_of
 from voxax.tuning.request import Resolved
 
 Identity = tuple[str, Parameters, int]
@@ -49,6 +50,21 @@ class Space:
     candidates: tuple[Candidate, ...]
     heuristics: tuple[Candidate, ...]
     refused: tuple[tuple[str, str], ...]
+
+    @functools.cached_property
+    def key(self) -> str:
+        """What the problem's entry is filed under."""
+        return key_of(self.problem)
+
+    @functools.cached_property
+    def family(self) -> str:
+        """The beginning that the keys of similar problems share."""
+        return family_of(self.problem)
+
+    @functools.cached_property
+    def reference(self) -> Candidate:
+        """The candidate that every other must agree with."""
+        return reference_of(self.problem)
 
 
 def space_of(

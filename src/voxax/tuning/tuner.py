@@ -2,8 +2,9 @@
 
 :func:`voxax.tuning.decide.decide` follows this table; :func:`choose` measures and checks what the
 table asks for, and decides again. A request is a filter on the candidates, so a pinned algorithm is
-kept whatever the cache says. The column ``cached`` also holds with ``on`` where this process has no
-device of the platform, or has no time left for measuring.
+kept whatever the cache says. :func:`voxax.tuning.request.autotune_mode` chooses the column;
+``cached`` also holds with ``on`` where this process has no device of the platform, or has no time
+left for measuring.
 
 ==========  =========================  ===================  ======================  ============
 candidates  the cache has              ``on``               ``cached``              ``off``
@@ -33,15 +34,11 @@ several     a measurement made just    its fastest, or an   (not measured)      
   measuring fails, the default is used. Later runs never stop for what was skipped: reports name
   it, and ``vx.tune`` measures it.
 
-``VOXAX_AUTOTUNE`` chooses the column. Unset it is ``cached`` on TPUs, and where nothing is
-requested and the default is known to be the fastest by a wide margin (:attr:`Kernel.decisive`: the
-native kernels on CPUs), so that such runs measure nothing and have the same bits; elsewhere it is
-``on``. In a job of several processes one decides, and the others take its decision.
+In a job of several processes one decides, and the others take its decision.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
@@ -51,36 +48,25 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 import jax
 
-from voxax import _compat
 from voxax.hardware import hardware_of
 from voxax.kernels import Problem, names
 from voxax.tuning.cache import TuningCache, cache_for, device_name, passed_file
 from voxax.tuning.concrete_maps import concrete_map
-from voxax.tuning.decide import Choice, Policy, decide, likely_first
-from voxax.tuning.entry import (
-    NO_TIME,
-    Entry,
-    Measured,
-    candidates_of,
-    family_of,
-    key_of,
-    summary_of,
-    utc_now,
-)
-from voxax.tuning.measure import allowance, check, measure, progress, spend, undisturbed
+from voxax.tuning.decide import Choice, Policy, decide
+from voxax.tuning.entry import NO_TIME, Entry, Measured, key_of, utc_now
+from voxax.tuning.measure import allowance, check, measure, on_sample, progress
 from voxax.tuning.request import Resolved, autotune_mode, configure_log, epoch
-from voxax.tuning.sample import CALLERS_MAP, sample_of
+from voxax.tuning.sample import CALLERS_MAP, Sample
 from voxax.tuning.share import agree
-from voxax.tuning.space import Space, reference_of, space_of, views_read
+from voxax.tuning.space import Candidate, Identity, Space, space_of
 
 _LOG = logging.getLogger("voxax.tuning")
 _LOCK = threading.RLock()  # one thread measures at a time
-_Result = TypeVar("_Result")
 _Views = Mapping[str, jax.Array] | None
 
 
@@ -139,32 +125,13 @@ def choose(
     for name, reason in space.refused if admitted != names(problem.layer.kind) else ():
         if space.candidates:
             _warn_once(f"{name} is skipped: {reason}")
-    made: list[Choice] = []
-
-    def decide_for_all() -> str:
-        # Another thread may be measuring the same problem.
-        with _LOCK if policy.mode == "on" else contextlib.nullcontext():
-            made.append(_settle(space, cache, policy, device))
-        return json.dumps([made[0].algorithm, made[0].parameters, made[0].source, made[0].seconds])
-
-    if _unmeasured.get() == "foreseen":
-        made.append(foresee(problem, admitted, available_views, stated=stated))
-    elif policy.mode == "off" or len(space.candidates) < 2:
-        made.append(_settle(space, cache, policy, device))
+    if policy.foreseen or policy.mode == "off" or len(space.candidates) < 2:
+        choice = _settle(space, cache, policy, device)
     else:
-        # Also what comes from caches alone: the processes of a job may have different ones.
-        among = " ".join(map(str, space.candidates))
-        topic = f"{epoch()} {policy.mode} {cache.device} {key_of(problem)} among {among}"
-        text = agree(topic, decide_for_all)
-        if not made:  # another process of the job decided
-            name, parameters, source, seconds = json.loads(text)
-            identity = name, tuple(map(tuple, parameters))
-            kernel = next(c.kernel for c in space.candidates if c.identity[:2] == identity)
-            known = source, seconds, cache.get(key_of(problem)), space.refused
-            made.append(Choice(problem, kernel, identity[1], *known))
+        choice = _agreed(space, cache, policy, device)
     for heard in _listeners.get():
-        heard.append(made[0])
-    return made[0]
+        heard.append(choice)
+    return choice
 
 
 def foresee(
@@ -179,14 +146,8 @@ def foresee(
     A choice that would be measured first is given as ``predicted``. One that is pinned comes with
     the time that the user's cache has of it. Arguments and errors are those of :func:`choose`.
     """
-    space, cache, policy, _ = _situation(problem, admitted, stated, available_views)
-    entry = None if policy.mode == "off" else cache.get(key_of(problem))
-    choice = dataclasses.replace(decide(space, entry, policy), pending=None)
-    if choice.source == "pinned" and entry is not None and entry.source == "measured":
-        known = {m.candidate: m.seconds for m in entry.measured if m.seconds is not None}
-        if seconds := known.get(choice.candidate.identity):
-            return dataclasses.replace(choice, seconds=seconds, entry=entry)
-    return choice
+    space, cache, policy, device = _situation(problem, admitted, stated, available_views)
+    return _settle(space, cache, dataclasses.replace(policy, foreseen=True), device)
 
 
 def tune(
@@ -213,16 +174,18 @@ def tune(
     if device is None or len(space.candidates) < 2:
         return
     with _LOCK:
-        known = None if anew else cache.get(key_of(problem))
+        known = cache.get(space.key)
         views = concrete_map(problem) if views is None else views
         reached = {m.candidate for m in known.measured if m.reached} if known is not None else ()
         if (
-            known is None
+            anew
+            or known is None
             or known.source != "measured"
             or any(candidate.identity not in reached for candidate in space.candidates)
             or (views is not None and known.sample != CALLERS_MAP)
         ):
-            known = _measure(space, device, cache, views, budget)
+            seconds = float("inf") if budget is None else budget
+            known = _measure(space, cache, device, known, views, seconds)
     for other in also:
         cache.put(key_of(other), known)
 
@@ -234,85 +197,121 @@ def _situation(
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, views)
     ruled = not stated and any(c.kernel.decisive(problem, hardware) for c in space.heuristics[:1])
-    off = _unmeasured.get() == "off"
-    mode = "off" if off else autotune_mode(problem.platform, ruled)
-    policy = Policy(mode, device is not None, ruled=ruled)
+    inside = _unmeasured.get()
+    mode = "off" if inside == "off" else autotune_mode(problem.platform, ruled)
+    policy = Policy(mode, device is not None, ruled=ruled, foreseen=inside == "foreseen")
     return space, cache_for(device_name(hardware)), policy, device
+
+
+def _agreed(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Choice:
+    """The choice of :func:`_settle`, which one process of a job makes for all.
+
+    Also where it comes from caches alone: the processes may have different ones.
+    """
+    made: list[Choice] = []
+
+    def settled() -> str:
+        # Another thread may be measuring the same problem.
+        with _LOCK if policy.mode == "on" else contextlib.nullcontext():
+            made.append(_settle(space, cache, policy, device))
+        return json.dumps([made[0].algorithm, made[0].parameters, made[0].source, made[0].seconds])
+
+    among = " ".join(map(str, space.candidates))
+    text = agree(f"{epoch()} {policy.mode} {cache.device} {space.key} among {among}", settled)
+    if made:
+        return made[0]
+    name, parameters, source, seconds = json.loads(text)
+    identity = name, tuple(map(tuple, parameters))
+    kernel = next(c.kernel for c in space.candidates if c.identity[:2] == identity)
+    known = cache.get(space.key), space.refused
+    return Choice(space.problem, kernel, identity[1], source, seconds, *known)
 
 
 def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Choice:
     """Decide, and do what the decision asks for, until the choice stands."""
-    key = key_of(space.problem)
-    asks = policy.mode != "off" and len(space.candidates) > 1
-    entry = cache.get(key) if asks else None
+    asks = policy.mode != "off" and (policy.foreseen or len(space.candidates) > 1)
+    entry = cache.get(space.key) if asks else None
     while True:
         choice = decide(space, entry, policy)
         if choice.pending is None:
             return choice
         if choice.pending == "check":
-            reason = _objection(choice, device)
+            reason = _objection(space, choice, device)
             if reason is None:
                 return dataclasses.replace(choice, pending=None)
             if choice.source != "pinned":  # of which an error with the reason follows
-                known = (choice.source, choice, key, reason)
+                known = (choice.source, choice, space.key, reason)
                 _LOG.warning("the %s choice %s for %s is not used: it %s", *known)
-            policy = policy.rejecting(choice.candidate, reason)
-            continue
-        budget = allowance()
-        if budget <= 0:
+            rejected = {**policy.rejected, choice.candidate.identity: reason}
+            policy = dataclasses.replace(policy, rejected=rejected)
+        elif (budget := allowance()) <= 0:
             policy = dataclasses.replace(policy, mode="cached")
-            continue
-        try:
-            entry = _measure(space, device, cache, concrete_map(space.problem), budget)
-        except Exception as error:  # out of memory, say: no reason to stop the caller
-            reason = f"{type(error).__name__}: {error}"[:500]
-            _warn_once(f"{key} could not be measured, and its default is used: {reason}")
-            return decide(space, None, Policy("off", policy.has_device))
-        policy = dataclasses.replace(policy, measured=True)
+        else:
+            try:
+                views = concrete_map(space.problem)
+                entry = _measure(space, cache, device, entry, views, budget)
+                policy = dataclasses.replace(policy, measured=True)
+            except Exception as error:  # out of memory, say: no reason to stop the caller
+                reason = f"{type(error).__name__}: {error}"[:500]
+                _warn_once(f"{space.key} could not be measured, and its default is used: {reason}")
+                policy = dataclasses.replace(policy, mode="off")
 
 
 def _measure(
-    space: Space, device: Any, cache: TuningCache, views: _Views, budget: float | None
+    space: Space,
+    cache: TuningCache,
+    device: Any,
+    known: Entry | None,
+    views: _Views,
+    budget: float,
 ) -> Entry:
-    """Measure the candidates and remember all of them; None is no limit of time."""
+    """Measure the candidates, and remember all of them with what was ``known``."""
     begin = time.perf_counter()
-    problem, key, reference = space.problem, key_of(space.problem), reference_of(space.problem)
-    family, own = family_of(problem), cache.get(key)
-    similar = [entry for other, entry in cache.items() if other.startswith(family)]
-    tried = likely_first(space, similar if own is None else [*similar, own])
-    seconds = float("inf") if budget is None else budget
+    similar = [entry for other, entry in cache.items() if other.startswith(space.family)]
+    tried = _likely_first(space, similar if known is None else [*similar, known])
 
-    def work() -> tuple[str, tuple[Measured, ...]]:
-        sample = sample_of(problem, views, views_read(problem, (reference, *tried)))
-        found = measure(problem, tried, reference, sample, seconds)
+    def run(sample: Sample) -> tuple[str, tuple[Measured, ...]]:
+        found = measure(space.problem, tried, space.reference, sample, budget)
         if all(m.seconds is None for m in found):  # none works: the others get their turn
             reached = {m.candidate for m in found}
             rest = [c for c in tried if c.identity not in reached]
-            found += measure(problem, rest, reference, sample, float("inf")) if rest else ()
+            forever = float("inf")
+            found += measure(space.problem, rest, space.reference, sample, forever) if rest else ()
         return sample.name, found
 
-    try:
-        with progress(key, len(tried)):
-            name, measured = in_worker(work, device)
-    finally:
-        spent = time.perf_counter() - begin
-        spend(spent)
+    with progress(space.key, len(tried)):
+        asked = space.reference, *tried
+        name, measured = on_sample(space.problem, asked, views, device, run)
     reached = {m.candidate for m in measured}
     left = [c.identity for c in space.candidates if c.identity not in reached]
     skipped = (Measured(*identity, None, "skipped", NO_TIME) for identity in left)
+    spent = time.perf_counter() - begin
     entry = Entry((*measured, *skipped), name, "measured", utc_now(), spent)
-    cache.put(key, entry)
-    _LOG.info("tuned %s", summary_of(problem, entry))
-    for line in candidates_of(entry):
+    merged = cache.put(space.key, entry)
+    _LOG.info("tuned %s: %s", space.key, entry.summary())
+    for line in entry.lines():
         _LOG.debug("  %s", line)
-    return cache.get(key) or entry
+    return merged
+
+
+def _likely_first(space: Space, known: Iterable[Entry]) -> list[Candidate]:
+    """The candidates in the order to try them, since most of the time is spent on compiling.
+
+    They are sorted by their times over the best in ``known``, where the last entry that has one
+    holds: those of similar problems, then the problem's own. Candidates without any come last.
+    """
+    ratios: dict[Identity, float] = {}
+    for entry in known:
+        timed = {m.candidate: m.seconds for m in entry.measured if m.seconds is not None}
+        ratios |= {name: seconds / min(timed.values()) for name, seconds in timed.items()}
+    return sorted(space.candidates, key=lambda c: ratios.get(c.identity, float("inf")))
 
 
 _objections: dict[Hashable, str | None] = {}
-_passed: set[Hashable] = set()
+"""By kind of problem, kernel, parameters and device; without parameters where any have passed."""
 
 
-def _objection(choice: Choice, device: Any) -> str | None:
+def _objection(space: Space, choice: Choice, device: Any) -> str | None:
     """The reason why an unmeasured candidate must not be used on this device, or None.
 
     Checked at the first use for each product, kind of weight, dtype and precision. A check that
@@ -331,45 +330,21 @@ def _objection(choice: Choice, device: Any) -> str | None:
     trusted = choice.kernel.decisive(p, hardware)
     note = passed_file(checked, device_name(hardware))
     hurried = choice.source != "pinned" and (trusted or allowance() <= 0)
-    if hurried and (kernel in _passed or (trusted and os.path.isfile(note))):
-        _passed.add(kernel)
+    if hurried and (kernel in _objections or (trusted and os.path.isfile(note))):
+        _objections[kernel] = None
         return None
-    reference = reference_of(p)
-
-    def compare() -> str | None:
-        sample = sample_of(p, None, views_read(p, (reference, candidate)))
-        return check(p, candidate, reference, sample)
-
-    begin = time.perf_counter()
+    both = candidate, space.reference
     try:
-        _objections[key] = in_worker(compare, device)
+        _objections[key] = on_sample(p, both, None, device, lambda sample: check(p, *both, sample))
     except Exception as error:
         return f"could not be checked: {type(error).__name__}: {error}"[:500]
-    finally:
-        spend(time.perf_counter() - begin)
     if _objections[key] is None:
-        _passed.add(kernel)
+        _objections[kernel] = None
         if trusted:
             with contextlib.suppress(OSError):
                 note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 note.touch(mode=0o600)
     return _objections[key]
-
-
-def in_worker(work: Callable[[], _Result], device: Any) -> _Result:
-    """Run ``work()`` in a thread of its own, on ``device``.
-
-    Inside a trace, JAX would record what ``work`` computes; a new thread has no trace. It does
-    not inherit settings either, so 64-bit types are passed on.
-    """
-    settings = _compat.thread_settings(device)
-
-    def run() -> _Result:
-        with settings(), undisturbed():
-            return work()
-
-    with concurrent.futures.ThreadPoolExecutor(1, "voxax-tuner") as pool:
-        return pool.submit(run).result()
 
 
 @functools.lru_cache(maxsize=512)
