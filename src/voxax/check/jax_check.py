@@ -102,15 +102,9 @@ def report_of(
     incomplete: str,
     framework: str,
 ) -> Report:
-    """Make the report of what was found.
+    """Make the report of findings in any order, of which each place and code counts once.
 
-    Args:
-      subject: what was checked.
-      examples: its arguments, of each set of examples.
-      held: names of Python numbers that must be static.
-      found: findings in any order; each place and code counts once.
-      incomplete: why the search for findings ended early.
-      framework: ``jax`` or ``torch``.
+    Some of the examples' Python numbers must be `held` static, and the search may be `incomplete`.
     """
     seen: dict[tuple[Any, ...], Finding] = {}
     for finding in found:

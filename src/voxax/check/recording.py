@@ -76,16 +76,9 @@ class Recording:
     _asked: dict[Key, int] = dataclasses.field(default_factory=dict)
 
     def answer(self, kind: str, where: Place, value: Any, question: Callable[[], Question]) -> Any:
-        """Note a question, and return its answer.
+        """Note a question, and return its answer, from the true one.
 
-        Args:
-          kind: kind of the question.
-          where: its place.
-          value: the true answer.
-          question: makes the record of it, asked once for each key.
-
-        Raises:
-          RanAway: too many questions.
+        `question` makes the record of it, and is asked once for each key.
         """
         key = (where.site, kind, where.api)
         array = isinstance(value, np.ndarray)
@@ -122,13 +115,9 @@ def record_all(
 ) -> tuple[Recording, list[Question], str]:
     """Record every question that ``function`` asks, on both sides of every branch.
 
-    Args:
-      function: takes the arguments.
-      arguments: the examples.
-      held: names of Python numbers that are static.
-      own: the library that the function is part of.
-      module_of: names the submodule that a frame belongs to.
-      one_pass: runs the function once, some branches turned; JAX's by default.
+    The names in `held` are those of Python numbers that are static, and `own` is the library that
+    the function is part of. `one_pass` runs the function once, some branches turned; it is JAX's by
+    default.
 
     Returns:
       ``(the pass with the example values, the questions of all passes, why passes are missing or

@@ -17,9 +17,7 @@ from voxax.check.subject import Arguments, Leaf
 class TorchArguments(Arguments):
     """Arguments of which PyTorch knows the structure; ``None`` is no leaf.
 
-    Attributes:
-      spec: the structure.
-      present: for each of its leaves, whether it is a value; else it is ``None``.
+    `present` says of each leaf of `spec` whether it is a value; else it is ``None``.
     """
 
     spec: Any = None

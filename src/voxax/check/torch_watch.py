@@ -71,13 +71,7 @@ _MOVES = ("cpu", "cuda", "xpu", "pin_memory")
 
 @dataclasses.dataclass(eq=False)
 class Origin:
-    """The origin of a tensor.
-
-    Attributes:
-      inputs: the origins of what it was computed from.
-      frames: where, innermost first.
-      label: the argument or parameter that it is.
-    """
+    """The origin of a tensor: what it was computed from and where, or the argument that it is."""
 
     inputs: tuple[Origin, ...] = ()
     frames: tuple[Frame, ...] = ()
@@ -183,8 +177,7 @@ class Watch:
     def where(self, depth: int) -> tuple[Any, tuple[Frame, ...]]:
         """Return the frame of the present call and those around it.
 
-        Args:
-          depth: depth of the calling frame, where there is no call of PyTorch.
+        Where there is no call of PyTorch, `depth` is that of the calling frame.
         """
         if self.call is not None:
             return self.call.frame, self.call.frames
@@ -618,11 +611,7 @@ MOST_COPIED = 1 << 28  # bytes
 
 @dataclasses.dataclass
 class Watched(Recording):
-    """The questions of one pass, and the operators that ran.
-
-    Attributes:
-      watch: the operators that ran.
-    """
+    """The questions of one pass, and the operators that ran."""
 
     watch: Watch | None = None
 
@@ -694,9 +683,7 @@ class TorchSubject(Subject):
 def copied(module: Any, shared: Mapping[int, Any] = MappingProxyType({})) -> Any:
     """Return a copy of a module; the module itself where it cannot be copied.
 
-    Args:
-      module: the module.
-      shared: replacements of some tensors in the copy, by their ids.
+    `shared` are replacements of some tensors in the copy, by their ids.
     """
     # PyTorch copies parameters without a shape, but no such buffers.
     buffers = [b for b in module.buffers() if isinstance(b, UninitializedBuffer)]

@@ -42,11 +42,7 @@ def unsafe(
 ) -> list[Finding]:
     """Report every ``where`` with a gradient that can be NaN.
 
-    Args:
-      program: what ``torch.export`` made.
-      operations: what ran when the module was watched, which knows the places.
-      own: the library that the module is part of.
-      site: where the module's ``forward`` is defined.
+    What ran when the module was watched knows the places; `site` is where it is defined.
     """
     found = []
     choices = [node for node in program.graph.nodes if _name(node) in _CHOICES]
@@ -165,12 +161,9 @@ def _made_by(node: Any) -> Sign | tuple[str, Sequence[Any]]:
 
 
 def noted(node: Any, own: str | None, called: str = "where") -> Site | None:
-    """Return the user's line in the stack that PyTorch noted, where that has one.
+    """Return the user's line in the stack that PyTorch noted of a node, where that has one.
 
-    Args:
-      node: a node of an exported program.
-      own: the library that the module is part of.
-      called: the function whose call in that line is meant.
+    The call in that line of the function `called` is meant.
     """
     places = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     for file, line in reversed(places):

@@ -52,13 +52,6 @@ def wasted(
 
     All rows take memory, and on accelerators time. Where there are several examples, the one that
     needs most counts.
-
-    Args:
-      subject: the function.
-      examples: its arguments, each set of examples.
-      held: names of Python numbers that are static.
-      site: where the function is defined.
-      own: the library that the function is part of.
     """
     if not _given(examples[0]):
         return []
@@ -162,13 +155,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def repeated(closed: Any, site: Site, own: str | None) -> list[Finding]:
-    """Report places that build a kernel map which the program has built before.
-
-    Args:
-      closed: the program.
-      site: where the function is defined.
-      own: the library that the function is part of.
-    """
+    """Report places that build a kernel map which the program has built before."""
     visitor = _Visitor(site, own)
     visitor.visit(closed, [object() for _ in closed.jaxpr.invars], "", None)
     return visitor.found

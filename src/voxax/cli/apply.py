@@ -14,15 +14,9 @@ from voxax.io import PointCloud
 
 
 class Trained:
-    """A checkpoint's network, in evaluation mode; one plan serves all scenes.
+    """The network of a checkpoint, in evaluation mode; one plan serves all scenes.
 
-    Args:
-      checkpoint: a folder that voxax trained into.
-      kind: class of the task that it must be of; None takes any.
-
-    Raises:
-      FileFormatError: there is no whole checkpoint.
-      InputError: it is for another task.
+    `kind` is the class of the task that it must be of; None takes any.
     """
 
     def __init__(self, checkpoint: Path, kind: Any = None) -> None:
@@ -36,11 +30,7 @@ class Trained:
         self.num_voxels = 0  # of the last scene
 
     def example(self, scene: Any) -> Any:
-        """Return a scene as an example, with its maps.
-
-        Args:
-          scene: as the task's preparation takes it.
-        """
+        """Return a scene, as the task's preparation takes it, as an example with its maps."""
         example = self.preparation(scene)
         self.num_voxels = int(example.voxels.count)
         if self._plan is None:

@@ -32,11 +32,7 @@ class ClassPreparation(Preparation):
     """Turn clouds whose points all have one label into examples; see :class:`Preparation`."""
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> SceneExample:  # type: ignore[override]
-        """Voxelize a cloud.
-
-        Raises:
-          InputError: its points have different labels.
-        """
+        """Voxelize a cloud whose points all have one label."""
         example = super().__call__(cloud, height)
         found = np.full(1, -1, np.int32) if cloud.labels is None else np.unique(cloud.labels)
         if len(found) != 1:
@@ -91,9 +87,7 @@ class ClassificationScore(Score):
 class Classification(Task):
     """Settings of a network that classifies; scenes are clouds whose points have one label.
 
-    Attributes:
-      class_weights: weight of each class in the loss; None weighs all the same.
-      options: arguments of the network's class.
+    Weights of classes and options are as of :class:`voxax.cli.segmentation_task.Segmentation`.
     """
 
     task = "classify"

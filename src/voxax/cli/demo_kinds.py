@@ -246,9 +246,7 @@ LEAST_SPREAD = 0.4
 def known_sizes(truths: Sequence[Objects], names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return logarithms of length, width and height, ``[N, 3]``, of each class that has boxes.
 
-    Args:
-      truths: true boxes of scenes that are not those to search.
-      names: of the classes.
+    The true boxes are of scenes that are not those to search.
     """
     rows = {
         name: np.concatenate([truth.boxes[truth.classes == name, 3:6] for truth in truths])
@@ -260,14 +258,10 @@ def known_sizes(truths: Sequence[Objects], names: Sequence[str]) -> dict[str, np
 def cluster_boxes(positions: np.ndarray, sizes: Mapping[str, np.ndarray]) -> Objects:
     """Return a box around each cluster of points above the ground that is as large as a class.
 
-    Occupied cells of the plan that touch, also by a corner, are a cluster. Its box lies along the
-    main axis of its points. Its class is the likeliest, with normal distributions of the logarithms
-    of sizes, and its score falls with the distance from their mean. What is more than twice as long
-    or wide as every class is left out.
-
-    Args:
-      positions: ``float[N, 3]``, z up, in meters.
-      sizes: see :func:`known_sizes`.
+    Positions are ``float[N, 3]``, z up, in meters. Occupied cells of the plan that touch, also by a
+    corner, are a cluster. Its box lies along the main axis of its points. Its class is the
+    likeliest, with normal distributions of the logarithms of sizes, and its score falls with the
+    distance from their mean. What is more than twice as long or wide as every class is left out.
     """
     above = positions[height_above_ground(positions) > LOWEST]
     if not len(above) or not sizes:

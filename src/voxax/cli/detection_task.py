@@ -111,9 +111,7 @@ def augmented(scan: AnnotatedScan, rng: np.random.Generator) -> AnnotatedScan:
 class DetectionScore(Score):
     """Average precision by class at distances of centers.
 
-    Attributes:
-      baseline: the score of something simpler on the same scenes, which is shown beside this one;
-        None for none.
+    `baseline` is the score of something simpler on the same scenes, which is shown beside this one.
     """
 
     figure = "mAP"

@@ -214,11 +214,7 @@ class FolderDetection(Detection):
 
     @property
     def anchors(self) -> tuple[Anchor, ...]:
-        """An anchor of each class, for ``second``.
-
-        Raises:
-          InputError: a class without one, or one that is none.
-        """
+        """An anchor of each class, for ``second``."""
         given = self.options.get("anchors", {})
         if not isinstance(given, Mapping) or set(given) - set(self.class_names):
             raise InputError(
@@ -318,13 +314,10 @@ def box_transform(
     scales: tuple[float, float],
     points: Transform | None = None,
 ) -> functools.partial[AnnotatedScan]:
-    """Return random changes of annotated scans, picklable.
+    """Return random changes of annotated scans in a layout of ``TURNS``, picklable.
 
-    Args:
-      layout: a key of ``TURNS``; KITTI's scans turn by at most 45 degrees and mirror y only.
-      rotate, flip: whether they do.
-      scales: smallest and largest factor.
-      points: changes the cloud alone, afterwards.
+    KITTI's scans turn by at most 45 degrees and mirror y only. `scales` are the smallest and the
+    largest factor; `points` changes the cloud alone, afterwards.
     """
     max_angle, flips = TURNS[layout]
     return functools.partial(

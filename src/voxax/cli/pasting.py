@@ -38,13 +38,7 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class CutObjects:
-    """Task: the objects of an annotated scan by class, as float32 ``[n, 3 + attributes]``.
-
-    Attributes:
-      scan: the task that reads the scan.
-      classes: names of the classes.
-      attributes: attributes of the points that are kept.
-    """
+    """Task: the objects of another task's scan by class, as float32 ``[n, 3 + attributes]``."""
 
     scan: Any
     classes: tuple[str, ...]
@@ -83,13 +77,9 @@ class _Stock:
 
 @dataclasses.dataclass(frozen=True)
 class KeptObjects:
-    """Objects of training scans in two files, which workers share.
+    """Objects of training scans in two files of a folder, which workers share.
 
-    Attributes:
-      folder: folder of the files.
-      key: hash of the scans and settings that they were cut with.
-      classes: names of the classes.
-      attributes: attributes of the points.
+    `key` is a hash of the scans and settings that they were cut with.
     """
 
     folder: str
@@ -132,14 +122,7 @@ class KeptObjects:
             return False
 
     def write(self, found: Iterable[dict[str, list[CutOut]]]) -> None:
-        """Write the files, and remove those of other scans or settings.
-
-        Args:
-          found: the results of :meth:`tasks`, in their order.
-
-        Raises:
-          InputError: no class has objects, or the files cannot be written.
-        """
+        """Write the results of :meth:`tasks`, and remove the files of other scans or settings."""
         most = MOST_BYTES / len(self.classes)
         stocks = {name: _Stock(most, seed) for seed, name in enumerate(self.classes)}
         for objects in found:
@@ -219,12 +202,8 @@ class Pasted:
     """Random change of an annotated scan: objects are added where there is room.
 
     Points of the scan within the added boxes are removed. Attributes that are not kept with the
-    objects are left out.
-
-    Attributes:
-      objects: what is pasted.
-      counts: how many objects of each class a scan then has, at most.
-      after: the change that follows.
+    objects are left out. `counts` says how many objects of each class a scan then has, at most;
+    `after` is the change that follows.
     """
 
     objects: KeptObjects

@@ -39,10 +39,7 @@ CLASSES = {
 def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
     """Raise :class:`voxax.InputError` unless a checkpoint is given, or a network with all it needs.
 
-    Args:
-      checkpoint: folder or None.
-      network: name or None.
-      needed: options by name, which are None unless given; only a network takes them.
+    Options are None unless given; only a network takes those that it needs.
     """
     options = {f"--{name.replace('_', '-')}": value for name, value in needed.items()}
     if (checkpoint is None) == (network is None):
@@ -61,11 +58,7 @@ def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
 
 
 def class_names(given: str) -> tuple[str, ...]:
-    """Return names of classes from a data set's name, their number, or the names with commas.
-
-    Raises:
-      InputError: no class, or a name that is there twice.
-    """
+    """Return names of classes from a data set's name, their number, or the names with commas."""
     if given in CLASSES:
         return CLASSES[given]
     if given.isdecimal():
@@ -83,11 +76,7 @@ def class_names(given: str) -> tuple[str, ...]:
 
 
 def numbers(option: str, given: str, count: int) -> tuple[float, ...]:
-    """Return that many numbers from text with commas between.
-
-    Raises:
-      InputError: another number of them, or no numbers.
-    """
+    """Return that many numbers from text with commas between."""
     try:
         values = tuple(float(word) for word in given.split(","))
     except ValueError:
@@ -98,11 +87,7 @@ def numbers(option: str, given: str, count: int) -> tuple[float, ...]:
 
 
 def voxel_sides(given: str) -> tuple[float, ...]:
-    """Return the sides of a voxel from text: one for all axes, or three.
-
-    Raises:
-      InputError: no numbers, or not positive.
-    """
+    """Return the sides of a voxel from text: one for all axes, or three."""
     sides = numbers("--voxel-size", given, 3 if "," in given else 1)
     for side in sides:
         _limits.VOXEL_SIZE.check("--voxel-size", side, _limits.LEAST_VOXEL_SIZE)
@@ -132,16 +117,9 @@ def made(
     options: Mapping[str, Any],
     build: Callable[..., nnx.Module] | None = None,
 ) -> nnx.Module:
-    """Return a network with random weights.
+    """Return a network with random weights, of ``voxax.models.list()`` unless ``build`` makes it.
 
-    Args:
-      network: its name; of ``voxax.models.list()`` unless ``build`` is given.
-      in_channels, num_classes: of the network.
-      options: further arguments.
-      build: makes it, given the input's channels, the classes and the options.
-
-    Raises:
-      InputError: an unknown name, or options that the network's class does not take.
+    ``build`` is given the input's channels, the number of classes and the options.
     """
     check_sizes(network, options)
     options = {"rngs": nnx.Rngs(0), **options}  # the same weights, whatever was built before
@@ -163,9 +141,7 @@ _DEPTHS = ("blocks", "layers", "depth", "encoder_depths", "decoder_depths")
 def check_sizes(network: str, options: Mapping[str, Any]) -> None:
     """Raise :class:`voxax.InputError` for a number in an option beyond every network.
 
-    Args:
-      network: its name, for the message.
-      options: arguments of its class, such as those of a checkpoint that a stranger made.
+    Options may be those of a checkpoint that a stranger made.
     """
     for name, given in options.items():
         limit = _limits.BLOCKS if name in _DEPTHS else _limits.SIZES
@@ -194,20 +170,10 @@ def loaded(
     source: str | None = None,
     **more: Any,
 ) -> nnx.Module:
-    """Return a network with its weights, in evaluation mode.
+    """Return a network with its weights, in evaluation mode, as :func:`voxax.models.load` does.
 
-    Args:
-      network: name of ``voxax.models.list()``.
-      weights: as of :func:`voxax.models.load`.
-      in_channels, num_classes: of the network.
-      options: arguments of its class in TOML, with commas between: ``stem=16, width=0.5``.
-      detectors: whether it should find boxes.
-      source: as of :func:`voxax.models.load`.
-      more: further arguments.
-
-    Raises:
-      VoxaxError: as of :func:`voxax.models.load`; also for a missing file and for arguments that
-        the class does not take.
+    `options` are arguments of its class in TOML, with commas between: ``stem=16, width=0.5``.
+    `detectors` says whether it should find boxes.
     """
     try:
         arguments = tomllib.loads(f"all = {{ {options} }}")["all"] | more
@@ -237,8 +203,7 @@ def loaded(
 class Outputs:
     """Outputs of a network in evaluation mode; planned once, compiled once for each size.
 
-    Args:
-      model: a network whose weights do not change.
+    Its weights must not change.
     """
 
     def __init__(self, model: nnx.Module) -> None:

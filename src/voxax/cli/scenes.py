@@ -85,13 +85,9 @@ def _near(cloud: PointCloud, radius: float) -> PointCloud:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepare:
-    """Task: a scene, augmented unless ``seed`` is None, as an example with its maps.
+    """Task: a scene, or another task's, as an example with its maps.
 
-    Attributes:
-      scene: a cloud or another scene, or a task that makes it.
-      preparation: see :meth:`voxax.cli.task.Task.preparation`.
-      seed: seed of the generator that ``transform`` is given.
-      transform: augments; None changes nothing.
+    It is augmented by ``transform``, unless ``seed`` is None.
     """
 
     scene: Any
@@ -373,12 +369,8 @@ def _labels_of_scenes(
 class MakeTask:
     """Function from a step's scenes and seeds to the task that prepares them; picklable.
 
-    Attributes:
-      preparation, shards, transform: see :class:`PrepareBatch`.
-      batch_size: scenes of a step.
-      equal: whether every shard has as many scenes.
-      mixing: see :class:`PrepareBatch`.
-      late: augments in place of ``transform`` from the step on whose scenes have ``late_seed``.
+    With ``equal`` every shard has as many scenes. ``late`` augments in place of ``transform`` from
+    the step on whose scenes have ``late_seed``. The other fields are as of :class:`PrepareBatch`.
     """
 
     preparation: Any

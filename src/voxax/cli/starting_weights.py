@@ -32,11 +32,7 @@ def check_parts_of(config: TrainConfig, task: Task) -> None:
 
 
 def check_place_of_weights(config: TrainConfig) -> None:
-    """Check that the weights are there, before anything else is read.
-
-    Raises:
-      InputError: they are not, in the file's words.
-    """
+    """Check that the weights are there, before anything else is read."""
     key, given = _given(config)
     place = _place(config, given)
     if not given or (isinstance(place, Path) and has_description(place)):
@@ -55,10 +51,7 @@ def check_place_of_weights(config: TrainConfig) -> None:
 def starting_network(config: TrainConfig, task: Task) -> tuple[nnx.Module | None, str]:
     """Return the network with the weights that the file names, and the codebase of these.
 
-    Prints what was taken. Without weights there is no network.
-
-    Raises:
-      InputError, FileFormatError: they do not fit, or cannot be read; in the file's words.
+    Prints what was taken. Without weights there is no network. Errors have the file's words.
     """
     key, given = _given(config)
     if not given:

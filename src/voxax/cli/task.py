@@ -99,11 +99,7 @@ class Task(abc.ABC):
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers, which a checkpoint of a stranger may give too.
-
-        Raises:
-          InputError: one of them is beyond its limit.
-        """
+        """Check the numbers, which a checkpoint of a stranger may give too."""
         if not all(isinstance(name, str) for name in self.class_names):
             raise InputError(f"class_names={listed(self.class_names)} must be strings")
         _limits.CLASSES.check("the number of classes", len(self.class_names))
@@ -208,11 +204,7 @@ class Task(abc.ABC):
 
     @classmethod
     def from_json(cls: type[Own], values: dict[str, Any]) -> Own:
-        """Read the settings of a checkpoint's description.
-
-        Raises:
-          FileFormatError: a field is missing or has a wrong value.
-        """
+        """Read the settings of a checkpoint's description."""
         found = {}
         try:
             for field in dataclasses.fields(cls):

@@ -144,11 +144,7 @@ class _Run:
             self.start, self.source = starting_network(config, self._task())
 
     def _check(self, checkpoint: Path) -> None:
-        """Raise :class:`voxax.InputError` for what is wrong with the file, before data are read.
-
-        Args:
-          checkpoint: checkpoint of the run that goes on, if one does.
-        """
+        """Raise :class:`voxax.InputError` for what is wrong with the file, before data are read."""
         from voxax.cli.learning import check_batch, check_order
         from voxax.cli.starting_weights import check_parts_of, check_place_of_weights
         from voxax.cli.tasks import check_network, resumed

@@ -140,11 +140,7 @@ def names_of(
 
 
 def boxes_of(path: Path) -> list[BoxKind]:
-    """Boxes of a file, or of the files of a folder, by kind.
-
-    Raises:
-      FileFormatError: no boxes there.
-    """
+    """Boxes of a file, or of the files of a folder, by kind."""
     from voxax.io.box_file import read_boxes
     from voxax.plot.boxed import box_kinds
 

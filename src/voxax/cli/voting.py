@@ -25,9 +25,6 @@ class Vote:
         each point is in four. The network sees one tile at a time, and the votes of two rows of
         tiles are in memory.
       views: turns around the vertical, whose probabilities are averaged.
-
-    Raises:
-      InputError: a number beyond its limits.
     """
 
     tile: float = 0.0
@@ -48,12 +45,7 @@ class Vote:
             )
 
     def __call__(self, cloud: PointCloud, logits: Logits) -> np.ndarray:
-        """Return the class of each point, ``int32[N]``.
-
-        Args:
-          cloud: the scan.
-          logits: gives those of a cloud, ``float32[N, classes]``.
-        """
+        """Return the class of each point, ``int32[N]``, from logits ``float32[N, classes]``."""
         if not self.tile or not len(cloud):
             return self._votes(cloud, logits).argmax(-1).astype(np.int32)
         plan = cloud.positions[:, :2]

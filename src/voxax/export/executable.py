@@ -30,12 +30,7 @@ RESULT = ("coords", "count", "features", "num_dropped", "rows")
 def compiled_here(exported: Any, shapes: tuple[Any, ...]) -> tuple[bytes, dict[str, Any]]:
     """Return the executable of an exported program for CPUs, and what it needs.
 
-    Args:
-      exported: what ``jax.export`` returned.
-      shapes: ``(weights, coords, features)``.
-
-    Raises:
-      InputError: this process has no CPU device.
+    `shapes` are those of ``(weights, coords, features)``.
     """
     device = cpu_device()
     if device is None:
@@ -58,24 +53,16 @@ def compiled_here(exported: Any, shapes: tuple[Any, ...]) -> tuple[bytes, dict[s
 
 
 def check_runs_here(needs: dict[str, Any]) -> None:
-    """Check what an executable needs, without reading it.
+    """Refuse what an executable needs, as :func:`compiled_here` returned it, without reading it.
 
-    Args:
-      needs: as :func:`compiled_here` returned it.
-
-    Raises:
-      InputError: another version of jaxlib compiled it, or it is for another kind of CPU.
+    Another version of jaxlib compiled it, or it is for another kind of CPU.
     """
     if (reason := _refusal(needs)) is not None:
         raise InputError(_INSTEAD.format(reason))
 
 
 def loaded(data: bytes, num_weights: int) -> Callable[..., Any]:
-    """Load an executable that :func:`compiled_here` returned: a pickle, which may run any code.
-
-    Raises:
-      InputError: JAX does not load it.
-    """
+    """Load an executable that :func:`compiled_here` returned: a pickle, which may run any code."""
     arguments = jax.tree.structure((([0] * num_weights, 0, 0), {}))
     results = jax.tree.structure(dict.fromkeys(RESULT, 0))
     try:

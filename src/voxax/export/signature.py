@@ -22,11 +22,7 @@ _BYTES = 32
 
 
 def signed(*parts: bytes) -> bytes:
-    """Return the signature of some bytes by this user; the first time the secret is made.
-
-    Raises:
-      InputError: the secret cannot be kept, or others could know it.
-    """
+    """Return the signature of some bytes by this user; the first time the secret is made."""
     path = _path()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -40,11 +36,7 @@ def signed(*parts: bytes) -> bytes:
 
 
 def refusal(signature: bytes | None, *parts: bytes) -> str | None:
-    """Return why bytes are not trusted, or None where this user signed them.
-
-    Raises:
-      InputError: others could know the secret.
-    """
+    """Return why bytes are not trusted, or None where this user signed them."""
     if signature is None:
         return "nobody signed it"
     path = _path()

@@ -148,8 +148,7 @@ class NuscenesSample:
     def best_in_world(self, found: Objects) -> NuscenesObjects:
         """Return the boxes of the highest scores in the world's frame, as many as nuScenes takes.
 
-        Args:
-          found: boxes [M, 7], which get the velocity 0, or [M, 9], in the scanner's frame.
+        They are [M, 7], and get the velocity 0, or [M, 9], in the scanner's frame.
         """
         best = np.argsort(-np.asarray(found.scores), kind="stable")[:MOST_BOXES]
         boxes = found.boxes[best]
@@ -194,13 +193,7 @@ def _tables_of(folder: Path) -> Path:
 class NuscenesTables:
     """The tables of a version, each read when it is asked for.
 
-    Args:
-      folder: that holds one ``v1.0-*`` and ``samples``; or that ``v1.0-*``, where there are
-          several.
-
-    Raises:
-      FileFormatError: there are no tables.
-      InputError: there are several versions.
+    `folder` holds one ``v1.0-*`` and ``samples``, or is that ``v1.0-*``, where there are several.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -210,16 +203,9 @@ class NuscenesTables:
         self._boxes: dict[str, list[Row]] | None = None
 
     def samples(self, scenes: Sequence[str], sweeps: int = 1) -> list[NuscenesSample]:
-        """Return the key frames of some scenes, in order of time.
+        """Return the key frames of scenes such as ``scene-0061`` in order of time.
 
-        Args:
-          scenes: names, such as ``scene-0061``.
-          sweeps: of each, as many as there are before it.
-
-        Raises:
-          FileFormatError: a table, a row, a field of one or a sweep is missing, or a size is not
-              positive; names the table and the row. Or no category is one of nuScenes.
-          InputError: an unknown scene.
+        Each has so many sweeps, or as many as there are before it.
         """
         names = [row["name"] for row in self.rows("category")]
         if names and not set(names) & set(CATEGORIES):
@@ -436,9 +422,7 @@ def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
 class Nuscenes(Layout):
     """See :class:`voxax.io.layout.Layout`; names are those of scenes, such as ``scene-0061``.
 
-    Args:
-      folder: see :class:`NuscenesTables`.
-      sweeps: of each key frame.
+    The folder is as for :class:`NuscenesTables`, and `sweeps` are those of each key frame.
     """
 
     task = "detect"
@@ -491,11 +475,8 @@ SURFACES = {
 class LidarsegScan:
     """Task that reads one sweep, in the 16 classes; others are unknown, -1.
 
-    Attributes:
-      points: path of the sweep.
-      token: of its row in ``sample_data``.
-      labels: path of the labels; None leaves them out.
-      classes: of each index in the file of labels, -1 for those that do not count.
+    `token` is that of its row in ``sample_data``. `classes` has the class of each index in the file
+    of labels, -1 for those that do not count.
     """
 
     points: str

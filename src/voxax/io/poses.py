@@ -41,11 +41,7 @@ class Pose:
 
     @classmethod
     def from_quaternion(cls, rotation: ArrayLike, translation: ArrayLike) -> Pose:
-        """Make a pose of a quaternion [4], w first; it need not have length 1.
-
-        Raises:
-          InputError: as for the class, or a quaternion of length 0.
-        """
+        """Make a pose of a quaternion [4], w first; it need not have length 1."""
         quaternion = np.asarray(rotation, np.float64)
         length = np.linalg.norm(quaternion) if quaternion.shape == (4,) else 0.0
         if not 0 < length < np.inf:

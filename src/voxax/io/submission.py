@@ -25,13 +25,7 @@ from voxax.io.semantic_kitti import RAW_IDS, SemanticKittiScan
 
 
 class Submission(abc.ABC):
-    """Results of one split, written scan by scan.
-
-    Args:
-      folder: for the files; exists.
-      layout: the data set.
-      split: ``train``, ``validation`` or ``test``.
-    """
+    """Results of one split of a data set, written scan by scan into a folder that exists."""
 
     task: ClassVar[str] = "segment"
 

@@ -73,15 +73,10 @@ def read_text(path: Path, options: ReadOptions) -> PointCloud:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the lines of a file are read.
+    """How the lines of a file are read, from byte `start` on.
 
-    Args:
-      start: bytes above the first point.
-      delimiter: between columns.
-      names: of the columns; None where they have none.
-      dtypes: of the columns; None for one of text.
-      count: of points, as the file says, or None.
-      quoted: whether there are quotation marks.
+    `names` is None where the columns have none, and the dtype of a column of text is None. `count`
+    is that of points, as the file says, or None.
     """
 
     start: int

@@ -47,11 +47,7 @@ def box_kinds(
     class_names: Sequence[str],
     min_score: float = 0.0,
 ) -> list[BoxKind]:
-    """Kinds of boxes that there are: those found of each class, then the true ones.
-
-    Raises:
-      InputError: a class without a name in `class_names`.
-    """
+    """Kinds of boxes that there are: those found of each class, then the true ones."""
     kinds = []
     for objects in (found, truth):
         strange = [] if objects is None else sorted({*objects.classes.tolist()} - {*class_names})

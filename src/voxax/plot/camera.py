@@ -70,9 +70,6 @@ def compose(
     """Choose axes, extent and camera for [N, 3] float64 positions in meters.
 
     Points in `without`, [N] bool, belong to the extent but not to the drawn ones.
-
-    Raises:
-      InputError: `up` or `origin_view` is not one of those allowed.
     """
     if up not in UPRIGHT:
         raise InputError(f'up must be "z", "y" or "-y", not {up!r}.')
