@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -75,6 +76,15 @@ class _Stock:
             self._bytes = sum(kept.points.nbytes for kept in self.objects)
 
 
+def _state(path: str) -> list[Any]:
+    """Return what changes with a file's content: its size, and when it was written."""
+    try:
+        found = os.stat(path)
+    except OSError:  # who reads it says so
+        return [path]
+    return [path, found.st_size, found.st_mtime_ns]
+
+
 @dataclasses.dataclass(frozen=True)
 class KeptObjects:
     """Objects of training scans in two files of a folder, which workers share.
@@ -100,13 +110,16 @@ class KeptObjects:
 
         Args:
           folder: folder of the files.
-          scans: tasks that read the scans, named by their ``str``.
+          scans: tasks that read the scans, named by their ``str``. Where they tell their
+            ``files``, these have another key once their sizes or times change.
           classes: names of the classes.
           attributes: attributes of the points that are kept.
           settings: what else decides what is in the scans, for JSON.
         """
         names = tuple(sorted(classes))
+        files = dict.fromkeys(path for scan in scans for path in getattr(scan, "files", ()))
         told = [_VERSION, MIN_POINTS, names, attributes, settings, [str(scan) for scan in scans]]
+        told += [_state(path) for path in files]
         key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
         return cls(str(folder), key, names, attributes)
 

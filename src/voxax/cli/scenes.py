@@ -75,6 +75,11 @@ class Near:
             return dataclasses.replace(scan, cloud=_near(scan.cloud, self.radius))
         return _near(scan, self.radius)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the other task."""
+        return getattr(self.scan, "files", ())
+
     def __str__(self) -> str:
         return str(self.scan)
 

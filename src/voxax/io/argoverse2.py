@@ -68,6 +68,11 @@ class Argoverse2Sweep:
                 f"{Path(self.log) / SWEEPS}: they are of another log"
             )
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it reads."""
+        return (str(self), f"{self.log}/{ANNOTATIONS}")
+
     def __str__(self) -> str:
         return f"{self.log}/{SWEEPS}/{self.timestamp}.feather"
 

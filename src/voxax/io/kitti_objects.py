@@ -282,6 +282,12 @@ class KittiFrame:
             raise FileFormatError(f"{self}: the camera sees none of its points")
         return AnnotatedScan(cloud, objects, calibration)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it reads."""
+        others = (f"{self.folder}/{kind}/{self.name}.txt" for kind in ("calib", "label_2"))
+        return (str(self), f"{self.folder}/image_2/{self.name}.png", *others)
+
     def __str__(self) -> str:
         return f"{self.folder}/velodyne/{self.name}.bin"
 
@@ -383,6 +389,11 @@ class WaymoFrame:
             calibration = place / "calib" / f"{self.name}.txt"
             objects = read_waymo_objects(place / BOXES / f"{self.name}.txt", calibration)
         return AnnotatedScan(read(str(self), columns=WAYMO_FIELDS), objects)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it reads."""
+        return (str(self), *(f"{self.folder}/{kind}/{self.name}.txt" for kind in ("calib", BOXES)))
 
     def __str__(self) -> str:
         return f"{self.folder}/velodyne/{self.name}.bin"

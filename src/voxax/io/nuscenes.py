@@ -80,6 +80,8 @@ MOST_SWEEPS = 100
 RACK, RACKED = "static_object.bicycle_rack", ("bicycle", "motorcycle")
 # Annotations further apart tell no velocity, in seconds; twice as far with one between them.
 LONGEST = 1.5
+# Tables that say where boxes are.
+OF_BOXES = ("sample_annotation", "instance", "category", "calibrated_sensor", "ego_pose", "sample")
 Row = Mapping[str, Any]
 Racks = tuple[tuple[Pose, tuple[float, ...]], ...]
 
@@ -96,6 +98,7 @@ class NuscenesSample:
       ego: from the vehicle's frame to the world's, in which nuScenes evaluates.
       true: the same boxes in the world's frame, straight from the tables.
       racks: poses and sizes (width, length, height) of bicycle racks in the world's frame.
+      tables: the files that boxes and poses come from.
       sweeps: of several sweeps, the key frame's first: the path, the pose from its frame to the
           scanner's at the key frame, and how long before it was measured, in seconds. Empty where
           the key frame is read alone.
@@ -108,6 +111,7 @@ class NuscenesSample:
     ego: Pose
     true: NuscenesObjects
     racks: Racks = ()
+    tables: tuple[str, ...] = ()
     sweeps: tuple[tuple[str, Pose, float], ...] = ()
 
     def __call__(self) -> AnnotatedScan:
@@ -135,6 +139,11 @@ class NuscenesSample:
         }
         positions = np.concatenate([part.positions for part in parts])
         return PointCloud(positions, attributes, None, self.path)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it reads, and those that its boxes come from."""
+        return (self.path, *self.tables, *(path for path, _, _ in self.sweeps))
 
     def __str__(self) -> str:
         return self.path
@@ -198,6 +207,7 @@ class NuscenesTables:
 
     def __init__(self, folder: Path) -> None:
         self.place = _tables_of(folder)
+        self.of_boxes = tuple(str(self.place / f"{name}.json") for name in OF_BOXES)
         self._rows: dict[str, dict[str, Row]] = {}
         self._sweeps: dict[str, Row] | None = None
         self._boxes: dict[str, list[Row]] | None = None
@@ -328,19 +338,20 @@ def _sample(
     sweeps: list[tuple[str, Pose, float]] = []
     current = sweep
     while number > 1 and len(sweeps) < number:
-        own = tables.place.parent / current["filename"]
-        if not own.is_file():
+        there = tables.place.parent / current["filename"]
+        if not there.is_file():
             raise FileFormatError(
-                f"no file {own}, one of the {number} sweeps of the sample {token!r}: fetch the "
+                f"no file {there}, one of the {number} sweeps of the sample {token!r}: fetch the "
                 "sweeps too, or read 1"
             )
-        mounted, there = _frames(tables, current)
+        mounted, driven = _frames(tables, current)
         age = 1e-6 * sweep["timestamp"] - 1e-6 * current["timestamp"]
-        sweeps.append((str(own), mounted.then(there).then(scanner), age))
+        sweeps.append((str(there), mounted.then(driven).then(scanner), age))
         if not current["prev"]:
             break
         current = tables("sample_data", current["prev"])
-    return NuscenesSample(str(path), objects, token, vehicle, ego, true, racks, tuple(sweeps))
+    own = objects, token, vehicle, ego, true, racks, tables.of_boxes
+    return NuscenesSample(str(path), *own, tuple(sweeps))
 
 
 def _frames(tables: NuscenesTables, sweep: Row) -> tuple[Pose, Pose]:
