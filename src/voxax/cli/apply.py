@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from voxax.cli.detection_task import Detection
 from voxax.cli.tasks import check_weights, plan_of, restore, task_as, task_of
+from voxax.detection import Objects
+from voxax.errors import InputError
 from voxax.geometry import Plan
 from voxax.io import PointCloud
+from voxax.io.annotated import AnnotatedScan
 
 
 class Trained:
@@ -48,3 +52,26 @@ class Trained:
         """Return the truth of a scene and what the network predicts, as a score takes them."""
         ((truth, prediction),) = self.task.scenes(self.trainer, self.example(scene))
         return truth, prediction
+
+
+class TrainedDetector(Trained):
+    """The detector of a checkpoint."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        super().__init__(checkpoint, Detection)
+
+    def check(self, cloud: PointCloud) -> None:
+        """Raise :class:`voxax.InputError` where the network sees none of the points."""
+        if not len(self.preparation.inside(cloud)):
+            positions = cloud.positions
+            low, high = (end.round(1).tolist() for end in (positions.min(0), positions.max(0)))
+            raise InputError(
+                f"{cloud.source or 'the scan'} has no points in the region that the network looks "
+                f"at, {self.task.bounds}; they span {low} to {high}, in meters with z up"
+            )
+
+    def __call__(self, cloud: PointCloud) -> Objects:
+        """Return the boxes in a scan."""
+        if not len(self.preparation.inside(cloud)):
+            return Objects([], [])
+        return self.predict(AnnotatedScan(cloud, Objects([], [])))[1]

@@ -15,7 +15,7 @@ from flax import nnx
 from voxax import _limits, models
 from voxax.cli.published import made
 from voxax.cli.scenes import Batch, SceneExample
-from voxax.cli.task import Score, Task, check_factors, mesh_of
+from voxax.cli.task import ListedScore, Task, check_factors
 from voxax.detection import Objects, Region, augment, center_distance_ap
 from voxax.errors import InputError
 from voxax.geometry import Plan
@@ -108,23 +108,14 @@ def augmented(scan: AnnotatedScan, rng: np.random.Generator) -> AnnotatedScan:
     return AnnotatedScan(cloud, Objects(boxes, scan.objects.classes), scan.about)
 
 
-class DetectionScore(Score):
+class DetectionScore(ListedScore):
     """Average precision by class at distances of centers.
 
     `baseline` is the score of something simpler on the same scenes, which is shown beside this one.
     """
 
     figure = "mAP"
-
-    def __init__(self, class_names: Sequence[str]) -> None:
-        self.class_names = class_names
-        self.baseline: DetectionScore | None = None
-        self.truth: list[Objects] = []
-        self.found: list[Objects] = []
-
-    def add(self, truth: Objects, prediction: Objects) -> None:
-        self.truth.append(truth)
-        self.found.append(prediction)
+    baseline: DetectionScore | None = None
 
     def ap(self) -> dict[str, dict[float, float]]:
         """Average precision at each distance by class name."""
@@ -270,7 +261,6 @@ class Detection(Task):
             ) from error
 
     def trainer(self, devices: int = 1) -> CenterTrainer:
-        parts = self.model(), self.optimizer()
         looked = self.region, self.groups, len(self.class_names)
         options: dict[str, Any] = {
             "box_weight": self.box_weight,
@@ -280,9 +270,8 @@ class Detection(Task):
             "neighbor_cells": self.neighbor_cells,
             "radii": self.radii,
         }
-        if devices == 1:
-            return CenterTrainer(*parts, *looked, **options)
-        return DataParallelCenterTrainer(*parts, mesh_of(devices), *looked, **options)
+        kinds = CenterTrainer, DataParallelCenterTrainer
+        return self.trained_on(devices, *kinds, *looked, **options)
 
     def tracker(self) -> Callable[[Any, Any], str]:
         def told(labels: Any, prediction: Any) -> str:

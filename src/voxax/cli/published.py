@@ -12,11 +12,14 @@ import numpy as np
 from flax import nnx
 
 from voxax import _limits, models
+from voxax.detection import Objects, Region
 from voxax.errors import FileFormatError, InputError, check_known
 from voxax.geometry import Plan, Voxels
 from voxax.interop.checkpoint_file import check_place
+from voxax.io import PointCloud
 from voxax.io.argoverse2 import ARGOVERSE2_CLASSES
 from voxax.io.kitti_objects import KITTI_CLASSES
+from voxax.io.mean_features import MeanFeatures
 from voxax.io.nuscenes import LIDARSEG_CLASSES, NUSCENES_CLASSES
 from voxax.io.s3dis import S3DIS_CLASSES
 from voxax.io.scannet import SCANNET200_CLASS_NAMES, SCANNET_CLASS_NAMES
@@ -200,21 +203,98 @@ def loaded(
     return model
 
 
-class Outputs:
-    """Outputs of a network in evaluation mode; planned once, compiled once for each size.
+class Published:
+    """Network by name, with a file of weights; planned once, compiled once for each size."""
 
-    Its weights must not change.
-    """
-
-    def __init__(self, model: nnx.Module) -> None:
-        graph, self._state = nnx.split(model)
-        self._model = model
+    def __init__(
+        self,
+        network: str,
+        weights: str,
+        classes: str,
+        preparation: MeanFeatures,
+        options: str,
+        **more: Any,
+    ) -> None:
+        self.class_names, self.preparation = class_names(classes), preparation
+        sizes = preparation.num_channels, len(self.class_names)
+        self.model = loaded(network, weights, *sizes, options, **more)
+        graph, self._state = nnx.split(self.model)
         self._plan: Plan | None = None
         self._run = jax.jit(lambda state, v: nnx.merge(graph, state, copy=True)(v))
 
-    def __call__(self, voxels: Voxels) -> Any:
+    def output(self, voxels: Voxels) -> Any:
         """Return the model's output for voxels without a plan."""
-        plan = self._plan = self._plan or Plan.record(self._model, voxels)
+        plan = self._plan = self._plan or Plan.record(self.model, voxels)
         planned = plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
         # NumPy ends the process on arrays without memory.
         return jax.block_until_ready(self._run(self._state, planned))
+
+
+def _features(attributes: str) -> tuple[str, ...]:
+    return tuple(attributes.replace(",", " ").split())
+
+
+class PublishedSegmenter(Published):
+    """Network that segments; arguments are the options of ``voxax segment``."""
+
+    def __init__(
+        self,
+        network: str,
+        signed_colors: bool,
+        source: str | None,
+        options: str,
+        *,
+        weights: str,
+        classes: str,
+        voxel_size: str,
+        attributes: str,
+    ) -> None:
+        sides = voxel_sides(voxel_size)
+        preparation = MeanFeatures(sides, _features(attributes), signed_colors=signed_colors)
+        super().__init__(network, weights, classes, preparation, options, source=source)
+        self.voxel_size, self.num_voxels = max(sides), 0
+
+    def logits(self, cloud: PointCloud) -> np.ndarray:
+        """Return the logits of each point, ``float32[N, classes]``."""
+        example = self.preparation(cloud)
+        self.num_voxels = int(example.voxels.count)
+        found = self.output(example.voxels)
+        found.raise_if_overflowed()
+        return np.asarray(found.features, np.float32)[example.inverse]
+
+
+class PublishedDetector(Published):
+    """Network that finds boxes; arguments are the options of ``voxax detect``."""
+
+    def __init__(
+        self,
+        network: str,
+        source: str | None,
+        options: str,
+        min_score: float,
+        *,
+        weights: str,
+        classes: str,
+        voxel_size: str,
+        region: str,
+        attributes: str,
+    ) -> None:
+        corners = numbers("--region", region, 6)
+        self.region = Region(corners[:3], corners[3:], voxel_sides(voxel_size))
+        low, high, self.min_score = self.region.low, self.region.high, min_score
+        preparation = MeanFeatures(self.region.voxel_size, _features(attributes), low, high)
+        more = {"source": source, "detectors": True, "grid": self.region.grid}
+        super().__init__(network, weights, classes, preparation, options, **more)
+
+    def __call__(self, cloud: PointCloud) -> Objects:
+        """Return the boxes in a scan."""
+        (found,) = models.found_boxes(
+            self.output(self.preparation(cloud).voxels),
+            self.region,
+            num_classes=len(self.class_names),
+            groups=getattr(self.model, "groups", None),
+            min_score=self.min_score,
+        )
+        kept = np.asarray(found.valid)
+        names = np.asarray(self.class_names)[np.asarray(found.classes)[kept]]
+        return Objects(np.asarray(found.boxes)[kept], names, np.asarray(found.scores)[kept])

@@ -66,7 +66,7 @@ def compiled_here(exported: Any, shapes: tuple[Any, ...]) -> tuple[bytes, dict[s
 
 def check_runs_here(needs: dict[str, Any]) -> None:
     """Refuse an executable by what it needs, as of :func:`compiled_here`, before it is read."""
-    missing = sorted(set(needs["instructions"]) - set(_instructions()))
+    missing = ", ".join(sorted(set(needs["instructions"]) - set(_instructions())))
     if needs["machine"] != platform.machine():
         reason = f"it is for CPUs of {needs['machine']}, and this is one of {platform.machine()}"
     elif missing:
