@@ -20,12 +20,11 @@ from voxax.cli.detection_task import Detection, DetectionScore
 from voxax.cli.scenes import Scenes, near_origin, simulated, simulated_objects
 from voxax.cli.segmentation_task import Segmentation, SegmentationScore, class_weights
 from voxax.cli.task import Score, Task
-from voxax.cli.view import FOUND, TRUE
 from voxax.detection import Objects
 from voxax.hardware import HardwareInfo
 from voxax.io import PointCloud, write_ply
 from voxax.io.annotated import AnnotatedScan
-from voxax.io.box_file import write_boxes
+from voxax.io.box_file import FOUND, TRUE, write_boxes
 from voxax.io.ground import height_above_ground
 from voxax.plot import detection_html, detection_png, segmentation_html, segmentation_png
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 
 from voxax.errors import FileFormatError, InputError
+from voxax.io.box_file import FOUND, TRUE
 from voxax.models.checkpoint import newest_step
 
 CHECKPOINT = "checkpoint"
@@ -17,7 +18,7 @@ _REMOVED = "checkpoint.removed"
 # Everything that a run writes.
 _FILES = (
     *("metrics.json", "losses.csv"),
-    *("demo.png", "demo.html", "demo.ply", "found.json", "true.json"),
+    *("demo.png", "demo.html", "demo.ply", FOUND, TRUE),
 )
 # A checkpoint keeps two steps while it writes a third.
 _COPIES = 3

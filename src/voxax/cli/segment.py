@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import tyro
+
+from voxax.plot.camera import UPRIGHT, Up
 
 if TYPE_CHECKING:
     from voxax.cli.apply import Trained
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from voxax.cli.voting import Vote
     from voxax.io import PointCloud
 
-Up = Literal["z", "y", "-y"]
 _SPAN = 40  # voxels that a small object is scaled to span
 
 
@@ -155,7 +156,7 @@ def _label(
     from voxax.io import write_ply
     from voxax.plot import class_colors, rgb, segmentation_png
 
-    upright = dataclasses.replace(cloud, positions=_upright(cloud.positions, up))
+    upright = dataclasses.replace(cloud, positions=cloud.positions @ UPRIGHT[up].T)
     factor, note = _scale(upright.positions, segmenter.voxel_size, scale, enlarge)
     metric = dataclasses.replace(upright, positions=upright.positions * factor)
     with working(MESSAGES["run"], begin=False):
@@ -184,16 +185,6 @@ def _label(
     print(", ".join(f"{n} {s:.0%}" for n, s in zip(names, shares, strict=True)))
     print(f"{'labeled':>10}  {ply}\n{'picture':>10}  {picture}")
     return 0
-
-
-def _upright(positions: np.ndarray, up: Up) -> np.ndarray:
-    """Turn the file's axes so that z points up; right-handed frames stay right-handed."""
-    x, y, z = positions.T
-    if up == "y":
-        return np.stack([x, -z, y], axis=1)
-    if up == "-y":
-        return np.stack([x, z, -y], axis=1)
-    return positions
 
 
 def _scale(

@@ -17,6 +17,8 @@ from voxax._bounded_file import MEBIBYTE, bounded_json
 from voxax.detection.objects import Objects
 from voxax.errors import FileFormatError, InputError
 
+# Files of a folder with boxes.
+FOUND, TRUE = "found.json", "true.json"
 # A scan has hundreds of objects; a file of more is something else.
 MOST_BYTES = 16 * MEBIBYTE
 

@@ -5,11 +5,13 @@ third up. Both views are drawn in them, so that left and right agree between the
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from voxax.errors import InputError
 
+Up = Literal["z", "y", "-y"]
 # Rows: the scene's axes in the cloud's axes. All are rotations, none mirrors.
 UPRIGHT = {
     "z": np.eye(3),
