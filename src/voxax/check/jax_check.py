@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from voxax import _compat, _compat_tracing
-from voxax.check import hazards, programs, time_limit, voxel_checks, weak_types, where_gradient
+from voxax.check import hazards, programs, time_limit, voxel_checks, where_gradient
 from voxax.check.advice import ADVICE
 from voxax.check.classify import classify
 from voxax.check.findings import Finding, Verdict, with_ignores, worst
@@ -82,8 +82,8 @@ def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
                 found += hazards.leaked(function, values, site, own)
     if closed is not None:
         found += hazards.hazards(closed, site, own)
-        found += weak_types.called_with_both(closed, own)
-        found += weak_types.fed_back(subject, arguments, held, usable, site)
+        found += programs.called_with_both(closed, own)
+        found += programs.fed_back(subject, arguments, held, usable, site)
         found += where_gradient.unsafe(closed, own)
         found += voxel_checks.repeated(closed, site, own)
     found += hazards.truncated(usable.truncations)

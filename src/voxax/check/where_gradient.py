@@ -45,6 +45,7 @@ class Sign(enum.IntEnum):
         return {0: (0.0, 1.0, -1.0, 0.5), 1: (0.0, 1.0, 0.5), 2: (1.0, 0.5)}[self]
 
 
+NAN = "the value is finite and its gradient is NaN where an operand is {:g}"
 # Inputs of one expression that are tried together, and operations in it.
 MOST_INPUTS = 3
 _MOST_OPERATIONS = 64
@@ -220,15 +221,8 @@ def unsafe(closed: Any, own: str | None) -> list[Finding]:
         bad = _counterexample(selection, inputs, steps)
         if bad is None:
             continue
-        found.append(
-            Finding.at(
-                selection.where,
-                "VX307",
-                f"the value is finite and its gradient is NaN where an operand is {bad:g}",
-                ADVICE["VX307"],
-                module_of_scope(selection.scope),
-            )
-        )
+        told = NAN.format(bad), ADVICE["VX307"], module_of_scope(selection.scope)
+        found.append(Finding.at(selection.where, "VX307", *told))
     return found
 
 
