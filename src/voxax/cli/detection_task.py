@@ -21,6 +21,7 @@ from voxax.errors import InputError
 from voxax.geometry import Plan
 from voxax.io import PointCloud
 from voxax.io.annotated import AnnotatedScan
+from voxax.io.augment import Transform
 from voxax.io.examples import Preparation
 from voxax.io.mean_features import MeanFeatures
 from voxax.models.center_training import CenterTrainer
@@ -100,12 +101,21 @@ class BoxPreparation:
         return Objects(boxes[kept], objects.classes[kept])
 
 
-def augmented(scan: AnnotatedScan, rng: np.random.Generator) -> AnnotatedScan:
-    """The scan turned by any angle, mirrored and scaled, with its boxes."""
-    boxes = np.nan_to_num(scan.objects.boxes)
-    positions, boxes = augment(scan.cloud.positions, boxes, rng, max_angle=math.pi)
-    cloud = dataclasses.replace(scan.cloud, positions=positions)
-    return AnnotatedScan(cloud, Objects(boxes, scan.objects.classes), scan.about)
+def augmented(
+    scan: AnnotatedScan,
+    rng: np.random.Generator,
+    *,
+    max_angle: float = math.pi,
+    points: Transform | None = None,
+    **limits: Any,
+) -> AnnotatedScan:
+    """The scan turned, mirrored and scaled with its boxes; then `points` changes the cloud."""
+    own, cloud = scan.objects, scan.cloud
+    positions, boxes = augment(cloud.positions, own.boxes, rng, max_angle=max_angle, **limits)
+    cloud = dataclasses.replace(cloud, positions=positions)
+    if points is not None:
+        cloud = points(cloud, rng)
+    return AnnotatedScan(cloud, Objects(boxes, own.classes), scan.about)
 
 
 class DetectionScore(ListedScore):

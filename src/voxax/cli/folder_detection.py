@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from voxax.cli.detection_task import BRANCHES, BoxPreparation, Detection
+from voxax.cli.detection_task import BRANCHES, BoxPreparation, Detection, augmented
 from voxax.cli.published import detector_networks
 from voxax.cli.scenes import SceneExample
 from voxax.cli.task import ListedScore
@@ -20,7 +20,6 @@ from voxax.detection import (
     Anchor,
     NuscenesScore,
     Objects,
-    augment,
     kitti_aos,
     kitti_ap,
     nuscenes_score,
@@ -300,28 +299,9 @@ def box_transform(
     """
     max_angle, flips = TURNS[layout]
     return functools.partial(
-        _changed,
+        augmented,
         max_angle=max_angle if rotate else 0.0,
         flips=flips if flip else (),
         scales=scales,
         points=points,
     )
-
-
-def _changed(
-    scan: AnnotatedScan,
-    rng: np.random.Generator,
-    *,
-    max_angle: float,
-    flips: Sequence[int],
-    scales: tuple[float, float],
-    points: Transform | None,
-) -> AnnotatedScan:
-    own = scan.objects
-    positions, boxes = augment(
-        scan.cloud.positions, own.boxes, rng, max_angle=max_angle, flips=flips, scales=scales
-    )
-    cloud = dataclasses.replace(scan.cloud, positions=positions)
-    if points is not None:
-        cloud = points(cloud, rng)
-    return AnnotatedScan(cloud, Objects(boxes, own.classes), scan.about)

@@ -171,11 +171,8 @@ def result_table(
     out: Path,
 ) -> None:
     """Print the results of a validation, then the paths of the files."""
-    table = Table(*names, title=title)
-    for row in rows:
-        table.add_row(*row)
+    print_table(names, rows, title)
     console = Console(highlight=False)
-    console.print(table)
     seconds = metrics["seconds"]
     console.print(
         f"{metrics['steps']} steps, {metrics['programs_compiled']} programs compiled, "

@@ -11,6 +11,9 @@ The attribute ``normals`` [N, 3] turns with the points; other vectors do not. Ch
 colors read the attribute ``rgb`` [N, 3]: unsigned integers over the whole range of their
 dtype, or floats from 0 to 1. :func:`mix3d` and :func:`polarmix` join two clouds.
 
+Options out of range are an :class:`voxax.InputError`, and so are clouds without what a change
+needs: colors, finite positions, the labels and attributes of the other cloud.
+
 Sources: the defaults and formulas are those of Pointcept's recipes, whose elastic distortion
 and colors come from Choy, Gwak and Savarese, "4D Spatio-Temporal ConvNets", CVPR 2019.
 """
@@ -134,9 +137,6 @@ def jitter(
     Args:
       sigma: standard deviation, in the units of the positions.
       limit: noise is clipped to -limit..limit.
-
-    Raises:
-      InputError: `sigma` or `limit` is negative or NaN.
     """
     _check_generator(rng)
     _check(0 <= sigma < math.inf and limit >= 0, "sigma and limit must be >= 0", (sigma, limit))
@@ -182,9 +182,6 @@ def drop(cloud: PointCloud, rng: np.random.Generator, *, probability: float = 0.
 
     Args:
       probability: 0 to 1.
-
-    Raises:
-      InputError: `probability` is out of range.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -239,10 +236,6 @@ def elastic_distortion(
       pairs: of each distortion, in their order, the granularity, which is the edge of a cell,
           and the magnitude, a factor on the noise; both in the units of the positions.
       probability: of all distortions together, 0 to 1.
-
-    Raises:
-      InputError: an argument is out of range, a position is not finite, or the cloud has too
-          many cells.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -269,9 +262,6 @@ def auto_contrast(
     Args:
       probability: 0 to 1.
       blend: share of the stretched colors in the result, 0 to 1; None draws it.
-
-    Raises:
-      InputError: the cloud has no colors, or an argument is out of range.
     """
     _check(blend is None or 0 <= blend <= 1, "blend must be within 0..1", blend)
     colors = _colors_to_change(cloud, rng, probability)
@@ -295,9 +285,6 @@ def chromatic_translation(
     Args:
       ratio: the largest number, as a share of the range.
       probability: 0 to 1.
-
-    Raises:
-      InputError: the cloud has no colors, or an argument is out of range.
     """
     _check(0 <= ratio <= 1, "ratio must be within 0..1", ratio)
     colors = _colors_to_change(cloud, rng, probability)
@@ -318,9 +305,6 @@ def chromatic_jitter(
     Args:
       sigma: standard deviation, as a share of the range.
       probability: 0 to 1.
-
-    Raises:
-      InputError: the cloud has no colors, or an argument is out of range.
     """
     _check(0 <= sigma < math.inf, "sigma must be >= 0", sigma)
     colors = _colors_to_change(cloud, rng, probability)
@@ -341,9 +325,6 @@ def drop_color(
     Args:
       ratio: the share, 0 to 1; 1 makes a cloud without colors.
       probability: that it happens, 0 to 1.
-
-    Raises:
-      InputError: the cloud has no colors, or an argument is out of range.
     """
     _check(0 <= ratio <= 1, "ratio must be within 0..1", ratio)
     colors = _colors_to_change(cloud, rng, probability)
@@ -366,9 +347,6 @@ def dropout(
     Args:
       ratio: the share, 0 to 1.
       probability: that it happens, 0 to 1.
-
-    Raises:
-      InputError: an argument is out of range.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -389,10 +367,6 @@ def mix3d(cloud: PointCloud, other: PointCloud, *, centered: bool = True) -> Poi
       cloud, other: points.
       centered: whether `other` moves so that its extent in x and y has the same middle, and its
           lowest point the same height; for rooms. Sweeps have their sensor in one place.
-
-    Raises:
-      InputError: one cloud has labels and the other none, or an attribute of both differs in
-          dtype or columns.
     """
     if centered and len(cloud) and len(other):
         offset = _middle(cloud) - _middle(other)
@@ -420,10 +394,6 @@ def polarmix(
       cloud, other: labeled sweeps, with their sensors at the origin.
       pasted: labels of objects, such as cars and persons.
       probability: of the half, 0 to 1.
-
-    Raises:
-      InputError: a sweep without labels, an attribute of both differs in dtype or columns, or an
-          argument is out of range.
     """
     _check_generator(rng)
     _check_probability(probability)
