@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import ndimage
@@ -28,7 +28,6 @@ from voxax.io.box_file import FOUND, TRUE, write_boxes
 from voxax.io.ground import height_above_ground
 from voxax.plot import detection_html, detection_png, segmentation_html, segmentation_png
 
-TaskName = Literal["segment", "detect"]
 VALIDATION = 8  # streets
 
 # The width is chosen between these, in quarters.
