@@ -41,14 +41,10 @@ _Raised = tuple[BaseException, Place | None]
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """The result of ``jax.jit`` for a function: its program, or the error.
+    """The result of ``jax.jit`` for a function: its closed jaxpr, or the error with its place.
 
-    Attributes:
-      program: the closed jaxpr.
-      error: why there is none, with its place.
-      truncations: places where 64-bit values were cut to 32.
-      asked: where Python asked for a value, and did not get one, with what it asked for.
-      result: the types of the result, as a tree.
+    `truncations` are places where 64-bit values were cut to 32. `asked` has those where Python
+    asked for a value and did not get one, with what it asked for. `result` is a tree of types.
     """
 
     program: Any

@@ -342,14 +342,10 @@ INPUTS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """The result of compiling for several inputs.
+    """The result of compiling for several inputs of equal shape.
 
-    Attributes:
-      inputs: how many different inputs of equal shape the function was called with.
-      programs: how many programs that compiled.
-      error: what compiling or running raised, or None.
-      holds: whether this is what the verdict says.
-      differs: it compiles, and computes something else than Python does.
+    `error` is what compiling or running raised, and `holds` whether this is what the verdict says.
+    With `differs` it compiles, and computes something else than Python does.
     """
 
     inputs: int

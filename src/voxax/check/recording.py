@@ -32,13 +32,8 @@ MOST_PASSES = 24
 class Question:
     """A request of Python for the value of a tracer.
 
-    Attributes:
-      kind: as for ``_compat_tracing.answering``.
-      place: where.
-      arguments: names of the arguments that the value depends on; None when unknown.
-      chain: the steps from the arguments to the value, nearest first.
-      module: the submodule in which it happened.
-      shape, dtype: of the value.
+    `kind` is as for ``_compat_tracing.answering``. `arguments` are those that the value depends on,
+    None when unknown, and `chain` has the steps from them to the value, nearest first.
     """
 
     kind: str
@@ -58,13 +53,10 @@ Key = tuple[Site, str, str | None]
 class Recording:
     """The questions and answers of one pass.
 
-    Attributes:
-      turned: keys of the branches whose first answer is turned.
-      questions: in order, each place and kind once.
-      answers: every value that was given, in order.
-      error: what ended the pass early, with its place.
-      large: whether some result is too large to compute it.
-      texts: questions for the text of a value, which names something where it is no output.
+    The first answer of the branches in `turned` is turned. `questions` has each place and kind
+    once. `error` is what ended the pass early, with its place, and with `large` some result is too
+    large to compute it. `texts` are questions for the text of a value, which names something where
+    it is no output.
     """
 
     turned: frozenset[Key] = frozenset()

@@ -246,15 +246,10 @@ class Learning:
         profile: Path | None = None,
         after_save: Callable[[], str] | None = None,
     ) -> bool:
-        """Train up to step ``steps``; True if interrupted.
+        """Train up to step ``steps``, of all, from the first; True if interrupted.
 
-        Args:
-          pipeline: runs :func:`voxax.cli.scenes.run`.
-          scenes: those of the task, or tasks that make them.
-          steps: number of steps in all, including those before an interruption.
-          save_every: steps between checkpoints.
-          profile: a folder for a trace of a few steps.
-          after_save: called after each of these checkpoints; returns a remark to print.
+        The pipeline runs :func:`voxax.cli.scenes.run`. `profile` is a folder for a trace of a few
+        steps, and `after_save` is called after each checkpoint and returns a remark to print.
         """
         if self._overwrites:
             with uninterrupted():  # half a run would be left

@@ -111,11 +111,9 @@ class Prepare:
 class SceneExample:
     """One scene for a network that predicts something about the whole scene, in NumPy.
 
-    Attributes:
-      voxels: planned voxels.
-      labels: arrays ``[1, ...]`` in any containers, of the same shapes for all scenes. In batches
-        with fewer scenes than places, integers are -1 and other numbers 0 for those that lack.
-      truth: what a validation compares with.
+    Labels are arrays ``[1, ...]`` in any containers, of the same shapes for all scenes. In batches
+    with fewer scenes than places, integers are -1 and other numbers 0 for those that lack. `truth`
+    is what a validation compares with.
     """
 
     voxels: Voxels
@@ -232,10 +230,8 @@ class Batch:
 class Mixing:
     """Random change of a step's labeled clouds together.
 
-    Attributes:
-      mix3d: probability that pairs of clouds are joined, after their augmentation.
-      centered: see :func:`voxax.io.augment.mix3d`.
-      pasted: labels of the objects that PolarMix pastes, before the augmentation; () for none.
+    After their augmentation pairs are joined with the probability `mix3d`. Before it PolarMix
+    pastes objects with the labels in `pasted`; () for none.
     """
 
     mix3d: float = 0.0

@@ -83,10 +83,8 @@ class SegmentationScore(ConfusionScore):
 class Segmentation(Task):
     """Settings of a network that segments; scenes are labeled clouds.
 
-    Attributes:
-      class_weights: weight of each class in the loss; None weighs all the same.
-      lovasz: weight of the Lovász loss, which is added to the cross entropy.
-      options: arguments of the network's class.
+    `class_weights` weigh classes in the loss, None all the same; `lovasz` weighs the Lovász loss,
+    which is added to the cross entropy. `options` are arguments of the network's class.
     """
 
     task = "segment"

@@ -57,13 +57,9 @@ def split_data(
 ) -> SplitData:
     """Find the scans of a split; only names are read.
 
-    Args:
-      data: a folder, or a configuration of ``voxax train``.
-      kind: layout of the folder; None tells it by what is there.
-      split: ``train``, ``validation`` or ``test``; names with commas between; or a text file that
-        has one on each line.
-      labeled: whether the scans need labels or boxes.
-      sweeps: sweeps of each scan, see :func:`voxax.io.dataset.dataset`; None is 1.
+    `data` is a folder, whose layout `kind` None tells by what is there, or a configuration of
+    ``voxax train``. `split` is ``train``, ``validation`` or ``test``; names with commas between; or
+    a text file that has one on each line. `sweeps` None is 1, see :func:`voxax.io.dataset.dataset`.
     """
     if data.suffix.lower() == ".toml":
         if sweeps is not None:

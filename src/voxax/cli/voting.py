@@ -18,13 +18,11 @@ Logits = Callable[[PointCloud], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Vote:
-    """How a scan is labeled.
+    """How a scan is labeled: by tiles with this edge in x and y, in meters, or whole for 0.
 
-    Attributes:
-      tile: edge of a tile in x and y, in meters; 0 takes the scan whole. Tiles overlap by half, so
-        each point is in four. The network sees one tile at a time, and the votes of two rows of
-        tiles are in memory.
-      views: turns around the vertical, whose probabilities are averaged.
+    Tiles overlap by half, so each point is in four. The network sees one tile at a time, and the
+    votes of two rows of tiles are in memory. The probabilities of so many views, turns around the
+    vertical, are averaged.
     """
 
     tile: float = 0.0

@@ -52,11 +52,9 @@ NEAREST = 1e-3
 class Calibration:
     """Where the camera is, seen from the scanner, and how it projects.
 
-    Attributes:
-      camera: from the scanner to the rectified camera: x right, y down, z forward.
-      projection: float64 [3, 4], from there to pixels.
-      image_size: width and height in pixels.
-      true: the frame's true boxes as :meth:`found` returns boxes, if they were read.
+    `camera` leads from the scanner to the rectified camera (x right, y down, z forward),
+    `projection` [3, 4] from there to pixels. `true` has the frame's true boxes as :meth:`found`
+    returns boxes, if they were read.
     """
 
     camera: Pose

@@ -12,14 +12,9 @@ from voxax.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Pose:
-    """A rotation, then a translation, from a frame to another; in float64.
+    """A rotation [3, 3], then a translation [3] in meters, from a frame to another; in float64.
 
-    Args:
-      rotation: [3, 3], orthogonal.
-      translation: [3], in meters.
-
-    Raises:
-      InputError: other shapes, numbers that are not finite, or a matrix that is no rotation.
+    Other shapes, numbers that are not finite and a matrix that is no rotation are errors.
     """
 
     rotation: np.ndarray

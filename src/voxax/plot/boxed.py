@@ -22,15 +22,9 @@ EDGES = np.array(
 
 @dataclass(frozen=True)
 class BoxKind:
-    """Boxes that are drawn alike.
+    """Boxes that are drawn alike: `corners` [M, 8, 3] in meters, and names of classes.
 
-    Attributes:
-      name: of the kind, for legends.
-      color: "#rrggbb".
-      is_true: whether they are the truth.
-      corners: [M, 8, 3] float64, meters.
-      scores: [M] float64; NaN without.
-      labels: [M] names of the classes.
+    `scores` [M] are NaN without. The name is for legends, and the color "#rrggbb".
     """
 
     name: str
