@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from voxax import _limits, models
+from voxax import models
 from voxax.cli.published import made
 from voxax.cli.scenes import Batch, SceneExample
 from voxax.cli.task import ListedScore, Task, check_factors
@@ -30,6 +30,8 @@ from voxax.parallel.trainer import DataParallelCenterTrainer
 NETWORKS = ("small", "centerpoint")
 # Without the velocity, which one scan does not show.
 BRANCHES = {"center": 2, "center_z": 1, "dim": 3, "rot": 2}
+# Of the peak around the center of a box, in cells.
+MIN_RADIUS = 1
 # Meters between the centers of a true box and of one found for it.
 DISTANCES = (0.5, 1.0, 2.0)
 
@@ -186,9 +188,8 @@ class Detection(Task):
     Attributes:
       bounds: the box that is looked at: lower x, y, z, then upper, in meters.
       groups: classes that share a head; None puts all in one.
-      is_directed, box_weight, code_weights, min_radius, neighbor_cells, radii: see
+      is_directed, box_weight, neighbor_cells, radii: see
         :class:`voxax.models.center_training.CenterTrainer`.
-      max_boxes: true boxes of a scene that are learned from, at most.
       options: arguments of the network's class.
     """
 
@@ -198,20 +199,13 @@ class Detection(Task):
     groups: tuple[tuple[int, ...], ...] | None = None
     is_directed: bool = True
     box_weight: float = 1.0
-    code_weights: tuple[float, ...] | None = None
-    min_radius: int = 1
     neighbor_cells: bool = False
     radii: tuple[float, ...] | None = None
-    max_boxes: int = 128
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _limits.OBJECTS.check("max_boxes", self.max_boxes)
-        _limits.SIZES.check("min_radius", self.min_radius, 0)
         check_factors("box_weight", (self.box_weight,), 1)
-        if self.code_weights is not None:
-            check_factors("code_weights", self.code_weights, len(self.code_weights))
         if len(self.bounds) != 6:
             raise InputError(
                 f"bounds={self.bounds}: give the lower x, y, z and the upper ones, in meters"
@@ -234,8 +228,8 @@ class Detection(Task):
 
     def preparation(self) -> BoxPreparation:
         low, high, names = self.bounds[:3], self.bounds[3:], self.class_names
-        boxed = BoxPreparation(names, self.voxel_size, low, high, self.max_boxes, self.attributes)
-        return dataclasses.replace(boxed, inputs=self.inputs)
+        told = {"attributes": self.attributes, "inputs": self.inputs}
+        return BoxPreparation(names, self.voxel_size, low, high, **told)
 
     def augmentation(self) -> Callable[[AnnotatedScan, np.random.Generator], AnnotatedScan]:
         return augmented
@@ -274,9 +268,8 @@ class Detection(Task):
         looked = self.region, self.groups, len(self.class_names)
         options: dict[str, Any] = {
             "box_weight": self.box_weight,
-            "code_weights": self.code_weights,
             "is_directed": self.is_directed,
-            "min_radius": self.min_radius,
+            "min_radius": MIN_RADIUS,
             "neighbor_cells": self.neighbor_cells,
             "radii": self.radii,
         }

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from voxax.cli.detection_task import BRANCHES, BoxPreparation, Detection, augmented
+from voxax.cli.detection_task import BRANCHES, MIN_RADIUS, BoxPreparation, Detection, augmented
 from voxax.cli.published import detector_networks
 from voxax.cli.scenes import SceneExample
 from voxax.cli.task import ListedScore
@@ -248,10 +248,10 @@ class FolderDetection(Detection):
         looked = self.region, len(self.class_names)
         if self.network in ANCHORED:
             kinds = AnchorTrainer, DataParallelAnchorTrainer
-            options: dict[str, Any] = {"anchors": self.anchors, "code_weights": self.code_weights}
+            options: dict[str, Any] = {"anchors": self.anchors}
         elif self.network.startswith(SPARSE):
             kinds = SparseCenterTrainer, DataParallelSparseCenterTrainer
-            options = {"box_weight": self.box_weight, "min_radius": self.min_radius}
+            options = {"box_weight": self.box_weight, "min_radius": MIN_RADIUS}
         else:
             return super().trainer(devices)
         return self.trained_on(devices, *kinds, *looked, **options)
