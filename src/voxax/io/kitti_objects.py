@@ -255,13 +255,12 @@ class KittiLabels(KittiObjects):
 class KittiFrame:
     """Task that reads one frame, such as ``000123``: points that the camera sees, and its boxes.
 
-    `folder` holds ``velodyne``, ``label_2`` and ``calib``. Nothing is annotated where the camera
-    does not see, so these points are left out unless `seen` is False.
+    `folder` holds ``velodyne``, ``label_2`` and ``calib``. Where the camera does not see, nothing is
+    annotated.
     """
 
     folder: str
     name: str
-    seen: bool = True
     labeled: bool = True
 
     def __call__(self) -> AnnotatedScan:
@@ -274,8 +273,7 @@ class KittiFrame:
             objects = read_kitti_objects(place / "label_2" / f"{self.name}.txt", calibration)
             calibration = replace(calibration, true=objects.upright)
         cloud = read(place / "velodyne" / f"{self.name}.bin", columns=KITTI_FIELDS)
-        if self.seen:
-            cloud = cloud.select(calibration.in_image(cloud.positions))
+        cloud = cloud.select(calibration.in_image(cloud.positions))
         if not len(cloud):
             raise FileFormatError(f"{self}: the camera sees none of its points")
         return AnnotatedScan(cloud, objects, calibration)

@@ -44,23 +44,20 @@ class ClassifiedCloud:
     """Task that reads one cloud; its class is the label of each point.
 
     `item` is its number in a file of several, and `points` are drawn from the surface of a mesh.
-    With `unit` the cloud is moved to the origin and scaled into the ball of radius 1.
+    The cloud is moved to the origin and scaled into the ball of radius 1.
     """
 
     path: str
     label: int
     item: int | None = None
     points: int = SURFACE_POINTS
-    unit: bool = True
 
     def __call__(self) -> PointCloud:
         columns = NORMALS if self._is_resampled() else None
         cloud = read(self.path, item=self.item, points=self.points, columns=columns)
-        positions = cloud.positions
-        if self.unit:
-            positions = positions - positions.mean(axis=0)
-            reach = np.linalg.norm(positions, axis=1).max()
-            positions = positions / (reach if reach > 0 else 1.0)
+        positions = cloud.positions - cloud.positions.mean(axis=0)
+        reach = np.linalg.norm(positions, axis=1).max()
+        positions = positions / (reach if reach > 0 else 1.0)
         labels = np.full(len(cloud), self.label, np.int32)
         return PointCloud(positions, cloud.attributes, labels, str(self))
 
