@@ -255,7 +255,7 @@ class KittiLabels(KittiObjects):
 class KittiFrame:
     """Task that reads one frame, such as ``000123``: points that the camera sees, and its boxes.
 
-    `folder` holds ``velodyne``, ``label_2`` and ``calib``. Where the camera does not see, nothing is
+    `folder` holds ``velodyne``, ``label_2`` and ``calib``. What the camera does not see is not
     annotated.
     """
 
