@@ -105,6 +105,13 @@ def cloud_from_columns(
     return PointCloud(positions, named.rest(taken), labels, source)
 
 
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Return `name` with as many ``_`` behind it as it takes to be new."""
+    while name in taken:
+        name += "_"
+    return name
+
+
 def find_name(names: Collection[str], plain: str) -> str | None:
     """Return the name among `names` that is `plain`, or else that is but for case and prefix."""
     if plain in names:
@@ -125,9 +132,7 @@ class _Columns:
                     self.put(field, values[field])
 
     def put(self, name: str, values: np.ndarray) -> None:
-        while name in self._columns:
-            name += "_"
-        self._columns[name] = values
+        self._columns[free_name(name, self._columns)] = values
 
     def find(self, plain: str) -> str | None:
         return find_name(self._columns, plain)
@@ -196,9 +201,7 @@ class _Columns:
             own = plain if plain in ATTRIBUTES else _without_prefix(name)
             if own != name and (own in self._columns or own in kept):
                 own = name
-            while own in kept:
-                own += "_"
-            kept[own] = _owned(values)
+            kept[free_name(own, kept)] = _owned(values)
         return kept
 
 
