@@ -67,9 +67,6 @@ def rotate_z(
     Args:
       max_angle: radians; pi allows every direction.
       center: [3], a point on the axis; the sensor's place in a sweep.
-
-    Raises:
-      InputError: `max_angle` is negative or not finite.
     """
     _check_generator(rng)
     _check(max_angle >= 0 and math.isfinite(max_angle), "max_angle must be >= 0", max_angle)
@@ -90,9 +87,6 @@ def flip(
       axes: 0 for x, 1 for y, 2 for z.
       probability: of each axis, 0 to 1.
       center: [3], a point that stays where it is.
-
-    Raises:
-      InputError: an axis or the probability is out of range.
     """
     _check_generator(rng)
     _check(all(axis in (0, 1, 2) for axis in axes), "axes must be among 0, 1, 2", tuple(axes))
@@ -118,9 +112,6 @@ def scale(
       low: smallest factor, above 0.
       high: largest factor.
       center: [3], a point that stays where it is.
-
-    Raises:
-      InputError: not 0 < low <= high.
     """
     _check_generator(rng)
     _check(0 < low <= high < math.inf, "low and high must satisfy 0 < low <= high", (low, high))
@@ -202,9 +193,6 @@ def tilt(
       max_angle: radians.
       probability: of the turn around each axis, 0 to 1.
       center: [3], a point that stays where it is; None is the middle of the cloud's extent.
-
-    Raises:
-      InputError: an argument is out of range.
     """
     _check_generator(rng)
     _check(max_angle >= 0 and math.isfinite(max_angle), "max_angle must be >= 0", max_angle)
