@@ -107,8 +107,7 @@ def _constants(closed: Any, definition: Site, own: str | None) -> list[Finding]:
     found, seen = [], set()
     for equation, scope, _, where in equations(closed.jaxpr, own):
         for operand in equation.invars:
-            literal = getattr(operand, "val", None)
-            value = literal if literal is not None else _look_up(large, operand)
+            value = operand.val if hasattr(operand, "val") else large.get(operand)
             if value is None or _bytes(value) <= LARGE_CONSTANT or id(value) in seen:
                 continue
             seen.add(id(value))
@@ -119,13 +118,6 @@ def _constants(closed: Any, definition: Site, own: str | None) -> list[Finding]:
             told = ADVICE["VX304"], module_of_scope(scope)
             found.append(Finding.at(where or definition, "VX304", text, *told))
     return found
-
-
-def _look_up(values: dict[Any, Any], operand: Any) -> Any:
-    try:
-        return values.get(operand)
-    except TypeError:  # a literal
-        return None
 
 
 def _bytes(value: Any) -> int:

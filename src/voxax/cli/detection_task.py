@@ -151,18 +151,15 @@ class DetectionScore(ListedScore):
 
     def metrics(self) -> dict[str, Any]:
         ap = self.ap()
-        return {
+        told = {
             "val_map": self.value(),
             "val_ap": {n: {f"{d} m": v for d, v in own.items()} for n, own in ap.items()},
             "val_objects": self.counts(),
-            **self._of_baseline(),
         }
-
-    def _of_baseline(self) -> dict[str, Any]:
-        if self.baseline is None:
-            return {}
-        own = self.baseline.metrics()
-        return {"baseline_map": own["val_map"], "baseline_ap": own["val_ap"]}
+        if self.baseline is not None:
+            own = self.baseline.metrics()
+            told |= {"baseline_map": own["val_map"], "baseline_ap": own["val_ap"]}
+        return told
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         counts, beside = self.counts(), ""

@@ -43,7 +43,7 @@ class Simulate:
 
     def __call__(self) -> PointCloud:
         cloud = simulate_sweep(self.seed, sensor=self.sensor)
-        return cloud.select(np.hypot(*cloud.positions[:, :2].T) < RADIUS)
+        return _near(cloud, RADIUS)
 
 
 # Fewer points leave open where a vehicle's center is.
