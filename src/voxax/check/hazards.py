@@ -115,8 +115,8 @@ def _constants(closed: Any, definition: Site, own: str | None) -> list[Finding]:
                 f"a captured array of {_bytes(value) / 2**20:.1f} MiB, "
                 f"{value.dtype.name}{list(value.shape)}, is a constant of the program"
             )
-            told = ADVICE["VX304"], module_of_scope(scope)
-            found.append(Finding.at(where or definition, "VX304", text, *told))
+            module, at = module_of_scope(scope), where or definition
+            found.append(Finding.at(at, "VX304", text, ADVICE["VX304"], module))
     return found
 
 

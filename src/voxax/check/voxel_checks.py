@@ -212,8 +212,8 @@ class _Visitor:
             first = self.built[made]
             line = f", in line {first.site.line}" if first is not None else ""
             text = f"builds a kernel map that the program has built already{line}"
-            told = text, ADVICE["VX310"], module_of_scope(scope)
-            self.found.append(Finding.at(where or self.site, "VX310", *told))
+            module, at = module_of_scope(scope), where or self.site
+            self.found.append(Finding.at(at, "VX310", text, ADVICE["VX310"], module))
         self.built.setdefault(made, where)
         return [self.number((made, i)) for i in range(len(equation.outvars))]
 

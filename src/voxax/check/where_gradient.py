@@ -221,8 +221,8 @@ def unsafe(closed: Any, own: str | None) -> list[Finding]:
         bad = _counterexample(selection, inputs, steps)
         if bad is None:
             continue
-        told = NAN.format(bad), ADVICE["VX307"], module_of_scope(selection.scope)
-        found.append(Finding.at(selection.where, "VX307", *told))
+        text, module = NAN.format(bad), module_of_scope(selection.scope)
+        found.append(Finding.at(selection.where, "VX307", text, ADVICE["VX307"], module))
     return found
 
 
