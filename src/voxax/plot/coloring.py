@@ -45,9 +45,14 @@ class Coloring:
 
 
 def by_label(labels: np.ndarray, class_names: Sequence[str] | None = None) -> Coloring:
-    """Color points by class, integers [N]; negative is "no label".
+    """Color points by class.
 
-    Without `class_names` they are "class 3" and the like.
+    Args:
+      labels: integers [N]; negative is "no label".
+      class_names: the name of class 0, 1, ...; by default "class 3" and the like.
+
+    Raises:
+      InputError: another shape, or a label has no name.
     """
     _check_integers("labels", labels)
     ids, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
@@ -72,9 +77,14 @@ def by_label(labels: np.ndarray, class_names: Sequence[str] | None = None) -> Co
 
 
 def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
-    """Color points as correct, wrong or ignored, from integers [N].
+    """Color points as correct, wrong or ignored.
 
-    A negative truth does not count.
+    Args:
+      prediction: integers [N].
+      truth: integers [N]; negative does not count.
+
+    Raises:
+      InputError: other shapes, or two lengths.
     """
     _check_integers("prediction", prediction)
     _check_integers("truth", truth)
@@ -89,10 +99,14 @@ def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
 
 
 def by_feature(values: np.ndarray) -> Coloring:
-    """Color points by a number [N]: integers of few values one by one, others along a ramp.
+    """Color points by a number: integers of few values one by one, others along a ramp.
 
-    The ramp runs from their 1st to their 99th percentile, or around 0 if values have both signs;
-    values that are not finite are gray.
+    Args:
+      values: numbers [N]. The ramp runs from their 1st to their 99th percentile, or around 0
+          if values have both signs; values that are not finite are gray.
+
+    Raises:
+      InputError: another shape, or no numbers.
     """
     if values.ndim != 1 or values.dtype.kind not in "biuf":
         raise InputError(
@@ -126,7 +140,12 @@ def by_feature(values: np.ndarray) -> Coloring:
 def by_tile(rows: np.ndarray, tile: int) -> Coloring:
     """Color points by the tile of ``tile`` consecutive rows of their voxels; eight colors repeat.
 
-    Rows are integers [N], negative without a voxel.
+    Args:
+      rows: integers [N], a point's voxel, negative without one.
+      tile: rows of a tile.
+
+    Raises:
+      InputError: another shape.
     """
     _check_integers("rows", rows)
     number = np.where(rows < 0, -1, rows // tile)
@@ -138,8 +157,15 @@ def by_tile(rows: np.ndarray, tile: int) -> Coloring:
 def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> Coloring:
     """Color one tile of voxels, and the runs of rows that a kernel reads for it.
 
-    Rows are integers [N], negative without a voxel. Windows are integers [2, tiles, columns]: first
-    row and length of each run, as the map's view ``windows``.
+    Args:
+      rows: integers [N], a point's voxel, negative without one.
+      windows: integers [2, tiles, columns]: first row and length of each run, as the map's view
+          ``windows``.
+      number: of the tile, from 0.
+      tile: rows of a tile.
+
+    Raises:
+      InputError: another shape, or no such tile.
     """
     _check_integers("rows", rows)
     if windows.ndim != 3 or not 0 <= number < windows.shape[1]:
