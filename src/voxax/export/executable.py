@@ -70,9 +70,7 @@ def check_runs_here(needs: dict[str, Any]) -> None:
     if needs["machine"] != platform.machine():
         reason = f"it is for CPUs of {needs['machine']}, and this is one of {platform.machine()}"
     elif missing:
-        reason = (
-            f"it was compiled for a CPU with {', '.join(missing)}, which this one does not have"
-        )
+        reason = f"it was compiled for a CPU with {missing}, which this one does not have"
     elif needs["jaxlib"] != version("jaxlib"):
         reason = f"jaxlib {needs['jaxlib']} compiled it, and this is {version('jaxlib')}"
     else:
