@@ -225,8 +225,8 @@ class Detection(Task):
 
     def preparation(self) -> BoxPreparation:
         low, high, names = self.bounds[:3], self.bounds[3:], self.class_names
-        told = {"attributes": self.attributes, "inputs": self.inputs}
-        return BoxPreparation(names, self.voxel_size, low, high, **told)
+        own, given = self.attributes, self.inputs
+        return BoxPreparation(names, self.voxel_size, low, high, attributes=own, inputs=given)
 
     def augmentation(self) -> Callable[[AnnotatedScan, np.random.Generator], AnnotatedScan]:
         return augmented
