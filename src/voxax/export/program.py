@@ -173,10 +173,10 @@ def export_program(
       MissingExtraError: ``flatbuffers`` is not installed.
 
     Examples:
-      >>> from voxax.io import program
+      >>> from voxax import export
       >>> conv = modules.SubMConv3d(4, 8, rngs=nnx.Rngs(0))
-      >>> about = program.export_program(conv, "conv.voxax", capacity=256, channels=4)
-      >>> loaded = program.load_program("conv.voxax")
+      >>> about = export.export_program(conv, "conv.voxax", capacity=256, channels=4)
+      >>> loaded = export.load_program("conv.voxax")
       >>> loaded(cells, np.ones((len(cells), 4), np.float32)).features.shape[1]
       8
     """
