@@ -57,7 +57,6 @@ WIDTH = Limit(32.0, "a layer of MinkUNet then has 8,192 channels, and 7 GB of we
 STEPS = Limit(2**31 - 1, "optimizers count steps in 32-bit integers")
 STEP_SCENES = Limit(4096, "the scenes of a step are in memory at once")
 STREETS = Limit(100_000, "all simulated streets are kept in memory, of 2 MB each")
-OBJECTS = Limit(2**16, "no scan has more objects")
 CLASSES = Limit(4096, "a score keeps a table of classes times classes")
 WORKERS = Limit(256, "each is a process of its own, of 200 MB")
 SEED = Limit(2**63 - 1, "a seed is a 64-bit integer")

@@ -146,7 +146,7 @@ def run(told):
 def main():
     sys.path[:0] = [str(TESTS), str(TESTS / "tuning")]
     patch()
-    for name in ("voxax.cli.train", "voxax.cli.tune", "voxax.cli.export", "voxax.cli.tasks",
+    for name in ("voxax.cli.train_run", "voxax.cli.tune", "voxax.cli.export", "voxax.cli.tasks",
                  "orbax.checkpoint", "optax", "tyro", "rich"):  # fmt: skip
         importlib.import_module(name)
     from campaign.run import plant_fault

@@ -117,11 +117,11 @@ def test_what_verify_holds_fixed_is_not_confirmed():
     report = vx.check_static(resized, torch.ones(1, 1, 4, 4), 2.0, verify=True)
     assert report.verdict == "static per value"
     assert report.verification.holds
-    from voxax.check import torch_check
+    from voxax.check import torch_verify
 
     # As if the checker had overlooked the number.
     missed = dataclasses.replace(report, verdict="static", static_arguments=(), findings=())
-    verification = torch_check.verify(missed)
+    verification = torch_verify.verify(missed)
     assert not verification.holds
     assert "another value" in verification.error
 

@@ -22,9 +22,9 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_findings_of_a_large_module(name, monkeypatch):
-    from voxax.check import torch_watch
+    from voxax.check import torch_runs
 
-    monkeypatch.setattr(torch_watch, "MOST_COPIED", -1)  # every module is large
+    monkeypatch.setattr(torch_runs, "MOST_COPIED", -1)  # every module is large
     case = CASES[name]
     report = vx.check_static(case.build(), *case.inputs())
     assert sorted((f.line, f.code) for f in report.counted) == case.expected(), str(report)
@@ -46,15 +46,15 @@ def test_a_large_module_is_neither_copied_nor_computed(monkeypatch):
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
 
-    from voxax.check import torch_watch
+    from voxax.check import torch_runs
 
-    monkeypatch.setattr(torch_watch, "MOST_COPIED", 1000)
+    monkeypatch.setattr(torch_runs, "MOST_COPIED", 1000)
     model, seen = blocks(3), []
     model.register_forward_hook(lambda module, args, out: seen.append(isinstance(out, FakeTensor)))
     before = {name: value.data_ptr() for name, value in model.named_parameters()}
     passes = []
-    usual = torch_watch._pass
-    monkeypatch.setattr(torch_watch, "_pass", lambda *a: passes.append(1) or usual(*a))
+    usual = torch_runs._pass
+    monkeypatch.setattr(torch_runs, "_pass", lambda *a: passes.append(1) or usual(*a))
     clones = []
     deepcopy = torch.nn.Parameter.__deepcopy__
     monkeypatch.setattr(
@@ -72,9 +72,9 @@ def test_a_large_module_is_neither_copied_nor_computed(monkeypatch):
 def test_a_large_module_that_needs_values_computes_them(monkeypatch):
     import torch
 
-    from voxax.check import torch_watch
+    from voxax.check import torch_runs
 
-    monkeypatch.setattr(torch_watch, "MOST_COPIED", 1000)
+    monkeypatch.setattr(torch_runs, "MOST_COPIED", 1000)
 
     class Gate(torch.nn.Module):
         def __init__(self):

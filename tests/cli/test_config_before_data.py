@@ -160,7 +160,7 @@ def test_packages_that_are_missing(loader, log, package, tmp_path, capsys, monke
 
 
 def test_scenes_that_devices_cannot_share(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("voxax.cli.train.devices_of", lambda config: 3)
+    monkeypatch.setattr("voxax.cli.train_run.devices_of", lambda config: 3)
     path = tmp_path / "run.toml"
     path.write_text(DETECT)
     assert main(["train", str(path)]) == 2

@@ -1,8 +1,10 @@
 """Objects of training scans are kept beside a run, and pasted into other scans."""
 
 import dataclasses
+import os
 import pickle
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import folders
 from cli.run_results import interrupted, losses
 from voxax.cli import main, pasting
 from voxax.cli.pasting import KeptObjects, Pasted
-from voxax.cli.scenes import MakeTask
+from voxax.cli.scenes import MakeTask, Near
 from voxax.detection import Objects, bev_overlap, points_in_boxes
 from voxax.errors import InputError
 from voxax.io import PointCloud
@@ -296,6 +298,37 @@ def test_objects_of_both_layouts_are_cut_out(tmp_path, rng):
         assert len(stock) >= 2
         for one in stock:
             assert points_in_boxes(one.points[:, :3].astype(np.float64), one.box[None]).mean() > 0.9
+
+
+def test_a_scan_or_its_labels_that_change_are_cut_again(tmp_path, rng):
+    kitti(tmp_path, rng)
+    folders.nuscenes(tmp_path / "nuscenes", rng, {"scene-0001": 2, "scene-0002": 1})
+    folders.waymo(tmp_path / "waymo", rng, ["0000000", "1000000"])
+    for kind, split, labels in (
+        ("kitti", (None, None), "000000.txt"),
+        ("nuscenes", (["scene-0001"], ["scene-0002"]), "sample_annotation.json"),
+        ("waymo", (None, None), "0000000.txt"),
+    ):
+        scans = dataset(kind, tmp_path / kind, *split).train
+        scans = [scans[0], *(Near(scan, 50.0) for scan in scans[1:])]
+
+        def key(scans=scans):
+            return KeptObjects.of(tmp_path, scans, ["car"], ()).key
+
+        keys = [key(), key()]
+        assert keys[0] == keys[1]
+        paths = [Path(path) for scan in scans for path in scan.files]
+        there = dict.fromkeys(path for path in paths if path.is_file())
+        assert any(path.name == labels for path in there)
+        for path in there:
+            before = path.stat()
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+            keys.append(key())
+            with path.open("ab") as file:
+                file.write(b" ")
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+            keys.append(key())
+        assert len(set(keys)) == len(keys) - 1
 
 
 @pytest.mark.parametrize(

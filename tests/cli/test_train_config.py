@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cli.edited_config import edited, pairs
-from voxax.cli import main, train
+from voxax.cli import main, train_run
 from voxax.cli.demo_kinds import width_for
 from voxax.cli.train_config import TABLES, TrainConfig, read_config
 from voxax.errors import InputError
@@ -275,9 +275,9 @@ def test_all_devices_and_a_width_for_the_host(tmp_path, monkeypatch):
     text = LEAST.replace("[model]", '[model]\nwidth = "auto"')
     config = read_config(written(tmp_path, 'devices = "all"\n' + text))
     assert (config.devices, config.model.width) == ("all", "auto")
-    assert train.devices_of(config) == describe().num_devices
-    assert train.width_of(config, None) == width_for(describe())
-    monkeypatch.setattr("voxax.cli.tasks.task_of", lambda folder: SimpleNamespace(width=0.75))
-    assert train.width_of(config, tmp_path) == 0.75  # a checkpoint keeps its own
+    assert train_run.devices_of(config) == describe().num_devices
+    assert train_run.width_of(config, None) == width_for(describe())
+    monkeypatch.setattr("voxax.cli.train_run.task_of", lambda folder: SimpleNamespace(width=0.75))
+    assert train_run.width_of(config, tmp_path) == 0.75  # a checkpoint keeps its own
     fixed = read_config(written(tmp_path, LEAST))
-    assert (train.devices_of(fixed), train.width_of(fixed, tmp_path)) == (1, 1)
+    assert (train_run.devices_of(fixed), train_run.width_of(fixed, tmp_path)) == (1, 1)

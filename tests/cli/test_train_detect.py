@@ -214,11 +214,10 @@ def test_what_a_network_learns_of_a_sample(tmp_path, rng):
         network="voxelnext",
         metric="nuscenes",
         bounds=(-32.0, -32.0, -8.0, 32.0, 32.0, 8.0),
-        max_boxes=5,
     )
     example = task.preparation()(scan)
     boxes, classes = example.labels
-    assert boxes.shape == (1, 5, 9)
+    assert boxes.shape == (1, 128, 9)
     names = [found.class_names[k] for k in classes[0] if k >= 0]
     assert sorted(names) == ["barrier", "car", "pedestrian"]
     assert np.isnan(boxes[0, :3, 7:]).all()  # unknown, without a neighbor in time

@@ -26,7 +26,6 @@ from voxax._atomic_file import write_atomically
 from voxax.export import executable as executables
 from voxax.export import export_program, load_program
 from voxax.export import program as programs
-from voxax.export import signature as signatures
 from voxax.hardware import HardwareInfo
 from voxax.nn.modules import SpatiallySparseConv
 
@@ -372,7 +371,7 @@ def test_the_secret_is_the_users_alone(signed, tmp_path, monkeypatch):
     load_program(path, executable=True)
 
     def refused(message):
-        for act in (lambda: load_program(path, executable=True), lambda: signatures.signed(b"")):
+        for act in (lambda: load_program(path, executable=True), lambda: executables.signed(b"")):
             with pytest.raises(vx.InputError, match=message):
                 act()
 
@@ -398,15 +397,15 @@ def test_the_secret_is_the_users_alone(signed, tmp_path, monkeypatch):
 def test_processes_that_make_the_secret_at_once_make_one(tmp_path, monkeypatch):
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "a" / "b"))
     with ThreadPoolExecutor(8) as pool:
-        assert len(set(pool.map(lambda _: signatures.signed(b"x"), range(32)))) == 1
-    assert signatures.signed(b"a", b"b") != signatures.signed(b"ab", b"")
+        assert len(set(pool.map(lambda _: executables.signed(b"x"), range(32)))) == 1
+    assert executables.signed(b"a", b"b") != executables.signed(b"ab", b"")
 
 
 def test_a_secret_that_cannot_be_kept(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VOXAX_CACHE_DIR", str(tmp_path / "file"))
     with pytest.raises(vx.InputError, match=r"no secret to sign with can be kept in .* no folder"):
-        signatures.signed(b"")
+        executables.signed(b"")
 
 
 @pytest.mark.parametrize("option", ["portable", "executable"])

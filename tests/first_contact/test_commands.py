@@ -15,8 +15,7 @@ import pytest
 
 import voxax as vx
 from voxax.cli import demo as demo_module
-from voxax.cli import main, process, train_config
-from voxax.cli import train as train_module
+from voxax.cli import main, process, train_config, train_run
 from voxax.cli.demo_kinds import KINDS
 from voxax.hardware import describe
 from voxax.io.simulator import CLASS_NAMES
@@ -187,7 +186,7 @@ def test_training_takes_all_accelerators_of_the_host(
     scans = SimpleNamespace(train=[], class_names=("a", "b", "c"))
     region = REGION if task == "detect" else "[]"
     path.write_text(TRAIN.format(**locals()))
-    monkeypatch.setattr(train_module._Run, "__call__", lambda self: runs.append(self) or 0)
+    monkeypatch.setattr(train_run.Run, "__call__", lambda self: runs.append(self) or 0)
     monkeypatch.setattr(train_config.TrainConfig, "dataset", lambda self: scans)
     assert main(["train", str(path)]) == 0
     (run,) = runs

@@ -277,6 +277,7 @@ def test_scales_at_their_limits():
     assert to_uint8(np.array([[np.nan, np.inf, 255.0]])).tolist() == [[0, 0, 255]]
     assert to_uint8(np.array([[-1, 127, 0]], np.int8)).tolist() == [[255, 127, 0]]
     assert to_uint8(np.array([[np.nan] * 3])).tolist() == [[0, 0, 0]]
+    assert to_uint8(np.zeros((0, 3), np.uint16)).shape == (0, 3)
 
 
 # --- arrays of positions -----------------------------------------------------------------

@@ -487,6 +487,9 @@ def test_gzip_that_fills_the_memory_of_who_opens_it(tmp_path):
 @pytest.mark.parametrize(
     ("extension", "library", "extra"),
     [
+        (".laz", "laspy and lazrs", "io"),
+        (".las", "laspy", "io"),
+        (".ply", "plyfile", "io"),
         (".h5", "h5py", "hdf5"),
         (".parquet", "pyarrow", "arrow"),
         (".feather", "pyarrow", "arrow"),
@@ -496,7 +499,7 @@ def test_gzip_that_fills_the_memory_of_who_opens_it(tmp_path):
 )
 def test_missing_library_names_its_extra(tmp_path, monkeypatch, extension, library, extra):
     (tmp_path / f"a{extension}").write_bytes(b"anything")
-    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, library.split()[-1], None)
     message = f'reading {extension} needs {library}: pip install "voxax[{extra}]"'
     with pytest.raises(MissingExtraError, match=re.escape(message)):
         read(tmp_path / f"a{extension}")

@@ -8,11 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from voxax.errors import FileFormatError, InputError, MissingExtraError, VoxaxError
+from voxax.errors import FileFormatError, InputError, VoxaxError
 from voxax.io import PointCloud, read, read_labels, readable_extensions
 from voxax.io.decoding import MissingFileError, check_count, reading
 from voxax.io.options import ReadOptions
-from voxax.io.point_cloud import to_uint8
 from voxax.io.semantic_kitti import (
     SEMANTIC_KITTI_CLASS_NAMES,
     SEMANTIC_KITTI_LEARNING_MAP,
@@ -296,18 +295,6 @@ def test_pcd(tmp_path, rng, encoding, color):
     assert set(cloud.attributes) == {"rgb", "ring"}
 
 
-def test_pcd_with_padding_a_wide_column_and_one_row(tmp_path):
-    (tmp_path / "scan.pcd").write_text(
-        "# .PCD v0.7\nVERSION 0.7\nFIELDS x y z _ histogram\nSIZE 4 4 4 1 4\nTYPE F F F U F\n"
-        "COUNT 1 1 1 2 3\nWIDTH 1\nHEIGHT 1\nVIEWPOINT 0 0 0 1 0 0 0\nPOINTS 1\nDATA ascii\n"
-        "1 2 3 0 0 4 5 6\n"
-    )
-    cloud = read(tmp_path / "scan.pcd")
-    assert cloud.positions.tolist() == [[1, 2, 3]]
-    assert set(cloud.attributes) == {"histogram"}
-    assert cloud.attributes["histogram"].tolist() == [[4, 5, 6]]
-
-
 def write_las(path, classes, colors=None) -> np.ndarray:
     laspy = pytest.importorskip("laspy")
     pytest.importorskip("lazrs")
@@ -504,27 +491,6 @@ def test_las_cut_between_two_points(tmp_path):
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.98])
-@pytest.mark.parametrize("encoding", ["ascii", "binary", "binary_compressed"])
-def test_pcd_cut_short(tmp_path, rng, encoding, part):
-    rows = np.zeros(500, [("x", "f4"), ("y", "f4"), ("z", "f4")])
-    for name in "xyz":
-        rows[name] = rng.random(500)
-    write_pcd(tmp_path / "scan.pcd", rows, encoding)
-    cut(tmp_path / "scan.pcd", part)
-    with fails(re.escape(str(tmp_path / "scan.pcd"))):
-        read(tmp_path / "scan.pcd")
-
-
-def test_pcd_cut_between_two_points(tmp_path):
-    rows = np.zeros(5, [("x", "f4"), ("y", "f4"), ("z", "f4")])
-    write_pcd(tmp_path / "scan.pcd", rows, "binary")
-    content = (tmp_path / "scan.pcd").read_bytes()
-    (tmp_path / "scan.pcd").write_bytes(content[:-12])
-    with fails("cut short: its header says 5 points, 4 are there"):
-        read(tmp_path / "scan.pcd")
-
-
-@pytest.mark.parametrize("part", [0.1, 0.5, 0.98])
 @pytest.mark.parametrize("layout", ["ascii", "binary_little_endian"])
 def test_ply_cut_short(tmp_path, layout, part):
     path = tmp_path / "scan.ply"
@@ -654,22 +620,6 @@ def test_label_count_unlike_point_count(tmp_path, sweep):
         read(tmp_path / "a.bin", tmp_path / "a.label")
 
 
-@pytest.mark.parametrize(
-    ("extension", "missing", "needed"),
-    [
-        (".laz", "lazrs", "laspy and lazrs"),
-        (".las", "laspy", "laspy"),
-        (".ply", "plyfile", "plyfile"),
-    ],
-)
-def test_missing_extra(tmp_path, monkeypatch, extension, missing, needed):
-    (tmp_path / f"a{extension}").write_bytes(b"anything")
-    monkeypatch.setitem(sys.modules, missing, None)
-    message = f'reading {extension} needs {needed}: pip install "voxax[io]"'
-    with pytest.raises(MissingExtraError, match=re.escape(message)):
-        read(tmp_path / f"a{extension}")
-
-
 def test_out_of_memory_and_no_permission_are_not_blamed_on_the_file(tmp_path):
     for error in (MemoryError("much"), PermissionError("yours")):
         with pytest.raises(type(error)), reading(tmp_path, "PLY"):
@@ -706,15 +656,7 @@ def test_import_loads_no_decoder():
     assert result.stdout.strip() == "[]"
 
 
-# --- colors and classes -----------------------------------------------------------------
-
-
-def test_colors_of_every_scale():
-    assert to_uint8(np.array([[0.0, 0.5, 1.0]])).tolist() == [[0, 128, 255]]
-    assert to_uint8(np.array([[0.0, 128.0, 300.0, np.nan]])).tolist() == [[0, 128, 255, 0]]
-    assert to_uint8(np.array([[0, 0x8000, 0xFFFF]], np.uint16)).tolist() == [[0, 128, 255]]
-    assert to_uint8(np.array([[0, 128, 236]], np.uint16)).tolist() == [[0, 128, 236]]
-    assert to_uint8(np.zeros((0, 3), np.uint16)).shape == (0, 3)
+# --- classes -----------------------------------------------------------------------------
 
 
 def test_semantic_kitti_classes():

@@ -38,12 +38,8 @@ def worst(verdicts: list[Verdict]) -> Verdict:
 class Code:
     """The properties of all findings of one code.
 
-    Attributes:
-      name: stable, e.g. ``VX101``.
-      title: a few words.
-      severity: ``error``, ``warning`` or ``note``.
-      verdict: what one such finding makes of a function.
-      why: why XLA cannot do it, or what it costs.
+    `verdict` is what one of them makes of a function, and `why` says why XLA cannot do it, or what
+    it costs.
     """
 
     name: str

@@ -49,23 +49,12 @@ def hazards(closed: Any, definition: Site, own: str | None) -> list[Finding]:
 def _hazard(equation: Any) -> tuple[str, str, str] | None:
     name = equation.primitive.name
     if name in _CALLBACKS:
-        return (
-            "VX302",
-            f"`{name}` calls Python in every step",
-            ADVICE["VX302"],
-        )
+        return "VX302", f"`{name}` calls Python in every step", ADVICE["VX302"]
     if name in _DEBUG_CALLBACKS:
-        return (
-            "VX308",
-            "prints or calls Python in every step",
-            ADVICE["VX308"],
-        )
+        return "VX308", "prints or calls Python in every step", ADVICE["VX308"]
     if name == "device_put" and any(d is not None for d in equation.params.get("devices", ())):
-        return (
-            "VX303",
-            "an array is moved to another device or memory in every step",
-            ADVICE["VX303"],
-        )
+        text = "an array is moved to another device or memory in every step"
+        return "VX303", text, ADVICE["VX303"]
     if name == "convert_element_type":
         return _promotion(equation)
     return None
@@ -118,29 +107,17 @@ def _constants(closed: Any, definition: Site, own: str | None) -> list[Finding]:
     found, seen = [], set()
     for equation, scope, _, where in equations(closed.jaxpr, own):
         for operand in equation.invars:
-            literal = getattr(operand, "val", None)
-            value = literal if literal is not None else _look_up(large, operand)
+            value = operand.val if hasattr(operand, "val") else large.get(operand)
             if value is None or _bytes(value) <= LARGE_CONSTANT or id(value) in seen:
                 continue
             seen.add(id(value))
-            found.append(
-                Finding.at(
-                    where or definition,
-                    "VX304",
-                    f"a captured array of {_bytes(value) / 2**20:.1f} MiB, "
-                    f"{value.dtype.name}{list(value.shape)}, is a constant of the program",
-                    ADVICE["VX304"],
-                    module_of_scope(scope),
-                )
+            text = (
+                f"a captured array of {_bytes(value) / 2**20:.1f} MiB, "
+                f"{value.dtype.name}{list(value.shape)}, is a constant of the program"
             )
+            module, at = module_of_scope(scope), where or definition
+            found.append(Finding.at(at, "VX304", text, ADVICE["VX304"], module))
     return found
-
-
-def _look_up(values: dict[Any, Any], operand: Any) -> Any:
-    try:
-        return values.get(operand)
-    except TypeError:  # a literal
-        return None
 
 
 def _bytes(value: Any) -> int:
@@ -149,15 +126,7 @@ def _bytes(value: Any) -> int:
 
 def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
     """Report places that asked for a 64-bit dtype and got 32 bits."""
-    return [
-        Finding.at(
-            where,
-            "VX305",
-            text,
-            ADVICE["VX305"],
-        )
-        for where, text in places
-    ]
+    return [Finding.at(where, "VX305", text, ADVICE["VX305"]) for where, text in places]
 
 
 def leaked(
@@ -170,12 +139,6 @@ def leaked(
         name = re.search(r"is referred to by (\w[\w.]*)\.(\w+)$", text.rstrip())
         holder = f", by the global `{name[2]}` of {name[1]}" if name else ""
         what = "an argument" if where is None else "the value computed here"
-        found.append(
-            Finding.at(
-                where or definition,
-                "VX301",
-                f"{what} is kept after the function has returned{holder}",
-                ADVICE["VX301"],
-            )
-        )
+        text = f"{what} is kept after the function has returned{holder}"
+        found.append(Finding.at(where or definition, "VX301", text, ADVICE["VX301"]))
     return found

@@ -17,12 +17,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """The arguments of one call.
-
-    Attributes:
-      positional: in order.
-      named: by name, sorted.
-    """
+    """The arguments of one call: those by position in order, and those by name, sorted."""
 
     positional: tuple[Any, ...]
     named: dict[str, Any]
@@ -38,11 +33,7 @@ def examples_of(
     named: Mapping[str, Any],
     also: Sequence[Sequence[Any] | Mapping[str, Any]],
 ) -> list[Inputs]:
-    """Return the example inputs of ``function``; see :func:`voxax.check.check_static`.
-
-    Raises:
-      InputError: a name that the function does not have, or an argument that is given twice.
-    """
+    """Return the example inputs of ``function``; see :func:`voxax.check.check_static`."""
     first = _bound(function, positional, named)
     names = parameters(function)[: len(first.positional)]
     found = [first]
@@ -111,12 +102,7 @@ def lacking(function: Callable[..., Any], named: Collection[str]) -> str:
 
 
 def as_static(function: Callable[..., Any], leaves: Iterable[tuple[str, str]]) -> str:
-    """Return how ``jax.jit`` takes leaves as static.
-
-    Args:
-      function: has the parameters.
-      leaves: for each leaf its name, and the name of its argument.
-    """
+    """Return how ``jax.jit`` takes leaves, each with the name of its argument, as static."""
     known = {p.name: p for p in _known(function)}
     order = list(known)
     names, numbers, parts = [], [], []

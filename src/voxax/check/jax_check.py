@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from voxax import _compat, _compat_tracing
-from voxax.check import hazards, programs, time_limit, voxel_checks, weak_types, where_gradient
+from voxax.check import hazards, programs, time_limit, voxel_checks, where_gradient
 from voxax.check.advice import ADVICE
 from voxax.check.classify import classify
 from voxax.check.findings import Finding, Verdict, with_ignores, worst
@@ -41,14 +41,10 @@ _Raised = tuple[BaseException, Place | None]
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """The result of ``jax.jit`` for a function: its program, or the error.
+    """The result of ``jax.jit`` for a function: its closed jaxpr, or the error with its place.
 
-    Attributes:
-      program: the closed jaxpr.
-      error: why there is none, with its place.
-      truncations: places where 64-bit values were cut to 32.
-      asked: where Python asked for a value, and did not get one, with what it asked for.
-      result: the types of the result, as a tree.
+    `truncations` are places where 64-bit values were cut to 32. `asked` has those where Python
+    asked for a value and did not get one, with what it asked for. `result` is a tree of types.
     """
 
     program: Any
@@ -82,8 +78,8 @@ def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
                 found += hazards.leaked(function, values, site, own)
     if closed is not None:
         found += hazards.hazards(closed, site, own)
-        found += weak_types.called_with_both(closed, own)
-        found += weak_types.fed_back(subject, arguments, held, usable, site)
+        found += programs.called_with_both(closed, own)
+        found += programs.fed_back(subject, arguments, held, usable, site)
         found += where_gradient.unsafe(closed, own)
         found += voxel_checks.repeated(closed, site, own)
     found += hazards.truncated(usable.truncations)
@@ -102,15 +98,9 @@ def report_of(
     incomplete: str,
     framework: str,
 ) -> Report:
-    """Make the report of what was found.
+    """Make the report of findings in any order, of which each place and code counts once.
 
-    Args:
-      subject: what was checked.
-      examples: its arguments, of each set of examples.
-      held: names of Python numbers that must be static.
-      found: findings in any order; each place and code counts once.
-      incomplete: why the search for findings ended early.
-      framework: ``jax`` or ``torch``.
+    Some of the examples' Python numbers must be `held` static, and the search may be `incomplete`.
     """
     seen: dict[tuple[Any, ...], Finding] = {}
     for finding in found:

@@ -32,13 +32,8 @@ MOST_PASSES = 24
 class Question:
     """A request of Python for the value of a tracer.
 
-    Attributes:
-      kind: as for ``_compat_tracing.answering``.
-      place: where.
-      arguments: names of the arguments that the value depends on; None when unknown.
-      chain: the steps from the arguments to the value, nearest first.
-      module: the submodule in which it happened.
-      shape, dtype: of the value.
+    `kind` is as for ``_compat_tracing.answering``. `arguments` are those that the value depends on,
+    None when unknown, and `chain` has the steps from them to the value, nearest first.
     """
 
     kind: str
@@ -58,13 +53,10 @@ Key = tuple[Site, str, str | None]
 class Recording:
     """The questions and answers of one pass.
 
-    Attributes:
-      turned: keys of the branches whose first answer is turned.
-      questions: in order, each place and kind once.
-      answers: every value that was given, in order.
-      error: what ended the pass early, with its place.
-      large: whether some result is too large to compute it.
-      texts: questions for the text of a value, which names something where it is no output.
+    The first answer of the branches in `turned` is turned. `questions` has each place and kind
+    once. `error` is what ended the pass early, with its place, and with `large` some result is too
+    large to compute it. `texts` are questions for the text of a value, which names something where
+    it is no output.
     """
 
     turned: frozenset[Key] = frozenset()
@@ -76,16 +68,9 @@ class Recording:
     _asked: dict[Key, int] = dataclasses.field(default_factory=dict)
 
     def answer(self, kind: str, where: Place, value: Any, question: Callable[[], Question]) -> Any:
-        """Note a question, and return its answer.
+        """Note a question, and return its answer, from the true one.
 
-        Args:
-          kind: kind of the question.
-          where: its place.
-          value: the true answer.
-          question: makes the record of it, asked once for each key.
-
-        Raises:
-          RanAway: too many questions.
+        `question` makes the record of it, and is asked once for each key.
         """
         key = (where.site, kind, where.api)
         array = isinstance(value, np.ndarray)
@@ -122,13 +107,9 @@ def record_all(
 ) -> tuple[Recording, list[Question], str]:
     """Record every question that ``function`` asks, on both sides of every branch.
 
-    Args:
-      function: takes the arguments.
-      arguments: the examples.
-      held: names of Python numbers that are static.
-      own: the library that the function is part of.
-      module_of: names the submodule that a frame belongs to.
-      one_pass: runs the function once, some branches turned; JAX's by default.
+    The names in `held` are those of Python numbers that are static, and `own` is the library that
+    the function is part of. `one_pass` runs the function once, some branches turned; it is JAX's by
+    default.
 
     Returns:
       ``(the pass with the example values, the questions of all passes, why passes are missing or

@@ -116,11 +116,9 @@ _WRAPPERS = {
 
 
 def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
-    """Return the place of the innermost frame that is the user's.
+    """Return the place of the innermost frame that is the user's; frames begin with the innermost.
 
-    Args:
-      frames: innermost first.
-      own: a library whose frames count as the user's: the one that the target is part of.
+    Frames of the library `own` count as the user's: the one that the target is part of.
     """
     inside: list[str] = []
     mine: list[Site] = []
@@ -143,12 +141,8 @@ def place_of(equation: Any, outer: Place | None, own: str | None = None) -> Plac
     """Return the place from which an equation of a jaxpr comes.
 
     A compiled function that is called twice is traced once, and its equations remember the first
-    call. What they know beyond the function itself is therefore replaced by the present call.
-
-    Args:
-      equation: the equation.
-      outer: the place of the call of the jaxpr that it is in; None for the outermost.
-      own: as for :func:`place`.
+    call. What they know beyond the function itself is therefore replaced by the present call,
+    `outer`, which is None for the outermost jaxpr.
     """
     frames = _compat_tracing.frames_of(equation)
     if outer is None:

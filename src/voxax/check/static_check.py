@@ -67,11 +67,11 @@ def check_static(
     examples = examples_of(forward_of(target), example_inputs, kwargs or {}, also)
     if is_torch:
         # It imports PyTorch, which the caller has.
-        from voxax.check import torch_check
+        from voxax.check import torch_check, torch_verify
 
         with time_limit.within(seconds):
             report = torch_check.check(target, examples)
-        verified = torch_check.verify if verify else None
+        verified = torch_verify.verify if verify else None
     else:
         for inputs in examples:
             refuse(inputs)

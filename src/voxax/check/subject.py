@@ -24,13 +24,8 @@ _SCOPE = re.compile(r"module\(([^()]*)\)")
 class Subject:
     """A function of arrays.
 
-    Attributes:
-      target: what the user gave.
-      name: its name.
-      function: takes what :meth:`inputs` returns.
-      first: arguments before the user's: the state of a module.
-      called: what has the user's parameters.
-      module_names: paths of the submodules.
+    `target` is what the user gave, and `called` has the user's parameters. `function` takes what
+    :meth:`inputs` returns, with `first`, the state of a module, before the user's arguments.
     """
 
     target: Any
@@ -150,13 +145,10 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Example arguments as leaves and their structure.
+    """Example arguments as leaves and their structure, positional ones first.
 
-    Attributes:
-      leaves: leaves of all arguments, positional ones first.
-      structure: tree of the positional arguments, or of these and the named ones.
-      named: whether some are given by name.
-      declared: name and value of those that the target's own ``jit`` takes as static, whole.
+    `named` says whether some are given by name. `declared` has name and value of those that the
+    target's own ``jit`` takes as static, whole.
     """
 
     leaves: tuple[Leaf, ...]

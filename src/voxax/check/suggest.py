@@ -28,11 +28,8 @@ _IN_PLACE = {ast.Add: "add", ast.Mult: "multiply", ast.Div: "divide", ast.Pow: "
 def suggested(code: str, chain: Sequence[ast.AST], subject: ast.AST | None, library: str) -> str:
     """Return the statement that may replace the faulty one; empty where there is none.
 
-    Args:
-      code: the finding's.
-      chain: the syntax nodes around the place, innermost first.
-      subject: the node that the finding is about.
-      library: ``jnp`` or ``torch``, the name that functions are called by.
+    The chain has the syntax nodes around the place, innermost first, and `subject` is the one that
+    the finding is about. `library` is ``jnp`` or ``torch``, the name that functions are called by.
     """
     statement = first_of(chain, ast.stmt)
     function = first_of(chain, FUNCTIONS) or (chain[-1] if chain else ast.Module([], []))
@@ -59,11 +56,7 @@ def suggested_later(
 ) -> str:
     """Suggest both statements where a number is assigned to a name, and bounds a slice later.
 
-    Args:
-      number: the statement that assigns the number.
-      chain: the syntax nodes around its use, innermost first.
-      cut: the slice.
-      library: as for :func:`suggested`.
+    The chain has the syntax nodes around its use, innermost first.
     """
     later = suggested("VX104", chain, cut, library)
     if not later or len(number.targets) != 1 or not isinstance(number.targets[0], ast.Name):

@@ -67,11 +67,7 @@ def too_long() -> str:
 
 @contextlib.contextmanager
 def ended_by(last: float) -> Iterator[None]:
-    """Raise :class:`RanAway` in the block at a time, whatever the block is doing in Python.
-
-    Args:
-      last: the time, by ``time.monotonic``.
-    """
+    """Raise :class:`RanAway` in the block at a time (``time.monotonic``), whatever runs there."""
     if time.monotonic() > last:
         raise RanAway(too_long())
     done, thread = threading.Event(), threading.get_ident()

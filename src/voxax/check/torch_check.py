@@ -1,8 +1,8 @@
-"""Check modules and functions of PyTorch, and verify a report by exporting for several inputs.
+"""Check modules and functions of PyTorch.
 
-A verification exports the module for inputs of equal shape and counts the programs. It runs the one
-program on all of them, compares with the module, and lowers the program to XLA through torchax
-where that imports.
+Each ``where`` of an exported program is tried, see :mod:`voxax.check.where_gradient`: the
+elementwise operators before it are evaluated and differentiated at a few values of what enters
+them. It is evidence, and no proof.
 """
 
 from __future__ import annotations
@@ -13,27 +13,21 @@ import copy
 import dataclasses
 import functools
 import gc
-import importlib
-import random
+import itertools
+import math
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import jax
-import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (an extra)
-from torch._subclasses.fake_tensor import FakeTensor  # pyright: ignore[reportMissingImports]
-from torch.utils._pytree import tree_leaves  # pyright: ignore[reportMissingImports]
 
-from voxax.check import programs, time_limit, torch_where
+from voxax.check import programs, time_limit
 from voxax.check.advice import ADVICE
 from voxax.check.classify import classify_torch
 from voxax.check.findings import Finding, Verdict
 from voxax.check.inputs import Inputs, forward_of, lacking
 from voxax.check.jax_check import endless, joined, of_numbers, report_of
-from voxax.check.programs import INPUTS, Verification
 from voxax.check.recording import Question, cut_short, record_all
 from voxax.check.source import (
     Frame,
@@ -54,9 +48,7 @@ from voxax.check.source import (
 from voxax.check.static_report import Report
 from voxax.check.subject import Arguments
 from voxax.check.time_limit import RanAway
-from voxax.check.torch_arguments import take_apart
-from voxax.check.torch_watch import (
-    Operation,
+from voxax.check.torch_runs import (
     TorchSubject,
     Watched,
     copied,
@@ -64,6 +56,17 @@ from voxax.check.torch_watch import (
     one_pass,
     repeatable,
     stored,
+    take_apart,
+)
+from voxax.check.torch_watch import Operation
+from voxax.check.where_gradient import (
+    ELEMENTWISE,
+    MOST_INPUTS,
+    NAN,
+    SINGULAR,
+    Sign,
+    expression,
+    sign_of,
 )
 from voxax.errors import InputError
 
@@ -84,7 +87,7 @@ def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
     found = _judged(found, program, error, first, own, site)
     if program is not None:
         ran = first.watch.operations if first.watch is not None else []
-        found += torch_where.unsafe(program, ran, own, site)
+        found += _unsafe(program, ran, own, site)
     more = [take_apart(forward_of(target), other) for other in examples[1:]]
     found += programs.differences(arguments, more, site, held)
     return report_of(subject, [arguments, *more], held, found, incomplete, "torch")
@@ -344,15 +347,11 @@ def _twice(
     frames = _first_difference(one.watch.operations, two.watch.operations, True)
     where = place(frames, own) if frames is not None else None
     if where is not None:
-        found.append(
-            Finding.at(
-                where,
-                "VX205",
-                "run twice, this line computes something else: a value of Python (a random number, "
-                "the time, a counter, a list that grows) is frozen into the program",
-                ADVICE["torch VX205"],
-            )
+        text = (
+            "run twice, this line computes something else: a value of Python (a random number, "
+            "the time, a counter, a list that grows) is frozen into the program"
         )
+        found.append(Finding.at(where, "VX205", text, ADVICE["torch VX205"]))
     return found
 
 
@@ -406,7 +405,7 @@ def _judged(
         return [*found, endless(*first.error, site)]
     if error is not None:
         return found if wrong else [*found, _refused(error, first, own, site)]
-    sized = next(filter(_is_sized, _nodes(program)), None)
+    sized = next(filter(is_sized, nodes_of(program)), None)
     if sized is None:
         return [f for f in found if f not in wrong or _hides(f)]
     return found if wrong else [*found, _sized(sized, own, site)]
@@ -421,7 +420,7 @@ def _hides(finding: Finding) -> bool:
 def _sized(node: Any, own: str | None, site: Site) -> Finding:
     """Report a node of the program that reads a value, or makes a size of one."""
     name = str(getattr(getattr(node.target, "overloadpacket", node.target), "__name__", node.name))
-    where = torch_where.noted(node, own, name) or site
+    where = _noted(node, own, name) or site
     if torch.Tag.data_dependent_output in getattr(node.target, "tags", ()):
         text = "a traced value is turned into a Python number"
         return Finding.at(where, "VX108", text, ADVICE["torch VX108"])
@@ -460,163 +459,13 @@ def _last_return(site: Site) -> Site:
     return site_of_line(site.file, max(lines)) if lines else site
 
 
-@dataclasses.dataclass(frozen=True)
-class TorchVerification(Verification):
-    """The result of exporting for several inputs.
-
-    Attributes:
-      lowering: what lowering to XLA showed, or why there is no such confirmation.
-      lowered: how many programs XLA compiled; None where it was not asked.
-      served: whether the program computes what the module does, for every input; None where that
-        cannot be compared, as the two may draw other random numbers.
-    """
-
-    lowering: str = ""
-    lowered: int | None = None
-    served: bool | None = None
-
-    def __str__(self) -> str:
-        if self.error is not None:
-            state = "verified" if self.holds else "NOT verified"
-            return f"{state}: torch.export: {self.error}"
-        served = {True: "; it computes what the module does", None: ""}
-        other = "; it computes something else than the module"
-        return f"{super().__str__()}{served.get(self.served, other)}; {self.lowering}"
-
-
-def verify(report: Report) -> TorchVerification:
-    """Export the module for five inputs; a static one has the same program for each."""
-    arguments: Arguments = report.arguments
-    held = frozenset(report.static_arguments) & arguments.numbers()
-    may = report.verdict in (Verdict.STATIC, Verdict.PER_VALUE)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # Numbers that only are computed with are inputs of the program; where PyTorch has no
-        # operator for that, they are constants, and stay the same.
-        found = _exports(report, held)
-        if (found.error or found.sized) and held != arguments.numbers():
-            found = _exports(report, arguments.numbers())
-            if may and found.error is None and not _same_for_others(report, held):
-                text = "another value of a Python number gives another program"
-                return TorchVerification(INPUTS, len(found.graphs), text, False)
-        if found.error is not None:
-            return TorchVerification(INPUTS, len(found.graphs), found.error, not may)
-        if found.sized:
-            text = "a value of a tensor is read"
-            return TorchVerification(INPUTS, len(found.graphs), text, not may)
-        frozen = any(f.code == "VX205" for f in report.findings)
-        served = None if frozen else _serves(report, found)
-        lowering, lowered, wrong = _lower(found.program, found.inputs)
-    holds = may and len(found.graphs) == 1 and not wrong and lowered in (1, None)
-    holds = holds and served is not False
-    return TorchVerification(
-        INPUTS, len(found.graphs), None, holds, lowering=lowering, lowered=lowered, served=served
-    )
-
-
-@dataclasses.dataclass
-class _Exports:
-    """The results of exporting for each of the inputs."""
-
-    inputs: list[list[Any]]
-    graphs: set[str]
-    program: Any = None
-    error: str | None = None
-    sized: bool = False
-
-
-def _exports(report: Report, held: frozenset[str]) -> _Exports:
-    inputs = [inputs_of(report.arguments, held, seed) for seed in range(INPUTS)]
-    found = _Exports(inputs, set())
-    frozen = any(f.code == "VX205" for f in report.findings)
-    for values in inputs:
-        with _seeded():
-            found.program, error = exported(report.subject, report.arguments, values)
-        if error is not None:
-            found.error = described(error)
-            return found
-        found.graphs.add(_text(found.program, frozen))
-    found.sized = any(map(_is_sized, _nodes(found.program)))
-    return found
-
-
-def _same_for_others(report: Report, held: frozenset[str]) -> bool:
-    """Return True if other values of the numbers that are not held change only constants."""
-    arguments: Arguments = report.arguments
-    texts = set()
-    for seed in range(INPUTS):
-        values = [
-            _other_number(leaf.value, seed)
-            if leaf.kind == "number" and leaf.name not in held
-            else leaf.value
-            for leaf in arguments.leaves
-        ]
-        with _seeded():
-            program, error = exported(report.subject, arguments, values)
-        if error is not None:
-            return False
-        texts.add(_text(program, True))
-    return len(texts) == 1
-
-
-def _other_number(value: Any, seed: int) -> Any:
-    if isinstance(value, bool):
-        return bool(seed % 2)
-    return value + seed
-
-
-@contextlib.contextmanager
-def _seeded() -> Iterator[None]:
-    """Draw equal random numbers of Python and NumPy in every export; frozen ones are VX205."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002  (the generator that models use)
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-
-
-def _serves(report: Report, found: _Exports) -> bool | None:
-    """Compare the one program with the module on all inputs; None where that cannot be."""
-    targets = [node.target for node in found.program.graph.nodes]
-    if any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) for t in targets):
-        return None
-    program = found.program.module()
-    plain = report.subject.target
-    for values in found.inputs:
-        module = copied(plain) if isinstance(plain, torch.nn.Module) else plain
-        one, two = (
-            [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-            for result in (
-                copy.deepcopy(report.arguments.fill(values)).call(module),
-                copy.deepcopy(report.arguments.fill(values)).call(copied(program)),
-            )
-        )
-        if any(isinstance(tensor, FakeTensor) for tensor in two):
-            return None  # a constant of the program lost its values in export
-        if len(one) != len(two) or not all(map(_equal, one, two)):
-            return False
-    return True
-
-
-def _equal(one: Any, two: Any) -> bool:
-    if one.shape != two.shape or one.dtype != two.dtype:
-        return False
-    if not one.is_floating_point():
-        return bool(torch.equal(one, two))
-    scale = float(one.detach().double().abs().nan_to_num(0, 0, 0).max()) if one.numel() else 1.0
-    return bool(torch.allclose(one, two, 1e-3, 1e-4 * max(1.0, scale), equal_nan=True))
-
-
-def _nodes(program: Any) -> Iterator[Any]:
+def nodes_of(program: Any) -> Iterator[Any]:
     """Yield the nodes of a program, also those in the branches and bodies of its operators."""
     for module in program.graph_module.modules():
         yield from getattr(getattr(module, "graph", None), "nodes", ())
 
 
-def _is_sized(node: Any) -> bool:
+def is_sized(node: Any) -> bool:
     """Return True for a node of the program that reads a value, or makes a size of one."""
     target = node.target
     tags = getattr(target, "tags", ())
@@ -632,80 +481,141 @@ def _is_sized(node: Any) -> bool:
     )
 
 
-def _text(program: Any, frozen: bool) -> str:
-    """Return the identity of a program: its operators with all their constants.
+_CHOICES = {"where", "masked_fill"}
+_ELEMENTWISE = ELEMENTWISE | _CHOICES | {
+    "rsub", "maximum", "minimum", "sigmoid", "clamp_min", "clamp_max", "logical_and", "logical_or",
+    "logical_not", "bitwise_and", "bitwise_or", "bitwise_not", "isnan", "isfinite", "isinf",
+    "relu", "detach", "clone", "to", "_to_copy", "nan_to_num",
+}  # fmt: skip
+# They do not change values, and single values have no shape to change.
+_RESHAPES = {"expand", "unsqueeze", "squeeze", "view", "reshape", "alias", "contiguous", "detach_"}
 
-    Where values of Python are frozen into it (VX205) these are others in each export, and the
-    constants are left out.
+
+def _unsafe(
+    program: Any, operations: Sequence[Operation], own: str | None, site: Site
+) -> list[Finding]:
+    """Report every ``where`` with a gradient that can be NaN.
+
+    What ran when the module was watched knows the places; `site` is where it is defined.
     """
-    nodes = program.graph.nodes
-    if frozen:
-        made = [n for n in nodes if n.op == "call_function"]
-        return str([(str(n.target), n.meta.get("val")) for n in made])
-    values = [str(n.meta.get("val")) for n in nodes]
-    constants = {k: _listed(v) for k, v in program.constants.items() if hasattr(v, "tolist")}
-    return f"{program.graph}{values}{constants}"
+    found = []
+    choices = [node for node in program.graph.nodes if _operator_of(node) in _CHOICES]
+    ran = [o.frames for o in operations if _operator(o.structure[0]) in _CHOICES]
+    known = ran if len(ran) == len(choices) else [()] * len(choices)
+    for node, frames in zip(choices, known, strict=True):
+        if not _is_float(node):
+            continue
+        inputs, steps = expression(node, _is_followed, _operands)
+        if not 0 < len(inputs) <= MOST_INPUTS or not {_operator_of(s) for s in steps} & SINGULAR:
+            continue
+        bad = _counterexample(inputs, steps)
+        if bad is None:
+            continue
+        where = place(frames, own) or _noted(node, own) or site
+        found.append(Finding.at(where, "VX307", NAN.format(bad), ADVICE["torch VX307"]))
+    return found
 
 
-def _listed(constant: Any) -> Any:
-    try:
-        return constant.tolist()
-    except RuntimeError:  # it has no values: made under a transformation, such as vmap
-        return list(constant.shape)
+def _operator(name: str) -> str:
+    """Return ``where`` for ``aten::where.self``."""
+    return name.split("::")[-1].split(".")[0].rstrip("_")
 
 
-def inputs_of(arguments: Arguments, held: frozenset[str], seed: int) -> list[Any]:
-    """Return leaves for one of several runs; numbers that are not held are tensors."""
-    return [_vary(leaf, held, seed) for leaf in arguments.leaves]
+def _operator_of(node: Any) -> str:
+    """Return ``sqrt`` for ``aten.sqrt.default``, and for the variant that writes in place."""
+    packet = getattr(node.target, "overloadpacket", None)
+    name = getattr(packet, "__name__", "") or getattr(node.target, "__name__", "")
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
-def _vary(leaf: Any, held: frozenset[str], seed: int) -> Any:
-    """Return the example's values in another order, scaled; integers stay, as indices must."""
-    value = leaf.value
-    if leaf.kind == "number" and leaf.name not in held:
-        return torch.tensor(value if isinstance(value, bool) else value + seed)
-    if leaf.kind != "tensor":
-        return value
-    plain = value.detach().clone()
-    if seed and plain.is_floating_point():
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(plain.numel(), generator=generator)
-        plain = plain.reshape(-1)[order].reshape(plain.shape) * (1 + seed / 16)
-    return plain.requires_grad_(value.requires_grad)
+def _is_float(node: Any) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _lower(program: Any, inputs: list[list[Any]]) -> tuple[str, Any, bool]:
-    """Compile the exported program with XLA.
+def _is_followed(node: Any) -> bool:
+    return node.op == "call_function" and _operator_of(node) in _ELEMENTWISE | _RESHAPES
 
-    Returns:
-      ``(in words, programs or None, whether it contradicts)``.
+
+def _operands(node: Any) -> list[Any]:
+    return [a for a in node.all_input_nodes if isinstance(a.meta.get("val"), torch.Tensor)]
+
+
+def _counterexample(inputs: Sequence[Any], steps: Sequence[Any]) -> float | None:
+    """Return a value of one input that makes the gradient NaN and not the result."""
+    floats = [i for i, node in enumerate(inputs) if _is_float(node)]
+    for probe in itertools.product(*map(_probes, inputs)):
+        given = [torch.tensor(v, requires_grad=i in floats) for i, v in enumerate(probe)]
+        try:
+            with torch.enable_grad():
+                result = _evaluate(inputs, steps, given)
+            if not math.isfinite(float(result.detach())) or not result.requires_grad:
+                continue
+            roots = [given[i] for i in floats]
+            for i, slope in zip(
+                floats, torch.autograd.grad(result, roots, allow_unused=True), strict=True
+            ):
+                if slope is not None and math.isnan(float(slope)):
+                    return float(probe[i])
+        except (TypeError, ValueError, RuntimeError, KeyError, IndexError):
+            return None  # an operator that is not one of single values after all
+    return None
+
+
+def _evaluate(inputs: Sequence[Any], steps: Sequence[Any], given: Sequence[Any]) -> Any:
+    known = dict(zip(inputs, given, strict=True))
+    for node in steps:
+        if _operator_of(node) in _RESHAPES:
+            known[node] = known[node.args[0]]
+            continue
+        args = torch.fx.map_arg(node.args, lambda n: known[n])
+        kwargs = torch.fx.map_arg(node.kwargs, lambda n: known[n])
+        if _operator_of(node) in ("to", "_to_copy"):
+            wide = _is_float(node)
+            known[node] = args[0].float() if wide else args[0].to(node.meta["val"].dtype)
+            continue
+        target = node.target
+        if str(target).split(".")[-2].endswith("_"):
+            args = (args[0].clone(), *args[1:])
+        known[node] = target(*args, **kwargs)
+    return known[steps[-1]]
+
+
+def _probes(node: Any) -> Sequence[Any]:
+    if node.meta["val"].dtype is torch.bool:
+        return (False, True)
+    return sign_of(node, _made_by).probes
+
+
+def _made_by(node: Any) -> Sign | tuple[str, Sequence[Any]]:
+    if isinstance(node, int | float):
+        return Sign.POSITIVE if node > 0 else Sign.NOT_NEGATIVE if node == 0 else Sign.ANY
+    if not isinstance(node, torch.fx.Node) or node.op != "call_function":
+        return Sign.ANY
+    name, args = _operator_of(node), node.args
+    if name == "mul" and len(args) == 2 and args[0] is args[1]:
+        return "even power", args
+    if name == "pow" and isinstance(args[1], int | float) and args[1] % 2 == 0:
+        return "even power", args
+    if name in ("max", "min"):  # of one operand, along an axis
+        return "first", args
+    if name == "clamp":
+        value, low, high = (*args, *(node.kwargs.get(k) for k in ("min", "max")[len(args) - 1 :]))
+        low, high = -math.inf if low is None else low, math.inf if high is None else high
+        return "clamp", (low, value, high)
+    given = [*args, *(v for k, v in node.kwargs.items() if k in ("min", "other"))]
+    parts = itertools.chain.from_iterable(a if isinstance(a, list | tuple) else (a,) for a in given)
+    return name, [part for part in parts if part is not None]
+
+
+def _noted(node: Any, own: str | None, called: str = "where") -> Site | None:
+    """Return the user's line in the stack that PyTorch noted of a node, where that has one.
+
+    The call in that line of the function `called` is meant.
     """
-    try:
-        bridge = importlib.import_module("torchax.export")
-        interop = importlib.import_module("torchax.ops.mappings")
-    except Exception as error:  # it has to fit the version of PyTorch
-        return (
-            f"lowering to XLA unconfirmed: torchax does not import ({described(error)})",
-            None,
-            False,
-        )
-    compiled = 0
-    try:
-        weights, function = bridge.exported_program_to_jax(program)
-
-        def counted(weights: Any, given: Any) -> Any:
-            nonlocal compiled
-            compiled += 1  # Python runs only when a program is made
-            return function(weights, given)
-
-        jitted = jax.jit(counted)
-        for values in inputs:
-            tensors = [v for v in values if isinstance(v, torch.Tensor)]
-            given = tuple(interop.t2j(v.detach()) for v in tensors)
-            jax.block_until_ready(jitted(weights, given))
-    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
-        return f"lowering to XLA raises {described(error)}", compiled, True
-    except Exception as error:  # of the bridge, which lacks an operator or a form of one
-        return f"lowering to XLA unconfirmed: torchax raises {described(error)}", None, False
-    plural = "s" if compiled != 1 else ""
-    return f"lowered to XLA: {compiled} program{plural}", compiled, compiled != 1
+    places = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    for file, line in reversed(places):
+        owner = library_of(file)
+        if owner is None or owner == own:
+            return site_of_line(file, int(line), called)
+    return None

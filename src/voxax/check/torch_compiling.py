@@ -82,17 +82,11 @@ def takes_functions(operator: Any) -> bool:
 
 
 def apply(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], modes: Sequence[Any]) -> Any:
-    """Apply an operator that takes functions, each of which is watched once.
+    """Apply an operator that takes functions, such as ``torch.cond``; watch each of these once.
 
     Both branches of ``cond`` and the body of a ``while_loop`` are watched also where the examples
     do not reach them, since they are part of the program. The reads of values that steer the
     operator are its own.
-
-    Args:
-      operator: such as ``torch.ops.higher_order.cond``.
-      args: its arguments.
-      kwargs: its keyword arguments.
-      modes: modes of PyTorch that watch.
     """
     seen: set[int] = set()
 

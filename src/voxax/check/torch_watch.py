@@ -11,27 +11,15 @@ have for tensors without values tell theirs, so no list of them is needed.
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
-import gc
-import io
-import logging
 import sys
-import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch  # pyright: ignore[reportMissingImports]  (an extra)
 from torch._subclasses.fake_tensor import (  # pyright: ignore[reportMissingImports]
     FakeTensor,
-    FakeTensorMode,
-)
-from torch.nn.parameter import (  # pyright: ignore[reportMissingImports]
-    UninitializedBuffer,
 )
 from torch.overrides import TorchFunctionMode  # pyright: ignore[reportMissingImports]
 from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImports]
@@ -40,14 +28,9 @@ from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImpor
 )
 from torch.utils._pytree import tree_leaves, tree_map  # pyright: ignore[reportMissingImports]
 
-from voxax.check import recording as limits
-from voxax.check import time_limit, torch_compiling, torch_sizes
+from voxax.check import torch_compiling, torch_sizes
 from voxax.check.advice import ADVICE
-from voxax.check.recording import Question, Recording
-from voxax.check.source import Frame, Place, line_name, live_frames, place, raised_frames
-from voxax.check.subject import Arguments, Leaf, Subject
-from voxax.check.time_limit import RanAway
-from voxax.check.torch_sizes import symbolic
+from voxax.check.source import Frame, live_frames
 
 _HOST = ("tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "__cuda_array_interface__")
 _CONDITIONS = ("__bool__", "is_nonzero", "equal", "allclose", "__contains__", "is_same_size")
@@ -71,13 +54,7 @@ _MOVES = ("cpu", "cuda", "xpu", "pin_memory")
 
 @dataclasses.dataclass(eq=False)
 class Origin:
-    """The origin of a tensor.
-
-    Attributes:
-      inputs: the origins of what it was computed from.
-      frames: where, innermost first.
-      label: the argument or parameter that it is.
-    """
+    """The origin of a tensor: what it was computed from and where, or the argument that it is."""
 
     inputs: tuple[Origin, ...] = ()
     frames: tuple[Frame, ...] = ()
@@ -183,8 +160,7 @@ class Watch:
     def where(self, depth: int) -> tuple[Any, tuple[Frame, ...]]:
         """Return the frame of the present call and those around it.
 
-        Args:
-          depth: depth of the calling frame, where there is no call of PyTorch.
+        Where there is no call of PyTorch, `depth` is that of the calling frame.
         """
         if self.call is not None:
             return self.call.frame, self.call.frames
@@ -493,10 +469,7 @@ class _Operators(TorchDispatchMode):
         elif func.overloadpacket is torch.ops.aten.masked_select:
             watch.ask("mask", name, args[1])
         elif kwargs.get("output_size") is None:
-            counts = func.overloadpacket in (
-                torch.ops.aten.repeat_interleave,
-                torch.ops.aten.bincount,
-            )
+            counts = func.overloadpacket in _COUNTING
             watch.ask("count" if counts else "size", name, args[0])
 
     def _numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -578,15 +551,9 @@ class _Operators(TorchDispatchMode):
                 module = self.watch.module_of(call.frame) if call is not None else ""
                 narrow = str(tensor.dtype).removeprefix("torch.")
                 text = f"{narrow}{list(tensor.shape)} becomes {str(wide).removeprefix('torch.')}"
-                self.watch.hazards.append(
-                    (
-                        frames,
-                        "VX306",
-                        f"{text} because the other operand is",
-                        ADVICE["torch VX306"].format(narrow=narrow),
-                        module,
-                    )
-                )
+                told = f"{text} because the other operand is"
+                fix = ADVICE["torch VX306"].format(narrow=narrow)
+                self.watch.hazards.append((frames, "VX306", told, fix, module))
                 return
 
     def _captured(self, tensor: Any, frames: tuple[Frame, ...]) -> None:
@@ -611,289 +578,3 @@ def _cuts(index: Any) -> bool:
 
 # Of a constant that makes the program large.
 LARGE_CONSTANT = 1 << 20  # bytes
-# Of the parameters of a module that is copied for each pass, and computes; above, passes only
-# compute shapes, as export does. Where a value is needed after all, they share one copy.
-MOST_COPIED = 1 << 28  # bytes
-
-
-@dataclasses.dataclass
-class Watched(Recording):
-    """The questions of one pass, and the operators that ran.
-
-    Attributes:
-      watch: the operators that ran.
-    """
-
-    watch: Watch | None = None
-
-
-class TorchSubject(Subject):
-    """A module whose runs each get a copy, or a function of tensors."""
-
-    reuse: bool = False
-    # Whether sizes that depend on data are numbers that can be asked.
-    sizes: bool = True
-    module: Any = None
-    # Whether passes compute values; None until a large module has shown that it needs them.
-    values: bool | None = None
-    fakes: Any = None
-
-    def fresh(self) -> Any:
-        """Return the module for the next run: a copy, so that the user's is not changed."""
-        if not isinstance(self.target, torch.nn.Module):
-            return self.target
-        if self.module is None or not (self.reuse or (self.values and self._large())):
-            self.module = copied(self.target, {} if self.values else self._fakes())
-            self.paths = {id(part): path for path, part in self.module.named_modules()}
-        # In a module that is reused, too: what was written to has another origin since.
-        for name, value in (
-            *self.module.named_parameters(),
-            *self.module.named_buffers(),
-        ):
-            set_origin(value, Origin(label=name))
-        return self.module
-
-    def computes(self) -> bool:
-        """Return False if passes need only the shapes of tensors, as far as is known."""
-        if self.values is None:
-            self.values = not isinstance(self.target, torch.nn.Module) or not self._large()
-        return self.values
-
-    def compute(self) -> None:
-        """Let all further passes compute values."""
-        self.values, self.module = True, None
-
-    def _fakes(self) -> dict[int, Any]:
-        """Return tensors without values for those of the module, by id."""
-        self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
-        given = (*self.target.parameters(), *self.target.buffers())
-        return {id(t): self.fakes.from_tensor(t, static_shapes=True) for t in given}
-
-    def restore(self) -> None:
-        """Restore the present copy's tensors, which the program may change; no Python state."""
-        if not isinstance(self.module, torch.nn.Module) or self.module is self.target:
-            return
-        if not self.values:
-            return
-        given = {**dict(self.target.named_parameters()), **dict(self.target.named_buffers())}
-        with torch.no_grad():
-            for name, value in (*self.module.named_parameters(), *self.module.named_buffers()):
-                if name in given and value.shape == given[name].shape:
-                    value.copy_(given[name])
-
-    def _large(self) -> bool:
-        size = sum(p.numel() * p.element_size() for p in self.target.parameters())
-        return size > MOST_COPIED
-
-    def own_tensors(self) -> set[int]:
-        if not isinstance(self.module, torch.nn.Module):
-            return set()
-        return {id(t) for t in (*self.module.parameters(), *self.module.buffers())}
-
-
-def copied(module: Any, shared: Mapping[int, Any] = MappingProxyType({})) -> Any:
-    """Return a copy of a module; the module itself where it cannot be copied.
-
-    Args:
-      module: the module.
-      shared: replacements of some tensors in the copy, by their ids.
-    """
-    # PyTorch copies parameters without a shape, but no such buffers.
-    buffers = [b for b in module.buffers() if isinstance(b, UninitializedBuffer)]
-    unshaped: Any = UninitializedBuffer
-    new = {id(b): unshaped(device=b.device, dtype=b.dtype) for b in buffers}
-    try:
-        return copy.deepcopy(module, new | dict(shared))
-    except Exception:  # what its author stored in it decides
-        return module
-
-
-def values_of(arguments: Arguments, held: frozenset[str], own: bool = True) -> list[Any]:
-    """Return leaves for one run: copied tensors, and symbolic numbers."""
-    return [_value(leaf, held, own) for leaf in arguments.leaves]
-
-
-def _value(leaf: Leaf, held: frozenset[str], own: bool) -> Any:
-    if leaf.kind == "tensor":
-        tensor = leaf.value.detach().clone().requires_grad_(leaf.value.requires_grad)
-        if own:
-            set_origin(tensor, Origin(label=leaf.name))
-        return tensor
-    if leaf.kind == "number" and leaf.name not in held and own:
-        return symbolic(leaf.value, leaf.name)
-    return copy.copy(leaf.value)
-
-
-def _without_values(value: Any, mode: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    made = mode.from_tensor(value, static_shapes=True)
-    set_origin(made, origin_of(value) or Origin())
-    return made
-
-
-@contextlib.contextmanager
-def repeatable() -> Any:
-    """Draw the same random numbers of PyTorch in every run, and leave the user's unused."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.manual_seed(0)
-        yield
-
-
-def one_pass(
-    subject: TorchSubject,
-    arguments: Arguments,
-    held: frozenset[str],
-    turned: frozenset[Any],
-    own: str | None,
-    module_of: Callable[[Any], str],
-    end: float,
-    earlier: Mapping[int, Callable[[], Any]] = MappingProxyType({}),
-) -> Watched:
-    """Run the module once; see :func:`voxax.check.recording.record_all`.
-
-    ``earlier`` has references to the tensors that an earlier call stored, by id.
-    """
-    given = arguments, held, turned, own, module_of, end, earlier
-    if not subject.computes():
-        recording = _pass(subject, *given)
-        valued = recording.watch is None or recording.watch.valued
-        if not valued and recording.error is None:
-            return recording
-        subject.compute()
-    return _pass(subject, *given)
-
-
-def _pass(
-    subject: TorchSubject,
-    arguments: Arguments,
-    held: frozenset[str],
-    turned: frozenset[Any],
-    own: str | None,
-    module_of: Callable[[Any], str],
-    end: float,
-    earlier: Mapping[int, Callable[[], Any]],
-) -> Watched:
-    recording = Watched(turned)
-
-    def handler(about: Asked, value: Any) -> Any:
-        where = place(about.frames, own)
-        if where is None:
-            return value
-        where = dataclasses.replace(where, api=about.api)
-        return recording.answer(
-            about.kind, where, value, lambda: _question(about, where, module_of(about.frame))
-        )
-
-    def limit(operations: int) -> None:
-        if operations > limits.MOST_OPERATIONS:
-            raise RanAway(f"more than {limits.MOST_OPERATIONS} operations in one pass")
-        if time.monotonic() > end:
-            raise RanAway(time_limit.too_long())
-
-    module = subject.fresh()
-    values = values_of(arguments, held)
-    shapes: Any = contextlib.nullcontext()
-    if not subject.values:
-        shapes = subject.fakes
-        values = [_without_values(v, shapes) for v in values]
-    watch = Watch(handler, module_of)
-    watch.given, watch.earlier = {id(v) for v in values}, earlier
-    watch.limit = limit
-    watch.twins.enabled = subject.sizes
-    recording.watch = watch
-    with repeatable(), np.errstate(all="ignore"):
-        try:
-            with time_limit.ended_by(end), shapes, watch:
-                arguments.fill(values).call(module)
-        except RanAway as error:
-            recording.error = (error, place(raised_frames(error), own))
-        except Exception as error:
-            recording.error = (error, place(raised_frames(error), own))
-    if recording.error is None:
-        watch.forget_gradients()
-    return recording
-
-
-def stored(subject: TorchSubject, watch: Watch) -> dict[int, tuple[Any, tuple[Frame, ...]]]:
-    """Return the tensors of a pass that something still holds, by id: references and places."""
-    gc.collect()
-    known = subject.own_tensors() | watch.given | set(map(id, watch.foreign))
-    return {
-        id(tensor): (reference, frames)
-        for reference, frames in watch.born
-        if (tensor := reference()) is not None and id(tensor) not in known
-    }
-
-
-def _question(about: Asked, where: Place, module: str) -> Question:
-    names, chain = _ancestry(about.origins)
-    names |= about.names
-    known = frozenset(names) if about.origins or about.names else None
-    chain += tuple(f"argument {name}" for name in sorted(names))
-    return Question(about.kind, where, known, chain, module, about.shape, about.dtype)
-
-
-def _ancestry(origins: tuple[Origin, ...]) -> tuple[set[str], tuple[str, ...]]:
-    """Return the arguments and parameters of a value, and the user's lines on the way."""
-    names: set[str] = set()
-    lines: dict[tuple[str, int], str] = {}
-    seen: set[int] = set()
-    queue = list(origins)
-    while queue:
-        current = queue.pop(0)
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        names |= current.names
-        if current.label is not None:
-            names.add(current.label)
-        where = place(current.frames) if current.frames and len(lines) < 8 else None
-        if where is not None:
-            lines.setdefault((where.site.file, where.site.line), line_name(where.site))
-        queue.extend(current.inputs)
-    return names, tuple(lines.values())
-
-
-class _AsModule(torch.nn.Module):
-    """A function as a module for ``torch.export``."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        return self.function(*inputs, **named)
-
-
-def exported(
-    subject: TorchSubject, arguments: Arguments, values: list[Any] | None = None
-) -> tuple[Any, Exception | None]:
-    """Return the program that ``torch.export`` makes of the module, or the error."""
-    target = subject.target
-    is_module = isinstance(target, torch.nn.Module)
-    # Export gives tensors without values to the program, so it cannot write to the parameters.
-    shared = {id(p): p for p in target.parameters()} if is_module else {}
-    module = copied(target, shared) if is_module else _AsModule(target)
-    if values is None:
-        values = values_of(arguments, arguments.numbers(), own=False)
-    with repeatable(), _quiet():
-        try:
-            given = arguments.fill(values)
-            made = torch.export.export(module, given.positional, given.named, strict=False)
-            return made, None
-        except Exception as error:
-            return None, error
-
-
-@contextlib.contextmanager
-def _quiet() -> Any:
-    """Silence the log of ``torch.export`` about a failure: the finding says it."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)

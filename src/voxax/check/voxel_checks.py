@@ -52,13 +52,6 @@ def wasted(
 
     All rows take memory, and on accelerators time. Where there are several examples, the one that
     needs most counts.
-
-    Args:
-      subject: the function.
-      examples: its arguments, each set of examples.
-      held: names of Python numbers that are static.
-      site: where the function is defined.
-      own: the library that the function is part of.
     """
     if not _given(examples[0]):
         return []
@@ -87,14 +80,9 @@ def wasted(
         if capacity < LEAST or capacity <= FACTOR * default_capacity(count):
             continue
         where, name = sites[key]
-        found.append(
-            Finding(
-                "VX309",
-                where,
-                f"{name} has a capacity of {capacity} rows, and the examples use {count} of them",
-                fix=ADVICE["VX309"].format(enough=enough, count=count),
-            )
-        )
+        text = f"{name} has a capacity of {capacity} rows, and the examples use {count} of them"
+        fix = ADVICE["VX309"].format(enough=enough, count=count)
+        found.append(Finding("VX309", where, text, fix=fix))
     return found
 
 
@@ -162,13 +150,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def repeated(closed: Any, site: Site, own: str | None) -> list[Finding]:
-    """Report places that build a kernel map which the program has built before.
-
-    Args:
-      closed: the program.
-      site: where the function is defined.
-      own: the library that the function is part of.
-    """
+    """Report places that build a kernel map which the program has built before."""
     visitor = _Visitor(site, own)
     visitor.visit(closed, [object() for _ in closed.jaxpr.invars], "", None)
     return visitor.found
@@ -229,15 +211,9 @@ class _Visitor:
         if made in self.built:
             first = self.built[made]
             line = f", in line {first.site.line}" if first is not None else ""
-            self.found.append(
-                Finding.at(
-                    where or self.site,
-                    "VX310",
-                    f"builds a kernel map that the program has built already{line}",
-                    ADVICE["VX310"],
-                    module_of_scope(scope),
-                )
-            )
+            text = f"builds a kernel map that the program has built already{line}"
+            module, at = module_of_scope(scope), where or self.site
+            self.found.append(Finding.at(at, "VX310", text, ADVICE["VX310"], module))
         self.built.setdefault(made, where)
         return [self.number((made, i)) for i in range(len(equation.outvars))]
 
@@ -252,10 +228,8 @@ class _Visitor:
         if not any(part is program for part in parts for program in inner):
             return _ADDRESS.sub("", repr(value))
         if id(value) not in self.texts:
-            self.texts[id(value)] = (
-                value,
-                _ADDRESS.sub("", str(value)),
-            )  # the value too, so that no other has its id
+            # The value too, so that no other has its id.
+            self.texts[id(value)] = value, _ADDRESS.sub("", str(value))
         return self.texts[id(value)][1]
 
 

@@ -45,6 +45,7 @@ class Sign(enum.IntEnum):
         return {0: (0.0, 1.0, -1.0, 0.5), 1: (0.0, 1.0, 0.5), 2: (1.0, 0.5)}[self]
 
 
+NAN = "the value is finite and its gradient is NaN where an operand is {:g}"
 # Inputs of one expression that are tried together, and operations in it.
 MOST_INPUTS = 3
 _MOST_OPERATIONS = 64
@@ -103,10 +104,8 @@ _RULE_OF_SIGN = {name: rule for rule, names in _RULES_OF_SIGNS.items() for name 
 def sign_of(value: Any, made_by: Callable[[Any], Sign | tuple[str, Sequence[Any]]]) -> Sign:
     """Return the sign of a value, as far as the operations that made it tell.
 
-    Args:
-      value: a value of a program.
-      made_by: returns a value's sign where it is known, else the operation that made it (a name of
-        JAX or PyTorch, or ``even power`` and ``rounded``) with its operands.
+    `made_by` returns a value's sign where it is known, else the operation that made it (a name of
+    JAX or PyTorch, or ``even power`` and ``rounded``) with its operands.
     """
     known: dict[int, Sign] = {}
 
@@ -153,10 +152,8 @@ def expression(
 ) -> tuple[list[Any], list[Any]]:
     """Return the inputs of the elementwise operations before a ``where``, and these in order.
 
-    Args:
-      root: what the ``where`` returns.
-      is_followed: whether a value was made by such an operation.
-      operands: returns the values that it was made from.
+    The root is what the ``where`` returns, and `is_followed` says of a value whether such an
+    operation made it.
     """
     inputs: list[Any] = []
     steps: list[Any] = []
@@ -224,15 +221,8 @@ def unsafe(closed: Any, own: str | None) -> list[Finding]:
         bad = _counterexample(selection, inputs, steps)
         if bad is None:
             continue
-        found.append(
-            Finding.at(
-                selection.where,
-                "VX307",
-                f"the value is finite and its gradient is NaN where an operand is {bad:g}",
-                ADVICE["VX307"],
-                module_of_scope(selection.scope),
-            )
-        )
+        text, module = NAN.format(bad), module_of_scope(selection.scope)
+        found.append(Finding.at(selection.where, "VX307", text, ADVICE["VX307"], module))
     return found
 
 

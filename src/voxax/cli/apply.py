@@ -8,21 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from voxax.cli.detection_task import Detection
 from voxax.cli.tasks import check_weights, plan_of, restore, task_as, task_of
+from voxax.detection import Objects
+from voxax.errors import InputError
 from voxax.geometry import Plan
 from voxax.io import PointCloud
+from voxax.io.annotated import AnnotatedScan
 
 
 class Trained:
-    """A checkpoint's network, in evaluation mode; one plan serves all scenes.
+    """The network of a checkpoint, in evaluation mode; one plan serves all scenes.
 
-    Args:
-      checkpoint: a folder that voxax trained into.
-      kind: class of the task that it must be of; None takes any.
-
-    Raises:
-      FileFormatError: there is no whole checkpoint.
-      InputError: it is for another task.
+    `kind` is the class of the task that it must be of; None takes any.
     """
 
     def __init__(self, checkpoint: Path, kind: Any = None) -> None:
@@ -36,11 +34,7 @@ class Trained:
         self.num_voxels = 0  # of the last scene
 
     def example(self, scene: Any) -> Any:
-        """Return a scene as an example, with its maps.
-
-        Args:
-          scene: as the task's preparation takes it.
-        """
+        """Return a scene, as the task's preparation takes it, as an example with its maps."""
         example = self.preparation(scene)
         self.num_voxels = int(example.voxels.count)
         if self._plan is None:
@@ -58,3 +52,26 @@ class Trained:
         """Return the truth of a scene and what the network predicts, as a score takes them."""
         ((truth, prediction),) = self.task.scenes(self.trainer, self.example(scene))
         return truth, prediction
+
+
+class TrainedDetector(Trained):
+    """The detector of a checkpoint."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        super().__init__(checkpoint, Detection)
+
+    def check(self, cloud: PointCloud) -> None:
+        """Raise :class:`voxax.InputError` where the network sees none of the points."""
+        if not len(self.preparation.inside(cloud)):
+            positions = cloud.positions
+            low, high = (end.round(1).tolist() for end in (positions.min(0), positions.max(0)))
+            raise InputError(
+                f"{cloud.source or 'the scan'} has no points in the region that the network looks "
+                f"at, {self.task.bounds}; they span {low} to {high}, in meters with z up"
+            )
+
+    def __call__(self, cloud: PointCloud) -> Objects:
+        """Return the boxes in a scan."""
+        if not len(self.preparation.inside(cloud)):
+            return Objects([], [])
+        return self.predict(AnnotatedScan(cloud, Objects([], [])))[1]

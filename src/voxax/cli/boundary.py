@@ -52,9 +52,7 @@ _LONGEST = 400
 def line_of(error: BaseException, arguments: Sequence[str]) -> str | None:
     """Return the line that explains an error to the user; None for a mistake of voxax.
 
-    Args:
-      error: what ended a command.
-      arguments: the command line; of them, files that exist are named where the error names none.
+    Of the words of the command line, files that exist are named where the error names none.
     """
     # voxax.models names the extra of the library, not that of the command line.
     missing = error.__cause__ if isinstance(error, MissingExtraError) else error

@@ -11,14 +11,13 @@ from flax import nnx
 
 from voxax.cli.published import made, voxel_networks
 from voxax.cli.scenes import Batch, SceneExample
-from voxax.cli.segmentation_task import weights_of
-from voxax.cli.task import Score, Task, check_factors, mesh_of
+from voxax.cli.segmentation_task import ConfusionScore, weights_of
+from voxax.cli.task import Task, check_factors
 from voxax.errors import InputError
 from voxax.io import PointCloud
 from voxax.io.augment import Transform, compose, flip, rotate_z
 from voxax.io.examples import Preparation
 from voxax.models.classifier import SceneTrainer, VoxelEncoder
-from voxax.models.metrics import accuracy_by_class, confusion
 from voxax.models.minkunet_stages import BLOCKS
 from voxax.parallel.trainer import DataParallelSceneTrainer
 
@@ -32,11 +31,7 @@ class ClassPreparation(Preparation):
     """Turn clouds whose points all have one label into examples; see :class:`Preparation`."""
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> SceneExample:  # type: ignore[override]
-        """Voxelize a cloud.
-
-        Raises:
-          InputError: its points have different labels.
-        """
+        """Voxelize a cloud whose points all have one label."""
         example = super().__call__(cloud, height)
         found = np.full(1, -1, np.int32) if cloud.labels is None else np.unique(cloud.labels)
         if len(found) != 1:
@@ -47,37 +42,16 @@ class ClassPreparation(Preparation):
         return SceneExample(example.voxels, found.astype(np.int32), found.astype(np.int32))
 
 
-class ClassificationScore(Score):
-    """Confusion of all clouds.
-
-    Attributes:
-      matrix: ``int64[classes, classes]``; rows are truth.
-    """
+class ClassificationScore(ConfusionScore):
+    """Share of the clouds that were given their class."""
 
     figure = "accuracy"
 
-    def __init__(self, class_names: Sequence[str]) -> None:
-        self.class_names = class_names
-        self.matrix = np.zeros((len(class_names), len(class_names)), np.int64)
-
-    def add(self, truth: np.ndarray, prediction: np.ndarray) -> None:
-        self.matrix += confusion(truth, prediction, len(self.class_names))
-
     def value(self) -> float:
-        return float(np.trace(self.matrix) / max(self.matrix.sum(), 1))
-
-    def accuracy(self) -> dict[str, float | None]:
-        """Share of each class's clouds that were given it; None for absent classes."""
-        return accuracy_by_class(self.matrix, self.class_names)
+        return self.shares()["val_accuracy"]
 
     def metrics(self) -> dict[str, Any]:
-        present = [value for value in self.accuracy().values() if value is not None]
-        return {
-            "val_accuracy": self.value(),
-            "val_mean_accuracy": float(np.mean(present)) if present else 0.0,
-            "val_class_accuracy": self.accuracy(),
-            "val_clouds": int(self.matrix.sum()),
-        }
+        return {**self.shares(), "val_clouds": int(self.matrix.sum())}
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         rows = [
@@ -91,9 +65,7 @@ class ClassificationScore(Score):
 class Classification(Task):
     """Settings of a network that classifies; scenes are clouds whose points have one label.
 
-    Attributes:
-      class_weights: weight of each class in the loss; None weighs all the same.
-      options: arguments of the network's class.
+    Weights of classes and options are as of :class:`voxax.cli.segmentation_task.Segmentation`.
     """
 
     task = "classify"
@@ -130,10 +102,8 @@ class Classification(Task):
         return made(self.network, inputs, classes, options, VoxelEncoder)
 
     def trainer(self, devices: int = 1) -> SceneTrainer:
-        parts = self.model(), self.optimizer()
-        if devices == 1:
-            return SceneTrainer(*parts, self.class_weights)
-        return DataParallelSceneTrainer(*parts, mesh_of(devices), self.class_weights)
+        kinds = SceneTrainer, DataParallelSceneTrainer
+        return self.trained_on(devices, *kinds, self.class_weights)
 
     def tracker(self) -> Callable[[Any, Any], str]:
         right, number = 0.0, 0.0

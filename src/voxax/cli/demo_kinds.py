@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import ndimage
@@ -20,16 +20,14 @@ from voxax.cli.detection_task import Detection, DetectionScore
 from voxax.cli.scenes import Scenes, near_origin, simulated, simulated_objects
 from voxax.cli.segmentation_task import Segmentation, SegmentationScore, class_weights
 from voxax.cli.task import Score, Task
-from voxax.cli.view import FOUND, TRUE
 from voxax.detection import Objects
 from voxax.hardware import HardwareInfo
 from voxax.io import PointCloud, write_ply
 from voxax.io.annotated import AnnotatedScan
-from voxax.io.box_file import write_boxes
+from voxax.io.box_file import FOUND, TRUE, write_boxes
 from voxax.io.ground import height_above_ground
 from voxax.plot import detection_html, detection_png, segmentation_html, segmentation_png
 
-TaskName = Literal["segment", "detect"]
 VALIDATION = 8  # streets
 
 # The width is chosen between these, in quarters.
@@ -246,9 +244,7 @@ LEAST_SPREAD = 0.4
 def known_sizes(truths: Sequence[Objects], names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return logarithms of length, width and height, ``[N, 3]``, of each class that has boxes.
 
-    Args:
-      truths: true boxes of scenes that are not those to search.
-      names: of the classes.
+    The true boxes are of scenes that are not those to search.
     """
     rows = {
         name: np.concatenate([truth.boxes[truth.classes == name, 3:6] for truth in truths])
@@ -260,14 +256,10 @@ def known_sizes(truths: Sequence[Objects], names: Sequence[str]) -> dict[str, np
 def cluster_boxes(positions: np.ndarray, sizes: Mapping[str, np.ndarray]) -> Objects:
     """Return a box around each cluster of points above the ground that is as large as a class.
 
-    Occupied cells of the plan that touch, also by a corner, are a cluster. Its box lies along the
-    main axis of its points. Its class is the likeliest, with normal distributions of the logarithms
-    of sizes, and its score falls with the distance from their mean. What is more than twice as long
-    or wide as every class is left out.
-
-    Args:
-      positions: ``float[N, 3]``, z up, in meters.
-      sizes: see :func:`known_sizes`.
+    Positions are ``float[N, 3]``, z up, in meters. Occupied cells of the plan that touch, also by a
+    corner, are a cluster. Its box lies along the main axis of its points. Its class is the
+    likeliest, with normal distributions of the logarithms of sizes, and its score falls with the
+    distance from their mean. What is more than twice as long or wide as every class is left out.
     """
     above = positions[height_above_ground(positions) > LOWEST]
     if not len(above) or not sizes:

@@ -11,7 +11,6 @@ import tyro
 
 if TYPE_CHECKING:
     from voxax.detection import Objects
-    from voxax.io import PointCloud
 
 
 def detect(
@@ -77,9 +76,10 @@ def detect(
 
     keep_heap()
     keep_programs()
+    from voxax.cli.apply import TrainedDetector
     from voxax.cli.detection_task import Detection
     from voxax.cli.progress import MESSAGES, working
-    from voxax.cli.published import check_choice
+    from voxax.cli.published import PublishedDetector, check_choice
     from voxax.cli.results import BoxedScans, write_all
     from voxax.cli.run_folder import check_writable
     from voxax.cli.split_data import found_scans
@@ -111,12 +111,13 @@ def detect(
     else:
         with working(f"reading {file}", begin=False):
             cloud = read(file, columns=columns, item=item)
-    detector: _Trained | _Published
+    detector: TrainedDetector | PublishedDetector
     with working("loading the network", begin=False):
         if checkpoint is not None:
-            detector = _Trained(checkpoint)
+            detector = TrainedDetector(checkpoint)
         else:
-            detector = _Published(network, source, options, min_score, **needed)  # type: ignore[arg-type]
+            told = network, source, options, min_score
+            detector = PublishedDetector(*told, **needed)  # type: ignore[arg-type]
     if many:
         return write_all(
             data,
@@ -126,7 +127,7 @@ def detect(
             lambda read: _above(detector(getattr(read, "cloud", read)), min_score),
             lambda: BoxedScans(out),
         )
-    if isinstance(detector, _Trained):
+    if isinstance(detector, TrainedDetector):
         detector.check(cloud)
     with working(MESSAGES["run"], begin=False):
         objects = _above(detector(cloud), min_score)
@@ -156,88 +157,3 @@ def _above(objects: Objects, min_score: float) -> Objects:
         classes=objects.classes[kept],
         scores=objects.scores[kept],
     )
-
-
-class _Trained:
-    """Detector of a checkpoint."""
-
-    def __init__(self, checkpoint: Path) -> None:
-        from voxax.cli.apply import Trained
-        from voxax.cli.detection_task import Detection
-
-        self.network = Trained(checkpoint, Detection)
-        self.class_names = self.network.class_names
-        self.preparation, self.bounds = self.network.preparation, self.network.task.bounds
-
-    def check(self, cloud: PointCloud) -> None:
-        """Raise :class:`voxax.InputError` where the network sees none of the points."""
-        from voxax.errors import InputError
-
-        if not len(self.preparation.inside(cloud)):
-            positions = cloud.positions
-            low, high = (end.round(1).tolist() for end in (positions.min(0), positions.max(0)))
-            raise InputError(
-                f"{cloud.source or 'the scan'} has no points in the region that the network looks "
-                f"at, {self.bounds}; they span {low} to {high}, in meters with z up"
-            )
-
-    def __call__(self, cloud: PointCloud) -> Objects:
-        from voxax.detection import Objects
-        from voxax.io.annotated import AnnotatedScan
-
-        if not len(self.preparation.inside(cloud)):
-            return Objects([], [])
-        return self.network.predict(AnnotatedScan(cloud, Objects([], [])))[1]
-
-
-class _Published:
-    """Detector by name, with a file of weights."""
-
-    def __init__(
-        self,
-        network: str,
-        source: str | None,
-        options: str,
-        min_score: float,
-        *,
-        weights: str,
-        classes: str,
-        voxel_size: str,
-        region: str,
-        attributes: str,
-    ) -> None:
-        from voxax.cli.published import Outputs, class_names, loaded, numbers, voxel_sides
-        from voxax.detection import Region
-        from voxax.io.mean_features import MeanFeatures
-
-        corners = numbers("--region", region, 6)
-        self.region = Region(corners[:3], corners[3:], voxel_sides(voxel_size))
-        features = tuple(name for name in attributes.replace(",", " ").split() if name)
-        self.preparation = MeanFeatures(
-            self.region.voxel_size, features, self.region.low, self.region.high
-        )
-        self.class_names, self.min_score = class_names(classes), min_score
-        channels, number = self.preparation.num_channels, len(self.class_names)
-        self.model = loaded(
-            *(network, weights, channels, number, options),
-            source=source,
-            detectors=True,
-            grid=self.region.grid,
-        )
-        self.outputs = Outputs(self.model)
-
-    def __call__(self, cloud: PointCloud) -> Objects:
-        from voxax.detection import Objects
-        from voxax.models import found_boxes
-
-        output = self.outputs(self.preparation(cloud).voxels)
-        (found,) = found_boxes(
-            output,
-            self.region,
-            num_classes=len(self.class_names),
-            groups=getattr(self.model, "groups", None),
-            min_score=self.min_score,
-        )
-        kept = np.asarray(found.valid)
-        names = np.asarray(self.class_names)[np.asarray(found.classes)[kept]]
-        return Objects(np.asarray(found.boxes)[kept], names, np.asarray(found.scores)[kept])

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from voxax import _limits, models
+from voxax import models
 from voxax.cli.published import made
 from voxax.cli.scenes import Batch, SceneExample
-from voxax.cli.task import Score, Task, check_factors, mesh_of
+from voxax.cli.task import ListedScore, Task, check_factors
 from voxax.detection import Objects, Region, augment, center_distance_ap
 from voxax.errors import InputError
 from voxax.geometry import Plan
 from voxax.io import PointCloud
 from voxax.io.annotated import AnnotatedScan
+from voxax.io.augment import Transform
 from voxax.io.examples import Preparation
 from voxax.io.mean_features import MeanFeatures
 from voxax.models.center_training import CenterTrainer
@@ -29,6 +30,8 @@ from voxax.parallel.trainer import DataParallelCenterTrainer
 NETWORKS = ("small", "centerpoint")
 # Without the velocity, which one scan does not show.
 BRANCHES = {"center": 2, "center_z": 1, "dim": 3, "rot": 2}
+# Of the peak around the center of a box, in cells.
+MIN_RADIUS = 1
 # Meters between the centers of a true box and of one found for it.
 DISTANCES = (0.5, 1.0, 2.0)
 
@@ -100,33 +103,31 @@ class BoxPreparation:
         return Objects(boxes[kept], objects.classes[kept])
 
 
-def augmented(scan: AnnotatedScan, rng: np.random.Generator) -> AnnotatedScan:
-    """The scan turned by any angle, mirrored and scaled, with its boxes."""
-    boxes = np.nan_to_num(scan.objects.boxes)
-    positions, boxes = augment(scan.cloud.positions, boxes, rng, max_angle=math.pi)
-    cloud = dataclasses.replace(scan.cloud, positions=positions)
-    return AnnotatedScan(cloud, Objects(boxes, scan.objects.classes), scan.about)
+def augmented(
+    scan: AnnotatedScan,
+    rng: np.random.Generator,
+    *,
+    max_angle: float = math.pi,
+    points: Transform | None = None,
+    **limits: Any,
+) -> AnnotatedScan:
+    """The scan turned, mirrored and scaled with its boxes; then `points` changes the cloud."""
+    own, cloud = scan.objects, scan.cloud
+    positions, boxes = augment(cloud.positions, own.boxes, rng, max_angle=max_angle, **limits)
+    cloud = dataclasses.replace(cloud, positions=positions)
+    if points is not None:
+        cloud = points(cloud, rng)
+    return AnnotatedScan(cloud, Objects(boxes, own.classes), scan.about)
 
 
-class DetectionScore(Score):
+class DetectionScore(ListedScore):
     """Average precision by class at distances of centers.
 
-    Attributes:
-      baseline: the score of something simpler on the same scenes, which is shown beside this one;
-        None for none.
+    `baseline` is the score of something simpler on the same scenes, which is shown beside this one.
     """
 
     figure = "mAP"
-
-    def __init__(self, class_names: Sequence[str]) -> None:
-        self.class_names = class_names
-        self.baseline: DetectionScore | None = None
-        self.truth: list[Objects] = []
-        self.found: list[Objects] = []
-
-    def add(self, truth: Objects, prediction: Objects) -> None:
-        self.truth.append(truth)
-        self.found.append(prediction)
+    baseline: DetectionScore | None = None
 
     def ap(self) -> dict[str, dict[float, float]]:
         """Average precision at each distance by class name."""
@@ -150,18 +151,15 @@ class DetectionScore(Score):
 
     def metrics(self) -> dict[str, Any]:
         ap = self.ap()
-        return {
+        told = {
             "val_map": self.value(),
             "val_ap": {n: {f"{d} m": v for d, v in own.items()} for n, own in ap.items()},
             "val_objects": self.counts(),
-            **self._of_baseline(),
         }
-
-    def _of_baseline(self) -> dict[str, Any]:
-        if self.baseline is None:
-            return {}
-        own = self.baseline.metrics()
-        return {"baseline_map": own["val_map"], "baseline_ap": own["val_ap"]}
+        if self.baseline is not None:
+            own = self.baseline.metrics()
+            told |= {"baseline_map": own["val_map"], "baseline_ap": own["val_ap"]}
+        return told
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         counts, beside = self.counts(), ""
@@ -187,9 +185,8 @@ class Detection(Task):
     Attributes:
       bounds: the box that is looked at: lower x, y, z, then upper, in meters.
       groups: classes that share a head; None puts all in one.
-      is_directed, box_weight, code_weights, min_radius, neighbor_cells, radii: see
+      is_directed, box_weight, neighbor_cells, radii: see
         :class:`voxax.models.center_training.CenterTrainer`.
-      max_boxes: true boxes of a scene that are learned from, at most.
       options: arguments of the network's class.
     """
 
@@ -199,20 +196,13 @@ class Detection(Task):
     groups: tuple[tuple[int, ...], ...] | None = None
     is_directed: bool = True
     box_weight: float = 1.0
-    code_weights: tuple[float, ...] | None = None
-    min_radius: int = 1
     neighbor_cells: bool = False
     radii: tuple[float, ...] | None = None
-    max_boxes: int = 128
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _limits.OBJECTS.check("max_boxes", self.max_boxes)
-        _limits.SIZES.check("min_radius", self.min_radius, 0)
         check_factors("box_weight", (self.box_weight,), 1)
-        if self.code_weights is not None:
-            check_factors("code_weights", self.code_weights, len(self.code_weights))
         if len(self.bounds) != 6:
             raise InputError(
                 f"bounds={self.bounds}: give the lower x, y, z and the upper ones, in meters"
@@ -235,8 +225,8 @@ class Detection(Task):
 
     def preparation(self) -> BoxPreparation:
         low, high, names = self.bounds[:3], self.bounds[3:], self.class_names
-        boxed = BoxPreparation(names, self.voxel_size, low, high, self.max_boxes, self.attributes)
-        return dataclasses.replace(boxed, inputs=self.inputs)
+        own, given = self.attributes, self.inputs
+        return BoxPreparation(names, self.voxel_size, low, high, attributes=own, inputs=given)
 
     def augmentation(self) -> Callable[[AnnotatedScan, np.random.Generator], AnnotatedScan]:
         return augmented
@@ -272,19 +262,16 @@ class Detection(Task):
             ) from error
 
     def trainer(self, devices: int = 1) -> CenterTrainer:
-        parts = self.model(), self.optimizer()
         looked = self.region, self.groups, len(self.class_names)
         options: dict[str, Any] = {
             "box_weight": self.box_weight,
-            "code_weights": self.code_weights,
             "is_directed": self.is_directed,
-            "min_radius": self.min_radius,
+            "min_radius": MIN_RADIUS,
             "neighbor_cells": self.neighbor_cells,
             "radii": self.radii,
         }
-        if devices == 1:
-            return CenterTrainer(*parts, *looked, **options)
-        return DataParallelCenterTrainer(*parts, mesh_of(devices), *looked, **options)
+        kinds = CenterTrainer, DataParallelCenterTrainer
+        return self.trained_on(devices, *kinds, *looked, **options)
 
     def tracker(self) -> Callable[[Any, Any], str]:
         def told(labels: Any, prediction: Any) -> str:

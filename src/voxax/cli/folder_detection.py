@@ -10,20 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from voxax import models
-from voxax.cli.detection_task import BRANCHES, BoxPreparation, Detection
+from voxax.cli.detection_task import BRANCHES, MIN_RADIUS, BoxPreparation, Detection, augmented
 from voxax.cli.published import detector_networks
 from voxax.cli.scenes import SceneExample
-from voxax.cli.task import Score, mesh_of
+from voxax.cli.task import ListedScore
 from voxax.detection import (
     KITTI_ANCHORS,
     NUSCENES_ANCHORS,
     Anchor,
-    KittiObjects,
-    NuscenesObjects,
     NuscenesScore,
     Objects,
-    augment,
     kitti_aos,
     kitti_ap,
     nuscenes_score,
@@ -40,7 +36,7 @@ from voxax.models.sparse_center_training import SparseCenterTrainer
 from voxax.parallel.trainer import DataParallelAnchorTrainer, DataParallelSparseCenterTrainer
 
 
-class KittiScore(Score):
+class KittiScore(ListedScore):
     """Average precision at 40 recalls by class and difficulty.
 
     Truth is an :class:`AnnotatedScan` of :class:`voxax.io.kitti_objects.KittiFrame`, whose points
@@ -49,16 +45,10 @@ class KittiScore(Score):
 
     figure = "moderate 3D AP"
 
-    def __init__(self, class_names: Sequence[str]) -> None:
-        self.class_names = class_names
-        self.truth: list[KittiObjects] = []
-        self.found: list[KittiObjects] = []
-
     def add(self, truth: AnnotatedScan, prediction: Objects) -> None:
         assert truth.about.true is not None
-        self.truth.append(truth.about.true)
         found = prediction.boxes, prediction.classes, prediction.scores
-        self.found.append(truth.about.found(*found))
+        super().add(truth.about.true, truth.about.found(*found))
 
     def ap(self, overlap: Any = "3d", recalls: Any = 40) -> Mapping[str, Mapping[str, float]]:
         """Average precision by class and difficulty; NaN without true boxes."""
@@ -85,7 +75,7 @@ class KittiScore(Score):
         return ("class", "easy", "moderate", "hard"), rows
 
 
-class NuscenesRunScore(Score):
+class NuscenesRunScore(ListedScore):
     """Mean average precision, errors and the detection score of nuScenes.
 
     Truth is an :class:`AnnotatedScan` of :class:`voxax.io.nuscenes.NuscenesSample`, whose points
@@ -94,15 +84,10 @@ class NuscenesRunScore(Score):
 
     figure = "NDS"
 
-    def __init__(self, class_names: Sequence[str]) -> None:
-        self.class_names = class_names
-        self.truth: list[NuscenesObjects] = []
-        self.found: list[NuscenesObjects] = []
-
     def add(self, truth: AnnotatedScan, prediction: Objects) -> None:
         sample = truth.about
-        self.truth.append(sample.evaluated(sample.true))
-        self.found.append(sample.evaluated(sample.best_in_world(prediction)))
+        found = sample.evaluated(sample.best_in_world(prediction))
+        super().add(sample.evaluated(sample.true), found)
 
     def score(self) -> NuscenesScore:
         """What nuScenes reports."""
@@ -214,11 +199,7 @@ class FolderDetection(Detection):
 
     @property
     def anchors(self) -> tuple[Anchor, ...]:
-        """An anchor of each class, for ``second``.
-
-        Raises:
-          InputError: a class without one, or one that is none.
-        """
+        """An anchor of each class, for ``second``."""
         given = self.options.get("anchors", {})
         if not isinstance(given, Mapping) or set(given) - set(self.class_names):
             raise InputError(
@@ -264,23 +245,16 @@ class FolderDetection(Detection):
         return self.as_its_source(self._made(channels, classes, options | self.options))
 
     def trainer(self, devices: int = 1) -> Any:
-        if self.network in ANCHORED:
-            parts = self.model(), self.optimizer()
-            looked = self.region, len(self.class_names)
-            anchored: dict[str, Any] = {"anchors": self.anchors, "code_weights": self.code_weights}
-            if devices == 1:
-                return AnchorTrainer(*parts, *looked, **anchored)
-            return DataParallelAnchorTrainer(*parts, mesh_of(devices), *looked, **anchored)
-        if not self.network.startswith(SPARSE):
-            return super().trainer(devices)
-        model = self.model()
-        assert isinstance(model, models.VoxelNeXt)
         looked = self.region, len(self.class_names)
-        options: dict[str, Any] = {"box_weight": self.box_weight, "min_radius": self.min_radius}
-        if devices == 1:
-            return SparseCenterTrainer(model, self.optimizer(), *looked, **options)
-        mesh = mesh_of(devices)
-        return DataParallelSparseCenterTrainer(model, self.optimizer(), mesh, *looked, **options)
+        if self.network in ANCHORED:
+            kinds = AnchorTrainer, DataParallelAnchorTrainer
+            options: dict[str, Any] = {"anchors": self.anchors}
+        elif self.network.startswith(SPARSE):
+            kinds = SparseCenterTrainer, DataParallelSparseCenterTrainer
+            options = {"box_weight": self.box_weight, "min_radius": MIN_RADIUS}
+        else:
+            return super().trainer(devices)
+        return self.trained_on(devices, *kinds, *looked, **options)
 
     def tracker(self) -> Callable[[Any, Any], str]:
         if self.network not in ANCHORED:
@@ -318,38 +292,16 @@ def box_transform(
     scales: tuple[float, float],
     points: Transform | None = None,
 ) -> functools.partial[AnnotatedScan]:
-    """Return random changes of annotated scans, picklable.
+    """Return random changes of annotated scans in a layout of ``TURNS``, picklable.
 
-    Args:
-      layout: a key of ``TURNS``; KITTI's scans turn by at most 45 degrees and mirror y only.
-      rotate, flip: whether they do.
-      scales: smallest and largest factor.
-      points: changes the cloud alone, afterwards.
+    KITTI's scans turn by at most 45 degrees and mirror y only. `scales` are the smallest and the
+    largest factor; `points` changes the cloud alone, afterwards.
     """
     max_angle, flips = TURNS[layout]
     return functools.partial(
-        _changed,
+        augmented,
         max_angle=max_angle if rotate else 0.0,
         flips=flips if flip else (),
         scales=scales,
         points=points,
     )
-
-
-def _changed(
-    scan: AnnotatedScan,
-    rng: np.random.Generator,
-    *,
-    max_angle: float,
-    flips: Sequence[int],
-    scales: tuple[float, float],
-    points: Transform | None,
-) -> AnnotatedScan:
-    own = scan.objects
-    positions, boxes = augment(
-        scan.cloud.positions, own.boxes, rng, max_angle=max_angle, flips=flips, scales=scales
-    )
-    cloud = dataclasses.replace(scan.cloud, positions=positions)
-    if points is not None:
-        cloud = points(cloud, rng)
-    return AnnotatedScan(cloud, Objects(boxes, own.classes), scan.about)

@@ -17,12 +17,9 @@ _INDENT = "  "
 def fitted(command: Any, arguments: Sequence[str]) -> Callable[..., Any]:
     """Return the command with a docstring whose lines fit the terminal.
 
-    tyro wraps what is said about an option, but keeps the line breaks of the source; what is said
-    about a command it does not wrap. The list of all commands has the first sentence of each.
-
-    Args:
-      command: a function whose docstring ends in a section ``Args:``, or has none.
-      arguments: arguments of the command line.
+    Its docstring ends in a section ``Args:``, or has none. tyro wraps what is said about an option,
+    but keeps the line breaks of the source; what is said about a command it does not wrap. The list
+    of all commands has the first sentence of each.
     """
     about, _, options = inspect.cleandoc(command.__doc__ or "").partition("\nArgs:\n")
     summary, *paragraphs = re.split(r"\n{2,}", about.strip())

@@ -82,16 +82,7 @@ def check_batch(task: Task, batch_size: int, devices: int) -> None:
 
 
 def check_order(checkpoint: Path, **order: int) -> None:
-    """Check that a run goes on with the order of scenes that it began with.
-
-    Args:
-      checkpoint: its folder.
-      order: ``seed`` and ``batch_size``.
-
-    Raises:
-      InputError: they are others.
-      FileFormatError: the checkpoint's are broken.
-    """
+    """Check that a run goes on with the seed and batch size, its order, that it began with."""
     before = load_description(checkpoint).get("order", {})
     if not isinstance(before, dict):
         raise FileFormatError(
@@ -129,11 +120,6 @@ class Learning:
     Attributes:
       best: score and step of the best checkpoint, or None.
       stops: whether to end the training after this step, for what runs after a save to set.
-
-    Raises:
-      InputError: fewer scenes in a step than devices, a number of scenes that the devices cannot
-        share, or not below the checkpoint's options.
-      FileFormatError: there is no checkpoint to resume from.
     """
 
     def __init__(
@@ -195,11 +181,7 @@ class Learning:
         )
 
     def keep_best(self, score: float) -> bool:
-        """Save the network to the folder of the best if the score is a new best; return whether.
-
-        Raises:
-          InputError: it could not be saved.
-        """
+        """Save the network to the folder of the best if the score is a new best; return whether."""
         if self.best is not None and not score > self.best[0]:
             return False
         step = self.trainer.steps
@@ -264,18 +246,10 @@ class Learning:
         profile: Path | None = None,
         after_save: Callable[[], str] | None = None,
     ) -> bool:
-        """Train up to step ``steps``; True if interrupted.
+        """Train up to step ``steps``, of all, from the first; True if interrupted.
 
-        Args:
-          pipeline: runs :func:`voxax.cli.scenes.run`.
-          scenes: those of the task, or tasks that make them.
-          steps: number of steps in all, including those before an interruption.
-          save_every: steps between checkpoints.
-          profile: a folder for a trace of a few steps.
-          after_save: called after each of these checkpoints; returns a remark to print.
-
-        Raises:
-          InputError: the loss is no longer a number.
+        The pipeline runs :func:`voxax.cli.scenes.run`. `profile` is a folder for a trace of a few
+        steps, and `after_save` is called after each checkpoint and returns a remark to print.
         """
         if self._overwrites:
             with uninterrupted():  # half a run would be left
@@ -376,13 +350,7 @@ class Learning:
         return 130
 
     def report(self, score: Score, seconds: dict[str, float], **more: Any) -> None:
-        """Write metrics.json, and print its main figures.
-
-        Args:
-          score: score of the validation scenes.
-          seconds: by phase.
-          more: further entries of the file.
-        """
+        """Write metrics.json, with `more` entries, and print its main figures."""
         metrics = {
             "task": self.task.task,
             **score.metrics(),

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -38,13 +39,7 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class CutObjects:
-    """Task: the objects of an annotated scan by class, as float32 ``[n, 3 + attributes]``.
-
-    Attributes:
-      scan: the task that reads the scan.
-      classes: names of the classes.
-      attributes: attributes of the points that are kept.
-    """
+    """Task: the objects of another task's scan by class, as float32 ``[n, 3 + attributes]``."""
 
     scan: Any
     classes: tuple[str, ...]
@@ -81,15 +76,20 @@ class _Stock:
             self._bytes = sum(kept.points.nbytes for kept in self.objects)
 
 
+def _state(path: str) -> list[Any]:
+    """Return what changes with a file's content: its size, and when it was written."""
+    try:
+        found = os.stat(path)
+    except OSError:  # who reads it says so
+        return [path]
+    return [path, found.st_size, found.st_mtime_ns]
+
+
 @dataclasses.dataclass(frozen=True)
 class KeptObjects:
-    """Objects of training scans in two files, which workers share.
+    """Objects of training scans in two files of a folder, which workers share.
 
-    Attributes:
-      folder: folder of the files.
-      key: hash of the scans and settings that they were cut with.
-      classes: names of the classes.
-      attributes: attributes of the points.
+    `key` is a hash of the scans and settings that they were cut with.
     """
 
     folder: str
@@ -110,13 +110,16 @@ class KeptObjects:
 
         Args:
           folder: folder of the files.
-          scans: tasks that read the scans, named by their ``str``.
+          scans: tasks that read the scans, named by their ``str``. Where they tell their
+            ``files``, these have another key once their sizes or times change.
           classes: names of the classes.
           attributes: attributes of the points that are kept.
           settings: what else decides what is in the scans, for JSON.
         """
         names = tuple(sorted(classes))
+        files = dict.fromkeys(path for scan in scans for path in getattr(scan, "files", ()))
         told = [_VERSION, MIN_POINTS, names, attributes, settings, [str(scan) for scan in scans]]
+        told += [_state(path) for path in files]
         key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
         return cls(str(folder), key, names, attributes)
 
@@ -132,14 +135,7 @@ class KeptObjects:
             return False
 
     def write(self, found: Iterable[dict[str, list[CutOut]]]) -> None:
-        """Write the files, and remove those of other scans or settings.
-
-        Args:
-          found: the results of :meth:`tasks`, in their order.
-
-        Raises:
-          InputError: no class has objects, or the files cannot be written.
-        """
+        """Write the results of :meth:`tasks`, and remove the files of other scans or settings."""
         most = MOST_BYTES / len(self.classes)
         stocks = {name: _Stock(most, seed) for seed, name in enumerate(self.classes)}
         for objects in found:
@@ -219,12 +215,8 @@ class Pasted:
     """Random change of an annotated scan: objects are added where there is room.
 
     Points of the scan within the added boxes are removed. Attributes that are not kept with the
-    objects are left out.
-
-    Attributes:
-      objects: what is pasted.
-      counts: how many objects of each class a scan then has, at most.
-      after: the change that follows.
+    objects are left out. `counts` says how many objects of each class a scan then has, at most;
+    `after` is the change that follows.
     """
 
     objects: KeptObjects

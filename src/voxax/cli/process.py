@@ -15,14 +15,8 @@ from voxax.errors import InputError
 def use_devices(number: int, asked: str) -> None:
     """Make at least ``number`` devices available; on a CPU, host devices share its cores.
 
-    Call this before JAX's backend starts: it counts host devices once, at its start.
-
-    Args:
-      number: number of devices.
-      asked: the option or key that asked for them, for errors.
-
-    Raises:
-      InputError: fewer than one, or more than exist.
+    Call this before JAX's backend starts: it counts host devices once, at its start. Errors name
+    the option or key that `asked` for them.
     """
     if number < 1:
         raise InputError(f"{asked} {number} must be at least 1")
@@ -60,9 +54,6 @@ def be_deterministic() -> None:
     """Use the same number of XLA threads on every CPU, and measure no algorithm.
 
     XLA divides a sum on a CPU by the number of its threads, so that the rounding depends on it.
-
-    Raises:
-      InputError: JAX has begun, and no longer asks for the number.
     """
     if _compat.is_begun():
         raise InputError(
@@ -100,8 +91,7 @@ def devices_for(asked: int | str, batch_size: int | None, equal: bool) -> int:
 def refuse_other_hosts(command: str) -> None:
     """Raise :class:`voxax.InputError` where JAX runs on several hosts.
 
-    Args:
-      command: the command, which reads scenes and writes checkpoints on one host alone.
+    The command reads scenes and writes checkpoints on one host alone.
     """
     import jax
 
@@ -134,14 +124,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 def keep_heap() -> bool:
-    """Tell glibc to keep freed memory instead of returning it to the system.
+    """Tell glibc to keep freed memory; return False where the C library is another.
 
-    XLA on a CPU allocates its buffers anew in every call. Above 32 MB glibc maps and unmaps
-    them each time, and clearing the fresh pages costs more than the arithmetic: a training
-    step of the demo takes about 1.2 times as long (2 cores of an AMD EPYC, shared).
-
-    Returns:
-      True if the settings were made; False if the C library is not glibc.
+    XLA on a CPU allocates its buffers anew in every call. Above 32 MB glibc maps and unmaps them
+    each time, and clearing the fresh pages costs more than the arithmetic: a training step of the
+    demo takes about 1.2 times as long (2 cores of an AMD EPYC, shared).
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -36,10 +36,8 @@ EVERY = 10.0
 def working(message: str, *, begin: bool = True) -> Iterator[Progress | None]:
     """Show ``message`` and the time while the block runs.
 
-    Args:
-      message: what the command does.
-      begin: without a terminal, print it at once, and not only after ten seconds. False is for
-        commands whose output is read: all goes to the standard error then.
+    Without a terminal it is printed at once, and every ten seconds. ``begin=False`` is for commands
+    whose output is read: nothing is printed at once, and all goes to the standard error.
     """
     console = Console(highlight=False, stderr=not begin)
     if console.is_terminal:
@@ -76,10 +74,7 @@ def regularly(tell: Callable[[float], None]) -> Iterator[None]:
 class training_bar:
     """A progress bar with loss, the task's figures, scans per second and compiled programs.
 
-    Args:
-      steps: number of all steps.
-      done: steps before this run.
-      scans: scans of a step.
+    `done` of all steps are of an earlier run; a step has so many scans.
     """
 
     def __init__(self, steps: int, done: int, scans: int = 1) -> None:
@@ -125,12 +120,7 @@ class training_bar:
 
 @contextlib.contextmanager
 def scan_bar(what: str, number: int) -> Iterator[Callable[[], None]]:
-    """Show how many of some scans are done, on the standard error; the block calls the result.
-
-    Args:
-      what: the scans, in the plural.
-      number: number of all of them.
-    """
+    """Show how many scans are done, on the standard error; the block calls the result for each."""
     console, done = Console(highlight=False, stderr=True), 0
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
@@ -181,11 +171,8 @@ def result_table(
     out: Path,
 ) -> None:
     """Print the results of a validation, then the paths of the files."""
-    table = Table(*names, title=title)
-    for row in rows:
-        table.add_row(*row)
+    print_table(names, rows, title)
     console = Console(highlight=False)
-    console.print(table)
     seconds = metrics["seconds"]
     console.print(
         f"{metrics['steps']} steps, {metrics['programs_compiled']} programs compiled, "

@@ -12,11 +12,14 @@ import numpy as np
 from flax import nnx
 
 from voxax import _limits, models
+from voxax.detection import Objects, Region
 from voxax.errors import FileFormatError, InputError, check_known
 from voxax.geometry import Plan, Voxels
 from voxax.interop.checkpoint_file import check_place
+from voxax.io import PointCloud
 from voxax.io.argoverse2 import ARGOVERSE2_CLASSES
 from voxax.io.kitti_objects import KITTI_CLASSES
+from voxax.io.mean_features import MeanFeatures
 from voxax.io.nuscenes import LIDARSEG_CLASSES, NUSCENES_CLASSES
 from voxax.io.s3dis import S3DIS_CLASSES
 from voxax.io.scannet import SCANNET200_CLASS_NAMES, SCANNET_CLASS_NAMES
@@ -39,10 +42,7 @@ CLASSES = {
 def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
     """Raise :class:`voxax.InputError` unless a checkpoint is given, or a network with all it needs.
 
-    Args:
-      checkpoint: folder or None.
-      network: name or None.
-      needed: options by name, which are None unless given; only a network takes them.
+    Options are None unless given; only a network takes those that it needs.
     """
     options = {f"--{name.replace('_', '-')}": value for name, value in needed.items()}
     if (checkpoint is None) == (network is None):
@@ -61,11 +61,7 @@ def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
 
 
 def class_names(given: str) -> tuple[str, ...]:
-    """Return names of classes from a data set's name, their number, or the names with commas.
-
-    Raises:
-      InputError: no class, or a name that is there twice.
-    """
+    """Return names of classes from a data set's name, their number, or the names with commas."""
     if given in CLASSES:
         return CLASSES[given]
     if given.isdecimal():
@@ -83,11 +79,7 @@ def class_names(given: str) -> tuple[str, ...]:
 
 
 def numbers(option: str, given: str, count: int) -> tuple[float, ...]:
-    """Return that many numbers from text with commas between.
-
-    Raises:
-      InputError: another number of them, or no numbers.
-    """
+    """Return that many numbers from text with commas between."""
     try:
         values = tuple(float(word) for word in given.split(","))
     except ValueError:
@@ -98,11 +90,7 @@ def numbers(option: str, given: str, count: int) -> tuple[float, ...]:
 
 
 def voxel_sides(given: str) -> tuple[float, ...]:
-    """Return the sides of a voxel from text: one for all axes, or three.
-
-    Raises:
-      InputError: no numbers, or not positive.
-    """
+    """Return the sides of a voxel from text: one for all axes, or three."""
     sides = numbers("--voxel-size", given, 3 if "," in given else 1)
     for side in sides:
         _limits.VOXEL_SIZE.check("--voxel-size", side, _limits.LEAST_VOXEL_SIZE)
@@ -132,16 +120,9 @@ def made(
     options: Mapping[str, Any],
     build: Callable[..., nnx.Module] | None = None,
 ) -> nnx.Module:
-    """Return a network with random weights.
+    """Return a network with random weights, of ``voxax.models.list()`` unless ``build`` makes it.
 
-    Args:
-      network: its name; of ``voxax.models.list()`` unless ``build`` is given.
-      in_channels, num_classes: of the network.
-      options: further arguments.
-      build: makes it, given the input's channels, the classes and the options.
-
-    Raises:
-      InputError: an unknown name, or options that the network's class does not take.
+    ``build`` is given the input's channels, the number of classes and the options.
     """
     check_sizes(network, options)
     options = {"rngs": nnx.Rngs(0), **options}  # the same weights, whatever was built before
@@ -163,9 +144,7 @@ _DEPTHS = ("blocks", "layers", "depth", "encoder_depths", "decoder_depths")
 def check_sizes(network: str, options: Mapping[str, Any]) -> None:
     """Raise :class:`voxax.InputError` for a number in an option beyond every network.
 
-    Args:
-      network: its name, for the message.
-      options: arguments of its class, such as those of a checkpoint that a stranger made.
+    Options may be those of a checkpoint that a stranger made.
     """
     for name, given in options.items():
         limit = _limits.BLOCKS if name in _DEPTHS else _limits.SIZES
@@ -194,20 +173,10 @@ def loaded(
     source: str | None = None,
     **more: Any,
 ) -> nnx.Module:
-    """Return a network with its weights, in evaluation mode.
+    """Return a network with its weights, in evaluation mode, as :func:`voxax.models.load` does.
 
-    Args:
-      network: name of ``voxax.models.list()``.
-      weights: as of :func:`voxax.models.load`.
-      in_channels, num_classes: of the network.
-      options: arguments of its class in TOML, with commas between: ``stem=16, width=0.5``.
-      detectors: whether it should find boxes.
-      source: as of :func:`voxax.models.load`.
-      more: further arguments.
-
-    Raises:
-      VoxaxError: as of :func:`voxax.models.load`; also for a missing file and for arguments that
-        the class does not take.
+    `options` are arguments of its class in TOML, with commas between: ``stem=16, width=0.5``.
+    `detectors` says whether it should find boxes.
     """
     try:
         arguments = tomllib.loads(f"all = {{ {options} }}")["all"] | more
@@ -234,22 +203,98 @@ def loaded(
     return model
 
 
-class Outputs:
-    """Outputs of a network in evaluation mode; planned once, compiled once for each size.
+class Published:
+    """Network by name, with a file of weights; planned once, compiled once for each size."""
 
-    Args:
-      model: a network whose weights do not change.
-    """
-
-    def __init__(self, model: nnx.Module) -> None:
-        graph, self._state = nnx.split(model)
-        self._model = model
+    def __init__(
+        self,
+        network: str,
+        weights: str,
+        classes: str,
+        preparation: MeanFeatures,
+        options: str,
+        **more: Any,
+    ) -> None:
+        self.class_names, self.preparation = class_names(classes), preparation
+        sizes = preparation.num_channels, len(self.class_names)
+        self.model = loaded(network, weights, *sizes, options, **more)
+        graph, self._state = nnx.split(self.model)
         self._plan: Plan | None = None
         self._run = jax.jit(lambda state, v: nnx.merge(graph, state, copy=True)(v))
 
-    def __call__(self, voxels: Voxels) -> Any:
+    def output(self, voxels: Voxels) -> Any:
         """Return the model's output for voxels without a plan."""
-        plan = self._plan = self._plan or Plan.record(self._model, voxels)
+        plan = self._plan = self._plan or Plan.record(self.model, voxels)
         planned = plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
         # NumPy ends the process on arrays without memory.
         return jax.block_until_ready(self._run(self._state, planned))
+
+
+def _features(attributes: str) -> tuple[str, ...]:
+    return tuple(attributes.replace(",", " ").split())
+
+
+class PublishedSegmenter(Published):
+    """Network that segments; arguments are the options of ``voxax segment``."""
+
+    def __init__(
+        self,
+        network: str,
+        signed_colors: bool,
+        source: str | None,
+        options: str,
+        *,
+        weights: str,
+        classes: str,
+        voxel_size: str,
+        attributes: str,
+    ) -> None:
+        sides = voxel_sides(voxel_size)
+        preparation = MeanFeatures(sides, _features(attributes), signed_colors=signed_colors)
+        super().__init__(network, weights, classes, preparation, options, source=source)
+        self.voxel_size, self.num_voxels = max(sides), 0
+
+    def logits(self, cloud: PointCloud) -> np.ndarray:
+        """Return the logits of each point, ``float32[N, classes]``."""
+        example = self.preparation(cloud)
+        self.num_voxels = int(example.voxels.count)
+        found = self.output(example.voxels)
+        found.raise_if_overflowed()
+        return np.asarray(found.features, np.float32)[example.inverse]
+
+
+class PublishedDetector(Published):
+    """Network that finds boxes; arguments are the options of ``voxax detect``."""
+
+    def __init__(
+        self,
+        network: str,
+        source: str | None,
+        options: str,
+        min_score: float,
+        *,
+        weights: str,
+        classes: str,
+        voxel_size: str,
+        region: str,
+        attributes: str,
+    ) -> None:
+        corners = numbers("--region", region, 6)
+        self.region = Region(corners[:3], corners[3:], voxel_sides(voxel_size))
+        low, high, self.min_score = self.region.low, self.region.high, min_score
+        preparation = MeanFeatures(self.region.voxel_size, _features(attributes), low, high)
+        more = {"source": source, "detectors": True, "grid": self.region.grid}
+        super().__init__(network, weights, classes, preparation, options, **more)
+
+    def __call__(self, cloud: PointCloud) -> Objects:
+        """Return the boxes in a scan."""
+        (found,) = models.found_boxes(
+            self.output(self.preparation(cloud).voxels),
+            self.region,
+            num_classes=len(self.class_names),
+            groups=getattr(self.model, "groups", None),
+            min_score=self.min_score,
+        )
+        kept = np.asarray(found.valid)
+        names = np.asarray(self.class_names)[np.asarray(found.classes)[kept]]
+        return Objects(np.asarray(found.boxes)[kept], names, np.asarray(found.scores)[kept])

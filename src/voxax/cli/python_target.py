@@ -19,12 +19,7 @@ from voxax.errors import InputError
 def load_module(target: str, what: str) -> tuple[ModuleType, str]:
     """Import the file or module of a target, and return it with the name after the colon.
 
-    Args:
-      target: ``FILE.py:NAME`` or ``package.module:NAME``; modules are found from this folder too.
-      what: the option that names it, for errors.
-
-    Raises:
-      InputError: no such file or module, or its own code raises an error.
+    Modules are found from this folder too. Errors name the option `what`.
     """
     place, _, name = target.rpartition(":")
     if not place or not name:
@@ -67,11 +62,7 @@ def _search(folder: Path) -> None:
 
 
 def attribute(module: ModuleType, name: str, what: str) -> Any:
-    """Return the object of a (dotted) name in a module.
-
-    Raises:
-      InputError: the module has no such name.
-    """
+    """Return the object of a (dotted) name in a module."""
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):

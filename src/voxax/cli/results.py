@@ -33,12 +33,7 @@ class Results(Protocol):
 
 
 class LabeledScans:
-    """A labeled PLY for each scan.
-
-    Args:
-      folder: for the files.
-      class_names: names of the labels.
-    """
+    """A labeled PLY for each scan."""
 
     def __init__(self, folder: Path, class_names: Sequence[str]) -> None:
         self.folder, self._names = folder, _Names()
@@ -89,18 +84,10 @@ def write_all(
     predict: Callable[[Any], Any],
     plain: Callable[[], Results],
 ) -> int:
-    """Predict each scan and write its result; return the command's exit status.
+    """Predict each scan, of a layout or of none, and write its result; return the exit status.
 
-    Args:
-      data: scans of a layout, or of none.
-      out: folder for the results.
-      workers: processes that read scans.
-      class_names: the network's.
-      predict: from what a scan's task returns to what was found in it.
-      plain: makes what takes the results where there is no benchmark.
-
-    Raises:
-      InputError: other classes than the data set's, or points that were left out.
+    `predict` takes what a scan's task returns, and `plain` makes what takes the results where there
+    is no benchmark.
     """
     _limits.WORKERS.check("--workers", workers, 0)
     results = plain()

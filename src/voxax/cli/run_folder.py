@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 
 from voxax.errors import FileFormatError, InputError
+from voxax.io.box_file import FOUND, TRUE
 from voxax.models.checkpoint import newest_step
 
 CHECKPOINT = "checkpoint"
@@ -17,7 +18,7 @@ _REMOVED = "checkpoint.removed"
 # Everything that a run writes.
 _FILES = (
     *("metrics.json", "losses.csv"),
-    *("demo.png", "demo.html", "demo.ply", "found.json", "true.json"),
+    *("demo.png", "demo.html", "demo.ply", FOUND, TRUE),
 )
 # A checkpoint keeps two steps while it writes a third.
 _COPIES = 3
@@ -27,10 +28,6 @@ def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     """Make a run's folder, check that files can be written there, and return whether to resume.
 
     A first save that was killed leaves no whole step: then ``resume`` begins anew, and says so.
-
-    Raises:
-      InputError: it is a file, cannot be written to, or holds another run's checkpoint.
-      FileFormatError: there is nothing to resume.
     """
     if resume and overwrite:
         raise InputError("--resume goes on with a run, --overwrite deletes it: give one of them")
@@ -59,11 +56,7 @@ def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder for results, and check that files can be written there.
-
-    Raises:
-      InputError: it is a file, cannot be written to, or its disk is full.
-    """
+    """Make a folder for results, and check that files can be written there, and have room."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -79,10 +72,7 @@ def check_writable(folder: Path) -> None:
 def check_space(folder: Path, tree: object, kinds: int = 1) -> None:
     """Raise :class:`InputError` where the disk does not hold the checkpoints of ``tree``.
 
-    Args:
-      folder: folder of the run.
-      tree: arrays of a checkpoint.
-      kinds: kinds of checkpoints that are kept: the last alone, or the best too.
+    One kind of checkpoints is the last alone, two are the last and the best.
     """
     copies = _COPIES * kinds
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))

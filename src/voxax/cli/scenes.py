@@ -43,7 +43,7 @@ class Simulate:
 
     def __call__(self) -> PointCloud:
         cloud = simulate_sweep(self.seed, sensor=self.sensor)
-        return cloud.select(np.hypot(*cloud.positions[:, :2].T) < RADIUS)
+        return _near(cloud, RADIUS)
 
 
 # Fewer points leave open where a vehicle's center is.
@@ -75,6 +75,11 @@ class Near:
             return dataclasses.replace(scan, cloud=_near(scan.cloud, self.radius))
         return _near(scan, self.radius)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the other task."""
+        return getattr(self.scan, "files", ())
+
     def __str__(self) -> str:
         return str(self.scan)
 
@@ -85,13 +90,9 @@ def _near(cloud: PointCloud, radius: float) -> PointCloud:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepare:
-    """Task: a scene, augmented unless ``seed`` is None, as an example with its maps.
+    """Task: a scene, or another task's, as an example with its maps.
 
-    Attributes:
-      scene: a cloud or another scene, or a task that makes it.
-      preparation: see :meth:`voxax.cli.task.Task.preparation`.
-      seed: seed of the generator that ``transform`` is given.
-      transform: augments; None changes nothing.
+    It is augmented by ``transform``, unless ``seed`` is None.
     """
 
     scene: Any
@@ -110,11 +111,9 @@ class Prepare:
 class SceneExample:
     """One scene for a network that predicts something about the whole scene, in NumPy.
 
-    Attributes:
-      voxels: planned voxels.
-      labels: arrays ``[1, ...]`` in any containers, of the same shapes for all scenes. In batches
-        with fewer scenes than places, integers are -1 and other numbers 0 for those that lack.
-      truth: what a validation compares with.
+    Labels are arrays ``[1, ...]`` in any containers, of the same shapes for all scenes. In batches
+    with fewer scenes than places, integers are -1 and other numbers 0 for those that lack. `truth`
+    is what a validation compares with.
     """
 
     voxels: Voxels
@@ -231,10 +230,8 @@ class Batch:
 class Mixing:
     """Random change of a step's labeled clouds together.
 
-    Attributes:
-      mix3d: probability that pairs of clouds are joined, after their augmentation.
-      centered: see :func:`voxax.io.augment.mix3d`.
-      pasted: labels of the objects that PolarMix pastes, before the augmentation; () for none.
+    After their augmentation pairs are joined with the probability `mix3d`. Before it PolarMix
+    pastes objects with the labels in `pasted`; () for none.
     """
 
     mix3d: float = 0.0
@@ -373,12 +370,8 @@ def _labels_of_scenes(
 class MakeTask:
     """Function from a step's scenes and seeds to the task that prepares them; picklable.
 
-    Attributes:
-      preparation, shards, transform: see :class:`PrepareBatch`.
-      batch_size: scenes of a step.
-      equal: whether every shard has as many scenes.
-      mixing: see :class:`PrepareBatch`.
-      late: augments in place of ``transform`` from the step on whose scenes have ``late_seed``.
+    With ``equal`` every shard has as many scenes. ``late`` augments in place of ``transform`` from
+    the step on whose scenes have ``late_seed``. The other fields are as of :class:`PrepareBatch`.
     """
 
     preparation: Any

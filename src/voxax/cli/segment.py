@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import tyro
 
+from voxax.plot.camera import UPRIGHT, Up
+
 if TYPE_CHECKING:
     from voxax.cli.apply import Trained
+    from voxax.cli.published import PublishedSegmenter
     from voxax.cli.voting import Vote
     from voxax.io import PointCloud
 
-Up = Literal["z", "y", "-y"]
 _SPAN = 40  # voxels that a small object is scaled to span
 
 
@@ -86,7 +88,7 @@ def segment(
     keep_programs()
     from voxax.cli.apply import Trained
     from voxax.cli.progress import working
-    from voxax.cli.published import check_choice
+    from voxax.cli.published import PublishedSegmenter, check_choice
     from voxax.cli.results import LabeledScans, write_all
     from voxax.cli.run_folder import check_writable
     from voxax.cli.segmentation_task import Segmentation
@@ -118,12 +120,13 @@ def segment(
     else:
         with working(f"reading {file}", begin=False):
             cloud = read(file, columns=columns, item=item)
-    segmenter: Trained | _Published
+    segmenter: Trained | PublishedSegmenter
     with working("loading the network", begin=False):
         if checkpoint is not None:
             segmenter = Trained(checkpoint, Segmentation)
         else:
-            segmenter = _Published(network, signed_colors, source, options, **needed)  # type: ignore[arg-type]
+            told = network, signed_colors, source, options
+            segmenter = PublishedSegmenter(*told, **needed)  # type: ignore[arg-type]
     vote.check(segmenter.voxel_size)
     if many:
         return write_all(
@@ -138,7 +141,7 @@ def segment(
 
 
 def _label(
-    segmenter: Trained | _Published,
+    segmenter: Trained | PublishedSegmenter,
     vote: Vote,
     file: Path,
     cloud: PointCloud,
@@ -153,7 +156,7 @@ def _label(
     from voxax.io import write_ply
     from voxax.plot import class_colors, rgb, segmentation_png
 
-    upright = dataclasses.replace(cloud, positions=_upright(cloud.positions, up))
+    upright = dataclasses.replace(cloud, positions=cloud.positions @ UPRIGHT[up].T)
     factor, note = _scale(upright.positions, segmenter.voxel_size, scale, enlarge)
     metric = dataclasses.replace(upright, positions=upright.positions * factor)
     with working(MESSAGES["run"], begin=False):
@@ -182,52 +185,6 @@ def _label(
     print(", ".join(f"{n} {s:.0%}" for n, s in zip(names, shares, strict=True)))
     print(f"{'labeled':>10}  {ply}\n{'picture':>10}  {picture}")
     return 0
-
-
-class _Published:
-    """Network by name, with a file of weights."""
-
-    def __init__(
-        self,
-        network: str,
-        signed_colors: bool,
-        source: str | None,
-        options: str,
-        *,
-        weights: str,
-        classes: str,
-        voxel_size: str,
-        attributes: str,
-    ) -> None:
-        from voxax.cli.published import Outputs, class_names, loaded, voxel_sides
-        from voxax.io.mean_features import MeanFeatures
-
-        sides = voxel_sides(voxel_size)
-        features = tuple(name for name in attributes.replace(",", " ").split() if name)
-        self.class_names, self.voxel_size = class_names(classes), max(sides)
-        self.preparation = MeanFeatures(sides, features, signed_colors=signed_colors)
-        channels = self.preparation.num_channels
-        number = len(self.class_names)
-        model = loaded(network, weights, channels, number, options, source=source)
-        self.outputs, self.num_voxels = Outputs(model), 0
-
-    def logits(self, cloud: PointCloud) -> np.ndarray:
-        """Return the logits of each point, ``float32[N, classes]``."""
-        example = self.preparation(cloud)
-        self.num_voxels = int(example.voxels.count)
-        found = self.outputs(example.voxels)
-        found.raise_if_overflowed()
-        return np.asarray(found.features, np.float32)[example.inverse]
-
-
-def _upright(positions: np.ndarray, up: Up) -> np.ndarray:
-    """Turn the file's axes so that z points up; right-handed frames stay right-handed."""
-    x, y, z = positions.T
-    if up == "y":
-        return np.stack([x, -z, y], axis=1)
-    if up == "-y":
-        return np.stack([x, z, -y], axis=1)
-    return positions
 
 
 def _scale(

@@ -13,7 +13,7 @@ from flax import nnx
 from voxax import models
 from voxax.cli.published import made, voxel_networks
 from voxax.cli.scenes import Batch
-from voxax.cli.task import Score, Task, check_factors, mesh_of
+from voxax.cli.task import Score, Task, check_factors
 from voxax.io import PointCloud
 from voxax.io.augment import Transform, compose, flip, rotate_z, scale
 from voxax.io.examples import Preparation
@@ -31,14 +31,8 @@ NETWORKS = ("small", "MinkUNet14", "MinkUNet18", "MinkUNet34")
 _augment = compose([rotate_z, functools.partial(scale, low=0.95, high=1.05), flip])
 
 
-class SegmentationScore(Score):
-    """Confusion of all points.
-
-    Attributes:
-      matrix: ``int64[classes, classes]``; rows are truth.
-    """
-
-    figure = "mIoU"
+class ConfusionScore(Score):
+    """Confusion ``matrix`` of points or clouds, ``int64[classes, classes]``; rows are truth."""
 
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = class_names
@@ -46,6 +40,25 @@ class SegmentationScore(Score):
 
     def add(self, truth: np.ndarray | None, prediction: np.ndarray) -> None:
         self.matrix += confusion(truth, prediction, len(self.class_names))
+
+    def accuracy(self) -> dict[str, float | None]:
+        """Share of each class that was found; None for absent classes."""
+        return accuracy_by_class(self.matrix, self.class_names)
+
+    def shares(self) -> dict[str, Any]:
+        """Entries of metrics.json: the share of all that is right, and that of each class."""
+        known = [value for value in self.accuracy().values() if value is not None]
+        return {
+            "val_accuracy": float(np.trace(self.matrix) / max(self.matrix.sum(), 1)),
+            "val_mean_accuracy": float(np.mean(known)) if known else 0.0,
+            "val_class_accuracy": self.accuracy(),
+        }
+
+
+class SegmentationScore(ConfusionScore):
+    """Intersection over union, of all points."""
+
+    figure = "mIoU"
 
     def value(self) -> float:
         return mean_iou(self.matrix)
@@ -55,20 +68,11 @@ class SegmentationScore(Score):
         return iou_table(self.matrix, self.class_names)
 
     def metrics(self) -> dict[str, Any]:
-        recall = accuracy_by_class(self.matrix, self.class_names)
-        known = [value for value in recall.values() if value is not None]
-        return {
-            "val_miou": self.value(),
-            "val_iou": self.iou(),
-            "val_accuracy": float(np.trace(self.matrix) / max(self.matrix.sum(), 1)),
-            "val_mean_accuracy": float(np.mean(known)) if known else 0.0,
-            "val_class_accuracy": recall,
-            "val_points": int(self.matrix.sum()),
-        }
+        own = {"val_miou": self.value(), "val_iou": self.iou()}
+        return {**own, **self.shares(), "val_points": int(self.matrix.sum())}
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        recall = accuracy_by_class(self.matrix, self.class_names)
-        rows = []
+        recall, rows = self.accuracy(), []
         for (name, value), points in zip(self.iou().items(), self.matrix.sum(1), strict=True):
             figures = ["absent" if v is None else f"{v:.3f}" for v in (value, recall[name])]
             rows.append((name, *figures, f"{points:,}"))
@@ -79,10 +83,8 @@ class SegmentationScore(Score):
 class Segmentation(Task):
     """Settings of a network that segments; scenes are labeled clouds.
 
-    Attributes:
-      class_weights: weight of each class in the loss; None weighs all the same.
-      lovasz: weight of the Lovász loss, which is added to the cross entropy.
-      options: arguments of the network's class.
+    `class_weights` weigh classes in the loss, None all the same; `lovasz` weighs the Lovász loss,
+    which is added to the cross entropy. `options` are arguments of the network's class.
     """
 
     task = "segment"
@@ -130,9 +132,7 @@ class Segmentation(Task):
             options["added_loss"] = lambda *rows, **more: (
                 self.lovasz * lovasz_softmax(*rows, **more)
             )
-        if devices == 1:
-            return Trainer(self.model(), self.optimizer(), **options)
-        return DataParallelTrainer(self.model(), self.optimizer(), mesh_of(devices), **options)
+        return self.trained_on(devices, Trainer, DataParallelTrainer, **options)
 
     def tracker(self) -> Callable[[Any, Any], str]:
         classes = len(self.class_names)

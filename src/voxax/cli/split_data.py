@@ -22,14 +22,9 @@ _MOST_BYTES = 64 * MEBIBYTE
 
 @dataclasses.dataclass(frozen=True)
 class SplitData:
-    """Scans of one split.
+    """Scans of a split, or of names, in a layout.
 
-    Attributes:
-      format: name of the layout.
-      layout: the folder.
-      split: its name, or the names of the scans.
-      scans: tasks that read them.
-      radius: points farther from the origin were left out; 0: none were.
+    Points farther than ``radius`` from the origin were left out; 0: none were.
     """
 
     format: str
@@ -44,12 +39,7 @@ class SplitData:
         return self.layout.class_names
 
     def check_classes(self, names: Sequence[str], network: str) -> None:
-        """Raise :class:`voxax.InputError` where a network has other classes.
-
-        Args:
-          names: the network's.
-          network: what it is, for the message.
-        """
+        """Raise :class:`voxax.InputError` where a network, named so, has other classes."""
         if tuple(names) != self.class_names:
             raise InputError(
                 f"{network} has the {len(names)} classes {_some(names)}, and {self.layout.folder} "
@@ -67,17 +57,9 @@ def split_data(
 ) -> SplitData:
     """Find the scans of a split; only names are read.
 
-    Args:
-      data: a folder, or a configuration of ``voxax train``.
-      kind: layout of the folder; None tells it by what is there.
-      split: ``train``, ``validation`` or ``test``; names with commas between; or a text file that
-        has one on each line.
-      labeled: whether the scans need labels or boxes.
-      sweeps: sweeps of each scan, see :func:`voxax.io.dataset.dataset`; None is 1.
-
-    Raises:
-      InputError: a layout that is unknown or cannot be told, or a split without scans.
-      FileFormatError: something is missing or broken.
+    `data` is a folder, whose layout `kind` None tells by what is there, or a configuration of
+    ``voxax train``. `split` is ``train``, ``validation`` or ``test``; names with commas between; or
+    a text file that has one on each line. `sweeps` None is 1, see :func:`voxax.io.dataset.dataset`.
     """
     if data.suffix.lower() == ".toml":
         if sweeps is not None:
@@ -102,12 +84,8 @@ def found_scans(
 ) -> SplitData | list[LabeledFile]:
     """Return the scans of a split without labels; of a folder in no layout, all of its scans.
 
-    Args:
-      data, kind, split, sweeps: see :func:`split_data`.
-      columns: columns of files in a folder without a layout, see :func:`voxax.io.read`.
-
-    Raises:
-      InputError, FileFormatError: see :func:`split_data`; also columns of a layout.
+    Only such a folder has `columns`, see :func:`voxax.io.read`. The rest is as for
+    :func:`split_data`.
     """
     if data.is_dir() and kind is None and sweeps is None and recognized(data) is None:
         return labeled_files(data, ["*"], (), checked_columns(columns))

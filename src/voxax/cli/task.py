@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.sharding import Mesh
 
 from voxax import _limits
 from voxax.errors import FileFormatError, InputError, listed
@@ -29,13 +28,9 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {"float": float, "int": int, "str": 
 
 
 class Score(abc.ABC):
-    """Result of a validation, added up scene by scene.
+    """Result of a validation, added up scene by scene."""
 
-    Attributes:
-      figure: name of its main figure.
-    """
-
-    figure: ClassVar[str]
+    figure: ClassVar[str]  # name of the main one
 
     @abc.abstractmethod
     def add(self, truth: Any, prediction: Any) -> None:
@@ -52,6 +47,19 @@ class Score(abc.ABC):
     @abc.abstractmethod
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Names of the columns, and rows of text: what is printed in the end."""
+
+
+class ListedScore(Score):
+    """Score that is computed in the end, of what each scene has and what was found in it."""
+
+    def __init__(self, class_names: Sequence[str]) -> None:
+        self.class_names = class_names
+        self.truth: list[Any] = []
+        self.found: list[Any] = []
+
+    def add(self, truth: Any, prediction: Any) -> None:
+        self.truth.append(truth)
+        self.found.append(prediction)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,11 +107,7 @@ class Task(abc.ABC):
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers, which a checkpoint of a stranger may give too.
-
-        Raises:
-          InputError: one of them is beyond its limit.
-        """
+        """Check the numbers, which a checkpoint of a stranger may give too."""
         if not all(isinstance(name, str) for name in self.class_names):
             raise InputError(f"class_names={listed(self.class_names)} must be strings")
         _limits.CLASSES.check("the number of classes", len(self.class_names))
@@ -202,17 +206,23 @@ class Task(abc.ABC):
             optimizer = optax.MultiSteps(optimizer, self.accumulate).gradient_transformation()
         return optimizer
 
+    def trained_on(
+        self, devices: int, alone: Any, shared: Any, *looked: Any, **options: Any
+    ) -> Any:
+        """Return a trainer of a fresh network: of a class for one device, or for the first few."""
+        parts = self.model(), self.optimizer()
+        if devices == 1:
+            return alone(*parts, *looked, **options)
+        mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
+        return shared(*parts, mesh, *looked, **options)
+
     def to_json(self) -> dict[str, Any]:
         """The settings, for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls: type[Own], values: dict[str, Any]) -> Own:
-        """Read the settings of a checkpoint's description.
-
-        Raises:
-          FileFormatError: a field is missing or has a wrong value.
-        """
+        """Read the settings of a checkpoint's description."""
         found = {}
         try:
             for field in dataclasses.fields(cls):
@@ -232,11 +242,6 @@ class Task(abc.ABC):
             raise FileFormatError(
                 f"the checkpoint's description lacks a field: {error!r}"
             ) from error
-
-
-def mesh_of(devices: int) -> Mesh:
-    """The first devices, along the axis ``data``."""
-    return jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
 
 
 def check_factors(name: str, values: Any, number: int) -> None:

@@ -29,11 +29,7 @@ AnyTrainer = TypeVar("AnyTrainer", bound=StepTrainer)
 
 
 def task_of(folder: Path) -> Task:
-    """The task stored in a checkpoint; older ones that name none segment.
-
-    Raises:
-      FileFormatError: no checkpoint, an unknown task, or a broken description.
-    """
+    """The task stored in a checkpoint; older ones that name none segment."""
     description = load_description(folder)
     name = description.get("task", Segmentation.task)
     if not isinstance(name, str) or name not in TASKS:
@@ -58,13 +54,9 @@ def check_network(task: Task) -> None:
 
 
 def check_weights(folder: Path, task: Task) -> None:
-    """Compare the size of a checkpoint's network with the files that hold its weights.
+    """Refuse a checkpoint whose files hold other arrays than its network, or are too small for it.
 
     To be called before a network of sizes from the checkpoint is built.
-
-    Raises:
-      FileFormatError: the files cannot hold so many numbers, have other arrays, or the sizes make
-        no network.
     """
     try:
         _, params, state = nnx.split(nnx.eval_shape(task.model), nnx.Param, ...)
@@ -85,12 +77,7 @@ def check_weights(folder: Path, task: Task) -> None:
 
 
 def task_as(folder: Path, kind: type[Kind]) -> Kind:
-    """The task stored in a checkpoint, which must be of a kind.
-
-    Raises:
-      FileFormatError: as of :func:`task_of`.
-      InputError: it is another task.
-    """
+    """The task stored in a checkpoint, which must be of a kind."""
     found = task_of(folder)
     if not isinstance(found, kind):
         raise InputError(
@@ -107,11 +94,7 @@ def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
 
 
 def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
-    """The plan of a network, with the capacities of its checkpoint if that has some.
-
-    Raises:
-      FileFormatError: what it keeps is broken.
-    """
+    """The plan of a network, with the capacities of its checkpoint if that has some."""
     plan = Plan.record(model, voxels)
     kept = load_description(checkpoint).get("capacities")
     if kept is None:  # an older checkpoint
@@ -133,12 +116,7 @@ def planned(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Voxels:
 
 
 def resumed(folder: Path, task: Kind) -> Kind:
-    """Return ``task`` with the class weights and the source of the checkpoint in ``folder``.
-
-    Raises:
-      InputError: the checkpoint has another network or other training data.
-      FileFormatError: there is none.
-    """
+    """Return ``task`` with the class weights and the source of the checkpoint in ``folder``."""
     before, checkpoint = task_as(folder / "checkpoint", type(task)), folder / "checkpoint"
     kept: dict[str, Any] = {}
     for field in dataclasses.fields(task):

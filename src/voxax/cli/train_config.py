@@ -165,11 +165,7 @@ class Augment(_Table):
         return augment.compose(steps)
 
     def box_transform(self, layout: str) -> Callable[[AnnotatedScan, Any], AnnotatedScan]:
-        """The augmentations of scans with boxes.
-
-        Args:
-          layout: the data set's, see :func:`voxax.cli.folder_detection.box_transform`.
-        """
+        """The augmentations of scans with boxes."""
         steps = [*self._left_out(), *self._noise(), *self._colors()]
         points = augment.compose(steps) if steps else None
         return box_transform(
@@ -314,11 +310,7 @@ class TrainConfig(_Table):
         return self.path.parent / Path(given).expanduser()
 
     def split(self, name: str) -> tuple[str, ...] | None:
-        """The names in ``data.train`` or ``data.validation``; None without any.
-
-        Raises:
-          InputError: the text file is missing, or names nothing.
-        """
+        """The names in ``data.train`` or ``data.validation``; None without any."""
         given = getattr(self.data, name)
         if isinstance(given, tuple):
             return given or None
@@ -360,11 +352,7 @@ class TrainConfig(_Table):
             raise type(error)(f"{self.path}: {table}: {error}") from error
 
     def dataset(self) -> Dataset:
-        """The scans that the file names.
-
-        Raises:
-          InputError, FileFormatError: see :func:`voxax.io.dataset.dataset`; with the file's name.
-        """
+        """The scans that the file names."""
         data = self.data
         train, validation = names = self.split("train"), self.split("validation")
         with self.errors_of("data"):
@@ -401,10 +389,7 @@ TABLES = {"data": Data, "augment": Augment, "model": Model, "training": Training
 def read_config(path: Path) -> TrainConfig:
     """Read and check a configuration file.
 
-    Raises:
-      InputError: the file is missing or no TOML; a key is unknown, missing, or has a value of
-        another type or beyond its limits; keys that exclude or need each other. Names each of
-        them, its value, and what is allowed.
+    An error names each fault of a key, its value, and what is allowed.
     """
     try:
         values = tomllib.loads(bounded_text(path, _MOST_BYTES))

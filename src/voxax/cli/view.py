@@ -12,8 +12,8 @@ import numpy as np
 import tyro
 
 from voxax import _limits
-from voxax.cli.segment import Up
 from voxax.errors import FileFormatError, InputError
+from voxax.plot.camera import UPRIGHT, Up
 
 if TYPE_CHECKING:
     from voxax.io import PointCloud
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from voxax.plot.coloring import Coloring
     from voxax.plot.viewer import Stepped
 
-# Files of a folder with boxes.
-FOUND, TRUE = "found.json", "true.json"
 # Wider attributes are descriptors rather than something to look at.
 _WIDEST = 4
 
@@ -140,12 +138,8 @@ def names_of(
 
 
 def boxes_of(path: Path) -> list[BoxKind]:
-    """Boxes of a file, or of the files of a folder, by kind.
-
-    Raises:
-      FileFormatError: no boxes there.
-    """
-    from voxax.io.box_file import read_boxes
+    """Boxes of a file, or of the files of a folder, by kind."""
+    from voxax.io.box_file import FOUND, TRUE, read_boxes
     from voxax.plot.boxed import box_kinds
 
     names = (FOUND, TRUE) if path.is_dir() else ("",)
@@ -169,7 +163,6 @@ def colorings_of(
     up: Up = "z",
 ) -> dict[str, Callable[[], Coloring] | Stepped]:
     """All ways to color the cloud, by name."""
-    from voxax.plot.camera import UPRIGHT
     from voxax.plot.coloring import Coloring, by_error, by_feature, by_label
 
     found: dict[str, Callable[[], Coloring] | Stepped] = {}

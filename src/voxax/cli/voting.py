@@ -18,16 +18,11 @@ Logits = Callable[[PointCloud], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Vote:
-    """How a scan is labeled.
+    """How a scan is labeled: by tiles with this edge in x and y, in meters, or whole for 0.
 
-    Attributes:
-      tile: edge of a tile in x and y, in meters; 0 takes the scan whole. Tiles overlap by half, so
-        each point is in four. The network sees one tile at a time, and the votes of two rows of
-        tiles are in memory.
-      views: turns around the vertical, whose probabilities are averaged.
-
-    Raises:
-      InputError: a number beyond its limits.
+    Tiles overlap by half, so each point is in four. The network sees one tile at a time, and the
+    votes of two rows of tiles are in memory. The probabilities of so many views, turns around the
+    vertical, are averaged.
     """
 
     tile: float = 0.0
@@ -48,12 +43,7 @@ class Vote:
             )
 
     def __call__(self, cloud: PointCloud, logits: Logits) -> np.ndarray:
-        """Return the class of each point, ``int32[N]``.
-
-        Args:
-          cloud: the scan.
-          logits: gives those of a cloud, ``float32[N, classes]``.
-        """
+        """Return the class of each point, ``int32[N]``, from logits ``float32[N, classes]``."""
         if not self.tile or not len(cloud):
             return self._votes(cloud, logits).argmax(-1).astype(np.int32)
         plan = cloud.positions[:, :2]

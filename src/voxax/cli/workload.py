@@ -45,13 +45,7 @@ class Workload:
     def build(self, *, for_accelerator: bool = False) -> Built:
         """Build voxels with their maps, and the function of them.
 
-        Args:
-          for_accelerator: levels have the capacities of programs for accelerators, wherever this
-            runs.
-
-        Raises:
-          InputError: options that contradict each other, or an unknown model.
-          FileFormatError: the file cannot be read.
+        With `for_accelerator` levels have the capacities of programs for these, wherever this runs.
         """
         from voxax.geometry import Plan
         from voxax.nn.model_step import step_of
@@ -168,12 +162,7 @@ def _described(value: Any) -> str:
 
 
 def model_of(name: str, channels: int, classes: int) -> Callable[..., Any]:
-    """Build the model that an option names; see :class:`Workload`.
-
-    Raises:
-      InputError: the name is unknown.
-      MissingExtraError: flax is not installed.
-    """
+    """Build the model that an option names; see :class:`Workload`."""
     try:
         importlib.import_module("flax.nnx")
     except ImportError as error:

@@ -30,7 +30,6 @@ from voxax._atomic_file import replacing
 from voxax.coords import PAD
 from voxax.errors import CapacityError, FileFormatError, InputError, MissingExtraError, listed
 from voxax.export import executable as executables
-from voxax.export import signature as signatures
 from voxax.geometry import Voxels
 from voxax.geometry.input_checks import check_coord_values
 from voxax.hardware import HardwareInfo, describe, targeting
@@ -174,10 +173,10 @@ def export_program(
       MissingExtraError: ``flatbuffers`` is not installed.
 
     Examples:
-      >>> from voxax.export import program
+      >>> from voxax import export
       >>> conv = modules.SubMConv3d(4, 8, rngs=nnx.Rngs(0))
-      >>> about = program.export_program(conv, "conv.voxax", capacity=256, channels=4)
-      >>> loaded = program.load_program("conv.voxax")
+      >>> about = export.export_program(conv, "conv.voxax", capacity=256, channels=4)
+      >>> loaded = export.load_program("conv.voxax")
       >>> loaded(cells, np.ones((len(cells), 4), np.float32)).features.shape[1]
       8
     """
@@ -317,7 +316,7 @@ def load_program(
     if machine_code is not None:
         executables.check_runs_here(about["executable"])
         if not unsafe_unsigned_executable:
-            reason = signatures.refusal(signature, described, machine_code)
+            reason = executables.distrust(signature, described, machine_code)
             if reason is not None:
                 raise InputError(
                     f"the executable in {path} is a pickle, which may run any code, and {reason}: "
@@ -505,7 +504,7 @@ def _write(
     if machine_code is not None:
         parts[_EXECUTABLE] = machine_code
         # What it is called with stands in the description.
-        parts[_SIGNATURE] = signatures.signed(parts[_ABOUT], machine_code)
+        parts[_SIGNATURE] = executables.signed(parts[_ABOUT], machine_code)
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, data in parts.items():
             archive.writestr(zipfile.ZipInfo(name, _WRITTEN), data)

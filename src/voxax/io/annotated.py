@@ -13,12 +13,9 @@ from voxax.io.point_cloud import PointCloud
 class AnnotatedScan:
     """A scan and its true boxes, both in the frame of the scanner: x, y in the plan, z up.
 
-    Attributes:
-      cloud: the points.
-      objects: all boxes, with class names, also of classes that nobody asks for: the metrics
-          of KITTI and nuScenes need them, in their own kinds of objects.
-      about: what an evaluation needs beside, such as KITTI's calibration or nuScenes' pose in
-          the vehicle.
+    All boxes are there, also of classes that nobody asks for: the metrics of KITTI and nuScenes
+    need them, in their own kinds of objects. `about` is what an evaluation needs beside, such as
+    KITTI's calibration or nuScenes' pose in the vehicle.
     """
 
     cloud: PointCloud

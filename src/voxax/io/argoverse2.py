@@ -44,13 +44,7 @@ QUATERNION = ("qw", "qx", "qy", "qz")
 
 @dataclass(frozen=True)
 class Argoverse2Sweep:
-    """Task that reads the points of one sweep, and its boxes.
-
-    Attributes:
-      log: folder of the log.
-      timestamp: of the sweep, in nanoseconds.
-      labeled: whether its boxes are read.
-    """
+    """Task that reads the points of a log's sweep at a time in nanoseconds, and maybe its boxes."""
 
     log: str
     timestamp: int
@@ -74,22 +68,17 @@ class Argoverse2Sweep:
                 f"{Path(self.log) / SWEEPS}: they are of another log"
             )
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it reads."""
+        return (str(self), f"{self.log}/{ANNOTATIONS}")
+
     def __str__(self) -> str:
         return f"{self.log}/{SWEEPS}/{self.timestamp}.feather"
 
 
 def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
-    """Return the boxes [M, 7] of one sweep in the frame of the vehicle.
-
-    Args:
-      path: of the log's ``annotations.feather``.
-      timestamp: in nanoseconds.
-
-    Raises:
-      FileFormatError: the file is missing or broken, has no column of those that are needed, or
-          a box has a size that is not positive or no rotation.
-      MissingExtraError: pyarrow is not installed.
-    """
+    """Return a sweep's boxes [M, 7] in the frame of the vehicle; its time is in nanoseconds."""
     numbers = (*CENTER, *SIZES, *QUATERNION)
     columns = read_table_columns(existing_file(path), (TIME, *numbers), (CATEGORY,))
     rows = np.flatnonzero(columns[TIME] == timestamp)

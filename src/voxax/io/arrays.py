@@ -55,15 +55,6 @@ def cloud_from_arrays(
     arrays [N] of these names. Every other array with N rows is an attribute. Arrays with another
     number of rows are not of the points and are left out; so is a label of one row, which is the
     class of the whole cloud.
-
-    Args:
-      arrays: by name.
-      source: goes into the cloud, and into messages.
-      options: `columns` and `label_field` are used.
-
-    Raises:
-      FileFormatError: there are no positions, or no labels where a field is asked for.
-      InputError: the labels have another length.
     """
     chosen = position_name(arrays)
     if chosen is None:
@@ -93,19 +84,10 @@ def cloud_from_arrays(
 def labels_from_arrays(
     arrays: Mapping[str, Any], source: str, label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the labels of points that lie elsewhere.
+    """Return the labels of points that lie elsewhere, int32 [N], and ``{"instance": int32 [N]}``.
 
-    Args:
-      arrays: by name; the fields of structured ones count as arrays.
-      source: goes into messages.
-      label_field: the array with the labels; None takes one with a usual name, or the only one.
-
-    Returns:
-      int32 [N], and ``{"instance": int32 [N]}`` where there is an array of that name.
-
-    Raises:
-      FileFormatError: it is not clear which array is meant.
-      InputError: it does not hold labels.
+    Fields of structured arrays count as arrays. `label_field` is the array with the labels; None
+    takes one with a usual name, or the only one. Objects are there where an array has their name.
     """
     flat: dict[str, tuple[str, str | None]] = {}
     for name, values in arrays.items():
@@ -144,11 +126,7 @@ MOST_COLUMNS = 16
 
 
 def chosen_items(item: int | None, count: int, source: str) -> range:
-    """Return the numbers of the clouds to read: one, or all.
-
-    Raises:
-      FileFormatError: `item` is none of 0..count-1.
-    """
+    """Return the numbers of the clouds to read: one, or all."""
     if item is None:
         return range(count)
     if not 0 <= item < count:
@@ -181,16 +159,6 @@ def cloud_from_items(arrays: Mapping[str, Any], source: str, options: ReadOption
     the other, and the attribute ``item`` has the number of each point's cloud. An array
     [B, N, ...] then has one row for each point, and one of [B] or [B, 1] one value for all points
     of a cloud; others are left out.
-
-    Args:
-      arrays: by name; only those clouds that are wanted are read of each.
-      source: goes into the cloud, and into messages.
-      options: `columns`, `item` and `label_field` are used.
-
-    Raises:
-      FileFormatError: there are no positions, they have another shape, or there is no such
-          cloud.
-      InputError: labels have another length.
     """
     name = position_name(arrays) or _only_array(arrays, options)
     if name is None:

@@ -11,6 +11,9 @@ The attribute ``normals`` [N, 3] turns with the points; other vectors do not. Ch
 colors read the attribute ``rgb`` [N, 3]: unsigned integers over the whole range of their
 dtype, or floats from 0 to 1. :func:`mix3d` and :func:`polarmix` join two clouds.
 
+Options out of range are an :class:`voxax.InputError`, and so are clouds without what a change
+needs: colors, finite positions, the labels and attributes of the other cloud.
+
 Sources: the defaults and formulas are those of Pointcept's recipes, whose elastic distortion
 and colors come from Choy, Gwak and Savarese, "4D Spatio-Temporal ConvNets", CVPR 2019.
 """
@@ -64,9 +67,6 @@ def rotate_z(
     Args:
       max_angle: radians; pi allows every direction.
       center: [3], a point on the axis; the sensor's place in a sweep.
-
-    Raises:
-      InputError: `max_angle` is negative or not finite.
     """
     _check_generator(rng)
     _check(max_angle >= 0 and math.isfinite(max_angle), "max_angle must be >= 0", max_angle)
@@ -87,9 +87,6 @@ def flip(
       axes: 0 for x, 1 for y, 2 for z.
       probability: of each axis, 0 to 1.
       center: [3], a point that stays where it is.
-
-    Raises:
-      InputError: an axis or the probability is out of range.
     """
     _check_generator(rng)
     _check(all(axis in (0, 1, 2) for axis in axes), "axes must be among 0, 1, 2", tuple(axes))
@@ -115,9 +112,6 @@ def scale(
       low: smallest factor, above 0.
       high: largest factor.
       center: [3], a point that stays where it is.
-
-    Raises:
-      InputError: not 0 < low <= high.
     """
     _check_generator(rng)
     _check(0 < low <= high < math.inf, "low and high must satisfy 0 < low <= high", (low, high))
@@ -134,9 +128,6 @@ def jitter(
     Args:
       sigma: standard deviation, in the units of the positions.
       limit: noise is clipped to -limit..limit.
-
-    Raises:
-      InputError: `sigma` or `limit` is negative or NaN.
     """
     _check_generator(rng)
     _check(0 <= sigma < math.inf and limit >= 0, "sigma and limit must be >= 0", (sigma, limit))
@@ -182,9 +173,6 @@ def drop(cloud: PointCloud, rng: np.random.Generator, *, probability: float = 0.
 
     Args:
       probability: 0 to 1.
-
-    Raises:
-      InputError: `probability` is out of range.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -205,9 +193,6 @@ def tilt(
       max_angle: radians.
       probability: of the turn around each axis, 0 to 1.
       center: [3], a point that stays where it is; None is the middle of the cloud's extent.
-
-    Raises:
-      InputError: an argument is out of range.
     """
     _check_generator(rng)
     _check(max_angle >= 0 and math.isfinite(max_angle), "max_angle must be >= 0", max_angle)
@@ -239,10 +224,6 @@ def elastic_distortion(
       pairs: of each distortion, in their order, the granularity, which is the edge of a cell,
           and the magnitude, a factor on the noise; both in the units of the positions.
       probability: of all distortions together, 0 to 1.
-
-    Raises:
-      InputError: an argument is out of range, a position is not finite, or the cloud has too
-          many cells.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -269,9 +250,6 @@ def auto_contrast(
     Args:
       probability: 0 to 1.
       blend: share of the stretched colors in the result, 0 to 1; None draws it.
-
-    Raises:
-      InputError: the cloud has no colors, or an argument is out of range.
     """
     _check(blend is None or 0 <= blend <= 1, "blend must be within 0..1", blend)
     colors = _colors_to_change(cloud, rng, probability)
@@ -295,9 +273,6 @@ def chromatic_translation(
     Args:
       ratio: the largest number, as a share of the range.
       probability: 0 to 1.
-
-    Raises:
-      InputError: the cloud has no colors, or an argument is out of range.
     """
     _check(0 <= ratio <= 1, "ratio must be within 0..1", ratio)
     colors = _colors_to_change(cloud, rng, probability)
@@ -318,9 +293,6 @@ def chromatic_jitter(
     Args:
       sigma: standard deviation, as a share of the range.
       probability: 0 to 1.
-
-    Raises:
-      InputError: the cloud has no colors, or an argument is out of range.
     """
     _check(0 <= sigma < math.inf, "sigma must be >= 0", sigma)
     colors = _colors_to_change(cloud, rng, probability)
@@ -341,9 +313,6 @@ def drop_color(
     Args:
       ratio: the share, 0 to 1; 1 makes a cloud without colors.
       probability: that it happens, 0 to 1.
-
-    Raises:
-      InputError: the cloud has no colors, or an argument is out of range.
     """
     _check(0 <= ratio <= 1, "ratio must be within 0..1", ratio)
     colors = _colors_to_change(cloud, rng, probability)
@@ -366,9 +335,6 @@ def dropout(
     Args:
       ratio: the share, 0 to 1.
       probability: that it happens, 0 to 1.
-
-    Raises:
-      InputError: an argument is out of range.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -389,10 +355,6 @@ def mix3d(cloud: PointCloud, other: PointCloud, *, centered: bool = True) -> Poi
       cloud, other: points.
       centered: whether `other` moves so that its extent in x and y has the same middle, and its
           lowest point the same height; for rooms. Sweeps have their sensor in one place.
-
-    Raises:
-      InputError: one cloud has labels and the other none, or an attribute of both differs in
-          dtype or columns.
     """
     if centered and len(cloud) and len(other):
         offset = _middle(cloud) - _middle(other)
@@ -420,10 +382,6 @@ def polarmix(
       cloud, other: labeled sweeps, with their sensors at the origin.
       pasted: labels of objects, such as cars and persons.
       probability: of the half, 0 to 1.
-
-    Raises:
-      InputError: a sweep without labels, an attribute of both differs in dtype or columns, or an
-          argument is out of range.
     """
     _check_generator(rng)
     _check_probability(probability)

@@ -17,17 +17,14 @@ from voxax._bounded_file import MEBIBYTE, bounded_json
 from voxax.detection.objects import Objects
 from voxax.errors import FileFormatError, InputError
 
+# Files of a folder with boxes.
+FOUND, TRUE = "found.json", "true.json"
 # A scan has hundreds of objects; a file of more is something else.
 MOST_BYTES = 16 * MEBIBYTE
 
 
 def write_boxes(path: str | Path, objects: Objects) -> Path:
-    """Write boxes with the names of their classes, and return the path.
-
-    Args:
-      path: of the file, in an existing folder.
-      objects: with names as classes; with scores if they were found.
-    """
+    """Write boxes with names as classes, and with scores if they were found; return the path."""
     scores = [None] * len(objects) if objects.scores is None else objects.scores.tolist()
     rows: list[dict[str, Any]] = []
     for name, box, score in zip(
@@ -41,11 +38,7 @@ def write_boxes(path: str | Path, objects: Objects) -> Path:
 
 
 def read_boxes(path: str | Path) -> Objects:
-    """Return the boxes of a file, with scores if all have one.
-
-    Raises:
-      FileFormatError: no such file, no JSON, or none of boxes; names the row.
-    """
+    """Return the boxes of a file, with scores if all have one."""
     values = bounded_json(path, MOST_BYTES)
     rows = values.get("boxes") if isinstance(values, dict) else None
     if not isinstance(rows, list):

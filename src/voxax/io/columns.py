@@ -75,19 +75,10 @@ def cloud_from_columns(
 ) -> PointCloud:
     """Sort named columns into positions, colors, normals, labels and the rest.
 
-    The module's table has the names. Every other column is an attribute and keeps its name,
-    without CloudCompare's ``scalar_``. Columns of an array of positions beyond the third are
-    ``column_3``, ``column_4``, ....
-
-    Args:
-      columns: arrays [N] or [N, k], or structured [N], whose fields are columns.
-      source: goes into the cloud, and into messages.
-      label_field: the column with the labels; None takes the first of ``LABELS`` whose values
-          are whole numbers.
-
-    Raises:
-      FileFormatError: there are no positions, or no `label_field`, or it has no whole numbers.
-      InputError: a length differs.
+    They are [N] or [N, k], or structured [N], whose fields are columns. The module's table has the
+    names. Every other column is an attribute and keeps its name, without CloudCompare's
+    ``scalar_``. Columns of an array of positions beyond the third are ``column_3``, ``column_4``,
+    .... `label_field` None takes the first of ``LABELS`` whose values are whole numbers.
     """
     named = _Columns(columns)
     positions = named.stacked(POSITIONS, np.float64)
@@ -114,6 +105,13 @@ def cloud_from_columns(
     return PointCloud(positions, named.rest(taken), labels, source)
 
 
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Return `name` with as many ``_`` behind it as it takes to be new."""
+    while name in taken:
+        name += "_"
+    return name
+
+
 def find_name(names: Collection[str], plain: str) -> str | None:
     """Return the name among `names` that is `plain`, or else that is but for case and prefix."""
     if plain in names:
@@ -134,9 +132,7 @@ class _Columns:
                     self.put(field, values[field])
 
     def put(self, name: str, values: np.ndarray) -> None:
-        while name in self._columns:
-            name += "_"
-        self._columns[name] = values
+        self._columns[free_name(name, self._columns)] = values
 
     def find(self, plain: str) -> str | None:
         return find_name(self._columns, plain)
@@ -205,18 +201,12 @@ class _Columns:
             own = plain if plain in ATTRIBUTES else _without_prefix(name)
             if own != name and (own in self._columns or own in kept):
                 own = name
-            while own in kept:
-                own += "_"
-            kept[own] = _owned(values)
+            kept[free_name(own, kept)] = _owned(values)
         return kept
 
 
 def _stacked(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
-    """Return columns [N] as [N, k], a block after the other: fields of a table lie side by side.
-
-    Raises:
-      InputError: they differ in length.
-    """
+    """Return columns [N] as [N, k], a block after the other: fields of a table lie side by side."""
     rows = len(parts[0])
     if any(len(part) != rows for part in parts):
         lengths = ", ".join(str(len(part)) for part in parts)
@@ -249,18 +239,12 @@ def _owned(values: np.ndarray) -> np.ndarray:
 
 
 def labels_of(values: np.ndarray, fractions_unknown: bool = False) -> np.ndarray | None:
-    """Return a column as labels, or None if it does not hold class ids.
+    """Return a column [N] or [N, 1] as labels, int32 [N], or None if it does not hold class ids.
 
     Class ids are whole numbers in the range of int32, in a column of any type. NaN, infinity and
-    what writers put for "not set" (the largest unsigned number of 32 or 64 bits) become -1.
-
-    Args:
-      values: [N] or [N, 1].
-      fractions_unknown: a fraction is an unknown label; otherwise a column with one does not
-          hold class ids.
-
-    Returns:
-      int32 [N], -1 where the label is unknown; None also where all are.
+    what writers put for "not set" (the largest unsigned number of 32 or 64 bits) become -1, and so
+    do fractions with `fractions_unknown`; else a column with one does not hold class ids, and
+    neither does one of which all are unknown.
     """
     column = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if column.ndim != 1 or column.dtype.kind not in "biuf":
@@ -285,21 +269,13 @@ def labels_of(values: np.ndarray, fractions_unknown: bool = False) -> np.ndarray
 
 
 def known_labels(values: np.ndarray) -> np.ndarray:
-    """Return what can only be labels as int32 [N], -1 where unknown; see :func:`labels_of`.
-
-    Raises:
-      InputError: some values are no class ids; names the first.
-    """
+    """Return what can only be labels as int32 [N], -1 where unknown; see :func:`labels_of`."""
     labels = labels_of(values)
     return as_labels(values) if labels is None else labels
 
 
 def chosen_labels(values: np.ndarray, what: str) -> np.ndarray:
-    """Return a column that the caller named as labels; a fraction in it is an unknown label.
-
-    Raises:
-      FileFormatError: no value is a class id; names `what`.
-    """
+    """Return a column that the caller named as labels; a fraction in it is an unknown label."""
     labels = labels_of(values, fractions_unknown=True)
     if labels is None:
         some = ", ".join(str(value) for value in values.flat[:3])
@@ -311,17 +287,12 @@ def chosen_labels(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def unpacked_colors(packed: np.ndarray) -> np.ndarray:
-    """Return the colors of 0xAARRGGBB.
+    """Return the colors of 0xAARRGGBB [N], numbers of 4 or 8 bytes, as uint8 [N, 3].
 
     The Point Cloud Library stores these bits in a float32; other writers store the number itself,
-    in an integer or a float, or the float32 in a float64. Floats are taken as the number where
-    all are whole and some are above 0: bits give whole floats for a few alphas only.
-
-    Args:
-      packed: [N], integers or floats of 4 or 8 bytes.
-
-    Returns:
-      uint8 [N, 3]; black where NaN was written as text.
+    in an integer or a float, or the float32 in a float64. Floats are taken as the number where all
+    are whole and some are above 0: bits give whole floats for a few alphas only. NaN that was
+    written as text is black.
     """
     packed = np.ascontiguousarray(packed).astype(packed.dtype.newbyteorder("="), copy=False)
     if packed.dtype.kind == "f":
@@ -341,17 +312,10 @@ def unpacked_colors(packed: np.ndarray) -> np.ndarray:
 def named_rows(
     rows: np.ndarray, columns: int | Sequence[str] | None, source: str
 ) -> dict[str, np.ndarray]:
-    """Name the columns of an array that has no names.
+    """Name the columns of an array [N, k] that has no names.
 
-    Args:
-      rows: [N, k].
-      columns: k names, of which ``_`` leaves a column out; or k, or None, for those of
-          :func:`voxax.io.columns.shown_names`.
-      source: goes into messages.
-
-    Raises:
-      FileFormatError: the file has another number of columns, or fewer than 3.
-      InputError: a name stands twice.
+    `columns` are k names, of which ``_`` leaves a column out; or k, or None, for those of
+    :func:`voxax.io.columns.shown_names`.
     """
     width = rows.shape[1]
     if columns is None or isinstance(columns, int):
@@ -377,14 +341,11 @@ A_BYTE = 255
 
 
 def shown_names(columns: Sequence[np.ndarray]) -> tuple[str, ...]:
-    """Name columns [N]: ``x``, ``y``, ``z``, then what the values show, or ``column_3``, ....
+    """Name columns [N], at least three: ``x``, ``y``, ``z``, then by values, or ``column_3``, ....
 
     Three columns of unit vectors are ``nx``, ``ny``, ``nz``. Three of whole numbers up to 255 are
-    ``red``, ``green``, ``blue``, if one is at least 32 and no other three could be; a column of
-    255 after them is ``alpha``.
-
-    Args:
-      columns: at least three, in the order of the file.
+    ``red``, ``green``, ``blue``, if one is at least 32 and no other three could be; a column of 255
+    after them is ``alpha``.
     """
     names = ["x", "y", "z", *(f"column_{column}" for column in range(3, len(columns)))]
     triples = {start: columns[start : start + 3] for start in range(3, len(columns) - 2)}

@@ -23,9 +23,7 @@ class MissingFileError(FileFormatError, FileNotFoundError):
 def existing_file(path: str | os.PathLike[str]) -> Path:
     """Return `path` with ``~`` expanded, after checking that it is a file with content.
 
-    Raises:
-      MissingFileError: it does not exist.
-      FileFormatError: it is a folder, holds 0 bytes, or is a pointer of Git LFS.
+    A folder, an empty file and a pointer of Git LFS are none.
     """
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"path={path!r:.80}: give the path of a file, as text or pathlib.Path")
@@ -59,7 +57,7 @@ def check_columns(path: Path, count: int) -> None:
 def check_count(
     path: Path, what: str, count: int, smallest: int, available: int, *, exact: bool = True
 ) -> None:
-    """Compare a count that a header claims with what the file can hold.
+    """Refuse a count that a header claims, if it is negative or more than the file can hold.
 
     To be called before memory is taken for `count` of them.
 
@@ -70,9 +68,6 @@ def check_count(
       smallest: bytes that one of them takes in the file, at least.
       available: bytes of the file that are left for them.
       exact: each takes just these bytes.
-
-    Raises:
-      FileFormatError: the count is negative, or more than fit.
     """
     fit = max(0, available) // smallest
     if count < 0:
@@ -86,11 +81,10 @@ def check_count(
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Turn any error of a decoder on a broken file into one kind of error.
+    """Turn any error of a decoder on a broken file into one kind, with the path and the cause.
 
-    Raises:
-      FileFormatError: with the path and the cause. Running out of memory, having no
-          permission and lacking a library say nothing about the file: they pass.
+    Running out of memory, having no permission and lacking a library say nothing about the file:
+    they pass.
     """
     try:
         yield
@@ -125,16 +119,9 @@ def unpacked_limit(stored: int) -> int:
 
 
 def check_unpacked(path: Path, claimed: int) -> None:
-    """Compare what a file says it holds, unpacked, with its size.
+    """Refuse a file that says it holds, unpacked, more bytes than any measurement shrinks from.
 
-    To be called before memory is taken for it.
-
-    Args:
-      path: the file.
-      claimed: bytes.
-
-    Raises:
-      FileFormatError: no measurement shrinks that far.
+    To be called before memory is taken for them.
     """
     stored = path.stat().st_size
     if not 0 <= claimed <= unpacked_limit(stored):
@@ -149,9 +136,6 @@ def unpacked(path: Path) -> Iterator[Path]:
     """Give a file without its ``.gz``: unpacked beside no other, and removed afterwards.
 
     Messages of errors raised meanwhile name `path`.
-
-    Raises:
-      FileFormatError: it is no whole gzip file, or holds more than :func:`unpacked_limit`.
     """
     if path.suffix.lower() != GZIP:
         yield path

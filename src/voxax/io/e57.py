@@ -35,11 +35,7 @@ DEEPEST = 50
 
 
 def check_e57(path: Path) -> None:
-    """Check the structure of an E57 file, and what it says of its points.
-
-    Raises:
-      FileFormatError: it is none, cut short, or has a part that the library would not survive.
-    """
+    """Check the structure of an E57 file, and what it says of its points."""
     root = _parsed(path, _xml(path))
     if root.tag != "e57Root" or _type(root) != "Structure":
         _refuse(path, root, "is no e57Root of the type Structure")

@@ -181,9 +181,6 @@ def extension_of(path: Path) -> str:
     """Return the longest known end of a file's name: a nuScenes sweep also ends in ``.bin``.
 
     With ``.gz`` where the name ends in it.
-
-    Raises:
-      FileFormatError: no known extension fits; the message lists them.
     """
     name = path.name.lower()
     packed = GZIP if name.endswith(GZIP) else ""
@@ -226,11 +223,7 @@ def read_labels(path: str | os.PathLike[str], label_field: str | None = None) ->
 def read_labels_and_attributes(
     path: str | os.PathLike[str], label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Read labels as :func:`read_labels`, and the other attributes of each point by name.
-
-    Raises:
-      FileFormatError: missing, of another kind, or broken.
-    """
+    """Read labels as :func:`read_labels`, and the other attributes of each point by name."""
     found = existing_file(path)
     reader = LABEL_READERS.get(_plain_end(found))
     if reader is None:

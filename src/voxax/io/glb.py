@@ -41,13 +41,10 @@ INSTANCES = "EXT_mesh_gpu_instancing"
 
 
 def load_glb(path: Path, label_field: str | None = None) -> tuple[PointCloud, np.ndarray]:
-    """Read the scene of a GLB file.
+    """Return the vertices of a GLB file, and the triangles, int64 [T, 3]; none for points alone.
 
     The meshes are placed as the scene says; lines, and points beside a surface, are left out.
     Colors, and the numbers of an application, are those that every part has.
-
-    Returns:
-      The vertices, and the triangles, int64 [T, 3]; none where the file has points alone.
     """
     file = _File(path, *_chunks(path))
     file.check_extensions()

@@ -51,8 +51,7 @@ def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
 def _data_sets(h5py: ModuleType, file: Any, path: Path) -> dict[str, Any]:
     """Return the data sets by the last part of their names, or the whole where two have it.
 
-    Raises:
-      FileFormatError: one claims more than the file can hold, or lies in another file.
+    None claims more than the file can hold, or lies in another file.
     """
     found: dict[str, Any] = {}
 

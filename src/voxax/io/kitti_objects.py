@@ -52,11 +52,9 @@ NEAREST = 1e-3
 class Calibration:
     """Where the camera is, seen from the scanner, and how it projects.
 
-    Attributes:
-      camera: from the scanner to the rectified camera: x right, y down, z forward.
-      projection: float64 [3, 4], from there to pixels.
-      image_size: width and height in pixels.
-      true: the frame's true boxes as :meth:`found` returns boxes, if they were read.
+    `camera` leads from the scanner to the rectified camera (x right, y down, z forward),
+    `projection` [3, 4] from there to pixels. `true` has the frame's true boxes as :meth:`found`
+    returns boxes, if they were read.
     """
 
     camera: Pose
@@ -104,11 +102,9 @@ class Calibration:
     def found_rows(self, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return which boxes the camera sees, bool [M], and their rows of a label file [K, 7].
 
-        No truth is known where the camera does not see a box's center. A row has height, width,
-        length, the middle of the bottom in the camera's frame, and the angle around its y axis.
-
-        Args:
-          boxes: [M, 7] or [M, 9] in the scanner's frame.
+        Boxes are [M, 7] or [M, 9] in the scanner's frame. No truth is known where the camera does
+        not see a box's center. A row has height, width, length, the middle of the bottom in the
+        camera's frame, and the angle around its y axis.
         """
         boxes = np.asarray(boxes, np.float64)[:, :7]
         seen = self.in_image(boxes[:, :3])
@@ -132,15 +128,10 @@ class Calibration:
         return wrap_angle(self._turns(boxes[:, 6]) - np.arctan2(seen[:, 0], seen[:, 2]))
 
     def found(self, boxes: np.ndarray, classes: np.ndarray, scores: np.ndarray) -> KittiObjects:
-        """Return what a network found, for :func:`voxax.detection.kitti_ap`.
+        """Return boxes [M, 7] in the scanner's frame for :func:`voxax.detection.kitti_ap`.
 
         The benchmark compares boxes that stand upright in the camera's frame. So are these: x
         points forward, y to the left and z up.
-
-        Args:
-          boxes: [M, 7] in the scanner's frame.
-          classes: [M], names.
-          scores: [M].
         """
         seen, rows = self.found_rows(boxes)
         boxes = np.asarray(boxes, np.float64)[seen, :7]
@@ -156,8 +147,7 @@ class Calibration:
 def upright_boxes(rows: np.ndarray) -> np.ndarray:
     """Return boxes [M, 7] in the camera's frame turned so that x points forward and z up.
 
-    Args:
-      rows: [M, 7] of a label file: height, width, length, location, and the angle.
+    Rows [M, 7] are those of a label file: height, width, length, location, and the angle.
     """
     height, width, length, x, y, z, turn = rows.T
     return np.column_stack([z, -x, height / 2 - y, length, width, height, -turn - np.pi / 2])
@@ -166,15 +156,9 @@ def upright_boxes(rows: np.ndarray) -> np.ndarray:
 def read_calibration(
     path: Path, image: Path | None = None, entries: tuple[str, str, str] = CALIBRATION
 ) -> Calibration:
-    """Read a ``calib/*.txt``, and the size of the image where that is there.
+    """Read a ``calib/*.txt``, and the size of the camera's image where that is there.
 
-    Args:
-      path: of the file.
-      image: of the camera.
-      entries: names of its lines, in the order of ``CALIBRATION``.
-
-    Raises:
-      FileFormatError: an entry is missing or has another number of values; names the line.
+    `entries` are the names of its lines, in the order of ``CALIBRATION``.
     """
     found: dict[str, np.ndarray] = {}
     for number, line in enumerate(existing_file(path).read_text("latin-1").splitlines(), 1):
@@ -208,10 +192,6 @@ def read_kitti_objects(path: Path, calibration: Calibration) -> KittiLabels:
     """Read a ``label_2/*.txt`` as boxes in the scanner's frame, without ground truth if empty.
 
     Rows ``DontCare`` keep their rectangle; their box is 0. A 16th column has scores.
-
-    Raises:
-      FileFormatError: a row of another length, a word that is no number, a size that is not
-          positive; names the line.
     """
     names, table = label_rows(path, (LABEL_COLUMNS, LABEL_COLUMNS + 1))
     unboxed = [name.lower() == NO_CARE for name in names]
@@ -231,13 +211,8 @@ def label_rows(
 ) -> tuple[list[str], np.ndarray]:
     """Return the names of a label file's boxes, and the numbers after them, float64 [M, k].
 
-    Args:
-      path: of a ``label_2/*.txt``, or a file like it.
-      columns: how many a row may have, the name among them; all rows have the same number.
-      read: how many columns are read; None reads all.
-
-    Raises:
-      FileFormatError: as for :func:`read_kitti_objects`.
+    All rows have the same one of these numbers of columns, the name among them; of these the first
+    `read` are read, or all.
     """
     if not path.is_file():
         raise FileFormatError(f"no file {path}: it should hold the boxes of a frame")
@@ -270,8 +245,7 @@ def label_rows(
 class KittiLabels(KittiObjects):
     """The rows of a label file, in the scanner's frame.
 
-    Attributes:
-      upright: the same as :meth:`Calibration.found` returns boxes, straight from the file.
+    `upright` are the same as :meth:`Calibration.found` returns boxes, straight from the file.
     """
 
     upright: Any = None
@@ -279,18 +253,14 @@ class KittiLabels(KittiObjects):
 
 @dataclass(frozen=True)
 class KittiFrame:
-    """Task that reads one frame: the points that the camera sees, and its boxes.
+    """Task that reads one frame, such as ``000123``: points that the camera sees, and its boxes.
 
-    Attributes:
-      folder: that holds ``velodyne``, ``label_2`` and ``calib``.
-      name: of the frame, such as ``000123``.
-      seen: whether points that the camera does not see are left out; nothing is annotated there.
-      labeled: whether its boxes are read.
+    `folder` holds ``velodyne``, ``label_2`` and ``calib``. What the camera does not see is not
+    annotated.
     """
 
     folder: str
     name: str
-    seen: bool = True
     labeled: bool = True
 
     def __call__(self) -> AnnotatedScan:
@@ -303,11 +273,16 @@ class KittiFrame:
             objects = read_kitti_objects(place / "label_2" / f"{self.name}.txt", calibration)
             calibration = replace(calibration, true=objects.upright)
         cloud = read(place / "velodyne" / f"{self.name}.bin", columns=KITTI_FIELDS)
-        if self.seen:
-            cloud = cloud.select(calibration.in_image(cloud.positions))
+        cloud = cloud.select(calibration.in_image(cloud.positions))
         if not len(cloud):
             raise FileFormatError(f"{self}: the camera sees none of its points")
         return AnnotatedScan(cloud, objects, calibration)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it reads."""
+        others = (f"{self.folder}/{kind}/{self.name}.txt" for kind in ("calib", "label_2"))
+        return (str(self), f"{self.folder}/image_2/{self.name}.png", *others)
 
     def __str__(self) -> str:
         return f"{self.folder}/velodyne/{self.name}.bin"
@@ -355,11 +330,7 @@ class KittiObjectFolder(Layout):
 
 
 def image_sets(folder: Path, name: str) -> tuple[str, ...]:
-    """Return the frames that ``ImageSets/NAME.txt`` lists; none without the file.
-
-    Raises:
-      FileFormatError: it lists none.
-    """
+    """Return the frames that ``ImageSets/NAME.txt`` lists; none without the file."""
     path = folder / "ImageSets" / f"{name}.txt"
     if not path.is_file():
         return ()
@@ -398,12 +369,9 @@ BOXES = "label_all"
 
 @dataclass(frozen=True)
 class WaymoFrame:
-    """Task that reads all points of one frame, and its boxes.
+    """Task that reads all points of one frame, such as ``0000000``, and maybe its boxes.
 
-    Attributes:
-      folder: that holds ``velodyne``, ``label_all`` and ``calib``.
-      name: of the frame, such as ``0000000``.
-      labeled: whether its boxes are read.
+    `folder` holds ``velodyne``, ``label_all`` and ``calib``.
     """
 
     folder: str
@@ -418,20 +386,17 @@ class WaymoFrame:
             objects = read_waymo_objects(place / BOXES / f"{self.name}.txt", calibration)
         return AnnotatedScan(read(str(self), columns=WAYMO_FIELDS), objects)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it reads."""
+        return (str(self), *(f"{self.folder}/{kind}/{self.name}.txt" for kind in ("calib", BOXES)))
+
     def __str__(self) -> str:
         return f"{self.folder}/velodyne/{self.name}.bin"
 
 
 def read_waymo_objects(path: Path, calibration: Path) -> Objects:
-    """Return the boxes [M, 7] of a ``label_all/*.txt`` in the frame of the vehicle.
-
-    Args:
-      path: of the label file.
-      calibration: path of the frame's ``calib/*.txt``.
-
-    Raises:
-      FileFormatError: a file is missing, or a row is broken; names the line.
-    """
+    """Return the boxes [M, 7] of a ``label_all/*.txt`` in the frame of the vehicle."""
     camera = read_calibration(calibration, entries=WAYMO_CALIBRATION).camera
     names, table = label_rows(path, (LABEL_COLUMNS + 1, LABEL_COLUMNS + 2), LABEL_COLUMNS)
     known = [name.lower() != NO_CARE for name in names]

@@ -65,10 +65,6 @@ def labeled_files(
 
     Labels in a file beside a scan, of the same name but for its end, come before its own. Files
     with an end of ``OTHER_USES`` are scans only where the pattern has that end.
-
-    Raises:
-      FileFormatError: no scan fits a pattern.
-      InputError: a pattern is empty or absolute.
     """
     found: dict[Path, LabeledFile] = {}
     for pattern in patterns:
@@ -113,10 +109,7 @@ def _beside(scan: Path) -> Path | None:
 class LabeledFiles(Layout):
     """See :class:`voxax.io.layout.Layout`; names are patterns of files below the folder.
 
-    Args:
-      folder: exists.
-      classes: names of the ids that count, in the network's order.
-      columns, label_field: see :func:`voxax.io.read`.
+    `classes` are the names of the ids that count, in the network's order.
     """
 
     def __init__(

@@ -41,18 +41,9 @@ POINTS_PER_BYTE = 2000
 
 
 def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool = True) -> int:
-    """Return the number of points in a LAZ file after checking its claims.
+    """Return the number of points in a LAZ file after checking its claims; leave the stream there.
 
-    The stream is left at the points.
-
-    Args:
-      path: the file, for messages.
-      stream: the file.
-      header: laspy's, with the ``point_count`` that the file claims.
-      by_lazrs: it will decode the file; otherwise LASzip, which finds the chunks itself.
-
-    Raises:
-      FileFormatError: the file cannot hold the points, chunks or layers that it claims.
+    Unless `by_lazrs`, LASzip will decode the file, which finds the chunks itself.
     """
     record = next(iter(header.vlrs.get("LasZipVlr")), None)
     if record is None:

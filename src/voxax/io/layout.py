@@ -37,11 +37,7 @@ class Layout(abc.ABC):
         self.folder = folder
 
     def split(self, name: str) -> Sequence[str]:
-        """Return what the data set's own split holds, empty where it has none.
-
-        Args:
-          name: of ``SPLITS``.
-        """
+        """Return what the data set's own split of ``SPLITS`` holds, empty where it has none."""
         del name
         return ()
 
@@ -60,11 +56,7 @@ class Layout(abc.ABC):
 
 
 def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
-    """Return a folder, if it has a file or folder `mark`, or else those in it that have one.
-
-    Raises:
-      FileFormatError: there are none; says `what` the layout is.
-    """
+    """Return a folder, if it has a file or folder `mark`, or else those in it that have one."""
     found = [folder] if (folder / mark).exists() else []
     found = found or sorted(own for own in folder.glob("*") if (own / mark).exists())
     if not found:

@@ -52,9 +52,6 @@ class MeanFeatures:
         """Voxelize a cloud.
 
         In ``inverse`` of the result, points outside the box have the row -1.
-
-        Raises:
-          InputError: an attribute that the cloud lacks, or no point in the box.
         """
         inside = np.ones(len(cloud), bool)
         if self.low is not None and self.high is not None:

@@ -24,20 +24,10 @@ _LINES = 100_000
 def number_columns(
     path: Path, text: bytes | mmap, kinds: Sequence[np.dtype], begin: int = 0
 ) -> list[np.ndarray]:
-    """Convert rows of numbers into columns.
+    """Convert rows of ``len(kinds)`` numbers into columns [N]; blank rows do not count.
 
-    Args:
-      path: the file, for messages.
-      text: rows of ``len(kinds)`` numbers; blank ones do not count.
-      kinds: dtype of each column. A column of integers in which the text has a NaN, a fraction
-          or a number out of range becomes float64.
-      begin: place of the first row in `text`.
-
-    Returns:
-      One array [N] for each column.
-
-    Raises:
-      FileFormatError: a row has another number of words, or a word is no number.
+    A column of integers in which the text has a NaN, a fraction or a number out of range becomes
+    float64. `begin` is the place of the first row in `text`.
     """
     parts: list[list[np.ndarray]] = [[np.zeros(0, kind)] for kind in kinds]
     first = 0
@@ -53,11 +43,7 @@ def number_columns(
 def number_rows(
     path: Path, lines: Iterator[bytes], count: int, kinds: Sequence[np.dtype]
 ) -> list[np.ndarray]:
-    """Convert `count` rows of a file's next lines, or those that are there, as `number_columns`.
-
-    Raises:
-      FileFormatError: as there.
-    """
+    """Convert `count` rows of a file's next lines, or those that are there, as `number_columns`."""
     parts: list[list[np.ndarray]] = [[np.zeros(0, kind)] for kind in kinds]
     found = 0
     while found < count and (block := list(islice(lines, min(_LINES, count - found)))):

@@ -48,11 +48,7 @@ def read_npz_labels(
 
 
 class StoredArray:
-    """An array of an archive: its header is read at once, its values when NumPy asks for them.
-
-    Attributes:
-      shape, dtype: as of the array.
-    """
+    """An array of an archive: its header is read at once, its values when NumPy asks for them."""
 
     def __init__(
         self,
@@ -92,9 +88,6 @@ def archive(path: Path) -> Iterator[dict[str, Any]]:
     """Give the arrays of an archive by name, :class:`StoredArray`; of those of objects, none.
 
     Those that are not asked for are not unpacked.
-
-    Raises:
-      FileFormatError: the archive is broken, or positions in it are Python objects.
     """
     with reading(path, "NPZ"):
         # NumPy would take a file without a zip directory for a pickle, and say so.
@@ -122,15 +115,8 @@ def read_array(
 ) -> np.ndarray:
     """Read an array that ``numpy.save`` wrote, after checking that the file can hold it.
 
-    Args:
-      path: the file, for messages.
-      stream: at its begin; can seek.
-      what: names the array in messages.
-      available: bytes of the array and its header, at most; None for those of the stream.
-
-    Raises:
-      FileFormatError: the array is larger than the file can hold, or of Python objects.
-      ValueError: it is broken.
+    The stream is at its begin, and can seek. `what` names the array in messages, and `available`
+    are the bytes of it and its header, at most; None for those of the stream.
     """
     if available is None:
         available = stream.seek(0, 2)
@@ -176,11 +162,7 @@ def read_npy_labels(
 
 
 def is_points(path: Path) -> bool:
-    """Return whether a ``.npy`` holds points, rather than a label for each point.
-
-    Raises:
-      FileFormatError: the file is broken or cut short.
-    """
+    """Return whether a ``.npy`` holds points, rather than a label for each point."""
     with reading(path, "NPY"):
         array = _array(path)
         return array.dtype.names is not None or (

@@ -80,6 +80,8 @@ MOST_SWEEPS = 100
 RACK, RACKED = "static_object.bicycle_rack", ("bicycle", "motorcycle")
 # Annotations further apart tell no velocity, in seconds; twice as far with one between them.
 LONGEST = 1.5
+# Tables that say where boxes are.
+OF_BOXES = ("sample_annotation", "instance", "category", "calibrated_sensor", "ego_pose", "sample")
 Row = Mapping[str, Any]
 Racks = tuple[tuple[Pose, tuple[float, ...]], ...]
 
@@ -96,6 +98,7 @@ class NuscenesSample:
       ego: from the vehicle's frame to the world's, in which nuScenes evaluates.
       true: the same boxes in the world's frame, straight from the tables.
       racks: poses and sizes (width, length, height) of bicycle racks in the world's frame.
+      tables: the files that boxes and poses come from.
       sweeps: of several sweeps, the key frame's first: the path, the pose from its frame to the
           scanner's at the key frame, and how long before it was measured, in seconds. Empty where
           the key frame is read alone.
@@ -108,6 +111,7 @@ class NuscenesSample:
     ego: Pose
     true: NuscenesObjects
     racks: Racks = ()
+    tables: tuple[str, ...] = ()
     sweeps: tuple[tuple[str, Pose, float], ...] = ()
 
     def __call__(self) -> AnnotatedScan:
@@ -136,6 +140,11 @@ class NuscenesSample:
         positions = np.concatenate([part.positions for part in parts])
         return PointCloud(positions, attributes, None, self.path)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that it reads, and those that its boxes come from."""
+        return (self.path, *self.tables, *(path for path, _, _ in self.sweeps))
+
     def __str__(self) -> str:
         return self.path
 
@@ -148,8 +157,7 @@ class NuscenesSample:
     def best_in_world(self, found: Objects) -> NuscenesObjects:
         """Return the boxes of the highest scores in the world's frame, as many as nuScenes takes.
 
-        Args:
-          found: boxes [M, 7], which get the velocity 0, or [M, 9], in the scanner's frame.
+        They are [M, 7], and get the velocity 0, or [M, 9], in the scanner's frame.
         """
         best = np.argsort(-np.asarray(found.scores), kind="stable")[:MOST_BOXES]
         boxes = found.boxes[best]
@@ -194,32 +202,20 @@ def _tables_of(folder: Path) -> Path:
 class NuscenesTables:
     """The tables of a version, each read when it is asked for.
 
-    Args:
-      folder: that holds one ``v1.0-*`` and ``samples``; or that ``v1.0-*``, where there are
-          several.
-
-    Raises:
-      FileFormatError: there are no tables.
-      InputError: there are several versions.
+    `folder` holds one ``v1.0-*`` and ``samples``, or is that ``v1.0-*``, where there are several.
     """
 
     def __init__(self, folder: Path) -> None:
         self.place = _tables_of(folder)
+        self.of_boxes = tuple(str(self.place / f"{name}.json") for name in OF_BOXES)
         self._rows: dict[str, dict[str, Row]] = {}
         self._sweeps: dict[str, Row] | None = None
         self._boxes: dict[str, list[Row]] | None = None
 
     def samples(self, scenes: Sequence[str], sweeps: int = 1) -> list[NuscenesSample]:
-        """Return the key frames of some scenes, in order of time.
+        """Return the key frames of scenes such as ``scene-0061`` in order of time.
 
-        Args:
-          scenes: names, such as ``scene-0061``.
-          sweeps: of each, as many as there are before it.
-
-        Raises:
-          FileFormatError: a table, a row, a field of one or a sweep is missing, or a size is not
-              positive; names the table and the row. Or no category is one of nuScenes.
-          InputError: an unknown scene.
+        Each has so many sweeps, or as many as there are before it.
         """
         names = [row["name"] for row in self.rows("category")]
         if names and not set(names) & set(CATEGORIES):
@@ -342,19 +338,20 @@ def _sample(
     sweeps: list[tuple[str, Pose, float]] = []
     current = sweep
     while number > 1 and len(sweeps) < number:
-        own = tables.place.parent / current["filename"]
-        if not own.is_file():
+        there = tables.place.parent / current["filename"]
+        if not there.is_file():
             raise FileFormatError(
-                f"no file {own}, one of the {number} sweeps of the sample {token!r}: fetch the "
+                f"no file {there}, one of the {number} sweeps of the sample {token!r}: fetch the "
                 "sweeps too, or read 1"
             )
-        mounted, there = _frames(tables, current)
+        mounted, driven = _frames(tables, current)
         age = 1e-6 * sweep["timestamp"] - 1e-6 * current["timestamp"]
-        sweeps.append((str(own), mounted.then(there).then(scanner), age))
+        sweeps.append((str(there), mounted.then(driven).then(scanner), age))
         if not current["prev"]:
             break
         current = tables("sample_data", current["prev"])
-    return NuscenesSample(str(path), objects, token, vehicle, ego, true, racks, tuple(sweeps))
+    own = objects, token, vehicle, ego, true, racks, tables.of_boxes
+    return NuscenesSample(str(path), *own, tuple(sweeps))
 
 
 def _frames(tables: NuscenesTables, sweep: Row) -> tuple[Pose, Pose]:
@@ -436,9 +433,7 @@ def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
 class Nuscenes(Layout):
     """See :class:`voxax.io.layout.Layout`; names are those of scenes, such as ``scene-0061``.
 
-    Args:
-      folder: see :class:`NuscenesTables`.
-      sweeps: of each key frame.
+    The folder is as for :class:`NuscenesTables`, and `sweeps` are those of each key frame.
     """
 
     task = "detect"
@@ -491,11 +486,8 @@ SURFACES = {
 class LidarsegScan:
     """Task that reads one sweep, in the 16 classes; others are unknown, -1.
 
-    Attributes:
-      points: path of the sweep.
-      token: of its row in ``sample_data``.
-      labels: path of the labels; None leaves them out.
-      classes: of each index in the file of labels, -1 for those that do not count.
+    `token` is that of its row in ``sample_data``. `classes` has the class of each index in the file
+    of labels, -1 for those that do not count.
     """
 
     points: str

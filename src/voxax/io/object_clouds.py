@@ -43,28 +43,21 @@ SHAPES = "shape_names.txt"
 class ClassifiedCloud:
     """Task that reads one cloud; its class is the label of each point.
 
-    Attributes:
-      path: of the file.
-      label: number of the class.
-      item: number of the cloud in a file of several.
-      points: drawn from the surface of a mesh.
-      unit: whether the cloud is moved to the origin and scaled into the ball of radius 1.
+    `item` is its number in a file of several, and `points` are drawn from the surface of a mesh.
+    The cloud is moved to the origin and scaled into the ball of radius 1.
     """
 
     path: str
     label: int
     item: int | None = None
     points: int = SURFACE_POINTS
-    unit: bool = True
 
     def __call__(self) -> PointCloud:
         columns = NORMALS if self._is_resampled() else None
         cloud = read(self.path, item=self.item, points=self.points, columns=columns)
-        positions = cloud.positions
-        if self.unit:
-            positions = positions - positions.mean(axis=0)
-            reach = np.linalg.norm(positions, axis=1).max()
-            positions = positions / (reach if reach > 0 else 1.0)
+        positions = cloud.positions - cloud.positions.mean(axis=0)
+        reach = np.linalg.norm(positions, axis=1).max()
+        positions = positions / (reach if reach > 0 else 1.0)
         labels = np.full(len(cloud), self.label, np.int32)
         return PointCloud(positions, cloud.attributes, labels, str(self))
 
@@ -84,9 +77,6 @@ def class_names(folder: Path) -> tuple[str, ...]:
     """Return the names of the classes: of ``*shape_names.txt``, or else of the folders.
 
     Of several lists the last counts: ModelNet40's.
-
-    Raises:
-      FileFormatError: there is neither.
     """
     lists = sorted(folder.glob("*" + SHAPES))
     if lists:
@@ -100,18 +90,10 @@ def class_names(folder: Path) -> tuple[str, ...]:
 def cloud_split(
     folder: Path, split: Sequence[str], classes: Sequence[str]
 ) -> list[ClassifiedCloud]:
-    """Return the clouds of a split.
+    """Return the clouds of a split, ``("train",)`` or ``("test",)``, or of names.
 
-    Args:
-      folder: in one of the layouts.
-      split: one of ``("train",)`` and ``("test",)``; or names of clouds, such as
-          ``airplane_0001``, which begin with their class.
-      classes: in the order of their numbers.
-
-    Raises:
-      FileFormatError: a class has no clouds, or a file is missing or broken.
-      InputError: a name that begins with no class.
-      MissingExtraError: h5py is not installed.
+    These begin with their class, as ``airplane_0001`` does; classes are in the order of their
+    numbers.
     """
     if len(split) > 1 or split[0] not in ("train", "test"):
         return [_named(folder, name, classes) for name in split]
@@ -157,15 +139,7 @@ def _named(folder: Path, name: str, classes: Sequence[str]) -> ClassifiedCloud:
 def hdf5_clouds(folder: Path, split: str, classes: Sequence[str]) -> list[ClassifiedCloud]:
     """Return the clouds in the HDF5 files that ``SPLIT_files.txt`` names.
 
-    Args:
-      folder: that holds the lists and the files.
-      split: ``"train"`` or ``"test"``.
-      classes: in the order of their numbers.
-
-    Raises:
-      FileFormatError: a list or a file is missing, a file has no arrays ``data`` [B, N, 3] and
-          ``label`` [B], or a label that no class has.
-      MissingExtraError: h5py is not installed.
+    A file has arrays ``data`` [B, N, 3] and ``label`` [B].
     """
     h5py = import_extra("reading HDF5", "hdf5", "h5py")
     lists = existing_file(folder / f"{split}_files.txt")

@@ -12,16 +12,7 @@ SAMPLED_POINTS = 200_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The arguments of :func:`voxax.io.read` that readers take; each reader takes what it needs.
-
-    Args:
-      columns: names of the columns, or their number, of a file that names none.
-      label_field: the column with the labels; None takes the usual ones.
-      delimiter: between the columns of text; None finds it.
-      item: which cloud of a file that holds several; None is all.
-      points: how many points to draw from the surface of a mesh.
-      seed: of that drawing.
-    """
+    """The arguments of :func:`voxax.io.read` that readers take; each reader takes what it needs."""
 
     columns: int | Sequence[str] | None = None
     label_field: str | None = None
@@ -37,11 +28,7 @@ DEFAULT = ReadOptions()
 def checked_columns(
     columns: SupportsIndex | Sequence[str] | None,
 ) -> int | tuple[str, ...] | None:
-    """Return a number of columns or their names, which may also be text as in ``x,y,z,label``.
-
-    Raises:
-      InputError: there are fewer than 3, or a name is no string.
-    """
+    """Return a number of columns or their names, which may also be text as in ``x,y,z,label``."""
     if columns is None:
         return None
     if isinstance(columns, str):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from voxax.errors import FileFormatError, import_extra
-from voxax.io.columns import SKIPPED, cloud_from_columns
+from voxax.io.columns import SKIPPED, cloud_from_columns, free_name
 from voxax.io.decoding import check_columns, check_count, reading
 from voxax.io.numbers import number_columns
 from voxax.io.options import DEFAULT, ReadOptions
@@ -85,9 +85,7 @@ class _Layout:
         columns: dict[str, np.ndarray] = {}
         for field, values in zip(self.fields, parts, strict=True):
             if field.name != SKIPPED:
-                name = field.name
-                while name in columns:
-                    name += "_"
+                name = free_name(field.name, columns)
                 columns[name] = values[:, 0] if field.count == 1 else values
         return columns
 

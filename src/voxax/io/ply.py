@@ -12,6 +12,7 @@ Source: Greg Turk, "The PLY Polygon File Format", 1994, as read by plyfile.
 import io
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -24,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from voxax._atomic_file import replacing
 from voxax.errors import FileFormatError, InputError, import_extra
-from voxax.io.columns import cloud_from_columns, find_name
+from voxax.io.columns import cloud_from_columns, find_name, free_name
 from voxax.io.decoding import MissingFileError, check_columns, check_count, reading
 from voxax.io.numbers import number_rows, plain, whole
 from voxax.io.options import ReadOptions
@@ -33,7 +34,6 @@ from voxax.io.surface import fan_owners, fan_triangles, sample_surface, strip_tr
 
 # Longer than any header, with its comments; what has no end within it is no PLY file.
 LONGEST_HEADER = 1 << 20
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 END = re.compile(rb"[\r\n][ \t]*end_header[ \t]*(\r\n|\r|\n|$)")
 NOT_PLAIN = re.compile(r"[^!-~]+")
 KEYWORDS = ("format", "element", "property")
@@ -99,7 +99,7 @@ class PlyHeader:
 def read_header(path: Path, stream: BinaryIO) -> PlyHeader:
     """Read a header from the beginning of `stream`, and compare its counts with the file's size."""
     start = stream.read(LONGEST_HEADER)
-    text = start.removeprefix(BYTE_ORDER_MARK)
+    text = start.removeprefix(BOM_UTF8)
     end = END.search(text)
     if end is None:
         raise FileFormatError(f"{path} is no PLY file, or is cut short: it has no end_header")
@@ -149,10 +149,8 @@ def _parsed(path: Path, lines: list[str], data_at: int) -> PlyHeader:
 
 def _add(element: PlyElement, name: str, types: tuple[str, ...]) -> None:
     plain_name = NOT_PLAIN.sub("_", name)
-    while name in [known.name for known in element.properties]:
-        name += "_"
-    while plain_name in [known.plain_name for known in element.properties]:
-        plain_name += "_"
+    name = free_name(name, [known.name for known in element.properties])
+    plain_name = free_name(plain_name, [known.plain_name for known in element.properties])
     types = tuple(kind.lower() for kind in types)
     element.properties.append(PlyProperty(name, plain_name, types))
 
@@ -182,7 +180,7 @@ def read_rows(path: Path, stream: BinaryIO, header: PlyHeader) -> dict[str, dict
     else is float64. A list of one length in all rows is [N, k], otherwise an array of arrays.
     """
     stream.seek(header.data_at)
-    if stream.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
+    if stream.read(len(BOM_UTF8)) != BOM_UTF8:
         stream.seek(header.data_at)
     text = io.TextIOWrapper(stream, encoding="latin-1")  # ends of lines of any kind
     try:

@@ -30,12 +30,9 @@ ATTRIBUTES = {"color": "rgb", "normal": "normals", "instance": "instance"}
 
 @dataclass(frozen=True)
 class ArrayScene:
-    """Task that reads the arrays of one scene.
+    """Task that reads the arrays in a scene's folder.
 
-    Attributes:
-      folder: that holds them.
-      labels: name of the file of labels; None leaves them out.
-      classes: number of classes; other labels are unknown, -1.
+    `labels` is the file of labels, None leaves them out; those from `classes` on are unknown, -1.
     """
 
     folder: str

@@ -12,14 +12,9 @@ from voxax.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Pose:
-    """A rotation, then a translation, from a frame to another; in float64.
+    """A rotation [3, 3], then a translation [3] in meters, from a frame to another; in float64.
 
-    Args:
-      rotation: [3, 3], orthogonal.
-      translation: [3], in meters.
-
-    Raises:
-      InputError: other shapes, numbers that are not finite, or a matrix that is no rotation.
+    Other shapes, numbers that are not finite and a matrix that is no rotation are errors.
     """
 
     rotation: np.ndarray
@@ -41,11 +36,7 @@ class Pose:
 
     @classmethod
     def from_quaternion(cls, rotation: ArrayLike, translation: ArrayLike) -> Pose:
-        """Make a pose of a quaternion [4], w first; it need not have length 1.
-
-        Raises:
-          InputError: as for the class, or a quaternion of length 0.
-        """
+        """Make a pose of a quaternion [4], w first; it need not have length 1."""
         quaternion = np.asarray(rotation, np.float64)
         length = np.linalg.norm(quaternion) if quaternion.shape == (4,) else 0.0
         if not 0 < length < np.inf:

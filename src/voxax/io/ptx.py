@@ -5,6 +5,7 @@ scanner, its three axes, and four lines of a matrix), then a line for each cell 
 z, an intensity of 0 to 1, and maybe red, green and blue.
 """
 
+from codecs import BOM_UTF8
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
@@ -32,7 +33,6 @@ NAMES = {
 POSE = (3, 3, 3, 3, 4, 4, 4, 4)
 # A position of one digit each, and the ends of the three words.
 SHORTEST_POINT = 6
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_ptx(path: Path, options: ReadOptions) -> PointCloud:
@@ -88,7 +88,7 @@ def _scan(path: Path, stream: BinaryIO, first: list[bytes], size: int) -> dict[s
 def _next_words(stream: BinaryIO) -> list[bytes]:
     """Return the words of the next line that has some; none at the end of the file."""
     for line in stream:
-        if words := line.removeprefix(BYTE_ORDER_MARK).split():
+        if words := line.removeprefix(BOM_UTF8).split():
             return words
     return []
 

@@ -54,11 +54,7 @@ _SMALLEST, _LARGEST = 1e-15, 1e15
 
 
 def check_magic(path: Path) -> None:
-    """Refuse a file that begins as another format does, or with text.
-
-    Raises:
-      FileFormatError: names that format.
-    """
+    """Refuse a file that begins as another format does, or with text."""
     with path.open("rb") as stream:
         begin = stream.read(256)
     kind = next((kind for magic, kind in MAGICS.items() if begin.startswith(magic)), None)
@@ -72,11 +68,7 @@ def check_magic(path: Path) -> None:
 
 
 def records(path: Path, dtype: str, width: int, kind: str) -> np.ndarray:
-    """Return all records, ``[N, width]`` numbers of four bytes in this machine's byte order.
-
-    Raises:
-      FileFormatError: a part of a record is left over.
-    """
+    """Return all records, ``[N, width]`` numbers of four bytes in this machine's byte order."""
     size, record = path.stat().st_size, 4 * width
     count, remainder = divmod(size, record)
     if remainder:
@@ -89,15 +81,11 @@ def records(path: Path, dtype: str, width: int, kind: str) -> np.ndarray:
 
 
 def check_width(path: Path, width: int) -> None:
-    """Refuse a file of float32 records that could as well have another number of columns.
+    """Refuse a file of float32 records that could as well have other columns, or is none.
 
     Numbers of one column are alike: neighbors in a scan are near each other, and a height is no
     intensity. So the numbers of the file differ least from those one record before. `width` holds
     unless another number of columns divides the file as well and its numbers repeat as well.
-
-    Raises:
-      FileFormatError: they do; names the other numbers of columns, and how to give one. Or the
-          numbers are no float32 measurements.
     """
     size = path.stat().st_size
     if size % (4 * width):

@@ -35,12 +35,7 @@ AREAS = {
 
 @dataclass(frozen=True)
 class S3disRoom:
-    """Task that reads one room; what is of none of the classes, such as stairs, is clutter.
-
-    Attributes:
-      folder: of the room.
-      labeled: whether the classes are read from the names of the objects.
-    """
+    """Task that reads a room's folder; what is of no class, such as stairs, is clutter."""
 
     folder: str
     labeled: bool = True
@@ -66,11 +61,7 @@ class S3disRoom:
 
 
 def objects_of(room: Path) -> list[Path]:
-    """Return the files of a room's objects, in the order of their points.
-
-    Raises:
-      FileFormatError: there are none.
-    """
+    """Return the files of a room's objects, in the order of their points."""
     files = sorted((room / "Annotations").glob("*.txt"))
     if not files:
         raise FileFormatError(f"{room / 'Annotations'} holds no objects (*.txt)")

@@ -170,10 +170,7 @@ _MOST_BYTES = 256 * MEBIBYTE
 class ScanNet200Scene(ScanNetScene):
     """Task that reads the vertices of one scene, in the 200 classes; others are unknown, -1.
 
-    Attributes:
-      mesh: path of the mesh.
-      labels: paths of the segments, of the objects and of the list of categories; None leaves
-          labels out.
+    `labels` are the paths of the segments, of the objects and of the list of categories, or None.
     """
 
     def _labels(self, vertices: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:

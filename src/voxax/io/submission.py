@@ -25,13 +25,7 @@ from voxax.io.semantic_kitti import RAW_IDS, SemanticKittiScan
 
 
 class Submission(abc.ABC):
-    """Results of one split, written scan by scan.
-
-    Args:
-      folder: for the files; exists.
-      layout: the data set.
-      split: ``train``, ``validation`` or ``test``.
-    """
+    """Results of one split of a data set, written scan by scan into a folder that exists."""
 
     task: ClassVar[str] = "segment"
 
@@ -40,13 +34,10 @@ class Submission(abc.ABC):
 
     @abc.abstractmethod
     def add(self, scan: Any, read: Any, found: Any) -> None:
-        """Write what was found in a scan.
+        """Write what was found in a scan of the layout, and was `read` by it.
 
-        Args:
-          scan: the layout's task.
-          read: what it returned.
-          found: int [N], the class of each point that was read; or
-              :class:`voxax.detection.Objects` with names and scores, in the frame of the points.
+        That is int [N], the class of each point that was read; or :class:`voxax.detection.Objects`
+        with names and scores, in the frame of the points.
         """
 
     def close(self) -> Path:

@@ -29,11 +29,6 @@ def sample_surface(
       The points with ``normals`` (float32 [N, 3]: those of the vertices,
       interpolated, where there are any, otherwise of the flat triangle) and ``face``
       (int32 [N], the triangle of each point), and the attributes and labels.
-
-    Raises:
-      FileFormatError: there is no triangle with a finite area, or one names a vertex
-          that is not there.
-      InputError: the number of points is not positive.
     """
     points, source = options.points, vertices.source
     if points < 1:
@@ -117,13 +112,10 @@ def fan_owners(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 
 
 def strip_triangles(strips: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Split strips, in which each corner makes a triangle with the two before it.
+    """Split strips into triangles, int64 [T, 3]: each corner makes one with the two before it.
 
-    Args:
-      strips: integer arrays [corners]; a negative corner ends a strip within.
-
-    Returns:
-      int64 [T, 3], all with the turn of the first of their strip.
+    Strips are integer arrays [corners], and a negative corner ends one within. All triangles have
+    the turn of the first of their strip.
     """
     if not len(strips):
         return np.zeros((0, 3), np.int64)
@@ -137,16 +129,10 @@ def strip_triangles(strips: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 
 
 def fan_triangles(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Split polygons into triangles around their first corner.
+    """Split polygons into triangles around their first corner, int64 [T, 3], in their order.
 
-    Exact for convex polygons, which is what scanners and modelers write.
-
-    Args:
-      polygons: integer arrays [corners], each with its own number of corners, or one
-          array [P, corners]; those with fewer than 3 have no area and are left out.
-
-    Returns:
-      int64 [T, 3], in the order of the polygons.
+    Polygons are integer arrays [corners], or one array [P, corners]; those with fewer than 3 have
+    no area and are left out. Exact for convex polygons, which is what scanners and modelers write.
     """
     if isinstance(polygons, np.ndarray) and polygons.ndim == 2 and polygons.shape[1] == 3:
         return polygons.astype(np.int64)

@@ -47,14 +47,7 @@ def read_table_columns(
 ) -> dict[str, np.ndarray]:
     """Return columns [N] of a ``.feather`` or a ``.parquet`` by name.
 
-    Args:
-      path: of the file.
-      numbers: names of columns of numbers.
-      texts: names of columns of text, which become arrays of ``str``.
-
-    Raises:
-      FileFormatError: the file is broken, has no such column, or one that holds something else.
-      MissingExtraError: pyarrow is not installed.
+    Those of `numbers` hold numbers, those of `texts` text, and become arrays of ``str``.
     """
     with _opened(path) as (arrow, table):
         missing = [name for name in (*numbers, *texts) if name not in table.column_names]

@@ -8,6 +8,7 @@ points (Leica's ``.pts``).
 import io
 import re
 import warnings
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from voxax.io.columns import (
     SKIPPED,
     cloud_from_columns,
     find_name,
+    free_name,
     shown_names,
 )
 from voxax.io.decoding import reading
@@ -48,7 +50,6 @@ PTS_NAMES = {
 WHOLE = re.compile(r"[-+]?[0-9]{1,19}")
 MISSING = ("", "na", "n/a", "null", "none", "-")
 MICROSOFT_NAN = re.compile(r"[-+]?[0-9.]*#(ind|qnan|snan)0*", re.IGNORECASE)
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HEAD = 2**16
 BLOCK = 2**20
 
@@ -73,15 +74,10 @@ def read_text(path: Path, options: ReadOptions) -> PointCloud:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the lines of a file are read.
+    """How the lines of a file are read, from byte `start` on.
 
-    Args:
-      start: bytes above the first point.
-      delimiter: between columns.
-      names: of the columns; None where they have none.
-      dtypes: of the columns; None for one of text.
-      count: of points, as the file says, or None.
-      quoted: whether there are quotation marks.
+    `names` is None where the columns have none, and the dtype of a column of text is None. `count`
+    is that of points, as the file says, or None.
     """
 
     start: int
@@ -107,8 +103,8 @@ def _layout(path: Path, head: bytes, options: ReadOptions) -> _Layout:
     if len(head) == HEAD and len(lines) > 1:
         del lines[-1]
     start, count, above, comments = 0, None, None, list[str]()
-    if head.startswith(BYTE_ORDER_MARK):
-        start, lines[0] = len(BYTE_ORDER_MARK), lines[0].removeprefix(BYTE_ORDER_MARK)
+    if head.startswith(BOM_UTF8):
+        start, lines[0] = len(BOM_UTF8), lines[0].removeprefix(BOM_UTF8)
     for number, line in enumerate(lines, 1):
         text = _decoded(line)
         delimiter = _delimiter(text, options.delimiter)
@@ -235,10 +231,9 @@ def _columns(path: Path, stream: BinaryIO, layout: _Layout) -> dict[str, np.ndar
     names = layout.names or [str(column) for column in range(len(layout.dtypes))]
     columns: dict[str, np.ndarray] = {}
     for column, part in zip(used, parts, strict=True):
-        name = names[column]
-        while name in columns:
-            name += "_"
-        columns[name] = np.concatenate(part) if len(part) > 1 else part[0]
+        columns[free_name(names[column], columns)] = (
+            np.concatenate(part) if len(part) > 1 else part[0]
+        )
         part.clear()
     return columns
 

@@ -22,15 +22,9 @@ EDGES = np.array(
 
 @dataclass(frozen=True)
 class BoxKind:
-    """Boxes that are drawn alike.
+    """Boxes that are drawn alike: `corners` [M, 8, 3] in meters, and names of classes.
 
-    Attributes:
-      name: of the kind, for legends.
-      color: "#rrggbb".
-      is_true: whether they are the truth.
-      corners: [M, 8, 3] float64, meters.
-      scores: [M] float64; NaN without.
-      labels: [M] names of the classes.
+    `scores` [M] are NaN without. The name is for legends, and the color "#rrggbb".
     """
 
     name: str
@@ -47,11 +41,7 @@ def box_kinds(
     class_names: Sequence[str],
     min_score: float = 0.0,
 ) -> list[BoxKind]:
-    """Kinds of boxes that there are: those found of each class, then the true ones.
-
-    Raises:
-      InputError: a class without a name in `class_names`.
-    """
+    """Kinds of boxes that there are: those found of each class, then the true ones."""
     kinds = []
     for objects in (found, truth):
         strange = [] if objects is None else sorted({*objects.classes.tolist()} - {*class_names})

@@ -5,11 +5,13 @@ third up. Both views are drawn in them, so that left and right agree between the
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from voxax.errors import InputError
 
+Up = Literal["z", "y", "-y"]
 # Rows: the scene's axes in the cloud's axes. All are rotations, none mirrors.
 UPRIGHT = {
     "z": np.eye(3),
@@ -70,9 +72,6 @@ def compose(
     """Choose axes, extent and camera for [N, 3] float64 positions in meters.
 
     Points in `without`, [N] bool, belong to the extent but not to the drawn ones.
-
-    Raises:
-      InputError: `up` or `origin_view` is not one of those allowed.
     """
     if up not in UPRIGHT:
         raise InputError(f'up must be "z", "y" or "-y", not {up!r}.')

@@ -319,7 +319,7 @@ class Sheet:
             space = self._width - 2 * self._margin
             while self._text_width(text, **style) > space and style["size"] > 0.6 * size:
                 style = {**style, "size": style["size"] - 0.5}
-            self._text(self._margin, y, text, **style)
+            self.text(self._margin, y, text, **style)
 
     def panel(self, x: int, y: int, image: np.ndarray) -> None:
         """Put an [H, W, 3] uint8 picture with its upper left corner at (x, y)."""
@@ -329,36 +329,21 @@ class Sheet:
 
     def heading(self, x: float, y: float, name: str, note: str, width: float) -> None:
         """Write a column's name, and a note right of it in smaller and smaller type."""
-        self._text(x, y, name, size=18, weight="bold", color=INK)
+        self.text(x, y, name, size=18, weight="bold")
         if note:
             start = self._text_width(name, size=18, weight="bold") + 16
             size = 15.5
             while size > 10 and start + self._text_width(note, size=size) > width:
                 size -= 0.5
-            self._text(x + start, y, note, size=size, color=FADED)
+            self.text(x + start, y, note, size=size, color=FADED)
 
     def caption(self, x: float, y: float, text: str) -> None:
         """Small text on a panel."""
-        self._text(x, y, text, size=13.5, color=FADED, halo=True)
+        self.text(x, y, text, size=13.5, color=FADED, halo=True)
 
     def message(self, x: float, y: float, text: str) -> None:
         """Text in the middle of an empty panel."""
-        self._text(x, y, text, size=20, color=FADED, ha="center", va="center")
-
-    def write(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        *,
-        size: float,
-        faded: bool = False,
-        light: bool = False,
-        **style: Any,
-    ) -> None:
-        """Write text of `size` pixels; matplotlib's `style` says where (x, y) is in it."""
-        color = "#ffffff" if light else FADED if faded else INK
-        self._text(x, y, text, size=size, color=color, **style)
+        self.text(x, y, text, size=20, color=FADED, ha="center", va="center")
 
     def scale_bar(self, x: float, y: float, scale: float, width: float) -> None:
         """A bar of a round length, about a quarter of `width`; `scale` is pixels per meter."""
@@ -370,7 +355,7 @@ class Sheet:
             for end in (x, right):
                 self._axes.plot([end, end], [y - 7, y + 1.75], color=color, lw=wide * 72 / DPI,
                                 zorder=3, solid_capstyle="butt")  # fmt: skip
-        self._text((x + right) / 2, y - 11, length_text(length), size=14.5, color=INK,
+        self.text((x + right) / 2, y - 11, length_text(length), size=14.5,
                    ha="center", halo=True)  # fmt: skip
 
     def axes_mark(self, x: float, y: float, right: str, away: str) -> None:
@@ -378,8 +363,8 @@ class Sheet:
         arrow = {"arrowstyle": "-|>", "color": FADED, "lw": 1.4, "shrinkA": 0, "shrinkB": 0}
         for tip in ((x + 26, y), (x, y - 26)):
             self._axes.annotate("", tip, (x, y), arrowprops=arrow)
-        self._text(x + 30, y + 5, right, size=12.5, color=FADED, halo=True)
-        self._text(x - 6, y - 20, away, size=12.5, color=FADED, ha="right", halo=True)
+        self.text(x + 30, y + 5, right, size=12.5, color=FADED, halo=True)
+        self.text(x - 6, y - 20, away, size=12.5, color=FADED, ha="right", halo=True)
 
     def lines(self, lines: np.ndarray, color: str, style: str, width: float, panel: Panel) -> None:
         """Draw [M, 2, 2] lines on a panel; what leaves it is cut off."""
@@ -404,7 +389,7 @@ class Sheet:
             inside = x < own[0] and own[2] < x + width and y < own[1] and own[3] < y + height
             if inside and free.all():
                 taken = np.concatenate([taken, own[None]])
-                self._text(left, line, text, size=13, color=color, weight="bold", halo=True)
+                self.text(left, line, text, size=13, color=color, weight="bold", halo=True)
 
     def _clip(self, panel: Panel) -> Any:
         x, y, width, height = panel
@@ -427,9 +412,9 @@ class Sheet:
             else:
                 self._axes.scatter([x + 11], [line - 6], s=(20 * 72 / DPI) ** 2, color=entry.color,
                                    edgecolors="#00000030", linewidths=0.6)  # fmt: skip
-            self._text(x + 30, line, entry.name, size=15.5, color=INK)
+            self.text(x + 30, line, entry.name, size=15.5)
             after = x + 30 + self._text_width(entry.name, size=15.5) + 9
-            self._text(after, line, entry.note, size=14, color=FADED)
+            self.text(after, line, entry.note, size=14, color=FADED)
         return y + self.legend_height(entries)
 
     def _legend_columns(self, entries: list[Entry]) -> tuple[int, float]:
@@ -450,12 +435,12 @@ class Sheet:
         image = np.broadcast_to((gradient * 255).astype(np.uint8), (16, 320, 3))
         label = "height"
         start = self._margin + self._text_width(label, size=15.5) + 16
-        self._text(self._margin, y + 15, label, size=15.5, color=INK)
+        self.text(self._margin, y + 15, label, size=15.5)
         first, last = height_text(low, high)
-        self._text(start, y + 15, first, size=14, color=FADED)
+        self.text(start, y + 15, first, size=14, color=FADED)
         start += self._text_width(first, size=14) + 10
         self.panel(int(start), int(y), np.ascontiguousarray(image))
-        self._text(start + 330, y + 15, last, size=14, color=FADED)
+        self.text(start + 330, y + 15, last, size=14, color=FADED)
 
     def png(self) -> bytes:
         """The sheet as a PNG file."""
@@ -463,11 +448,19 @@ class Sheet:
         self._canvas.print_png(file, metadata={"Software": "voxax"}, pil_kwargs=options)
         return file.getvalue()
 
-    def _text(
-        self, x: float, y: float, text: str, *, size: float, halo: bool = False, **style
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        size: float,
+        color: str = INK,
+        halo: bool = False,
+        **style: Any,
     ) -> None:
-        """Write `text` at `size` pixels; matplotlib counts in points."""
-        style |= {"family": FONT, "size": size * 72 / DPI}
+        """Write `text` at `size` pixels, matplotlib counts in points; `style` is matplotlib's."""
+        style |= {"color": color, "family": FONT, "size": size * 72 / DPI}
         artist = self._axes.text(x, y, text, parse_math=False, **style)
         if halo:
             effects = require("matplotlib.patheffects")
@@ -667,16 +660,16 @@ def confusion_png(
         sheet.message(LEFT, top, "nothing to compare")
     for i, name in enumerate(names):
         middle = cell * i + cell / 2
-        sheet.write(LEFT - 12, top + middle, name, size=size, ha="right", va="center")
+        sheet.text(LEFT - 12, top + middle, name, size=size, ha="right", va="center")
         note = f"{int(totals[i]):,}"
-        sheet.write(LEFT + side + 12, top + middle, note, size=size - 1.5, va="center", faded=True)
-        sheet.write(LEFT + middle, top - 10, name, size=size, ha="center", rotation=90)
+        sheet.text(LEFT + side + 12, top + middle, note, size=size - 1.5, va="center", color=FADED)
+        sheet.text(LEFT + middle, top - 10, name, size=size, ha="center", rotation=90)
         for j in range(0 if is_small else len(names)):
             if not counts[i, j]:
                 continue
             place = LEFT + cell * j + cell / 2, top + middle
             percent = 100 * shares[i, j]
             text = f"{percent:.0f}" if percent >= 0.5 else "<1"
-            light = shares[i, j] > 0.55
-            sheet.write(*place, text, size=13.5, ha="center", va="center", light=light)
+            color = "#ffffff" if shares[i, j] > 0.55 else INK
+            sheet.text(*place, text, size=13.5, ha="center", va="center", color=color)
     return write_atomically(path, sheet.png())

@@ -93,16 +93,9 @@ def labeled(
     truth: np.ndarray | None,
     class_names: Sequence[str],
 ) -> Labeled:
-    """Check a cloud and its labels. Points with a coordinate that is not finite are dropped.
+    """Check a cloud and its labels; points with a coordinate that is not finite are dropped.
 
-    Args:
-      positions: [N, 3] floats or integers, in meters; N may be 0.
-      prediction: [N] integers; negative is "no prediction".
-      truth: [N] integers or None; negative is "ignored".
-      class_names: the name of class 0, 1, ...
-
-    Raises:
-      InputError: a shape or dtype is wrong, lengths differ, or a class has no name.
+    Arguments are as the fields of :class:`Labeled`; positions may be integers too.
     """
     positions = checked_positions(positions)
     if isinstance(class_names, str):

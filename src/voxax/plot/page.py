@@ -48,23 +48,14 @@ def segmentation_html(
     of points in the legend count every point.
 
     Args:
-      path: the page to write; it appears at once or not at all.
-      positions: [N, 3] floats, meters; rows with a coordinate that is not finite are
-          not shown. N may be 0: the page then says "no points". Shown coordinates are
+      path, positions, prediction, truth, class_names, title, iou, up: as of
+          :func:`voxax.plot.segmentation_png`, and so are the errors. Shown coordinates are
           rounded to 1/65534 of the longest side.
-      prediction: [N] integers, class of each point; negative is "no prediction".
-      truth: [N] integers or None; negative (-1) is "ignored".
-      class_names: the name of class 0, 1, ...
-      title: of the page.
       summary: values by name for the table beside the picture, such as
           ``{"mean IoU": 0.61, "points": 123389}``.
-      iou: intersection over union in [0, 1] by class name or number, for the legend.
-      up: the cloud's axis that points up: "z", "y" or "-y".
 
     Raises:
-      InputError: shapes, lengths or dtypes do not fit, or `up` is unknown.
       MissingExtraError: plotly is not installed.
-      OSError: the file cannot be written.
     """
     cloud = lab.labeled(positions, prediction, truth, class_names)
     return _write(path, cloud, title or "Segmentation", summary, iou, up, ())
@@ -117,15 +108,9 @@ def detection_html(
     black line. Kinds can be hidden, and found boxes of low scores.
 
     Args:
-      path, positions, title, summary, up: as of :func:`segmentation_html`.
-      found: boxes with names of classes and scores; None for none.
-      truth: boxes with names of classes; None where it is not known.
-      class_names: names of all classes.
-
-    Raises:
-      InputError: positions of another shape, or boxes of a class without a name.
-      MissingExtraError: plotly is not installed.
-      OSError: the file cannot be written.
+      path, positions, found, truth, class_names: as of :func:`voxax.plot.detection_png`, and so
+          are the errors.
+      title, summary, up: as of :func:`segmentation_html`.
     """
     nothing = np.full(len(lab.checked_positions(positions)), -1)
     kinds = box_kinds(found, truth, class_names)

@@ -58,13 +58,9 @@ def rasterize(
 ) -> Raster:
     """Draw points as discs, near ones over far ones.
 
-    Args:
-      plane: [M, 2] meters, right and up.
-      depth: [M] meters, growing away from the viewer.
-      width, height: of the picture, in pixels.
-      center: [2] meters, the point of the plane in the middle of the picture.
-      scale: pixels per meter, the same in both directions.
-      perspective: nearer points are drawn larger, and far ones paler.
+    Places in the `plane` [M, 2] are meters to the right and up, and `depth` [M] grows away from the
+    viewer. The `center` [2] is in the middle of the picture, of so many pixels, and `scale` is
+    pixels per meter. In perspective nearer points are drawn larger, and far ones paler.
     """
     width, height = width * FINE, height * FINE
     owner = np.full(height * width, -1, np.int32)

@@ -115,9 +115,8 @@ class SolidBuilder:
 class PlacedObjects:
     """Objects whose primitives stand side by side in a street's :class:`Solids`.
 
-    Args:
-      rows: of each, its label, its pose, its first primitive and the one behind its last; in
-        the order of the primitives.
+    Each has a label, a pose, and the rows of its first primitive and of the one behind its last; in
+    the order of the primitives.
     """
 
     def __init__(self, rows: Sequence[tuple[int, Pose, int, int]]) -> None:

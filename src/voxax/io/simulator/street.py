@@ -423,11 +423,7 @@ class StreetScene:
 
 
 def check_seed(seed: int) -> int:
-    """Return the seed as a plain int.
-
-    Raises:
-      InputError: if it is not an integer of at least 0.
-    """
+    """Return the seed as a plain int."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise InputError(f"seed must be an integer of at least 0, got {seed!r}")
     return int(seed)

@@ -9,7 +9,7 @@ out as (primitive, ray) pairs, and only those pairs are tested: about two per ra
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -77,21 +77,18 @@ class Sensor:
     min_range: float = 0.8
 
     def __post_init__(self) -> None:
-        angles = np.asarray(self.elevations, np.float64)
-        if angles.ndim != 1 or not len(angles) or not (np.diff(angles) > 0).all():
-            raise InputError(f"sensor elevations must be ascending angles, got {self.elevations}")
-        if not (np.abs(angles) < 90.0).all():
-            raise InputError(f"sensor elevations must lie within -90..90, got {self.elevations}")
-        if self.azimuth_steps < 1:
-            raise InputError(f"sensor azimuth_steps must be at least 1, got {self.azimuth_steps}")
-        if not 0.0 <= self.dropout <= 1.0:
-            raise InputError(f"sensor dropout must lie in 0..1, got {self.dropout}")
-        if self.range_noise < 0.0:
-            raise InputError(f"sensor range_noise must not be negative, got {self.range_noise}")
-        if not 0.0 <= self.min_range < self.max_range:
-            raise InputError(
-                f"sensor needs 0 <= min_range < max_range, got {self.min_range}, {self.max_range}"
-            )
+        angles, reach = np.asarray(self.elevations, np.float64), (self.min_range, self.max_range)
+        ascending = angles.ndim == 1 and len(angles) > 0 and (np.diff(angles) > 0).all()
+        for is_fine, rule, given in (
+            (ascending, "elevations must be ascending angles", self.elevations),
+            ((np.abs(angles) < 90.0).all(), "elevations must lie within -90..90", self.elevations),
+            (self.azimuth_steps >= 1, "azimuth_steps must be at least 1", self.azimuth_steps),
+            (0.0 <= self.dropout <= 1.0, "dropout must lie in 0..1", self.dropout),
+            (self.range_noise >= 0.0, "range_noise must not be negative", self.range_noise),
+            (0.0 <= reach[0] < reach[1], "needs 0 <= min_range < max_range", reach),
+        ):
+            if not is_fine:
+                raise InputError(f"sensor {rule}, got {given}")
 
     @property
     def rings(self) -> int:
@@ -128,27 +125,12 @@ def _fan(low: float, high: float, beams: int) -> tuple[float, ...]:
     return tuple(float(angle) for angle in np.linspace(low, high, beams).round(4))
 
 
-_LIDAR32 = Sensor("lidar32", _fan(-30.67, 10.67, 32), 900, 1.9, 80.0, 0.02, 0.04)
+# Two blocks of 32, the upper one denser, as on roof sensors made for the road ahead.
+_BLOCKS = _fan(-24.8, -8.8, 32) + _fan(-8.4, 2.0, 32)
 SENSORS: dict[str, Sensor] = {
-    "lidar32": _LIDAR32,
-    # Two blocks of 32, the upper one denser, as on roof sensors made for the road ahead.
-    "lidar64": replace(
-        _LIDAR32,
-        name="lidar64",
-        elevations=_fan(-24.8, -8.8, 32) + _fan(-8.4, 2.0, 32),
-        azimuth_steps=1024,
-        height=1.73,
-        max_range=100.0,
-    ),
-    "lidar128": replace(
-        _LIDAR32,
-        name="lidar128",
-        elevations=_fan(-45.0, 45.0, 128),
-        azimuth_steps=1024,
-        height=1.8,
-        max_range=60.0,
-        range_noise=0.015,
-    ),
+    "lidar32": Sensor("lidar32", _fan(-30.67, 10.67, 32), 900, 1.9, 80.0, 0.02, 0.04),
+    "lidar64": Sensor("lidar64", _BLOCKS, 1024, 1.73, 100.0, 0.02, 0.04),
+    "lidar128": Sensor("lidar128", _fan(-45.0, 45.0, 128), 1024, 1.8, 60.0, 0.015, 0.04),
 }
 
 

@@ -1,0 +1,259 @@
+"""Verify a report by exporting the module for several inputs of equal shape.
+
+That counts the programs. The one program runs on all inputs, is compared with the module, and is
+lowered to XLA through torchax where that imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import importlib
+import random
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]  (an extra)
+from torch._subclasses.fake_tensor import FakeTensor  # pyright: ignore[reportMissingImports]
+from torch.utils._pytree import tree_leaves  # pyright: ignore[reportMissingImports]
+
+from voxax.check.findings import Verdict
+from voxax.check.programs import INPUTS, Verification
+from voxax.check.source import described
+from voxax.check.static_report import Report
+from voxax.check.subject import Arguments
+from voxax.check.torch_check import is_sized, nodes_of
+from voxax.check.torch_runs import copied, exported
+
+
+@dataclasses.dataclass(frozen=True)
+class TorchVerification(Verification):
+    """The result of exporting for several inputs.
+
+    Attributes:
+      lowering: what lowering to XLA showed, or why there is no such confirmation.
+      lowered: how many programs XLA compiled; None where it was not asked.
+      served: whether the program computes what the module does, for every input; None where that
+        cannot be compared, as the two may draw other random numbers.
+    """
+
+    lowering: str = ""
+    lowered: int | None = None
+    served: bool | None = None
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            state = "verified" if self.holds else "NOT verified"
+            return f"{state}: torch.export: {self.error}"
+        served = {True: "; it computes what the module does", None: ""}
+        other = "; it computes something else than the module"
+        return f"{super().__str__()}{served.get(self.served, other)}; {self.lowering}"
+
+
+def verify(report: Report) -> TorchVerification:
+    """Export the module for five inputs; a static one has the same program for each."""
+    arguments: Arguments = report.arguments
+    held = frozenset(report.static_arguments) & arguments.numbers()
+    may = report.verdict in (Verdict.STATIC, Verdict.PER_VALUE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # Numbers that only are computed with are inputs of the program; where PyTorch has no
+        # operator for that, they are constants, and stay the same.
+        found = _exports(report, held)
+        if (found.error or found.sized) and held != arguments.numbers():
+            found = _exports(report, arguments.numbers())
+            if may and found.error is None and not _same_for_others(report, held):
+                text = "another value of a Python number gives another program"
+                return TorchVerification(INPUTS, len(found.graphs), text, False)
+        if found.error is not None:
+            return TorchVerification(INPUTS, len(found.graphs), found.error, not may)
+        if found.sized:
+            text = "a value of a tensor is read"
+            return TorchVerification(INPUTS, len(found.graphs), text, not may)
+        frozen = any(f.code == "VX205" for f in report.findings)
+        served = None if frozen else _serves(report, found)
+        lowering, lowered, wrong = _lower(found.program, found.inputs)
+    holds = may and len(found.graphs) == 1 and not wrong and lowered in (1, None)
+    holds = holds and served is not False
+    return TorchVerification(
+        INPUTS, len(found.graphs), None, holds, lowering=lowering, lowered=lowered, served=served
+    )
+
+
+@dataclasses.dataclass
+class _Exports:
+    """The results of exporting for each of the inputs."""
+
+    inputs: list[list[Any]]
+    graphs: set[str]
+    program: Any = None
+    error: str | None = None
+    sized: bool = False
+
+
+def _exports(report: Report, held: frozenset[str]) -> _Exports:
+    inputs = [inputs_of(report.arguments, held, seed) for seed in range(INPUTS)]
+    found = _Exports(inputs, set())
+    frozen = any(f.code == "VX205" for f in report.findings)
+    for values in inputs:
+        with _seeded():
+            found.program, error = exported(report.subject, report.arguments, values)
+        if error is not None:
+            found.error = described(error)
+            return found
+        found.graphs.add(_text(found.program, frozen))
+    found.sized = any(map(is_sized, nodes_of(found.program)))
+    return found
+
+
+def _same_for_others(report: Report, held: frozenset[str]) -> bool:
+    """Return True if other values of the numbers that are not held change only constants."""
+    arguments: Arguments = report.arguments
+    texts = set()
+    for seed in range(INPUTS):
+        values = [
+            _other_number(leaf.value, seed)
+            if leaf.kind == "number" and leaf.name not in held
+            else leaf.value
+            for leaf in arguments.leaves
+        ]
+        with _seeded():
+            program, error = exported(report.subject, arguments, values)
+        if error is not None:
+            return False
+        texts.add(_text(program, True))
+    return len(texts) == 1
+
+
+def _other_number(value: Any, seed: int) -> Any:
+    if isinstance(value, bool):
+        return bool(seed % 2)
+    return value + seed
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """Draw equal random numbers of Python and NumPy in every export; frozen ones are VX205."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  (the generator that models use)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+def _serves(report: Report, found: _Exports) -> bool | None:
+    """Compare the one program with the module on all inputs; None where that cannot be."""
+    targets = [node.target for node in found.program.graph.nodes]
+    if any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) for t in targets):
+        return None
+    program = found.program.module()
+    plain = report.subject.target
+    for values in found.inputs:
+        module = copied(plain) if isinstance(plain, torch.nn.Module) else plain
+        one, two = (
+            [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            for result in (
+                copy.deepcopy(report.arguments.fill(values)).call(module),
+                copy.deepcopy(report.arguments.fill(values)).call(copied(program)),
+            )
+        )
+        if any(isinstance(tensor, FakeTensor) for tensor in two):
+            return None  # a constant of the program lost its values in export
+        if len(one) != len(two) or not all(map(_equal, one, two)):
+            return False
+    return True
+
+
+def _equal(one: Any, two: Any) -> bool:
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    if not one.is_floating_point():
+        return bool(torch.equal(one, two))
+    scale = float(one.detach().double().abs().nan_to_num(0, 0, 0).max()) if one.numel() else 1.0
+    return bool(torch.allclose(one, two, 1e-3, 1e-4 * max(1.0, scale), equal_nan=True))
+
+
+def _text(program: Any, frozen: bool) -> str:
+    """Return the identity of a program: its operators with all their constants.
+
+    Where values of Python are frozen into it (VX205) these are others in each export, and the
+    constants are left out.
+    """
+    nodes = program.graph.nodes
+    if frozen:
+        made = [n for n in nodes if n.op == "call_function"]
+        return str([(str(n.target), n.meta.get("val")) for n in made])
+    values = [str(n.meta.get("val")) for n in nodes]
+    constants = {k: _listed(v) for k, v in program.constants.items() if hasattr(v, "tolist")}
+    return f"{program.graph}{values}{constants}"
+
+
+def _listed(constant: Any) -> Any:
+    try:
+        return constant.tolist()
+    except RuntimeError:  # it has no values: made under a transformation, such as vmap
+        return list(constant.shape)
+
+
+def inputs_of(arguments: Arguments, held: frozenset[str], seed: int) -> list[Any]:
+    """Return leaves for one of several runs; numbers that are not held are tensors."""
+    return [_vary(leaf, held, seed) for leaf in arguments.leaves]
+
+
+def _vary(leaf: Any, held: frozenset[str], seed: int) -> Any:
+    """Return the example's values in another order, scaled; integers stay, as indices must."""
+    value = leaf.value
+    if leaf.kind == "number" and leaf.name not in held:
+        return torch.tensor(value if isinstance(value, bool) else value + seed)
+    if leaf.kind != "tensor":
+        return value
+    plain = value.detach().clone()
+    if seed and plain.is_floating_point():
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(plain.numel(), generator=generator)
+        plain = plain.reshape(-1)[order].reshape(plain.shape) * (1 + seed / 16)
+    return plain.requires_grad_(value.requires_grad)
+
+
+def _lower(program: Any, inputs: list[list[Any]]) -> tuple[str, Any, bool]:
+    """Compile the exported program with XLA.
+
+    Returns:
+      ``(in words, programs or None, whether it contradicts)``.
+    """
+    try:
+        bridge = importlib.import_module("torchax.export")
+        interop = importlib.import_module("torchax.ops.mappings")
+    except Exception as error:  # it has to fit the version of PyTorch
+        return (
+            f"lowering to XLA unconfirmed: torchax does not import ({described(error)})",
+            None,
+            False,
+        )
+    compiled = 0
+    try:
+        weights, function = bridge.exported_program_to_jax(program)
+
+        def counted(weights: Any, given: Any) -> Any:
+            nonlocal compiled
+            compiled += 1  # Python runs only when a program is made
+            return function(weights, given)
+
+        jitted = jax.jit(counted)
+        for values in inputs:
+            tensors = [v for v in values if isinstance(v, torch.Tensor)]
+            given = tuple(interop.t2j(v.detach()) for v in tensors)
+            jax.block_until_ready(jitted(weights, given))
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+        return f"lowering to XLA raises {described(error)}", compiled, True
+    except Exception as error:  # of the bridge, which lacks an operator or a form of one
+        return f"lowering to XLA unconfirmed: torchax raises {described(error)}", None, False
+    plural = "s" if compiled != 1 else ""
+    return f"lowered to XLA: {compiled} program{plural}", compiled, compiled != 1
