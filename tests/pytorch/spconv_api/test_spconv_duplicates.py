@@ -13,14 +13,14 @@ import torch
 
 import voxax.torch.spconv as spconv
 from voxax.torch.core import products
-from voxax.torch.spconv import duplicates, functional, ops, utils
+from voxax.torch.spconv import core, functional, ops, utils
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(autouse=True)
 def warned(monkeypatch):
-    monkeypatch.setattr(duplicates, "_warned", True)
+    monkeypatch.setattr(core, "_warned", True)
     yield
     spconv.strict(False)
 
@@ -120,7 +120,7 @@ def test_dense_keeps_the_last_with_any_number_of_threads():
 
 
 def test_one_warning_a_process(monkeypatch):
-    monkeypatch.setattr(duplicates, "_warned", False)
+    monkeypatch.setattr(core, "_warned", False)
     layer = spconv.SubMConv2d(3, 4, 3).double()
     with pytest.warns(UserWarning, match=r"rows of indices occur twice, the first is \[.*strict"):
         layer(cloud())

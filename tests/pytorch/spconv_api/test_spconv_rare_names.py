@@ -12,8 +12,9 @@ import rare_names
 import torch
 
 import voxax.torch.spconv as spconv
-from voxax.torch.spconv import SpconvError, boxes, cppcore
+from voxax.torch.spconv import SpconvError, cppcore
 from voxax.torch.spconv import tensorview as tv
+from voxax.torch.spconv import voxel_generators as boxes
 from voxax.torch.spconv.spatial import RemoveDuplicate
 
 pytestmark = pytest.mark.torch
