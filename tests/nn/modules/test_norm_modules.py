@@ -76,7 +76,7 @@ def test_without_parameters_and_in_other_dtypes(rng):
 
 @pytest.mark.parametrize("name", list(MAKERS))
 def test_another_number_of_channels(name, rng):
-    with pytest.raises(vx.InputError, match=f"{name} expects 6 channels, the input has 4"):
+    with pytest.raises(vx.InputError, match=f"{name} expects 6 channels, the voxels have 4"):
         MAKERS[name](6)(voxels_of(rng.normal(size=(ROWS, CHANNELS))))
 
 
