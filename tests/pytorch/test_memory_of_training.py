@@ -1,10 +1,10 @@
 """Training on clouds of many sizes takes no more memory with every size, at each door."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from own_process import run_python
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -119,9 +119,4 @@ print(late / early)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_resident_memory_stays_flat(name):
     """The last of 500 steps with 40 sizes, by early ones, in a process of their own."""
-    script = STEPS.format(network=NETWORKS[name])
-    ran = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    assert float(ran.stdout) <= 1.05
+    assert float(run_python("-c", STEPS.format(network=NETWORKS[name]))) <= 1.05

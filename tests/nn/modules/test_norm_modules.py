@@ -1,7 +1,6 @@
 """Normalization modules: parameters, state, and statistics that span devices."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from flax import nnx
 
 import voxax as vx
+from own_process import run_python
 from voxax.nn import functional as F
 from voxax.nn.modules.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 
@@ -176,14 +176,8 @@ def test_statistics_over_two_devices():
         "tests.check_sharded(tests.sharded_by_shard_map)\n"
     )
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": path},
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": path}
+    run_python("-c", script, timeout=300, **variables)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
