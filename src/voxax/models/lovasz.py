@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from voxax import _compat
 from voxax._array_types import Array, Float, Int
-from voxax.errors import check_known
+from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_operator
-from voxax.models.training import check_labels_of
+from voxax.models.training import check_labels
 
 LovaszClasses = Literal["present", "all"]
 
@@ -47,7 +48,15 @@ def lovasz_softmax(
         the classes.
     """
     check_known("classes", classes, get_args(LovaszClasses))
-    check_labels_of(logits, labels, ignore_label)
+    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+        raise InputError(
+            f"labels of shape {list(labels.shape)} for logits of shape {list(logits.shape)}: give "
+            "[N] and [N, classes]"
+        )
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise InputError(f"labels of {labels.dtype}: expected integers, one class for each row")
+    if not _compat.is_traced(logits, labels):
+        check_labels(labels, logits.shape[1], ignore_label)
     ignored = -1 if ignore_label is None else ignore_label
     rows = jnp.asarray(logits), jnp.asarray(labels)
     if axis_name is not None:

@@ -54,13 +54,19 @@ def masked_cross_entropy(
       InputError: other shapes, also of the weights; labels that are no integers; eager: labels
         outside the classes.
     """
-    check_labels_of(logits, labels, ignore_label)
+    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+        raise InputError(
+            f"labels of shape {list(labels.shape)} for logits of shape {list(logits.shape)}: give "
+            "[N] and [N, classes]"
+        )
     classes = logits.shape[1]
     if class_weights is not None and np.shape(class_weights) != (classes,):
         raise InputError(
             f"class_weights of shape {list(np.shape(class_weights))} for {classes} classes: give "
             f"[{classes}], one weight for each"
         )
+    if not _compat.is_traced(logits, labels):
+        check_labels(labels, classes, ignore_label)
     given = np.zeros(0, np.float32) if class_weights is None else class_weights
     operands = logits, _as_int32(labels), as_dtype(jnp.asarray(given), jnp.float32)
     ignored = _narrow(ignore_label)
@@ -134,19 +140,6 @@ def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> 
             f"classes 0 to {classes - 1}: count classes from 0; rows without a label are negative, "
             f"or named by ignore_label={found[-1]}"
         )
-
-
-def check_labels_of(logits: Any, labels: Any, ignore_label: int | None) -> None:
-    """Raise :class:`voxax.InputError` for labels that are not those of the rows of ``logits``."""
-    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
-        raise InputError(
-            f"labels of shape {list(labels.shape)} for logits of shape {list(logits.shape)}: give "
-            "[N] and [N, classes]"
-        )
-    if not jnp.issubdtype(labels.dtype, jnp.integer):
-        raise InputError(f"labels of {labels.dtype}: expected integers, one class for each row")
-    if not _compat.is_traced(logits, labels):
-        check_labels(labels, logits.shape[1], ignore_label)
 
 
 @checked_operator
