@@ -249,7 +249,7 @@ def decode_anchors(
     return _decode(rows, flat, min_score, direction_offset, number=int(max_boxes))
 
 
-def _by_anchor(name: str, table: jax.Array, *shape: int) -> jax.Array:
+def _by_anchor(name: str, table: Any, *shape: int) -> jax.Array:
     """Return ``[X, Y, A, ...]`` of a table ``[X, Y, A * ...]``."""
     if table.ndim != 3 or table.shape[:2] != shape[:2] or table.shape[2] % shape[2]:
         raise InputError(

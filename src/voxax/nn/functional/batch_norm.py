@@ -240,10 +240,10 @@ def _gradients_on_tpu(
 
 
 def _on_host(x: np.ndarray, *given: np.ndarray, **static: Any) -> tuple[np.ndarray, ...]:
-    valid, scale, bias, residual, *averages = given
+    valid, scale, bias, residual, mean, variance = given
     y, added = empty_array(x.shape, x.dtype), elements_of(residual) if len(residual) else None
-    rows = elements_of(x), valid, scale, bias, added
-    used = host_norm.batch_norm(*rows, *averages, elements_of(y), threads=threads(), **static)
+    operands = elements_of(x), valid, scale, bias, added, mean, variance, elements_of(y)
+    used = host_norm.batch_norm(*operands, threads=threads(), **static)
     return y, *used
 
 
@@ -261,7 +261,8 @@ def _gradients_on_host(
     dx = empty_array(x.shape, x.dtype)
     wants_residual = _RESIDUAL in moves and len(residual) > 0
     dresidual = empty_array(residual.shape if wants_residual else (0, x.shape[1]), x.dtype)
-    operands = *map(elements_of, (dy, x, y)), valid, mean, inverse, scale
+    rows = elements_of(dy), elements_of(x), elements_of(y)
+    operands = *rows, valid, mean, inverse, scale
     results = elements_of(dx), elements_of(dresidual) if wants_residual else None
     options = {"training": training, "relu": relu, "threads": threads()}
     dscale, dbias = host_norm.batch_norm_gradients(*operands, *results, **options)
