@@ -31,7 +31,7 @@ from voxax.errors import AlgorithmError, VoxaxError
 from voxax.kernels import GridSizes, Layer, Problem, lookup
 from voxax.kernels.dynamic.grid import box_conv
 from voxax.kernels.kernel import Kernel, Parameters
-from voxax.nn.dynamic.dynamic_conv import by_convolutions
+from voxax.nn.dynamic.bank import by_convolutions
 from voxax.predict import TOPOLOGIES, CompiledProgram, Cost, outcomes
 from voxax.products.convolution import sized_spec
 

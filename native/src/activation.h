@@ -6,7 +6,7 @@
 
 namespace voxax::VOXAX_ISA {
 
-// In the order of voxax/nn/functional/activation.py.
+// In the order of voxax/nn/functional/pointwise.py.
 enum class Act : int64_t { kGelu, kGeluTanh, kSilu, kSigmoid, kTanh, kLeakyRelu, kElu, kSoftplus, kActs };
 
 // The function, and its derivative where `Slope` is set; `p` is the parameter of those that have one.

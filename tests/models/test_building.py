@@ -1,8 +1,6 @@
 """Building a network and its optimizer: programs compiled, and keys computed on the host."""
 
 import functools
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +9,7 @@ import optax
 import pytest
 from flax import nnx
 
+from own_process import run_python
 from voxax._native.random import fold_in_on_host
 from voxax.models import MinkUNet18
 from voxax.models.training import Trainer, starting_on_host
@@ -40,11 +39,7 @@ print(len(compiled), compiled)
 
 def programs(*lines: str) -> int:
     """The programs that a fresh process compiles in these lines."""
-    ran = subprocess.run(
-        [sys.executable, "-c", FRESH.format(lines="\n".join(lines))],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return int(ran.stdout.split()[0])
+    return int(run_python("-c", FRESH.format(lines="\n".join(lines))).split()[0])
 
 
 def test_building_compiles_two_programs_at_most():

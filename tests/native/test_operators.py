@@ -12,7 +12,7 @@ from voxax._native import operators
 from voxax._native.random import fold_in, permutation
 from voxax.geometry import branches, sets
 from voxax.models import training
-from voxax.nn.functional import activation, attention, by_scene, linear, normalization, random_drop
+from voxax.nn.functional import attention, normalization, pointwise, pooling
 
 pytestmark = pytest.mark.skipif(
     _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
@@ -33,8 +33,8 @@ def arrays(rng, dtype, rows=ROWS, channels=CHANNELS):
 
 
 def act(name, x, valid, scene, channel):
-    p = activation._DEFAULTS.get(name, 0.0)
-    native, portable = activation._activation, activation._portable
+    p = pointwise._DEFAULTS.get(name, 0.0)
+    native, portable = pointwise._activation, pointwise._activation_portable
     return native, portable, (x, valid), {"name": name, "parameter": p}, (0,)
 
 
@@ -52,19 +52,19 @@ def scene_norm(groups, x, valid, scene, channel):
 
 
 def sums(x, valid, scene, channel):
-    return by_scene._sums, by_scene._sums_portable, (x, valid, scene), {"scenes": SCENES}, (0,)
+    return pooling._sums, pooling._sums_portable, (x, valid, scene), {"scenes": SCENES}, (0,)
 
 
 def extremes(largest, x, valid, scene, channel):
     static = {"scenes": SCENES + 1, "largest": largest}  # the last has no rows
     x = jnp.round(x)  # equal rows
-    return by_scene._extremes, by_scene._extremes_portable, (x, valid, scene), static, (0,)
+    return pooling._extremes, pooling._extremes_portable, (x, valid, scene), static, (0,)
 
 
 def multiply(with_bias, x, valid, scene, channel):
     weight = jax.random.normal(jax.random.key(1), (x.shape[1], 10)).astype(x.dtype)
     bias = jnp.arange(10 if with_bias else 0).astype(x.dtype)
-    native, portable = linear._linear, linear._portable
+    native, portable = pointwise._linear, pointwise._linear_portable
     places = (0, 2, 3) if with_bias else (0, 2)
     return native, portable, (x, valid, weight, bias), {"precision": "highest"}, places
 
@@ -72,7 +72,7 @@ def multiply(with_bias, x, valid, scene, channel):
 def drop(mode, x, valid, scene, channel):
     static = {"rate": 0.3, "mode": mode, "batch_size": SCENES}
     given = x, valid, scene, jnp.asarray(WORDS)
-    return random_drop._dropout, random_drop._of_words, given, static, (0,)
+    return pointwise._dropout, pointwise._dropout_of_words, given, static, (0,)
 
 
 def loss(weighted, x, valid, scene, channel):
@@ -107,7 +107,7 @@ def add(x, valid, scene, channel):
 OPERATORS = {
     "add": add,
     "cat": cat,
-    **{name: functools.partial(act, name) for name in activation._KNOWN},
+    **{name: functools.partial(act, name) for name in pointwise._KNOWN},
     "layer norm": functools.partial(row_norm, True),
     "RMS norm": functools.partial(row_norm, False),
     "group norm": functools.partial(scene_norm, 4),
@@ -226,13 +226,13 @@ def test_halves_have_the_bits_of_jax():
     every = np.arange(2**16, dtype=np.uint16).view(np.float16)
     every = jnp.asarray(every[np.isfinite(every)].reshape(-1, 32))
     valid = jnp.ones(every.shape[0], bool)
-    found = activation.activate(every, valid, "leaky_relu", parameter=0.3)
+    found = pointwise.activate(every, valid, "leaky_relu", parameter=0.3)
     wide = every.astype(jnp.float32)
     wanted = jnp.where(wide < 0, wide * np.float32(0.3), wide).astype(jnp.float16)
     np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
 
 
-@pytest.mark.parametrize("name", activation._KNOWN)
+@pytest.mark.parametrize("name", pointwise._KNOWN)
 def test_activations_far_out(name):
     """Infinities, NaN and large numbers, of values and slopes."""
     x = jnp.asarray([[0.0, -0.0, 1e-30, 30.0, -30.0, 120.0, -120.0, 1e6, -1e6, 1e30, -1e30]])
@@ -240,11 +240,11 @@ def test_activations_far_out(name):
         jnp.concatenate([x, jnp.linspace(-12, 12, 11 * 40).reshape(-1, 11)]),
         jnp.ones(41, bool),
     )
-    native = functools.partial(activation.activate, valid=valid, name=name)
-    p = activation._DEFAULTS.get(name, 0.0)
+    native = functools.partial(pointwise.activate, valid=valid, name=name)
+    p = pointwise._DEFAULTS.get(name, 0.0)
 
     def portable(x):
-        return activation._portable(x, valid, name=name, parameter=p)[0]
+        return pointwise._activation_portable(x, valid, name=name, parameter=p)[0]
 
     np.testing.assert_allclose(native(x), portable(x), rtol=3e-6, atol=1e-6)
     slopes = [jax.vjp(f, x)[1](jnp.ones_like(x))[0] for f in (native, portable)]

@@ -18,7 +18,7 @@ from voxax.io import PointCloud
 from voxax.io.augment import Transform, compose, flip, rotate_z
 from voxax.io.examples import Preparation
 from voxax.models.classifier import SceneTrainer, VoxelEncoder
-from voxax.models.minkunet_stages import BLOCKS
+from voxax.models.minkunet import BLOCKS
 from voxax.parallel.trainer import DataParallelSceneTrainer
 
 # A step over a hundred clouds of a thousand voxels takes a second on two CPU cores.

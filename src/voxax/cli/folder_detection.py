@@ -31,8 +31,8 @@ from voxax.io.augment import Transform
 from voxax.io.kitti_objects import KITTI_CLASSES
 from voxax.io.nuscenes import NUSCENES_CLASSES
 from voxax.models.anchor_training import AnchorTrainer
+from voxax.models.center_training import SparseCenterTrainer
 from voxax.models.centerpoint import BRANCHES as WITH_VELOCITY
-from voxax.models.sparse_center_training import SparseCenterTrainer
 from voxax.parallel.trainer import DataParallelAnchorTrainer, DataParallelSparseCenterTrainer
 
 

@@ -1,16 +1,26 @@
-"""The grid of cells that center-based detectors predict in, and boxes in its terms."""
+"""The grid of cells that center-based detectors predict in, and boxes decoded from its cells."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from voxax._array_types import Array, Float, Int, Num
-from voxax.detection.boxes import array_module, as_boxes, as_floats, check_integers, check_numbers
-from voxax.errors import InputError
+from voxax._array_types import Array, Bool, Float, Int, Int32, Num
+from voxax.detection.boxes import (
+    array_module,
+    as_boxes,
+    as_floats,
+    as_mask,
+    check_integers,
+    check_numbers,
+)
+from voxax.errors import InputError, check_whole
 from voxax.geometry.call_checks import checked_operator
 
 
@@ -126,3 +136,182 @@ def decode_boxes(
     yaw = xp.arctan2(sin, cos)
     parts = [center, codes[..., 2:3], xp.exp(codes[..., 3:6]), yaw, codes[..., 8:]]
     return xp.concatenate(parts, axis=-1)
+
+
+class Detections(NamedTuple):
+    """Boxes of one scene by falling score, with a static number of rows.
+
+    Attributes:
+      boxes: ``[N, 7]`` or ``[N, 9]``.
+      scores: ``[N]`` in 0..1; 0 where ``valid`` is false.
+      classes: ``int32[N]``; -1 where ``valid`` is false.
+      valid: ``bool[N]``; false for what was not found, and for boxes that are not finite.
+    """
+
+    boxes: Float[Array, "max_boxes box"]
+    scores: Float[Array, " max_boxes"]
+    classes: Int32[Array, " max_boxes"]
+    valid: Bool[Array, " max_boxes"]
+
+    def take(self, indices: jax.Array) -> Detections:
+        """Return these rows; -1, as from :func:`voxax.detection.nms`, gives an empty one.
+
+        Args:
+          indices: ``int[K]``.
+        """
+        kept = (indices >= 0) & self.valid[indices]
+        return Detections.of_rows(
+            self.boxes[indices], self.scores[indices], self.classes[indices], kept
+        )
+
+    @classmethod
+    def of_rows(
+        cls, boxes: jax.Array, scores: jax.Array, classes: jax.Array, kept: jax.Array
+    ) -> Detections:
+        """Return the rows, emptied where ``kept`` is false.
+
+        Args:
+          boxes, scores, classes: as of the class.
+          kept: ``bool[N]``.
+        """
+        return cls(
+            jnp.where(kept[:, None], boxes, jnp.zeros((), boxes.dtype)),
+            jnp.where(kept, scores, jnp.zeros((), scores.dtype)),
+            jnp.where(kept, classes, -1),
+            kept,
+        )
+
+
+@checked_operator
+def decode_centers(
+    logits: Num[Array | np.ndarray, "X Y classes"],
+    codes: Num[Array | np.ndarray, "X Y code"],
+    grid: BevGrid,
+    *,
+    max_boxes: int,
+    min_score: float = 0.0,
+) -> Detections:
+    """Return the best boxes of one scene's dense maps; ``jax.vmap`` maps it over scenes.
+
+    Candidates are pairs of a cell and a class. Suppress doubles afterwards::
+
+        found = decode_centers(logits, codes, grid, max_boxes=500)
+        kept = nms(found.boxes, found.scores, iou_threshold=0.2, max_selected=83,
+                   classes=found.classes, valid=found.valid)
+        found = found.take(kept.indices)
+
+    Args:
+      logits: ``[X, Y, classes]``, before the sigmoid.
+      codes: ``[X, Y, 8]`` or ``[X, Y, 10]``, see :func:`voxax.detection.encode_boxes`.
+      grid: grid of both.
+      max_boxes: static number of rows.
+      min_score: rows with a lower score are not valid.
+
+    Raises:
+      InputError: other shapes, or a number out of range.
+    """
+    logits, codes = jnp.asarray(logits), jnp.asarray(codes)
+    for name, table in (("logits", logits), ("codes", codes)):
+        if table.ndim != 3 or table.shape[:2] != grid.shape:
+            raise InputError(
+                f"{name} of shape {list(table.shape)}: give {list(grid.shape)} and channels, one "
+                "scene on the grid"
+            )
+    logits, codes = (table.reshape(-1, table.shape[-1]) for table in (logits, codes))
+    cells = grid.cells()
+    return decode_cells(logits, codes, cells, grid, max_boxes=max_boxes, min_score=min_score)
+
+
+@checked_operator
+def decode_cells(
+    logits: Num[Array | np.ndarray, "P classes"],
+    codes: Num[Array | np.ndarray, "P code"],
+    cells: Int[Array | np.ndarray, "P 2"],
+    grid: BevGrid,
+    *,
+    max_boxes: int,
+    min_score: float = 0.0,
+    valid: Bool[Array | np.ndarray, " P"] | None = None,
+) -> Detections:
+    """Return the best boxes of one scene's sparse cells.
+
+    Args:
+      logits: ``[P, classes]``, before the sigmoid.
+      codes: ``[P, 8]`` or ``[P, 10]``.
+      cells: ``int[P, 2]``, coordinates in the grid.
+      grid: grid of the cells.
+      max_boxes, min_score: as of :func:`decode_centers`.
+      valid: ``bool[P]``, the rows that are cells; None for all. Others may hold anything.
+
+    Raises:
+      InputError: other shapes, or a number out of range.
+    """
+    logits, codes = as_floats(jnp.asarray(logits), jnp.asarray(codes))
+    cells = jnp.asarray(cells)
+    if logits.ndim != 2 or codes.shape[:1] != logits.shape[:1]:
+        raise InputError(
+            f"logits of shape {list(logits.shape)} and codes of shape {list(codes.shape)}: give "
+            "[P, classes] and [P, 8] or [P, 10]"
+        )
+    number = len(logits)
+    if cells.shape != (number, 2):
+        raise InputError(f"cells of shape {list(cells.shape)}: give int[{number}, 2]")
+    valid = as_mask("valid", valid, number, "cells")
+    check_whole("max_boxes", max_boxes)
+    if not 0 <= min_score <= 1:
+        raise InputError(f"min_score={min_score} must lie in 0..1")
+    if not number:  # one row to read, which is no cell
+        logits, codes, cells = (jnp.zeros((1, t.shape[1]), t.dtype) for t in (logits, codes, cells))
+        valid = jnp.zeros(1, bool)
+    return _decode(logits, codes, cells, valid, min_score, grid=grid, number=int(max_boxes))
+
+
+@functools.partial(jax.jit, static_argnames=("grid", "number"))
+def _decode(
+    logits: jax.Array,
+    codes: jax.Array,
+    cells: jax.Array,
+    valid: jax.Array,
+    min_score: Any,
+    *,
+    grid: BevGrid,
+    number: int,
+) -> Detections:
+    num_classes = logits.shape[1]
+    lowest = jnp.asarray(-jnp.inf, logits.dtype)
+    place, scores, kept = best_rows(
+        jnp.where(valid[:, None], logits, lowest).reshape(-1), number, min_score
+    )
+    row = place // num_classes
+    codes, kept = finite_codes(codes[row], kept, lambda c: decode_boxes(c, cells[row], grid))
+    boxes = decode_boxes(codes, cells[row], grid)
+    return Detections.of_rows(boxes, scores, (place % num_classes).astype(jnp.int32), kept)
+
+
+def finite_codes(
+    codes: jax.Array, kept: jax.Array, decode: Callable[[jax.Array], jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """Return the codes ``[N, D]`` that count, zero elsewhere, and ``bool[N]``, which of them do.
+
+    A code counts if it is ``kept`` and its box is finite; a large logarithm of a size is not.
+    The other rows reach no gradient.
+    """
+    boxes = decode(jax.lax.stop_gradient(codes))
+    kept &= jnp.isfinite(boxes[:, :7]).all(axis=1)
+    return jnp.where(kept[:, None], codes, jnp.zeros((), codes.dtype)), kept
+
+
+def best_rows(
+    logits: jax.Array, number: int, min_score: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the places of the highest logits ``[N]``, their scores, and which of them count.
+
+    NaN and -inf do not count, nor do scores below ``min_score``.
+    """
+    lowest = jnp.asarray(-jnp.inf, logits.dtype)
+    flat = jnp.where(jnp.isnan(logits), lowest, logits)
+    flat = jnp.pad(flat, (0, max(0, number - len(flat))), constant_values=-jnp.inf)
+    best, place = jax.lax.top_k(flat, number)
+    scores = jax.nn.sigmoid(best)
+    kept = (best > lowest) & (scores >= jnp.asarray(min_score, scores.dtype))
+    return jnp.minimum(place, len(logits) - 1), scores, kept

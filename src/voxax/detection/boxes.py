@@ -27,7 +27,6 @@ from voxax.errors import InputError
 from voxax.geometry.call_checks import checked_operator
 
 COLUMNS = ("x", "y", "z", "length", "width", "height", "yaw")
-VELOCITY = ("vx", "vy")
 
 
 def array_module(*arrays: Any) -> ModuleType:

@@ -8,8 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from voxax.detection.objects import Objects, check_scenes
-from voxax.detection.overlap import bev_iou, iou_3d
-from voxax.detection.suppression import NmsOverlap
+from voxax.detection.overlap import NmsOverlap, bev_iou, iou_3d
 from voxax.errors import InputError, check_known
 
 

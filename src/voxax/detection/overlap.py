@@ -14,7 +14,7 @@ sizes and distance.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,8 @@ from voxax import _compat
 from voxax._array_types import Array, Float, Num
 from voxax.detection.boxes import array_module, as_boxes, as_floats, sizes
 from voxax.errors import InputError
+
+NmsOverlap = Literal["bev", "3d"]
 
 
 def bev_overlap(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,9 @@ import numpy as np
 from voxax import _compat
 from voxax._array_types import Array, Bool, Int, Int32, Num
 from voxax.detection.boxes import as_boxes, as_classes, as_floats, as_mask, check_rows, check_table
-from voxax.detection.overlap import bev_iou, iou_3d
+from voxax.detection.overlap import NmsOverlap, bev_iou, iou_3d
 from voxax.errors import InputError, check_known, check_whole
 from voxax.geometry.call_checks import checked_operator
-
-NmsOverlap = Literal["bev", "3d"]
 
 
 class Selected(NamedTuple):

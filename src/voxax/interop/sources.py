@@ -273,12 +273,10 @@ def weights_of(model: nnx.Module, source: str | None = None) -> dict[str, np.nda
     Raises:
       InputError: a model without sources, an unknown source.
     """
-    sources = _sources_of(model)
-    name = next(iter(sources)) if source is None else source
-    check_known("source", name, tuple(sources))
-    if refusal := sources[name].refusal:
-        raise InputError(f"{name!r} {refusal}")
-    return dump(model, sources[name].peer, sources[name].rename, None)
+    name, form = _source_of(model, source)
+    if form.refusal:
+        raise InputError(f"{name!r} {form.refusal}")
+    return dump(model, form.peer, form.rename, None)
 
 
 def set_up(model: nnx.Module, source: str) -> None:
@@ -287,9 +285,7 @@ def set_up(model: nnx.Module, source: str) -> None:
     Raises:
       InputError: a model without sources, an unknown source.
     """
-    sources = _sources_of(model)
-    check_known("source", source, tuple(sources))
-    sources[source].set_up(model)
+    _source_of(model, source)[1].set_up(model)
 
 
 def check_settings(model: nnx.Module, source: str | None = None) -> None:
@@ -299,12 +295,10 @@ def check_settings(model: nnx.Module, source: str | None = None) -> None:
       model: a network with :class:`Source` forms.
       source: the codebase; None takes the network's first.
     """
-    sources = _sources_of(model)
-    name = next(iter(sources)) if source is None else source
-    check_known("source", name, tuple(sources))
+    name, form = _source_of(model, source)
     others = {
         place: (getattr(module, setting.name), setting.value)
-        for place, (module, setting) in sources[name].places(model).items()
+        for place, (module, setting) in form.places(model).items()
         if setting.name != MOMENTUM and getattr(module, setting.name) != setting.value
     }
     if others:
@@ -315,6 +309,13 @@ def check_settings(model: nnx.Module, source: str | None = None) -> None:
             "computes other numbers",
             stacklevel=3,
         )
+
+
+def _source_of(model: nnx.Module, source: str | None) -> tuple[str, Source]:
+    sources = _sources_of(model)
+    name = next(iter(sources)) if source is None else source
+    check_known("source", name, tuple(sources))
+    return name, sources[name]
 
 
 def _sources_of(model: nnx.Module) -> Mapping[str, Source]:

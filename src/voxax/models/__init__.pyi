@@ -11,6 +11,7 @@ from .minkunet import MinkUNet14 as MinkUNet14
 from .minkunet import MinkUNet18 as MinkUNet18
 from .minkunet import MinkUNet34 as MinkUNet34
 from .minkunet import ResidualBlock as ResidualBlock
+from .minkunet import SpUNet as SpUNet
 from .minkunet import UNet as UNet
 from .pretrained_encoder import encoder_voxels as encoder_voxels
 from .pretrained_encoder import load_encoder as load_encoder
@@ -27,10 +28,9 @@ from .registry import save as save
 from .second import SECOND as SECOND
 from .second import AnchorHead as AnchorHead
 from .second import AnchorOutput as AnchorOutput
-from .second_multihead import MultiHeadSECOND as MultiHeadSECOND
+from .second import MultiHeadSECOND as MultiHeadSECOND
 from .small_centerpoint import ColumnBackbone as ColumnBackbone
 from .small_centerpoint import SmallCenterPoint as SmallCenterPoint
-from .spunet import SpUNet as SpUNet
 from .voxel_backbone import VoxelBackBone8x as VoxelBackBone8x
 from .voxel_backbone import VoxelResBackBone8x as VoxelResBackBone8x
 from .voxel_mlp import VoxelMLP as VoxelMLP

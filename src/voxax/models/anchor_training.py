@@ -25,7 +25,6 @@ from voxax.detection import (
 )
 from voxax.errors import InputError
 from voxax.geometry import Voxels
-from voxax.models.detector_boxes import found_boxes
 from voxax.models.detector_training import DetectorTrainer
 from voxax.models.second import SECOND, AnchorHead, AnchorOutput
 
@@ -77,7 +76,6 @@ class AnchorTrainer(DetectorTrainer):
                 f"AnchorTrainer trains one head of anchors, and no {type(model).__name__}: give a "
                 "SECOND, or a CenterPoint to CenterTrainer"
             )
-        self.region, self.num_classes = region, num_classes
         self.anchors = tuple(KITTI_ANCHORS[:num_classes] if anchors is None else anchors)
         number = sum(len(anchor.yaws) for anchor in self.anchors)
         if len(self.anchors) != num_classes or number != model.anchors:
@@ -88,10 +86,18 @@ class AnchorTrainer(DetectorTrainer):
             )
         self.weights = 1.0, box_weight, direction_weight
         self.code_weights = None if code_weights is None else np.asarray(code_weights, np.float32)
-        self.max_candidates, self.max_boxes = max_candidates, max_boxes
-        self.min_score = min_score
-        self._axis_name = axis_name
-        super().__init__(model, optimizer, keep_programs=keep_programs)
+        super().__init__(
+            model,
+            optimizer,
+            region,
+            num_classes=num_classes,
+            anchors=self.anchors,
+            max_boxes=max_candidates,
+            max_selected=max_boxes,
+            min_score=min_score,
+            axis_name=axis_name,
+            keep_programs=keep_programs,
+        )
 
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
         encoded = module.encode(voxels)
@@ -109,23 +115,11 @@ class AnchorTrainer(DetectorTrainer):
 
         losses = jax.vmap(of_scene)(output, *labels)
         parts = [jnp.mean(loss) for loss in losses]
-        dropped = encoded.num_dropped
         if self._axis_name is not None:
             parts = jax.lax.pmean(parts, self._axis_name)
-            dropped = jax.lax.psum(dropped, self._axis_name)
         total = sum(weight * part for weight, part in zip(self.weights, parts, strict=True))
-        return total, tuple(parts), dropped
+        return total, tuple(parts), self._of_all(encoded.num_dropped)
 
     def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
         encoded = module.encode(voxels)
-        scenes = found_boxes(
-            module.predictions(encoded),
-            self.region,
-            num_classes=self.num_classes,
-            batch_size=voxels.batch_size,
-            anchors=self.anchors,
-            max_boxes=self.max_candidates,
-            max_selected=self.max_boxes,
-            min_score=self.min_score,
-        )
-        return self._found(scenes, encoded.geometry)
+        return self._found(module.predictions(encoded), voxels, encoded.geometry)

@@ -19,11 +19,13 @@ from voxax.detection import (
     code_loss,
     encode_boxes,
     gaussian_focal_loss,
+    sparse_center_targets,
 )
 from voxax.geometry import Voxels
 from voxax.models.centerpoint import HEATMAP, CenterDetector, Groups, class_groups
-from voxax.models.detector_boxes import box_codes, check_radii, found_boxes
+from voxax.models.detector_boxes import box_codes, check_radii
 from voxax.models.detector_training import DetectorTrainer
+from voxax.models.voxelnext import VoxelNeXt
 
 
 class BoxedCells(NamedTuple):
@@ -137,16 +139,25 @@ class CenterTrainer(DetectorTrainer):
         axis_name: str | tuple[str, ...] | None = None,
         keep_programs: bool = True,
     ) -> None:
-        self.region, self.groups = region, class_groups(groups, num_classes)
+        self.groups = class_groups(groups, num_classes)
         self.box_weight, self.is_directed = box_weight, is_directed
         self.code_weights = None if code_weights is None else np.asarray(code_weights, np.float32)
         self.min_overlap, self.min_radius = min_overlap, min_radius
-        self.max_candidates, self.max_boxes = max_candidates, max_boxes
-        self.min_score, self.neighbor_cells = min_score, neighbor_cells
+        self.neighbor_cells = neighbor_cells
         check_radii(radii, num_classes)
-        self.radii = None if radii is None else tuple(radii)
-        self._axis_name = axis_name
-        super().__init__(model, optimizer, keep_programs=keep_programs)
+        super().__init__(
+            model,
+            optimizer,
+            region,
+            num_classes=num_classes,
+            groups=self.groups,
+            max_boxes=max_candidates,
+            max_selected=max_boxes,
+            min_score=min_score,
+            radii=None if radii is None else tuple(radii),
+            axis_name=axis_name,
+            keep_programs=keep_programs,
+        )
 
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
         encoded = module.encode(voxels)
@@ -164,9 +175,7 @@ class CenterTrainer(DetectorTrainer):
             mask = boxed.mask & (boxed.classes[..., None] == chosen).any(axis=-1)
             wanted = boxed.codes if self.is_directed else _doubled_angle(boxed.codes)
             box += code_loss(found, wanted, mask, self.code_weights, self._axis_name).sum()
-        dropped = encoded.num_dropped
-        if self._axis_name is not None:
-            dropped = jax.lax.psum(dropped, self._axis_name)
+        dropped = self._of_all(encoded.num_dropped)
         return heat + self.box_weight * box, (heat, box), dropped
 
     def _targets(
@@ -192,15 +201,91 @@ class CenterTrainer(DetectorTrainer):
             heads = [
                 {HEATMAP: maps[HEATMAP], "code": _halved_angle(box_codes(maps))} for maps in heads
             ]
-        scenes = found_boxes(
-            heads,
-            self.region,
-            num_classes=sum(map(len, self.groups)),
-            batch_size=voxels.batch_size,
+        return self._found(heads, voxels, encoded.geometry)
+
+
+class SparseCenterTrainer(DetectorTrainer):
+    """Training of a :class:`voxax.models.VoxelNeXt`.
+
+    A step takes ``(boxes float32[B, M, 7 or 9], classes int32[B, M])`` as labels, where rows of a
+    negative class are empty. Its prediction is the loss of the heat maps and that of the boxes.
+
+    Args:
+      model: the detector; its branches have the velocity where boxes have it.
+      min_radius: see :func:`voxax.detection.sparse_center_targets`.
+      optimizer, region, num_classes, box_weight, max_candidates, max_boxes, min_score, axis_name,
+        keep_programs: as of :class:`CenterTrainer`.
+
+    Source: Chen et al., "VoxelNeXt: Fully Sparse VoxelNet for 3D Object Detection and Tracking",
+    CVPR 2023.
+    """
+
+    def __init__(
+        self,
+        model: VoxelNeXt,
+        optimizer: optax.GradientTransformation,
+        region: Region,
+        num_classes: int,
+        *,
+        box_weight: float = 0.25,
+        min_radius: int = 2,
+        max_candidates: int = 256,
+        max_boxes: int = 128,
+        min_score: float = 0.1,
+        axis_name: str | tuple[str, ...] | None = None,
+        keep_programs: bool = True,
+    ) -> None:
+        self.groups, self.num_classes = model.groups, num_classes
+        self.box_weight, self.min_radius = box_weight, min_radius
+        super().__init__(
+            model,
+            optimizer,
+            region,
+            num_classes=num_classes,
             groups=self.groups,
-            max_boxes=self.max_candidates,
-            max_selected=self.max_boxes,
-            min_score=self.min_score,
-            radii=self.radii,
+            max_boxes=max_candidates,
+            max_selected=max_boxes,
+            min_score=min_score,
+            axis_name=axis_name,
+            keep_programs=keep_programs,
         )
-        return self._found(scenes, encoded.geometry)
+
+    def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
+        out = module(voxels)
+        ground, (boxes, classes) = out.voxels, labels
+        targets = self._targets(ground, boxes, classes)
+        # A cell is of one scene, and the others have zeros there.
+        heat_map = targets.heatmap.max(axis=0)
+        heat, box = jnp.zeros(()), jnp.zeros(())
+        for group, head in zip(self.groups, out.groups, strict=True):
+            chosen = jnp.asarray(group)
+            heat += gaussian_focal_loss(
+                head[HEATMAP], heat_map[:, chosen], ground.valid, axis_name=self._axis_name
+            )
+            found = box_codes(head)[targets.rows]
+            mask = targets.mask & (classes[..., None] == chosen).any(axis=-1)
+            box += code_loss(found, targets.codes, mask, axis_name=self._axis_name).sum()
+        dropped = self._of_all(ground.num_dropped)
+        return heat + self.box_weight * box, (heat, box), dropped
+
+    def _targets(self, ground: Voxels, boxes: jax.Array, classes: jax.Array) -> CenterTargets:
+        stride = ground.stride[0]
+        shape = [-(-cells // stride) for cells in self.region.grid[:2]]
+        grid = self.region.bev(shape, stride)
+
+        def of_scene(number: jax.Array, own: jax.Array, kinds: jax.Array) -> CenterTargets:
+            return sparse_center_targets(
+                own,
+                kinds,
+                ground.coords[:, 1:],
+                grid,
+                self.num_classes,
+                valid=ground.valid & (ground.coords[:, 0] == number),
+                min_radius=self.min_radius,
+            )
+
+        return jax.vmap(of_scene)(jnp.arange(len(boxes), dtype=jnp.int32), boxes, classes)
+
+    def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
+        out = module(voxels)
+        return self._found(out, voxels, out.voxels.geometry)

@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
 
 from voxax.errors import InputError
 from voxax.geometry import Voxels
-from voxax.models.minkunet import ConvNormAct, ResidualBlock
-from voxax.models.minkunet_stages import BLOCKS, PLANES
-from voxax.models.training import StepTrainer, check_labels, count_outside, masked_cross_entropy
+from voxax.geometry.lost_rows import LostRows
+from voxax.models.minkunet import BLOCKS, PLANES, ConvNormAct, ResidualBlock
+from voxax.models.training import Trainer, check_labels
 from voxax.models.voxel_backbone import run_stages
 from voxax.nn.functional import global_pool
 from voxax.nn.modules import Linear
@@ -71,7 +69,7 @@ class VoxelEncoder(Module):
         return self.head(run_stages(self.levels, self.stem(voxels), "level")[-1])
 
 
-class SceneTrainer(StepTrainer):
+class SceneTrainer(Trainer):
     """Training of a network that gives each scene a class: the mean of its voxels' logits.
 
     A step takes ``int32[B]`` as labels, negative for scenes without one. Its prediction is
@@ -96,31 +94,11 @@ class SceneTrainer(StepTrainer):
         axis_name: str | tuple[str, ...] | None = None,
         keep_programs: bool = True,
     ) -> None:
-        weights = None if class_weights is None else jnp.array(class_weights, jnp.float32)
-        self._class_weights, self._classes = weights, 0  # known once a step was traced
-        self.outside, self._axis_name = jax.device_put(np.int32(0)), axis_name
-        super().__init__(model, optimizer, keep_programs=keep_programs)
+        options: dict[str, Any] = {"axis_name": axis_name, "keep_programs": keep_programs}
+        super().__init__(model, optimizer, class_weights, **options)
 
-    def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
-        out = module(voxels)
-        logits = global_pool(out)
-        self._classes = logits.shape[1]
-        loss = masked_cross_entropy(logits, labels, self._class_weights, self._axis_name)
-        counts = out.num_dropped, count_outside(labels, logits.shape[1])
-        if self._axis_name is not None:
-            counts = jax.lax.psum(counts, self._axis_name)
-        return loss, jnp.argmax(logits, axis=-1).astype(jnp.int32), counts
-
-    def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
-        out = module(voxels)
-        drops = out.geometry.drops
-        if self._axis_name is not None:
-            drops = drops.summed_over(self._axis_name)
-        return global_pool(out), drops
-
-    def _counted(self, counts: Any) -> jax.Array:
-        dropped, self.outside = counts
-        return dropped
+    def _logits(self, out: Voxels, voxels: Voxels) -> tuple[jax.Array, LostRows]:
+        return global_pool(out), out.geometry.drops
 
     def _check(self, labels: Any) -> None:
         check_labels(labels, self._classes)

@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
+from flax import nnx
 
-from voxax.detection import Detections
+from voxax.detection import Detections, Region
 from voxax.geometry import VoxelGeometry, Voxels
+from voxax.models.detector_boxes import found_boxes
 from voxax.models.training import StepTrainer
 
 
 class DetectorTrainer(StepTrainer):
     """Training of a detector; subclasses have the targets and losses.
 
-    Attributes:
-      _axis_name: the mapped axis over which lost rows are added up, or None; set by subclasses.
+    Args:
+      model, optimizer, keep_programs: as of :class:`voxax.models.training.StepTrainer`.
+      region: what the model looks at; its voxels are counted from the lower corner.
+      axis_name: the mapped axis over which lost rows are added up, or None.
+      search: further arguments of :func:`voxax.models.found_boxes`.
     """
 
-    _axis_name: str | tuple[str, ...] | None
+    def __init__(
+        self,
+        model: nnx.Module,
+        optimizer: optax.GradientTransformation,
+        region: Region,
+        *,
+        axis_name: str | tuple[str, ...] | None,
+        keep_programs: bool,
+        **search: Any,
+    ) -> None:
+        self.region, self._axis_name, self._search = region, axis_name, search
+        super().__init__(model, optimizer, keep_programs=keep_programs)
 
-    def _found(self, scenes: Sequence[Any], geometry: VoxelGeometry) -> tuple[Any, Any]:
+    def _found(self, output: Any, voxels: Voxels, geometry: VoxelGeometry) -> tuple[Any, Any]:
         """Return what an evaluation does: the boxes of all scenes, and lost rows by level."""
+        options = {"batch_size": voxels.batch_size, **self._search}
+        scenes = found_boxes(output, self.region, **options)
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)
         drops = geometry.drops
         return stacked, drops if self._axis_name is None else drops.summed_over(self._axis_name)
+
+    def _of_all(self, dropped: jax.Array) -> jax.Array:
+        """Return the lost rows of all shards."""
+        return dropped if self._axis_name is None else jax.lax.psum(dropped, self._axis_name)
 
     def _counted(self, counts: Any) -> jax.Array:
         return counts

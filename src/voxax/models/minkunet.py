@@ -1,33 +1,85 @@
-"""MinkUNet, the sparse U-Net that most voxel segmentation builds on, and its residual blocks.
+"""MinkUNet and SpUNet, the sparse U-Nets that most voxel segmentation builds on, and their blocks.
 
-Source: Choy, Gwak, Savarese, "4D Spatio-Temporal ConvNets: Minkowski Convolutional
-Neural Networks", CVPR 2019.
+Sources: Choy, Gwak, Savarese, "4D Spatio-Temporal ConvNets: Minkowski Convolutional Neural
+Networks", CVPR 2019; Pointcept Contributors, "Pointcept: A Codebase for Point Cloud Perception
+Research", 2023, whose SpUNet follows MinkUNet34C.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.core import FrozenDict
 
+from voxax import _limits
 from voxax.errors import InputError
 from voxax.geometry import Voxels, cat, prune
 from voxax.geometry.branches import branch
 from voxax.interop.minkowski import Minkowski
-from voxax.interop.sources import TORCH, Setting, Source, norm_settings, renaming
+from voxax.interop.sources import (
+    REFERENCE,
+    TORCH,
+    Setting,
+    Source,
+    norm_settings,
+    renaming,
+    torch_pointcloud_sources,
+)
 from voxax.interop.spconv import Spconv
 from voxax.interop.torchsparse import TorchSparse
-from voxax.models.minkunet_stages import BLOCKS, PLANES, Stage, minkunet_stages
+from voxax.nn.arguments import static
 from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SpatiallySparseConv
 from voxax.nn.modules.constructor import Module, own_rngs, with_signature
 from voxax.nn.modules.sequential import conv_norm_act
 from voxax.nn.modules.sparse_convs import ConvOptions, NetworkOptions, dtypes_of
+
+PLANES = (32, 64, 128, 256, 256, 128, 96, 96)
+"""Channels of the eight stages, four down and four up."""
+BLOCKS = {14: (1,) * 8, 18: (2,) * 8, 34: (2, 3, 4, 6, 2, 2, 2, 2)}
+"""Residual blocks of the eight stages, by the name of the network."""
+
+
+class Stage(NamedTuple):
+    """One stage: a strided convolution to its level, then residual blocks on it.
+
+    Attributes:
+      convolution: input and output channels.
+      blocks: input and output channels of each residual block.
+    """
+
+    convolution: tuple[int, int]
+    blocks: tuple[tuple[int, int], ...]
+
+
+def _minkunet_stages(
+    blocks: Sequence[int], planes: Sequence[int], stem: int, width: float
+) -> tuple[int, list[Stage], int]:
+    """Return the channels of the stem, the eight stages of :class:`MinkUNet`, and its head's."""
+    if len(blocks) != 8 or len(planes) != 8:
+        raise InputError(
+            f"MinkUNet has eight stages (four down, four up): got {len(blocks)} blocks and "
+            f"{len(planes)} planes"
+        )
+    _limits.WIDTH.check("width", width, 0.01)
+    channels, *widths = [max(4, round(p * width / 4) * 4) for p in (stem, *planes)]
+    stem_width, skips, stages = channels, [], []
+    for index, (c_out, number) in enumerate(zip(widths, blocks, strict=True)):
+        if index < 4:
+            skips.append(channels)
+            convolution, first = (channels, channels), channels
+        else:
+            convolution, first = (channels, c_out), c_out + skips.pop()
+        sizes = (first, *[c_out] * (number - 1))
+        stages.append(Stage(convolution, tuple((c_in, c_out) for c_in in sizes)))
+        channels = c_out
+    return stem_width, stages, channels
 
 
 class ConvNormAct(Module):
@@ -190,7 +242,7 @@ class MinkUNet(UNet):
       **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
-      InputError: another number of stages, or another depth of the stem.
+      InputError: another number of stages, another depth of the stem, a width outside 0.01 to 32.
 
     Examples:
       >>> model = models.MinkUNet(4, 20, blocks=(1,) * 8, width=0.25, rngs=nnx.Rngs(0))
@@ -214,15 +266,15 @@ class MinkUNet(UNet):
     ) -> None:
         rngs = own_rngs(rngs)
         common: dict[str, Any] = {"rngs": rngs, **options}
-        stages = minkunet_stages(blocks, planes, stem, width)
-        self.stem = ConvNormAct(in_channels, stages.stem, stem_kernel_size, **common)
+        first, stages, last = _minkunet_stages(blocks, planes, stem, width)
+        self.stem = ConvNormAct(in_channels, first, stem_kernel_size, **common)
         if stem_depth not in (1, 2):
             raise InputError(f"stem_depth={stem_depth} must be 1 or 2")
         self.stem_second: Callable[[Voxels], Voxels] = Sequential()
         if stem_depth == 2:
-            self.stem_second = ConvNormAct(stages.stem, stages.stem, 3, **common)
-        self._make_levels(stages.down, stages.up, common)
-        self.head = Linear(stages.head, out_channels, rngs=rngs, **dtypes_of(options))
+            self.stem_second = ConvNormAct(first, first, 3, **common)
+        self._make_levels(stages[:4], stages[4:], common)
+        self.head = Linear(last, out_channels, rngs=rngs, **dtypes_of(options))
 
     def _stem(self, voxels: Voxels) -> Voxels:
         return self.stem_second(self.stem(voxels))
@@ -370,3 +422,97 @@ def MinkUNet18(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOp
 def MinkUNet34(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOptions]) -> MinkUNet:
     """Return a MinkUNet with 2, 3, 4, 6 blocks down, 2 up. Arguments as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[34], **options)
+
+
+class SpUNet(UNet):
+    """Stem of kernel size 5, levels down by stride 2, levels up onto the skips' voxels, head.
+
+    A strided convolution leads to the channels of its level, as MinkUNet's does not.
+
+    Args:
+      in_channels, out_channels: input features and classes.
+      blocks: residual blocks of each stage: down, finest level first, then up, deepest first.
+      channels: of each stage.
+      stem: channels of the stem.
+      stem_kernel_size: kernel of the first convolution.
+      norm: arguments of every batch normalization.
+      rngs: None takes a key that no other layer has.
+      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+
+    Raises:
+      InputError: blocks and channels of different numbers, or an odd number of stages.
+
+    Examples:
+      >>> model = models.SpUNet(4, 20, blocks=(1,) * 4, channels=(16, 32, 32, 16), rngs=nnx.Rngs(0))
+      >>> model(voxels).num_channels
+      20
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        blocks: Sequence[int] = BLOCKS[34],
+        channels: Sequence[int] = PLANES,
+        stem: int = 32,
+        stem_kernel_size: int = 5,
+        norm: Mapping[str, Any] = FrozenDict(epsilon=1e-3, momentum=0.99),
+        rngs: nnx.Rngs | None = None,
+        **options: Unpack[NetworkOptions],
+    ) -> None:
+        blocks, channels = static(blocks), static(channels)
+        levels, odd = divmod(len(blocks), 2)
+        if odd or not levels or len(channels) != len(blocks):
+            raise InputError(
+                f"{len(blocks)} blocks and {len(channels)} channels: give both for each stage, as "
+                "many stages up as down"
+            )
+        rngs = own_rngs(rngs)
+        common: dict[str, Any] = {"rngs": rngs, "norm": norm, **options}
+        inputs = (stem, *channels[:-1])  # of each stage's strided convolution
+        skips = (*[0] * levels, *reversed(inputs[:levels]))  # joined before its first block
+        stages = [
+            Stage((c_in, c), tuple((c + (skip if i == 0 else 0), c) for i in range(number)))
+            for c_in, c, skip, number in zip(inputs, channels, skips, blocks, strict=True)
+        ]
+        self.stem = ConvNormAct(in_channels, stem, stem_kernel_size, **common)
+        self._make_levels(stages[:levels], stages[levels:], common)
+        self.head = Linear(channels[-1], out_channels, rngs=rngs, **dtypes_of(options))
+
+    def sources(self) -> dict[str, Source]:
+        """Return how Pointcept, by its version of SpUNet, and torch-pointcloud store it."""
+        last = len(self.down) - 1
+
+        def level(found: re.Match[str]) -> str:  # they count levels from the finest on both ways
+            return f"{found[1]}.{last - int(found[2])}"
+
+        layers = (
+            (r"^stem", "conv_input"),
+            (r"^(up|up_blocks)\.(\d+)", level),
+            (r"^down_blocks\.(\d+)\.", r"enc.\1.block"),
+            (r"^up_blocks\.(\d+)\.", r"dec.\1.block"),
+            (r"\.first\.conv$", ".conv1"),
+            (r"\.first\.norm$", ".norm1"),
+            (r"\.second$", ".conv2"),
+            (r"(block\d+)\.norm$", r"\1.norm2"),
+            (r"\.shortcut\.layers\.", ".proj."),
+            (r"\.conv$", ".0"),
+            (r"\.norm$", ".1"),
+        )
+        pointcept = renaming(*layers, (r"\.norm(\d)$", r".bn\1"), (r"^head$", "final"))
+        torch_pointcloud = renaming(
+            *layers,
+            (r"^(conv_input|down|enc)\b", r"encoder.\1"),
+            (r"^(up|dec)\b", r"decoder.\1"),
+            (r"(\.1|\.norm\d)$", r"\1.module"),
+        )
+        spconv = Spconv(pointwise=".")
+        whole = (Setting("^$", "drops_last_plane", False),)
+        clipped = (Setting("^$", "drops_last_plane", True),)
+        others = torch_pointcloud_sources(spconv, torch_pointcloud)
+        return {
+            "pointcept": Source(spconv, pointcept, settings=norm_settings(*REFERENCE) + whole),
+            "pointcept-v1m2": Source(spconv, pointcept, settings=norm_settings(*TORCH) + clipped),
+            **{n: dataclasses.replace(s, settings=s.settings + whole) for n, s in others.items()},
+        }

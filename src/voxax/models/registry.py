@@ -19,13 +19,10 @@ from voxax.interop.checkpoint_file import Location, write_checkpoint
 from voxax.interop.sources import check_settings, load_weights, load_weights_part, weights_of
 from voxax.interop.state_dict import PartReport
 from voxax.models.centerpoint import CenterPoint
-from voxax.models.minkunet import MinkUNet
-from voxax.models.minkunet_stages import BLOCKS
+from voxax.models.minkunet import BLOCKS, MinkUNet, SpUNet
 from voxax.models.options import check_options
 from voxax.models.ptv3 import PTv3
-from voxax.models.second import SECOND
-from voxax.models.second_multihead import MultiHeadSECOND
-from voxax.models.spunet import SpUNet
+from voxax.models.second import SECOND, MultiHeadSECOND
 from voxax.models.voxelnext import VoxelNeXt
 
 Build = Callable[..., nnx.Module]

@@ -1,6 +1,9 @@
 """SECOND: a sparse backbone, a dense network on the ground plane, and boxes for anchors.
 
-Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018; OpenPCDet
+For nuScenes it has a head of anchors for each group of classes.
+
+Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018; Zhu et
+al., "Class-balanced Grouping and Sampling for Point Cloud 3D Object Detection", 2019; OpenPCDet
 Development Team, "OpenPCDet: An Open-source Toolbox for 3D Object Detection", 2020.
 """
 
@@ -12,11 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from voxax.errors import InputError
 from voxax.interop.sources import (
     REFERENCE,
+    TORCH,
     Source,
     by_part,
     norm_settings,
@@ -24,7 +29,8 @@ from voxax.interop.sources import (
     torch_pointcloud_sources,
 )
 from voxax.interop.spconv import Spconv
-from voxax.models.bev_backbone import GroundDetector, bev_names, dense_options
+from voxax.models.bev_backbone import DenseConvNormAct, GroundDetector, bev_names, dense_options
+from voxax.models.centerpoint import BRANCHES, Groups, class_groups
 from voxax.models.voxel_backbone import NORM, backbone_names
 from voxax.nn.modules.constructor import Module, own_rngs
 from voxax.nn.modules.sparse_convs import LayerOptions
@@ -196,3 +202,192 @@ def _mmdetection3d_names() -> Callable[[str], str]:
         (r"^head\.boxes$", "bbox_head.conv_reg"),
         (r"^head\.directions$", "bbox_head.conv_dir_cls"),
     )
+
+
+class SeparateAnchorHead(Module):
+    """Two convolutions on the ground plane for the classes, and two for each part of the boxes.
+
+    Args:
+      in_channels: of the grid.
+      num_classes: logits of each anchor.
+      anchors: number of anchors in each cell.
+      branches: numbers of a box's code, by the part.
+      hidden: channels between the two convolutions.
+      norm: arguments of every batch normalization.
+      rngs: streams for the initial weights.
+      **options: ``dtype``, ``param_dtype``, ``precision``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        anchors: int,
+        branches: Mapping[str, int],
+        hidden: int,
+        *,
+        norm: Mapping[str, Any],
+        rngs: nnx.Rngs,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        def stack(channels: int, bias: float = 0.0) -> nnx.List:
+            common: dict[str, Any] = {"norm": norm, "rngs": rngs, **options}
+            start = {"bias_init": jax.nn.initializers.constant(bias), **dense_options(options)}
+            last = nnx.Conv(hidden, channels, (3, 3), padding=((1, 1),) * 2, rngs=rngs, **start)
+            return nnx.List([DenseConvNormAct(in_channels, hidden, 3, 1, 1, **common), last])
+
+        self.order = tuple(branches)
+        self.classes = stack(anchors * num_classes, -math.log(99))
+        self.boxes = nnx.Dict({name: stack(anchors * n) for name, n in branches.items()})
+
+    def __call__(self, grid: jax.Array) -> AnchorOutput:
+        """Return the predictions ``[B, X, Y, channels]``, without directions.
+
+        The parts of the codes stand one after the other, each for all anchors. As in OpenPCDet, an
+        anchor's code is as many channels of the whole, so that each part feeds several numbers.
+        """
+
+        def run(layers: nnx.List) -> jax.Array:
+            first, last = layers
+            return last(first(grid))
+
+        boxes = jnp.concatenate([run(self.boxes[name]) for name in self.order], axis=-1)
+        return AnchorOutput(run(self.classes), boxes, None)
+
+
+class MultiAnchorHead(Module):
+    """One convolution that all have in common, then a head for each group of classes.
+
+    Args:
+      in_channels: of the grid.
+      groups: classes of each head.
+      anchors: number of anchors in each cell for a class.
+      branches: as of :class:`SeparateAnchorHead`.
+      shared: channels of the common layer, and of those within the heads.
+      norm: arguments of the common layer's batch normalization.
+      rngs: None takes a key that no other layer has.
+      **options: ``dtype``, ``param_dtype``, ``precision``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        groups: Groups,
+        anchors: int = 2,
+        *,
+        branches: Mapping[str, int] = BRANCHES,
+        shared: int = 64,
+        norm: Mapping[str, Any] = NORM,
+        rngs: nnx.Rngs | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        rngs = own_rngs(rngs)
+        self.shared = DenseConvNormAct(
+            in_channels, shared, 3, 1, 1, norm=norm, rngs=rngs, **options
+        )
+        own = {"norm": {"epsilon": TORCH[0], "momentum": TORCH[1]}, "rngs": rngs, **options}
+        self.heads = nnx.List(
+            [
+                SeparateAnchorHead(
+                    shared, len(group), anchors * len(group), branches, shared, **own
+                )
+                for group in groups
+            ]
+        )
+
+    def __call__(self, grid: jax.Array) -> tuple[AnchorOutput, ...]:
+        """Return the predictions of each head."""
+        grid = self.shared(grid)
+        return tuple(head(grid) for head in self.heads)
+
+
+class MultiHeadSECOND(SECOND):
+    """The detector: voxels in, predictions of each group's head for its classes' anchors out.
+
+    The result is a tuple of :class:`voxax.models.AnchorOutput` without directions: codes have
+    cosine and sine of the yaw, and the velocity, see :func:`voxax.detection.decode_residuals`.
+
+    Args:
+      in_channels: features of the voxels, the means of their points.
+      num_classes: classes of objects.
+      grid: cells along x, y and z: the range over the voxel size.
+      groups: classes that share a head; None puts all in one. Also an attribute.
+      anchors: number of anchors in each cell for a class, one for each yaw.
+      branches: numbers of a box's code by what they are.
+      residual: the backbone of residual blocks.
+      channels: of the backbone's four levels.
+      out_channels: of the sparse backbone's result.
+      bev: arguments of :class:`BEVBackbone`.
+      shared: channels of the layers of the heads.
+      norm: arguments of the batch normalizations outside of the heads.
+      rngs: None takes a key that no other layer has.
+      **options: of every layer, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+
+    Raises:
+      InputError: a grid that is too small, or that the strides of ``bev`` do not divide; groups
+        that do not have each class once; no anchors.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        grid: Sequence[int] = (1024, 1024, 40),
+        *,
+        groups: Groups | None = None,
+        anchors: int = 2,
+        branches: Mapping[str, int] = BRANCHES,
+        residual: bool = True,
+        channels: Sequence[int] = (16, 32, 64, 128),
+        out_channels: int = 128,
+        bev: Mapping[str, Any] | None = None,
+        shared: int = 64,
+        norm: Mapping[str, Any] = NORM,
+        rngs: nnx.Rngs | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        if anchors < 1:
+            raise InputError(f"anchors={anchors} must be at least 1 in each cell for a class")
+        self.anchors = anchors * num_classes
+        self.groups = class_groups(groups, num_classes)
+        rngs = own_rngs(rngs)
+        common: dict[str, Any] = {"norm": norm, "rngs": rngs, **options}
+        sizes = {"residual": residual, "channels": channels, "out_channels": out_channels}
+        self._make_backbones(in_channels, grid, bev, common, **sizes)
+        self.head = MultiAnchorHead(
+            self.backbone_2d.out_channels,
+            self.groups,
+            anchors,
+            branches=branches,
+            shared=shared,
+            **common,
+        )
+
+    def sources(self) -> dict[str, Source]:
+        """Return how OpenPCDet stores it."""
+        head = renaming(
+            (r"^shared\b", "shared_conv"),
+            (r"^heads\b", "rpn_heads"),
+            (r"\.classes\b", ".conv_cls"),
+            (r"\.boxes\.center\b", ".conv_box.conv_reg"),
+            (r"\.boxes\.center_z\b", ".conv_box.conv_height"),
+            (r"\.boxes\.dim\b", ".conv_box.conv_size"),
+            (r"\.boxes\.rot\b", ".conv_box.conv_angle"),
+            (r"\.boxes\.vel\b", ".conv_box.conv_velo"),
+            (r"(conv_\w+)\.1$", r"\1.3"),
+            (r"(conv_\w+)\.0\.conv$", r"\1.0"),
+            (r"(conv_\w+)\.0\.norm$", r"\1.1"),
+            (r"^shared_conv\.conv$", "shared_conv.0"),
+            (r"^shared_conv\.norm$", "shared_conv.1"),
+        )
+        names = by_part(
+            backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
+            backbone_2d=("backbone_2d", bev_names()[0]),
+            head=("dense_head", head),
+        )
+        classes = [f"dense_head.rpn_heads.{i}.head_label_indices" for i in range(len(self.groups))]
+        norms = norm_settings(*REFERENCE, r"^backbone|^head\.shared")
+        norms += norm_settings(*TORCH, r"^head\.heads")
+        return {"openpcdet": Source(Spconv("reversed"), names, tuple(classes), norms)}

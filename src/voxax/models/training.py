@@ -103,20 +103,11 @@ def _cross_entropy_value(call: Any, logits: Any, labels: Any, weights: Any, *, i
 
 
 def _cross_entropy_gradients(
-    call: Any,
-    ct: Any,
-    logits: Any,
-    labels: Any,
-    weights: Any,
-    loss: Any,
-    number: Any,
-    *,
-    moves: tuple[int, ...],
-    ignored: int,
+    call: Any, ct: Any, *given: Any, moves: tuple[int, ...], ignored: int
 ) -> Any:
-    del loss
     if moves != (0,):
         return None
+    logits, labels, weights, _, number = given
     result = jax.ShapeDtypeStruct(logits.shape, logits.dtype)
     operands = logits, labels, weights, number, ct
     return call("cross_entropy_gradients", (result,), *operands, sizes=(ignored,))

@@ -19,7 +19,25 @@ Metrics = Mapping[str, jax.Array | np.ndarray | float]
 OnMetrics = Callable[[int, Metrics], None]
 
 
-class TensorBoardWriter:
+class _Writer:
+    """Writes the numbers of every so many steps."""
+
+    def __init__(self, every: int) -> None:
+        if every < 1:
+            raise InputError(f"every = {every} must be at least 1: a number of steps")
+        self._every = every
+
+    def __call__(self, step: int, metrics: Metrics) -> None:
+        """Write the numbers of a step, if it is one to write."""
+        if step % self._every == 0:
+            self.write(step, metrics)
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        """Write numbers, whatever the step."""
+        raise NotImplementedError
+
+
+class TensorBoardWriter(_Writer):
     """Writes numbers for TensorBoard, by tensorboardX: ``tensorboard --logdir FOLDER`` shows them.
 
     Args:
@@ -32,14 +50,9 @@ class TensorBoardWriter:
     """
 
     def __init__(self, folder: str | os.PathLike[str], every: int = 10) -> None:
-        self._every = _checked(every)
+        super().__init__(every)
         module = import_extra("writing for TensorBoard", "tensorboard", "tensorboardX")
         self._writer = module.SummaryWriter(os.fspath(folder))
-
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        """Write the numbers of a step, if it is one to write."""
-        if step % self._every == 0:
-            self.write(step, metrics)
 
     def write(self, step: int, metrics: Metrics) -> None:
         """Write numbers, whatever the step."""
@@ -51,7 +64,7 @@ class TensorBoardWriter:
         self._writer.close()
 
 
-class WandbWriter:
+class WandbWriter(_Writer):
     """Sends numbers to Weights & Biases, as a run of its own.
 
     Args:
@@ -64,13 +77,8 @@ class WandbWriter:
     """
 
     def __init__(self, every: int = 10, **options: Any) -> None:
-        self._every = _checked(every)
+        super().__init__(every)
         self._run = import_extra("writing for W&B", "wandb", "wandb").init(**options)
-
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        """Send the numbers of a step, if it is one to write."""
-        if step % self._every == 0:
-            self.write(step, metrics)
 
     def write(self, step: int, metrics: Metrics) -> None:
         """Send numbers, whatever the step."""
@@ -79,9 +87,3 @@ class WandbWriter:
     def close(self) -> None:
         """End the run."""
         self._run.finish()
-
-
-def _checked(every: int) -> int:
-    if every < 1:
-        raise InputError(f"every = {every} must be at least 1: a number of steps")
-    return every

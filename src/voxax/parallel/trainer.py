@@ -19,9 +19,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from voxax.errors import InputError
 from voxax.models.anchor_training import AnchorTrainer
 from voxax.models.bev_backbone import DenseConvNormAct
-from voxax.models.center_training import CenterTrainer
+from voxax.models.center_training import CenterTrainer, SparseCenterTrainer
 from voxax.models.classifier import SceneTrainer
-from voxax.models.sparse_center_training import SparseCenterTrainer
 from voxax.models.training import StepTrainer, Trainer
 from voxax.models.writers import OnMetrics
 from voxax.nn.modules import BatchNorm

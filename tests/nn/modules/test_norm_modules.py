@@ -1,7 +1,6 @@
 """Normalization modules: parameters, state, and statistics that span devices."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from flax import nnx
 
 import voxax as vx
+from own_process import run_python
 from voxax.nn import functional as F
 from voxax.nn.modules.norm import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 
@@ -76,7 +76,7 @@ def test_without_parameters_and_in_other_dtypes(rng):
 
 @pytest.mark.parametrize("name", list(MAKERS))
 def test_another_number_of_channels(name, rng):
-    with pytest.raises(vx.InputError, match=f"{name} expects 6 channels, the input has 4"):
+    with pytest.raises(vx.InputError, match=f"{name} expects 6 channels, the voxels have 4"):
         MAKERS[name](6)(voxels_of(rng.normal(size=(ROWS, CHANNELS))))
 
 
@@ -176,14 +176,8 @@ def test_statistics_over_two_devices():
         "tests.check_sharded(tests.sharded_by_shard_map)\n"
     )
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": path},
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": path}
+    run_python("-c", script, timeout=300, **variables)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])

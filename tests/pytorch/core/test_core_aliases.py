@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 
+from own_process import run_python
 from voxax.errors import ModuleLoadedError
 from voxax.torch.core import children
 
@@ -354,7 +355,4 @@ def test_only_children_and_only_while_installed(door, tmp_path):
 def test_what_children_run_first_needs_the_standard_library_only():
     file = children.__file__
     code = f"import runpy; runpy.run_path({file!r}); import sys; print('voxax' in sys.modules)"
-    ran = subprocess.run(
-        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.strip() == "False"
+    assert run_python("-I", "-c", code).strip() == "False"

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.nn.modules import module as torch_modules  # noqa: E402
 
 from voxax._native import host  # noqa: E402
-from voxax.torch.core.batch_norm import batch_norm, is_native, statistics  # noqa: E402
+from voxax.torch.core.features import batch_norm, is_native, statistics  # noqa: E402
 from voxax.torch.core.known_calls import is_known  # noqa: E402
 
 pytestmark = [

@@ -805,9 +805,8 @@ def allow_bias(model: nn.Module) -> None:
             module.training = True
 
 
-def main() -> None:
-    folder, by, *names = sys.argv[1:]
-    torch.set_num_threads(1 if by == "spconv" else 2)
+def start(by: str) -> None:
+    """Make ``import spconv`` work in this process, with ``"voxax"`` behind it or ``"spconv"``."""
     if by == "voxax":
         from voxax.torch import spconv
 
@@ -816,6 +815,12 @@ def main() -> None:
         from spconv.pytorch import ops
 
         ops.get_current_stream = lambda: 0  # asked for on CPUs too, where PyTorch has none
+
+
+def main() -> None:
+    folder, by, *names = sys.argv[1:]
+    torch.set_num_threads(1 if by == "spconv" else 2)
+    start(by)
     for package in {NETWORKS[name].package for name in names}:
         PACKAGES[package]()
     for path in sorted(Path(folder).glob("*.npz")):

@@ -240,9 +240,7 @@ def run_centerpoint(model: Any, rows: torch.Tensor, features: torch.Tensor) -> A
 def main() -> None:
     package, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
-    from spconv.pytorch import ops
-
-    ops.get_current_stream = lambda: 0  # asked for on CPUs too, where PyTorch has none
+    networks.start("spconv")
     torch.manual_seed(0)
     model = globals()[package]().eval()
     for module in model.modules():

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import networks
 import numpy as np
 import torch
 
@@ -200,14 +201,7 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = Path(file).parent
     os.environ["SPCONV_DEBUG_SAVE_PATH"] = str(folder / "debug.pkl")  # read once
-    if by == "voxax":
-        from voxax.torch import spconv
-
-        spconv.install()
-    else:
-        from spconv.pytorch import ops
-
-        ops.get_current_stream = lambda: 0  # asked for on CPUs too, where PyTorch has none
+    networks.start(by)
     found = of_modules(folder)
     for part in (of_tensorview, of_boxes, of_pairs):
         found |= part()

@@ -176,14 +176,7 @@ def run(name: str, scan: networks.Scan) -> dict[str, Any]:
 def main() -> None:
     folder, by, name = sys.argv[1:]
     torch.set_num_threads(1 if by == "spconv" else 2)
-    if by == "voxax":
-        from voxax.torch import spconv
-
-        spconv.install()
-    else:
-        from spconv.pytorch import ops
-
-        ops.get_current_stream = lambda: 0  # asked for on CPUs too, where PyTorch has none
+    networks.start(by)
     networks.PACKAGES[NETWORKS[name].package]()
     for path in sorted(Path(folder).glob("*.npz")):
         result = run(name, networks.read_scan(path))

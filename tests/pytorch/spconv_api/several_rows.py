@@ -11,6 +11,7 @@ import itertools
 import sys
 from typing import Any
 
+import networks
 import torch
 
 
@@ -103,14 +104,10 @@ def results(spconv: Any, functional: Any, ops: Any, utils: Any) -> dict[str, tor
 def main() -> None:
     file, by = sys.argv[1:]
     torch.set_num_threads(1)
-    if by == "voxax":
-        import voxax.torch.spconv
-
-        voxax.torch.spconv.install()
+    networks.start(by)
     import spconv.pytorch as spconv
     from spconv.pytorch import functional, ops, utils
 
-    ops.get_current_stream = lambda: 0  # asked for on CPUs too, where PyTorch has none
     torch.save(results(spconv, functional, ops, utils), file)
 
 

@@ -18,8 +18,6 @@ part of the test.
 
 import functools
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -33,6 +31,7 @@ from flax import nnx
 from test_spconv_networks import SCANS, inputs, require  # noqa: F401
 
 import voxax as vx
+from own_process import run_python
 from voxax.models import (
     SECOND,
     PTv3,
@@ -230,9 +229,7 @@ def references(inputs):  # noqa: F811
             elif not door:
                 require(network.package)
             by = "voxax" if door else "spconv"
-            command = [sys.executable, reference.__file__, str(inputs), by, name]
-            ran = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert ran.returncode == 0, ran.stderr[-3000:]
+            run_python(reference.__file__, inputs, by, name)
             kept[name] = {
                 path.stem: torch.load(
                     inputs / f"{name}.{path.stem}.reference.pt", weights_only=True

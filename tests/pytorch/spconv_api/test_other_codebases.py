@@ -1,8 +1,6 @@
 """mmdetection3d's networks, and CenterPoint of its authors: the same numbers from their files."""
 
 import os
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 from flax import nnx
 
 import voxax as vx
+from own_process import run_python
 from voxax import detection as vd
 from voxax.interop.checkpoint_file import read_checkpoint
 from voxax.interop.sources import ENTRIES, weights_of
@@ -42,9 +41,7 @@ def reference(package, folder, coords, features):
     if not os.environ.get(variable):
         pytest.skip(f"set {variable} to a clone of the repository")
     np.savez(folder / "scan.npz", coords=coords, features=features)
-    command = [sys.executable, other_codebases.__file__, package, str(folder)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    run_python(other_codebases.__file__, package, folder)
 
 
 @pytest.mark.parametrize("package", CASES)

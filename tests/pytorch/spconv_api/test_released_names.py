@@ -1,14 +1,13 @@
 """Names and shapes of our networks against state dicts of the codebases' own classes."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import released
 from flax import nnx
 from test_spconv_networks import require
 
+from own_process import run_python
 from voxax import models
 from voxax.interop.sources import weights_of
 from voxax.interop.state_dict import COUNTERS
@@ -81,10 +80,8 @@ def shapes():
     def get(package):
         if package not in kept:
             require(package)
-            command = [sys.executable, released.__file__, package]
-            ran = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert ran.returncode == 0, ran.stderr[-3000:]
-            kept[package] = json.loads(ran.stdout.splitlines()[-1])
+            said = run_python(released.__file__, package)
+            kept[package] = json.loads(said.splitlines()[-1])
         return kept[package]
 
     return get

@@ -7,7 +7,7 @@ from torch import nn
 
 import voxax.torch.spconv as spconv
 from voxax.errors import InputError
-from voxax.torch.spconv import duplicates, functional, utils
+from voxax.torch.spconv import core, functional, utils
 
 pytestmark = pytest.mark.torch
 
@@ -72,7 +72,7 @@ def test_coordinates_that_leave_later():
 
 @pytest.mark.parametrize("layer", [name for name in PLACED if name != "global"])
 def test_duplicates(layer, monkeypatch):
-    monkeypatch.setattr(duplicates, "_strict", True)
+    monkeypatch.setattr(core, "_strict", True)
     with pytest.raises(InputError, match=r"2 of 5 rows .*\[1, 2, 2, 2\].*unique"):
         LAYERS[layer]()(tensor(indices([0, 0, 0, 0], *[[1, 2, 2, 2]] * 3, [1, 2, 2, 3])))
 

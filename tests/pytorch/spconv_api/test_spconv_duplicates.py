@@ -1,26 +1,23 @@
 """Voxels that occur several times: spconv's rule on one thread of a CPU, a warning, or an error."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import several_rows
 import torch
 
 import voxax.torch.spconv as spconv
+from own_process import run_python
 from voxax.torch.core import products
-from voxax.torch.spconv import duplicates, functional, ops, utils
+from voxax.torch.spconv import core, functional, ops, utils
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(autouse=True)
 def warned(monkeypatch):
-    monkeypatch.setattr(duplicates, "_warned", True)
+    monkeypatch.setattr(core, "_warned", True)
     yield
     spconv.strict(False)
 
@@ -33,16 +30,9 @@ def cloud(ndim=2):
     importlib.util.find_spec("cumm") is None, reason="spconv itself is not installed"
 )
 def test_the_rule_is_that_of_spconv(tmp_path):
-    script = Path(several_rows.__file__)
-    ran = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "results.pt"), "spconv"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    expected = torch.load(tmp_path / "results.pt", weights_only=True)
+    results = tmp_path / "results.pt"
+    run_python(several_rows.__file__, results, "spconv", OMP_NUM_THREADS="1")
+    expected = torch.load(results, weights_only=True)
     found = several_rows.results(spconv, functional, ops, utils)
     assert list(found) == list(expected)
     for name, value in expected.items():
@@ -120,7 +110,7 @@ def test_dense_keeps_the_last_with_any_number_of_threads():
 
 
 def test_one_warning_a_process(monkeypatch):
-    monkeypatch.setattr(duplicates, "_warned", False)
+    monkeypatch.setattr(core, "_warned", False)
     layer = spconv.SubMConv2d(3, 4, 3).double()
     with pytest.warns(UserWarning, match=r"rows of indices occur twice, the first is \[.*strict"):
         layer(cloud())

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import voxax.torch.spconv as spconv
+from own_process import run_python
 
 pytestmark = pytest.mark.torch
 
@@ -175,24 +176,6 @@ def test_no_graph_without_gradients(net):
     assert kept() is None
 
 
-def test_maps_go_with_the_last_tensor(net):
-    """At once: what waits for Python's collector adds up over the steps of a training."""
-    gc.collect()
-    gc.disable()
-    try:
-        x = scene()
-        net(x).square().sum().backward()
-        kept = (
-            weakref.ref(x),
-            weakref.ref(x.sites()),
-            weakref.ref(x.sites().submanifold([3] * 3, [1] * 3)),
-        )
-        del x
-        assert [ref() for ref in kept] == [None, None, None]
-    finally:
-        gc.enable()
-
-
 def test_inference_mode_and_training_behind_it(net):
     x = scene()
     with torch.inference_mode():
@@ -310,15 +293,7 @@ if __name__ == "__main__":
 def test_data_loader_workers(tmp_path):
     """Layers run in workers too, forked ones included: no JAX program runs in them."""
     (tmp_path / "loader.py").write_text(LOADER)
-    ran = subprocess.run(
-        [sys.executable, "loader.py"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        timeout=300,
-    )
-    assert ran.stdout.strip() == "same", ran.stderr[-2000:]
+    assert run_python("loader.py", cwd=tmp_path, timeout=300).strip() == "same"
 
 
 DDP = """
@@ -400,13 +375,7 @@ print(len(slow), out.indices.tolist(), [round(v, 5) for v in out.features.flatte
 def test_without_native_kernels():
     """The same on PyTorch alone, which says once that it is slow."""
     texts = [PURE, PURE.replace('os.environ["VOXAX_NATIVE"] = "off"', "")]
-    ran = [
-        subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
-        for text in texts
-    ]
-    for process in ran:
-        assert process.returncode == 0, process.stderr[-2000:]
-    pure, native = (process.stdout.partition(" ") for process in ran)
+    pure, native = (run_python("-c", text).partition(" ") for text in texts)
     assert pure[0] == "1"
     assert native[0] == "0" or native[0] == pure[0]  # the latter where there are none
     assert pure[2] == native[2]
@@ -428,8 +397,7 @@ for size in (10, 20, 30):
     layer(spconv.SparseMaxPool3d(2, 2)(layer(x))).features.sum().backward()
 print([name for name in seen if "compile" in name])
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ran.stdout.strip() == "[]", ran.stdout + ran.stderr[-2000:]
+    assert run_python("-c", code).strip() == "[]"
 
 
 VIEWS = {
@@ -532,7 +500,8 @@ def test_compiled_under_autocast(net):
         [spconv.SparseAvgPool3d(2), spconv.SubMConv3d(4, 4, 3)],
     ],
 )
-def test_voxels_go_with_the_last_tensor(layers):
+def test_voxels_and_maps_go_with_the_last_tensor(layers):
+    """At once: what waits for Python's collector adds up over the steps of a training."""
     layers = spconv.SparseSequential(*layers)
     layers(scene()).features.sum().backward()
     gc.collect()
@@ -541,8 +510,10 @@ def test_voxels_go_with_the_last_tensor(layers):
         x = scene()
         y = layers(x)
         y.features.sum().backward()
-        kept = [weakref.ref(value) for value in (x, x.indices, x.sites(), y.indices, y.sites())]
-        del x, y
-        assert [ref() for ref in kept] == [None] * 5
+        kept_map = x.sites().submanifold([3] * 3, [1] * 3)
+        kept = x, x.indices, x.sites(), kept_map, y.indices, y.sites()
+        kept = [weakref.ref(value) for value in kept]
+        del x, y, kept_map
+        assert [ref() for ref in kept] == [None] * 6
     finally:
         gc.enable()

@@ -1,9 +1,10 @@
 """What spconv's door imports, and that it works without PyTorch's compiler."""
 
-import subprocess
 import sys
 
 import pytest
+
+from own_process import run_python
 
 pytestmark = pytest.mark.torch
 
@@ -57,17 +58,9 @@ print(sorted(counters["stats"].items()))
 """
 
 
-def run(*arguments):
-    ran = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
 def test_little_is_imported():
-    grown, *names = run("-c", LOADED).split()
+    grown, *names = run_python("-c", LOADED).split()
     roots = {name.partition(".")[0] for name in names}
     assert not roots & {"jax", "jaxlib", "flax"}
     assert "torch._dynamo" not in names
@@ -76,6 +69,6 @@ def test_little_is_imported():
 
 
 def test_the_compiler_sees_what_its_own_decorator_shows_it():
-    ours, theirs = (run("-c", GRAPHS, how) for how in ("ours", "theirs"))
+    ours, theirs = (run_python("-c", GRAPHS, how) for how in ("ours", "theirs"))
     assert "unique_graphs" in theirs
     assert ours == theirs

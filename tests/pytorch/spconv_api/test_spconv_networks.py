@@ -30,8 +30,6 @@ SPVCNN of torch-pointcloud is written with torchsparse, not spconv, and is not h
 
 import importlib.util
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import networks
@@ -40,6 +38,7 @@ import pytest
 import torch
 
 import voxax.io
+from own_process import run_python
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -89,17 +88,11 @@ def require(package):
             pytest.skip(f"{module} is not installed, which {package} imports")
 
 
-def run(folder, by, name):
-    command = [sys.executable, networks.__file__, str(folder), by, name]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_same_results(inputs, name):
     require(networks.NETWORKS[name].package)
     for by in ("spconv", "voxax"):
-        run(inputs, by, name)
+        run_python(networks.__file__, inputs, by, name)
     for scan in sorted(inputs.glob("*.npz")):
         theirs, ours = (
             torch.load(inputs / f"{name}.{scan.stem}.{by}.pt", weights_only=True)

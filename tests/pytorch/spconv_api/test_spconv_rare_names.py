@@ -3,8 +3,6 @@
 import importlib
 import importlib.util
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,8 +10,10 @@ import rare_names
 import torch
 
 import voxax.torch.spconv as spconv
-from voxax.torch.spconv import SpconvError, boxes, cppcore
+from own_process import run_python
+from voxax.torch.spconv import SpconvError, cppcore
 from voxax.torch.spconv import tensorview as tv
+from voxax.torch.spconv import voxel_generators as boxes
 from voxax.torch.spconv.spatial import RemoveDuplicate
 
 pytestmark = pytest.mark.torch
@@ -26,9 +26,7 @@ def results(tmp_path_factory):
     found = {}
     for by in ("spconv", "voxax"):
         file = tmp_path_factory.mktemp(by) / "results.pkl"
-        command = [sys.executable, rare_names.__file__, str(file), by]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert ran.returncode == 0, ran.stderr[-3000:]
+        run_python(rare_names.__file__, file, by)
         found[by] = pickle.loads(file.read_bytes())
     return found
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import voxax.torch.spconv as spconv
+from own_process import run_python
 from voxax.errors import InputError, MissingExtraError, ModuleLoadedError
 from voxax.torch.spconv import aliases
 
@@ -182,13 +183,5 @@ def test_the_real_package_has_these_names():
     folder = os.environ.get("VOXAX_TEST_SPCONV_TRITON")
     if not folder:
         pytest.skip("VOXAX_TEST_SPCONV_TRITON does not name a folder with spconv-triton")
-    environment = {**os.environ, "PYTHONPATH": folder}
-    ran = subprocess.run(
-        [sys.executable, "-c", NETWORK],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.strip() == "spconv_triton.pytorch.conv"
+    said = run_python("-c", NETWORK, PYTHONPATH=folder)
+    assert said.strip() == "spconv_triton.pytorch.conv"

@@ -2,10 +2,11 @@
 
 import copy
 import pickle
-import subprocess
 import sys
 
 import pytest
+
+from own_process import run_python
 
 torch = pytest.importorskip("torch")
 
@@ -135,10 +136,8 @@ def test_copies_and_pickles():
 def test_a_script_runs_unchanged(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "voxax.torch.torchsparse.version_1_4", str(script), "--lr"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == ["voxax.torch.torchsparse.version_1_4", "1.4.0", "--lr"]
+    said = run_python("-m", "voxax.torch.torchsparse.version_1_4", script, "--lr", timeout=300)
+    assert said.split() == ["voxax.torch.torchsparse.version_1_4", "1.4.0", "--lr"]
 
 
 def test_one_version_is_installed_at_a_time():

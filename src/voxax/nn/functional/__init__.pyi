@@ -1,5 +1,6 @@
 from .attention import Tokens as Tokens
 from .attention import cross_attention as cross_attention
+from .attention import rotary_embedding as rotary_embedding
 from .attention import scene_attention as scene_attention
 from .attention import serial_order as serial_order
 from .attention import serialized_attention as serialized_attention
@@ -27,14 +28,13 @@ from .normalization import instance_norm as instance_norm
 from .normalization import layer_norm as layer_norm
 from .normalization import masked_moments as masked_moments
 from .normalization import rms_norm as rms_norm
+from .pointwise import dropout as dropout
 from .pooling import global_pool as global_pool
 from .pooling import max_pool as max_pool
 from .pooling import mean_pool as mean_pool
 from .pooling import min_pool as min_pool
 from .pooling import sum_pool as sum_pool
 from .pooling import unpool as unpool
-from .random_drop import dropout as dropout
-from .rotary import rotary_embedding as rotary_embedding
 from .sparse_conv import spatially_sparse_conv as spatially_sparse_conv
 from .sparse_conv_depth import depthwise_conv as depthwise_conv
 from .sparse_conv_depth import spatially_sparse_depthwise_conv as spatially_sparse_depthwise_conv

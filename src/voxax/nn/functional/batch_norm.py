@@ -5,6 +5,7 @@ Source: Ioffe and Szegedy, "Batch Normalization", ICML 2015.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -18,9 +19,12 @@ from voxax._native.eager import threads
 from voxax._native.host_products import elements_of
 from voxax._native.memory import empty_array
 from voxax._native.on_cpu import library_call
+from voxax.geometry import Voxels, result_geometry
 from voxax.geometry.call_checks import checked_operator
-from voxax.geometry.dtypes import fraction_dtype, wide_fraction
-from voxax.geometry.row_operations import as_dtype
+from voxax.geometry.dtypes import common_dtype, fraction_dtype, wide_fraction
+from voxax.geometry.row_operations import as_dtype, clear_rows
+from voxax.kernels import Epilogue
+from voxax.nn.arguments import add_bias, check_weight, request_map
 from voxax.nn.functional.normalization import (
     Rows,
     clear_padding,
@@ -28,6 +32,8 @@ from voxax.nn.functional.normalization import (
     normalized,
     with_cleared_features,
 )
+from voxax.products import convolve_with_epilogue
+from voxax.tuning import Request
 
 _NATIVE = ("float32", "float64", "bfloat16")
 
@@ -177,22 +183,14 @@ _X, _SCALE, _BIAS, _RESIDUAL, _MEAN, _VARIANCE = 0, 2, 3, 4, 5, 6  # places amon
 
 def _gradients(
     dy: jax.Array,
-    x: jax.Array,
-    valid: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
-    residual: jax.Array,
-    old_mean: jax.Array,
-    old_variance: jax.Array,
-    y: jax.Array,
-    mean: jax.Array,
-    inverse: jax.Array,
-    *averages: jax.Array,
+    *given: jax.Array,
     moves: tuple[int, ...],
     training: bool,
     relu: bool,
     **rest: float,
 ) -> tuple[jax.Array, ...]:
+    """Return the gradients; ``given`` are the arguments of :func:`_portable`, then its results."""
+    x, valid, scale, _, residual, _, _, y, mean, inverse, *_ = given
     none = jnp.zeros((0, x.shape[1]), x.dtype)
     wants_residual = _RESIDUAL in moves and residual.shape[0] > 0
     dresidual = jax.ShapeDtypeStruct((residual if wants_residual else none).shape, x.dtype)
@@ -214,17 +212,7 @@ def _gradients(
 
 def _gradients_on_tpu(
     dy: jax.Array,
-    x: jax.Array,
-    valid: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
-    residual: jax.Array,
-    old_mean: jax.Array,
-    old_variance: jax.Array,
-    y: jax.Array,
-    mean: jax.Array,
-    inverse: jax.Array,
-    *averages: jax.Array,
+    *given: jax.Array,
     moves: tuple[int, ...],
     training: bool,
     relu: bool,
@@ -233,6 +221,7 @@ def _gradients_on_tpu(
     """Return the gradients from two sums of the same pass; derivatives of :func:`_portable` take
     three, of which each needs the one before.
     """
+    x, valid, scale, _, residual, _, _, y, mean, inverse, *_ = given
     if _MEAN in moves or _VARIANCE in moves:
         return None
     g = clear_padding(dy, valid)
@@ -250,69 +239,33 @@ def _gradients_on_tpu(
     return tuple(found[place] for place in moves)
 
 
-def _on_host(
-    x: np.ndarray,
-    valid: np.ndarray,
-    scale: np.ndarray,
-    bias: np.ndarray,
-    residual: np.ndarray,
-    old_mean: np.ndarray,
-    old_variance: np.ndarray,
-    **static: Any,
-) -> tuple[np.ndarray, ...]:
-    y = empty_array(x.shape, x.dtype)
-    used = host_norm.batch_norm(
-        elements_of(x),
-        valid,
-        scale,
-        bias,
-        elements_of(residual) if len(residual) else None,
-        old_mean,
-        old_variance,
-        elements_of(y),
-        threads=threads(),
-        **static,
-    )
+def _on_host(x: np.ndarray, *given: np.ndarray, **static: Any) -> tuple[np.ndarray, ...]:
+    valid, scale, bias, residual, mean, variance = given
+    y, added = empty_array(x.shape, x.dtype), elements_of(residual) if len(residual) else None
+    operands = elements_of(x), valid, scale, bias, added, mean, variance, elements_of(y)
+    used = host_norm.batch_norm(*operands, threads=threads(), **static)
     return y, *used
 
 
 def _gradients_on_host(
     dy: np.ndarray,
-    x: np.ndarray,
-    valid: np.ndarray,
-    scale: np.ndarray,
-    bias: np.ndarray,
-    residual: np.ndarray,
-    old_mean: np.ndarray,
-    old_variance: np.ndarray,
-    y: np.ndarray,
-    mean: np.ndarray,
-    inverse: np.ndarray,
-    *averages: np.ndarray,
+    *given: np.ndarray,
     moves: tuple[int, ...],
     training: bool,
     relu: bool,
     **rest: float,
 ) -> tuple[np.ndarray, ...] | None:
+    x, valid, scale, _, residual, _, _, y, mean, inverse, *_ = given
     if not training and (_MEAN in moves or _VARIANCE in moves):
         return None
     dx = empty_array(x.shape, x.dtype)
     wants_residual = _RESIDUAL in moves and len(residual) > 0
     dresidual = empty_array(residual.shape if wants_residual else (0, x.shape[1]), x.dtype)
-    dscale, dbias = host_norm.batch_norm_gradients(
-        elements_of(dy),
-        elements_of(x),
-        elements_of(y),
-        valid,
-        mean,
-        inverse,
-        scale,
-        elements_of(dx),
-        elements_of(dresidual) if wants_residual else None,
-        training=training,
-        relu=relu,
-        threads=threads(),
-    )
+    rows = elements_of(dy), elements_of(x), elements_of(y)
+    operands = *rows, valid, mean, inverse, scale
+    results = elements_of(dx), elements_of(dresidual) if wants_residual else None
+    options = {"training": training, "relu": relu, "threads": threads()}
+    dscale, dbias = host_norm.batch_norm_gradients(*operands, *results, **options)
     found = {_X: dx, _SCALE: dscale, _BIAS: dbias, _RESIDUAL: dresidual}
     if _MEAN in moves or _VARIANCE in moves:
         found[_MEAN] = found[_VARIANCE] = np.zeros_like(dbias)
@@ -329,3 +282,73 @@ _batch_norm = differentiable_on_cpu(
     eager_gradients=_gradients_on_host,
     gradients_on_tpu=_gradients_on_tpu,
 )
+
+
+@checked_operator
+def conv_norm(
+    voxels: Voxels,
+    weight: jax.Array,
+    affine: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
+    kernel_size: Any = 3,
+    stride: Any = 1,
+    *,
+    epsilon: float,
+    relu: bool,
+    bias: jax.Array | None = None,
+    groups: int = 1,
+    residual: Voxels | None = None,
+    out_voxels: Voxels | None = None,
+    precision: jax.lax.PrecisionLike = None,
+    requests: dict[str, Request],
+    **relation: Any,
+) -> Voxels | None:
+    """Convolve, normalize by known statistics, add ``residual``, cut off below 0 with ``relu``.
+
+    Args:
+      affine: mean, variance, scale and bias of the normalization, ``[C_out]`` each.
+      epsilon: added to the variance.
+      residual: voxels whose features are added.
+      requests: algorithms, as :func:`voxax.products.convolve` takes them.
+      voxels, weight, kernel_size, stride, bias, groups, out_voxels, precision, relation: as in
+        :func:`voxax.nn.functional.spatially_sparse_conv`.
+
+    Returns:
+      Voxels; None where the features are no floats, or the residual's cannot be added as they are.
+    """
+    kernel_map = request_map(voxels, kernel_size, stride, out_voxels=out_voxels, **relation)
+    check_weight(weight, kernel_map, voxels.num_channels, groups)
+    target = None if out_voxels is None else out_voxels.geometry
+    geometry = result_geometry(kernel_map, voxels.geometry, target)
+    dtype = common_dtype(voxels.features.dtype, weight.dtype)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return None
+    added = None if residual is None else residual.features
+    if residual is not None and added is not None:
+        shape = kernel_map.out_capacity, affine[0].shape[0]
+        if residual.geometry is not geometry or (added.shape, added.dtype) != (shape, dtype):
+            return None
+    mean, variance, scale, shift = affine
+    epilogue = Epilogue(
+        geometry.valid, mean, variance, scale, shift, bias, added, float(epsilon), relu
+    )
+    with jax.named_scope("spatially_sparse_conv"):
+        features = convolve_with_epilogue(
+            voxels.features,
+            weight,
+            kernel_map,
+            epilogue,
+            _after_product,
+            precision=precision,
+            **requests,
+        )
+    return with_cleared_features(dataclasses.replace(voxels, geometry=geometry), features)
+
+
+def _after_product(y: jax.Array, epilogue: Epilogue) -> jax.Array:
+    """Return ``y`` after bias, batch norm, residual and ReLU, each where it is given."""
+    e = epilogue
+    if e.bias is not None:
+        y = clear_rows(add_bias(y, e.bias), e.valid)
+    affine = e.mean, e.variance, e.scale, e.shift
+    options = {"epsilon": e.epsilon, "residual": e.residual, "relu": e.relu}
+    return batch_norm(y, e.valid, *affine, training=False, **options).features

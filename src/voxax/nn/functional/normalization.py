@@ -234,19 +234,9 @@ def _row_norm_value(
 
 
 def _row_norm_gradients(
-    call: Any,
-    dy: Any,
-    x: Any,
-    valid: Any,
-    scale: Any,
-    bias: Any,
-    y: Any,
-    *,
-    moves: tuple[int, ...],
-    epsilon: float,
-    centered: bool,
+    call: Any, dy: Any, *given: Any, moves: tuple[int, ...], epsilon: float, centered: bool
 ) -> Any:
-    del y
+    x, valid, scale, bias, _ = given
     channel = jax.ShapeDtypeStruct(x.shape[1:], scale.dtype)
     results = jax.ShapeDtypeStruct(x.shape, x.dtype), channel, channel
     options = {"sizes": (centered,), "numbers": (epsilon,)}
@@ -401,21 +391,9 @@ def _scene_norm_value(
 
 
 def _scene_norm_gradients(
-    call: Any,
-    dy: Any,
-    x: Any,
-    valid: Any,
-    scene: Any,
-    scale: Any,
-    bias: Any,
-    y: Any,
-    mean: Any,
-    inverse: Any,
-    *,
-    moves: tuple[int, ...],
-    groups: int,
-    **rest: Any,
+    call: Any, dy: Any, *given: Any, moves: tuple[int, ...], groups: int, **rest: Any
 ) -> Any:
+    x, valid, scene, scale, bias, _, mean, inverse = given
     channel = jax.ShapeDtypeStruct(x.shape[1:], scale.dtype)
     results = jax.ShapeDtypeStruct(x.shape, x.dtype), channel, channel
     operands = dy, x, valid, scene, scale, mean, inverse

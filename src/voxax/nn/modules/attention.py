@@ -24,9 +24,8 @@ from voxax.nn.functional import (
     serialized_attention,
     window_attention,
 )
-from voxax.nn.functional.attention import Queries, SerialOrder, check_tokens
+from voxax.nn.functional.attention import Queries, SerialOrder, check_rotary, check_tokens
 from voxax.nn.functional.flash_attention import AttentionAlgorithm
-from voxax.nn.functional.rotary import check_rotary
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.keys import next_key
 from voxax.nn.modules.norm import LayerNorm

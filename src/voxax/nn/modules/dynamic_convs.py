@@ -18,10 +18,11 @@ from voxax.geometry import KernelSpec, Voxels
 from voxax.geometry.kernel_spec import per_axis
 from voxax.kernels.dynamic.grid import box_conv
 from voxax.nn.arguments import own_ndim, static
+from voxax.nn.dynamic.bank import frozen_bank
 from voxax.nn.dynamic.deform_conv import Modulation, deform_conv
-from voxax.nn.dynamic.dynamic_conv import frozen_bank
+from voxax.nn.dynamic.dynamic_conv import dynamic_conv
 from voxax.nn.dynamic.focal_conv import focal_conv
-from voxax.nn.functional import dynamic_conv, sparse_dynamic_conv
+from voxax.nn.dynamic.sparse_dynamic_conv import sparse_dynamic_conv
 from voxax.nn.functional.sparse_conv import spatially_sparse_conv
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.keys import HostKeys, next_key

@@ -11,7 +11,7 @@ from flax import nnx
 from voxax.errors import InputError
 from voxax.geometry.dtypes import accumulator
 from voxax.geometry.halo import split_axis
-from voxax.nn.arguments import refuse_arrays, static
+from voxax.nn.arguments import check_channels, static
 from voxax.nn.functional import (
     group_norm,
     instance_norm,
@@ -81,7 +81,7 @@ class BatchNorm(CheckedModule):
         self, voxels: Rows, *, residual: jax.Array | None = None, relu: bool = False
     ) -> Rows:
         """Normalize the features; add ``residual [capacity, C]``; with ``relu`` cut off below 0."""
-        _check_channels(self, voxels)
+        check_channels(self, self.num_features, voxels)
         training = not self.use_running_average
         if training:
             _check_shared(self.axis_name, voxels)
@@ -126,7 +126,7 @@ class _Affine(CheckedModule):
 
     def _values(self, voxels: FeatureRows) -> tuple[jax.Array | None, jax.Array | None]:
         """Check the channels of ``voxels`` and return scale and bias."""
-        _check_channels(self, voxels)
+        check_channels(self, self.num_features, voxels)
         scale, bias = (None if p is None else p[...] for p in (self.scale, self.bias))
         return scale, bias
 
@@ -223,14 +223,4 @@ def _check_shared(names: str | tuple[str, ...] | None, voxels: FeatureRows) -> N
             f"BatchNorm with axis_name={names!r} on one shard of a scene that is split over "
             f"{axis!r} would normalize each shard by itself: call "
             f"voxax.parallel.synchronize(model, {axis!r}) first"
-        )
-
-
-def _check_channels(module: Any, voxels: FeatureRows) -> None:
-    refuse_arrays(module, voxels)
-    channels = voxels.features.shape[1]
-    if channels != module.num_features:
-        raise InputError(
-            f"{type(module).__name__} expects {module.num_features} channels, the input has "
-            f"{channels}"
         )

@@ -16,10 +16,8 @@ from voxax.geometry.dtypes import fraction_dtype
 from voxax.geometry.row_operations import as_dtype, relu
 from voxax.nn.arguments import check_channels, refuse_arrays
 from voxax.nn.functional import dropout
-from voxax.nn.functional.activation import activate, takes
-from voxax.nn.functional.linear import linear
-from voxax.nn.functional.normalization import with_cleared_features
-from voxax.nn.functional.random_drop import DropoutMode, Scenes, check_dropout
+from voxax.nn.functional.normalization import Scenes, with_cleared_features
+from voxax.nn.functional.pointwise import DropoutMode, activate, check_dropout, linear, takes
 from voxax.nn.modules.constructor import CheckedModule, own_rngs
 from voxax.nn.modules.keys import HostKeys, next_key
 from voxax.nn.modules.sparse_convs import filled, he_normal, zeros
@@ -40,7 +38,7 @@ class _Named:
 
     @property
     def operator(self) -> str:
-        """The name that :func:`voxax.nn.functional.activation.activate` may have for it."""
+        """The name that :func:`voxax.nn.functional.pointwise.activate` may have for it."""
         if self.name == "gelu":
             return "gelu_tanh" if dict(self.options).get("approximate", True) else "gelu"
         return {"swish": "silu"}.get(self.name, self.name)

@@ -19,7 +19,7 @@ from voxax.geometry import Points, Voxels
 from voxax.geometry.eager import known_on_cpu
 from voxax.hardware import target_platform
 from voxax.nn.arguments import by_product
-from voxax.nn.functional.conv_norm import conv_norm
+from voxax.nn.functional.batch_norm import conv_norm
 from voxax.nn.modules.constructor import Module
 from voxax.nn.modules.norm import BatchNorm
 from voxax.nn.modules.pointwise import RELU, ReLU

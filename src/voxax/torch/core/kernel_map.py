@@ -13,8 +13,7 @@ from torch import Tensor
 
 from voxax._native import host, host_products
 from voxax.coords import host as coordinates
-from voxax.torch.core.errors import ArgumentError
-from voxax.torch.core.integers import whole
+from voxax.torch.core.errors import ArgumentError, whole
 from voxax.torch.core.uncompiled import untransformed
 
 Sizes = Sequence[int]

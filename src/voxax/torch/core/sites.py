@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from voxax.torch.core.duplicates import Duplicates
-from voxax.torch.core.errors import ArgumentError, check_cpu
-from voxax.torch.core.integers import whole
+from voxax.torch.core.errors import ArgumentError, check_cpu, whole
 from voxax.torch.core.kernel_map import (
     KernelMap,
     Sizes,

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from voxax.torch.core.errors import ArgumentError, check_cpu
-from voxax.torch.core.integers import wholes
+from voxax.torch.core.errors import ArgumentError, check_cpu, wholes
 
 
 def convert_to_int_list(arg: Any, dimension: int) -> list[int]:

@@ -30,7 +30,7 @@ from voxax.torch.spconv.conv import SubMConv2d as SubMConv2d
 from voxax.torch.spconv.conv import SubMConv3d as SubMConv3d
 from voxax.torch.spconv.conv import SubMConv4d as SubMConv4d
 from voxax.torch.spconv.core import SparseConvTensor as SparseConvTensor
-from voxax.torch.spconv.duplicates import strict as strict
+from voxax.torch.spconv.core import strict as strict
 from voxax.torch.spconv.identity import Identity as Identity
 from voxax.torch.spconv.modules import RemoveGrid as RemoveGrid
 from voxax.torch.spconv.modules import SparseBatchNorm as SparseBatchNorm

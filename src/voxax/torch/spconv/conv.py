@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from voxax.torch.core.errors import ArgumentError, check_cpu
-from voxax.torch.core.integers import whole
+from voxax.torch.core.errors import ArgumentError, check_cpu, whole
 from voxax.torch.core.kernel_map import KernelMap
 from voxax.torch.core.known_calls import know
 from voxax.torch.core.products import convolve
@@ -18,9 +17,14 @@ from voxax.torch.core.uncompiled import uncompiled
 from voxax.torch.spconv import constants
 from voxax.torch.spconv import tensorview as tv
 from voxax.torch.spconv.algo import Activation, ConvAlgo
-from voxax.torch.spconv.core import ImplicitGemmIndiceData, IndiceData, SparseConvTensor, expand_nd
-from voxax.torch.spconv.duplicates import Sites
-from voxax.torch.spconv.indice_data import Pairs
+from voxax.torch.spconv.core import (
+    ImplicitGemmIndiceData,
+    IndiceData,
+    Pairs,
+    Sites,
+    SparseConvTensor,
+    expand_nd,
+)
 from voxax.torch.spconv.modules import SparseModule
 from voxax.torch.spconv.ops import activate, by_tap, relation
 from voxax.torch.spconv.window import Size, Window

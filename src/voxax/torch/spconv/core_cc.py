@@ -14,7 +14,7 @@ from voxax.torch.spconv.ops import CPU_ONLY_BUILD, INT32_MAX
 BUILD_CUMM_VERSION = "0.7.11"
 BUILD_PCCM_VERSION = "0.4.16"
 HAS_BOOST = True
-"""Overlaps of turned boxes are there (:mod:`voxax.torch.spconv.boxes`), without Boost."""
+"""Overlaps of turned boxes are in :mod:`voxax.torch.spconv.voxel_generators`, without Boost."""
 COMPILED_CUDA_ARCHS: set[tuple[int, int]] = set()
 COMPILED_CUDA_GEMM_ARCHS: set[tuple[int, int]] = set()
 
@@ -49,7 +49,7 @@ class SpconvOps(metaclass=_Named):
 
 
 class BoxOps(metaclass=_Named):
-    """:mod:`voxax.torch.spconv.boxes` has what it does."""
+    """:mod:`voxax.torch.spconv.voxel_generators` has what it does."""
 
     @staticmethod
     def has_boost() -> bool:

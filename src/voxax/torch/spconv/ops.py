@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voxax.torch.core.errors import ArgumentError
-from voxax.torch.core.integers import whole
+from voxax.torch.core.errors import ArgumentError, whole
 from voxax.torch.core.kernel_map import KernelMap, Sizes
 from voxax.torch.core.pooling import extreme, mean
 from voxax.torch.core.products import convolve
@@ -20,8 +19,7 @@ from voxax.torch.spconv.constants import ALL_WEIGHT_IS_KRSC as ALL_WEIGHT_IS_KRS
 from voxax.torch.spconv.constants import FILTER_HWIO as FILTER_HWIO
 from voxax.torch.spconv.constants import SPCONV_DO_SORT as SPCONV_DO_SORT
 from voxax.torch.spconv.constants import SPCONV_USE_DIRECT_TABLE as SPCONV_USE_DIRECT_TABLE
-from voxax.torch.spconv.duplicates import Sites
-from voxax.torch.spconv.indice_data import full_numbers, listed_numbers
+from voxax.torch.spconv.core import Sites, full_numbers, listed_numbers
 
 CPU_ONLY_BUILD = True
 DEBUG = False

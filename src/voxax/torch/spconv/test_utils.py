@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from voxax.torch.core.integers import whole
+from voxax.torch.core.errors import whole
 
 
 class TestCase(unittest.TestCase):

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voxax.torch.core.errors import ArgumentError, check_cpu
-from voxax.torch.core.integers import whole
+from voxax.torch.core.errors import ArgumentError, check_cpu, whole
 
 
 class PointToVoxel:

@@ -1,24 +1,168 @@
-"""``spconv.utils``: points to voxels on arrays, as data pipelines call it."""
+"""``spconv.utils``: points to voxels on arrays, overlaps of turned boxes, and suppression by them.
+
+Boxes are convex, ``[N, 4, 2]`` corners. spconv's numbers have a meaning for corners in clockwise
+order; here the order is either, and clockwise ones give the same numbers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext as nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
+from voxax.torch.core.errors import ArgumentError
 from voxax.torch.spconv import tensorview as tv
-from voxax.torch.spconv.boxes import non_max_suppression_cpu as non_max_suppression_cpu
-from voxax.torch.spconv.boxes import rbbox_intersection as rbbox_intersection
-from voxax.torch.spconv.boxes import rbbox_iou as rbbox_iou
-from voxax.torch.spconv.boxes import rbbox_iou_loss as rbbox_iou_loss
-from voxax.torch.spconv.boxes import (
-    rotate_non_max_suppression_cpu as rotate_non_max_suppression_cpu,
-)
 from voxax.torch.spconv.ops import CPU_ONLY_BUILD as CPU_ONLY_BUILD
 from voxax.torch.spconv.tensorview import Tensor
 from voxax.torch.spconv.utils import PointToVoxel
+
+Array = np.ndarray
+Corners = Sequence[tuple[float, float]]
+
+
+def rbbox_iou(
+    box_corners: Array, qbox_corners: Array, standup_iou: Array, standup_thresh: float
+) -> Array:
+    """Return intersection over union of all pairs, ``[N, K]``. Other shapes are an error.
+
+    Args:
+      box_corners, qbox_corners: ``[N, 4, 2]`` and ``[K, 4, 2]``.
+      standup_iou: ``[N, K]``, for example of the boxes around them.
+      standup_thresh: pairs of at most this ``standup_iou`` get 0.
+    """
+    return _of_pairs(_iou, box_corners, qbox_corners, standup_iou, standup_thresh)
+
+
+def rbbox_intersection(
+    box_corners: Array, qbox_corners: Array, standup_iou: Array, standup_thresh: float
+) -> Array:
+    """Return the areas that all pairs share, ``[N, K]``; the rest as :func:`rbbox_iou`."""
+    return _of_pairs(_shared, box_corners, qbox_corners, standup_iou, standup_thresh)
+
+
+def rbbox_iou_loss(box_corners: Array, qbox_corners: Array) -> Array:
+    """Return intersection over union of each box and the one in the same row, ``[N]``."""
+    first, second = _checked(box_corners), _checked(qbox_corners)
+    if len(first) != len(second):
+        raise ArgumentError(f"{len(first)} boxes and {len(second)}: expected pairs")
+    return np.asarray([_iou(a, b) for a, b in zip(first, second, strict=True)], box_corners.dtype)
+
+
+def non_max_suppression_cpu(
+    boxes: Array, order: Array, thresh: float, eps: float = 0.0
+) -> list[int]:
+    """Return which boxes stay, in their order. spconv writes beyond its memory here.
+
+    Args:
+      boxes: ``[N, 4]``: low and high corner.
+      order: ``[N]``, the best box first.
+      thresh: boxes of at least this intersection over union with a better one go.
+      eps: is added to all edge lengths.
+    """
+    low, high = boxes[:, :2], boxes[:, 2:4]
+    areas = (high - low + eps).prod(1)
+
+    def overlaps(index: int, others: Array) -> Array:
+        edges = np.minimum(high[index], high[others]) - np.maximum(low[index], low[others]) + eps
+        shared = edges.clip(min=0).prod(1)
+        return (shared > 0) & (shared >= thresh * (areas[index] + areas[others] - shared))
+
+    return _suppressed(order, overlaps)
+
+
+def rotate_non_max_suppression_cpu(
+    boxes: Array, order: Array, standup_iou: Array, thresh: float
+) -> list[int]:
+    """As :func:`non_max_suppression_cpu`, of turned boxes. spconv puts N zeros before them.
+
+    Args:
+      boxes: corners, ``[N, 4, 2]``.
+      order, thresh: as there.
+      standup_iou: ``[N, N]``: pairs of at most 0 are not compared.
+    """
+    corners = _checked(boxes)
+
+    def overlaps(index: int, others: Array) -> Array:
+        near = standup_iou[index, others] > 0
+        pairs = zip(others, near, strict=True)
+        ratio = np.asarray([_iou(corners[index], corners[j]) if n else 0 for j, n in pairs])
+        return (ratio > 0) & (ratio >= thresh)  # without a common area spconv does not compare
+
+    return _suppressed(order, overlaps)
+
+
+def _suppressed(order: Array, overlaps: Callable[[int, Array], Array]) -> list[int]:
+    kept, rest = [], np.asarray(order).astype(np.int64)
+    while len(rest):
+        best, rest = int(rest[0]), rest[1:]
+        kept.append(best)
+        rest = rest[~overlaps(best, rest)] if len(rest) else rest
+    return kept
+
+
+def _of_pairs(
+    of: Callable[[Corners, Corners], float],
+    box_corners: Array,
+    qbox_corners: Array,
+    standup_iou: Array,
+    standup_thresh: float,
+) -> Array:
+    first, second = _checked(box_corners), _checked(qbox_corners)
+    out = np.zeros((len(first), len(second)), box_corners.dtype)
+    if np.shape(standup_iou) != out.shape:
+        found = f"standup_iou of shape {np.shape(standup_iou)} for {out.shape[0]} and"
+        raise ArgumentError(f"{found} {out.shape[1]} boxes: expected [N, K]")
+    if not out.size:
+        return out
+    a, b = box_corners[:, None], qbox_corners[None]
+    apart = (a.max(2) <= b.min(2)) | (b.max(2) <= a.min(2))
+    for n, k in np.argwhere((standup_iou > standup_thresh) & ~apart.any(2)):
+        out[n, k] = of(first[n], second[k])
+    return out
+
+
+def _checked(corners: Array) -> list[Corners]:
+    if corners.ndim != 3 or corners.shape[1:] != (4, 2):
+        raise ArgumentError(f"corners of shape {corners.shape}: expected [N, 4, 2]")
+    boxes = corners.astype(np.float64).tolist()
+    return [box if _area(box) >= 0 else box[::-1] for box in boxes]  # counterclockwise
+
+
+def _area(corners: Corners) -> float:
+    """Return the area, below 0 for clockwise corners; far boxes lose no digits."""
+    x0, y0 = corners[0] if corners else (0.0, 0.0)
+    moved = [(x - x0, y - y0) for x, y in corners]
+    return 0.5 * sum(x * v - u * y for (x, y), (u, v) in _edges(moved))
+
+
+def _edges(corners: Corners) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+    return zip(corners, [*corners[1:], *corners[:1]], strict=True)
+
+
+def _shared(a: Corners, b: Corners) -> float:
+    """Return the common area: ``a``, cut along each edge of ``b`` (Sutherland and Hodgman)."""
+    rest = a
+    for (x0, y0), (x1, y1) in _edges(b):
+        sides = [(x1 - x0) * (y - y0) - (y1 - y0) * (x - x0) for x, y in rest]
+        cut: list[tuple[float, float]] = []
+        ends = [*sides[1:], *sides[:1]]
+        for ((x, y), (u, v)), s, t in zip(_edges(rest), sides, ends, strict=True):
+            if s >= 0:
+                cut.append((x, y))
+            if (s < 0) != (t < 0):
+                part = s / (s - t)
+                cut.append((x + part * (u - x), y + part * (v - y)))
+        rest = cut
+    return max(_area(rest), 0.0)
+
+
+def _iou(a: Corners, b: Corners) -> float:
+    shared = _shared(a, b)
+    return shared / (_area(a) + _area(b) - shared) if shared > 0 else 0.0
+
 
 __all__ = ["tv"]
 

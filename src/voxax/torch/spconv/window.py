@@ -10,13 +10,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from voxax.torch.core.errors import ArgumentError, check_features
-from voxax.torch.core.integers import whole
+from voxax.torch.core.errors import ArgumentError, check_features, whole
 from voxax.torch.core.kernel_map import KernelMap
 from voxax.torch.spconv.algo import ConvAlgo
-from voxax.torch.spconv.core import SparseConvTensor, expand_nd
-from voxax.torch.spconv.duplicates import Sites
-from voxax.torch.spconv.indice_data import ImplicitGemmIndiceData, IndiceData
+from voxax.torch.spconv.core import (
+    ImplicitGemmIndiceData,
+    IndiceData,
+    Sites,
+    SparseConvTensor,
+    expand_nd,
+)
 from voxax.torch.spconv.modules import SparseModule
 
 Size = int | Sequence[int]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from . import inputs
@@ -195,10 +193,8 @@ def special(me, dtype, coordinates, layer=CONVOLUTION, **arguments):
 
 def cases():
     """Return each case by name: a function of the library and the dtype."""
-    found = {}
-
-    def add(case, function, *arguments, **named):
-        found[case] = functools.partial(function, *arguments, **named)
+    found = inputs.Cases()
+    add = found.add
 
     for dimension in (1, 2, 3, 4):
         each = EVERYWHERE if dimension != 3 else {**EVERYWHERE, **PER_AXIS}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from . import inputs
@@ -158,10 +156,8 @@ def shared(me, dtype):
 
 def cases():
     """Return each case by name: a function of the library and the dtype."""
-    found = {}
-
-    def add(case, function, **named):
-        found[case] = functools.partial(function, **named)
+    found = inputs.Cases()
+    add = found.add
 
     for mode in MODES:
         add(f"sparse_{mode}", to_sparse, mode=mode)

@@ -7,6 +7,8 @@ alone, and a result keeps its coordinates beside its features.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 
@@ -14,6 +16,13 @@ import torch
 # coarse sites have several children, and some sites are alone.
 ROWS = {1: 16, 2: 30, 3: 48, 4: 60, 5: 60}
 REACH = {1: 10, 2: 4, 3: 3, 4: 2, 5: 2}
+
+
+class Cases(dict):
+    """Cases by name: functions of the library and the dtype."""
+
+    def add(self, case, function, *arguments, **named):
+        self[case] = functools.partial(function, *arguments, **named)
 
 
 def generator(seed):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from . import inputs
@@ -301,10 +299,8 @@ def squeeze(me, dtype):
 
 def cases():
     """Return each case by name: a function of the library and the dtype."""
-    found = {}
-
-    def add(case, function, **named):
-        found[case] = functools.partial(function, **named)
+    found = inputs.Cases()
+    add = found.add
 
     for name in ACTIVATIONS:
         add(f"activation_{name}", activation, name=name)

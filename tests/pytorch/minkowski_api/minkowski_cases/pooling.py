@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from . import inputs
@@ -96,10 +94,8 @@ def whole(me, dtype, layer, mode=None, scenes=(0, 1), dimension=3, rows=None):
 
 def cases():
     """Return each case by name: a function of the library and the dtype."""
-    found = {}
-
-    def add(case, function, **named):
-        found[case] = functools.partial(function, **named)
+    found = inputs.Cases()
+    add = found.add
 
     for kind in KINDS:
         for dimension in (1, 2, 3, 4):

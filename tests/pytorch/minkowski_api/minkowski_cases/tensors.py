@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from . import inputs
@@ -343,10 +341,8 @@ REFUSED = (
 
 def cases():
     """Return each case by name: a function of the library and the dtype."""
-    found = {}
-
-    def add(case, function, **named):
-        found[case] = functools.partial(function, **named)
+    found = inputs.Cases()
+    add = found.add
 
     for mode in MODES:
         add(f"quantized_{mode}", quantized, mode=mode)

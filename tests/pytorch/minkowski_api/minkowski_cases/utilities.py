@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import torch
 
@@ -201,10 +199,8 @@ def printed(me, dtype):
 
 def cases():
     """Return each case by name: a function of the library and the dtype."""
-    found = {}
-
-    def add(case, function, **named):
-        found[case] = functools.partial(function, **named)
+    found = inputs.Cases()
+    add = found.add
 
     both = {"return_index": True, "return_inverse": True}
     for array in ("numpy", "torch", "torch_int"):

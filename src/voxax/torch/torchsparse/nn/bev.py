@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from voxax.torch.core.errors import ArgumentError, check_features
-from voxax.torch.core.integers import whole
+from voxax.torch.core.errors import ArgumentError, check_features, whole
 from voxax.torch.core.kernel_map import KernelMap, pairs_of, unique_rows
 from voxax.torch.core.products import convolve
 from voxax.torch.core.uncompiled import uncompiled

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from voxax.torch.core.errors import ArgumentError
+from voxax.torch.core.errors import ArgumentError, whole
 from voxax.torch.core.features import Features
-from voxax.torch.core.integers import whole
 from voxax.torch.core.known_calls import is_known, know
 from voxax.torch.torchsparse.nn.functional import rows
 from voxax.torch.torchsparse.nn.functional.conv import conv3d

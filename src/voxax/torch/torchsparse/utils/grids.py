@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from voxax.torch.core.errors import ArgumentError, check_cpu, check_features
-from voxax.torch.core.integers import wholes
+from voxax.torch.core.errors import ArgumentError, check_cpu, check_features, wholes
 
 
 def make_ntuple(x: Any, ndim: int) -> tuple[int, ...]:
