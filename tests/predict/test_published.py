@@ -9,10 +9,9 @@ from benchmarks.report import RESULTS
 from benchmarks.tpu.device_results import BAND, measurements
 from benchmarks.tpu.published import CASES, lines_of, predicted
 
-from voxax import _compat
+from problems import needs_libtpu
 
 VARIABLE = "VOXAX_TEST_MEASURED"
-needs_libtpu = pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed")
 
 
 def test_bands_hold_a_measurement_of_every_kind():
