@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import report
 from benchmarks.own_process import KEEP_HEAP, in_own_process
 from benchmarks.turns import medians
+from benchmarks.workloads import positions_of
 
 SCANS = {
     "semantickitti": ("nc/semantickitti_00_000000.bin", 0.05),
@@ -139,11 +140,8 @@ def all_maps(positions: np.ndarray, size: float, rounds: int) -> dict[str, float
 
 def measure(scan: str, folder: str, rounds: int) -> dict[str, float]:
     """All figures of one scan, in this process."""
-    from voxax import io
-
     file, size = SCANS[scan]
-    positions = np.asarray(io.read(Path(folder) / file).positions, np.float32)
-    positions = positions[np.isfinite(positions).all(1)]
+    positions = positions_of(Path(folder) / file)
     return compiled(positions, size, rounds) | all_maps(positions, size, rounds)
 
 

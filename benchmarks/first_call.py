@@ -69,11 +69,9 @@ START = float(os.environ.get("FIRST_CALL_START", "0"))
 def cells_of(folder: Path, size: float) -> Any:
     """Distinct cells of the sweep from 0 on, as an ``int32[N, 3]`` array, nearest first."""
     import numpy as np
+    from benchmarks.workloads import positions_of
 
-    import voxax.io
-
-    positions = np.asarray(voxax.io.read(folder / SCAN).positions, np.float64)
-    positions = positions[np.isfinite(positions).all(1)]
+    positions = positions_of(folder / SCAN, np.float64)
     positions = positions[np.argsort(np.linalg.norm(positions, axis=1), kind="stable")]
     cells = np.floor(positions / size).astype(np.int64)
     _, first = np.unique(cells, axis=0, return_index=True)

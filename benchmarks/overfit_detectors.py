@@ -9,12 +9,17 @@ The results are in ``results/overfit_detectors.md``.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from flax import nnx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import report
 
 from voxax.cli.folder_detection import FolderDetection
 from voxax.cli.scenes import PrepareBatch
@@ -95,17 +100,18 @@ def overfit(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = report.options(__doc__, out=False)
     parser.add_argument("networks", nargs="+", choices=sorted(OPTIONS))
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--goal", type=float, default=GOAL)
     given = parser.parse_args()
-    rows = [(name, *overfit(name, given.steps, goal=given.goal)) for name in given.networks]
-    print("| network | AP of vehicles | AP of persons | true boxes | steps | seconds |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for name, ap, steps, seconds, objects in rows:
-        values = " | ".join(f"{ap[own]:.3f}" for own in CLASSES)
-        print(f"| `{name}` | {values} | {objects} | {steps} | {seconds:.0f} |")
+    rows = []
+    for name in given.networks:
+        ap, steps, seconds, objects = overfit(name, given.steps, goal=given.goal)
+        values = [f"{ap[own]:.3f}" for own in CLASSES]
+        rows.append([f"`{name}`", *values, objects, steps, f"{seconds:.0f}"])
+    head = ["network", "AP of vehicles", "AP of persons", "true boxes", "steps", "seconds"]
+    print("\n".join(report.table(head, rows)))
 
 
 if __name__ == "__main__":

@@ -10,14 +10,18 @@ The results are in ``results/overfit_segmentation.md``.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flax import nnx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import report
 
 from voxax.cli.segmentation_task import Segmentation, class_weights
 from voxax.geometry import Plan
@@ -157,17 +161,13 @@ def overfit(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of the real scans")
-    parser.add_argument("--only", help="a word in the name of the samples to take")
+    parser = report.options(__doc__, data=True, out=False)
+    parser.add_argument("--only", default="", help="a word in the name of the samples to take")
     parser.add_argument("--steps", type=int, default=300)
     given = parser.parse_args()
-    chosen = [s for s in SAMPLES if (given.only or "") in s.name]
+    chosen = [s for s in SAMPLES if given.only in s.name]
     rows = [overfit(sample, given.data, given.steps) for sample in chosen]
-    print("| " + " | ".join(rows[0]) + " |")
-    print("|---" + "|---:" * (len(rows[0]) - 1) + "|")
-    for row in rows:
-        print("| " + " | ".join(map(str, row.values())) + " |", flush=True)
+    print("\n".join(report.table(list(rows[0]), [list(row.values()) for row in rows])))
 
 
 if __name__ == "__main__":

@@ -15,15 +15,21 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
 def options(
-    about: str | None, *, data: bool = False, rounds: int = 0, only: Sequence[str] = ()
+    about: str | None,
+    *,
+    data: bool = False,
+    rounds: int = 0,
+    only: Sequence[str] = (),
+    out: bool = True,
 ) -> argparse.ArgumentParser:
-    """Return a parser with ``--out``, and what the script says that it has.
+    """Return a parser with what the script says that it has.
 
     Args:
       about: the script's docstring.
       data: it reads scans.
       rounds: default of ``--rounds``; 0 is a script without.
       only: names of its parts.
+      out: it writes results.
     """
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -35,7 +41,8 @@ def options(
         parser.add_argument("--rounds", type=int, default=rounds)
     if only:
         parser.add_argument("--only", nargs="+", choices=only, default=list(only))
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    if out:
+        parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     return parser
 
 
@@ -76,9 +83,13 @@ def code() -> str:
     return digest.hexdigest()[:12]
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> list[str]:
-    """Return the lines of a table, of which so many columns are words."""
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * left + "---:|" * (len(head) - left)]
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[Any]], left: int | Sequence[int] = 1
+) -> list[str]:
+    """Return the lines of a table, of which so many columns, or these, are words."""
+    words = range(left) if isinstance(left, int) else left
+    sides = "".join("---|" if place in words else "---:|" for place in range(len(head)))
+    lines = [f"| {' | '.join(head)} |", f"|{sides}"]
     return lines + [f"| {' | '.join(map(str, cells))} |" for cells in rows]
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from segmentation import Task, arguments, compare, hold_out, minkunet, voxel_mlp, write
+from segmentation import Task, run
 
-from voxax.cli.process import keep_heap
 from voxax.io import PointCloud, read
 from voxax.io.examples import Preparation
 from voxax.io.ground import height_above_ground
@@ -58,21 +57,5 @@ def load(folder: Path, voxel_size: float, crop_points: int) -> tuple[Task, np.nd
     ), group
 
 
-def main() -> None:
-    keep_heap()
-    options = arguments(__doc__ or "", seconds=60).parse_args()
-    task, group = load(options.data, options.voxel_size or 0.3, options.crop_points or 100_000)
-    if options.validate:
-        task = hold_out(task, group)
-    contenders = [
-        minkunet(options.mink_rate or 6e-3),
-        voxel_mlp(options.mlp_rate or 6e-3, options.mlp_width),
-    ]
-    contenders = [c for c in contenders if options.only in (None, c.name)]
-    result = compare(task, contenders, seeds=range(options.seeds), seconds=options.seconds)
-    if not options.only:
-        write(result, options.out)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, load, seconds=60, crop=100_000, voxel_size=0.3)

@@ -9,11 +9,9 @@ schedule just as a fast one does.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import math
-import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,8 +23,12 @@ import numpy as np
 import optax
 from flax import nnx
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import report
+
+from voxax.cli.process import keep_heap
 from voxax.geometry import Plan, Voxels
-from voxax.hardware import describe
 from voxax.io import PointCloud
 from voxax.io.augment import compose, flip, rotate_z
 from voxax.io.examples import GEOMETRIC_FEATURES, Example, Preparation
@@ -35,7 +37,6 @@ from voxax.models import MinkUNet14, VoxelMLP
 from voxax.models.metrics import confusion, iou_by_class
 from voxax.models.training import Trainer
 
-RESULTS = Path(__file__).parent / "results"
 # Two-sided 95 % quantile of Student's t by degrees of freedom.
 STUDENT_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}
 
@@ -171,7 +172,7 @@ def compare(
         "task": task.name,
         "title": task.title,
         "notes": list(task.notes),
-        "device": device_name(),
+        "device": report.device(),
         "scored": [task.class_names[i] for i in task.scored],
         "voxel_size": task.preparation.voxel_size,
         "features": [*GEOMETRIC_FEATURES, *task.preparation.attributes],
@@ -268,87 +269,51 @@ def paired_difference(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def device_name() -> str:
-    """The accelerator's kind, or the processor's name and the cores this process may use."""
-    info = describe()
-    if info.platform != "cpu":
-        return info.device_kind
-    name = "CPU"
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                name = line.split(":", 1)[1].strip()
-                break
-    return f"{name}, {info.cpu_cores} cores"
-
-
-def to_markdown(result: dict[str, Any]) -> str:
+def lines_of(result: dict[str, Any]) -> list[str]:
     """The tables of a result."""
-    runs, scored = result["runs"], result["scored"]
+    runs, scored, difference = result["runs"], result["scored"], result["difference"]
     other = [name for name in runs[0]["iou"] if name not in scored]
     models = list(result["learning_rates"])
-    low, high = result["difference"]["interval95"]
-    difference = result["difference"]
-    lines = [
+    low, high = difference["interval95"]
+    of_model = [[r for r in runs if r["model"] == m] for m in models]
+    rows = [
+        [name, *(f"{100 * np.mean([r['iou'][name] for r in own]):.1f}" for own in of_model)]
+        for name in scored
+    ]
+    means = [np.mean([r["miou"] for r in own]) for own in of_model]
+    rows.append(["**mean**", *(f"**{100 * mean:.1f}**" for mean in means)])
+    by_seed = [
+        [own[0]["seed"], *(cell for r in own for cell in (f"{100 * r['miou']:.1f}", r["steps"]))]
+        for own in zip(*of_model, strict=True)
+    ]
+    heads = [cell for model in models for cell in (model, "steps")]
+    busy = [np.sum([r["processor_seconds"] for r in own]) for own in of_model]
+    spent = ", ".join(f"{m} {b:.0f}" for m, b in zip(models, busy, strict=True))
+    return [
         f"# {result['title']}",
         "",
         f"Device: {result['device']}.",
         "",
-        *[f"- {note}" for note in result["notes"]],
+        *(f"- {note}" for note in result["notes"]),
         f"- Voxels of {result['voxel_size']} m. Inputs of both models: "
-        + ", ".join(result["features"])
-        + ".",
+        f"{', '.join(result['features'])}.",
         f"- {result['seconds_of_training']:g} s of optimization for each model and seed.",
         "",
         "Test IoU by class, mean over seeds, in %:",
         "",
-        "| class | " + " | ".join(models) + " |",
-        "|---|" + "---:|" * len(models),
-    ]
-    for name in scored:
-        means = [np.mean([r["iou"][name] for r in runs if r["model"] == m]) for m in models]
-        lines.append(f"| {name} | " + " | ".join(f"{100 * v:.1f}" for v in means) + " |")
-    means = [np.mean([r["miou"] for r in runs if r["model"] == m]) for m in models]
-    lines.append("| **mean** | " + " | ".join(f"**{100 * v:.1f}**" for v in means) + " |")
-    if other:
-        lines += ["", f"Not in the mean, absent from one part: {', '.join(other)}."]
-    lines += [
+        *report.table(["class", *models], rows),
+        *(["", f"Not in the mean, absent from one part: {', '.join(other)}."] if other else []),
         "",
         "Test mIoU by seed, in %, and optimization steps done in the equal time:",
         "",
-        "| seed | " + " | ".join(f"{m} | steps" for m in models) + " |",
-        "|---|" + "---:|" * (2 * len(models)),
-    ]
-    for seed in dict.fromkeys(r["seed"] for r in runs):
-        cells = []
-        for m in models:
-            (run,) = [r for r in runs if r["model"] == m and r["seed"] == seed]
-            cells.append(f"{100 * run['miou']:.1f} | {run['steps']}")
-        lines.append(f"| {seed} | " + " | ".join(cells) + " |")
-    busy = [np.sum([r["processor_seconds"] for r in runs if r["model"] == m]) for m in models]
-    lines += [
+        *report.table(["seed", *heads], by_seed),
         "",
-        "Processor seconds used, all seeds: "
-        + ", ".join(f"{m} {b:.0f}" for m, b in zip(models, busy, strict=True))
-        + ".",
+        f"Processor seconds used, all seeds: {spent}.",
         "",
         f"{difference['of']}: **{difference['mean_points']:+.1f} points** of mIoU "
         f"(95 % interval of the paired difference, n = {len(difference['points_by_seed'])}: "
         f"{low:+.1f} to {high:+.1f}).",
-        "",
     ]
-    return "\n".join(lines)
-
-
-def write(result: dict[str, Any], folder: Path = RESULTS) -> None:
-    """Print the tables and write ``<task>.md`` and ``<task>.json``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    table = to_markdown(result)
-    print("\n" + table)
-    (folder / f"{result['task']}.md").write_text(table)
-    plain = {k: v for k, v in result.items() if k != "predictions"}
-    (folder / f"{result['task']}.json").write_text(json.dumps(plain, indent=2) + "\n")
 
 
 def hold_out(task: Task, groups: np.ndarray) -> Task:
@@ -368,29 +333,52 @@ def hold_out(task: Task, groups: np.ndarray) -> Task:
     )
 
 
-def arguments(description: str, seconds: float) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=os.environ.get("VOXAX_TEST_DATA", "."),
-        help="folder of scans; default $VOXAX_TEST_DATA",
-    )
+def run(
+    about: str | None,
+    load: Callable[..., tuple[Task, np.ndarray]],
+    seconds: float,
+    crop: int,
+    voxel_size: float,
+    picture: Callable[[Path, Task, dict[str, Any]], None] | None = None,
+) -> None:
+    """Run a script.
+
+    Args:
+      about: its docstring.
+      load: from folder, voxel size and points of a crop, the task and groups of training points.
+      seconds, crop, voxel_size: by default.
+      picture: writes one to a path.
+    """
+    keep_heap()
+    parser = report.options(about, data=True)
     parser.add_argument("--seconds", type=float, default=seconds, help="of training a model")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument(
         "--validate",
         action="store_true",
         help="score a third of the training part instead of the test part; for tuning",
     )
     parser.add_argument("--only", help="one model by name, for tuning")
-    parser.add_argument("--mink-rate", type=float)
-    parser.add_argument("--mlp-rate", type=float)
+    parser.add_argument("--mink-rate", type=float, default=6e-3)
+    parser.add_argument("--mlp-rate", type=float, default=6e-3)
     parser.add_argument("--mlp-width", type=int, default=128)
-    parser.add_argument("--voxel-size", type=float)
-    parser.add_argument("--crop-points", type=int)
-    return parser
+    parser.add_argument("--voxel-size", type=float, default=voxel_size)
+    parser.add_argument("--crop-points", type=int, default=crop)
+    if picture:
+        parser.add_argument("--picture", type=Path, help="PNG of the first seed's test prediction")
+    options = parser.parse_args()
+    task, groups = load(options.data, options.voxel_size, options.crop_points)
+    if options.validate:
+        task = hold_out(task, groups)
+    contenders = [minkunet(options.mink_rate), voxel_mlp(options.mlp_rate, options.mlp_width)]
+    contenders = [c for c in contenders if options.only in (None, c.name)]
+    result = compare(task, contenders, seeds=range(options.seeds), seconds=options.seconds)
+    if options.only:
+        return
+    predictions = result.pop("predictions")
+    report.write(options.out, task.name, result, lines_of(result))
+    if picture and options.picture:
+        picture(options.picture, task, {**result["runs"][0], "labels": predictions["MinkUNet"]})
 
 
 def _examples(

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import report
 from benchmarks.turns import in_turns, seconds_of
-from benchmarks.workloads import problem_of
+from benchmarks.workloads import positions_of, problem_of
 
 # file, voxel size: 15 to 60 thousand voxels each
 SCANS = {
@@ -86,11 +86,9 @@ WORKLOADS = (
 def voxels_of(folder: Path, scan: str) -> Any:
     """The scan as Voxels with one channel."""
     import voxax as vx
-    from voxax import io
 
     file, size = SCANS[scan]
-    positions = np.asarray(io.read(folder / file).positions, np.float32)
-    positions = positions[np.isfinite(positions).all(1)]
+    positions = positions_of(folder / file)
     return vx.voxelize(positions, np.ones((len(positions), 1), np.float32), voxel_size=size)
 
 

@@ -29,11 +29,9 @@ Runs = dict  # of calls by way
 def read_scan(folder: Path, name: str, size: float) -> Any:
     """Return distinct cells from 0 on, shuffled, as an ``int32[N, 3]`` array."""
     import numpy as np
+    from benchmarks.workloads import positions_of
 
-    import voxax.io
-
-    positions = np.asarray(voxax.io.read(folder / name).positions, np.float64)
-    positions = positions[np.isfinite(positions).all(1)]
+    positions = positions_of(folder / name, np.float64)
     cells = np.unique(np.floor(positions / size).astype(np.int64), axis=0)
     cells -= cells.min(0) // 16 * 16
     return np.random.default_rng(0).permutation(cells).astype(np.int32)

@@ -87,6 +87,14 @@ def scan(folder: Path, size: int | None = None, voxel_size: float = 0.2) -> np.n
     return _shuffled(rng, np.column_stack([np.zeros(len(rows), int), rows]))
 
 
+def positions_of(path: Path, dtype: type = np.float32) -> np.ndarray:
+    """The finite positions of a scan."""
+    from voxax import io
+
+    positions = np.asarray(io.read(path).positions, dtype)
+    return positions[np.isfinite(positions).all(1)]
+
+
 def lidar_tiles(size: int) -> np.ndarray:
     """``size`` voxels of one scene, as dense at any size: the recorded LiDAR sweep, side by side in
     a square grid, the last one as a sector."""

@@ -1,12 +1,21 @@
-"""Problems of tests, from all their fields at once."""
+"""Problems of tests, from all their fields at once or of a kernel map, and their operands."""
 
 import dataclasses
 import importlib.util
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from voxax import _compat, _native
 from voxax.kernels import GridSizes, Layer, Problem, lookup, triton_call
 from voxax.tuning import space
+
+needs_native = pytest.mark.skipif(
+    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
+)
+
+needs_libtpu = pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed")
 
 needs_triton = pytest.mark.skipif(
     triton_call.absence() is not None, reason=triton_call.absence() or "Triton is here"
@@ -63,6 +72,39 @@ def make_problem(
         dtype=dtype,
         platform=platform,
     )
+
+
+def of_map(product, kmap, channels, dtype, platform, kind="dense", precision="highest"):
+    """The problem of a layer on a kernel map; ``channels``: in and out."""
+    return make_problem(
+        product, kind, kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, *channels, 1, dtype,
+        precision, kmap.symmetric, platform, kmap.spec,
+    )  # fmt: skip
+
+
+def operands_of(problem, kmap):
+    """Both operands, with NaN in padding rows."""
+    rng = np.random.default_rng(0)
+
+    def rows(geometry, channels):
+        values = rng.normal(size=(geometry.capacity, channels))
+        values[int(geometry.count) :] = np.nan
+        return jnp.asarray(values, problem.dtype)
+
+    x = rows(kmap.in_geometry, problem.in_channels)
+    dy = rows(kmap.out_geometry, problem.out_channels)
+    w = jnp.asarray(rng.normal(size=problem.weight_shape), problem.dtype)
+    return {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[problem.product]
+
+
+def random_table(rng, inputs, outputs, taps, present, ascending=False):
+    """``int32[outputs, taps]``; within a tap no input twice, as in every kernel map."""
+    table = np.full((outputs, taps), -1, np.int32)
+    for tap in range(taps):
+        out = np.flatnonzero(rng.random(outputs) < present)[:inputs]
+        chosen = rng.permutation(inputs)[: len(out)]
+        table[out, tap] = np.sort(chosen) if ascending else chosen
+    return table
 
 
 def changed(problem, **changes):

@@ -12,6 +12,12 @@ def slow_unless(condition, *values):
     return pytest.param(*values, marks=() if condition else pytest.mark.slow)
 
 
+def complains(message, function, *args, error=vx.InputError, **options):
+    """Check that a call is an error that says so."""
+    with pytest.raises(error, match=message):
+        function(*args, **options)
+
+
 def make_voxels(rows, channels=3, dtype="float32", seed=0, capacity=384):
     """Voxels with random features, and always some padding rows.
 

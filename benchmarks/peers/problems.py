@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from benchmarks.peers.cases import MINKUNET_CHANNELS, MINKUNET_CLASSES, OPERATIONS, Case
 from benchmarks.tuning import SCANS
-from benchmarks.workloads import surface
+from benchmarks.workloads import positions_of, surface
 
 # Total stride of MinkUNet: coordinates start, and grids end, at a multiple of it.
 _ALIGNMENT = 16
@@ -37,15 +37,11 @@ def coords_of(workload: str, folder: Path, size: int = 2000) -> np.ndarray:
       folder: where the files are.
       size: voxels of ``SYNTHETIC``.
     """
-    from voxax import io
-
     if workload == SYNTHETIC:
         rows = surface(size)[:, 1:]
     else:
         file, voxel_size = FILES[workload]
-        positions = np.asarray(io.read(folder / file).positions, np.float32)
-        positions = positions[np.isfinite(positions).all(1)]
-        rows = np.floor(positions / np.float32(voxel_size)).astype(np.int32)
+        rows = np.floor(positions_of(folder / file) / np.float32(voxel_size)).astype(np.int32)
     rows = np.unique(rows, axis=0)
     rows -= rows.min(0) // _ALIGNMENT * _ALIGNMENT
     return np.column_stack([np.zeros(len(rows), np.int32), rows]).astype(np.int32)

@@ -9,7 +9,6 @@ Needs libtpu.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import sys
 from pathlib import Path
@@ -18,6 +17,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
+from benchmarks import report
+from benchmarks.tpu.counted import options
 from benchmarks.tpu.program import visits
 
 from voxax.predict import count_all
@@ -53,12 +54,12 @@ def cycles_per_row(chips: tuple[str, ...]) -> dict[str, tuple[float, float]]:
 
 
 def main() -> None:
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
-    print("| chip | cycles per row | of them issued | budget |\n|---|---:|---:|---:|")
-    for chip, (cycles, bundles) in cycles_per_row(tuple(BUDGETS)).items():
-        print(f"| {chip} | {cycles:.1f} | {bundles:.1f} | {BUDGETS[chip]} |")
+    chips = tuple(options(__doc__, tuple(BUDGETS), anew=False).parse_args().chips)
+    rows = [
+        (chip, f"{cycles:.1f}", f"{bundles:.1f}", BUDGETS[chip])
+        for chip, (cycles, bundles) in cycles_per_row(chips).items()
+    ]
+    print("\n".join(report.table(["chip", "cycles per row", "of them issued", "budget"], rows)))
 
 
 if __name__ == "__main__":

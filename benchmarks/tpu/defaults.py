@@ -9,7 +9,6 @@ cores. Nothing runs. Needs libtpu.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import sys
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
+
+from benchmarks.tpu.counted import options
 
 from voxax.cli import main as voxax
 from voxax.hardware import describe
@@ -49,11 +50,7 @@ def slim(entry: Entry) -> Entry:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
-    for chip in parser.parse_args().chips:
+    for chip in options(__doc__, anew=False).parse_args().chips:
         device = device_name(describe(TOPOLOGIES[chip]))
         target = cache.FOLDER / f"{device}.json"
         with tempfile.TemporaryDirectory() as folder:

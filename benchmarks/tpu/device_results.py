@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import report
 from benchmarks.tpu import device_cases
 from benchmarks.tpu.published import Case as Measurement
 
@@ -156,11 +157,7 @@ def measurements(path: Path) -> tuple[list[Measurement], list[str]]:
 
 def table_of(rows: Mapping[str, Mapping[str, Any]], only: Iterable[str] | None = None) -> str:
     """A line for each case."""
-    lines = [
-        "| case | result | measured, us | predicted, us | measured / predicted | bound by "
-        "| compiled, s | |",
-        "|---|---|---:|---:|---:|---|---:|---|",
-    ]
+    lines = []
     for name in rows if only is None else only:
         row = rows[name]
         seconds, predicted = row.get("seconds"), row.get("predicted")
@@ -173,5 +170,6 @@ def table_of(rows: Mapping[str, Mapping[str, Any]], only: Iterable[str] | None =
             f"{row['compile']:.1f}" if "compile" in row else "",
             " ".join(row.get("note", "").replace("|", "/").split()),
         ]
-        lines.append(f"| {name} | {row['state']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([name, row["state"], *cells])
+    head = ["case", "result", "measured, us", "predicted, us", "measured / predicted", "bound by"]
+    return "\n".join(report.table([*head, "compiled, s", ""], lines, (0, 1, 5, 7)))

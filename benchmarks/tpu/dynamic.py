@@ -12,8 +12,6 @@ writes the table anew without counting.
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -25,6 +23,8 @@ import jax.numpy as jnp
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
+from benchmarks import report
+from benchmarks.tpu.counted import CHIPS, Kept, Row, options
 from benchmarks.tpu.program import facts
 
 from voxax.errors import AlgorithmError, VoxaxError
@@ -35,7 +35,6 @@ from voxax.nn.dynamic.bank import by_convolutions
 from voxax.predict import TOPOLOGIES, CompiledProgram, Cost, outcomes
 from voxax.products.convolution import sized_spec
 
-RESULTS = Path(__file__).parents[1] / "results"
 EXTENT, CHANNELS, SIZES = 256, 64, (3, 4, 5, 6, 7)
 PRODUCTS = ("forward", "dgrad", "wgrad")
 LANES = "`tiled` (planes in lanes)"
@@ -257,29 +256,17 @@ def cell(row: dict[str, Any] | None) -> str:
     return f"{'≥ ' if row['without a schedule'] else ''}{row['cycles']:.1f}{own}"
 
 
-def table_of(rows: list[dict[str, Any]]) -> str:
+def lines_of(rows: list[Row]) -> list[str]:
     """Return the tables: cycles, and how they relate to those of planes in lanes."""
     known = {(row["strategy"], row["product"], row["chip"]): row for row in rows}
-    head = [
-        "| strategy | product | " + " | ".join(TOPOLOGIES) + " |",
-        "|---|---|" + "---:|" * len(TOPOLOGIES),
-    ]
-    lines, left = list(head), []
+    counted, related, left = [], [], []
     for strategy, products in STRATEGIES.items():
         for product in products:
-            cells = [cell(known.get((strategy, product, chip))) for chip in TOPOLOGIES]
+            cells = [cell(known.get((strategy, product, chip))) for chip in CHIPS]
             if any(cells):
-                lines.append(f"| {strategy} | {product} | " + " | ".join(cells) + " |")
+                counted.append([strategy, product, *cells])
             else:
                 left.append(f"{strategy}, {product}")
-    lines += [
-        "",
-        "≥: the compiler wrote no schedule of some small operation, which is left out. "
-        f"Not countable: {OPEN_LOOP}. An empty cell was not counted yet.",
-    ]
-    if left:
-        lines += ["", f"Not counted yet for any chip: {'; '.join(left)}."]
-    lines += ["", "Cycles relative to those of planes in lanes:", "", *head]
     for words, of in (
         ("blocks", (BLOCKS,)),
         ("exact masked maximum, the faster of XLA's two", (SHELLS, CHOICE)),
@@ -289,45 +276,51 @@ def table_of(rows: list[dict[str, Any]]) -> str:
     ):
         for product in PRODUCTS:
             cells = []
-            for chip in TOPOLOGIES:
+            for chip in CHIPS:
                 own = known.get((LANES, product, chip), {}).get("cycles")
                 others = [known.get((s, product, chip), {}).get("cycles") for s in of]
                 others = [cycles for cycles in others if cycles]
                 cells.append(f"{min(others) / own:.2f}" if own and others else "")
             if any(cells):
-                lines.append(f"| {words} | {product} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+                related.append([words, product, *cells])
+    head = ["strategy", "product", *CHIPS]
+    return [
+        "# Cycles of dynamic convolution for each position",
+        "",
+        "See benchmarks/tpu/dynamic.py.",
+        "",
+        *report.table(head, counted, 2),
+        "",
+        "≥: the compiler wrote no schedule of some small operation, which is left out. "
+        f"Not countable: {OPEN_LOOP}. An empty cell was not counted yet.",
+        *(["", f"Not counted yet for any chip: {'; '.join(left)}."] if left else []),
+        "",
+        "Cycles relative to those of planes in lanes:",
+        "",
+        *report.table(head, related, 2),
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
+    parser = options(__doc__)
     parser.add_argument("--only", default="", help="strategies whose name has this")
     parser.add_argument("--products", nargs="*", default=list(PRODUCTS), choices=PRODUCTS)
-    parser.add_argument("--anew", action="store_true", help="count again what is known")
     parser.add_argument("--table", action="store_true", help="count nothing")
-    arguments = parser.parse_args()
-    RESULTS.mkdir(exist_ok=True)
-    kept = RESULTS / "tpu_dynamic.json"
-    rows = json.loads(kept.read_text()) if kept.exists() else []
-    for chip in [] if arguments.table else arguments.chips:
-        known = {(r["strategy"], r["product"]) for r in rows if r["chip"] == chip}
+    given = parser.parse_args()
+    fields = "strategy", "product", "chip"
+    kept = Kept(given.out, "tpu_dynamic", fields, {}, lines_of)
+    done = set() if given.anew else kept.done(fields)
+    for chip in [] if given.table else given.chips:
         cases = [
             (strategy, product)
             for strategy, products in STRATEGIES.items()
             for product in products
-            if arguments.only in strategy and product in arguments.products
-            and (arguments.anew or (strategy, product) not in known)
+            if given.only in strategy and product in given.products
+            and (strategy, product, chip) not in done
         ]  # fmt: skip
-        found = measure(chip, cases)
-        rows = [r for r in rows if r["chip"] != chip or (r["strategy"], r["product"]) not in cases]
-        rows += found
-        kept.write_text(json.dumps(rows, indent=1) + "\n")
-    text = "# Cycles of dynamic convolution for each position\n\nSee benchmarks/tpu/dynamic.py."
-    (RESULTS / "tpu_dynamic.md").write_text(f"{text}\n\n{table_of(rows)}\n")
-    print(table_of(rows))
+        kept.add(measure(chip, cases))
+    kept.add([])
+    kept.show()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ Needs libtpu.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,12 @@ import jax.numpy as jnp
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
+from benchmarks import report
 from benchmarks.tpu import program
+from benchmarks.tpu.counted import options
 
 from voxax.cli.bench import passes_of
-from voxax.predict import TOPOLOGIES, count_all
+from voxax.predict import count_all
 
 ROWS, CHANNELS = 94_444, 64
 EPILOGUES = ("none", "bias", "batch norm, residual, ReLU")
@@ -49,16 +50,10 @@ def layer(chip: str, epilogue: str) -> tuple[Any, ...]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
-    chips = parser.parse_args().chips
+    chips = options(__doc__, anew=False).parse_args().chips
     target = "benchmarks.tpu.epilogue:layer"
     asked = [(chip, target, {"epilogue": name}) for chip in chips for name in EPILOGUES]
-    print("| chip | " + " | ".join(f"{e}, us" for e in EPILOGUES) + " | more |")
-    print("|---|" + "---:|" * (len(EPILOGUES) + 1))
-    programs = iter(count_all(asked))
+    programs, lines = iter(count_all(asked)), []
     for chip in chips:
         times, least = [], ""
         for _ in EPILOGUES:
@@ -66,9 +61,10 @@ def main() -> None:
             passes = {kernel.name: passes_of(kernel) for kernel in found.kernels}
             times.append(1e6 * found.seconds(passes, at_least=True))
             least = least or ("at least " if found.open(passes) else "")
-        cells = " | ".join(f"{least}{time:,.0f}" for time in times)
         more = "" if least else f"{times[-1] / times[0] - 1:+.1%}"
-        print(f"| {chip} | {cells} | {more} |", flush=True)
+        lines.append([chip, *(f"{least}{time:,.0f}" for time in times), more])
+    head = ["chip", *(f"{name}, us" for name in EPILOGUES), "more"]
+    print("\n".join(report.table(head, lines)))
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ goes on where another was stopped, and takes again what was made of other kernel
 
 from __future__ import annotations
 
-import argparse
-import json
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,19 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
+from benchmarks import report
+from benchmarks.tpu.counted import CHIPS, Kept, Row, options
 from benchmarks.tpu.program import APART, digest, visits
 from benchmarks.tpu.scans import cells, neighbors, points
 
 from voxax.errors import VoxaxError
 from voxax.kernels.implicit_gemm.items import on_host
-from voxax.predict import TOPOLOGIES, CompiledProgram, outcomes
+from voxax.predict import CompiledProgram, outcomes
 from voxax.predict.candidates import passes
 
-RESULTS = Path(__file__).parents[1] / "results"
 SCANS, VOXEL = ("semantickitti", "lone_star", "office1"), 0.05
 CHANNELS, PRODUCTS = (16, 64, 128, 256), ("forward", "wgrad", "gradients")
+CASE = "scan", "method", "channels", "product", "chip"
 # XLA's gather is slow to compile where there is much: one width.
 METHODS = {
     "windows": ("benchmarks.tpu.program:product", CHANNELS, PRODUCTS),
@@ -93,32 +94,26 @@ def _digest(method: str) -> str:
     return digest(method if method in ("windows", "lists") else "baselines")
 
 
-def _case(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["scan"], row["method"], row["channels"], row["product"], row["chip"]
+def _case(row: Row) -> tuple[Any, ...]:
+    return tuple(row[field] for field in CASE)
 
 
-def table_of(rows: list[dict[str, Any]]) -> str:
+def table_of(rows: list[Row]) -> list[str]:
     """A line for each scan, width and product: by chip cycles a row, and of the lower bound."""
     known = {_case(row): row for row in rows}
     shown = [("windows", product, product) for product in PRODUCTS]
     shown.insert(1, ("lists", "forward", "forward, lists"))
-    lines = [
-        "| scan, voxels | channels | product | " + " | ".join(TOPOLOGIES) + " |",
-        "|---|---:|---|" + "---:|" * len(TOPOLOGIES),
-    ]
     voxels = {row["scan"]: row["voxels"] for row in rows}
-    for scan in voxels:
-        for channels in CHANNELS:
-            for method, product, name in shown:
-                case = scan, method, channels, product
-                cells = [_cell(known.get((*case, chip))) for chip in TOPOLOGIES]
-                head = f"| {scan}, {voxels[scan]:,} | {channels} | {name} | "
-                if any(cells):
-                    lines.append(head + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    lines = []
+    for scan, channels, (method, product, name) in itertools.product(voxels, CHANNELS, shown):
+        case = scan, method, channels, product
+        cells = [_cell(known.get((*case, chip))) for chip in CHIPS]
+        if any(cells):
+            lines.append([f"{scan}, {voxels[scan]:,}", channels, name, *cells])
+    return report.table(["scan, voxels", "channels", "product", *CHIPS], lines, (0, 2))
 
 
-def _cell(row: dict[str, Any] | None) -> str:
+def _cell(row: Row | None) -> str:
     if row is None:
         return ""
     if "error" in row:
@@ -130,72 +125,54 @@ def _cell(row: dict[str, Any] | None) -> str:
     return f"{row['cycles']:.1f}, {times} ({row['bound']})"
 
 
-def against_gather(rows: list[dict[str, Any]]) -> str:
+def against_gather(rows: list[Row]) -> list[str]:
     """A line for each scan and product at 64 channels: XLA's gather over the window kernels."""
-    known = {_case(row): row for row in rows}
-    lines = [
-        "| scan, 64 channels | product | " + " | ".join(TOPOLOGIES) + " |",
-        "|---|---|" + "---:|" * len(TOPOLOGIES),
+    known = {_case(row): row.get("seconds") for row in rows}
+    lines = []
+    for scan, product in itertools.product(
+        dict.fromkeys(row["scan"] for row in rows), METHODS["gather"][2]
+    ):
+        cells = []
+        for chip in CHIPS:
+            ours, other = (
+                known.get((scan, method, 64, product, chip)) for method in ("windows", "gather")
+            )
+            cells.append(f"{1e3 * ours:.2f}, {other / ours:.1f}x" if ours and other else "")
+        if any(cells):
+            lines.append([scan, product, *cells])
+    return report.table(["scan, 64 channels", "product", *CHIPS], lines, 2)
+
+
+def lines_of(rows: list[Row]) -> list[str]:
+    return [
+        "# 3x3x3 layers on TPUs, predicted",
+        "",
+        "See benchmarks/tpu/layers.py. Cycles of the window kernel for a row; the whole layer over "
+        "its lower bound; and what limits the kernel.",
+        "",
+        *table_of(rows),
+        "",
+        "Milliseconds of the layer, and XLA's gather over it.",
+        "",
+        *against_gather(rows),
     ]
-    for scan in dict.fromkeys(row["scan"] for row in rows):
-        for product in METHODS["gather"][2]:
-            cells = []
-            for chip in TOPOLOGIES:
-                ours = known.get((scan, "windows", 64, product, chip), {}).get("seconds")
-                other = known.get((scan, "gather", 64, product, chip), {}).get("seconds")
-                both = ours and other
-                cells.append(f"{1e3 * ours:.2f}, {other / ours:.1f}x" if both else "")
-            if any(cells):
-                lines.append(f"| {scan} | {product} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, required=True, help="folder of the scans")
-    parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
-    parser.add_argument("--scans", nargs="*", default=list(SCANS), choices=list(SCANS))
+    parser = options(__doc__, data=True)
+    parser.add_argument("--scans", nargs="*", default=list(SCANS), choices=SCANS)
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
-    parser.add_argument("--anew", action="store_true", help="take again what is known")
-    arguments = parser.parse_args()
-    RESULTS.mkdir(exist_ok=True)
-    kept = RESULTS / "tpu_layers.json"
-    for method in arguments.methods:
-        for scan in arguments.scans:
-            table = neighbors(cells(points(arguments.data, scan), VOXEL))
-            for chip in arguments.chips:
-                valid = {
-                    (row["scan"], row["method"], row["chip"])
-                    for row in _known(kept)
-                    if row.get("code") == _digest(row["method"])
-                }
-                if arguments.anew or (scan, method, chip) not in valid:
-                    _write(kept, measure(scan, table, chip, method))
-                    print(scan, method, chip, flush=True)
-    print(table_of(_known(kept)))
-    print(against_gather(_known(kept)))
-
-
-def _known(kept: Path) -> list[dict[str, Any]]:
-    """Rows of earlier runs, and of others that run now; a run replaces those of other kernels."""
-    rows = json.loads(kept.read_text()) if kept.exists() else []
-    return [r for r in rows if r["method"] in METHODS]
-
-
-def _write(kept: Path, new: list[dict[str, Any]]) -> None:
-    """Among all rows, in order."""
-    replaced = {_case(row) for row in new}
-    rows = [row for row in _known(kept) if _case(row) not in replaced] + new
-    rows.sort(key=lambda row: (SCANS.index(row["scan"]), list(TOPOLOGIES).index(row["chip"])))
-    kept.write_text(json.dumps(rows, indent=1) + "\n")
-    kept.with_suffix(".md").write_text(
-        "# 3x3x3 layers on TPUs, predicted\n\nSee benchmarks/tpu/layers.py. Cycles of the window "
-        "kernel for a row; the whole layer over its lower bound; and what limits the kernel.\n\n"
-        f"{table_of(rows)}\n\nMilliseconds of the layer, and XLA's gather over it.\n\n"
-        f"{against_gather(rows)}\n"
-    )
+    given = parser.parse_args()
+    order = {"scan": SCANS, "chip": CHIPS}
+    kept = Kept(given.out, "tpu_layers", CASE, order, lines_of)
+    for method, scan in itertools.product(given.methods, given.scans):
+        table = neighbors(cells(points(given.data, scan), VOXEL))
+        for chip in given.chips:
+            done = kept.done(("scan", "method", "chip"), lambda row: _digest(row["method"]))
+            if given.anew or (scan, method, chip) not in done:
+                kept.add(measure(scan, table, chip, method))
+                print(scan, method, chip, flush=True)
+    kept.show()
 
 
 if __name__ == "__main__":

@@ -15,9 +15,7 @@ made of other searches.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
+from benchmarks import report
+from benchmarks.tpu.counted import CHIPS, Kept, Row, options
 from benchmarks.tpu.program import digest
 from benchmarks.tpu.scans import cells, points
 
 from voxax.coords.tile_lookup import TILE, VISITS, WIDEST_TILE, WINDOW
 from voxax.errors import VoxaxError
-from voxax.predict import TOPOLOGIES, outcomes
+from voxax.predict import outcomes
 
-RESULTS = Path(__file__).parents[1] / "results"
 SCANS, VOXEL = ("semantickitti", "lone_star"), 0.05
 # Ways to find neighbors, and whether their centers are said to be in order.
 WAYS = {"semantickitti": {"tiles": True, "search": False}, "lone_star": {"tiles": True}}
@@ -112,56 +111,36 @@ def measure(name: str, chip: str, scan: np.ndarray) -> list[dict[str, Any]]:
     return rows
 
 
-def table_of(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "| scan, voxels | map | windows a tile | chip | by tiles, ms "
-        "| by search, ms at least | search / tiles, at least | temporary, MB | of the search |",
-        "|---|---|---:|---|---:|---:|---:|---:|---:|",
-    ]
+def lines_of(rows: list[Row]) -> list[str]:
+    lines = []
     for r in rows:
-        cells = [
-            f"{'≥ ' if r[f'{way}_open'] else ''}{1e3 * r[way]:.2f}" if way in r else "-"
-            for way in ("tiles", "search")
-        ]
+        older = "" if r.get("code") == digest("maps") else ", of an older search"
+        cells = [f"{r['scan']}, {r['voxels']:,}", r["map"], f"{r['windows']:.2f}"]
+        cells.append(f"{r['chip']}{older}")
+        for way in ("tiles", "search"):
+            least = "≥ " if r.get(f"{way}_open") else ""
+            cells.append(f"{least}{1e3 * r[way]:.2f}" if way in r else "-")
         both = {"tiles", "search"} <= set(r) and not r["tiles_open"]
         cells.append(f"{r['search'] / r['tiles']:.0f}" if both else "-")
         for key in ("tiles_temporary", "search_temporary"):
             cells.append(f"{r[key] / 1e6:.0f}" if key in r else "-")
-        older = "" if r.get("code") == digest("maps") else ", of an older search"
-        scan = f"| {r['scan']}, {r['voxels']:,} | {r['map']} "
-        head = f"{scan}| {r['windows']:.2f} | {r['chip']}{older} | "
-        lines.append(head + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def _place(row: dict[str, Any]) -> tuple[int, int, int]:
-    chips, maps = list(TOPOLOGIES), list(RELATIONS)
-    return SCANS.index(row["scan"]), maps.index(row["map"]), chips.index(row["chip"])
+        lines.append(cells)
+    head = ["scan, voxels", "map", "windows a tile", "chip", "by tiles, ms"]
+    head += ["by search, ms at least", "search / tiles, at least", "temporary, MB", "of the search"]
+    return ["# Kernel maps on TPUs, predicted", "", *report.table(head, lines, (0, 1, 3))]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", required=True, type=Path)
-    parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
-    parser.add_argument("--anew", action="store_true", help="compile again what is known")
-    arguments = parser.parse_args()
-    RESULTS.mkdir(exist_ok=True)
-    kept = RESULTS / "tpu_maps.json"
-    rows = json.loads(kept.read_text()) if kept.exists() and not arguments.anew else []
+    given = options(__doc__, data=True).parse_args()
+    order = {"scan": SCANS, "map": list(RELATIONS), "chip": CHIPS}
+    kept = Kept(given.out, "tpu_maps", tuple(order), order, lines_of)
     for name in SCANS:
-        scan = cells(points(arguments.data, name), VOXEL)
-        for chip in arguments.chips:
-            before = [row for row in rows if (row["scan"], row["chip"]) == (name, chip)]
-            if before and all(row.get("code") == digest("maps") for row in before):
-                continue
-            others = [row for row in rows if row not in before]
-            rows = sorted(others + measure(name, chip, scan), key=_place)
-            kept.write_text(json.dumps(rows, indent=1) + "\n")
-            text = f"# Kernel maps on TPUs, predicted\n\n{table_of(rows)}\n"
-            kept.with_suffix(".md").write_text(text)
-    print(table_of(rows))
+        scan = cells(points(given.data, name), VOXEL)
+        for chip in given.chips:
+            done = kept.done(("scan", "chip"), lambda row: digest("maps"))
+            if given.anew or (name, chip) not in done:
+                kept.add(measure(name, chip, scan))
+    kept.show()
 
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ stopped and takes again what was made of other kernels, --anew begins again.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
+import itertools
 import math
 import os
 import sys
@@ -25,9 +24,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
+from benchmarks import report
+from benchmarks.tpu.counted import CHIPS, Kept, Row, options
 from benchmarks.tpu.program import digest
 
-RESULTS = Path(__file__).parents[1] / "results"
 CAPACITIES = (16_384, 65_536, 262_144)
 CHANNELS, CLASSES, LEVELS = 4, 20, 4
 
@@ -136,7 +136,7 @@ def lower_bound(chip: str, capacity: int) -> float:
     return seconds
 
 
-def measure(chip: str, capacity: int) -> dict[str, Any]:
+def measure(chip: str, capacity: int) -> Row:
     sizes = [rows for _, rows in planned(capacity).geometry.level_capacities]
     row = {"chip": chip, "capacity": capacity, "levels": sizes, "code": digest("step")}
     row["lower_bound"] = lower_bound(chip, capacity)
@@ -178,94 +178,72 @@ def _kind(name: str) -> str:
     return name.rstrip(".0123456789")
 
 
-def kinds_of(rows: list[dict[str, Any]], most: int = 6) -> str:
+def kinds_of(rows: list[Row], most: int = 6) -> list[str]:
     """A line for each program: the kinds of kernels that take most of its time."""
-    lines = ["| capacity | chip | ms by kind of kernel |", "|---:|---|---|"]
+    lines = []
     for r in rows:
         if kinds := r.get("kinds"):
             parts = [f"{kind} {1e3 * seconds:.1f}" for kind, seconds in list(kinds.items())[:most]]
             rest = sum(list(kinds.values())[most:])
-            parts.append(f"others {1e3 * rest:.1f}")
-            lines.append(f"| {r['capacity']:,} | {r['chip']} | {', '.join(parts)} |")
-    return "\n".join(lines)
+            words = ", ".join([*parts, f"others {1e3 * rest:.1f}"])
+            lines.append([f"{r['capacity']:,}", r["chip"], words])
+    return report.table(["capacity", "chip", "ms by kind of kernel"], lines, (1, 2))
 
 
-def table_of(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "| capacity | levels | chip | temporary, MB | arguments and results, MB | of the memory "
-        "| window kernels | ms at least | of it in window kernels "
-        "| lower bound of the products, ms |",
-        "|---:|---|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+def memory_of(row: Row) -> list[str]:
+    """Cells of a program's memory: temporary, the rest, and both of the whole."""
+    kept = row["arguments"] + row["results"]
+    share = (row["temporary"] + kept) / row["memory"]
+    return [f"{row['temporary'] / 1e6:,.0f}", f"{kept / 1e6:,.0f}", f"{share:.1%}"]
+
+
+def chip_of(row: Row) -> str:
+    """The cell of the generation; it says where a program is of other code."""
+    return row["chip"] + ("" if row.get("code") == digest("step") else ", of older kernels")
+
+
+def table_of(rows: list[Row]) -> list[str]:
+    lines = []
     for r in rows:
         levels = " ".join(f"{n:,}" for n in r["levels"])
-        older = "" if r.get("code") == digest("step") else ", of older kernels"
-        head = f"| {r['capacity']:,} | {levels} | {r['chip']}{older} "
+        cells = [f"{r['capacity']:,}", levels, chip_of(r)]
         if "error" in r:
-            lines.append(f"{head}| does not compile | | | | | | |")
-            continue
-        kept = r["arguments"] + r["results"]
-        lines.append(
-            f"{head}| {r['temporary'] / 1e6:,.0f} | {kept / 1e6:,.0f} "
-            f"| {(r['temporary'] + kept) / r['memory']:.1%} | {r['window_kernels']} "
-            f"| {1e3 * r['seconds']:.1f} | {r['kernel_seconds'] / r['seconds']:.0%} "
-            f"| {_bound(r)} |"
-        )
-    return "\n".join(lines)
+            cells += ["does not compile", *[""] * 6]
+        else:
+            windows = f"{r['kernel_seconds'] / r['seconds']:.0%}"
+            cells += [*memory_of(r), r["window_kernels"], f"{1e3 * r['seconds']:.1f}", windows]
+            cells.append(_bound(r))
+        lines.append(cells)
+    head = ["capacity", "levels", "chip", "temporary, MB", "arguments and results, MB"]
+    head += ["of the memory", "window kernels", "ms at least", "of it in window kernels"]
+    return report.table([*head, "lower bound of the products, ms"], lines, (1, 2))
 
 
-def _bound(row: dict[str, Any]) -> str:
+def _bound(row: Row) -> str:
     bound = row.get("lower_bound")
     return f"{1e3 * bound:.2f}, {row['seconds'] / bound:.0f}x" if bound else ""
 
 
-def whole(rows: list[dict[str, Any]]) -> str:
-    """Both tables."""
-    return f"{table_of(rows)}\n\n{kinds_of(rows)}"
-
-
-def known(kept: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file of results."""
-    return json.loads(kept.read_text()) if kept.exists() else []
-
-
-def keep(kept: Path, new: dict[str, Any], by: tuple[str, ...], title: str, table: Any) -> None:
-    """Put a row in the place of that with the same ``by`` in a file, and write its table."""
-    from voxax.predict import TOPOLOGIES
-
-    def key(row: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(row[name] for name in by)
-
-    # Another run may have written meanwhile.
-    rows = [r for r in known(kept) if (key(r), r["chip"]) != (key(new), new["chip"])]
-    rows.append(new)
-    rows.sort(key=lambda r: (key(r), list(TOPOLOGIES).index(r["chip"])))
-    kept.write_text(json.dumps(rows, indent=1) + "\n")
-    kept.with_suffix(".md").write_text(f"# {title}, predicted\n\n{table(rows)}\n")
-    print(new.get("error", table([new]).splitlines()[2]), flush=True)
+def lines_of(rows: list[Row]) -> list[str]:
+    title = "# A training step of MinkUNet18 on TPUs, predicted"
+    return [title, "", *table_of(rows), "", *kinds_of(rows)]
 
 
 def main() -> None:
-    from voxax.predict import TOPOLOGIES
-
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
+    parser = options(__doc__)
     parser.add_argument("--capacities", nargs="*", type=int, default=list(CAPACITIES))
-    parser.add_argument("--anew", action="store_true", help="compile again what is known")
-    arguments = parser.parse_args()
+    chosen = parser.parse_args()
     # Choices of this program, not of what somebody has measured elsewhere.
     os.environ["VOXAX_AUTOTUNE"] = "off"
-    kept = RESULTS / "tpu_minkunet_step.json"
-    before = [] if arguments.anew else known(kept)
-    done = {(r["chip"], r["capacity"]) for r in before if r.get("code") == digest("step")}
-    for capacity in arguments.capacities:
-        for chip in arguments.chips:
-            if (chip, capacity) not in done:
-                new = measure(chip, capacity)
-                keep(kept, new, ("capacity",), "A training step of MinkUNet18 on TPUs", whole)
-    print(whole(known(kept)))
+    order = {"capacity": None, "chip": CHIPS}
+    kept = Kept(chosen.out, "tpu_minkunet_step", tuple(order), order, lines_of)
+    done = set() if chosen.anew else kept.done(tuple(order), lambda row: digest("step"))
+    for capacity, chip in itertools.product(chosen.capacities, chosen.chips):
+        if (capacity, chip) not in done:
+            new = measure(chip, capacity)
+            kept.add([new])
+            print(new.get("error", table_of([new])[2]), flush=True)
+    kept.show()
 
 
 if __name__ == "__main__":

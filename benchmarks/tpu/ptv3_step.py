@@ -13,7 +13,6 @@ results/tpu_ptv3_step.md and .json after each program; a run goes on where anoth
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -21,15 +20,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
-from benchmarks.tpu.minkunet_step import (
-    RESULTS,
-    compiled,
-    given,
-    keep,
-    known,
-    planned,
-    training_step,
-)
+from benchmarks import report
+from benchmarks.tpu.counted import Kept, Row, options
+from benchmarks.tpu.minkunet_step import chip_of, compiled, given, memory_of, planned, training_step
 from benchmarks.tpu.program import digest
 
 ROWS, CHANNELS, CLASSES = 65_536, 6, 20
@@ -75,46 +68,36 @@ def step(
     return forward, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state), voxels
 
 
-def table_of(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "| program | chip | temporary, MB | arguments and results, MB | of the memory "
-        "| ms at least |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
+def lines_of(rows: list[Row]) -> list[str]:
+    lines = []
     for r in rows:
-        older = "" if r.get("code") == digest("step") else ", of older kernels"
-        head = f"| {r['mode']} | {r['chip']}{older} "
-        if "error" in r:
-            lines.append(f"{head}| does not compile | | | |")
-            continue
-        memory = r["arguments"] + r["results"]
-        share = (r["temporary"] + memory) / r["memory"]
-        sizes = f"{r['temporary'] / 1e6:,.0f} | {memory / 1e6:,.0f} | {share:.1%}"
-        lines.append(f"{head}| {sizes} | {1e3 * r['seconds']:.0f} |")
-    return "\n".join(lines)
+        cells = ["does not compile", "", "", ""]
+        if "error" not in r:
+            cells = [*memory_of(r), f"{1e3 * r['seconds']:.0f}"]
+        lines.append([r["mode"], chip_of(r), *cells])
+    head = ["program", "chip", "temporary, MB", "arguments and results, MB", "of the memory"]
+    table = report.table([*head, "ms at least"], lines, 2)
+    return ["# PTv3-base on TPUs, predicted", "", *table]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__, MODES["forward"])
     parser.add_argument("--modes", nargs="*", default=list(MODES), choices=list(MODES))
-    parser.add_argument("--chips", nargs="*", default=list(MODES["forward"]))
-    parser.add_argument("--anew", action="store_true", help="compile again what is known")
-    arguments = parser.parse_args()
+    chosen = parser.parse_args()
     # Choices of this program, not of what somebody has measured elsewhere.
     os.environ["VOXAX_AUTOTUNE"] = "off"
-    kept = RESULTS / "tpu_ptv3_step.json"
-    before = [] if arguments.anew else known(kept)
-    done = {(r["chip"], r["mode"]) for r in before if r.get("code") == digest("step")}
-    for mode in arguments.modes:
+    order = {"mode": None, "chip": MODES["forward"]}
+    kept = Kept(chosen.out, "tpu_ptv3_step", tuple(order), order, lines_of)
+    done = set() if chosen.anew else kept.done(tuple(order), lambda row: digest("step"))
+    for mode in chosen.modes:
         for chip in MODES[mode]:
-            if chip in arguments.chips and (chip, mode) not in done:
+            if chip in chosen.chips and (mode, chip) not in done:
+                target, training = "benchmarks.tpu.ptv3_step:step", mode == "training"
                 new = {"chip": chip, "mode": mode, "code": digest("step")}
-                target = "benchmarks.tpu.ptv3_step:step"
-                new |= compiled(chip, target, training=mode == "training")
-                keep(kept, new, ("mode",), "PTv3-base on TPUs", table_of)
-    print(table_of(known(kept)))
+                new |= compiled(chip, target, training=training)
+                kept.add([new])
+                print(new.get("error", lines_of([new])[-1]), flush=True)
+    kept.show()
 
 
 if __name__ == "__main__":

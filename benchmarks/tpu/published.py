@@ -9,10 +9,8 @@ results/tpu_published.md and .json.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,10 +21,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
+
+from benchmarks import report
+
 from voxax.errors import VoxaxError
 from voxax.predict import CompiledProgram, count_all
 
-RESULTS = Path(__file__).parents[1] / "results"
 JAX = "https://docs.jax.dev/en/latest/pallas/tpu/"
 COUNTER = "https://github.com/ayaka14732/pallas-tpu-tutorial/tree/main/"
 V4_CLOCK = 1.05e9
@@ -465,40 +466,34 @@ def _seconds(program: CompiledProgram, case: Case) -> float:
     return cost.seconds - program.chip.launch
 
 
-def table_of(rows: list[dict[str, Any]]) -> str:
+def lines_of(rows: list[dict[str, Any]]) -> list[str]:
     """A line for each case."""
-    lines = [
-        "| program | chip | measured, us | predicted, us | measured / predicted | accepted | how |",
-        "|---|---|---:|---:|---:|---|---|",
-    ]
+    lines = []
     for r in rows:
         what = f"[{r['what']}]({r['source']})" + (f" ({r['note']})" if r["note"] else "")
-        least, most = r["band"]
-        lines.append(
-            f"| {what} | {r['chip']} | {1e6 * r['measured']:,.4g} | {1e6 * r['predicted']:,.4g} "
-            f"| {r['measured'] / r['predicted']:.2f} | {least} to {most} | {r['how']} |"
-        )
-    return "\n".join(lines)
+        times = [f"{1e6 * r[name]:,.4g}" for name in ("measured", "predicted")]
+        ratio, (least, most) = f"{r['measured'] / r['predicted']:.2f}", r["band"]
+        lines.append([what, r["chip"], *times, ratio, f"{least} to {most}", r["how"]])
+    head = ["program", "chip", "measured, us", "predicted, us", "measured / predicted", "accepted"]
+    return [
+        "# Published measurements on TPUs, and what voxax.predict says",
+        "",
+        "See benchmarks/tpu/published.py.",
+        "",
+        *report.table([*head, "how"], lines, (0, 1, 5, 6)),
+    ]
 
 
 def main() -> None:
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
+    given = report.options(__doc__).parse_args()
     of_file = {"place", "passes"}
     rows = [
         {k: v for k, v in dataclasses.asdict(case).items() if k not in of_file}
         | {"predicted": seconds}
         for case, seconds in zip(CASES, predicted(CASES), strict=True)
     ]
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "tpu_published.json").write_text(json.dumps(rows, indent=1) + "\n")
-    (RESULTS / "tpu_published.md").write_text(
-        "# Published measurements on TPUs, and what voxax.predict says\n\n"
-        f"See benchmarks/tpu/published.py.\n\n{table_of(rows)}\n"
-    )
-    print(table_of(rows))
+    report.write(given.out, "tpu_published", rows, lines_of(rows))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

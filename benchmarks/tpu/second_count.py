@@ -11,7 +11,6 @@ schedule, without waits for copies. Needs libtpu.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -223,9 +222,9 @@ def count(chip: str, visits: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    from benchmarks import report
+
+    parser = report.options(__doc__, out=False)
     parser.add_argument("chips", nargs="+")
     parser.add_argument("--visits", type=int, default=VISITS)
     parser.add_argument("--compile", metavar="FOLDER", help="compile alone; for this script")

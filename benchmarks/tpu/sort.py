@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -24,10 +25,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
+from benchmarks import report
+from benchmarks.tpu.counted import CHIPS, Kept, Row, options
+
 from voxax.errors import VoxaxError
 from voxax.predict import TOPOLOGIES, outcomes
 
-RESULTS = Path(__file__).parents[1] / "results"
 ROWS = (4_096, 41_936, 262_144)
 WIDTH = 4
 WAYS = ("tiles", "XLA")
@@ -80,15 +83,12 @@ def measure(chip: str, rows: int, way: str, limit: float) -> dict[str, Any]:
     return place | json.loads(out.splitlines()[-1])
 
 
-def table_of(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "| rows | chip | compiled by tiles, s | by XLA, s | sorted by tiles, us | by XLA, us |",
-        "|---:|---|---:|---:|---:|---:|",
-    ]
+def lines_of(rows: list[Row]) -> list[str]:
     found = {(r["rows"], r["chip"], r["way"]): r for r in rows}
+    lines = []
     for number, chip in dict.fromkeys((r["rows"], r["chip"]) for r in rows):
         ways = [found.get((number, chip, way), {}) for way in WAYS]
-        cells = [
+        compiled = [
             f"{r['compile']:.1f}"
             if "compile" in r
             else f"> {r['limit']:.0f}"
@@ -96,42 +96,29 @@ def table_of(rows: list[dict[str, Any]]) -> str:
             else ""
             for r in ways
         ]
-        cells += [f"{1e6 * r['seconds']:,.0f}" if "seconds" in r else "" for r in ways]
-        lines.append(f"| {number:,} | {chip} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _place(row: dict[str, Any]) -> tuple[int, int, int]:
-    return ROWS.index(row["rows"]), list(TOPOLOGIES).index(row["chip"]), WAYS.index(row["way"])
+        times = [f"{1e6 * r['seconds']:,.0f}" if "seconds" in r else "" for r in ways]
+        lines.append([f"{number:,}", chip, *compiled, *times])
+    head = ["rows", "chip", "compiled by tiles, s", "by XLA, s", "sorted by tiles, us"]
+    table = report.table([*head, "by XLA, us"], lines, (1,))
+    return ["# Sorting on TPUs, predicted", "", *table]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--chips", nargs="*", default=list(TOPOLOGIES), choices=list(TOPOLOGIES))
+    parser = options(__doc__)
     parser.add_argument("--limit", type=float, default=150, help="seconds for one program")
-    parser.add_argument("--anew", action="store_true", help="compile again what is known")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        chip, number, way = arguments.one
+    given = parser.parse_args()
+    if given.one:
+        chip, number, way = given.one
         print(json.dumps(one(chip, int(number), way)))
         return
-    RESULTS.mkdir(exist_ok=True)
-    kept = RESULTS / "tpu_sort.json"
-    rows = json.loads(kept.read_text()) if kept.exists() and not arguments.anew else []
-    known = {(row["rows"], row["chip"], row["way"]) for row in rows}
-    for number in ROWS:
-        for chip in arguments.chips:
-            for way in WAYS:
-                if (number, chip, way) in known:
-                    continue
-                rows = sorted([*rows, measure(chip, number, way, arguments.limit)], key=_place)
-                kept.write_text(json.dumps(rows, indent=1) + "\n")
-                text = f"# Sorting on TPUs, predicted\n\n{table_of(rows)}\n"
-                kept.with_suffix(".md").write_text(text)
-    print(table_of(rows))
+    order = {"rows": ROWS, "chip": CHIPS, "way": WAYS}
+    kept = Kept(given.out, "tpu_sort", tuple(order), order, lines_of)
+    done = set() if given.anew else kept.done(tuple(order))
+    for number, chip, way in itertools.product(ROWS, given.chips, WAYS):
+        if (number, chip, way) not in done:
+            kept.add([measure(chip, number, way, given.limit)])
+    kept.show()
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ Nothing runs. Needs libtpu.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,12 @@ from jax.experimental.pallas import tpu_sc as plsc
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
+from benchmarks import report
+from benchmarks.tpu.counted import options
+
 from voxax.errors import VoxaxError
 from voxax.predict import CompiledProgram, outcomes
 
-LAYERS = Path(__file__).parents[1] / "results" / "tpu_layers.json"
 CHIPS, CHANNELS, ROWS, NEIGHBORS = ("v5p", "v6e", "7x"), (64, 128, 256), 94_444, 3.0
 PIECES, COPY = 4, 128
 # 4,194,304 rows of 512 bytes, docs.jax.dev/en/latest/pallas/tpu/sparsecore.html, on a 7x.
@@ -94,23 +94,19 @@ def layer(channels: int) -> tuple[Any, ...]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--chips", nargs="*", default=list(CHIPS), choices=list(CHIPS))
-    cases = [(chip, channels) for chip in parser.parse_args().chips for channels in CHANNELS]
+    given = options(__doc__, CHIPS, anew=False).parse_args()
+    cases = [(chip, channels) for chip in given.chips for channels in CHANNELS]
     known = {
         (row["chip"], row["channels"]): row.get("cycles")
-        for row in json.loads(LAYERS.read_text())
+        for row in report.known(report.RESULTS, "tpu_layers")
         if (row["scan"], row["method"], row["product"]) == ("semantickitti", "windows", "forward")
     }
     target = "benchmarks.tpu.sparse_core:layer"
     programs = outcomes([(chip, target, {"channels": c}) for chip, c in cases])
-    names = "chip", "channels", "windows", "products alone", "beside products"
-    print(f"Cycles a row.\n| {' | '.join((*names, 'two gathers', 'bytes'))} |\n|---|{'---:|' * 6}")
+    lines = []
     for (name, channels), program in zip(cases, programs, strict=True):
         if isinstance(program, VoxaxError):
-            print(f"| {name} | {channels} | {str(program)[:300]} |", flush=True)
+            lines.append([name, channels, str(program)[:300]])
             continue
         chip = program.chip
         kernels = [cost for cost in program.costs() if "-start" not in cost.kernel.name]
@@ -120,11 +116,14 @@ def main() -> None:
         # Of a neighbor: its row read, written, and read; its product in float32 written, and read.
         moved = channels * (NEIGHBORS * (3 * 2 + 2 * 4) + 2)
         moved *= chip.clock / chip.device_bandwidth
-        print(
-            f"| {name} | {channels} | {known[name, channels]:.1f} | {products:.1f} "
-            f"| {hidden(program)} of {PIECES} | {rate:.1f} | {moved:.1f} |",
-            flush=True,
-        )
+        cells = [
+            f"{known[name, channels]:.1f}",
+            f"{products:.1f}",
+            f"{hidden(program)} of {PIECES}",
+        ]
+        lines.append([name, channels, *cells, f"{rate:.1f}", f"{moved:.1f}"])
+    head = ["chip", "channels", "windows", "products alone", "beside products", "two gathers"]
+    print("Cycles a row.", *report.table([*head, "bytes"], lines), sep="\n")
 
 
 def hidden(program: CompiledProgram) -> int:

@@ -11,8 +11,6 @@ that are neighbors. Results go to results/tpu_windows.md and .json.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,9 +19,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `benchmarks`, also as a script
 
+from benchmarks import report
 from benchmarks.tpu.scans import SCANS, cells, neighbors, points
 
-RESULTS = Path(__file__).parents[1] / "results"
 WINDOW, CHANNELS, TAPS = 256, 64, 27
 
 
@@ -57,41 +55,39 @@ def row(name: str, size: float, positions: np.ndarray) -> dict[str, Any]:
     }
 
 
-def table_of(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "| scan, voxel | voxels | neighbors | mean window | p99 | max | tiles within 256 "
-        "| visits a tile | (tile, tap) not empty | useful GFLOP | weights, of useful |",
-        "|---|" + "---:|" * 10,
-    ]
-    lines += [
-        f"| {r['scan']} {r['voxel']:.3g} | {r['voxels']:,} | {r['neighbors']:.1f} "
-        f"| {r['mean']:.0f} | {r['p99']:.0f} | {r['max']} | {100 * r['within']:.1f} % "
-        f"| {r['visits']:.3f} | {r['pairs']:.2f} | {r['useful'] / 1e9:.2f} "
-        f"| {r['product'] / r['useful']:.1f} x |"
+def lines_of(rows: list[dict[str, Any]]) -> list[str]:
+    cells = [
+        [
+            f"{r['scan']} {r['voxel']:.3g}",
+            f"{r['voxels']:,}",
+            f"{r['neighbors']:.1f}",
+            f"{r['mean']:.0f}",
+            f"{r['p99']:.0f}",
+            r["max"],
+            f"{100 * r['within']:.1f} %",
+            f"{r['visits']:.3f}",
+            f"{r['pairs']:.2f}",
+            f"{r['useful'] / 1e9:.2f}",
+            f"{r['product'] / r['useful']:.1f} x",
+        ]
         for r in rows
     ]
-    return "\n".join(lines)
+    head = ["scan, voxel", "voxels", "neighbors", "mean window", "p99", "max", "tiles within 256"]
+    head += ["visits a tile", "(tile, tap) not empty", "useful GFLOP", "weights, of useful"]
+    title = ["# Windows of real scans", "", "See benchmarks/tpu/windows.py.", ""]
+    return [*title, *report.table(head, cells)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, required=True, help="folder of the scans")
+    parser = report.options(__doc__, data=True)
     parser.add_argument("--scans", nargs="*", default=list(SCANS), choices=list(SCANS))
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     rows = []
-    for name in arguments.scans:
-        positions = points(arguments.data, name)
+    for name in given.scans:
+        positions = points(given.data, name)
         rows += [row(name, size, positions) for size in SCANS[name][1]]
-        print(*table_of(rows).splitlines()[-2:], sep="\n", flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    text = table_of(rows)
-    (RESULTS / "tpu_windows.md").write_text(
-        f"# Windows of real scans\n\nSee benchmarks/tpu/windows.py.\n\n{text}\n"
-    )
-    (RESULTS / "tpu_windows.json").write_text(json.dumps(rows, indent=1) + "\n")
-    print(text)
+        print(*lines_of(rows)[-2:], sep="\n", flush=True)
+    report.write(given.out, "tpu_windows", rows, lines_of(rows))
 
 
 if __name__ == "__main__":

@@ -229,7 +229,7 @@ def test_mistakes_about_the_model(arguments, message, capsys):
         (["--file", "cloud.npz", "--workload", "lidar"], "give one of them"),
         (["--file", "cloud.npz", "--voxel-size", "0"], "--voxel-size 0.0 must be at least"),
         (["--file", "cloud.npz", "--voxel-size", "nan"], "--voxel-size nan must be a finite"),
-        (["--file", "cloud.npz", "--voxel-size", "1e-12"], "outside 2**30 voxels"),
+        (["--file", "cloud.npz", "--voxel-size", "1e-12"], "outside [-2**30, 2**30)"),
         (["--voxel-size", "0.2"], "belongs to --file"),
     ],
 )

@@ -9,8 +9,8 @@ import pytest
 
 import voxax as vx
 from oracle.dynamic import dynamic_conv as oracle
+from problems import needs_native
 from samples import slow_unless
-from voxax import _native
 from voxax.errors import InputError
 from voxax.explanation import strategies
 from voxax.explanation.size_strategies import Strategies, Strategy
@@ -49,7 +49,7 @@ def test_auto_is_measured_on_the_callers_sizes(wrap):
 
 
 @pytest.mark.usefixtures("own_cache")
-@pytest.mark.skipif(_native.unavailable() is not None, reason=f"{_native.unavailable()}")
+@needs_native
 @pytest.mark.parametrize("options", [{}, {"algorithm": "bank", "bank": [1, 3]}], ids=str)
 def test_a_pin_that_was_measured_decides_nothing_else(options, monkeypatch):
     """Times of one algorithm's own forms do not make it the choice where nothing is requested."""
@@ -99,7 +99,7 @@ def test_account(portable):
     assert table.break_even is None
 
 
-@pytest.mark.skipif(_native.unavailable() is not None, reason=f"{_native.unavailable()}")
+@needs_native
 def test_native_kernels_multiply_what_there_is():
     x, w, size = case((1, 40, 40))
     table = strategies(lambda x: dynamic_conv(x, w, size=size, algorithm="masked"), x)

@@ -15,16 +15,14 @@ from benchmarks.tpu.demo_step import devices
 from benchmarks.tpu.device_cases import Case, Scale, cases
 from benchmarks.tpu.program import facts
 
+from problems import needs_libtpu
 from samples import slow_unless
-from voxax import _compat
 from voxax.errors import InputError
 from voxax.hardware import HardwareInfo
 from voxax.hardware.info import facts_from
 from voxax.hardware.pallas_checks import VARIABLE
 from voxax.kernels.registry import kernels
 from voxax.predict import TOPOLOGIES, compile_for
-
-needs_libtpu = pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed")
 
 CHIP = HardwareInfo.from_facts(
     facts_from(

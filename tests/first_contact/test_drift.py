@@ -16,6 +16,7 @@ import jax
 import pytest
 from jax.sharding import SingleDeviceSharding
 
+from problems import needs_libtpu
 from voxax import _compat
 from voxax.export import export_program
 
@@ -36,7 +37,7 @@ def network():
 
 
 @pytest.mark.tpu_compile
-@pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed")
+@needs_libtpu
 def test_an_exported_program_compiles(tmp_path):
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")

@@ -15,7 +15,7 @@ from flax import nnx
 from jax.sharding import SingleDeviceSharding
 
 import voxax as vx
-from voxax import _compat
+from problems import needs_libtpu
 from voxax.coords import tile_sort
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.nn.modules import BatchNorm, Linear, ReLU, Sequential, SparseConv3d, SubMConv3d
@@ -26,7 +26,7 @@ from voxax.tuning.entry import key_of
 
 pytestmark = [
     pytest.mark.tpu_compile,
-    pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed"),
+    needs_libtpu,
     pytest.mark.lax_promotion,  # optax relies on it
 ]
 

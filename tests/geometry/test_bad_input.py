@@ -7,7 +7,7 @@ import pytest
 from benchmarks.workloads import random_cube
 
 import voxax as vx
-from samples import make_voxels, make_weight
+from samples import complains, make_voxels, make_weight
 from voxax.geometry import host
 from voxax.nn.functional import max_pool
 from voxax.nn.functional import spatially_sparse_conv as conv
@@ -17,11 +17,6 @@ from voxax.nn.modules import Linear
 ROWS = np.array([[0, 0, 0, 0], [0, 1, 2, 3]])
 ONES = np.ones((2, 1), np.float32)
 POSITIONS = np.zeros((2, 3), np.float32)
-
-
-def complains(message, function, *args, error=vx.InputError, **kwargs):
-    with pytest.raises(error, match=message):
-        function(*args, **kwargs)
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,12 @@ import numpy as np
 import pytest
 
 import voxax as vx
-from samples import make_voxels
+from samples import complains, make_voxels
 from voxax.coords import ladder_capacity
 
 ROWS = np.random.default_rng(0).permutation(np.indices((2, 3, 3, 5)).reshape(4, -1).T)[:40]
 VOXELS = make_voxels(ROWS, channels=4, capacity=48)
 COLUMNS = len(np.unique(ROWS[:, :3], axis=0))
-
-
-def complains(message, function, *args, **options):
-    with pytest.raises(vx.InputError, match=message):
-        function(*args, **options)
 
 
 @pytest.mark.parametrize(("axis", "kept"), [(-1, [0, 1]), (2, [0, 1]), (0, [1, 2]), (-2, [0, 2])])

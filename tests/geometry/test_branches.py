@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 import voxax as vx
-from voxax import _native
+from problems import needs_native
 from voxax.geometry.branches import branch
 from voxax.models.minkunet import ResidualBlock
 
@@ -84,9 +84,7 @@ def test_padding_of_gradients_is_not_read(rng):
     assert not np.asarray(found[count:]).any()
 
 
-@pytest.mark.skipif(
-    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
-)
+@needs_native
 def test_the_compiler_adds_no_features_of_a_residual_block(rng):
     voxels = scene(rng, channels=16, capacity=1024)
     block = ResidualBlock(16, 16, rngs=nnx.Rngs(0))

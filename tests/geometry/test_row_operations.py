@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from problems import needs_native
 from voxax import _native
 from voxax.geometry.row_operations import add_rows, add_to_rows, clear_rows, relu, take_rows
 
@@ -133,7 +134,7 @@ def test_rows_that_are_clear_are_not_copied():
     assert clear_rows(x, HOLES) is not x
 
 
-@pytest.mark.skipif(_native.unavailable() is not None, reason="no library sums columns here")
+@needs_native
 def test_few_programs_for_many_sizes(programs):
     """Forward and backward; the cotangent comes from outside."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import voxax as vx
-from samples import make_voxels
+from samples import complains, make_voxels
 from voxax.coords import ladder_capacity
 
 ROWS = np.indices((3, 4, 4)).reshape(3, -1).T[[*range(16), *range(16, 19), *range(32, 44)]]
@@ -16,11 +16,6 @@ VOXELS = make_voxels(ROWS, channels=4, capacity=48)
 NUMBER, CAPACITY = len(ROWS), 48
 MASK = np.arange(CAPACITY) % 2 == 0
 KEPT = ROWS[::2]
-
-
-def complains(message, function, *args, error=vx.InputError, **options):
-    with pytest.raises(error, match=message):
-        function(*args, **options)
 
 
 def test_prune_eager_and_traced():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import voxax as vx
-from samples import make_voxels
+from samples import complains, make_voxels
 from voxax.coords import ladder_capacity
 from voxax.geometry import unbatch
 
@@ -127,11 +127,6 @@ def test_voxel_size_comes_from_the_operand_that_has_one():
         assert (out.voxel_size, out.origin) == ((0.5, 0.5), (1.0, 2.0))
 
 
-def complains(message, function, *args, error=vx.InputError, **options):
-    with pytest.raises(error, match=message):
-        function(*args, **options)
-
-
 @pytest.mark.parametrize("function", [vx.union, vx.intersection, vx.inject])
 def test_operands_of_other_lattices(function):
     stride = dataclasses.replace(B.geometry, stride=(2, 2))
@@ -162,6 +157,7 @@ def test_bad_arguments():
 def test_cat_clears_padding():
     dirty = dataclasses.replace(A, features=jnp.full((48, 4), jnp.nan).at[:20].set(1))
     joined = vx.cat([dirty, A])
+    assert joined.geometry is A.geometry
     assert np.isfinite(joined.features).all()
 
 

@@ -14,15 +14,12 @@ import pytest
 from benchmarks.tpu.program import TOPOLOGIES, compile_for
 
 import voxax as vx
-from voxax import _compat
+from problems import needs_libtpu
 from voxax.coords import tile_sort
 from voxax.geometry import VoxelGeometry
 from voxax.kernels.implicit_gemm import windows
 
-pytestmark = [
-    pytest.mark.tpu_compile,
-    pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed"),
-]
+pytestmark = [pytest.mark.tpu_compile, needs_libtpu]
 
 ROWS = 4096
 VIEWS = ("neighbors", "transposed_neighbors", *windows.VIEWS)

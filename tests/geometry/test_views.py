@@ -8,6 +8,7 @@ import pytest
 from benchmarks.workloads import random_cube
 
 import voxax as vx
+from problems import random_table
 from samples import make_voxels
 from voxax.geometry import PAIR_ROOM, host
 from voxax.geometry.kernel_maps import list_pairs
@@ -36,20 +37,11 @@ def unlisted(pairs, starts):
     }
 
 
-def random_table(rng, rows, taps, inputs, present):
-    """``int32[rows, taps]``; within a tap no input twice."""
-    table = np.full((rows, taps), -1, np.int32)
-    for tap in range(taps):
-        out = np.flatnonzero(rng.random(rows) < present)[:inputs]
-        table[out, tap] = np.sort(rng.permutation(inputs)[: len(out)])
-    return table
-
-
 @pytest.mark.parametrize("present", [0.0, 0.3, 1.0])
 def test_lists_hold_every_pair_once(present, rng):
     """Check maps with no pair and with all pairs: the entries behind the last remain."""
     for _ in range(3):
-        table = random_table(rng, 40, 9, 40, present)
+        table = random_table(rng, 40, 40, 9, present, ascending=True)
         pairs, starts = list_pairs(table)
         assert pairs.shape == (2, table.size + PAIR_ROOM)
         assert starts.shape == (10,)

@@ -1,4 +1,4 @@
-"""Points and coordinates to voxels, dense grids and back, joining and splitting."""
+"""Points and coordinates to voxels, dense grids and back, batches and their scenes."""
 
 import jax
 import jax.numpy as jnp
@@ -201,23 +201,6 @@ def make(rows, rng, batch_size=2):
     return vx.Voxels.from_coords(rows, rng.normal(size=(len(rows), 2)), batch_size)
 
 
-def as_dictionary(voxels):
-    rows = map(tuple, voxels.valid_coords().tolist())
-    return dict(zip(rows, voxels.valid_features(), strict=True))
-
-
-def test_union_adds_where_both_are(rng):
-    a, b = make(random_cube(60, seed=1), rng), make(random_cube(60, seed=2), rng)
-    expected = as_dictionary(a)
-    for row, feature in as_dictionary(b).items():
-        expected[row] = expected.get(row, 0) + feature
-    for merged in (vx.union(a, b), jax.jit(vx.union)(a, b)):
-        found = as_dictionary(merged)
-        assert list(found) == sorted(expected)
-        for row, feature in found.items():
-            np.testing.assert_allclose(feature, expected[row], rtol=1e-6)
-
-
 def test_batch_and_scene_are_inverse(rng):
     empty = vx.Voxels.from_coords(np.zeros((0, 4), int), np.zeros((0, 2), np.float32))
     scenes = [make(random_cube(50, batch_size=1), rng, 1), empty, make(random_cube(30), rng)]
@@ -230,15 +213,6 @@ def test_batch_and_scene_are_inverse(rng):
         np.testing.assert_array_equal(back.valid_features(), original.valid_features())
     with pytest.raises(vx.InputError, match="scene 4 of a batch of 4"):
         joined.scene(4)
-
-
-def test_cat_joins_channels(rng):
-    a = make(random_cube(50), rng)
-    b = a.map(lambda x: 2 * x)
-    joined = vx.cat([a, b])
-    assert joined.geometry is a.geometry
-    np.testing.assert_array_equal(joined.features, jnp.concatenate([a.features, b.features], 1))
-    np.testing.assert_array_equal((a + b).features, 3 * a.features)
 
 
 def test_padding_stays_zero_under_map(rng):

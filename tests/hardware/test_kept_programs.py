@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import voxax as vx
+from problems import needs_native
 from voxax import _native
 from voxax.cli import main
 from voxax.nn.functional import spatially_sparse_conv
@@ -143,7 +144,7 @@ def test_commands_list_and_clear_them_and_never_export_them(tmp_path, monkeypatc
     assert "no compiled programs" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(_native.unavailable() is not None, reason="no native kernels")
+@needs_native
 def test_the_name_of_a_native_function_changes_with_its_interface(monkeypatch):
     """JAX's key of a program on disk holds these names, and nothing else of the library."""
     rows = np.stack(np.meshgrid(0, *[np.arange(3)] * 3, indexing="ij"), -1).reshape(-1, 4)

@@ -18,7 +18,6 @@ from benchmarks.workloads import random_cube
 import problems
 import ptx
 import voxax as vx
-from kernels.test_gpu_kernels import problem_and_operands
 from oracle import relative_error
 from samples import make_voxels
 from voxax.geometry.host import pair_lists
@@ -115,7 +114,8 @@ def test_what_was_compiled_gives_the_products_of_explicit_gemm(
     product, options, dtype, channels, tile, slices, eager, interpreted
 ):
     kmap = vx.kernel_map(make_voxels(random_cube(90), capacity=100), **options)
-    problem, operands = problem_and_operands(kmap, product, *channels, dtype)
+    problem = problems.of_map(product, kmap, channels, dtype, "gpu")
+    operands = problems.operands_of(problem, kmap)
     parameters = chosen(tile, slices)
     space = gpu_cutlass.shared_bytes(problem, parameters)
     interpreted(shared=space, eager=eager, seed=tile)

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import problems
+from oracle.dynamic import along
 from oracle.dynamic import dynamic_conv as oracle
+from problems import needs_native
 from samples import slow_unless
-from voxax import _native
 from voxax.kernels import lookup
 from voxax.kernels.dynamic import cpu as dynamic_cpu
 from voxax.kernels.implicit_gemm import cpu
@@ -47,7 +48,7 @@ def test_products(form, relation):
     check(*form, relation)
 
 
-@pytest.mark.skipif(_native.unavailable() is not None, reason=f"{_native.unavailable()}")
+@needs_native
 @pytest.mark.parametrize(
     "relation", [slow_unless(i == 0, r) for i, r in enumerate(RELATIONS)], ids=str
 )
@@ -86,14 +87,8 @@ def check(name, parameters, relation):
             kernel = kernels[0 if ("body", "native") in parameters else -1]
             apply = functools.partial(kernel.apply, problem, parameters)
             got = jax.jit(apply)(*operands, {"sizes": jnp.asarray(sizes.reshape(-1))})
-        # Bilinear: a derivative along t is the function of t.
         t = rng.standard_normal(got.shape)
-        along = {
-            "forward": (x, w),
-            "dgrad": (t.reshape(x.shape) if product == "dgrad" else x, w),
-            "wgrad": (x, t.reshape(w.shape) if product == "wgrad" else w),
-        }[product]
-        want = oracle(*along, sizes, np.asarray(dilation), stride=stride)
+        want = oracle(*along(product, x, w, t), sizes, np.asarray(dilation), stride=stride)
         if product == "forward":
             np.testing.assert_allclose(got, want.reshape(got.shape), atol=1e-10)
         else:

@@ -27,15 +27,6 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-2, "float16": 2e-
 pytestmark = pytest.mark.usefixtures("forms")
 
 
-def random_table(rng, inputs, outputs, taps, present):
-    """``int32[outputs, taps]``; within a tap no input twice, and both sides ascend."""
-    table = np.full((outputs, taps), -1, np.int32)
-    for tap in range(taps):
-        out = np.flatnonzero(rng.random(outputs) < present)[:inputs]
-        table[out, tap] = np.sort(rng.permutation(inputs)[: len(out)])
-    return table
-
-
 def views_of(table, inputs):
     """Everything that a form may read of a table without a spec."""
     transposed = invert_table(table, inputs)
@@ -117,7 +108,7 @@ def check(form, kind, shape, dtype="float32", presences=(0.4, 0.0, 1.0, 0.05)):
     run = products(form, kind, shape, dtype)
     inputs, outputs, taps = shape
     for present in presences:
-        table = random_table(rng, inputs, outputs, taps, present)
+        table = problems.random_table(rng, inputs, outputs, taps, present, ascending=True)
         views = views_of(table, inputs)
         given = operands(rng, table, inputs, kind, dtype)
         for one, other in zip(run(*given, views), by_loop(table, *given, kind), strict=True):

@@ -53,24 +53,6 @@ def the_gpu():
     return jax.devices()[0]
 
 
-def problem_and_operands(kmap, product, kind, dtype, channels):
-    rng = np.random.default_rng(0)
-
-    def rows(geometry):
-        values = rng.normal(size=(geometry.capacity, channels))
-        values[int(geometry.count) :] = np.nan
-        return jnp.asarray(values, dtype)
-
-    shape = (kmap.num_offsets, channels, *([channels] if kind == "dense" else []))
-    x, dy = rows(kmap.in_geometry), rows(kmap.out_geometry)
-    w = jnp.asarray(rng.normal(size=shape), dtype)
-    problem = problems.make_problem(
-        product, kind, kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, channels, channels,
-        1, dtype, "highest", kmap.symmetric, "gpu", kmap.spec,
-    )  # fmt: skip
-    return problem, {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product]
-
-
 def executed(kernel, parameters, problem, operands, kmap):
     """The product, in float32."""
     views = problems.views_of(kmap, kernel, problem, parameters)
@@ -81,7 +63,8 @@ def executed(kernel, parameters, problem, operands, kmap):
 def compare(candidates, relation, product, kind, dtype, channels, kernel=None):
     """``candidates``: ``problem`` to the parameters that ``kernel``, or their own, is to run."""
     kmap = vx.kernel_map(make_voxels(random_cube(3000), capacity=2048), **MAPS[relation])
-    problem, operands = problem_and_operands(kmap, product, kind, dtype, channels)
+    problem = problems.of_map(product, kmap, (channels, channels), dtype, "gpu", kind)
+    operands = problems.operands_of(problem, kmap)
     expected = executed(xla.EXPLICIT_GEMM, xla.IM2COL, problem, operands, kmap)
     assert np.isfinite(expected).all()
     for parameters in candidates(problem):
@@ -143,9 +126,8 @@ def test_layers_are_the_reference(case):
 def test_a_layer_with_its_map_runs_in_one_program(algorithm):
     """Check that two runs agree bit by bit, with no call to the host before the end."""
     facts = describe(the_gpu())
-    problem = problem_and_operands(
-        vx.kernel_map(make_voxels(random_cube(9)), 3), "forward", "dense", "bfloat16", 32
-    )[0]
+    kmap = vx.kernel_map(make_voxels(random_cube(9)), 3)
+    problem = problems.of_map("forward", kmap, (32, 32), "bfloat16", "gpu")
     reason = lookup(algorithm)[0].supports(problem, facts)
     if reason is not None:
         pytest.skip(f"{algorithm} {reason}")

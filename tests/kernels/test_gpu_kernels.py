@@ -4,7 +4,6 @@ Small maps are in ``test_every_form.py`` and ``test_gpu_sample.py``, under the f
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from benchmarks.gpu.lowered import CHIPS, problem_of
@@ -35,24 +34,6 @@ def tiles(rows, in_block, out_block, splits=1, wgrad=False):
         **({"split_k_factor": splits} if wgrad or splits > 1 else {}),
     }
     return tuple(sorted(values.items()))
-
-
-def problem_and_operands(kmap, product, c_in, c_out, dtype, precision="highest"):
-    """Put NaN into padding rows."""
-    rng = np.random.default_rng(0)
-
-    def rows(geometry, channels):
-        values = rng.normal(size=(geometry.capacity, channels))
-        values[int(geometry.count) :] = np.nan
-        return jnp.asarray(values, dtype)
-
-    x, dy = rows(kmap.in_geometry, c_in), rows(kmap.out_geometry, c_out)
-    w = jnp.asarray(rng.normal(size=(kmap.num_offsets, c_in, c_out)), dtype)
-    problem = problems.make_problem(
-        product, "dense", kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, c_in, c_out, 1,
-        dtype, precision, kmap.symmetric, "gpu", kmap.spec,
-    )  # fmt: skip
-    return problem, {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product]
 
 
 def executed(kernel, parameters, problem, operands, kmap):
@@ -104,7 +85,8 @@ def executed(kernel, parameters, problem, operands, kmap):
 )
 def test_products_are_those_of_explicit_gemm(product, options, dtype, channels, parameters):
     kmap = vx.kernel_map(make_voxels(random_cube(90), capacity=100), **options)
-    problem, operands = problem_and_operands(kmap, product, *channels, dtype)
+    problem = problems.of_map(product, kmap, channels, dtype, "gpu")
+    operands = problems.operands_of(problem, kmap)
     actual = executed(problems.kernel_of(problem, parameters), parameters, problem, operands, kmap)
     expected = executed(xla.EXPLICIT_GEMM, xla.IM2COL, problem, operands, kmap)
     assert np.isfinite(actual).all()

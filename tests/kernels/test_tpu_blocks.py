@@ -11,6 +11,7 @@ import pytest
 
 import problems
 from oracle import relative_error
+from oracle.dynamic import along
 from oracle.dynamic import dynamic_conv as oracle
 from samples import slow_unless
 from voxax.hardware import HardwareInfo, targeting
@@ -80,14 +81,8 @@ def check(
     x, w, dy = operands(problem, relation, outputs, rng)
     got = np.asarray(run(problem, pack, rows, x, w, dy, sizes, stripes, body)).astype(np.float64)
     x, w, dy = (np.asarray(a).astype(np.float64) for a in (x, w, dy))
-    # Bilinear: a derivative along t is the function of t.
     t = rng.standard_normal(got.shape)
-    along = {
-        "forward": (x, w),
-        "dgrad": (t.reshape(x.shape) if product == "dgrad" else x, w),
-        "wgrad": (x, t.reshape(w.shape) if product == "wgrad" else w),
-    }[product]
-    want = oracle(*along, sizes, np.asarray(dilation), stride=stride)
+    want = oracle(*along(product, x, w, t), sizes, np.asarray(dilation), stride=stride)
     if product == "forward":
         assert relative_error(got, want.reshape(got.shape)) < TOLERANCE[dtype]
     else:

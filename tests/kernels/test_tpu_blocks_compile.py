@@ -8,15 +8,12 @@ import pytest
 from benchmarks.tpu.program import TOPOLOGIES, compile_for, facts
 
 import problems
+from problems import needs_libtpu
 from samples import slow_unless
-from voxax import _compat
 from voxax.kernels.dynamic import tpu
 from voxax.products.convolution import sized_spec
 
-pytestmark = [
-    pytest.mark.tpu_compile,
-    pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed"),
-]
+pytestmark = [pytest.mark.tpu_compile, needs_libtpu]
 
 PRODUCTS = ("forward", "dgrad", "wgrad")
 

@@ -9,14 +9,11 @@ from benchmarks.tpu.budgets import BUDGETS, cycles_per_row
 from benchmarks.tpu.program import TOPOLOGIES, compile_product, facts, gradients, make_problem
 from window_operands import assert_in_its_memory
 
-from voxax import _compat
+from problems import needs_libtpu
 from voxax.kernels.implicit_gemm import items_kernel, tpu, tpu_items
 from voxax.predict import compile_for
 
-pytestmark = [
-    pytest.mark.tpu_compile,
-    pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed"),
-]
+pytestmark = [pytest.mark.tpu_compile, needs_libtpu]
 
 PRODUCTS = ("forward", "dgrad", "wgrad")
 

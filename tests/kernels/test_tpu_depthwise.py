@@ -4,9 +4,9 @@ Small maps are in ``test_every_form.py`` and the conformance suite, under the fo
 """
 
 import dataclasses
+import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from benchmarks.workloads import random_cube
@@ -22,27 +22,7 @@ from voxax.kernels.explicit_gemm import xla
 CHIP = HardwareInfo(platform="tpu", device_kind="some", vmem_bytes=2**27, smem_bytes=2**20, cores=1)
 TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-2}
 PRODUCTS = ("forward", "dgrad", "wgrad")
-
-
-def problem_of(product, kmap, channels, dtype):
-    return problems.make_problem(
-        product, "depthwise", kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, channels,
-        channels, 1, dtype, "highest", kmap.symmetric, "tpu", kmap.spec,
-    )  # fmt: skip
-
-
-def operands(kmap, product, channels, dtype):
-    """Put NaN into padding rows."""
-    rng = np.random.default_rng(0)
-
-    def rows(geometry):
-        values = rng.normal(size=(geometry.capacity, channels))
-        values[int(geometry.count) :] = np.nan
-        return jnp.asarray(values, dtype)
-
-    x, dy = rows(kmap.in_geometry), rows(kmap.out_geometry)
-    w = jnp.asarray(rng.normal(size=(kmap.num_offsets, channels)), dtype)
-    return {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product]
+problem_of = functools.partial(problems.of_map, platform="tpu", kind="depthwise")
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -61,10 +41,10 @@ def operands(kmap, product, channels, dtype):
 )
 def test_products_are_those_of_explicit(options, dtype, window, block, channels, product):
     kmap = vx.kernel_map(make_voxels(random_cube(300), capacity=384), **options)
-    problem = problem_of(product, kmap, channels, dtype)
+    problem = problem_of(product, kmap, (channels, channels), dtype)
     blocks = tpu.Blocks(window, block, stripes=2, tiles=1)
     chosen = (*tpu.parameters(blocks), ("interpret", 1))
-    a, b = operands(kmap, product, channels, dtype)
+    a, b = problems.operands_of(problem, kmap)
     results = []
     for kernel, parameters in ((tpu.WINDOWED, chosen), (xla.EXPLICIT, xla.IM2COL)):
         views = problems.views_of(kmap, kernel, problem, parameters)
@@ -84,9 +64,9 @@ def test_products_are_those_of_explicit(options, dtype, window, block, channels,
 )
 def test_gradients_at_once_are_those_of_the_two_products(options, dtype, window, block, channels):
     kmap = vx.kernel_map(make_voxels(random_cube(300), capacity=384), **options)
-    problem = problem_of("dgrad", kmap, channels, dtype)
+    problem, wgrad = (problem_of(p, kmap, (channels, channels), dtype) for p in PRODUCTS[1:])
     chosen = (*tpu.parameters(tpu.Blocks(window, block, stripes=2, tiles=1)), ("interpret", 1))
-    (dy, w), (x, _) = (operands(kmap, product, channels, dtype) for product in PRODUCTS[1:])
+    (dy, w), (x, _) = (problems.operands_of(p, kmap) for p in (problem, wgrad))
     views = problems.views_of(kmap, tpu.WINDOWED, problem, chosen)
     found = tpu.WINDOWED.fused.apply(problem, chosen, dy, x, w, views)
     for product, operand, actual in zip(PRODUCTS[1:], ((dy, w), (x, dy)), found, strict=True):
@@ -100,7 +80,7 @@ def test_gradients_at_once_are_those_of_the_two_products(options, dtype, window,
 
 def test_admitted_on_tpus_alone_and_refusals_say_why():
     kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 3)
-    problem = problem_of("forward", kmap, 300, "float32")
+    problem = problem_of("forward", kmap, (300, 300), "float32")
 
     def reason(hardware=CHIP, **changes):
         return tpu.supports(problems.changed(problem, **changes), hardware)

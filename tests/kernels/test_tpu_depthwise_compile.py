@@ -8,15 +8,12 @@ from benchmarks.tpu.program import TOPOLOGIES, compile_product, gradients, make_
 from window_operands import assert_in_its_memory
 
 import problems
-from voxax import _compat
+from problems import needs_libtpu
 from voxax.hardware import describe
 from voxax.kernels.depthwise import tpu
 from voxax.predict import compile_for
 
-pytestmark = [
-    pytest.mark.tpu_compile,
-    pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed"),
-]
+pytestmark = [pytest.mark.tpu_compile, needs_libtpu]
 
 PRODUCTS = ("forward", "dgrad", "wgrad", "gradients")
 

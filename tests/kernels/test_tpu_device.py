@@ -8,7 +8,6 @@ Nothing here has run on a TPU yet.
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from benchmarks.workloads import random_cube
@@ -42,21 +41,6 @@ def made(relation, device):
         return vx.kernel_map(make_voxels(random_cube(3000), capacity=2048), **RELATIONS[relation])
 
 
-def problem_and_operands(kmap, product, kind, dtype, channels):
-    rng = np.random.default_rng(0)
-
-    def draw(*shape):
-        return np.asarray(jnp.asarray(rng.normal(size=shape), dtype))
-
-    shape = (kmap.num_offsets, channels, *([channels] if kind == "dense" else []))
-    x, dy, w = draw(kmap.in_capacity, channels), draw(kmap.out_capacity, channels), draw(*shape)
-    problem = problems.make_problem(
-        product, kind, kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, channels, channels,
-        1, dtype, "highest", kmap.symmetric, "tpu", kmap.spec,
-    )  # fmt: skip
-    return problem, {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product]
-
-
 def run_on(device, kernel, parameters, problem, operands, kmap):
     """The product there, in float32."""
     views = problems.views_of(kmap, kernel, problem, parameters)
@@ -69,7 +53,8 @@ def run_on(device, kernel, parameters, problem, operands, kmap):
 def compare(device, host, windows, relation, product, kind, dtype, channels):
     """``windows``: ``problem`` to the parameters that the device runs."""
     kmap = made(relation, host)
-    problem, operands = problem_and_operands(kmap, product, kind, dtype, channels)
+    problem = problems.of_map(product, kmap, (channels, channels), dtype, "tpu", kind)
+    operands = tuple(map(np.asarray, problems.operands_of(problem, kmap)))
     parameters = windows(problem)
     assert dict(parameters)["body"] == "windows"
     interpreted = tuple(sorted({**dict(parameters), "interpret": 1}.items()))

@@ -8,14 +8,11 @@ import pytest
 from benchmarks.tpu.program import TOPOLOGIES, compile_for
 
 import problems
-from voxax import _compat
+from problems import needs_libtpu
 from voxax.kernels import lookup
 from voxax.products.convolution import sized_spec
 
-pytestmark = [
-    pytest.mark.tpu_compile,
-    pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed"),
-]
+pytestmark = [pytest.mark.tpu_compile, needs_libtpu]
 
 
 @pytest.mark.parametrize("method", ["masked", "grouped", "tiled", "selected"])

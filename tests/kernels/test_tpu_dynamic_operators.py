@@ -10,12 +10,9 @@ import pytest
 from benchmarks.tpu.program import TOPOLOGIES, compile_for
 
 from dynamic_cases import CASES, cast, slopes
-from voxax import _compat
+from problems import needs_libtpu
 
-pytestmark = [
-    pytest.mark.tpu_compile,
-    pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed"),
-]
+pytestmark = [pytest.mark.tpu_compile, needs_libtpu]
 
 # Of each operator the case with the most that varies. The strategies one by one: test_tpu_dynamic.
 OPERATORS = (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from benchmarks.workloads import random_cube
 from jax.experimental.pallas import tpu as pltpu
-from test_tpu_windows import CHIP, TOLERANCE, both, operands, problem_of, with_an_empty_scene
+from test_tpu_windows import CHIP, TOLERANCE, both, problem_of, with_an_empty_scene
 
 import problems
 import voxax as vx
@@ -128,7 +128,7 @@ def test_products_are_those_of_explicit_gemm(cloud, relation, dtype, channels):
 @pytest.mark.usefixtures("small_blocks")
 def test_integers_are_exact():
     kmap = vx.kernel_map(make_voxels(with_an_empty_scene()), **RELATIONS["submanifold"])
-    problem = problem_of("forward", kmap, 200, 16, "int8")
+    problem = problem_of("forward", kmap, (200, 16), "int8")
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-128, 128, shape).astype(np.int8) for shape in problem.operand_shapes)
     views = problems.views_of(kmap, tpu.WINDOWED, problem, INTERPRETED)
@@ -141,8 +141,8 @@ def test_integers_are_exact():
 
 def test_one_pass_of_float32_is_a_product_of_bfloat16():
     kmap = vx.kernel_map(make_voxels(random_cube(60)), kernel_size=(1, 1, 3))
-    chosen = problem_of("forward", kmap, 33, 8, "float32", "default")
-    a, b = operands(kmap, "forward", 33, 8, "float32")
+    chosen = problem_of("forward", kmap, (33, 8), "float32", precision="default")
+    a, b = problems.operands_of(chosen, kmap)
     views = problems.views_of(kmap, tpu.WINDOWED, chosen, INTERPRETED)
     found = tpu.apply(chosen, INTERPRETED, a, b, views)
     views = problems.views_of(kmap, xla.EXPLICIT_GEMM, chosen, xla.IM2COL)
@@ -167,7 +167,7 @@ def simulate(monkeypatch, share=0.3, **changes):
     view = np.asarray(items.on_host(table, None))
     assert (view[0, -1, 0] > items.CHUNK) == (share > 0.5)
     monkeypatch.setattr(vx.KernelMap, "view", lambda *_: jnp.asarray(view))
-    problem = problem_of("forward", kmap, 33, 8, "bfloat16")
+    problem = problem_of("forward", kmap, (33, 8), "bfloat16")
     layer = dataclasses.replace(problem.layer, in_capacity=1024, out_capacity=1024)
     problem = dataclasses.replace(problem, layer=layer)
     rng = np.random.default_rng(0)

@@ -4,6 +4,7 @@ Small maps are in ``test_every_form.py`` and ``test_dense.py``, under the form `
 """
 
 import dataclasses
+import functools
 from types import SimpleNamespace
 
 import jax
@@ -27,6 +28,7 @@ from voxax.tuning.space import space_of
 CHIP = HardwareInfo(platform="tpu", device_kind="some", vmem_bytes=2**27, smem_bytes=2**20, cores=1)
 TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-2}
 GRADIENTS = "dgrad", "wgrad"
+problem_of = functools.partial(problems.of_map, platform="tpu")
 
 
 def slabs(edge=12):
@@ -52,31 +54,10 @@ def parameters_of(window, in_block, out_block, stripes, tiles=1):
     return tuple(sorted((*tpu.parameters(blocks), ("interpret", 1))))
 
 
-def problem_of(product, kmap, c_in, c_out, dtype, precision="highest", platform="tpu"):
-    return problems.make_problem(
-        product, "dense", kmap.in_capacity, kmap.out_capacity, kmap.num_offsets, c_in, c_out, 1,
-        dtype, precision, kmap.symmetric, platform, kmap.spec,
-    )  # fmt: skip
-
-
-def operands(kmap, product, c_in, c_out, dtype):
-    """Put NaN into padding rows."""
-    rng = np.random.default_rng(0)
-
-    def rows(geometry, channels):
-        values = rng.normal(size=(geometry.capacity, channels))
-        values[int(geometry.count) :] = np.nan
-        return jnp.asarray(values, dtype)
-
-    x, dy = rows(kmap.in_geometry, c_in), rows(kmap.out_geometry, c_out)
-    w = jnp.asarray(rng.normal(size=(kmap.num_offsets, c_in, c_out)), dtype)
-    return {"forward": (x, w), "dgrad": (dy, w), "wgrad": (x, dy)}[product]
-
-
 def both(kmap, product, c_in, c_out, dtype, parameters, precision="highest"):
     """The kernel's result and im2col's, in float32."""
-    problem = problem_of(product, kmap, c_in, c_out, dtype, precision)
-    a, b = operands(kmap, product, c_in, c_out, dtype)
+    problem = problem_of(product, kmap, (c_in, c_out), dtype, precision=precision)
+    a, b = problems.operands_of(problem, kmap)
     results = []
     for kernel, chosen in ((tpu.WINDOWED, parameters), (xla.EXPLICIT_GEMM, xla.IM2COL)):
         views = problems.views_of(kmap, kernel, problem, chosen)
@@ -88,8 +69,11 @@ def both(kmap, product, c_in, c_out, dtype, parameters, precision="highest"):
 
 def gradients(kmap, c_in, c_out, dtype, parameters, precision="highest"):
     """dx and dw of the kernel that computes them at once, each with im2col's, in float32."""
-    problem = problem_of("dgrad", kmap, c_in, c_out, dtype, precision)
-    (dy, w), (x, _) = (operands(kmap, product, c_in, c_out, dtype) for product in GRADIENTS)
+    problem, wgrad = (
+        problem_of(product, kmap, (c_in, c_out), dtype, precision=precision)
+        for product in GRADIENTS
+    )
+    (dy, w), (x, _) = (problems.operands_of(p, kmap) for p in (problem, wgrad))
     views = problems.views_of(kmap, tpu.WINDOWED, problem, parameters)
     run = jax.jit(lambda *operands: tpu.WINDOWED.fused.apply(problem, parameters, *operands))
     found = run(dy, x, w, views)
@@ -180,7 +164,7 @@ def test_no_value_of_another_row_reaches_a_result(product):
     kmap = vx.kernel_map(make_voxels(rows, capacity=64), 3)
     rows = kmap.in_capacity
     x = jnp.ones((rows, 2), "bfloat16").at[30].set(jnp.nan)
-    problem = problem_of(product, kmap, 2, 2, "bfloat16")
+    problem = problem_of(product, kmap, (2, 2), "bfloat16")
     views = problems.views_of(kmap, tpu.WINDOWED, problem, ())
     found = tpu.apply(
         problem, parameters_of(256, 16, 16, 1), x, jnp.ones((3, 2, 2), x.dtype), views
@@ -191,9 +175,9 @@ def test_no_value_of_another_row_reaches_a_result(product):
 @pytest.mark.parametrize("product", ["forward", "wgrad"])
 def test_maps_in_no_order_are_right_or_nan(product, rng):
     kmap, shuffled = shuffled_map(rng)
-    problem = problem_of(product, kmap, 4, 4, "float32")
+    problem = problem_of(product, kmap, (4, 4), "float32")
     problem = problems.changed(problem, symmetric=False, spec=None)
-    a, b = (jnp.nan_to_num(v) for v in operands(kmap, product, 4, 4, "float32"))
+    a, b = map(jnp.nan_to_num, problems.operands_of(problem, kmap))
     views = problems.views_of(shuffled, tpu.WINDOWED, problem, ())
     chosen = parameters_of(128, 16, 16, 2)
     found = np.asarray(tpu.apply(problem, chosen, a, b, views))
@@ -208,7 +192,7 @@ def test_maps_in_no_order_are_right_or_nan(product, rng):
 def test_of_integers_in_no_order_some_are_right_the_others_the_least(rng):
     """In four blocks of channels, whose sum is not twice the least, which would be zero."""
     kmap, shuffled = shuffled_map(rng)
-    problem = problem_of("forward", kmap, 200, 4, "int8")
+    problem = problem_of("forward", kmap, (200, 4), "int8")
     problem = problems.changed(problem, symmetric=False, spec=None)
     x = jnp.asarray(rng.integers(-128, 128, (kmap.in_capacity, 200)), "int8")
     w = jnp.asarray(rng.integers(-128, 128, (1, 200, 4)), "int8")
@@ -224,7 +208,7 @@ def test_of_integers_in_no_order_some_are_right_the_others_the_least(rng):
 def test_selection_rounds_nothing():
     """float32 through a product with one: all 24 bits, for large and small numbers."""
     kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 1)
-    problem = problem_of("forward", kmap, 4, 4, "float32")
+    problem = problem_of("forward", kmap, (4, 4), "float32")
     x = np.random.default_rng(0).normal(size=(128, 4)) * 10.0 ** np.arange(-20, 20, 10)[None]
     x = jnp.where(kmap.in_geometry.valid[:, None], jnp.asarray(x, "float32"), jnp.float32(0))
     views = problems.views_of(kmap, tpu.WINDOWED, problem, ())
@@ -239,7 +223,7 @@ def test_integers_of_8_bits_are_summed_exactly(product, x64):
     """Sums above 2^24, where float32 has no odd numbers: 27 taps of 64 channels, all at the end."""
     cube = np.stack(np.meshgrid(*(np.arange(n) for n in (1, 6, 6, 6)), indexing="ij"), -1)
     kmap = vx.kernel_map(make_voxels(cube.reshape(-1, 4), capacity=256), 3)
-    problem = problem_of(product, kmap, 64, 3, "int8")
+    problem = problem_of(product, kmap, (64, 3), "int8")
     x = jnp.full((kmap.in_capacity, 64), -127, "int8")
     w = jnp.full((27, 64, 3), -127, "int8").at[:, 0, 0].set(1)
     other = w if product == "forward" else jnp.full((kmap.out_capacity, 3), 127, "int8")
@@ -290,7 +274,7 @@ def is_windowed(parameters):
 
 def test_on_tpus_alone_and_first_there():
     kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 3)
-    problem = problem_of("forward", kmap, 64, 64, "bfloat16")
+    problem = problem_of("forward", kmap, (64, 64), "bfloat16")
     found = problems.space_of(problem, CHIP)
     assert is_windowed(found[0])
     assert not is_windowed(found[-1])
@@ -309,7 +293,7 @@ def test_on_tpus_alone_and_first_there():
 
 def test_refusals_say_why():
     kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 3)
-    problem = problem_of("forward", kmap, 64, 64, "bfloat16")
+    problem = problem_of("forward", kmap, (64, 64), "bfloat16")
 
     def reason(hardware=CHIP, **changes):
         return tpu.supports(problems.changed(problem, **changes), hardware)
@@ -331,7 +315,7 @@ def test_refusals_say_why():
 
 def test_channels_are_split_where_memory_is_small():
     kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 3)
-    problem = problem_of("dgrad", kmap, 512, 300, "float32")
+    problem = problem_of("dgrad", kmap, (512, 300), "float32")
     small = dataclasses.replace(CHIP, vmem_bytes=2**24)
     whole, split = ([dict(p) for p in tpu.space(problem, chip)] for chip in (CHIP, small))
     assert [(p["in_block"], p["out_block"]) for p in whole] == 3 * [(384, 512)]
@@ -344,7 +328,7 @@ def test_channels_are_split_where_memory_is_small():
 
 def test_gradients_take_the_blocks_of_dgrad_where_they_fit():
     kmap = vx.kernel_map(make_voxels(random_cube(100), capacity=128), 3)
-    problem = problem_of("dgrad", kmap, 300, 200, "bfloat16")
+    problem = problem_of("dgrad", kmap, (300, 200), "bfloat16")
     heuristic = tpu.WINDOWED.fused.heuristic
     for chosen in tpu.space(problem, CHIP):
         assert heuristic(problem, CHIP, chosen) == chosen

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 import voxax as vx
-from voxax import _native
+from problems import needs_native
 from voxax.coords import find_neighbors
 from voxax.nn.functional import spatially_sparse_conv
 
-pytestmark = pytest.mark.skipif(
-    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
-)
+pytestmark = needs_native
 ATTRIBUTES = {
     "voxax_product": {"groups": 1, "tile": 8, "transposed": False, "reversed": False},
     "voxax_weight_product": {"tile": 8},

@@ -5,13 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from voxax import _native
+from problems import needs_native
 from voxax._native import host_norm
 from voxax.nn.functional.batch_norm import batch_norm
 
-pytestmark = pytest.mark.skipif(
-    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
-)
+pytestmark = needs_native
 MOMENTUM, EPSILON = 0.8, 1e-3
 SIZES = [(0, 3, 0), (1, 1, 1), (9, 5, 0), (700, 19, 655), (3000, 64, 2048), (20, 700, 17)]
 

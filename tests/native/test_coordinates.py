@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from voxax import _native
+from problems import needs_native, random_table
 from voxax import coords as device
 from voxax._native import host as native_host
 from voxax._native.on_cpu import library_call
@@ -18,9 +18,6 @@ from voxax.geometry import host as geometry_host
 from voxax.geometry.cells import cells, lattice
 from voxax.geometry.kernel_maps import _invert_neighbors, _list_pairs, invert_neighbors, list_pairs
 
-native = pytest.mark.skipif(
-    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
-)
 LIMIT = device.COORD_LIMIT
 RANGES = {
     "one cell": (0, 1),
@@ -50,7 +47,7 @@ def lexicographic(rows):
     return np.lexsort(rows.T[::-1]) if rows.size else np.arange(len(rows))
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("extent", RANGES)
 def test_the_order_is_that_of_a_stable_sort(width, extent, rng):
@@ -62,7 +59,7 @@ def test_the_order_is_that_of_a_stable_sort(width, extent, rng):
             np.testing.assert_array_equal(found, given[np.asarray(order)])
 
 
-@native
+@needs_native
 def test_one_row_out_of_place_at_the_border_of_two_threads(rng):
     rows = np.unique(draw(rng, 40_000, 4, -500, 500, "none"), axis=0)
     half = len(rows) // 2
@@ -70,7 +67,7 @@ def test_one_row_out_of_place_at_the_border_of_two_threads(rng):
     np.testing.assert_array_equal(device.sort_rows(rows)[1], lexicographic(rows))
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("width", [2, 4, 5])
 @pytest.mark.parametrize("extent", RANGES)
 @pytest.mark.parametrize("padding", ["none", "some", "odd", "all"])
@@ -85,7 +82,7 @@ def test_distinct_rows_are_bit_for_bit_those_of_xla(width, extent, padding, rng)
                 np.testing.assert_array_equal(ours, theirs, err_msg=name)
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("extent", RANGES)
 def test_distinct_rows_are_those_of_numpy(extent, rng):
     for width in (1, 2, 3, 4, 5):
@@ -102,7 +99,7 @@ def without_library(monkeypatch):
     monkeypatch.setattr(native_host, "available", lambda: False)
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("ndim", [1, 2, 3, 4])
 @pytest.mark.parametrize("far", [6, LIMIT - 2, 2**31 - 40])
 def test_lookups_are_those_of_numpy(ndim, far, rng, monkeypatch):
@@ -124,7 +121,7 @@ def test_lookups_are_those_of_numpy(ndim, far, rng, monkeypatch):
         np.testing.assert_array_equal(ours, host.find_neighbors(*arguments, rows_of_result))
 
 
-@native
+@needs_native
 @pytest.mark.parametrize(
     ("width", "offset", "rows"), [(3, (0, 0, 1), 9), (4, (0, 1), 9), (4, (0, 0, 1), 7)]
 )
@@ -134,7 +131,7 @@ def test_lookups_of_other_shapes_are_an_error(width, offset, rows):
         host.find_neighbors(table, centers, np.asarray([offset]), rows)
 
 
-@native
+@needs_native
 def test_rows_are_found_as_by_xla(rng):
     by_xla = jax.jit(lambda *rows: lookup._search_rows(*rows)[0])
     for width in (2, 3, 4, 5):
@@ -144,7 +141,7 @@ def test_rows_are_found_as_by_xla(rng):
     assert device.find_rows(rows, queries[:0]).shape == (0,)
 
 
-@native
+@needs_native
 def test_lists_that_are_not_sorted_are_read_within_their_bounds(rng):
     rows = draw(rng, 5000, 4, -LIMIT, LIMIT, "odd")
     offsets = np.asarray(device.box_offsets((3, 3, 3), (1, 1, 1)))
@@ -153,22 +150,13 @@ def test_lists_that_are_not_sorted_are_read_within_their_bounds(rng):
     assert found.max() < 5000
 
 
-def draw_table(rng, rows, in_rows, taps):
-    """Within a tap no input twice."""
-    table = np.full((rows, taps), -1, np.int32)
-    for tap in range(taps):
-        out = np.flatnonzero(rng.random(rows) < 0.3)[:in_rows]
-        table[out, tap] = rng.permutation(in_rows)[: len(out)]
-    return table
-
-
-@native
+@needs_native
 @pytest.mark.parametrize(
     ("rows", "in_rows", "taps"),
     [(0, 5, 3), (5, 0, 3), (1, 1, 1), (900, 700, 27), (30_000, 40_000, 8), (20, 30, 0)],
 )
 def test_tables_read_backwards_and_tap_by_tap(rows, in_rows, taps, rng, monkeypatch):
-    table = draw_table(rng, rows, in_rows, taps)
+    table = random_table(rng, in_rows, rows, taps, 0.3)
     backwards = invert_neighbors(table, in_rows)
     by_xla = jax.jit(lambda table, rows: _invert_neighbors(table, rows)[0], static_argnums=1)
     np.testing.assert_array_equal(backwards, by_xla(table, in_rows))
@@ -185,7 +173,7 @@ def test_tables_read_backwards_and_tap_by_tap(rows, in_rows, taps, rng, monkeypa
             np.testing.assert_array_equal(found, wanted)
 
 
-@native
+@needs_native
 def test_tables_with_rows_that_do_not_exist(rng):
     """XLA drops them, and lets the later of two outputs stay."""
     table = rng.integers(-(2**31), 2**31, (20_000, 5)).astype(np.int32)
@@ -219,7 +207,7 @@ def positions_to_place(rng, sizes, dtype):
     return np.concatenate([x, np.nextafter(x, dtype(np.inf)), np.nextafter(x, dtype(-np.inf))])
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", CELL_SIZES)
 def test_cells_are_bit_for_bit_those_of_numpy(size, dtype, rng, monkeypatch):
@@ -239,7 +227,7 @@ def test_cells_are_bit_for_bit_those_of_numpy(size, dtype, rng, monkeypatch):
                     np.testing.assert_array_equal(a, b)
 
 
-@native
+@needs_native
 def test_positions_that_the_library_does_not_take():
     """Other dtypes, byte orders and axes are for NumPy; a lattice of other axes is an error."""
     to = lattice(np.zeros((3, 2), np.float32), (0.1, 0.1), (1, 1), np.float32)
@@ -252,7 +240,7 @@ def test_positions_that_the_library_does_not_take():
     np.testing.assert_array_equal(cells(x.astype(np.float32), to)[0], [[0, 1]])
 
 
-@native
+@needs_native
 def test_under_vmap_and_scan(rng):
     rows = np.stack([draw(rng, 300, 4, -4, 4, "some") for _ in range(3)])
     each = [device.unique_rows(scene, 64) for scene in rows]
@@ -265,7 +253,7 @@ def test_under_vmap_and_scan(rng):
     np.testing.assert_array_equal(order, np.stack([lexicographic(scene) for scene in rows]))
 
 
-@native
+@needs_native
 def test_inside_shard_map(rng):
     mesh = jax.make_mesh((1,), ("scenes",))
     split = jax.sharding.PartitionSpec("scenes")
@@ -283,7 +271,7 @@ def test_inside_shard_map(rng):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("curve", device.CURVES)
 def test_curves_are_sorted_by_it_too(curve, rng):
     rows = draw(rng, 3000, 4, -LIMIT, LIMIT, "some")
@@ -295,7 +283,7 @@ def test_curves_are_sorted_by_it_too(curve, rng):
     np.testing.assert_array_equal(order, np.lexsort(words[::-1]))
 
 
-@native
+@needs_native
 def test_wider_rows_take_xla(rng):
     rows = draw(rng, 50, 7, -2, 2, "some")
     np.testing.assert_array_equal(device.sort_rows(rows)[1], lexicographic(rows))
@@ -303,7 +291,7 @@ def test_wider_rows_take_xla(rng):
     assert "voxax_sort_rows" in ordering.sort_rows.lower(rows[:, :5]).as_text()
 
 
-@native
+@needs_native
 def test_shapes_that_do_not_fit_are_an_error():
     def wrong(coords):
         shapes = [(9, 3), (), (), (7,)]
@@ -353,7 +341,7 @@ print(len(set(results)) == 1 and results[0] == work(0))
 """
 
 
-@native
+@needs_native
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_forked_processes_of_a_program_that_ran_it():
     result = subprocess.run(

@@ -11,14 +11,10 @@ import numpy as np
 import pytest
 
 import voxax as vx
-from voxax import _native
+from problems import needs_native
 from voxax._native.eager import on_host
 from voxax._native.memory import empty_array
 from voxax._native.on_cpu import natively_on_cpu
-
-native = pytest.mark.skipif(
-    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
-)
 
 
 @on_host
@@ -162,16 +158,7 @@ def test_threads_do_not_meet():
                 np.testing.assert_array_equal(made, np.full((2000, 8), 2.0 * i))
 
 
-def test_memory_that_jax_takes_as_it_is():
-    for shape in ((), (0, 3), (5, 7), (1000, 64)):
-        for dtype in (np.float32, jnp.bfloat16, np.int8):
-            made = empty_array(shape, dtype)
-            assert made.shape == shape
-            assert made.dtype == dtype
-            assert made.size == 0 or made.ctypes.data % 64 == 0
-
-
-@native
+@needs_native
 def test_which_body_runs():
     """Eager calls, also under the transformations of JAX; not inside jit or vmap."""
     ran = []

@@ -10,6 +10,7 @@ import pytest
 
 import voxax as vx
 from parallel.own_devices import on_devices
+from problems import needs_native
 from voxax import _compat, _native
 from voxax.nn.functional import spatially_sparse_conv, spatially_sparse_depthwise_conv
 
@@ -128,7 +129,7 @@ def test_exported_programs_that_xla_spreads_call_none_either():
     on_devices(SPREAD, devices=2)
 
 
-@pytest.mark.skipif(_native.unavailable() is not None, reason="no native kernels here")
+@needs_native
 def test_programs_for_this_process_call_native_kernels(rng):
     """Exported before: its lowering is not found again."""
     arguments = make_arguments(rng)

@@ -7,12 +7,10 @@ import signal
 import numpy as np
 import pytest
 
-from voxax import _native
+from problems import needs_native
 from voxax._native import host, host_products
 
-pytestmark = pytest.mark.skipif(
-    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
-)
+pytestmark = needs_native
 
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-13}
 

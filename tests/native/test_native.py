@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import problems
+from problems import needs_native, random_table
 from voxax import _native
 from voxax.coords import find_neighbors
 from voxax.kernels.depthwise import cpu as depthwise
@@ -17,9 +18,6 @@ from voxax.kernels.depthwise.cpu import gradients
 from voxax.kernels.implicit_gemm import cpu
 from voxax.kernels.rows import table_read
 
-native = pytest.mark.skipif(
-    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
-)
 TOLERANCE = {"float32": 1e-6, "float64": 1e-14, "bfloat16": 4e-3}
 # Many tiles of few rows, besides the usual ones.
 SMALL = {
@@ -61,15 +59,6 @@ def make_problem(product, table, inputs, c_in, c_out, groups=1, dtype="float32",
         False,
         "cpu",
     )
-
-
-def random_table(rng, inputs, outputs, taps, present):
-    """Within a tap no input twice, as in every kernel map."""
-    table = np.full((outputs, taps), -1, np.int32)
-    for tap in range(taps):
-        out = np.flatnonzero(rng.random(outputs) < present)[:inputs]
-        table[out, tap] = rng.permutation(inputs)[: len(out)]
-    return table
 
 
 def inverted(table, inputs):
@@ -129,7 +118,7 @@ def check(rng, problem, table):
         assert np.abs(found - wanted).max(initial=0) < 20 * TOLERANCE[problem.dtype] * scale
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_every_number_of_channels(simd, product, dtype, rng):
@@ -139,7 +128,7 @@ def test_every_number_of_channels(simd, product, dtype, rng):
             check(rng, make_problem(product, table, 90, c_in, c_out, dtype=dtype), table)
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_depthwise(simd, product, dtype, rng):
@@ -169,7 +158,7 @@ def check_gradients(rng, problem, table):
     assert error < 20 * TOLERANCE[problem.dtype] * scale
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_depthwise_gradients_at_once(simd, dtype, rng):
     """Any number of channels, of rows and of taps, and none of each."""
@@ -184,13 +173,13 @@ def test_depthwise_gradients_at_once(simd, dtype, rng):
             check_gradients(rng, problem, table)
 
 
-@native
+@needs_native
 def test_depthwise_gradients_that_no_cache_holds(simd, rng):
     table = random_table(rng, 48_000, 48_000, 2, 0.5)
     check_gradients(rng, make_problem("dgrad", table, 48_000, 256, 256, kind="depthwise"), table)
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("channels", [256, 257])
 def test_a_result_that_no_cache_holds(simd, channels, rng):
     """Check results of whole vectors, written past the caches: 48 MB exceed most caches."""
@@ -200,7 +189,7 @@ def test_a_result_that_no_cache_holds(simd, channels, rng):
     check(rng, problem, table)
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
 def test_groups(simd, product, rng):
     for groups, c_in, c_out in ((2, 6, 10), (4, 64, 128), (3, 3, 3)):
@@ -208,7 +197,7 @@ def test_groups(simd, product, rng):
         check(rng, make_problem(product, table, 60, c_in, c_out, groups), table)
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
 @pytest.mark.parametrize("kind", ["dense", "depthwise"])
 @pytest.mark.parametrize("taps", [33, 125])
@@ -219,7 +208,7 @@ def test_many_taps(simd, product, kind, taps, rng):
     check(rng, make_problem(product, table, 90, 9, c_out, kind=kind), table)
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("product", ["forward", "dgrad", "wgrad"])
 @pytest.mark.parametrize(
     ("inputs", "outputs", "taps", "present"),
@@ -231,21 +220,21 @@ def test_sizes(product, inputs, outputs, taps, present, rng):
         check(rng, make_problem(product, table, inputs, c_in, c_out), table)
 
 
-@native
+@needs_native
 def test_taps_are_shared_out_where_weights_are_large(rng):
     """1.8 million weights: two stripes of rows, and so few columns that taps are split as well."""
     table = random_table(rng, 2500, 2500, 27, 0.02)
     check(rng, make_problem("wgrad", table, 2500, 520, 130), table)
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("product", ["forward", "wgrad"])
 def test_many_tiles_and_stripes(product, rng):
     table = random_table(rng, 6000, 6000, 5, 0.3)
     check(rng, make_problem(product, table, 6000, 20, 20), table)
 
 
-@native
+@needs_native
 def test_all_rows_to_one(rng):
     """Not a kernel map, yet a table: every output reads the same input."""
     table = np.full((500, 3), 2, np.int32)
@@ -253,7 +242,7 @@ def test_all_rows_to_one(rng):
         check(rng, make_problem(product, table, 4, 8, 8), table)
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("product", ["forward", "wgrad"])
 @pytest.mark.parametrize("kind", ["dense", "depthwise"])
 @pytest.mark.parametrize("row", [7, 2**31 - 1, -2, -(2**31)])
@@ -266,7 +255,7 @@ def test_rows_out_of_range_are_an_error(product, kind, row, rng):
         jax.block_until_ready(run(problem, space_of(problem)[0], table, *given))
 
 
-@native
+@needs_native
 def test_rows_without_pairs_are_not_read(rng):
     table = np.full((40, 2), -1, np.int32)
     table[:20, 0] = np.arange(20)
@@ -281,7 +270,7 @@ def test_rows_without_pairs_are_not_read(rng):
         assert np.isfinite(run(problem, chosen, table, jnp.asarray(x), jnp.asarray(dy), w)).all()
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("ndim", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("sorted_centers", [True, False])
 def test_neighbors(ndim, sorted_centers, rng):
@@ -331,7 +320,7 @@ print(digest.hexdigest())
 """
 
 
-@native
+@needs_native
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no CPU affinity here")
 def test_the_same_bits_for_any_number_of_threads():
     here = os.path.dirname(__file__)

@@ -10,16 +10,13 @@ from benchmarks.own_process import in_own_process
 from benchmarks.workloads import solid_block
 
 import voxax as vx
-from voxax import _native
+from problems import needs_native
 from voxax.nn.functional import spatially_sparse_conv
 
-native = pytest.mark.skipif(
-    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
-)
 CHANNELS = 16
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("size", [300, 2400])
 def test_the_compiler_plans_no_array_of_pairs(size):
     """Forward and both gradients in one program."""
@@ -44,7 +41,7 @@ def test_the_compiler_plans_no_array_of_pairs(size):
     assert program.memory_analysis().temp_size_in_bytes <= 3 * rows * CHANNELS * 4 + 4096
 
 
-@native
+@needs_native
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads and resets Linux's high-water mark")
 @pytest.mark.parametrize("voxels", [30_000, 120_000])

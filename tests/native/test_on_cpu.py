@@ -5,15 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from problems import needs_native
 from voxax import _native
 from voxax._native.on_cpu import natively_on_cpu
 from voxax.coords import find_neighbors
 from voxax.coords.lookup import find_rows
 from voxax.nn.functional.pooling import extreme_rows
-
-native = pytest.mark.skipif(
-    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
-)
 
 # A body for CPUs that differs, so that one sees which of the two has run.
 scaled = natively_on_cpu(
@@ -21,7 +18,7 @@ scaled = natively_on_cpu(
 )
 
 
-@native
+@needs_native
 def test_on_a_cpu_the_native_body_runs():
     x, y = jnp.arange(3.0), jnp.full(3, 2.0)
     for call in (scaled, jax.jit(scaled, static_argnames="by")):
@@ -32,13 +29,13 @@ def test_on_a_cpu_the_native_body_runs():
         np.testing.assert_array_equal(scaled(x, y, by=5.0)[0], [0, 10, 20])
 
 
-@native
+@needs_native
 def test_static_values_are_told_apart():
     x = jnp.ones(2)
     assert [float(scaled(x, x, by=by)[0][0]) for by in (1.0, 2.0, 1.0)] == [1, 2, 1]
 
 
-@native
+@needs_native
 def test_nested_vmap_over_different_axes(rng):
     x = rng.normal(size=(2, 3, 4)).astype(np.float32)
     y = rng.normal(size=(3, 2)).astype(np.float32)
@@ -121,7 +118,7 @@ def test_lookups_that_vary_over_shards(library, rng, monkeypatch):
     jax.clear_caches()
 
 
-@native
+@needs_native
 def test_shapes_are_those_of_the_native_body():
     """The portable one may be long: tracing a call does not trace it."""
 

@@ -7,16 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from voxax import _native
+from problems import needs_native
 from voxax._native import operators
 from voxax._native.random import fold_in, permutation
 from voxax.geometry import branches, sets
 from voxax.models import training
 from voxax.nn.functional import attention, normalization, pointwise, pooling
 
-pytestmark = pytest.mark.skipif(
-    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
-)
+pytestmark = needs_native
 ROWS, CHANNELS, SCENES = 700, 24, 3
 WORDS = np.array([3, 12345], np.uint32)
 

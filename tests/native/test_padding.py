@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from test_native import native
 
 import voxax as vx
+from problems import needs_native
 from voxax._native import operators
 from voxax._native.memory import empty_array
 from voxax.nn.functional import spatially_sparse_depthwise_conv
 from voxax.nn.functional.batch_norm import batch_norm
 from voxax.nn.modules import BatchNorm, MaxPool, ReLU, Sequential, SparseConv3d, SubMConv3d
 
-pytestmark = native
+pytestmark = needs_native
 
 # Rows of a block of the norms, of a tile of products and of one of wgrad are in between.
 VOXELS, CAPACITIES = 2500, (2500, 2501, 4000, 20000)

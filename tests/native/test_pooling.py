@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_native import native, random_table, simd  # noqa: F401
+from test_native import simd  # noqa: F401
 
+from problems import needs_native, random_table
 from voxax.nn.functional.pooling import _find_natively, _scan_taps, extreme_rows
 
-pytestmark = native
+pytestmark = needs_native
 
 
 def expected(x, table, largest):

@@ -37,14 +37,14 @@ def test_memory_is_used_again_when_the_array_is_gone() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool"])
-@pytest.mark.parametrize("rows", [0, 1, 37, ROWS])
-def test_shape_dtype_and_alignment(rows: int, dtype: str) -> None:
-    array = empty_array((rows, 3), jnp.dtype(dtype))
-    assert array.shape == (rows, 3)
+@pytest.mark.parametrize("shape", [(), (0, 3), (1, 3), (37, 3), (ROWS, 3)])
+def test_memory_that_jax_takes_as_it_is(shape: tuple[int, ...], dtype: str) -> None:
+    array = empty_array(shape, jnp.dtype(dtype))
+    assert array.shape == shape
     assert array.dtype == jnp.dtype(dtype)
     assert array.flags.c_contiguous
     assert array.flags.writeable
-    assert rows == 0 or address(array) % 64 == 0
+    assert array.size == 0 or address(array) % 64 == 0
 
 
 def test_a_view_keeps_the_memory() -> None:

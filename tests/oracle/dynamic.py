@@ -61,3 +61,10 @@ def dynamic_conv(
             if m:
                 y[u] += m * (sample(x[u[0]], place) @ np.einsum("m,mio->io", mix, flat[:, k]))
     return y
+
+
+def along(product, x, weight, t):
+    """Return operands of the function: its own, or for a derivative ``t``, since it is bilinear."""
+    if product == "dgrad":
+        return t.reshape(x.shape), weight
+    return x, t.reshape(weight.shape) if product == "wgrad" else weight

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import problems
+from problems import needs_libtpu
 from voxax import _compat
 from voxax.cli import main
 from voxax.errors import VoxaxError
@@ -212,7 +213,7 @@ def small(voxels):
 
 
 @pytest.mark.tpu_compile
-@pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed")
+@needs_libtpu
 def test_a_model_is_predicted_once(tmp_path, monkeypatch, capsys):
     pytest.importorskip("tyro")
     pytest.importorskip("flax")

@@ -3,12 +3,12 @@
 import pytest
 from benchmarks.tpu import second_count
 
-from voxax import _compat
+from problems import needs_libtpu
 from voxax.predict import count
 
 
 @pytest.mark.tpu_compile
-@pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed")
+@needs_libtpu
 @pytest.mark.parametrize("chip", ["v5e", "v6e"])
 def test_both_counts_agree(chip):
     """One executes the bundles with a map's scalars, the other reads loops off the listing."""

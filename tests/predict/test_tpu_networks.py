@@ -10,7 +10,7 @@ import functools
 import pytest
 from benchmarks.tpu import minkunet_step, ptv3_step
 
-from voxax import _compat
+from problems import needs_libtpu
 from voxax.coords import tile_sort
 from voxax.predict import TOPOLOGIES, chip_named, compile_for
 
@@ -36,7 +36,7 @@ def programs():
 
 @pytest.mark.slow
 @pytest.mark.tpu_compile
-@pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed")
+@needs_libtpu
 @pytest.mark.lax_promotion  # optax relies on it
 @pytest.mark.timeout(1700)
 @pytest.mark.parametrize(("chip", "make", "least"), programs())

@@ -8,16 +8,14 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import voxax as vx
+from problems import needs_libtpu
 from voxax import _compat
 from voxax.hardware.target import _absent, hardware_of
 from voxax.nn.functional import depthwise_conv, spatially_sparse_conv
 from voxax.tuning import record_choices
 
 CAPACITY, CHANNELS = 256, 64
-needs_libtpu = [
-    pytest.mark.tpu_compile,
-    pytest.mark.skipif(not _compat.has_libtpu(), reason="libtpu is not installed"),
-]
+on_libtpu = [pytest.mark.tpu_compile, needs_libtpu]
 
 
 def forward(coords, features, weight):
@@ -58,7 +56,7 @@ def chosen(lower):
     ], text
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=needs_libtpu) for n in FUNCTIONS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=on_libtpu) for n in FUNCTIONS])
 def test_it_takes_the_kernels_of_that_tpu(name):
     one = SingleDeviceSharding(_compat.tpu_topology("v5e:2x2")[0])
     jitted = jax.jit(FUNCTIONS[name])
@@ -72,7 +70,7 @@ def test_it_takes_the_kernels_of_that_tpu(name):
         assert choices[0][2] == "windows"
 
 
-@pytest.mark.parametrize("name", [pytest.param("tpu", marks=needs_libtpu)])
+@pytest.mark.parametrize("name", [pytest.param("tpu", marks=on_libtpu)])
 def test_a_program_over_several_devices_takes_the_portable_body(name):
     mesh = Mesh(_compat.tpu_topology("v5e:2x2"), ("d",))
     whole = NamedSharding(mesh, PartitionSpec())

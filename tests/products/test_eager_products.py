@@ -7,14 +7,10 @@ import pytest
 from benchmarks.workloads import random_cube
 
 import voxax as vx
+from problems import needs_native
 from samples import make_voxels, make_weight
-from voxax import _native
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.products import convolve
-
-native = pytest.mark.skipif(
-    _native.unavailable() is not None, reason=f"no native kernels: {_native.unavailable()}"
-)
 
 LAYERS = {
     "submanifold": {"kernel_size": 3},
@@ -107,7 +103,7 @@ def test_a_pinned_algorithm_runs(algorithm):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("mode", ["off", None])
 def test_no_program_for_a_new_size(name, mode, programs, monkeypatch):

@@ -5,12 +5,12 @@ import pytest
 
 import problems
 import voxax as vx
-from voxax import _native
+from problems import needs_native
 from voxax.kernels import names
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.tuning import admitted, choose, foresee, measure, record_choices, tuner
 
-pytestmark = pytest.mark.skipif(_native.unavailable() is not None, reason="no native kernels")
+pytestmark = needs_native
 
 
 class Measuring(Exception):

@@ -12,8 +12,8 @@ from jax.test_util import check_grads
 
 import voxax as vx
 from oracle import relative_error
+from problems import needs_native
 from samples import make_voxels, make_weight, slow_unless
-from voxax import _native
 from voxax.nn.functional import spatially_sparse_conv
 from voxax.products import convolve
 from voxax.products.primitives import PARTS
@@ -119,7 +119,7 @@ def custom_calls(function, *args):
     return sorted(re.findall(r'custom_call_target="voxax_(depthwise\w*?)(?:_\d+)?"', text))
 
 
-@pytest.mark.skipif(_native.unavailable() is not None, reason="no native kernels here")
+@needs_native
 def test_a_gradient_that_nobody_uses_is_not_computed():
     """Check loops, nested programs, and requests of which only one is native."""
     x, w, kmap = problem("depthwise", kernel=3)

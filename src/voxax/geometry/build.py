@@ -39,7 +39,7 @@ from voxax.errors import InputError
 from voxax.geometry.call_checks import axes_hint, checked_operator
 from voxax.geometry.default_capacity import default_capacity
 from voxax.geometry.eager import eagerly
-from voxax.geometry.host import neighbor_table
+from voxax.geometry.host import neighbor_table, reached_sites
 from voxax.geometry.host_merge import merge_rows
 from voxax.geometry.input_checks import check_capacity
 from voxax.geometry.kernel_maps import KernelMap, invert_neighbors, note_cells
@@ -303,7 +303,7 @@ def _build(
             "connection), or generative=True to create every site that a tap reaches"
         )
     else:
-        out, place = _outputs(geometry, spec, capacity)
+        out, place = output_geometry(geometry, spec, capacity)
         if spec.partitions and not spec.generative:
             jax.monitoring.record_event(MAP_BUILT_EVENT)
             table = _neighbors_of_cells(bare.coords, out.coords, place, spec)
@@ -404,26 +404,16 @@ def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
 
 def output_geometry(
     geometry: VoxelGeometry, spec: KernelSpec, capacity: int | None = None
-) -> VoxelGeometry:
-    """The voxels that a strided or generative spec leads to.
+) -> tuple[VoxelGeometry, jax.Array]:
+    """The voxels that a strided or generative spec leads to, and the row of each site, or -1.
 
-    ``capacity=None`` takes the level's planned capacity, else the input's capacity for
-    strided maps (which always suffices); generative maps are counted eagerly and need
-    ``capacity=`` under ``jax.jit``.
+    Sites of a strided map are the cells of the input rows. ``capacity=None`` takes the level's
+    planned capacity, else the input's capacity for strided maps (which always suffices);
+    generative maps are counted eagerly and need ``capacity=`` under ``jax.jit``.
 
     Raises:
       CapacityError: eager, and more rows are needed than ``capacity``.
       InputError: a traced generative map without ``capacity``.
-    """
-    return _outputs(geometry, spec, capacity)[0]
-
-
-def _outputs(
-    geometry: VoxelGeometry, spec: KernelSpec, capacity: int | None
-) -> tuple[VoxelGeometry, jax.Array]:
-    """The result of :func:`output_geometry`, and the row of each site that was looked at, or -1.
-
-    Of a strided map these sites are the cells of the input rows.
     """
     stride = output_stride(geometry.stride, spec)
     if capacity is None:
@@ -493,37 +483,10 @@ def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
     )
 
 
-def _reached_on_host(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.ndarray]:
-    offsets, scale = spec.dilated_offsets[None], np.asarray(spec.stride, np.int64)
-    valid = coords[:, :1] != PAD
-    rows = coords.astype(np.int64)[:, None, 1:]
-    if spec.transposed:
-        sites = rows * scale + offsets
-        keep = np.broadcast_to(valid, sites.shape[:2]).copy()
-    else:
-        shifted = rows - offsets
-        sites = np.floor_divide(shifted, scale)
-        keep = valid & np.all(shifted == sites * scale, axis=-1)
-    inside = np.all((sites >= -COORD_LIMIT) & (sites < COORD_LIMIT), axis=-1)
-    if spec.output_shape is not None:
-        bound = np.asarray(spec.output_shape)
-        keep &= inside & np.all((sites >= 0) & (sites < bound), axis=-1)
-    outside = np.count_nonzero(keep & ~inside)
-    found = np.full((*sites.shape[:2], coords.shape[1]), PAD, np.int32)
-    found[..., :1] = coords[:, None, :1]
-    found[..., 1:] = np.where(inside[..., None], sites, 0)
-    found[~(keep & inside)] = PAD
-    return found.reshape(-1, coords.shape[1]), np.asarray(outside, np.int32)
-
-
-@eagerly(_reached_on_host, native=True)
+@eagerly(reached_sites, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
-    """Every candidate output site of a generative map, unsorted.
-
-    Returns:
-      ``(int32[N * K, 1 + D] with padding, int32[] candidates outside the coordinate range)``.
-    """
+    """:func:`voxax.geometry.host.reached_sites` in JAX."""
     offsets = jnp.asarray(spec.dilated_offsets, jnp.int32)[None, :, :]
     scale = jnp.asarray(spec.stride, jnp.int32)
     rows, taps, width = coords.shape[0], spec.num_offsets, coords.shape[1]

@@ -17,7 +17,7 @@ from voxax.coords import COORD_LIMIT, PAD, host
 from voxax.coords import coarsen as coarse_rows
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_operator
-from voxax.geometry.eager import eagerly, in_either
+from voxax.geometry.eager import in_either
 from voxax.geometry.kernel_spec import LONGEST_REACH, KernelShape, KernelSpec, per_axis
 from voxax.geometry.lost_rows import Level
 from voxax.geometry.regroup import (
@@ -26,7 +26,6 @@ from voxax.geometry.regroup import (
     reduce_rows,
     refuse_lost_sites,
     source_rows,
-    sources_on_host,
     unique_sites,
 )
 from voxax.geometry.voxels import Voxels
@@ -113,7 +112,7 @@ def _grown(
     refuse_lost_sites(lost, operation)
     found = unique_sites(sites, capacity)
     # The first candidates are the voxels themselves.
-    rows = _first_sources(found.inverse, voxels.capacity, found.coords.shape[0])
+    rows = source_rows(_first(found.inverse, voxels.capacity), found.coords.shape[0])
     geometry = new_geometry(found, [source], lost=lost)
     return dataclasses.replace(
         voxels, geometry=geometry, features=gather_rows(voxels.features, rows)
@@ -151,7 +150,7 @@ def refine(
     children, lost = _children(source.coords, factors)
     refuse_lost_sites(lost, f"refine by {factors}")
     found = unique_sites(children, capacity)
-    rows = _parents(found.inverse, voxels.capacity, found.coords.shape[0])
+    rows = _parents(source_rows(found.inverse, found.coords.shape[0]), voxels.capacity)
     stride, voxel_size = _finer(voxels, factors)
     geometry = new_geometry(found, [source], stride=stride, lost=lost)
     return Voxels(geometry, gather_rows(voxels.features, rows), voxel_size, voxels.origin)
@@ -215,25 +214,17 @@ def _finer(voxels: Voxels, factors: tuple[int, ...]) -> tuple[Level, tuple[float
     return stride, tuple(v / f if s % f else v for v, (s, f) in zip(size, axes, strict=True))
 
 
-def _first_sources_on_host(inverse: np.ndarray, number: int, capacity: int) -> np.ndarray:
-    return sources_on_host(inverse[:number], capacity)
+@in_either("number")
+def _first(xp: Any, values: Any, number: int) -> Any:
+    del xp
+    return values[:number]
 
 
-@eagerly(_first_sources_on_host)
-@functools.partial(jax.jit, static_argnames=("number", "capacity"))
-def _first_sources(inverse: jax.Array, number: int, capacity: int) -> jax.Array:
-    """``int32[capacity]``: which of the first ``number`` rows is at each place, or -1."""
-    return source_rows(inverse[:number], capacity)
-
-
-def _parent_cells_on_host(coords: np.ndarray, factors: tuple[int, ...]) -> np.ndarray:
+@in_either("factors")
+def _parent_cells(xp: Any, coords: Any, factors: tuple[int, ...]) -> Any:
+    if xp is jnp:
+        return coarse_rows(coords, factors)
     return np.where(coords[:, :1] == PAD, PAD, host.coarsen(coords, factors))
-
-
-@eagerly(_parent_cells_on_host)
-@functools.partial(jax.jit, static_argnames="factors")
-def _parent_cells(coords: jax.Array, factors: tuple[int, ...]) -> jax.Array:
-    return coarse_rows(coords, factors)
 
 
 @in_either("steps")
@@ -261,17 +252,10 @@ def _children(xp: Any, coords: Any, factors: tuple[int, ...]) -> tuple[Any, Any]
     return _candidates(xp, coords, cells, xp.all(inside, axis=-1))
 
 
-def _parents_on_host(places: np.ndarray, number: int, capacity: int) -> np.ndarray:
-    child = sources_on_host(places, capacity)
-    return np.where(child < 0, np.int32(-1), child % np.int32(number))
-
-
-@eagerly(_parents_on_host)
-@functools.partial(jax.jit, static_argnames=("number", "capacity"))
-def _parents(places: jax.Array, number: int, capacity: int) -> jax.Array:
-    """``int32[capacity]``: row of the parent, one of ``number``, of the child at every place."""
-    child = source_rows(places, capacity)
-    return jnp.where(child < 0, -1, child % number)
+@in_either("number")
+def _parents(xp: Any, children: Any, number: int) -> Any:
+    """``int32[N]``: row of the parent, one of ``number``, of each child, or -1."""
+    return xp.where(children < 0, np.int32(-1), children % np.int32(number))
 
 
 def _candidates(xp: Any, coords: Any, cells: Any, inside: Any) -> tuple[Any, Any]:

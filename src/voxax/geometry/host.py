@@ -11,26 +11,25 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from voxax._array_types import Float, Int, Int32, Num
-from voxax.coords import COORD_LIMIT, bucket_capacity, host
+from voxax.coords import COORD_LIMIT, PAD, bucket_capacity, host
 from voxax.errors import CapacityError, InputError
-from voxax.geometry.cells import cells, from_origin, lattice, unresolved
+from voxax.geometry.host_merge import reduce_on_host
 from voxax.geometry.input_checks import (
     batch_indices,
     check_batch_range,
     check_capacity,
-    check_finite,
     check_mean_digits,
     check_origin,
     check_voxel_size,
+    float_positions,
     infer_batch_size,
-    raise_unresolved,
 )
 from voxax.geometry.kernel_maps import TRANSPOSED, View, invert_table, pair_lists
 from voxax.geometry.kernel_spec import KernelSpec
 from voxax.geometry.lost_rows import Level, LostRows
-from voxax.geometry.origin import Origin, relative
+from voxax.geometry.origin import Origin
 from voxax.geometry.voxel_geometry import VoxelGeometry
-from voxax.geometry.voxels import Voxels
+from voxax.geometry.voxels import Voxels, place_points, raise_on_bad_points
 
 
 def voxelize_on_host(
@@ -72,41 +71,22 @@ def voxelize_on_host(
       >>> inverse.shape, inverse.dtype
       ((500,), dtype('int32'))
     """
-    if positions.ndim != 2 or not 1 <= positions.shape[1] <= 4:
-        raise InputError(f"positions must be float[N, D] with D from 1 to 4, got {positions.shape}")
+    wide = np.float64 if positions.dtype.itemsize > 4 else np.float32
+    positions = float_positions(positions.astype(wide, copy=False), on_host=True)
     if len(features) != len(positions):
         raise InputError(f"{len(features)} features for {len(positions)} positions")
     check_mean_digits(features)
-    check_finite(positions)
-    size = check_voxel_size(voxel_size, positions.shape[1])
     ndim = positions.shape[1]
+    size = check_voxel_size(voxel_size, ndim)
     corner = Origin(check_origin((0.0,) * ndim if origin is None else origin, ndim))
-    wide = np.float64 if positions.dtype.itemsize > 4 else np.float32
-    positions = positions.astype(wide, copy=False)
-    if wide is np.float64:
-        positions, parts = relative(positions, corner)
-    else:
-        parts = corner.parts()
-    to = lattice(parts, size, (1,) * ndim, wide)
-    local = from_origin(positions, parts)
-    vague = unresolved(positions, local, to)
-    if vague.any():
-        first = int(vague.argmax())
-        raise_unresolved(positions[first].tolist(), first, size)
-    cell, known = cells(local, to)
-    if not known.all():
-        raise InputError(
-            f"positions reach {np.abs(positions).max()}, outside 2**30 voxels of size {size}: "
-            "shift the scene or enlarge voxel_size"
-        )
+    positions, cell, known, vague = place_points(positions, corner, (), size, on_host=True)
+    raise_on_bad_points(positions, ~known, vague, size)
     scenes = batch_indices(batch_index, len(positions), on_host=True)
     if batch_size is None:
         batch_size = infer_batch_size(scenes)
     if len(positions):
         check_batch_range(scenes, batch_size)
-    rows = np.empty((len(positions), 1 + ndim), np.int32)
-    rows[:, 0], rows[:, 1:] = scenes, cell
-    coords, inverse = host.unique_rows(rows)
+    coords, inverse = host.unique_rows(np.column_stack([scenes, cell]))
     count = len(coords)
     if capacity is None:
         capacity = bucket_capacity(max(count, min_capacity))
@@ -116,12 +96,10 @@ def voxelize_on_host(
             f"{count} voxels do not fit into capacity {capacity}: give "
             f"capacity={bucket_capacity(count)} or more"
         )
-    mean = np.zeros((capacity, features.shape[1]), np.float32)
-    place = inverse.astype(np.intp)  # once, and not in each sum
-    number = np.maximum(np.bincount(place, minlength=count), 1)
-    for channel in range(features.shape[1]):
-        mean[:count, channel] = np.bincount(place, features[:, channel], count)[:count] / number
-    level = (1,) * positions.shape[1]
+    if features.dtype.itemsize < 4:
+        features = features.astype(np.float32)
+    mean = reduce_on_host(features, inverse, capacity, "mean").astype(np.float32, copy=False)
+    level = (1,) * ndim
     geometry = host_geometry(coords, capacity, {level: 0}, level, batch_size)
     return Voxels(geometry, mean, size, corner), inverse  # type: ignore[arg-type]
 
@@ -156,24 +134,40 @@ def output_rows(rows: np.ndarray, spec: KernelSpec) -> np.ndarray:
     """
     if not spec.generative:
         return host.unique_rows(host.coarsen(rows, spec.stride))[0]
-    offsets, scale = spec.dilated_offsets, np.asarray(spec.stride, np.int64)
-    if spec.transposed:
-        sites = rows[:, None, 1:] * scale + offsets
-        keep = np.ones(sites.shape[:2], bool)
-    else:
-        shifted = rows[:, None, 1:] - offsets
-        sites = np.floor_divide(shifted, scale)
-        keep = (shifted == sites * scale).all(-1)
-    if spec.output_shape is not None:
-        keep &= ((sites >= 0) & (sites < np.asarray(spec.output_shape))).all(-1)
-    outside = keep & ((sites < -COORD_LIMIT) | (sites >= COORD_LIMIT)).any(-1)
-    if outside.any():
+    sites, outside = reached_sites(rows, spec)
+    if outside:
         raise InputError(
-            f"{int(outside.sum())} sites that the map ({spec}) reaches have coordinates outside "
+            f"{outside} sites that the map ({spec}) reaches have coordinates outside "
             "[-2**30, 2**30): shift the scene towards its own origin"
         )
-    batch = np.broadcast_to(rows[:, None, :1], (*sites.shape[:2], 1))
-    return host.unique_rows(np.concatenate([batch, sites], -1)[keep].astype(np.int32))[0]
+    return host.unique_rows(sites[sites[:, 0] != PAD])[0]
+
+
+def reached_sites(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.ndarray]:
+    """Every candidate output site of a generative map, unsorted.
+
+    Returns:
+      ``(int32[N * K, 1 + D] with padding, int32[] candidates outside the coordinate range)``.
+    """
+    offsets, scale = spec.dilated_offsets[None], np.asarray(spec.stride, np.int64)
+    valid = coords[:, :1] != PAD
+    rows = coords.astype(np.int64)[:, None, 1:]
+    if spec.transposed:
+        sites = rows * scale + offsets
+        keep = np.broadcast_to(valid, sites.shape[:2]).copy()
+    else:
+        shifted = rows - offsets
+        sites = np.floor_divide(shifted, scale)
+        keep = valid & np.all(shifted == sites * scale, axis=-1)
+    if spec.output_shape is not None:
+        keep &= np.all((sites >= 0) & (sites < np.asarray(spec.output_shape)), axis=-1)
+    inside = np.all((sites >= -COORD_LIMIT) & (sites < COORD_LIMIT), axis=-1)
+    outside = np.count_nonzero(keep & ~inside)
+    found = np.full((*sites.shape[:2], coords.shape[1]), PAD, np.int32)
+    found[..., :1] = coords[:, None, :1]
+    found[..., 1:] = np.where(inside[..., None], sites, 0)
+    found[~(keep & inside)] = PAD
+    return found.reshape(-1, coords.shape[1]), np.asarray(outside, np.int32)
 
 
 def neighbor_table(

@@ -9,7 +9,6 @@ Point-Voxel Convolution", ECCV 2020.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from typing import Any, Literal, NamedTuple, overload
 
@@ -24,7 +23,7 @@ from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import axes_hint, checked_operator
 from voxax.geometry.cells import Lattice, cells, from_origin, lattice, unresolved
 from voxax.geometry.dtypes import accumulator, product_dtype
-from voxax.geometry.eager import as_host_array, eagerly, known_on_cpu
+from voxax.geometry.eager import as_host_array, in_either, known_on_cpu
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.host_merge import reduce_on_host
 from voxax.geometry.input_checks import (
@@ -175,71 +174,46 @@ def _check_interpolation(interpolation: str, dtype: Any) -> None:
         )
 
 
-def _read_on_host(
-    features: np.ndarray,
-    coords: np.ndarray,
-    cloud: Cloud,
-    lattice: Lattice,
-    interpolation: str,
-    normalize: bool,
-) -> np.ndarray:
-    wide = _work_dtype(features.dtype, cloud.positions.dtype)
-    rows, weights = stencil(coords, cloud, lattice, interpolation, normalize, wide)
-    total = np.zeros((len(cloud.positions), features.shape[1]), wide)
-    for row, weight in zip(rows, weights, strict=True):
-        found = gathered_on_host(features, row).astype(wide)
-        total += found if weight is None else found * weight[:, None]
-    total[~cloud.valid] = 0
-    return total.astype(features.dtype)
-
-
-@eagerly(_read_on_host)
-@functools.partial(jax.jit, static_argnames=("interpolation", "normalize"))
+@in_either("interpolation", "normalize")
 def _read(
-    features: jax.Array,
-    coords: jax.Array,
+    xp: Any,
+    features: Any,
+    coords: Any,
     cloud: Cloud,
     lattice: Lattice,
     interpolation: str,
     normalize: bool,
-) -> jax.Array:
+) -> Any:
     # Widened before the reads, not after: gradients then sum over points in the wide dtype.
     wide = _work_dtype(features.dtype, cloud.positions.dtype)
     x = features.astype(wide)
     rows, weights = stencil(coords, cloud, lattice, interpolation, normalize, wide)
-    total = jnp.zeros((cloud.positions.shape[0], x.shape[1]), wide)
+    total = xp.zeros((cloud.positions.shape[0], x.shape[1]), wide)
     # One tap after the other: all at once would hold 2**D rows for each point.
     for row, weight in zip(rows, weights, strict=True):
-        found = x.at[row].get(mode="fill", fill_value=0)
-        total = total + (found if weight is None else found * weight[:, None])
-    return jnp.where(cloud.valid[:, None], total, jnp.zeros((), wide)).astype(features.dtype)
+        if xp is np:
+            found = gathered_on_host(x, row)
+        else:
+            found = x.at[row].get(mode="fill", fill_value=0)
+        total += found if weight is None else found * weight[:, None]
+    return xp.where(cloud.valid[:, None], total, xp.zeros((), wide)).astype(features.dtype)
 
 
-def _add_on_host(
-    features: np.ndarray, coords: np.ndarray, cloud: Cloud, lattice: Lattice, interpolation: str
-) -> np.ndarray:
-    wide = _work_dtype(features.dtype, cloud.positions.dtype)
-    x = np.where(cloud.valid[:, None], features.astype(wide), np.zeros((), wide))
-    rows, weights = stencil(coords, cloud, lattice, interpolation, False, wide)
-    total = np.zeros((len(coords), features.shape[1]), wide)
-    for row, weight in zip(rows, weights, strict=True):
-        place = np.where(row < len(coords), row, -1)
-        terms = x if weight is None else x * weight[:, None]
-        total += reduce_on_host(terms, place, len(coords), "sum")
-    return total.astype(product_dtype(features.dtype))
-
-
-@eagerly(_add_on_host)
-@functools.partial(jax.jit, static_argnames="interpolation")
+@in_either("interpolation")
 def _add(
-    features: jax.Array, coords: jax.Array, cloud: Cloud, lattice: Lattice, interpolation: str
-) -> jax.Array:
+    xp: Any, features: Any, coords: Any, cloud: Cloud, lattice: Lattice, interpolation: str
+) -> Any:
     wide = _work_dtype(features.dtype, cloud.positions.dtype)
-    x = jnp.where(cloud.valid[:, None], features.astype(wide), jnp.zeros((), wide))
+    x = xp.where(cloud.valid[:, None], features.astype(wide), xp.zeros((), wide))
     rows, weights = stencil(coords, cloud, lattice, interpolation, False, wide)
-    total = jnp.zeros((coords.shape[0], x.shape[1]), wide)
+    total = xp.zeros((coords.shape[0], x.shape[1]), wide)
     for row, weight in zip(rows, weights, strict=True):
-        total = total.at[row].add(x if weight is None else x * weight[:, None], mode="drop")
+        terms = x if weight is None else x * weight[:, None]
+        if xp is np:
+            place = np.where(row < len(coords), row, -1)
+            total += reduce_on_host(terms, place, len(coords), "sum")
+        else:
+            total = total.at[row].add(terms, mode="drop")
     return total.astype(product_dtype(features.dtype))
 
 
@@ -297,14 +271,9 @@ def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Latti
     return cloud, to
 
 
-def _vague_on_host(cloud: Cloud, lattice: Lattice) -> Any:
-    local = from_origin(cloud.positions, lattice.origin)
-    return cloud.valid & unresolved(cloud.positions, local, lattice)
-
-
-@eagerly(_vague_on_host)
-@jax.jit
-def _vague(cloud: Cloud, lattice: Lattice) -> jax.Array:
+@in_either()
+def _vague(xp: Any, cloud: Cloud, lattice: Lattice) -> Any:
+    del xp
     local = from_origin(cloud.positions, lattice.origin)
     return cloud.valid & unresolved(cloud.positions, local, lattice)
 

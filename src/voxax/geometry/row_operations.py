@@ -9,7 +9,7 @@ quicker to trace.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -158,8 +158,16 @@ def _gated_on_host(t: np.ndarray, passes: np.ndarray) -> np.ndarray | None:
     return found
 
 
-def _added_on_host(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.add(a, b, out=empty_array(a.shape, a.dtype))
+def _by(ufunc: Callable[..., Any]) -> HostBody:
+    """A function of NumPy, by elements, of arrays of one shape and dtype."""
+    return lambda *arrays: ufunc(*arrays, out=empty_array(arrays[0].shape, arrays[0].dtype))
+
+
+def _own(values: Any, shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """These values, cast and broadcast, in memory that JAX takes."""
+    found = empty_array(shape, dtype)
+    found[...] = values
+    return found
 
 
 def _row_added(x: jax.Array, row: jax.Array) -> jax.Array:
@@ -168,11 +176,10 @@ def _row_added(x: jax.Array, row: jax.Array) -> jax.Array:
 
 
 def _row_added_on_host(x: np.ndarray, row: np.ndarray) -> np.ndarray:
-    wide, found = accumulator(x.dtype), empty_array(x.shape, x.dtype)
+    wide = accumulator(x.dtype)
     if wide == x.dtype:
-        return np.add(x, row.astype(wide), out=found)
-    found[...] = x.astype(wide) + row.astype(wide)
-    return found
+        return np.add(x, row.astype(wide), out=empty_array(x.shape, x.dtype))
+    return _own(x.astype(wide) + row.astype(wide), x.shape, x.dtype)
 
 
 def _summed(x: jax.Array, *, dtype: Any) -> jax.Array:
@@ -209,12 +216,6 @@ def _repeated(row: jax.Array, *, rows: int, dtype: Any) -> jax.Array:
     return jnp.broadcast_to(row.astype(dtype)[None, :], (rows, row.shape[0]))
 
 
-def _repeated_on_host(row: np.ndarray, *, rows: int, dtype: Any) -> np.ndarray:
-    found = empty_array((rows, len(row)), dtype)
-    found[...] = row
-    return found
-
-
 def _taken(x: jax.Array, indices: jax.Array) -> jax.Array:
     taken = jnp.take_along_axis(x, jnp.maximum(indices, 0), axis=0)
     return jnp.where(indices >= 0, taken, jnp.zeros((), x.dtype))
@@ -223,8 +224,7 @@ def _taken(x: jax.Array, indices: jax.Array) -> jax.Array:
 def _taken_on_host(x: np.ndarray, indices: np.ndarray) -> np.ndarray | None:
     if not len(x):
         return None
-    found = empty_array(indices.shape, x.dtype)
-    found[...] = np.take_along_axis(x, np.maximum(indices, 0), axis=0)
+    found = _own(np.take_along_axis(x, np.maximum(indices, 0), axis=0), indices.shape, x.dtype)
     found[indices < 0] = 0
     return found
 
@@ -235,8 +235,7 @@ def _put(ct: jax.Array, indices: jax.Array, *, rows: int) -> jax.Array:
 
 
 def _put_on_host(ct: np.ndarray, indices: np.ndarray, *, rows: int) -> np.ndarray:
-    total = empty_array((rows, ct.shape[1]), ct.dtype)
-    total[...] = 0
+    total = _own(0, (rows, ct.shape[1]), ct.dtype)
     there = (indices >= 0) & (indices < rows)
     channel = np.broadcast_to(np.arange(ct.shape[1]), indices.shape)
     np.add.at(total, (indices[there], channel[there]), ct[there])
@@ -249,9 +248,8 @@ def _read(x: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def _read_on_host(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    found = empty_array((*rows.shape, x.shape[1]), x.dtype)
+    found = _own(0, (*rows.shape, x.shape[1]), x.dtype)
     there = (rows >= 0) & (rows < len(x))
-    found[...] = 0
     found[there] = x[rows[there]]
     return found
 
@@ -262,8 +260,7 @@ def _written(ct: jax.Array, rows: jax.Array, *, length: int) -> jax.Array:
 
 
 def _written_on_host(ct: np.ndarray, rows: np.ndarray, *, length: int) -> np.ndarray:
-    total = empty_array((length, ct.shape[-1]), ct.dtype)
-    total[...] = 0
+    total = _own(0, (length, ct.shape[-1]), ct.dtype)
     there = (rows >= 0) & (rows < length)
     targets = rows[there]
     if len(np.unique(targets)) == len(targets):
@@ -295,9 +292,7 @@ def _part(x: jax.Array, *, start: int, size: int, axis: int) -> jax.Array:
 
 def _part_on_host(x: np.ndarray, *, start: int, size: int, axis: int) -> np.ndarray:
     chosen = x[:, start : start + size] if axis == 1 else x[start : start + size]
-    found = empty_array(chosen.shape, x.dtype)
-    found[...] = chosen
-    return found
+    return _own(chosen, chosen.shape, x.dtype)
 
 
 def _mean(total: jax.Array, neighbors: jax.Array, *, dtype: Any) -> jax.Array:
@@ -308,18 +303,9 @@ def _mean(total: jax.Array, neighbors: jax.Array, *, dtype: Any) -> jax.Array:
 
 
 def _mean_on_host(total: np.ndarray, neighbors: np.ndarray, *, dtype: Any) -> np.ndarray:
-    wide, found = wide_fraction(dtype), empty_array(total.shape, dtype)
+    wide = wide_fraction(dtype)
     share = 1 / np.maximum((neighbors >= 0).sum(1), 1).astype(wide)
-    found[...] = (total.astype(wide) * share[:, None]).astype(dtype)
-    return found
-
-
-def _multiplied_on_host(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.multiply(a, b, out=empty_array(a.shape, a.dtype))
-
-
-def _negative_on_host(x: np.ndarray) -> np.ndarray:
-    return np.negative(x, out=empty_array(x.shape, x.dtype))
+    return _own((total.astype(wide) * share[:, None]).astype(dtype), total.shape, dtype)
 
 
 def _converted(x: jax.Array, *, dtype: Any) -> jax.Array:
@@ -329,9 +315,7 @@ def _converted(x: jax.Array, *, dtype: Any) -> jax.Array:
 def _converted_on_host(x: np.ndarray, *, dtype: Any) -> np.ndarray | None:
     if not jnp.issubdtype(dtype, jnp.floating) and jnp.issubdtype(x.dtype, jnp.floating):
         return None  # XLA saturates
-    found = empty_array(x.shape, dtype)
-    found[...] = x.astype(dtype)
-    return found
+    return _own(x.astype(dtype), x.shape, dtype)
 
 
 def _part_shape(x: Any, *, start: int, size: int, axis: int) -> jax.ShapeDtypeStruct:
@@ -494,7 +478,7 @@ _gate_p = _primitive(
     _gated_on_host,
     transpose=lambda ct, t, passes: [_gate_p.bind(ct, passes), None],
 )
-_add_p = _primitive("add_rows", jnp.add, _added_on_host, jvp=_sum_of_moving, transpose=_both_pulled)
+_add_p = _primitive("add_rows", jnp.add, _by(np.add), jvp=_sum_of_moving, transpose=_both_pulled)
 _add_row_p = _primitive(
     "add_to_rows", _row_added, _row_added_on_host, jvp=_row_moving, transpose=_row_pulled
 )
@@ -555,14 +539,14 @@ _mean_p = _primitive(
 _multiply_p = _primitive(
     "multiply_rows",
     jnp.multiply,
-    _multiplied_on_host,
+    _by(np.multiply),
     jvp=_product_moving,
     transpose=_product_pulled,
 )
 _negative_p = _primitive(
     "negative_rows",
     jnp.negative,
-    _negative_on_host,
+    _by(np.negative),
     transpose=lambda ct, x: [_negative_p.bind(ct)],
 )
 _sum_p = _primitive(
@@ -578,7 +562,7 @@ _sum_p = _primitive(
 _repeat_p = _primitive(
     "repeat_row",
     _repeated,
-    _repeated_on_host,
+    lambda row, *, rows, dtype: _own(row, (rows, len(row)), dtype),
     lambda row, *, rows, dtype: jax.ShapeDtypeStruct((rows, *row.shape), dtype),
     transpose=lambda ct, row, *, rows, dtype: [_sum_p.bind(ct, dtype=row.aval.dtype)],
 )

@@ -18,7 +18,7 @@ from voxax.coords import PAD
 from voxax.errors import InputError, check_known
 from voxax.geometry.call_checks import checked_operator
 from voxax.geometry.dtypes import accumulator, fraction_dtype, product_dtype, wide_fraction
-from voxax.geometry.eager import eagerly, in_either
+from voxax.geometry.eager import in_either
 from voxax.geometry.halo import refuse_shard
 from voxax.geometry.input_checks import check_mean_digits
 from voxax.geometry.origin import Origin
@@ -219,35 +219,20 @@ def _own_rows(xp: Any, coords: Any) -> Any:
     return xp.where(coords[:, 0] != PAD, xp.arange(coords.shape[0], dtype=np.int32), np.int32(-1))
 
 
-def _origins_on_host(inverse: np.ndarray, lengths: tuple[int, ...], capacity: int) -> Any:
-    targets = np.split(inverse, np.cumsum(lengths)[:-1])
-    return tuple(sources_on_host(target, capacity) for target in targets)
-
-
-@eagerly(_origins_on_host)
-@functools.partial(jax.jit, static_argnames=("lengths", "capacity"))
-def _origins(inverse: jax.Array, lengths: tuple[int, ...], capacity: int) -> Rows:
+@in_either("lengths", "capacity")
+def _origins(xp: Any, inverse: Any, lengths: tuple[int, ...], capacity: int) -> Any:
     """From the place of each row of stacked lists, the row of each list at every place."""
-    targets = jnp.split(inverse, np.cumsum(lengths)[:-1])
-    return tuple(source_rows(target, capacity) for target in targets)
+    read = sources_on_host if xp is np else source_rows
+    return tuple(read(part, capacity) for part in xp.split(inverse, np.cumsum(lengths)[:-1]))
 
 
-def _matches_on_host(coords: Sequence[np.ndarray], base: int) -> Any:
-    return _common(np, rows_on_host, coords, base)
-
-
-@eagerly(_matches_on_host)
-@functools.partial(jax.jit, static_argnames="base")
-def _matches(coords: Rows, base: int) -> tuple[Rows, jax.Array, jax.Array]:
+@in_either("base")
+def _matches(xp: Any, coords: Any, base: int) -> Any:
     """Row in each list of each row of ``coords[base]``, a mask of those in all, their number."""
-    return _common(jnp, rows_at, coords, base)
-
-
-def _common(xp: Any, rows_at: Any, coords: Any, base: int) -> Any:
-    smallest = coords[base]
+    find, smallest = rows_on_host if xp is np else rows_at, coords[base]
     own = xp.arange(smallest.shape[0], dtype=np.int32)
     matches = tuple(
-        own if index == base else rows_at(rows, smallest) for index, rows in enumerate(coords)
+        own if index == base else find(rows, smallest) for index, rows in enumerate(coords)
     )
     common = smallest[:, 0] != PAD
     for match in matches:

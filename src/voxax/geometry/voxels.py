@@ -627,17 +627,10 @@ def voxelize(
     xp: Any = np if on_host else jnp
     values: Any = xp.ones((rows, 1), np.float32) if features is None else features
 
-    if on_host and places.dtype == np.float32:
-        parts = shift(corner, own, ndim)
-    else:
-        places, parts = relative(places, corner, own)
-    to = lattice(parts, size, (1,) * ndim, places.dtype)
-    # Float64 of the host stays there: JAX may have 32 bits only.
-    place = _place if on_host or places.dtype != np.float32 else _place_on_device
-    cell, inside, vague = place(places, to)
+    places, cell, inside, vague = place_points(places, corner, own, size, on_host=on_host)
     number = int(number) if on_host and number is not None else number
     wanted = xp.arange(rows, dtype=np.int32) < (rows if number is None else number)
-    _raise_on_bad_points(places, wanted & ~inside, wanted & vague, size)
+    raise_on_bad_points(places, wanted & ~inside, wanted & vague, size)
     lost = xp.sum(wanted & ~inside, dtype=np.int32)
     coords = xp.concatenate([batch_index[:, None], cell], axis=1)
     coords = xp.where((inside & wanted)[:, None], coords, PAD)
@@ -665,8 +658,33 @@ def _origin(origin: Any, ndim: int) -> Origin:
     return origin if isinstance(origin, Origin) else Origin(check_origin(origin, ndim))
 
 
+def place_points(
+    positions: Any, origin: Any, own: Any, size: tuple[float, ...], *, on_host: bool
+) -> tuple[Any, Any, Any, Any]:
+    """Positions on the lattice at an origin.
+
+    Args:
+      positions: ``float[N, D]`` relative to ``own``.
+      origin, own: see :func:`voxax.geometry.origin.relative`.
+      size: edge lengths.
+      on_host: of NumPy, and they stay such.
+
+    Returns:
+      Positions less what is subtracted in float64; the cell of each; whether it is known; whether
+      it is not for want of digits of float32.
+    """
+    ndim = positions.shape[1]
+    if on_host and positions.dtype == np.float32:
+        parts = shift(origin, own, ndim)
+    else:
+        positions, parts = relative(positions, origin, own)
+    to = lattice(parts, size, (1,) * ndim, positions.dtype)
+    # Float64 of the host stays there: JAX may have 32 bits only.
+    place = _place if on_host or positions.dtype != np.float32 else _place_on_device
+    return positions, *place(positions, to)
+
+
 def _place(positions: Any, to: Lattice) -> tuple[Any, Any, Any]:
-    """The cell of each position, whether it is known, and whether float32 has not the digits."""
     local = from_origin(positions, to.origin)
     cell, known = cells(local, to)
     vague = unresolved(positions, local, to)
@@ -676,7 +694,8 @@ def _place(positions: Any, to: Lattice) -> tuple[Any, Any, Any]:
 _place_on_device = jax.jit(_place)
 
 
-def _raise_on_bad_points(positions: Any, bad: Any, vague: Any, size: tuple[float, ...]) -> None:
+def raise_on_bad_points(positions: Any, bad: Any, vague: Any, size: tuple[float, ...]) -> None:
+    """Raise :class:`InputError` for the first position without a cell, where that can be known."""
     if _compat.is_traced(bad) or not bool(bad.any()):
         return
     bad, positions = np.asarray(bad), np.asarray(positions)
@@ -852,7 +871,7 @@ def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
       >>> len(vx.unbatch(vx.batch([voxels, voxels])))
       2
     """
-    largest = jnp.max(_scene_sizes(voxels.coords, voxels.batch_size))
+    largest = _largest_scene(voxels.coords, voxels.batch_size)
     capacity = choose_capacity(capacity, voxels.capacity, largest)
     return [_scene(voxels, index, capacity) for index in range(voxels.batch_size)]
 
@@ -907,30 +926,20 @@ def _stacked(coords: tuple[jax.Array, ...], sizes: tuple[int, ...], capacity: in
     return compact_rows(stacked, jnp.ones((stacked.shape[0],), bool), capacity)
 
 
-def _scene_rows_on_host(coords: np.ndarray, index: np.ndarray, capacity: int) -> CompactRows:
-    found = kept_on_host(coords, coords[:, 0] == index, capacity)
-    found.coords[: int(found.count), 0] = 0  # type: ignore[index]
-    return found
+@in_either("capacity")
+def _scene_rows(xp: Any, coords: Any, index: Any, capacity: int) -> CompactRows:
+    keep = kept_on_host if xp is np else compact_rows
+    found = keep(coords, coords[:, 0] == index, capacity)
+    valid = found.coords[:, :1] != PAD
+    own = xp.concatenate([xp.zeros_like(valid, np.int32), found.coords[:, 1:]], axis=1)
+    return found._replace(coords=xp.where(valid, own, PAD))
 
 
-@eagerly(_scene_rows_on_host)
-@functools.partial(jax.jit, static_argnames="capacity")
-def _scene_rows(coords: jax.Array, index: jax.Array, capacity: int) -> CompactRows:
-    found = compact_rows(coords, coords[:, 0] == index, capacity)
-    alone = jnp.where(found.coords == PAD, PAD, found.coords.at[:, 0].set(0))
-    return found._replace(coords=alone)
-
-
-def _scene_sizes_on_host(coords: np.ndarray, batch_size: int) -> np.ndarray:
-    scenes = coords[:, 0]
-    return np.bincount(scenes[scenes != PAD], minlength=batch_size).astype(np.int32)
-
-
-@eagerly(_scene_sizes_on_host)
-@functools.partial(jax.jit, static_argnames="batch_size")
-def _scene_sizes(coords: jax.Array, batch_size: int) -> jax.Array:
-    """``int32[batch_size]``: voxels of every scene."""
-    return jnp.zeros((batch_size,), jnp.int32).at[coords[:, 0]].add(1, mode="drop")
+@in_either("batch_size")
+def _largest_scene(xp: Any, coords: Any, batch_size: int) -> Any:
+    """``int32[]``: voxels of the scene that has most; rows are sorted by scene, padding last."""
+    ends = xp.searchsorted(coords[:, 0], xp.arange(batch_size + 1, dtype=np.int32))
+    return xp.max(ends[1:] - ends[:-1]).astype(np.int32)
 
 
 def on_geometry_of(a: Voxels, b: Voxels, operation: str) -> tuple[Voxels, VoxelGeometry]:

@@ -122,6 +122,7 @@ def weight_kernel(
     places = begin + tl.arange(0, PAIRS)
     sources = tl.load(pairs + places, mask=places < end, other=0)
     targets = tl.load(pairs + room + places, mask=places < end, other=0)
+    # Summed pair by pair of a step, and over its pairs once, after the last step.
     total = tl.full((PAIRS, BLOCK), 0.0, tl.float32)
     for step in tl.range(0, (end - begin + PAIRS - 1) // PAIRS, num_stages=STAGES):
         mask = (places < end)[:, None] & has[None, :]

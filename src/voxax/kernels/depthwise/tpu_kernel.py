@@ -86,6 +86,7 @@ def _everywhere(w: jax.Array) -> jax.Array:
 
 def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
     """What the selected rows add to their tile, ``[C, config.rows]``."""
+    # y[c, m] = sum_k x[c, table[k, m]] * w[k, c]; the selected rows stand tap after tap.
     channels, tiles = w_ref.shape[0] // config.taps, []
     for lanes in config.tile_lanes:
         y = jnp.zeros((channels, WINDOW_TILE), jnp.float32)

@@ -137,6 +137,7 @@ def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
     grid, backward = grid_of(problem), problem.product == "dgrad"
     own, other = (grid.inputs, grid.outputs) if backward else (grid.outputs, grid.inputs)
     taps, reach = _taps(grid)
+    # Row-major: row = ((scene * D + z) * H + y) * W + x, here taken apart, below put together.
     number = rows
     there = (rows < math.prod(own))[:, None]
     places = []

@@ -73,26 +73,39 @@ class Grid:
 
     def base(self) -> jax.Array:
         """``int32[M]``: the row of the padded input at which each output position is centered."""
-        steps = (1, *self.stride)
-        start = _strides(self.padded) @ np.array([0, *self.low])
-        index = jnp.full((1,) * len(self.outputs), start, jnp.int32)
-        for axis, (extent, step) in enumerate(
-            zip(self.outputs, _strides(self.padded), strict=True)
-        ):
-            shape = [1] * len(self.outputs)
-            shape[axis] = extent
-            along = jnp.arange(extent, dtype=jnp.int32) * np.int32(step * steps[axis])
-            index = index + along.reshape(shape)
-        return index.reshape(-1)
+        return rows_within(self.padded, self.outputs, self.low, self.stride)
 
     def shifts(self) -> np.ndarray:
         """``int32[K]``: what each tap adds to the row of the padded input."""
-        return (self.taps @ _strides(self.padded)[1:]).astype(np.int32)
+        return (self.taps @ row_steps(self.padded)[1:]).astype(np.int32)
 
 
-def _strides(shape: tuple[int, ...]) -> np.ndarray:
+def row_steps(shape: tuple[int, ...]) -> np.ndarray:
     """Return row-major steps."""
     return np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
+
+
+def rows_within(
+    shape: tuple[int, ...],
+    extents: tuple[int, ...],
+    low: Sequence[int],
+    stride: Sequence[int] | None = None,
+) -> jax.Array:
+    """``int32[positions]``: the row in ``[B, *shape]`` of each position of a grid within it.
+
+    Args:
+      shape, extents: of the outer grid and of this one, scenes first.
+      low: by axis, where this one begins.
+      stride: by axis, from one of its positions to the next; None is 1.
+    """
+    # row = sum over axes of step * (low + stride * place)
+    steps = row_steps(shape)
+    apart = steps * (1, *(stride or (1,) * len(low)))
+    rows = jnp.full((1,) * len(shape), int(steps[1:] @ np.asarray(low)), jnp.int32)
+    for axis, (extent, step) in enumerate(zip(extents, apart, strict=True)):
+        along = jnp.arange(extent, dtype=jnp.int32) * np.int32(step)
+        rows = rows + along.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    return rows.reshape(-1)
 
 
 def grid_of(problem: Problem) -> Grid:

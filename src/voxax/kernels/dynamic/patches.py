@@ -24,7 +24,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax.geometry.dtypes import accumulator, product_dtype
-from voxax.kernels.dynamic.grid import Grid, grid_of, ordered, unordered
+from voxax.kernels.dynamic.grid import (
+    Grid,
+    grid_of,
+    ordered,
+    row_steps,
+    rows_within,
+    unordered,
+)
 from voxax.kernels.kernel import Problem
 from voxax.kernels.rows import options, zeros
 
@@ -210,8 +217,9 @@ def run_slices(
     wide, kind = options(problem, a.dtype), product_dtype(a.dtype)
     sizes = sizes.reshape(grid.outputs)
     if problem.product == "dgrad":
+        # dX[i] = sum_k dY[(i - o_k) / s] w_k^T: the taps the other way round, over a lattice that
+        # has zeros between the outputs.
         tiles = _Tiles(grid.inputs, block, (1,) * len(grid.stride), -grid.taps, grid.reach)
-        # Outputs on the input's lattice.
         between = [(0, 0, 0), *((0, 0, s - 1) for s in grid.stride)]
         zero = jnp.zeros((), a.dtype)
         dy = jax.lax.pad(a.reshape(*grid.outputs, -1), zero, [*between, (0, 0, 0)])
@@ -412,9 +420,5 @@ def lattice(
     source = wide.reshape(-1, dy.shape[1])
     source = jnp.concatenate([source, jnp.zeros((1, dy.shape[1]), dy.dtype)])
     seen = onto_lattice(jnp.clip(sizes, 0, grid.largest)).reshape(-1)
-    strides = np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
-    base = jnp.full((1,) * len(shape), int(strides[1:] @ low), jnp.int32)
-    for axis, (extent, step) in enumerate(zip(grid.inputs, strides, strict=True)):
-        along = jnp.arange(extent, dtype=jnp.int32) * np.int32(step)
-        base = base + along.reshape([-1 if a == axis else 1 for a in range(len(shape))])
-    return source, seen, base.reshape(-1), (-(grid.taps @ strides[1:])).astype(np.int32)
+    taps = -(grid.taps @ row_steps(shape)[1:])
+    return source, seen, rows_within(shape, grid.inputs, low), taps.astype(np.int32)

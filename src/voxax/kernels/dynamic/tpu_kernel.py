@@ -97,6 +97,7 @@ class Steps:
         blocks = len(reached)
         stripes = min(stripes, blocks)
         order = jnp.arange(blocks, dtype=jnp.int32)
+        # Stripe s takes places s, s + stripes, s + 2 stripes, ... of the sorted blocks.
         if stripes > 1:
             order = jnp.argsort(-reached, stable=True).astype(jnp.int32)
             # A stripe with one block fewer gets its last block twice.
@@ -153,6 +154,7 @@ def product(
             has = None if level is None else _spread(level[:, part.rows], blocks.pack, channels)
             y = jnp.zeros((part.size, channels), jnp.float32)
             for number, place, passes in blocks.on_plane(plane, reached):
+                # A shell's passes side by side are one product: sum_p x_p w_p = [x_p] [w_p].
                 taken = [part.taken(config, columns, number, p) for p in passes]
                 weight = weights[pl.ds(place * inside, len(passes) * inside), :]
                 terms = dot(config, jnp.concatenate(taken, axis=1), weight, 1, 0)

@@ -266,6 +266,7 @@ def _shift_window(
             shift = lanes.shifts[turn]
             found, seen = rows, has
             if shift:
+                # found[l] = rows[l + shift], which stands beyond the plane's ends for some l.
                 back = -shift % lanes.width
                 within = (lane >= -shift) & (lane < lanes.wide - shift)
                 found = pltpu.roll(found, back, 1)

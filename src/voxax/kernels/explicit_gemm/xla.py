@@ -276,6 +276,7 @@ def _walk(
     ends = jnp.cumsum(blocks, dtype=jnp.int32)
 
     def body(index: jax.Array, total: jax.Array) -> jax.Array:
+        # Blocks are numbered tap after tap: those of tap k end before ends[k].
         tap = jnp.sum(ends <= index, dtype=jnp.int32)
         begin = starts[tap] + (index - (ends[tap] - blocks[tap])) * block
         inside = begin + jnp.arange(block, dtype=jnp.int32) < starts[tap + 1]

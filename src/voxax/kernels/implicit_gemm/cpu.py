@@ -78,6 +78,7 @@ def apply(
             tile=np.int64(values["gemm_block_size"]),
         )
         return dw.reshape(problem.weight_shape)
+    # A symmetric map's transpose is itself with the taps reversed: dgrad reads the same table.
     backward = problem.product == "dgrad"
     result = jax.ShapeDtypeStruct(problem.result_shape, a.dtype)
     return library_call(

@@ -109,11 +109,6 @@ def store_two(out, offset, first, second):
     cute.autovec_copy(two, cute.make_tensor(pointer, cute.make_layout((2,))))
 
 
-# The DSL reads annotations and source text of what it traces: no postponed annotations here. Its
-# package is an extra, which pyright does not find.
-# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
-
-
 @dataclasses.dataclass(frozen=True)
 class Tile:
     """The part of a product that a block of threads multiplies at a time.
@@ -369,6 +364,8 @@ def _sum_steps(
     shared_b = memory.allocate_tensor(dtype, layout_b, 1024)
     shared = (shared_a, shared_b, layout_a, layout_b)
     read_a, read_b, a, b, total = fragments(tiled, thread, shared_a, shared_b, transposed, tile)
+    # Step t is fetched into slot t % stages; stages - 1 of them are on their way before the first
+    # product, and each product makes room for one more.
     for turn in range_constexpr(tile.stages - 1):
         if turn < turns:
             fetch_step(arrays, shared, place, turn, turn, tile, sizes)
@@ -450,6 +447,7 @@ def _product(
     group, first_out = column // out_blocks, (column % out_blocks) * tile.columns
     first_row = number * tile.rows
 
+    # Slice s has the taps s T / S to (s + 1) T / S of the tile's T.
     share = (counts[number] + (sizes.slices - 1)) // sizes.slices
     first_tap = part * share
     turns = cutlass.min(share, counts[number] - first_tap) * -(-sizes.c_in // tile.depth)

@@ -120,6 +120,7 @@ def forward_kernel(
         if REVERSED:
             tap = TAPS - 1 - tap
         begin = w + (tap * GROUPS + group) * (IN * OUT)
+        # dX = dY W^T reads the weight of forward with its sides exchanged.
         if TRANSPOSED:
             of_tap = begin + outs[None, :] * IN + ins[:, None]
         else:
@@ -162,6 +163,8 @@ def forward_kernel(
             own = column % out_blocks * OUT_BLOCK + piece * width + tl.arange(0, width)
             channels, inside = group * OUT + own, own < OUT
             spread = tl.load(variance + channels, mask=inside, other=1.0).to(tl.float32)
+            # (y + bias - mean) / sqrt(variance + epsilon) * scale + shift
+            # = (y - center) * factor + constant
             factor = tl.load(scale + channels, mask=inside, other=0.0).to(tl.float32)
             factor = tl.div_rn(factor, tl.sqrt_rn(spread + EPSILON))
             center = tl.load(mean + channels, mask=inside, other=0.0).to(tl.float32)

@@ -137,9 +137,11 @@ def _find(left: Any) -> tuple[jax.Array, jax.Array]:
 
     What the items take is taken out of ``left``.
     """
+    # An item is 8 input rows next to each other, from the lowest that is left.
     begins = jnp.full(left.shape[1:], _NONE, jnp.int32)
     for j in range(GROUP):
         begins = jnp.where(left[j] < 0, begins, jnp.minimum(begins, left[j]))
+    # Four bits for each of the group's 8 outputs: 8 + the place of its row in the item, or 0.
     words = jnp.zeros_like(begins)
     for j in range(GROUP):
         place = left[j] - begins
@@ -158,6 +160,7 @@ def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> li
     taps, groups = begins.shape
     exists = words != 0
     lane = jax.lax.broadcasted_iota(jnp.int32, begins.shape, 1)
+    # until[g]: items up to group g. After each step it counts those of the last 2 * step groups.
     until = jnp.where(exists, jnp.int32(1), jnp.int32(0))
     step = 1
     while step < groups:
@@ -170,6 +173,7 @@ def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> li
         found.append((pieces, count))
         first = jnp.where(tap == number, jax.lax.rem(pieces * PIECE, jnp.int32(PASS)), first)
         pieces = pieces + pl.cdiv(count, PIECE)
+    # Item n = until - 1 of a tap goes from place lane + PASS to first + n.
     distance = lane + PASS - (first + until - 1)
     packed = jnp.where(exists, (begins << _MOVE_BITS) | distance, 0)
     empty = jnp.zeros((taps, PASS), jnp.int32)
@@ -177,6 +181,7 @@ def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> li
     words = jnp.concatenate([empty, words], axis=1)
     width = groups + PASS
     for bit in range((width - 1).bit_length()):
+        # An item whose distance has this bit comes from 2**bit places further on.
         nearer = [pltpu.roll(values, width - 2**bit, 1) for values in (packed, words)]
         comes = (nearer[0] >> bit) & 1 == 1
         stays = (packed >> bit) & 1 == 0
@@ -184,6 +189,7 @@ def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> li
             jnp.where(comes, near, jnp.where(stays, values, 0))
             for near, values in zip(nearer, (packed, words), strict=True)
         )
+    # Its group is where it was: the place and the distance, without the empty front.
     place = jax.lax.broadcasted_iota(jnp.int32, packed.shape, 1)
     group = place + (packed & (2**_MOVE_BITS - 1)) - PASS
     moved[0] = packed >> _MOVE_BITS
