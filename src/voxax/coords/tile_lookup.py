@@ -42,8 +42,8 @@ _HAVE = tuple(
     )
     for cell in range(3)
 )
-"""A mask for each of three cells. Bit n is set if the cell has a row where ``4 * number + sum = n``.
-Here ``number`` counts the cells that have a row, and ``sum`` adds their indices."""
+"""A mask for each of three cells. Bit n is set if the cell has a row when ``4 * number + sum = n``:
+here ``number`` counts the cells that have a row, and ``sum`` adds their indices."""
 _MOST_VISITS = 2**31 - 1  # numbers of 32 bits count them
 VISITS = 128
 """Number of (tile, window) pairs that are compared together: the lanes of a register."""

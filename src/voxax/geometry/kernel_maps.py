@@ -89,8 +89,8 @@ class KernelMap:
     under one tap, the feature gradient contains only one of them.
 
     Attributes:
-      in_geometry: input voxels, without attached maps. In a shard's map they include the voxels that it
-        needs from other shards.
+      in_geometry: input voxels, without attached maps. In a shard's map they include the voxels
+        that it needs from other shards.
       out_geometry: output voxels, without attached maps.
       spec: the static relation.
       views: the arrays that existed when the map was made, by name.

@@ -92,8 +92,8 @@ def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
     shifts = 4 * np.arange(GROUP, dtype=np.uint32)[:, None]
     for first in range(0, shape.taps, TAPS):
         mine = left[:, first : first + TAPS]
-        # Each round finds one item per group and tap: it starts at the least input row left, and takes
-        # all neighbors in the 8 rows from there on. A word has 4 bits per output row.
+        # Each round finds one item per group and tap. The item starts at the least input row left
+        # and takes all neighbors in the 8 rows from there on. A word has 4 bits per output row.
         while np.any(mine >= 0):
             begins = np.where(mine < 0, np.iinfo(np.int32).max, mine).min(2)
             place = mine - begins[:, :, None]
@@ -130,7 +130,7 @@ class _Lists:
 
 
 def defined(view: np.ndarray, rows: int, taps: int) -> np.ndarray:
-    """Return the view of a table ``[rows, taps]`` with zeros where it is undefined on the device."""
+    """Return the view of a table ``[rows, taps]`` with zeros where a device leaves it undefined."""
     shape, found = Shape.of(rows, taps), np.zeros_like(view)
     for block, (used, own) in enumerate(view[:, -1, :2]):
         for part in range(3):

@@ -255,8 +255,8 @@ def _configured(
 def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array:
     """Return the weight gradient as ``[other channels, K, gathered channels]``.
 
-    ``sums[i][j]`` is ``[stripes, out_block, K * in_block]`` for block ``i`` of the gathered channels
-    and block ``j`` of the other channels. The stripes are summed here.
+    ``sums[i][j]`` is ``[stripes, out_block, K * in_block]`` for block ``i`` of the gathered
+    channels and block ``j`` of the other channels. The stripes are summed here.
     """
     summed = [[jnp.sum(block, axis=0) for block in row] for row in sums]
     taps = [[w.reshape(blocks.out_block, -1, blocks.in_block) for w in row] for row in summed]
@@ -266,7 +266,7 @@ def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array
 
 
 def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax.Array]]:
-    """Return the kernels' weight operands: lists by block of the other channels, then of the gathered."""
+    """Return the kernels' weight operands, by block of the result and of the gathered channels."""
     w = weight_read(problem, w)
     of_result = _split(_padded_weight(w, blocks), blocks.out_block, 2)
     return [
@@ -276,7 +276,7 @@ def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax
 
 
 def _rows_first(visits: PlannedVisits, outs: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """Concatenate channel blocks of shape ``[block, rows]`` and return them as ``[rows, channels]``."""
+    """Concatenate channel blocks ``[block, rows]`` and return them as ``[rows, channels]``."""
     return visits.defined(jnp.concatenate(outs, axis=0)[: shape[1]]).T
 
 
@@ -344,8 +344,8 @@ def visits_of(
     starts, lengths = windows.reshape(2, -1, steps.tiles * len(columns))
     of_place, first, ends = tiles_of_visits(lengths, window, most)
     fits = ends <= most
-    # Split the visits into stripes of nearly equal length, since each visit costs the same. There is
-    # at least one visit: without any, the grid would write undefined values. The first group fits.
+    # Split the visits into stripes of nearly equal length, because each visit costs the same. There
+    # is at least one visit: without any, a step would write undefined values. The first group fits.
     total = jnp.maximum(jnp.max(jnp.where(fits, ends, 0)), 1)
     shares = jnp.arange(stripes + 1, dtype=jnp.int32)
     # wanted = total * shares / stripes, without a product that may overflow 32 bits.
@@ -507,8 +507,8 @@ WINDOWED = Kernel(
     apply=apply,
     views={**VIEWS, **tpu_items.VIEWS},
     fused=Fused(both, gradients),
-    # By the compiler's schedules, it takes less time than XLA's gather and products on every scan and
-    # generation that was counted (benchmarks/tpu/layers.py).
+    # By the compiler's schedules, it takes less time than XLA's gather and products on every scan
+    # and generation that was counted (benchmarks/tpu/layers.py).
     preferred=lambda problem, hardware: True,
     rank=20,
     revision=2,  # It permutes lanes; before, it multiplied with zeros and ones.
