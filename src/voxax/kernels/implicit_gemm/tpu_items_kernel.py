@@ -305,7 +305,7 @@ def _pass(
     config: ItemConfig, place: Any, number: Any, lists: _Lists,
     w: Any, rows: Any, sums: Any, picked: Any, terms: Any,
 ) -> None:  # fmt: skip
-    """Run pass ``place``: add products of items ``place - 2``, multiply ``place - 1``, move ``place``."""
+    """Add products of items ``place - 2``, multiply items ``place - 1``, move items ``place``."""
     chunk, within = jax.lax.div(place, jnp.int32(CHUNK)), jax.lax.rem(place, jnp.int32(CHUNK))
 
     @pl.when(jnp.logical_and(within == 0, place < number))
@@ -318,8 +318,8 @@ def _pass(
     def _() -> None:
         lists.bring(chunk + 1)
 
-    # Pass p adds the items p - 2, multiplies the items p - 1 and moves the items p. These numbers are
-    # clipped at both ends; what is then read is zero or not used.
+    # Pass p adds the items p - 2, multiplies the items p - 1 and moves the items p. These numbers
+    # are clipped at both ends; what is then read is zero or not used.
     added, multiplied, moved = (jnp.clip(place - back, 0, number - 1) for back in (2, 1, 0))
     groups, begins = (
         lists.row(of, at) for of, at in ((lists.groups, added), (lists.begins, moved))

@@ -314,7 +314,7 @@ def scalar_bytes(problem: Problem, window: int, stripes: int, tiles_of_step: int
 
 
 def free_smem(hardware: HardwareInfo) -> int:
-    """Return the bytes of scalar memory for arguments. Up to 2 KiB below 1 MiB compiled in tests."""
+    """Return the bytes of scalar memory for arguments. All but 2 KiB of 1 MiB compiled on trial."""
     return max(0, (hardware.smem_bytes or 0) - 4096)
 
 
