@@ -5,8 +5,8 @@ these rows that lie within 8 consecutive input rows. Rows of both sides are in c
 most groups have at most one item for a tap. Neighbors that lie further apart need more items.
 A row of a LiDAR sweep at 5 cm has 1.1 items of a 3x3x3 kernel, a row of an indoor scan 3.5.
 
-This module builds the list of items of each block of output rows, the view ``items`` of a map. The
-list contains all neighbors of every table.
+This module defines the view ``items`` of a map: a list of the items of each block of output rows.
+It builds the view in NumPy. The list contains all neighbors of every table.
 """
 
 from __future__ import annotations

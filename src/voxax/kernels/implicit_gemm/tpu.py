@@ -363,7 +363,7 @@ def visits_of(
 def _weight_of(problem: Problem, w: jax.Array) -> jax.Array:
     """Return ``[K, C_in, C_out]`` as ``bfloat16[parts * C_out, K * C_in]``.
 
-    Input channels stand in the order in which the kernel selects them. The parts are cut by
+    Input channels stand in the order in which the kernel selects them. The parts are rounded by
     ``reduce_precision``, because compilers may remove a conversion to bfloat16 and back.
     """
     w = w if parts_of(problem) > 1 else to_words(w, 1)

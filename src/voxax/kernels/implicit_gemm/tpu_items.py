@@ -115,8 +115,8 @@ def product(
 def _in_parts(w: jax.Array, parts: int) -> jax.Array:
     """Return ``[K, C_in, C_out]`` as ``bfloat16[K, parts * C_in, C_out]``, the largest part first.
 
-    The parts are cut by ``reduce_precision``, because compilers may remove a conversion to bfloat16
-    and back.
+    The parts are rounded by ``reduce_precision``, because compilers may remove a conversion to
+    bfloat16 and back.
     """
     # w = w_1 + w_2 + w_3: each part takes the leading 8 bits of what is left.
     found = []

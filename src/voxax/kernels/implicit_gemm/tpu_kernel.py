@@ -151,8 +151,8 @@ def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> j
 def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
     """Return ``dw[k] = sum_m x[:, table[k, m]] dy[:, m]^T`` as ``[stripes, C_out, K * C_in]``.
 
-    The caller sums over the stripes. The arguments are those of :func:`product`, but for ``dy``:
-    ``[C_out, M]``, float32 for more than one part, else bfloat16.
+    The caller sums over the stripes. The arguments are those of :func:`product`, with ``dy`` in
+    place of ``w``: ``[C_out, M]``, float32 for more than one part, else bfloat16.
     """
     shape = dy.shape[0], config.taps * channels_of(x)
     return call_of_weights(
@@ -166,8 +166,8 @@ def gradients(
 ) -> tuple[jax.Array, jax.Array]:
     """Return dgrad and wgrad, which use the same selected rows ``dy[:, table[k, n]]``.
 
-    The arguments are those of :func:`product` for dgrad, and ``x``: ``[C_in, N]``, float32 for more
-    than one part, else bfloat16.
+    The arguments are those of :func:`product` for dgrad, where ``dy`` is the gathered operand, and
+    ``x``: ``[C_in, N]``, float32 for more than one part, else bfloat16.
 
     Returns:
       ``dx[:, n] = sum_k w[k]^T dy[:, table[k, n]]``, ``[C_in, N]``, and
@@ -621,7 +621,7 @@ def _call(
             else:
                 _with_copies(config, step, rows, (x_ref, *ring), compute)
 
-        # Set sums to zero after the first step, because its product belongs to no visit.
+        # Set sums to zero in the first step, after its product, which belongs to no visit.
         for place in sums:
 
             @pl.when(step.begins)
