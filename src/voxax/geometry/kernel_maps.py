@@ -356,7 +356,7 @@ def _check_table(name: str, table: np.ndarray, rows: int) -> None:
 
 
 def invert_table(neighbors: np.ndarray, in_capacity: int, threads: int = 1) -> np.ndarray:
-    """:func:`invert_neighbors` in NumPy."""
+    """Return what :func:`invert_neighbors` returns, in NumPy."""
     if native.takes_table(neighbors):
         return native.invert_table(neighbors, in_capacity, threads)
     table = np.full((in_capacity, neighbors.shape[1]), -1, np.int32)
@@ -461,7 +461,7 @@ PAIR_ROOM = 4096
 
 
 def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`list_pairs` in NumPy."""
+    """Return what :func:`list_pairs` returns, in NumPy."""
     rows, taps = neighbors.shape
     if native.takes_table(neighbors):
         return native.list_pairs(neighbors, rows * taps + PAIR_ROOM)
