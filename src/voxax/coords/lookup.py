@@ -1,6 +1,6 @@
-"""Finding rows in a sorted coordinate list, by binary search and short walks.
+"""Find rows in a sorted coordinate list, by binary search and short walks.
 
-No hash table and no atomics: the same result on every platform, every run.
+It uses no hash table and no atomics, so the result is the same on every platform and in every run.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.ordering import WIDEST, rows_less
 from voxax.coords.tile_lookup import find_columns
 
-# Along the last axis the neighbors of a hit are adjacent rows; walking to the next
-# offset costs one comparison per lattice step, a new search about log2(rows) of them.
+# The neighbors of a row along the last axis are adjacent rows. Walking to the next offset
+# costs one comparison per lattice step; a new search costs about log2(rows) comparisons.
 _LONGEST_WALK = 8
-# A step of a search on a GPU compares with so many rows less one as bits tell apart: each step is a
-# kernel, and waits for the one before.
+# One step of a search on a GPU settles up to this many bits of the position: it compares a query
+# with 2**bits - 1 rows at once. Each step is a kernel that waits for the one before, so fewer are
+# faster.
 _WAY_BITS = 4
 LONGEST_RUN = 32  # bits
 
@@ -31,13 +32,16 @@ Offsets = tuple[tuple[int, ...], ...]
 
 
 def _bits(rows: Any) -> int:
-    """Steps of a binary search among ``rows``, which may be a symbolic size of ``jax.export``."""
+    """Return the number of steps of a binary search in ``rows`` rows.
+
+    ``rows`` may be a symbolic size of ``jax.export``; then 30 steps are enough for any size.
+    """
     return 30 if _compat.is_symbolic(rows) else rows.bit_length()
 
 
 @jax.jit
 def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
-    """First row that is not less than each query.
+    """Return, for each query, the first row that is not less than it.
 
     Args:
       sorted_coords: ``int32[N, W]`` in lexicographic order.
@@ -64,7 +68,7 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
 
 @jax.jit
 def find_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
-    """Row of each query, or -1. Shapes as in :func:`lower_bound`."""
+    """Return the row of each query, or -1 if absent. Shapes as in :func:`lower_bound`."""
     dtypes = {sorted_coords.dtype, queries.dtype}
     if queries.ndim != 2 or dtypes != {jnp.dtype("int32")}:
         return _halve_rows(sorted_coords, queries)
@@ -89,7 +93,10 @@ def _search_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Arra
 
 
 def _merge_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
-    """Results of :func:`_search_rows` by the native kernel, with one tap, the center itself."""
+    """Return what :func:`_search_rows` returns, by the native neighbor search.
+
+    It is called with a single tap, the center itself.
+    """
     center = ((0,) * (queries.shape[1] - 1),)
     valid = jnp.ones(queries.shape[:1], bool)
     return (_merge_neighbors(sorted_coords, queries, valid, center)[0][:, 0],)
@@ -105,27 +112,27 @@ def find_neighbors(
     offsets: np.ndarray,
     ordered: bool = False,
 ) -> jax.Array:
-    """Row of ``center + offset`` for every center and offset.
+    """Return the row of ``center + offset`` for every center and offset.
 
     Args:
       sorted_coords: ``int32[N, 1 + D]`` in canonical order.
       centers: ``int32[M, 1 + D]``, batch index first, any order.
       valid: ``bool[M]``; invalid centers find nothing.
       offsets: static ``int[K, D]`` in lexicographic order.
-      ordered: valid centers are in canonical order too. The result does not depend on it;
-        TPUs then compare tiles of rows (:mod:`voxax.coords.tile_lookup`).
+      ordered: whether the valid centers are in canonical order too. This changes the speed on
+        TPUs, which then compare tiles of rows (:mod:`voxax.coords.tile_lookup`), not the result.
 
     Returns:
-      ``int32[M, K]``, the row or -1. One search per run of offsets that share all
-      but the last axis (9 for a 3x3x3 kernel), then a walk over adjacent rows.
+      ``int32[M, K]``, the row or -1. Offsets that differ only along the last axis form a run (9
+      runs for a 3x3x3 kernel). Each run takes one search, then a walk over adjacent rows.
     """
     taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
     find = _find_natively if 2 <= centers.shape[1] <= WIDEST else _find_neighbors
     return find(sorted_coords, centers, valid, offsets=taps, ordered=ordered)[0]
 
 
-# Jitted, so that an eager call compiles one program per shape and kernel, and the runs of
-# one shape in a loop, so that this program is as small for 5x5x5 taps as for 3x3x3.
+# Jitted, so that an eager call compiles one program per shape and kernel. Runs with equal steps
+# share a loop, so the program for 5x5x5 taps is as small as that for 3x3x3.
 @functools.partial(jax.jit, static_argnames=("offsets", "ordered"))
 def _find_neighbors(
     sorted_coords: jax.Array,
@@ -140,7 +147,7 @@ def _find_neighbors(
         arguments = sorted_coords, centers, valid, first
         ways = {"default": _walk_columns, "cuda": _search_columns, "rocm": _search_columns}
         sizes = sorted_coords.shape[0], centers.shape[0]
-        # Tiles of a symbolic size cannot be counted.
+        # An array of symbolic size cannot be cut into tiles.
         if ordered and not _compat.is_symbolic(*sizes) and all(sizes):
             ways["tpu"] = find_columns
         ways = {name: functools.partial(way, steps=steps) for name, way in ways.items()}
@@ -159,7 +166,7 @@ def _walk_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Results of :func:`voxax.coords.tile_lookup.find_columns` by binary search."""
+    """Return what :func:`voxax.coords.tile_lookup.find_columns` returns, by binary search."""
     length = steps[-1] + 1
 
     def step(at: tuple[jax.Array, jax.Array], _: None) -> tuple[Any, jax.Array]:
@@ -185,7 +192,7 @@ def _search_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Results of :func:`_walk_columns` without a loop, all columns at once."""
+    """Return what :func:`_walk_columns` returns, for all columns at once without a loop."""
     runs = range(0, steps[-1] + 1, _LONGEST_WALK)  # each begins so many cells on
     begins = [starts.at[:, -1].add(run) for run in runs]
     length = min(steps[-1] + 1, _LONGEST_WALK)
@@ -208,21 +215,22 @@ def search_runs(
     valid: jax.Array,
     length: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Find rows and those that follow along the last axis, without a loop: for GPUs.
+    """Find runs of cells along the last axis in a sorted list, without a loop, for GPUs.
 
-    A GPU takes microseconds to start a kernel, whatever its size, and a loop starts several in each
-    pass. Here each step is elementwise, one kernel, and reads whole rows.
+    A GPU takes microseconds to start a kernel of any size, and a loop starts several kernels in
+    each pass. Here each step of the search is one elementwise kernel that reads whole rows.
 
     Args:
       sorted_coords: ``int32[N, W]`` in lexicographic order, N above 0.
-      corners: W columns ``int32[1 or C, M]``, with the steps the rows that are searched.
-      steps: ``int32[C, W]``, the first column zero.
-      valid: ``bool[M]``; of others the first result means nothing, and the second is 0.
-      length: cells of a run, at most :data:`LONGEST_RUN`.
+      corners: W columns ``int32[1 or C, M]``. A run begins at a corner plus a step.
+      steps: ``int32[C, W]``, added to the corners; the first column is zero.
+      valid: ``bool[M]``. Where it is False, the first result is undefined and the second is 0.
+      length: number of cells in a run, at most :data:`LONGEST_RUN`.
 
     Returns:
-      ``int32[C, M]`` twice: the first row that is not less, as of :func:`lower_bound`, and in bit n
-      whether the n-th cell from there on has a row. Those that have lie behind each other.
+      ``int32[C, M]`` twice. The first is the first row that is not less than the begin of the run,
+      as in :func:`lower_bound`. In the second, bit n tells whether the n-th cell of the run has a
+      row. The rows of these cells are consecutive, from the first result on.
     """
     sorted_coords, steps, valid, *corners = _compat.vary_alike(
         sorted_coords, steps, valid, *corners
@@ -230,15 +238,15 @@ def search_runs(
     rows = sorted_coords.shape[0]
 
     def compared(end: Any) -> tuple[jax.Array, jax.Array]:
-        """Whether the row is less, and how many cells on it is, or -1."""
+        """Return whether the row is less than the query, and its cell in the run, or -1."""
         place = before + end
-        # Of signed integers JAX would ask whether they count from the end.
+        # Unsigned, because JAX would test signed indices for negative values.
         inside = jnp.minimum(place, rows - 1).astype(jnp.uint32)
         less, alike = jnp.zeros(place.shape, bool), place < rows
         for axis in reversed(range(steps.shape[1])):
             value = sorted_coords.at[inside, axis].get(mode="promise_in_bounds")
-            # Moved instead of the corners, which the kernels then read where they are. It wraps
-            # around in padding alone, whose batch index differs.
+            # row < corner + step is tested as row - step < corner, so that the kernels read the
+            # corners in place. The difference overflows only in padding, whose batch index differs.
             value = value - steps[:, axis, None]
             same = value == corners[axis]
             less = (value < corners[axis]) | (same & less)
@@ -251,6 +259,7 @@ def search_runs(
     before = jnp.zeros((len(steps), valid.shape[0]), jnp.int32)  # rows known to be less
     before, _ = _compat.vary_alike(before, valid)
     there, left = jnp.zeros_like(before), _bits(rows)
+    # Find the position digit by digit, the highest bits first: before = sum of size * less.
     while left:
         bits = -(-left // -(-left // _WAY_BITS))  # turns of like size, the longer ones first
         left -= bits
@@ -266,8 +275,8 @@ def search_runs(
             for _, cell in seen:
                 bit = jnp.left_shift(1, jnp.clip(cell, 0, length - 1))
                 there |= jnp.where((cell >= 0) & (cell < length), bit, 0)
-        # Where one is less, all before it are too. The result is read many times: XLA must neither
-        # compute it anew, nor take the kernel apart.
+        # Rows ascend, so the number of lesser rows is the digit. The barrier keeps XLA from
+        # computing the result again for each reader, and from splitting the kernel.
         before = jax.lax.optimization_barrier(before + size * less)
     there = jnp.where(valid[None], there, 0)
     return jax.lax.optimization_barrier((before, there))
@@ -283,7 +292,8 @@ def _runs(offsets: Offsets) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
     """Group offsets into walks along the last axis.
 
     Returns:
-      For each set of lattice steps, counted from 0, the offsets that such a walk starts from.
+      A dict from the lattice steps of a walk, counted from 0, to the offsets where walks with these
+      steps start.
     """
     runs: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for prefix, group in itertools.groupby(sorted(set(offsets)), key=lambda offset: offset[:-1]):
@@ -305,7 +315,7 @@ def _merge_neighbors(
     offsets: Offsets,
     ordered: bool = False,
 ) -> tuple[jax.Array]:
-    """Neighbors by the native kernel, which walks all columns of taps through both lists."""
+    """Find neighbors by the native function, which walks all columns of taps through both lists."""
     del ordered  # the native kernel tests the order itself
     shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
     taps = jnp.asarray(offsets, jnp.int32)

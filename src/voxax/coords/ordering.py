@@ -10,30 +10,30 @@ from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.lattice import PAD
 
 WIDEST = 5
-"""Most columns that the native functions take: the batch index and four axes."""
+"""The largest number of columns that the native functions take: the batch index and four axes."""
 
 
 RADIX_ROWS = 2**18
-"""From so many rows on GPUs sort by radix, see :func:`_sort_by_radix`.
+"""The number of rows from which GPUs sort by radix, see :func:`_sort_by_radix`.
 
-XLA, from its measurements, takes radix sorts of 64 bits on an H100 from 2**17 rows on, in place of
-one that compares. Rows of three axes need two of them, in place of one.
+XLA's own measurements on an H100 prefer a radix sort with 64-bit keys to a comparison sort from
+2**17 rows on. Rows of three axes need two radix sorts in place of one comparison sort.
 """
 
 
 def sorts_natively(rows: jax.Array) -> bool:
-    """True where the native sort takes rows of this dtype and width."""
+    """Return True if the native sort takes rows of this dtype and width."""
     return rows.dtype == jnp.int32 and 1 <= rows.shape[1] <= WIDEST
 
 
 @_compat.as_one_program
 def is_valid(coords: jax.Array) -> jax.Array:
-    """``bool[N]``: rows that are not padding. ``coords``: ``int32[N, 1 + D]``."""
+    """Return ``bool[N]``: which rows are not padding. ``coords``: ``int32[N, 1 + D]``."""
     return coords[:, 0] != PAD
 
 
 def rows_less(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Lexicographic ``a < b`` over the last axis; ``int32[..., W]`` each."""
+    """Return the lexicographic ``a < b`` over the last axis. ``a`` and ``b``: ``int32[..., W]``."""
     less = a[..., -1] < b[..., -1]
     for axis in range(a.shape[-1] - 2, -1, -1):
         less = (a[..., axis] < b[..., axis]) | ((a[..., axis] == b[..., axis]) & less)
@@ -58,7 +58,7 @@ def sort_rows(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def sort_distinct(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
-    """The columns with their rows in lexicographic order.
+    """Return the columns with their rows in lexicographic order.
 
     Args:
       columns: ``int32[N]`` each.
@@ -78,11 +78,11 @@ def _sort_on_accelerators(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _sort_by_radix(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Results of :func:`_sort_columns`, two columns at a time from the last on.
+    """Return what :func:`_sort_columns` returns, by stable sorts of two columns, the last first.
 
-    XLA sorts one key and one value by radix on GPUs, and compares where there are more. Two columns
-    fill a key of 64 bits whatever their range; to pack more, the range would have to be known
-    before, and a choice on the device waits for the host.
+    On GPUs XLA sorts by radix if there is one key and one value, and by comparison if there are
+    more. Two columns of any range fit a 64-bit key. To pack more columns, their range would have to
+    be found first, and a branch on it would make the device wait for the host.
     """
     number, width = coords.shape
     order = jnp.arange(number, dtype=jnp.int32)

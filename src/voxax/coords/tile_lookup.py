@@ -1,9 +1,10 @@
-"""Finding neighbors tile by tile, for chips that compare fast and gather slowly.
+"""Find neighbors tile by tile, for chips that compare fast and gather slowly.
 
-Binary search reads a row after each comparison. A TPU takes 2 to 8 cycles for such a read and
-compares 1,024 numbers in one. Where the centers are in canonical order too, the neighbors of 128
-of them along one column of taps lie in two or three blocks of 128 consecutive rows: those are found
-by comparing with the first row of every block, and then all centers with all of their rows.
+Binary search reads a row after each comparison. A TPU takes 2 to 8 cycles for such a read, and one
+cycle to compare 1,024 numbers. If the centers are in canonical order too, the neighbors of a tile
+of 128 centers along one column of taps lie in two or three blocks of 128 consecutive rows. The
+search compares the tile with the first row of every block to find these blocks. Then it compares
+all centers of the tile with all rows of these blocks.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from voxax.coords.lattice import PAD
 from voxax.coords.ordering import rows_less
 
 TILE = 128
-"""Rows of one tile, of centers and of searched rows: the lanes of a vector register."""
+"""Rows of one tile of centers, and of one block of searched rows: the lanes of a register."""
 WINDOW = 2 * TILE
-"""Rows that a tile is compared with at a time; on real scans usually all that it needs."""
+"""Number of rows that a tile is compared with at a time. On real scans this is usually enough."""
 LONGEST_RUN = 16
-"""Cells of taps that one sum tells apart: the sum of 16 places in a window has 12 bits."""
+"""Most cells of a column that one sum encodes, see :func:`_rows_of_taps`. The cells take 16 bits,
+and the sum of up to 16 places in a window takes 12 bits."""
 WIDEST_TILE = 4e9
-"""Keys between the least and the greatest query of a tile: fewer than ``2**32`` by more than the
-rounding of floating point, and the cells of a column."""
+"""Most keys between the least and the greatest query of a tile. It is below ``2**32`` by more than
+the rounding error of float32 plus the cells of a column."""
 _FARTHEST = 2.147e9  # a coordinate of 32 bits
 _COUNT = 4  # above the sum of three cells: 0 + 1 + 2
 _HAVE = tuple(
@@ -40,11 +42,11 @@ _HAVE = tuple(
     )
     for cell in range(3)
 )
-"""For each of three cells, in bit n whether it has a row where ``4 * number + sum`` of those that
-have is n."""
+"""A mask for each of three cells. Bit n is set if the cell has a row when ``4 * number + sum = n``:
+here ``number`` counts the cells that have a row, and ``sum`` adds their indices."""
 _MOST_VISITS = 2**31 - 1  # numbers of 32 bits count them
 VISITS = 128
-"""Visits of a window by a tile that go together: the lanes again."""
+"""Number of (tile, window) pairs that are compared together: the lanes of a register."""
 
 
 def find_columns(
@@ -54,26 +56,26 @@ def find_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Row of ``center + start``, and of some lattice steps further on along the last axis.
+    """Return the rows of ``center + start`` and of cells further on along the last axis.
 
-    Exact for centers in any order; with ``M / 128 * N / 128`` comparisons of tiles and blocks if
-    they come in none.
+    The result is exact for centers in any order. Unordered centers take up to
+    ``M / 128 * N / 128`` comparisons of a tile with a block.
 
     Args:
       sorted_coords: ``int32[N, W]`` in canonical order, distinct but for padding, N above 0.
       centers: ``int32[M, W]``, M above 0.
-      valid: ``bool[M]``; other centers find nothing.
-      starts: ``int32[S, W]``, where the columns begin.
-      steps: static, ascending from 0: the taps of each column.
+      valid: ``bool[M]``; invalid centers find nothing.
+      starts: ``int32[S, W]``, offset of the first cell of each column.
+      steps: the taps of each column as steps along the last axis, ascending from 0; static.
 
     Returns:
       ``int32[S, len(steps), M]``, the row or -1.
     """
     number = centers.shape[0]
-    # Tiles fill whole registers. Else XLA broadcasts coordinates over lanes, at three times the
-    # cost.
+    # Pad to whole registers. Otherwise XLA broadcasts coordinates over lanes, which costs three
+    # times as much.
     padding = -number % (TILE * VISITS)
-    # A window may begin in the last block, or behind it.
+    # A window may begin in the last block or after it.
     blocks = _in_tiles(sorted_coords, -len(sorted_coords) % TILE + WINDOW)
     tiles, known = _in_tiles(centers, padding), jnp.pad(valid, (0, padding)).reshape(-1, TILE)
     low, high = _least(tiles, known), ~_least(~tiles, known)
@@ -85,20 +87,21 @@ def find_columns(
     def column(start: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         least, most = low + start[None], high + start.at[-1].add(steps[-1])[None]
         first = jnp.maximum(_not_after(heads, least) - 1, 0)
-        # A block that begins behind the last center's last tap holds none of its neighbors.
+        # Blocks that begin after the last tap of the tile's last center hold no neighbor of it.
         number = jnp.maximum(_not_after(heads, most) - first, 0)
         number = jnp.where(some, number, 0)
         window = _windows(keyed, first)
         rows = jnp.moveaxis(window[:-1], 0, -1)
         outside = rows_less(rows, least[None]) | rows_less(most[None], rows)
-        # No query has this key.
+        # Rows outside [least, most] get the key of least minus 1, which no query has.
         before = _keys(least[..., None], sizes).reshape(1, -1) - 1
         window = jnp.where(outside, before, window[-1])[None]
         query = queries + _keys(start[None, :, None], sizes)
-        # Else XLA may compute keys anew for each query.
+        # The barrier keeps XLA from computing the keys again for each query.
         window, query = jax.lax.optimization_barrier((window, query))
         table = _places(window, query, first, steps)
-        # Tiles that keys are not enough for are compared with all their windows one by one.
+        # Keys of a wide tile may be ambiguous. So its first window is compared again, by all words,
+        # with its other windows: start one window (WINDOW // TILE blocks) earlier.
         again = jnp.where(narrow, 0, WINDOW // TILE)
         number = jnp.where(number > 0, number + again, 0)
         return first - again, number, jnp.where(narrow[:, None, None], table, -1)
@@ -114,13 +117,13 @@ def find_columns(
 
 
 def _in_tiles(rows: jax.Array, padding: int) -> jax.Array:
-    """``[N, W]`` and ``padding`` rows to ``[tiles, W, TILE]``."""
+    """Pad ``[N, W]`` by ``padding`` rows and return it as ``[tiles, W, TILE]``."""
     padded = jnp.pad(rows, ((0, padding), (0, 0)), constant_values=PAD)
     return padded.reshape(-1, TILE, rows.shape[1]).swapaxes(1, 2)
 
 
 def _ranges(tiles: jax.Array, known: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """``int32[W]`` twice: the least and the greatest number of each word in known rows."""
+    """Return the least and the greatest number of each word in known rows, ``int32[W]`` each."""
     most = jnp.iinfo(tiles.dtype).max
     least = jnp.min(jnp.where(known, tiles, most), axis=(0, 2))
     return least, jnp.max(jnp.where(known, tiles, ~most), axis=(0, 2))
@@ -132,16 +135,16 @@ def _key_sizes(
     starts: jax.Array,
     last_step: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """What one step along each word adds to a row's key, and for which tiles keys are enough.
+    """Return what a step along each word adds to a key, and for which tiles keys are unique.
 
-    The key is the row's number in the box around all rows and queries, line by line, modulo
-    ``2**32``. Between the least and the greatest query of a tile no two rows share it if fewer
-    numbers than that lie between these two.
+    The key of a row is its index, in lexicographic order, in the box around all rows and queries,
+    modulo ``2**32``: ``key = sum_w row[w] * sizes[w]``. If fewer than ``2**32`` cells of the box
+    lie between the least and the greatest query of a tile, no two rows between them share a key.
 
     Args:
-      ranges: of the rows and of the centers, see :func:`_ranges`.
-      bounds: ``int32[tiles, W]``, the least and the greatest center of each tile.
-      starts, last_step: where columns begin, and their last step.
+      ranges: ranges of the rows and of the centers, see :func:`_ranges`.
+      bounds: ``int32[tiles, W]`` twice, the least and the greatest center of each tile.
+      starts, last_step: the offsets where columns begin, ``int32[S, W]``, and their last step.
 
     Returns:
       ``int32[W]`` and ``bool[tiles]``.
@@ -151,7 +154,7 @@ def _key_sizes(
     reach = jnp.min(starts, axis=0), jnp.max(starts, axis=0) + along
     least, most = jnp.minimum(least, first + reach[0]), jnp.maximum(most, last + reach[1])
     sizes = _products(most - least + 1)
-    # Floating point, where whole numbers wrap around.
+    # In float32, because int32 would overflow.
     near = _floats(first) + _floats(reach[0]) > -_FARTHEST
     near &= _floats(last) + _floats(reach[1]) < _FARTHEST
     apart = jnp.abs(_floats(bounds[1]) - _floats(bounds[0])) + _floats(along[None])
@@ -161,7 +164,7 @@ def _key_sizes(
 
 
 def _products(lengths: jax.Array) -> jax.Array:
-    """Of each word, the product of the lengths of those behind it."""
+    """Return, for each word, the product of the lengths of all later words."""
     found = [jnp.ones_like(lengths[0])]
     for word in range(len(lengths) - 1, 0, -1):
         found.insert(0, found[0] * lengths[word])
@@ -173,12 +176,12 @@ def _floats(numbers: jax.Array) -> jax.Array:
 
 
 def _keys(tiles: jax.Array, sizes: jax.Array) -> jax.Array:
-    """``[tiles, W, n]`` to ``[tiles, 1, n]``; they wrap around."""
+    """Return the keys of rows ``[tiles, W, n]`` as ``[tiles, 1, n]``, modulo ``2**32``."""
     return jnp.sum(tiles * sizes[None, :, None], axis=1, keepdims=True, dtype=jnp.int32)
 
 
 def _least(tiles: jax.Array, known: jax.Array) -> jax.Array:
-    """``int32[tiles, W]``: the lexicographically least known row of each."""
+    """Return the lexicographically least known row of each tile, ``int32[tiles, W]``."""
     most = jnp.iinfo(tiles.dtype).max
     words = []
     for word in range(tiles.shape[1]):
@@ -189,14 +192,15 @@ def _least(tiles: jax.Array, known: jax.Array) -> jax.Array:
 
 
 def find_numbers(columns: jax.Array, number: int) -> jax.Array:
-    """Place of each number in each column.
+    """Return the place of each number in each column.
 
-    Exact for columns in any order; quick where they ascend, but for gaps, as the rows do that a tap
-    of a map between canonical orders reads.
+    The result is exact for columns in any order. The search is fast if each column ascends apart
+    from its gaps. This holds for the neighbor table of a map between rows in canonical order.
 
     Args:
-      columns: ``int32[K, M]``, K and M above 0; -1 is a gap, other numbers stand there once.
-      number: above 0.
+      columns: ``int32[K, M]``, K and M above 0. -1 is a gap; every other number occurs at most once
+        in a column.
+      number: how many numbers to find, above 0.
 
     Returns:
       ``int32[K, number]``: the place of 0, 1, ... ``number - 1`` in each column, or -1.
@@ -214,7 +218,8 @@ def find_numbers(columns: jax.Array, number: int) -> jax.Array:
         # Blocks that may hold numbers of the tile, and all blocks between them.
         meets = (least[None] < begin + TILE) & (most[None] >= begin)
         which = jnp.arange(size, dtype=jnp.int32)[None]
-        # If there are none, the padding: what is behind is the next column's.
+        # Without such a block, choose the padding at the end of this column: the next column's
+        # blocks come after it.
         first = jnp.min(jnp.where(meets, which, size - WINDOW // TILE), axis=1)
         last = jnp.max(jnp.where(meets, which, -1), axis=1)
         return first, jnp.maximum(last - first + 1, 0), _compared(block, first, numbers, (0,))
@@ -240,18 +245,20 @@ def _search(
     steps: tuple[int, ...],
     most: int,
 ) -> jax.Array:
-    """The row of each query, and of some steps further on, among those of some blocks, or -1.
+    """Return the row of each query, and of cells further on, in the blocks of its tile, or -1.
 
     Args:
-      blocks: ``int32[blocks, W, TILE]``, the rows, with a window of padding behind them.
-      first, number: ``int32[columns, tiles]``, which blocks each tile is compared with.
-      table: ``int32[columns, tiles, len(steps), TILE]``, what the first windows of blocks gave.
-      query: places ``int32[V]`` among all columns' tiles to their queries, ``int32[V, W, TILE]``.
-      steps: along the last of the W axes.
-      most: blocks that a tile is compared with at most.
+      blocks: ``int32[blocks, W, TILE]``, the rows, followed by a window of padding.
+      first, number: ``int32[columns, tiles]``, the first block that each tile is compared with, and
+        the number of blocks.
+      table: ``int32[columns, tiles, len(steps), TILE]``, the rows found in the first windows.
+      query: a function from places ``int32[V]``, which count the tiles of all columns, to their
+        queries ``int32[V, W, TILE]``.
+      steps: steps along the last of the W axes.
+      most: the largest number of blocks that a tile is compared with.
 
     Returns:
-      As ``table``.
+      ``table`` with the rows that the other windows add.
     """
     shape = table.shape
     at_once = max(_MOST_VISITS // (shape[1] * -(-most * TILE // WINDOW)), 1)
@@ -269,7 +276,8 @@ def _search(
         ]
         return jnp.concatenate(parts)
     table, first = table.reshape(-1, *shape[2:]), first.reshape(-1)
-    # Few tiles need more than one window: those that go on behind a plane of a strided map's lines.
+    # Few tiles need more than one window. The loop below lists their further windows as visits, and
+    # compares VISITS of them at a time.
     more = jnp.maximum(-(-number.reshape(-1) * TILE // WINDOW) - 1, 0)
     ends = jnp.cumsum(more, dtype=jnp.int32)
     total = ends[-1]
@@ -278,8 +286,8 @@ def _search(
         done, table = state
         place = done + jnp.arange(VISITS, dtype=jnp.int32)
         tile = jnp.searchsorted(ends, place, side="right", method="compare_all")
-        # Places behind the last visit compare the last tile with a window of its column, or of the
-        # padding behind: no harm is done.
+        # Places after the last visit compare the last tile with some other window. A row found
+        # there is still correct.
         tile = jnp.minimum(tile.astype(jnp.int32), len(table) - 1)
         block = first[tile] + (1 + place - (ends - more)[tile]) * (WINDOW // TILE)
         found = _compared(blocks, block, query(tile), steps)
@@ -291,7 +299,7 @@ def _search(
 
 
 def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
-    """Number of heads that are not greater than each query; all are compared."""
+    """Return the number of heads that are not greater than each query, by comparing all."""
     after = rows_less(queries[:, None], heads[None])
     return heads.shape[0] - jnp.sum(after, axis=1, dtype=jnp.int32)
 
@@ -299,16 +307,16 @@ def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
 def _compared(
     blocks: jax.Array, first: jax.Array, query: jax.Array, steps: tuple[int, ...]
 ) -> jax.Array:
-    """Results of :func:`_search` in the window that begins with each tile's first block.
+    """Return what :func:`_search` returns for the window that begins with each tile's first block.
 
-    Windows go last, into the lanes: nothing must then be broadcast over lanes, which takes TPUs
-    longer than the comparisons do.
+    The tiles are the last axis, in the lanes. Then nothing is broadcast over lanes, which takes
+    TPUs longer than the comparisons.
     """
     return _places(_windows(blocks, first), query, first, steps)
 
 
 def _windows(blocks: jax.Array, first: jax.Array) -> jax.Array:
-    """``int32[W, WINDOW, tiles]``: the window that begins with each tile's first block."""
+    """Return the window that begins with each tile's first block, ``int32[W, WINDOW, tiles]``."""
     parts = [blocks.at[first + i].get(mode="clip") for i in range(WINDOW // TILE)]
     return jnp.concatenate(parts, axis=2).transpose(1, 2, 0)
 
@@ -316,7 +324,7 @@ def _windows(blocks: jax.Array, first: jax.Array) -> jax.Array:
 def _places(
     window: jax.Array, query: jax.Array, first: jax.Array, steps: tuple[int, ...]
 ) -> jax.Array:
-    """Results of :func:`_search` in windows."""
+    """Return what :func:`_search` returns for the given windows, one of each tile."""
     query = query.transpose(1, 2, 0)
     apart = window[-1, :, None] - query[-1, None]
     alike = [window[w, :, None] == query[w, None] for w in range(len(window) - 1)]
@@ -326,7 +334,7 @@ def _places(
 
 
 def _runs(steps: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The steps in groups of at most ``LONGEST_RUN`` cells."""
+    """Group the steps into runs of at most ``LONGEST_RUN`` cells."""
     runs: list[tuple[int, ...]] = []
     for step in steps:
         if not runs or step - runs[-1][0] >= LONGEST_RUN:
@@ -338,15 +346,16 @@ def _runs(steps: tuple[int, ...]) -> list[tuple[int, ...]]:
 def _rows_of_taps(
     apart: jax.Array, alike: list[jax.Array], steps: tuple[int, ...]
 ) -> list[jax.Array]:
-    """Place in the window of each query's row at each of some steps, or -1.
+    """Return the place in the window of each query's row at each step, or -1.
 
-    Rows are distinct and ascend, so those of a query's taps lie behind each other. One sum then
-    tells all: in its low bits which cells from the first step on have a row, above them the sum of
-    their places.
+    Rows are distinct and ascend, so the rows of a query's taps are consecutive: their places are
+    ``p, p + 1, ...``. One sum over the window is enough to find them. Its low bits tell which cells
+    of the run have a row; the bits above hold the sum of the places of these rows.
     """
     cells, apart = steps[-1] - steps[0] + 1, apart - steps[0]
     here = functools.reduce(operator.and_, alike, apart.astype(jnp.uint32) < cells)
-    # Which of up to three cells have a row, their number and their sum tell; else a bit for each.
+    # The low bits have one bit for each cell. Up to three cells need only 4 bits in all: the number
+    # of cells with a row and the sum of their indices determine these cells.
     few = cells <= 3
     bits, cell = (4, apart) if few else (cells, 1 << (apart & 31))
     place = ((jnp.arange(WINDOW, dtype=jnp.int32) << bits) + (_COUNT if few else 0))[:, None, None]
@@ -357,8 +366,8 @@ def _rows_of_taps(
             operator.or_, ((mask >> there & 1) << cell for cell, mask in enumerate(_HAVE[:cells]))
         )
     number = jax.lax.population_count(there)
-    # They are first, first + 1, ...: the mean of the first and the last is that of all. As floats,
-    # since TPUs divide no integers; it is a whole number below 2**8.
+    # The places are first, first + 1, ..., so total = number * first + number * (number - 1) / 2.
+    # Solve for first, in floats, because TPUs cannot divide integers; it is below 2**8.
     first = (total - (number * (number - 1) >> 1)).astype(jnp.float32)
     first = (first / jnp.maximum(number, 1).astype(jnp.float32) + 0.5).astype(jnp.int32)
     found = []

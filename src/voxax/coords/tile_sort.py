@@ -1,14 +1,14 @@
-"""Sorting columns of numbers on a TPU, tile by tile, by a bitonic network in Pallas.
+"""Sort columns of numbers on a TPU, tile by tile, by a bitonic network in Pallas.
 
-XLA's own sort unrolls its network: for five columns of 262,144 numbers its compiler takes half a
-minute on v5e, and for 41,936 it does not finish on 7x. Here the network is a few loops, which take
-1 to 5 s on any of them. 41,936 rows take 110 us on v5e by the compiler's schedules, XLA's sort 95.
+XLA's own sort unrolls its network. It takes half a minute to compile five columns of 262,144
+numbers for v5e, and does not finish 41,936 numbers for 7x. Here the network is a few loops, which
+compile in 1 to 5 s for each of these. By the compiler's schedules, 41,936 rows take 110 us on v5e,
+and 95 us with XLA's sort.
 
-A block of rows lies in vector memory as tiles of 8 x 128. Which row is where is chosen so that the
-network compares whole tiles most of the time: the lowest bits of a row's number say which tile it
-is in, the next three which sublane, the highest seven which lane. Comparing near rows, which every
-stage of the network does, then moves nothing within a register. Rows of different blocks are
-compared by XLA, elementwise.
+A block of rows lies in vector memory as tiles of 8 x 128. The lowest bits of a row's number choose
+its tile, the next three bits its sublane, and the highest seven its lane. So the network compares
+whole tiles most of the time: every stage compares near rows, which moves nothing within a register.
+XLA compares rows of different blocks, elementwise.
 
 K. E. Batcher, "Sorting networks and their applications", AFIPS 1968.
 """
@@ -29,29 +29,29 @@ from jax.experimental.pallas import tpu as pltpu
 from voxax import _compat
 
 NAME = "tile_sort"
-"""Of the kernels in compiled programs."""
+"""The name of the kernels in compiled programs."""
 _SUBLANES, _LANES = 8, 128
 _SUBLANE_BITS = _SUBLANES.bit_length() - 1
 _TILE_BITS = 10
 _BLOCK_NUMBERS = 1 << 19
-"""Numbers of a block at most. It is in vector memory twice to go in and twice to go out: 8 MB."""
+"""Most numbers of a block. Vector memory holds two input and two output buffers of it: 8 MB."""
 _AT_ONCE = 8
-"""Tiles that one step of a loop reads before it writes any, so that their latencies overlap."""
+"""Number of tiles that a step of a loop reads before it writes any, so that latencies overlap."""
 
 Rows = list[jax.Array]
-"""The columns of some rows, alike in shape."""
+"""The columns of some rows, all of one shape."""
 
 
 def sort_columns(
     columns: Sequence[jax.Array], num_keys: int, interpret: bool = False
 ) -> tuple[jax.Array, ...]:
-    """The columns with their rows in lexicographic order.
+    """Return the columns with their rows in lexicographic order.
 
     Args:
       columns: ``int32[N]`` each, N above 0.
-      num_keys: number of columns that are compared. No two rows may agree in all of these, and
-        none may have the largest number in all of them.
-      interpret: runs anywhere, slowly.
+      num_keys: number of leading columns that are compared. No two rows may agree in all of these,
+        and no row may hold the largest int32 in all of them.
+      interpret: whether to run in Pallas' interpreter, on any platform but slowly.
     """
     (number,) = columns[0].shape
     bits = max((number - 1).bit_length(), _TILE_BITS)
@@ -71,33 +71,34 @@ def sort_columns(
 
 @dataclasses.dataclass(frozen=True)
 class _Network:
-    """The network on a table ``int32[columns, tiles, 8, 128]``.
+    """A bitonic sorting network on a table ``int32[columns, tiles, 8, 128]``.
 
-    Stage ``s`` merges runs of ``2**s`` rows into runs of twice as many, every second of them
-    descending, by comparing rows whose numbers differ in bit ``s``, then ``s - 1``, ... then 0.
+    Stage ``s`` merges runs of ``2**s`` rows into runs of ``2**(s + 1)`` rows, every second of them
+    descending. It compares rows whose numbers differ in bit ``s``, then in bit ``s - 1``, down to
+    bit 0.
     """
 
     columns: int
     num_keys: int
     bits: int
-    """Of the number of a row within its block."""
+    """Number of bits of a row's number within its block."""
     interpret: bool
 
     @property
     def tiles(self) -> int:
-        """Tiles of a block."""
+        """Number of tiles of a block."""
         return 1 << (self.bits - _TILE_BITS)
 
     def sorted_blocks(self, table: jax.Array) -> jax.Array:
-        """Each block sorted by itself, every second one descending."""
+        """Return the table with each block sorted, every second block descending."""
         return self._call(table, 0, self.bits)
 
     def merged_blocks(self, table: jax.Array, stage: int) -> jax.Array:
-        """The rest of a stage whose comparisons between blocks are done."""
+        """Return the table after the comparisons of a stage within blocks."""
         return self._call(table, stage, stage + 1)
 
     def compare_blocks(self, table: jax.Array, stage: int, bit: int) -> jax.Array:
-        """Rows of blocks whose numbers differ in one bit; ``stage`` counts blocks too."""
+        """Compare rows of blocks whose numbers differ in ``bit``. ``stage`` counts in blocks."""
         pairs = table.reshape(self.columns, -1, 2, self.tiles << bit, _SUBLANES, _LANES)
         down = np.arange(pairs.shape[1]) >> (stage - bit) & 1 != 0  # bit stage + 1 of a row's block
         first, second = ([pairs[c, :, side] for c in range(self.columns)] for side in range(2))
@@ -119,13 +120,13 @@ class _Network:
             interpret=self.interpret,
             name=NAME,
         )
-        # The chip has no integers of 64 bits, which a Python number in an index map would be.
+        # With x64 enabled, a Python number in an index map is 64 bits long, which the chip lacks.
         with jax.enable_x64(False):
             return call(table)
 
 
 class _Block:
-    """Stages of the network on one block, in the kernel."""
+    """The kernel: it runs stages of the network on one block."""
 
     def __init__(self, network: _Network, source: Any, target: Any) -> None:
         self.network, self.source, self.target = network, source, target
@@ -175,7 +176,13 @@ class _Block:
         _in_groups(self.network.tiles // 2, _AT_ONCE // 2, compare)
 
     def _registers(self, axis: int, stage: Any, bit: Any) -> None:
-        """Compare rows of the same tile whose numbers differ in one bit, of sublane or of lane."""
+        """Compare rows of the same tile whose numbers differ in one bit.
+
+        Args:
+          axis: 0 for a bit of the sublane, 1 for a bit of the lane.
+          stage: the stage of the network.
+          bit: the bit of the row's number.
+        """
         shift = self.network.bits - _TILE_BITS
         row = (self.place << shift) + self.begin
         down = (row >> (stage + 1)) & 1
@@ -185,6 +192,7 @@ class _Block:
 
         def compare(tiles: list[Any]) -> None:
             for i, rows in zip(tiles, [self._get(i) for i in tiles], strict=True):
+                # The partner stands ``step`` places after a row whose bit is 0, before it if 1.
                 after = [pltpu.roll(x, size - step, axis) for x in rows]
                 before = [pltpu.roll(x, step, axis) for x in rows]
                 sides = zip(before, after, strict=True)
@@ -197,7 +205,7 @@ class _Block:
 
 
 def _in_groups(number: int, size: int, body: Callable[[list[Any]], None]) -> None:
-    """``body`` on the numbers below a power of two, in lists of ``size`` or fewer."""
+    """Call ``body`` on the numbers below ``number``, a power of two, in lists of up to ``size``."""
     size = min(number, size)
     if size:
         _loop(0, number // size, lambda i: body([i * size + u for u in range(size)]))
@@ -208,7 +216,7 @@ def _loop(begin: Any, end: Any, body: Callable[[Any], None]) -> None:
 
 
 def _exchanged(a: Rows, b: Rows, down: Any, num_keys: int) -> tuple[Rows, Rows]:
-    """The lesser of each pair of rows and the greater, the other way round where ``down``."""
+    """Return the lesser row of each pair, and the greater; the other way round where ``down``."""
     keep = _less(a, b, num_keys) != down
     pairs = list(zip(a, b, strict=True))
     return [jnp.where(keep, x, y) for x, y in pairs], [jnp.where(keep, y, x) for x, y in pairs]

@@ -1,4 +1,4 @@
-"""Fewer rows under a static capacity: those under a mask, or distinct ones."""
+"""Reduce rows to a static capacity: select them by a mask, or remove duplicates."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class CompactRows(NamedTuple):
     """Result of :func:`compact_rows`.
 
     Attributes:
-      coords: ``int32[capacity, W]``, the rows that were kept in their old order, then ``PAD``.
-      count: ``int32[]``, valid rows, at most the capacity.
-      num_dropped: ``int32[]``, rows that should be kept but did not fit.
+      coords: ``int32[capacity, W]``, the kept rows in their old order, then ``PAD``.
+      count: ``int32[]``, number of valid rows, at most the capacity.
+      num_dropped: ``int32[]``, number of rows to keep that did not fit.
       source: ``int32[capacity]``, input row of every output row, -1 in padding.
     """
 
@@ -34,12 +34,12 @@ class CompactRows(NamedTuple):
 # Jitted so that an eager call is one program instead of a dozen small ones.
 @functools.partial(jax.jit, static_argnames="capacity")
 def compact_rows(coords: jax.Array, keep: jax.Array, capacity: int) -> CompactRows:
-    """Close the gaps between the rows to keep; sorted rows stay sorted.
+    """Return the rows to keep without gaps between them. Sorted rows stay sorted.
 
     Args:
-      coords: ``int32[N, W]``; padding is never kept and may lie anywhere.
-      keep: ``bool[N]``.
-      capacity: rows of the result, static; the first ones are kept when it is too small.
+      coords: ``int32[N, W]``. Padding may stand anywhere and is never kept.
+      keep: ``bool[N]``, which rows to keep.
+      capacity: number of rows of the result, static. If too small, only the first rows are kept.
     """
     keep = keep & is_valid(coords)
     rows = coords.shape[0]
@@ -61,9 +61,9 @@ class UniqueRows(NamedTuple):
 
     Attributes:
       coords: ``int32[capacity, W]``, sorted, distinct, padded with ``PAD``.
-      count: ``int32[]``, valid rows, at most the capacity.
-      num_dropped: ``int32[]``, distinct rows that did not fit.
-      inverse: ``int32[N]``, output row of every input row, -1 where padding or dropped.
+      count: ``int32[]``, number of valid rows, at most the capacity.
+      num_dropped: ``int32[]``, number of distinct rows that did not fit.
+      inverse: ``int32[N]``, output row of every input row, -1 where it is padding or was dropped.
     """
 
     coords: jax.Array
@@ -75,10 +75,10 @@ class UniqueRows(NamedTuple):
 # Jitted so that an eager call is one program instead of a dozen small ones.
 @functools.partial(jax.jit, static_argnames="capacity")
 def unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
-    """Sort and remove duplicates. ``coords``: ``int32[N, W]``, any order, may hold padding.
+    """Sort rows and remove duplicates. ``coords``: ``int32[N, W]``, any order, may hold padding.
 
-    When more than ``capacity`` distinct rows exist, the lexicographically first
-    ones are kept and the rest is counted in ``num_dropped``.
+    If there are more than ``capacity`` distinct rows, the lexicographically first ones are kept and
+    ``num_dropped`` counts the rest.
     """
     find = _find_unique if sorts_natively(coords) else _unique_rows
     return UniqueRows(*find(coords, capacity=capacity))
@@ -94,7 +94,7 @@ def _unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
     kept = valid & (rank < capacity)
     operands = sorted_coords, jnp.where(kept & first, rank, -1), order, jnp.where(kept, rank, -1)
     by_scatter = functools.partial(_placed_by_scatter, capacity=capacity)
-    # Tiles of a symbolic size cannot be counted.
+    # An array of symbolic size cannot be cut into tiles.
     if _compat.is_symbolic(coords.shape[0], capacity) or not (coords.shape[0] and capacity):
         out, inverse = by_scatter(*operands)
     else:
@@ -107,14 +107,14 @@ def _unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
 def _placed_by_scatter(
     rows: jax.Array, place: jax.Array, order: jax.Array, rank: jax.Array, capacity: int
 ) -> tuple[jax.Array, jax.Array]:
-    """``(int32[capacity, W], int32[N])``: rows at their places, and ranks in the order before.
+    """Return the distinct rows and the inverse: ``(int32[capacity, W], int32[N])``.
 
     Args:
       rows: ``int32[N, W]``, sorted.
-      place: ``int32[N]``, of distinct rows, ascending; -1 for others.
-      order: ``int32[N]``, where each sorted row was.
-      rank: ``int32[N]``, its value in the inverse.
-      capacity: static.
+      place: ``int32[N]``, output row of the first of equal rows, ascending; -1 for every other row.
+      order: ``int32[N]``, input row of each sorted row.
+      rank: ``int32[N]``, output row of each sorted row, or -1.
+      capacity: number of output rows, static.
     """
     out = jnp.full((capacity, rows.shape[1]), PAD, jnp.int32)
     out = out.at[jnp.where(place < 0, capacity, place)].set(rows, mode="drop")
@@ -125,7 +125,9 @@ def _placed_by_scatter(
 def _placed_by_tiles(
     rows: jax.Array, place: jax.Array, order: jax.Array, rank: jax.Array, capacity: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Results of :func:`_placed_by_scatter` without a scatter, which TPUs do row after row.
+    """Return what :func:`_placed_by_scatter` returns, without the scatters.
+
+    TPUs scatter one row after another.
 
     For 65,536 rows both scatters take 1 ms on v5e and 200 ms on v4, by the compiler's schedules.
     """
@@ -135,7 +137,7 @@ def _placed_by_tiles(
 
 
 def _unique_rows_natively(coords: jax.Array, capacity: int) -> UniqueRows:
-    """Distinct rows by one native call; see ``native/src/unique.cc``."""
+    """Return what :func:`_unique_rows` returns, by a native call; see ``native/src/unique.cc``."""
     rows, width = coords.shape
     shapes = UniqueRows((capacity, width), (), (), (rows,))  # type: ignore[arg-type]
     results = tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)

@@ -1,8 +1,8 @@
-"""KernelMap: the relation between input and output voxels, as a value, and its views.
+"""Kernel maps: the relation between input and output voxels, and arrays derived from it.
 
-The map holds or builds the tables ``neighbors`` and ``transposed_neighbors`` and the lists
-``pairs`` and ``pair_starts``. Every other array belongs to a kernel, which passes the :class:`View`
-that builds it.
+A :class:`KernelMap` holds or builds the tables ``neighbors`` and ``transposed_neighbors`` and the
+lists ``pairs`` and ``pair_starts``. Every other array belongs to a kernel, which passes the
+:class:`View` that builds the array.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ _CELLS = "cells"  # what a map remembers of itself, see note_cells
 
 
 def opposite(name: str) -> str:
-    """The name that a view of one table, ``transposed_...`` or not, has in the transposed map."""
+    """Return the name of the same view in the transposed map: add or remove ``transposed_``."""
     return name.removeprefix(TRANSPOSED) if name.startswith(TRANSPOSED) else TRANSPOSED + name
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """An array that is derived from a kernel map's table, and its builders.
+    """The description of an array that is derived from a table of a kernel map.
 
-    Two views of one name are the same array.
+    Two views with the same name are equal.
 
     Attributes:
-      name: a view called ``transposed_...`` is derived from the transposed table.
-      build: the table ``int32[rows, K]`` and the map's spec (or None) to the array, in JAX.
-      on_host: as ``build``, in NumPy, for plans that are made without a device.
+      name: name of the array. A view called ``transposed_...`` belongs to the transposed table.
+      build: JAX function from the table ``int32[rows, K]`` and the map's spec, or None, to the
+        array.
+      on_host: the same function in NumPy, for plans that are made without a device.
     """
 
     name: str
@@ -60,17 +61,17 @@ class View:
 
     @property
     def table(self) -> str:
-        """The name of the table that it is derived from."""
+        """The name of the table that the view is derived from."""
         return TRANSPOSED + "neighbors" if self.name.startswith(TRANSPOSED) else "neighbors"
 
     @property
     def opposite(self) -> View:
-        """The view of the transposed map that is this view."""
+        """The same array as a view of the transposed map."""
         return dataclasses.replace(self, name=opposite(self.name))
 
 
 def by_name(*views: View) -> dict[str, View]:
-    """These views and their opposites, by name."""
+    """Return these views and their opposites, by name."""
     return {one.name: one for view in views for one in (view, view.opposite)}
 
 
@@ -80,26 +81,27 @@ class KernelMap:
     """The relation of input rows to output rows, tap by tap.
 
     Algorithms read *views* of the relation: arrays derived from it, each built once and kept.
-    ``neighbors`` always exists.
+    The view ``neighbors`` always exists.
 
-    A table of your own must follow two rules, since gradients read it backwards: each entry is -1
-    or an input row, and under one tap no two outputs share an input. Arrays are checked here. Of
-    traced ones nothing is known: there an entry that is no input row counts as -1, and of outputs
-    that share an input under a tap only one reaches the gradient by the features.
+    A table of your own must follow two rules, because gradients read it backwards: each entry is -1
+    or an input row, and no two outputs share an input under one tap. Concrete arrays are checked.
+    Traced arrays cannot be checked. An invalid entry counts as -1. If two outputs share an input
+    under one tap, the feature gradient contains only one of them.
 
     Attributes:
-      in_geometry: input voxels, without attached maps; of a shard's map the extended set.
+      in_geometry: input voxels, without attached maps. In a shard's map they include the voxels
+        that it needs from other shards.
       out_geometry: output voxels, without attached maps.
       spec: the static relation.
-      views: arrays by name that existed when the map was made.
-      restricted: pairs of the spec's relation were taken out; see :meth:`restrict`.
-      halo: for one shard of a scene, how features come to the input rows that other shards own;
-        None where the map holds all inputs.
-      check: check the tables, which copies them to the host; only while the map is made.
+      views: the arrays that existed when the map was made, by name.
+      restricted: whether pairs of the spec's relation were removed; see :meth:`restrict`.
+      halo: for one shard of a scene, the exchange that brings the features of input rows that other
+        shards own. None if the map holds all inputs.
+      check: whether to check the tables when the map is made. The check copies them to the host.
 
     Raises:
-      InputError: with ``check``, a table of another shape or dtype, an entry that is no row, or
-        outputs that share an input under one tap.
+      InputError: ``check`` is True, and a table has another shape or dtype, an entry that is
+        neither -1 nor a row, or outputs that share an input under one tap.
     """
 
     in_geometry: VoxelGeometry
@@ -125,7 +127,7 @@ class KernelMap:
         self._own()
 
     def _own(self) -> None:
-        """Forget views of another relation. The halo is no part of it: see :meth:`with_halo`."""
+        """Forget remembered views of another relation. A map without its halo keeps its views."""
         arrays = self.in_geometry, self.out_geometry, *self.views.values()
         memo = self.memo.owned_by(arrays, (self.spec, self.restricted, *self.views))
         object.__setattr__(self, "memo", memo)
@@ -153,9 +155,10 @@ class KernelMap:
 
     @property
     def symmetric(self) -> bool:
-        """One voxel set and centered taps: ``neighbors`` reversed along K is the adjoint's.
+        """True if ``neighbors`` reversed along K is the table of the adjoint.
 
-        Not of a restricted map: an output may have left out the pair that its input kept.
+        This holds for one voxel set with centered taps. It does not hold for a restricted map,
+        which may keep a pair and lack its mirror image.
         """
         same = self.in_geometry is self.out_geometry and not self.restricted
         return same and self.spec.keeps_coords and self.spec.symmetric
@@ -167,19 +170,19 @@ class KernelMap:
 
     @property
     def in_capacity(self) -> int:
-        """Rows that ``neighbors`` counts over."""
+        """Number of input rows that ``neighbors`` can point to."""
         return self.in_geometry.capacity
 
     @property
     def feature_rows(self) -> int:
-        """Rows of the features that a layer with this map is given."""
+        """Number of feature rows that a layer with this map takes."""
         return self.in_capacity if self.halo is None else self.halo.own_capacity
 
     def with_halo(self, features: jax.Array) -> tuple[jax.Array, KernelMap]:
         """Return the features of all input rows, ``[in_capacity, ...]``, and the map from them.
 
-        Every layer starts with it. Only on a shard of a scene do they differ from what was
-        given: features are exchanged with other shards.
+        Every layer calls this first. On a shard of a scene it exchanges features with the other
+        shards; otherwise it returns the features and the map unchanged.
         """
         if self.halo is None:
             return features, self
@@ -188,7 +191,7 @@ class KernelMap:
 
     @property
     def out_capacity(self) -> int:
-        """Rows of the output."""
+        """Number of output rows."""
         return self.out_geometry.capacity
 
     @property
@@ -200,13 +203,13 @@ class KernelMap:
         """Return the array called ``name``, built at its first use and remembered.
 
         Args:
-          name: one that the map holds, ``transposed_neighbors int32[in_capacity, K]`` (the output
-            row that each input row feeds through each tap, or -1), or ``pairs`` and
+          name: name of an array in ``views``; or ``transposed_neighbors int32[in_capacity, K]``
+            (the output row that each input row feeds through each tap, or -1); or ``pairs`` or
             ``pair_starts`` (see :func:`list_pairs`).
-          view: the builder of an array of another name.
+          view: how to build an array of another name.
 
         Raises:
-          KeyError: no such view; the message lists the known ones.
+          KeyError: ``view`` is None and no array has this name; the message lists the known names.
         """
         if name in self.views:
             return self.views[name]
@@ -231,7 +234,7 @@ class KernelMap:
         return _cells_of_taps(self.neighbors, rows, cells, stride=self.spec.stride)[0]
 
     def _pair_lists(self) -> tuple[jax.Array, jax.Array]:
-        """Both views come from one pass, which is made once."""
+        """Return ``pairs`` and ``pair_starts``, which one pass builds together."""
         neighbors = self.neighbors
         build = functools.partial(list_pairs, neighbors)
         return self.memo.get_or_build(("pair_lists",), neighbors, build)
@@ -240,7 +243,8 @@ class KernelMap:
         """Return the map of the adjoint: outputs and inputs change places.
 
         Raises:
-          InputError: a map of one shard of a scene; its plan has a map for the way back.
+          InputError: the map is of one shard of a scene. The plan of the scene has the transposed
+            map.
         """
         if self.halo is not None:
             raise InputError(
@@ -260,13 +264,13 @@ class KernelMap:
     def restrict(self, keep: jax.Array) -> KernelMap:
         """Return the map without the pairs where ``keep`` is false.
 
-        Every algorithm that skips absent pairs skips these too, in all three products.
+        Algorithms skip these pairs in the forward pass and in both gradients.
 
         Args:
           keep: ``bool``, broadcast to ``[out_capacity, K]``.
 
         Raises:
-          InputError: another dtype, or a shape that cannot be broadcast.
+          InputError: ``keep`` has another dtype, or a shape that cannot be broadcast.
         """
         shape = (self.out_capacity, self.num_offsets)
         keep = jnp.asarray(keep)
@@ -286,8 +290,8 @@ class KernelMap:
         Size s covers ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation.
 
         Args:
-          size: ``[out_capacity]`` or ``[]``; integers, or floats that are rounded down. Below 1:
-            no tap.
+          size: kernel size of each output, ``[out_capacity]``, or of all, ``[]``. Floats are
+            rounded down. A size below 1 covers no tap.
         """
         size = jnp.asarray(size)
         if size.shape not in ((), (self.out_capacity,)):
@@ -299,8 +303,8 @@ class KernelMap:
         return self.restrict(mask if size.ndim else mask[None])
 
     def of_taps(self, taps: Sequence[int]) -> KernelMap:
-        """Return the map of some taps only. ``taps``: static, distinct, each below K."""
-        # Indexed by NumPy: attached tables may be NumPy's, which no tracer can index.
+        """Return the map of some taps only. ``taps``: static indices, distinct, each below K."""
+        # The index is a NumPy array: an attached table may be one too, and no tracer can index it.
         chosen = tuple(int(tap) for tap in taps)
         spec = dataclasses.replace(self.spec, offsets=tuple(self.spec.offsets[k] for k in chosen))
         views = {"neighbors": self.neighbors[:, np.asarray(chosen, np.int32)]}
@@ -317,7 +321,7 @@ class KernelMap:
 
 
 def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
-    """Return a table of -1 and rows: of a traced one, entries that are neither become -1."""
+    """Check a neighbor table and return it. In a traced table, replace each invalid entry by -1."""
     if table.shape != shape or table.dtype != np.int32:
         raise InputError(
             f"{name} of shape {list(table.shape)}, {table.dtype}: expected int32{list(shape)}, for "
@@ -325,13 +329,13 @@ def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
         )
     if _compat.is_readable(table):
         _check_table(name, np.asarray(table), rows)
-        # What was checked must not be written to afterwards.
+        # Copy, so that nobody changes the table after the check.
         return table.copy() if isinstance(table, np.ndarray) else table
     return jnp.where((table >= 0) & (table < rows), table, -1)
 
 
 def _check_table(name: str, table: np.ndarray, rows: int) -> None:
-    """Raise :class:`InputError` unless each entry is -1 or a row, none twice in a column."""
+    """Raise :class:`InputError` unless entries are -1 or rows, which differ in each column."""
     outside = np.argwhere((table < -1) | (table >= rows))
     if len(outside):
         row, tap = outside[0].tolist()
@@ -352,7 +356,7 @@ def _check_table(name: str, table: np.ndarray, rows: int) -> None:
 
 
 def invert_table(neighbors: np.ndarray, in_capacity: int, threads: int = 1) -> np.ndarray:
-    """:func:`invert_neighbors` in NumPy."""
+    """Return what :func:`invert_neighbors` returns, in NumPy."""
     if native.takes_table(neighbors):
         return native.invert_table(neighbors, in_capacity, threads)
     table = np.full((in_capacity, neighbors.shape[1]), -1, np.int32)
@@ -368,7 +372,7 @@ def _invert_on_host(neighbors: np.ndarray, in_capacity: int) -> np.ndarray:
 @eagerly(_invert_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="in_capacity")
 def invert_neighbors(neighbors: jax.Array, in_capacity: int) -> jax.Array:
-    """Read a neighbor table backwards.
+    """Return the output row that each input row feeds through each tap.
 
     Args:
       neighbors: ``int32[out_capacity, K]``, input row or -1. For one tap, no two
@@ -411,9 +415,10 @@ _invert = natively_on_cpu("invert_neighbors", _invert_natively, _invert_neighbor
 
 
 def note_cells(kernel_map: KernelMap) -> KernelMap:
-    """Note that a map has all pairs of a spec that partitions, and return it.
+    """Note that the cell of each input is its only output, and return the map.
 
-    Programs for TPUs then look up each input's cell instead of reading the table backwards.
+    This needs all pairs of a spec whose cells partition the lattice. Programs for TPUs then look up
+    the cell of each input, which is faster than to invert the table.
     """
     ends = kernel_map.in_geometry.coords, kernel_map.out_geometry.coords
     arrays = *ends, kernel_map.neighbors
@@ -435,9 +440,9 @@ def _inverted_by(invert: Callable[..., tuple[jax.Array]]) -> Callable[..., tuple
 def _cells_by_tiles(
     neighbors: jax.Array, rows: jax.Array, cells: jax.Array, stride: tuple[int, ...]
 ) -> tuple[jax.Array]:
-    """Results of :func:`_invert_neighbors` where each row has one cell: one search, not K."""
+    """Return what :func:`_invert_neighbors` returns if each row has one cell: one search, not K."""
     here = np.zeros((1, len(stride)), np.int32)
-    # Nearly in canonical order, which the search by tiles needs to be quick.
+    # The cells of sorted rows are nearly in canonical order, so the search by tiles is fast.
     cell = find_neighbors(cells, coarsen(rows, stride), is_valid(rows), here, ordered=True)
     taps = np.arange(neighbors.shape[1], dtype=np.int32)[None]
     return (jnp.where(place_in_cell(rows, stride)[:, None] == taps, cell, -1),)
@@ -452,11 +457,11 @@ _cells_of_taps = natively_on_cpu(
 
 
 PAIR_ROOM = 4096
-"""Unused places behind the last pair: a block of so many can be read from any position."""
+"""Number of unused places after the last pair: a block of this size may start at any pair."""
 
 
 def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`list_pairs` in NumPy."""
+    """Return what :func:`list_pairs` returns, in NumPy."""
     rows, taps = neighbors.shape
     if native.takes_table(neighbors):
         return native.list_pairs(neighbors, rows * taps + PAIR_ROOM)
@@ -471,15 +476,15 @@ def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 @eagerly(pair_lists, native=True)
 @jax.jit
 def list_pairs(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The pairs that exist, tap after tap, within a tap by output row.
+    """List the pairs of a table, sorted by tap and then by output row.
 
     Args:
       neighbors: ``int32[out_capacity, K]``, input row or -1.
 
     Returns:
-      ``pairs int32[2, out_capacity * K + PAIR_ROOM]``: input rows and output rows, -1 behind
-      the last pair; ``starts int32[K + 1]``: where each tap's pairs begin, and their number.
-      Where the rows of both sides are in canonical order, each tap's input rows ascend too.
+      ``pairs int32[2, out_capacity * K + PAIR_ROOM]``: input rows and output rows, -1 after the
+      last pair. ``starts int32[K + 1]``: the place of each tap's first pair, and the number of all
+      pairs. If both sides are in canonical order, the input rows of each tap ascend too.
     """
     pairs, starts = _list(neighbors)
     return pairs, starts

@@ -15,38 +15,40 @@ from voxax.errors import InputError
 from voxax.hardware import describe, targeting
 from voxax.hardware.tpu import COPY_LATENCY, TOPOLOGIES
 
-# Rows that a matrix unit of so many columns takes in a cycle. In the listing of a plain product of
-# large matrices each unit is busy for rows * columns / columns^2 / this number of cycles.
+# Rows that a matrix unit takes in a cycle, by its number of columns. In the listing of a plain
+# product of large matrices, each unit is busy for rows * columns / columns^2 / this number of
+# cycles.
 _ROWS_PER_CYCLE = {128: 1, 256: 2}
-# Seconds from the end of a kernel to the start of the next: what a program on v4 takes more than
-# its kernels, by XProf (github.com/ayaka14732/pallas-tpu-tutorial, chapter03/02_fair_timing and
-# chapter02/09_large_matmul, TPU:1: 76.4 us for two kernels of 76.3 us, 80.15 us for 80.04).
+# Seconds from the end of a kernel to the start of the next. This is the time of a program on v4
+# without that of its kernels, by XProf (github.com/ayaka14732/pallas-tpu-tutorial,
+# chapter03/02_fair_timing and chapter02/09_large_matmul, TPU:1: 76.4 us for two kernels of 76.3 us,
+# 80.15 us for 80.04).
 _LAUNCH = 0.05e-6
-# Bytes of a granule, the unit in which listings print the size of copies.
+# Bytes of a granule by generation. Listings print the size of copies in granules.
 _GRANULE = {4: 512}
 _LATER_GRANULE = 32
-# Behind branches in listings of that generation; four later.
+# Delay slots after a branch, by generation; later generations have four.
 _DELAY_SLOTS = {4: 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One TensorCore.
+    """The numbers of one TensorCore.
 
     Attributes:
-      name: of the generation, as in ``TOPOLOGIES``.
-      clock: cycles per second. JAX's table has no such field: it is the peak over what the matrix
-        units do in a cycle, ``peak / (units * 2 * columns^2 * rows a cycle)``. The rows a cycle (1
-        for 128 columns, 2 for 256) were read off the listing of a plain product.
+      name: name of the generation, a key of ``TOPOLOGIES``.
+      clock: cycles per second. JAX's table of TPUs has no clock, so it is computed as
+        ``peak / (units * 2 * columns^2 * rows_per_cycle)`` of the matrix units. The rows per cycle
+        (1 for 128 columns, 2 for 256) were read off the listing of a plain product.
       peak: bfloat16 operations per second.
-      bandwidth: bytes per second, of HBM.
-      granule: bytes, the unit of the listings' copies.
+      bandwidth: bytes per second from and to HBM.
+      granule: bytes of a granule, the unit of the copies' sizes in listings.
       latency: seconds from the start of a copy from or to HBM until it moves its first bytes.
       launch: seconds between two kernels.
-      vmem, hbm: bytes.
-      cores: TensorCores that one device of JAX joins; each has such numbers. A program's schedule
-        is that of one of them.
-      delay_slots: bundles behind a branch that are executed before it takes effect.
+      vmem, hbm: bytes of vector memory and of HBM.
+      cores: number of TensorCores that one JAX device joins. The other numbers and a program's
+        schedule are for one core.
+      delay_slots: number of bundles after a branch that are executed before it takes effect.
     """
 
     name: str
@@ -63,15 +65,15 @@ class Chip:
 
     @property
     def device_bandwidth(self) -> float:
-        """Bytes per second of all cores of a device."""
+        """Bytes per second from and to HBM of all cores of a device."""
         return self.cores * self.bandwidth
 
 
 def chip_named(name: str) -> Chip:
-    """Return a generation from JAX's table of TPUs; no device is touched.
+    """Return the numbers of a TPU generation from JAX's table. No device is needed.
 
     Raises:
-      InputError: an unknown name, or a chip that this version of JAX does not know.
+      InputError: the name is unknown, or this version of JAX does not know the chip.
     """
     name = name.removeprefix("tpu")
     if name not in TOPOLOGIES:
@@ -99,15 +101,17 @@ def chip_named(name: str) -> Chip:
 def compile_for(topology: str, function: Callable[..., Any], *shapes: Any) -> Any:
     """Compile a function for one device of a topology, with default layouts.
 
-    Convolutions inside choose their algorithms for that device, as in an exported program. Without
-    a TPU, libtpu is kept from asking a metadata server about one, here and afterwards.
+    Convolutions in the function choose their algorithms for that device, as in an exported program.
+    The call sets environment variables of libtpu, unless they are set, so that the process does not
+    ask a metadata server for a TPU.
 
     Args:
-      topology: libtpu's name, see :data:`voxax.predict.TOPOLOGIES`.
-      function: what to compile.
-      *shapes: pytrees of ``jax.ShapeDtypeStruct`` or arrays.
+      topology: libtpu's name of the topology, see :data:`voxax.predict.TOPOLOGIES`.
+      function: the function to compile.
+      *shapes: the function's arguments, pytrees of ``jax.ShapeDtypeStruct`` or arrays.
     """
-    # Before libtpu is loaded: it would wait for the server, and allow one process at a time.
+    # Set before libtpu is loaded. By default it waits for the metadata server and allows only one
+    # process at a time.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     device = _compat.tpu_topology(topology)[0]

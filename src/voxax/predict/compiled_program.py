@@ -1,4 +1,4 @@
-"""A compiled program, kernel by kernel: lower bounds of its time, and tables of them."""
+"""Lower bounds of the time of a compiled program, kernel by kernel, and tables of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from voxax.predict.hlo import Operation
 from voxax.predict.listing import Copy, Listing, Loop
 
 Passes = Mapping[str, float | None] | float | None
-"""Passes of loops whose number is known at run time only: by name of the kernel, or of all."""
+"""Number of passes by name of the kernel, or one number for all. It applies to the loops whose
+number of passes is known only at run time."""
 
-# Of a kernel's cycles, so many with a unit at work make it the kernel's limit.
+# A unit limits a kernel if it is at work in at least this part of the cycles.
 _SATURATED = 0.8
-# Kinds of the utilization that count a part of another kind once more.
+# Kinds of units in the utilization that another kind already counts.
 _PARTS = ("VLOAD:FILL", "VSTORE:SPILL")
 
 
@@ -25,7 +26,7 @@ class CompiledKernel(Operation):
     """One kernel of a program.
 
     Attributes:
-      listing: of its schedule; None where the compiler wrote none.
+      listing: the listing of its schedule. None if the compiler wrote none.
     """
 
     listing: Listing | None
@@ -39,12 +40,12 @@ class CompiledKernel(Operation):
         """Return the cost of all runs, on one core.
 
         Args:
-          chip: it was compiled for.
-          passes: of loops whose number is known at run time only: those of a Pallas kernel's own,
-            and of the program's around a kernel of XLA's.
+          chip: the chip that the program was compiled for.
+          passes: number of passes of each loop whose number is known only at run time. For a Pallas
+            kernel these are its own loops; for an XLA kernel, the program's loops around it.
         """
         times: float = self.times
-        # What has single numbers alone is a part of the program's own code, and has no listing.
+        # An operation on single numbers is part of the program's own code and has no listing.
         complete = self.listing is not None or all(math.prod(s) == 1 for _, s in self.operands)
         if self.in_open_loop:
             complete = complete and passes is not None and not self.is_pallas
@@ -76,12 +77,12 @@ class CompiledKernel(Operation):
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """What a kernel's copies move from or to HBM, and how long its loops take with them.
+    """The bytes that a kernel's copies move from or to HBM, and the time of its loops.
 
     Attributes:
-      chip: on which.
-      bytes: of all copies.
-      unsized: bytes of each copy whose size is known at run time only.
+      chip: the chip that the kernel runs on.
+      bytes: bytes of all copies.
+      unsized: estimated bytes of each copy whose size is known only at run time.
     """
 
     chip: Chip
@@ -93,10 +94,10 @@ class Traffic:
         """Add up the copies of a listing.
 
         Args:
-          whole: the kernel.
-          chip: on which.
-          operands: bytes of the operands and results in HBM. Copies of unknown size are taken to
-            move what the others do not; without any copy these bytes are the traffic.
+          whole: the kernel as a loop.
+          chip: the chip that the kernel runs on.
+          operands: bytes of the operands and results in HBM. Copies of unknown size are assumed to
+            move what the other copies do not. If there is no copy, these bytes are the traffic.
           passes: see :meth:`CompiledKernel.cost`.
         """
         sized, unsized, copies = 0.0, 0.0, 0
@@ -110,10 +111,11 @@ class Traffic:
         return cls(chip, sized + rest, rest / unsized if unsized else 0.0)
 
     def seconds(self, loop: Loop, passes: float | None) -> float:
-        """Return seconds of a loop: of a pass, the longer of the schedule and of its copies.
+        """Return the seconds of a loop.
 
-        A pass that waits for copies that it started itself takes both. Others wait for the copies
-        of a pass before: ``ahead`` passes take no less than the latency and the transfer.
+        A pass that waits for its own copies takes the schedule plus the copies. A pass that waits
+        for copies of an earlier pass takes the longer of both: ``ahead`` passes take at least the
+        latency plus the transfer.
         """
         trips = _times(loop, passes)
         within = None if loop.trips is None else passes
@@ -135,10 +137,10 @@ class Traffic:
             transfer = sum(time for *_, time in before) / some
             ahead = min(copy.ahead for copy, share, _ in before if share >= some / 2)
             wait = max((self.chip.latency + transfer) / ahead, transfer)
-            # A pipeline's body is a region that the first or last passes skip.
+            # The body of a pipeline may be a region that the first or last passes skip.
             bodies = max(copied, *(runs for runs, _ in seldom)) if seldom else trips
             took += copied * max(wait - took / bodies, 0)
-            # The first pass waits for copies that none before it has started.
+            # The first pass waits for its copies, because no earlier pass has started them.
             took += (loop.trips is None) * (self.chip.latency + transfer)
         return took
 
@@ -148,7 +150,7 @@ class Traffic:
 
 
 def _copies(loop: Loop, reached: float, passes: float | None) -> Iterator[tuple[Copy, float]]:
-    """Yield copies from or to HBM, and how often each is started where a loop is so reached."""
+    """Yield copies from or to HBM and how often each starts, if a loop is reached that often."""
     trips = _times(loop, passes)
     for copy in loop.copies:
         if copy.of_memory:
@@ -167,15 +169,15 @@ class Cost:
     """The cost of all runs of a kernel.
 
     Attributes:
-      kernel: whose.
-      cycles: of the schedule, without waits for copies.
-      bundles: cycles in which something is issued.
-      bytes: moved from or to HBM by a core.
-      busy: cycles that each kind of unit needs alone.
-      chip: on which.
-      seconds: with waits for copies, and the start of the kernel.
-      complete: False where the compiler wrote no listing, or a loop's passes are unknown: then the
-        other numbers are of one pass of it.
+      kernel: the kernel.
+      cycles: cycles of the schedule, without waits for copies.
+      bundles: number of cycles in which something is issued.
+      bytes: bytes that a core moves from or to HBM.
+      busy: cycles that each kind of unit needs, by kind.
+      chip: the chip that the kernel runs on.
+      seconds: time with waits for copies and the start of the kernel.
+      complete: False if the compiler wrote no listing of a kernel on arrays, or if the passes of a
+        loop are unknown. Such a loop is counted with one pass.
     """
 
     kernel: CompiledKernel
@@ -189,11 +191,14 @@ class Cost:
 
     @property
     def bound(self) -> str:
-        """``bytes``, ``copies``, the kind of unit at work in most cycles, or ``latency``.
+        """The limit of the kernel's time, as text.
 
-        ``bytes``: the transfer takes longer than the schedule. ``copies``: waits for copies take a
-        fifth of the time. ``MXU`` and ``issue slots (...)`` need a unit at work in four cycles of
-        five; with less the schedule waits for results of its own.
+        - ``bytes``: the transfer takes longer than the schedule.
+        - ``copies``: waits for copies take more than a fifth of the time.
+        - ``MXU``, ``issue slots (KIND)``: a unit of this kind is at work in at least four cycles of
+          five.
+        - ``issue slots``: something is issued in at least four cycles of five.
+        - ``latency``: none of these, so the schedule waits for results of its own.
         """
         scheduled = self.cycles / self.chip.clock
         if self.bytes / self.chip.bandwidth >= scheduled:
@@ -211,10 +216,10 @@ class CopyBeside:
     """A copy that runs beside kernels.
 
     Attributes:
-      begin, end: which kernel follows its start, and its end.
-      bytes: from or to HBM.
+      begin, end: index of the kernel after the start of the copy, and of that after its end.
+      bytes: bytes that it moves from or to HBM.
       times: how often the program runs it.
-      prefetched: while the program before runs, if that is the same.
+      prefetched: whether it runs during the program's previous run.
     """
 
     begin: int
@@ -229,12 +234,12 @@ class CompiledProgram:
     """A program compiled for a chip.
 
     Attributes:
-      chip: one core of it.
-      kernels: in the order of the program.
-      copies: those that run beside the kernels.
-      temporary, arguments, results: bytes, as the compiler counts.
-      flops: as the compiler counts, without those in Pallas kernels.
-      values: bytes of those arguments and results that are no coordinates, tables or masks.
+      chip: the numbers of one core of the chip.
+      kernels: the kernels in the order of the program.
+      copies: the copies that run beside the kernels.
+      temporary, arguments, results: bytes of each kind of memory, as the compiler counts.
+      flops: number of operations, as the compiler counts, without those in Pallas kernels.
+      values: bytes of all arguments and results except coordinates, tables and masks.
     """
 
     chip: Chip
@@ -252,10 +257,12 @@ class CompiledProgram:
         return sum(copy.bytes * copy.times for copy in self.copies)
 
     def kernel(self, name: str = "") -> CompiledKernel:
-        """Return the kernel of this name; without one, the Pallas kernel of most cycles.
+        """Return the kernel of this name. Without a name, return the slowest Pallas kernel.
+
+        Slowest means the most cycles. Kernels without a listing are left out.
 
         Raises:
-          KeyError: there is none.
+          KeyError: there is no such kernel.
         """
         found = [k for k in self.kernels if (k.name == name if name else k.is_pallas) and k.listing]
         if not found:
@@ -263,29 +270,33 @@ class CompiledProgram:
         return max(found, key=lambda k: k.cost(self.chip).cycles)
 
     def costs(self, passes: Passes = None) -> list[Cost]:
-        """Return the costs of every kernel.
+        """Return the cost of every kernel.
 
         Args:
-          passes: by name of the kernel, or one number for all; see :meth:`CompiledKernel.cost`.
+          passes: passes by name of the kernel, or one number for all; see
+            :meth:`CompiledKernel.cost`.
         """
         each = passes if isinstance(passes, Mapping) else {}
         every = None if isinstance(passes, Mapping) else passes
         return [k.cost(self.chip, each.get(k.name, every)) for k in self.kernels]
 
     def open(self, passes: Passes = None) -> list[str]:
-        """Return names of kernels that are not counted in full, see :attr:`Cost.complete`."""
+        """Return the names of kernels that are not counted in full, see :attr:`Cost.complete`."""
         return [cost.kernel.name for cost in self.costs(passes) if not cost.complete]
 
     def seconds(self, passes: Passes = None, at_least: bool = False) -> float:
-        """Return seconds: kernels in sequence, with copies that share the memory's bandwidth.
+        """Return the seconds of the program.
+
+        The kernels run in sequence. Copies beside them share the bandwidth of the memory.
 
         Args:
-          passes: by name of the kernel, or one number for all; see :meth:`CompiledKernel.cost`.
-          at_least: count kernels that are not known in full too, with one pass of each loop whose
-            passes are unknown.
+          passes: passes by name of the kernel, or one number for all; see
+            :meth:`CompiledKernel.cost`.
+          at_least: whether to accept loops whose number of passes is unknown. They are counted with
+            one pass.
 
         Raises:
-          InputError: a kernel is not known in full.
+          InputError: ``at_least`` is False and a kernel is not counted in full.
         """
         costs = self.costs(passes)
         if not at_least and (some := [cost.kernel.name for cost in costs if not cost.complete]):
@@ -298,7 +309,7 @@ class CompiledProgram:
         return max(sum(c.seconds for c in costs) + self._waits(costs), moved)
 
     def _waits(self, costs: Sequence[Cost]) -> float:
-        """Return seconds of waiting for copies beside kernels that are too short to hide them."""
+        """Return the seconds of waits for copies that take longer than the kernels beside them."""
         waits = 0.0
         for copy in self.copies:
             if copy.prefetched:
@@ -311,9 +322,10 @@ class CompiledProgram:
 
     @property
     def lower_bound(self) -> float:
-        """Seconds: features, weights and results once through HBM, or the operations at the peak.
+        """The least seconds of the program: the longer of two times.
 
-        Operations in Pallas kernels depend on the voxels and are not among them.
+        One moves features, weights and results through HBM once. The other computes all operations
+        at the peak rate, without those in Pallas kernels, which depend on the voxels.
         """
         return max(self._moved_once, self._computed)
 
@@ -340,7 +352,7 @@ LEFT_OUT = (
 
 
 def render(program: CompiledProgram, passes: Passes = None, most: int = 12) -> str:
-    """Return a table of kernels, the slowest first, and the whole."""
+    """Return a table of the kernels as text, the slowest first, and the time of the program."""
     chip = program.chip
     rows = [("kernel", "runs", "cycles", "issued", "MB", "us", "bound")]
     costs = sorted(program.costs(passes), key=lambda cost: -cost.seconds)
@@ -376,7 +388,7 @@ def render(program: CompiledProgram, passes: Passes = None, most: int = 12) -> s
 
 
 def render_loops(program: CompiledProgram, name: str = "") -> str:
-    """Return the loops of one kernel as text; without a name, of the slowest Pallas kernel."""
+    """Return the loops of one kernel as text. Without a name, take the slowest Pallas kernel."""
     kernel = program.kernel(name)
     assert kernel.listing is not None
     lines = [f"{kernel.name} ({kernel.kind}), cycles (of them issued) of one pass, units busy:"]

@@ -15,12 +15,12 @@ _SHAPE = re.compile(r"(pred|[a-z]+[0-9]+(?:e\w+)?)\[([0-9,]*)\](?:\{([^}]*)\})?"
 _BRANCHES = re.compile(r"(?:branch_computations=\{([^}]+)|(?:true|false)_computation=([^,]+))")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _BITS = {"pred": 8}
-# Nothing is executed for these, or what is, runs beside the kernels.
+# Operations that execute nothing, or only beside the kernels.
 _FREE = (
     "parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all", "opt-barrier",
     "partition-id", "replica-id",
 )  # fmt: skip
-# Calls that execute nothing: arrays that lie side by side in memory are taken for one.
+# Calls that execute nothing: adjacent arrays in memory are used as one array.
 _FREE_TARGETS = ("ConcatBitcast",)
 _BESIDE = ("copy-start", "slice-start", "async-start", "copy-done", "slice-done", "async-done")
 
@@ -30,16 +30,17 @@ class Operation:
     """One operation of a program.
 
     Attributes:
-      name: in the program's HLO; its listing has the same name.
-      kind: HLO's opcode, or the target of a call; Pallas' is ``tpu_custom_call``.
-      label: where it comes from in JAX.
-      times: how often the program runs it; a loop counts as one pass where the number of its passes
-        is known at run time only.
-      in_open_loop: inside of such a loop of the program.
-      bytes: operands and results in HBM, each once, padded to tiles.
-      operands: dtype, as HLO calls it, and shape of each.
-      completes: of the end of a copy that runs beside the kernels, the name of its start.
-      prefetched: of the start of such a copy, whether the program before may run it.
+      name: name in the program's HLO. Its listing has the same name.
+      kind: the HLO opcode, or the target of a custom call; ``tpu_custom_call`` for Pallas.
+      label: the JAX operation that it comes from, HLO's ``op_name``.
+      times: how often the program runs it. A loop of the program whose number of passes is known
+        only at run time counts as one pass.
+      in_open_loop: whether it is inside such a loop.
+      bytes: bytes of operands and results in HBM, each counted once, padded to tiles.
+      operands: ``(dtype, shape)`` of each operand, with HLO's name of the dtype.
+      completes: for the end of a copy that runs beside the kernels, the name of the operation that
+        starts the copy; else empty.
+      prefetched: for the start of such a copy, whether the previous program may run it.
     """
 
     name: str
@@ -62,10 +63,10 @@ class _Line:
 
 
 def operations(text: str) -> list[Operation]:
-    """Return the operations that a program runs, bodies of its loops included, in order.
+    """Return the operations that a program runs, in order, including the bodies of its loops.
 
     Args:
-      text: ``compiled.as_text()``.
+      text: the program's HLO, ``compiled.as_text()``.
     """
     computations, entry = _computations(text)
     return list(_walk(computations, entry, 1, False))
@@ -103,7 +104,7 @@ def _walk(
             inside = times * (1 if trips is None else trips), in_open_loop or trips is None
             yield from _walk(computations, _called(line, "body"), *inside)
         elif line.opcode == "conditional":
-            # The dearest branch is not known here: all of them.
+            # Which branch runs is not known here, so count all of them.
             for several, one in _BRANCHES.findall(line.rest):
                 for branch in (several or one).split(","):
                     yield from _walk(computations, branch.strip("% "), times, in_open_loop)
@@ -133,14 +134,14 @@ def _called(line: _Line, role: str) -> str:
 
 
 def _trips(computations: dict[str, list[_Line]], line: _Line) -> int | None:
-    """Return passes from the compiler's note, or from a comparison with a constant."""
+    """Return a loop's passes from the compiler's note, or from a comparison with a constant."""
     known = re.search(r'known_trip_count":\{"n":"(\d+)"', line.rest)
     if known:
         return int(known[1])
     condition = computations.get(_called(line, "condition"), [])
     numbers = [re.match(r"\((\d+)\)", i.rest) for i in condition if i.opcode == "constant"]
     bounds = [int(match[1]) for match in numbers if match]
-    # A counter that begins at 0, as those of jax.lax.fori_loop and scan do.
+    # Assume that the counter begins at 0, as in jax.lax.fori_loop and scan.
     return bounds[0] if len(bounds) == 1 and "LT" in "".join(i.rest for i in condition) else None
 
 
@@ -151,11 +152,11 @@ def _bytes_of(computations: dict[str, list[_Line]], line: _Line, shapes: dict[st
     if line.opcode.endswith("-done"):
         return 0
     if line.opcode.endswith("-start"):
-        # The result is a tuple of what is copied, where from, and a flag.
+        # The result is a tuple of the target, the source and a flag: count the source alone.
         return sum(read[:1]) or written
     inside = {item.opcode for item in computations.get(_called(line, "calls"), [])} | {line.opcode}
     if inside & {"gather", "dynamic-slice", "slice"}:
-        # Of these only the rows that are taken are read; no more than the result holds.
+        # These read only the rows that they take, no more bytes than the result has.
         whole = _padded_bytes(line.shape)
         read = [min(size, whole) for size in read]
     if inside & {"dynamic-update-slice"}:
@@ -192,7 +193,7 @@ def _padded_bytes(shape: str) -> int:
 
 
 def _size(dtype: str, extents: str, layout: str) -> int:
-    """Return the bytes of an array whose two minor dimensions fill whole tiles."""
+    """Return the bytes of an array, with its dimensions padded to whole tiles of the layout."""
     bits = _BITS.get(dtype) or int(re.sub(r"^\D+(\d+).*$", r"\1", dtype))
     shape = [int(extent) for extent in extents.split(",") if extent]
     order = [int(axis) for axis in layout.split(":")[0].split(",") if axis.isdigit()]
@@ -207,5 +208,5 @@ def _size(dtype: str, extents: str, layout: str) -> int:
 
 
 def runs_beside(operation: Operation) -> bool:
-    """Return True for a copy that runs while kernels do."""
+    """Return True if the operation is a copy that runs beside kernels."""
     return operation.kind in _BESIDE

@@ -2,27 +2,27 @@
 
 libtpu prints a kernel several times while it compiles it. Two of the listings matter:
 
-- ``packed-bundles-post-ra``: the schedule with its last registers, one line a cycle. A line is a
-  bundle of instructions that are issued together, or empty: ``{}``, a cycle in which the kernel
-  waits for a result of its own.
-- ``final_bundles``: the same without most of the empty lines, which became delays that are encoded
-  in other bundles and not printed.
+- ``packed-bundles-post-ra``: the schedule after register allocation, one line per cycle. A line is
+  a bundle of instructions that are issued together, or an empty bundle ``{}``: a cycle in which the
+  kernel waits for one of its own results.
+- ``final_bundles``: the same schedule without most of the empty bundles. They became delays, which
+  are encoded in other bundles and not printed.
 
-So the first is counted. In a plain product of 4096 x 4096 matrices on v5e a fifth of its lines are
-empty; the second listing alone would make the product faster than the matrix units can be. The
-lines of a third file, ``pre-delay_hlo-static-per-bundle-utilization``, say for each cycle how many
-of the core's units are at work.
+This module counts the first listing. In a plain product of 4096 x 4096 matrices on v5e, a fifth of
+its lines are empty. The second listing would make this product faster than the matrix units can
+be. A third file, ``pre-delay_hlo-static-per-bundle-utilization``, has the number of units at work
+in each cycle.
 
 Equal kernels of a program are compiled once. A file, ``deduplication-map``, names the kernels that
 share a listing.
 
-A loop is what a branch backwards encloses, a region what a branch forwards may skip. How often
-they run, and how often a copy under a predicate is started, follows from the scalars that the
-listing computes (:mod:`voxax.predict.scalars`). A loop that ends at a number from memory has
-``trips=None``: the caller gives the number of its passes. Regions and copies whose predicate is
-unknown count in every pass.
+A *loop* is the code that a backward branch encloses. A *region* is the code that a forward branch
+may skip. How often they run, and how often a copy under a predicate starts, follows from the
+scalars that the listing computes (:mod:`voxax.predict.scalars`). A loop whose end is a number from
+memory has ``trips=None``; the caller gives the number of its passes. Regions and copies whose
+predicate is unknown count in every pass.
 
-Not in a listing: waiting for copies, for other cores and for the loads of code.
+A listing does not contain waits for copies, for other cores and for loads of code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from voxax.predict.scalars import Scalars
 
 _LINE = re.compile(r"^\s*(0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?\s*:[ >]*(\{.*)$")
 _BRANCH = re.compile(r"sbr\.rel (?:\((!?)(\S+)\) )?target bundleno = (\d+)")
-# The end of a loop: a counter reaches a number; how it is counted; and where it starts.
+# The counter of a loop: the test that it reached a number, its step, and its start.
 _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder (?:\(\S+\), )?(%\w+), (\S+)$")
 _STEP = re.compile(r"sadd\.s32 (?:\(\S+\), )?(\d+), (%\w+)$")
 _PHI = re.compile(r"sphi (%\w+), (%\w+)$")
@@ -52,12 +52,14 @@ _WAIT = re.compile(r"(?:\{|;;)\s+%\w+ = dma\.done\.wait (?:\((!?)(%\w+)\), )?([^
 # Names of the listings in libtpu's flags and files.
 SCHEDULE, UTILIZATION = "packed-bundles-post-ra", "pre-delay_hlo-static-per-bundle-utilization"
 EQUAL = "deduplication-map"
-# So many passes of a loop are evaluated; the rest is taken to be like them.
+# Largest number of passes that are evaluated, of a loop with known or unknown end. The other passes
+# are assumed to be like them. In a loop with unknown end, what at most _EDGE of them do is assumed
+# to happen in the first passes only.
 _EVALUATED, _EVALUATED_OPEN, _EDGE = 2048, 64, 2
 
 
 def flags(folder: Path) -> str:
-    """Return libtpu's flags that write the listings read here into a folder."""
+    """Return the flags of libtpu that write the listings of kernels into a folder."""
     return (
         f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true "
         f"--xla_jf_dump_llo_pass_label_regex={SCHEDULE}|{UTILIZATION}|{EQUAL}"
@@ -65,7 +67,7 @@ def flags(folder: Path) -> str:
 
 
 def read_equal(text: str) -> dict[str, str]:
-    """Return by kernel the one that was compiled for it, from the ``deduplication-map``."""
+    """Return, for each kernel in the ``deduplication-map``, the equal kernel that was compiled."""
     found = {}
     for part in text.split("key:")[1:]:
         name, *rest = part.split()
@@ -78,10 +80,10 @@ class Copy:
     """An asynchronous copy that a loop starts.
 
     Attributes:
-      source, target: memories, e.g. ``hbm``, ``vmem``.
-      granules: None where the size is known at run time only.
-      runs: how often all passes together start it; None: each does.
-      ahead: passes from its start until it is waited for; 0: its own pass waits.
+      source, target: names of the memories, e.g. ``hbm`` and ``vmem``.
+      granules: size in granules. None if it is known only at run time.
+      runs: how often all passes together start the copy. None if each pass starts it.
+      ahead: passes from the start of the copy to the wait for it. 0 if the same pass waits.
     """
 
     source: str
@@ -98,21 +100,19 @@ class Copy:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """A part of a kernel; the whole kernel is the outermost one.
+    """A loop or region of a kernel. The outermost one is the whole kernel.
 
     Attributes:
-      depth: loops and regions around it.
+      depth: number of loops and regions around it.
       first: number of its first cycle in the listing.
-      trips: how often it runs each time it is reached, in the mean; None where that is known at run
-        time only.
-      cycles: of one pass, without inner loops.
-      bundles: those of them in which something is issued.
-      busy: units at work, summed over these cycles, by kind of unit.
-      copies: those that a pass starts, those in regions of it included.
+      trips: mean number of its passes each time it is reached. None if known only at run time.
+      cycles: cycles of one pass, without inner loops.
+      bundles: number of these cycles in which something is issued.
+      busy: number of units at work, summed over these cycles, by kind of unit.
+      copies: copies that a pass starts, also in its regions.
       inner: loops and regions inside.
       waits: how often a pass waits for copies that it started itself.
-      runs: of a region, how often all passes of the loop around it together execute it. None: each
-        does.
+      runs: how often all passes of the loop around it together reach it. None if each pass does.
     """
 
     depth: int
@@ -130,8 +130,8 @@ class Loop:
         """Sum all passes.
 
         Args:
-          passes: of each loop whose trips are unknown. Without, and of those inside another such
-            loop, one pass is counted and the sum is marked as not complete.
+          passes: number of passes of each loop whose ``trips`` is None. If it is None, one pass is
+            counted and the sum is not complete. The same holds for such a loop inside another.
         """
         trips, complete = self.trips, True
         if trips is None:
@@ -152,13 +152,13 @@ class Loop:
         )
 
     def walk(self) -> list[Loop]:
-        """Return this loop and all inside, in the listing's order."""
+        """Return this loop and all loops and regions inside, in the order of the listing."""
         return [self, *(found for loop in self.inner for found in loop.walk())]
 
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """Cycles, bundles and busy units by kind; ``complete`` unless a loop's passes are unknown."""
+    """Sums over all passes of a loop. ``complete`` is False if a loop's passes are unknown."""
 
     cycles: float
     bundles: float
@@ -168,11 +168,11 @@ class Totals:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """One kernel.
+    """The schedule of one kernel.
 
     Attributes:
       whole: the kernel as a loop of one pass.
-      units: how many there are, by kind; ``MXU``, ``VALU`` and so on.
+      units: number of units of each kind, ``MXU``, ``VALU`` and so on.
     """
 
     whole: Loop
@@ -185,15 +185,15 @@ class Listing:
 
 
 def read_listing(schedule: str, utilization: str = "", delay_slots: int = 4) -> Listing:
-    """Read a kernel's listings.
+    """Return the listing of a kernel from the text of its files.
 
     Args:
       schedule: the text of ``packed-bundles-post-ra``.
       utilization: the text of ``pre-delay_hlo-static-per-bundle-utilization``.
-      delay_slots: bundles behind a branch that are executed before it takes effect.
+      delay_slots: number of bundles after a branch that are executed before it takes effect.
 
     Raises:
-      ValueError: a listing in another form, as other versions of libtpu may print.
+      ValueError: the listing has an unknown form, as other versions of libtpu may print.
     """
     lines = [m[2] for line in schedule.splitlines() if (m := _LINE.match(line))]
     if not lines:
@@ -205,9 +205,10 @@ def read_listing(schedule: str, utilization: str = "", delay_slots: int = 4) -> 
 
 @dataclasses.dataclass
 class _Span:
-    """Rows of a loop or region, which the branch in row ``branch`` closes or skips.
+    """The rows of a loop or region, which the branch in row ``branch`` closes or skips.
 
-    The branch depends on ``predicate``, if there is one, or on its negation.
+    The branch depends on ``predicate``, or on its negation if ``negated``. An empty predicate is
+    always true.
     """
 
     begin: int
@@ -223,7 +224,7 @@ class _Span:
 
 
 def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
-    """Return the whole listing with its loops and regions inside each other."""
+    """Return the whole listing as a span that contains the nested loops and regions."""
     loops, regions = [], []
     for row, line in enumerate(lines):
         behind = min(row + delay_slots + 1, len(lines))
@@ -234,12 +235,13 @@ def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
             elif behind < target:
                 regions.append(_Span(behind, target, *more))
     spans = loops + [region for region in regions if all(_fit(region, loop) for loop in loops)]
-    # Of those that begin together the longer one is outside, and a region around a loop.
+    # If several begin in the same row, the longer one is outside. Of equal ones, the region is.
     spans.sort(key=lambda span: (span.begin, -span.end, span.is_loop))
     whole = _Span(0, len(lines), -1)
     around = [whole]
     for span in spans:
-        # What begins while a branch backwards takes effect follows that loop; a row counts once.
+        # A span that begins in the delay slots of a loop's branch follows that loop. Its rows must
+        # not count twice.
         while span.begin >= around[-1].end - delay_slots * around[-1].is_loop:
             done = around.pop()
             done.end = min(done.end, span.begin)
@@ -253,7 +255,7 @@ def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
 
 
 def _fit(region: _Span, loop: _Span) -> bool:
-    """Return True unless a branch forwards leaves a loop, or leads into one."""
+    """Return False if a forward branch leaves the loop or leads into it."""
     closed = loop.branch + 1
     if region.begin <= loop.begin and closed <= region.end:
         region.end = max(region.end, loop.end)  # The slots behind a branch belong to its loop.
@@ -264,15 +266,15 @@ def _fit(region: _Span, loop: _Span) -> bool:
 
 @dataclasses.dataclass
 class _Passes:
-    """What happens in the passes of a loop that are evaluated.
+    """The events in the evaluated passes of a loop.
 
     Attributes:
-      number: of passes so far.
-      runs: of each span inside, by its branch, how often it is reached.
-      trips: of each loop inside, each time it is reached.
-      known: of each loop inside, the values where it is first reached.
-      started: ``(pass, row, which of the row's copies, flag)``.
-      waited: ``(pass, row, flag)``.
+      number: number of passes so far.
+      runs: how often each inner span is reached, by the row of its branch.
+      trips: passes of each inner loop, one number for each time it is reached.
+      known: values of scalars where each inner span is first reached.
+      started: copies that were started, as ``(pass, row, index in the row, flag)``.
+      waited: waits for copies, as ``(pass, row, flag)``.
     """
 
     number: int = 0
@@ -297,7 +299,7 @@ class _Reader:
         }
 
     def loop(self, span: _Span, known: dict[str, Any], depth: int) -> Loop:
-        """Return a loop, or the whole, where these values are known outside of it."""
+        """Return a loop or the whole kernel, given the known values of scalars outside of it."""
         found = _Passes()
         trips: float | None = 1
         passes: Iterable[dict[str, Any]] = [known]
@@ -320,7 +322,7 @@ class _Reader:
                     value = self._flag(flag, known)
                     found.started.append((found.number, row, which, value))
             for negated, predicate, flag in self._waits.get(row, ()):
-                # Whether a pass waits is not known of some: they are taken not to.
+                # If it is unknown whether a pass waits, assume that it does not.
                 if not predicate or self._scalars.value(predicate, known) is (not negated):
                     found.waited.append((found.number, row, self._flag(flag, known)))
         for inner in span.inner:
@@ -334,7 +336,7 @@ class _Reader:
                 self._pass(inner, known, found)
 
     def _holds(self, predicate: str, negated: bool, known: dict[str, Any]) -> bool:
-        """Return False if a predicate, or its negation, is known not to hold."""
+        """Return False if a predicate (or its negation) is known to be false, else True."""
         return not predicate or self._scalars.value(predicate, known) is not negated
 
     def _flag(self, flag: str, known: dict[str, Any]) -> Any:
@@ -342,7 +344,7 @@ class _Reader:
         return flag if value is None else value
 
     def _trips(self, span: _Span, known: dict[str, Any]) -> float | None:
-        """Return the passes of a loop that ends where a counter reaches a number."""
+        """Return the passes of a loop that ends when a counter reaches a number, or None."""
         scalars = self._scalars
         test = _EXIT.match(scalars.text(span.predicate))
         bound = scalars.value(test[2], dict(known)) if test and span.negated else None
@@ -368,7 +370,7 @@ class _Reader:
                 mean = None if None in each else sum(filter(None, each)) / len(each)
                 loop = dataclasses.replace(self.loop(part, known, depth + 1), trips=mean)
             else:
-                # Of a region, with what its parts do while it is executed once.
+                # A region: count what its parts do in one execution.
                 once = dataclasses.replace(found, number=found.runs[part.branch], started=[])
                 loop = dataclasses.replace(self._built(part, 1, once, depth + 1), waits=0)
             inner.append(dataclasses.replace(loop, runs=runs))
@@ -378,7 +380,7 @@ class _Reader:
     def _parts(
         self, span: _Span, trips: float | None, found: _Passes
     ) -> tuple[list[int], list[_Span]]:
-        """Return the rows that every pass executes, and the loops and regions that are apart."""
+        """Return the rows that every pass executes, and the spans that are counted separately."""
         rows, parts = _own(span), []
         for part in span.inner:
             runs = self._runs(found.runs[part.branch], trips, found.number)
@@ -391,7 +393,7 @@ class _Reader:
 
     @staticmethod
     def _runs(count: float, trips: float | None, number: int) -> float | None:
-        """Return how often all passes together do what ``count`` of ``number`` did."""
+        """Return how often all passes do what ``count`` of ``number`` did; None if each does it."""
         if count >= number:
             return None
         if trips is None:  # What is not only done in the first passes may be done in any.
@@ -409,7 +411,7 @@ class _Reader:
         for row, which in sorted({(row, which) for _, row, which, _ in found.started}):
             source, target, _, _, size, _ = self._copies[row][which]
             starts = [(at, flag) for at, r, w, flag in found.started if (r, w) == (row, which)]
-            # In the middle: a pipeline begins and ends otherwise.
+            # Take a start in the middle, because the first and last passes of a pipeline differ.
             at, flag = starts[len(starts) // 2]
             later = [p - at for p, r, f in found.waited if f == flag and (p, r) > (at, row)]
             copies.append(
@@ -438,7 +440,7 @@ class _Reader:
 
 
 def _own(span: _Span) -> list[int]:
-    """Return the rows of a loop or region that are of none inside."""
+    """Return the rows of a loop or region that belong to no inner one."""
     rows = set(range(span.begin, span.end))
     for inner in span.inner:
         rows -= set(range(inner.begin, inner.end))
@@ -446,7 +448,7 @@ def _own(span: _Span) -> list[int]:
 
 
 def _utilization(text: str, cycles: int) -> tuple[dict[str, int], list[tuple[int, ...]]]:
-    """Return units by kind, and the number at work in each cycle."""
+    """Return the number of units by kind, and the number at work in each cycle."""
     if "== UTILIZATION:" not in text:
         return {}, [()] * cycles
     head, body = text.split("== UTILIZATION:")

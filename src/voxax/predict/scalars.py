@@ -1,9 +1,9 @@
 """Evaluate the scalar instructions of a listing, pass by pass of a loop.
 
-What a loop of a listing does in which pass is decided by scalars: an index is counted, compared
-with a constant, and the result is the predicate of a branch or of a copy. As long as all of them
-come from constants, their values are known without a TPU. A value that is loaded from memory, such
-as a grid's size at run time, is unknown, and so is what depends on it.
+Scalars decide what a pass of a loop does: the loop counts an index and compares it with a constant,
+and the result is the predicate of a branch or of a copy. The values of scalars that come from
+constants are known without a TPU. A value that is loaded from memory, such as the size of a grid at
+run time, is unknown, and so are all values that depend on it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _DEFINITION = re.compile(r"(?:\{|;;)\s+(%[\w]+) = ([^;}]*)")
 _STORE = re.compile(r"= sst \[smem:\[(#\w+_spill)\]\] (%\w+)")
 _NOTE = re.compile(r"/\*.*?\*/")
 _GUARD = re.compile(r"^\((!?)(%\w+)(?:, (%\w+))?\)(?:,? |$)")
-# Among known values, the row where the loop begins.
+# Key of the row where the loop begins, in a dict of known values.
 _BEGIN = "begin"
 _SIGN, _WORD = 1 << 31, 1 << 32
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt,
     "le": operator.le, "gt": operator.gt, "ge": operator.ge,
 }  # fmt: skip
-# Comparisons that hold where the first operand is the smaller, or the greater one.
+# Comparisons that are true if the first operand is the smaller one, or the greater one.
 _BELOW, _ABOVE, _EQUALITY = ("lt", "le"), ("gt", "ge"), ("eq", "ne")
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "sadd.s32": lambda a, b: a + b,
@@ -50,11 +50,11 @@ class Scalars:
     """The scalar instructions of a listing.
 
     Args:
-      lines: its bundles.
+      lines: bundles of the listing.
 
     Attributes:
-      endless: compare unknown numbers as if they were larger than known ones. So passes of a loop
-        are evaluated whose end is not known, and is not near.
+      endless: whether to compare unknown numbers as if they were larger than all known ones. This
+        evaluates the first passes of a loop whose end is unknown.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -69,11 +69,11 @@ class Scalars:
                 self._stored.setdefault(place, []).append((row, name))
 
     def text(self, name: str) -> str:
-        """Return the instruction that defines a name, without notes; empty if there is none."""
+        """Return the instruction that defines a name, without notes, or "" if there is none."""
         return _NOTE.sub("", self._texts.get(name, "")).strip()
 
     def origin(self, name: str) -> str:
-        """Return the scalar that a name is a copy of, through all copies and spills."""
+        """Return the scalar that a name is a copy of, following all moves and spills."""
         while True:
             kind, _, rest = self.text(name).partition(" ")
             if kind == "sld" and (stored := self._before(name, self._place(rest))):
@@ -84,18 +84,18 @@ class Scalars:
                 return name
 
     def is_noted(self, name: str, note: str) -> bool:
-        """Return True if the compiler's notes on a name contain these words."""
+        """Return True if the compiler's notes on a name contain the text ``note``."""
         return note in self._texts.get(name, "")
 
     def passes(
         self, begin: int, end: int, around: Mapping[str, Any], most: int
     ) -> Iterator[dict[str, Any]]:
-        """Yield the values that are known in each pass of a loop, from the first on.
+        """Yield the known values of scalars in each pass of a loop, from the first pass on.
 
         Args:
-          begin, end: rows of the loop.
-          around: values outside of it.
-          most: passes.
+          begin, end: first row of the loop, and the row after its last.
+          around: known values outside of the loop, by name.
+          most: largest number of passes.
         """
         carried = {}
         for name, row in self._rows.items():
@@ -117,11 +117,13 @@ class Scalars:
             start |= {place: self.value(name, known) for place, name in stored.items()}
 
     def value(self, name: str, known: dict[str, Any]) -> Any:
-        """Return an ``int`` or ``bool``, a flag as ``(allocation, index)``, or None: unknown.
+        """Return the value of a scalar, or None if it is unknown.
+
+        A value is an ``int``, a ``bool``, or ``(allocation, index)`` for the flag of a copy.
 
         Args:
-          name: of a scalar or predicate; or a number.
-          known: values by name, to which those that were needed are added.
+          name: name of a scalar or predicate, or a number as text.
+          known: known values by name. The method adds the values that it computes.
         """
         if re.fullmatch(r"-?\d+", name):
             return _signed(int(name))
@@ -167,7 +169,7 @@ class Scalars:
         return None if comparison is None else _COMPARISONS[comparison[1]](*values)
 
     def _moved(self, guard: re.Match[str] | None, new: str, known: dict[str, Any]) -> Any:
-        """A move under a predicate; otherwise the old value stays, where there is one."""
+        """Return the value after a move. If its predicate is false, that is the old value."""
         if guard is None or guard[3] is None:
             return self.value(new, known)
         holds = self.value(guard[2], known)
@@ -176,7 +178,7 @@ class Scalars:
         return self.value(new if holds != bool(guard[1]) else guard[3], known)
 
     def _loaded(self, name: str, place: str, known: dict[str, Any]) -> Any:
-        """Return what was last stored to the place of a spilled register."""
+        """Return the value that was last stored to the place of a spilled register."""
         place, begin = self._place(place), known.get(_BEGIN, 0)
         before = self._before(name, place)
         if place in known and (before is None or before[0] < begin):
@@ -188,7 +190,7 @@ class Scalars:
         return address.removeprefix("[smem:").strip("[] ")
 
     def _before(self, name: str, place: str) -> tuple[int, str] | None:
-        """Return the last store to a place before a name is loaded: its row, and what it wrote."""
+        """Return the last store to a place before ``name`` is loaded, as ``(row, stored name)``."""
         row = self._rows[name]
         stores = [store for store in self._stored.get(place, ()) if store[0] < row]
         return stores[-1] if stores else None

@@ -1,12 +1,12 @@
-"""Items: which rows a product moves, 8 at a time, for maps with few neighbors.
+"""Items: lists of the rows that a product moves, 8 at a time, for maps with few neighbors.
 
-An *item* is for 8 output rows that follow each other, and one tap, up to 8 neighbors that lie among
-8 input rows that follow each other. Rows of both sides are in canonical order, so most groups of 8
-output rows have one item for a tap, or none; neighbors that lie further apart make more items.
-A row of a LiDAR sweep at 5 cm has 1.1 items of a 3x3x3 kernel, one of an indoor scan 3.5.
+An *item* belongs to one tap and a *group* of 8 consecutive output rows. It has up to 8 neighbors of
+these rows that lie within 8 consecutive input rows. Rows of both sides are in canonical order, so
+most groups have at most one item for a tap. Neighbors that lie further apart need more items.
+A row of a LiDAR sweep at 5 cm has 1.1 items of a 3x3x3 kernel, a row of an indoor scan 3.5.
 
-Here is the list of the items of each block of output rows, as the view ``items`` of a map holds it.
-It is complete for every table.
+This module defines the view ``items`` of a map: a list of the items of each block of output rows.
+It builds the view in NumPy. The list contains all neighbors of every table.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 from voxax.geometry.kernel_spec import KernelSpec
 
 GROUP = 8
-"""Output rows of an item, and input rows: the sublanes of a register."""
+"""Number of output rows and of input rows of an item: the sublanes of a register."""
 PIECE = 16
-"""Items of one tap and of distinct groups, which follow each other in the list."""
+"""Number of consecutive items in the list that have one tap and belong to distinct groups."""
 PASS = 128
-"""Items of a row of the list."""
+"""Number of items in a row of the list."""
 CHUNK = 128
-"""Rows of the list that are in scalar memory together."""
+"""Number of rows of the list that are in scalar memory at a time."""
 TAPS = 8
-"""Taps whose items are found together."""
-# Output rows of a block; their sums stay in vector memory.
+"""Number of taps whose items are found together."""
+# Most output rows of a block. Their sums stay in vector memory.
 _BLOCK = 16384
 
 
@@ -36,8 +36,8 @@ class Shape:
     """Sizes of the lists.
 
     Attributes:
-      blocks: of output rows.
-      block_rows: output rows of a block, a multiple of 1024.
+      blocks: number of blocks of output rows.
+      block_rows: number of output rows of a block, a multiple of 1024.
       taps: K, rounded up to a multiple of ``TAPS``.
     """
 
@@ -47,26 +47,27 @@ class Shape:
 
     @classmethod
     def of(cls, rows: int, taps: int) -> Shape:
-        """The sizes for a table ``int32[rows, taps]``."""
+        """Return the sizes for a table ``int32[rows, taps]``."""
         blocks = max(-(-rows // _BLOCK), 1)
         unit = GROUP * PASS  # groups fill whole registers
         return cls(blocks, max(-(-rows // (blocks * unit)), 1) * unit, taps + -taps % TAPS)
 
     @property
     def groups(self) -> int:
-        """Groups of 8 output rows of a block."""
+        """Number of groups of 8 output rows in a block."""
         return self.block_rows // GROUP
 
     @property
     def chunks(self) -> int:
-        """Chunks of a block's list, which has room for 8 items of each group and tap."""
-        # The pieces of a tap's items are filled up each time that items were found.
+        """Number of chunks of a block's list, which has room for 8 items per group and tap."""
+        # A group and tap have at most GROUP items, found in as many rounds. Each round fills up its
+        # last piece of a tap, hence PIECE more.
         items = self.taps * GROUP * (self.groups + PIECE)
         return -(-items // (PASS * CHUNK))
 
     @property
     def list_rows(self) -> int:
-        """Rows of one number of each item."""
+        """Number of rows that hold one of the numbers of each item."""
         return self.chunks * CHUNK
 
     @property
@@ -76,13 +77,14 @@ class Shape:
 
 
 def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
-    """The lists of a table, see ``tpu_items.VIEWS``; zero where these are undefined."""
+    """Return the lists of a table, see ``tpu_items.VIEWS``, with zero where these are undefined."""
     del spec
     shape = Shape.of(*neighbors.shape)
     table = np.full((shape.blocks * shape.block_rows, shape.taps), -1, np.int32)
     table[: len(neighbors), : neighbors.shape[1]] = neighbors
     left = table.reshape(shape.blocks, shape.groups, GROUP, -1).transpose(0, 3, 2, 1)
     own = np.arange(len(table), dtype=np.int32).reshape(shape.blocks, shape.groups, GROUP)
+    # The first groups whose rows are their own neighbors under the middle tap need no items of it.
     center = left[:, neighbors.shape[1] // 2]
     is_own = np.logical_and.accumulate((center == own.swapaxes(1, 2)).all(1), axis=1)
     center[:] = np.where(is_own[:, None], np.int32(-1), center)
@@ -90,6 +92,8 @@ def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
     shifts = 4 * np.arange(GROUP, dtype=np.uint32)[:, None]
     for first in range(0, shape.taps, TAPS):
         mine = left[:, first : first + TAPS]
+        # Each round finds one item per group and tap. The item starts at the least input row left
+        # and takes all neighbors in the 8 rows from there on. A word has 4 bits per output row.
         while np.any(mine >= 0):
             begins = np.where(mine < 0, np.iinfo(np.int32).max, mine).min(2)
             place = mine - begins[:, :, None]
@@ -104,7 +108,7 @@ def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
 
 
 class _Lists:
-    """The lists of one block, which grow by a piece and more each time."""
+    """The lists of one block, which grow by whole pieces."""
 
     def __init__(self, shape: Shape, own: int) -> None:
         rows = shape.list_rows
@@ -126,7 +130,7 @@ class _Lists:
 
 
 def defined(view: np.ndarray, rows: int, taps: int) -> np.ndarray:
-    """The lists of a table ``[rows, taps]``, with zeros where the device defines nothing."""
+    """Return the view of a table ``[rows, taps]`` with zeros where a device leaves it undefined."""
     shape, found = Shape.of(rows, taps), np.zeros_like(view)
     for block, (used, own) in enumerate(view[:, -1, :2]):
         for part in range(3):

@@ -1,7 +1,7 @@
 """Implicit GEMM on TPUs: rows selected within registers from windows of consecutive rows.
 
-``tpu_kernel.py`` has the idea in full. Here: whether a problem fits the chip, in which blocks, and
-the operands as the kernel wants them.
+``tpu_kernel.py`` explains the algorithm. This module decides whether a problem fits the chip and in
+which blocks, and prepares the operands of the kernel.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ _DTYPES = ("float32", "bfloat16", "int8")
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Sizes that a call works with.
+    """Sizes of the blocks of a call.
 
     Attributes:
-      window: rows of a window.
-      in_block, out_block: channels of one call, of the operand that is gathered and of the other.
-      stripes: parts of the tiles that run side by side.
-      resident: 1 if all rows that are gathered from are in vector memory, else 0.
-      tiles: tiles of 128 output rows that a step takes together.
+      window: number of rows of a window.
+      in_block, out_block: number of channels of one call, of the gathered operand and of the other.
+      stripes: number of parts of the tiles, which may run on different cores.
+      resident: 1 if all rows of the gathered operand are in vector memory, else 0.
+      tiles: number of tiles of 128 output rows that a step takes together.
     """
 
     window: int
@@ -82,7 +82,7 @@ class Blocks:
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Dense weights on TPUs, whose blocks fit the chip."""
+    """Return None for dense weights on a TPU whose blocks fit the chip, else the reason against."""
     reason = None if problem.dtype in _DTYPES else _dtype_refusal(problem.dtype)
     reason = unfit(problem, "the window kernels multiply dense", reason)
     if reason is None and not _fitting(problem, hardware):
@@ -97,7 +97,10 @@ def _reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[s
 
 
 def _dtype_refusal(dtype: str) -> str:
-    """Operands pass through the matrix unit as bfloat16 numbers, which have 8 digits."""
+    """Return the reason why the kernels take no other dtype.
+
+    Operands pass through the matrix unit as bfloat16 numbers, which have 8 significant bits.
+    """
     reasons = {
         "float16": "its exponents are not bfloat16's, and the matrix unit takes no float16",
         "float64": "the matrix unit adds in float32",
@@ -109,8 +112,11 @@ def _dtype_refusal(dtype: str) -> str:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Lengths of windows and tiles of a step, in the largest blocks of channels that fit; and lists
-    of items where rows have few neighbors."""
+    """Return the parameters worth measuring.
+
+    They are lengths of windows and numbers of tiles, with the largest blocks of channels that fit.
+    Lists of items are added if rows have few neighbors.
+    """
     windows = tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
     lists = tpu_items.candidates(problem, hardware)
     return (*lists, *windows) if tpu_items.is_preferred(problem) else (*windows, *lists)
@@ -119,10 +125,10 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
+    """Return a product. ``("interpret", 1)`` among the parameters runs it on any platform."""
     if tpu_items.is_items(parameters):
         return tpu_items.product(problem, parameters, a, b, views)
-    # Not with voxax: only programs that use it need Pallas.
+    # Imported here, because only programs that use these kernels need Pallas.
     from voxax.kernels.implicit_gemm import tpu_kernel
 
     blocks, kmap, shape = _blocks_of(parameters), MapArrays.of(problem, views), problem.result_shape
@@ -141,17 +147,18 @@ def apply(
         sums = [[tpu_kernel.weight_product(config, *arguments, xs, dys) for dys in dy] for xs in x]
         whole = _taps(config, blocks, sums).transpose(1, 2, 0)
         whole = whole[:, : problem.in_channels, : problem.out_channels]
-        # The dtype first: with x64 enabled integers were summed in 64 bits.
+        # Convert before marking lost sums: with x64 enabled, integers were summed in 64 bits.
         return unless_lost(whole.astype(result), jnp.all(visits.fits))
 
-    # Partial sums over blocks of channels stay wide.
+    # y = sum over blocks of channels; partial sums keep the dtype of the accumulator.
     config = dataclasses.replace(config, result=result if len(x) == 1 else config.total)
     outs = []
     for weights in _weights_of(problem, blocks, b):
         terms: list[jax.Array] = []
         for xs, w in zip(x, weights, strict=True):
             if len(terms) > 1:
-                # Else XLA may hold all terms, each as large as the result, before it adds them.
+                # The barrier makes XLA add each term before it computes the next. Otherwise it may
+                # hold all terms, each as large as the result.
                 xs, *terms = jax.lax.optimization_barrier((xs, sum(terms[1:], terms[0])))
             terms.append(tpu_kernel.product(config, *arguments, xs, w))
         outs.append(sum(terms[1:], terms[0]))
@@ -166,9 +173,10 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Run dgrad and wgrad with one selection, see :class:`voxax.kernels.kernel.Fused`.
+    """Return dgrad and wgrad, computed together, see :class:`voxax.kernels.kernel.Fused`.
 
-    ``dw[k] = sum_n x[n]^T dy[t[n, k]]`` over the rows that dgrad selects.
+    Both use the same selected rows: ``dw[k] = sum_n x[n]^T dy[t[n, k]]``, where ``t`` is the table
+    that dgrad reads.
     """
     from voxax.kernels.implicit_gemm import tpu_kernel
 
@@ -197,9 +205,10 @@ def gradients(
 
 
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
-    """Blocks for :func:`gradients`, of all channels of ``dy`` together.
+    """Return the blocks for :func:`gradients`, or None if none are worth it.
 
-    Not more than two calls, each of which selects anew: dgrad and wgrad alone are two at least.
+    A block has all channels of ``dy``. At most two calls are allowed, because each call selects the
+    rows again, and separate dgrad and wgrad take at least two calls.
     """
     found = fitting(
         hardware,
@@ -226,7 +235,7 @@ def _blocks_of(parameters: Parameters) -> Blocks:
 def _configured(
     problem: Problem, parameters: Parameters, kmap: MapArrays, gathered: jax.Array, needed: int
 ) -> tuple[Any, PlannedVisits]:
-    """Return the ``TileConfig`` for so many bytes, and the visits."""
+    """Return the ``TileConfig`` of a call that needs ``needed`` bytes, and its visits."""
     from voxax.kernels.implicit_gemm import tpu_kernel
 
     blocks = _blocks_of(parameters)
@@ -244,8 +253,11 @@ def _configured(
 
 
 def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array:
-    """``[other channels, K, gathered channels]``, from sums ``[stripes, out_block, K * in_block]``
-    by blocks of the gathered operand, then of the other."""
+    """Return the weight gradient as ``[other channels, K, gathered channels]``.
+
+    ``sums[i][j]`` is ``[stripes, out_block, K * in_block]`` for block ``i`` of the gathered
+    channels and block ``j`` of the other channels. The stripes are summed here.
+    """
     summed = [[jnp.sum(block, axis=0) for block in row] for row in sums]
     taps = [[w.reshape(blocks.out_block, -1, blocks.in_block) for w in row] for row in summed]
     if config.parts == 1:
@@ -254,7 +266,7 @@ def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array
 
 
 def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax.Array]]:
-    """The weights as the kernels want them, by blocks of the result and then of the gathered."""
+    """Return the kernels' weight operands, by block of the result and of the gathered channels."""
     w = weight_read(problem, w)
     of_result = _split(_padded_weight(w, blocks), blocks.out_block, 2)
     return [
@@ -264,7 +276,7 @@ def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax
 
 
 def _rows_first(visits: PlannedVisits, outs: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """``[rows, channels]`` of blocks of channels, ``[block, rows]``."""
+    """Concatenate channel blocks ``[block, rows]`` and return them as ``[rows, channels]``."""
     return visits.defined(jnp.concatenate(outs, axis=0)[: shape[1]]).T
 
 
@@ -273,12 +285,12 @@ class PlannedVisits:
     """The visits of a call.
 
     Attributes:
-      scalars: ``tpu_kernel.Visits``.
-      visited: ``bool[groups]``, groups of tiles that have a visit.
-      fits: ``bool[groups]``, those whose visits fit the bound. All do in maps between canonical
-        orders, but not always in a map that was made by hand. Groups that do not fit have no visit
-        at all: a part of the sum must not look like a result.
-      group: rows of a group.
+      scalars: the visits as ``tpu_kernel.Visits``.
+      visited: ``bool[groups]``, which groups of tiles have a visit.
+      fits: ``bool[groups]``, which groups have visits within the bound :func:`most_visits`. All
+        groups of a map between canonical orders fit. In a map made by hand, a group may not fit; it
+        then has no visit at all, because a part of its sum must not look like a result.
+      group: number of rows of a group.
     """
 
     scalars: Any
@@ -287,9 +299,11 @@ class PlannedVisits:
     group: int
 
     def defined(self, y: jax.Array) -> jax.Array:
-        """``[channels, rows]`` of a product: zero in groups without neighbors, NaN in those that do
-        not fit. XLA does this where the result is read next. To fill the result with zeros before
-        the kernel took 8 % of a layer's time.
+        """Return a product ``[channels, rows]`` with every group defined.
+
+        Groups without neighbors become zero, and groups that do not fit become NaN. XLA fuses this
+        into the next reader of the result. To write zeros before the kernel took 8 % of a layer's
+        time.
         """
 
         def by_row(of_group: jax.Array) -> jax.Array:
@@ -301,7 +315,7 @@ class PlannedVisits:
 
 
 def unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
-    """Set tiles that do not fit to NaN, of integers to the least value."""
+    """Return ``y`` with NaN, or the least integer, in place of values that do not fit."""
     integral = jnp.issubdtype(y.dtype, jnp.integer)
     lost = jnp.iinfo(y.dtype).min if integral else jnp.nan
     return jnp.where(fits, y, jnp.asarray(lost, y.dtype))
@@ -310,14 +324,17 @@ def unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
 def visits_of(
     problem: Problem, steps: Steps, columns: Columns, windows: jax.Array, rows: int
 ) -> PlannedVisits:
-    """Plan the visits of a product: of each group of tiles one for each window of its longest run.
+    """Plan the visits of a product.
+
+    A group of tiles has as many visits as its longest run of input rows has windows.
 
     Args:
       problem: the product.
-      steps: what a visit covers.
+      steps: sizes of a step: window, tiles and stripes.
       columns: taps of each column.
-      windows: of the table, see :func:`voxax.kernels.implicit_gemm.windows.find_windows`.
-      rows: of the operand that is gathered.
+      windows: windows of the table, ``int32[2, tiles, columns]``, see
+        :func:`voxax.kernels.implicit_gemm.windows.find_windows`.
+      rows: number of rows of the gathered operand.
     """
     from voxax.kernels.implicit_gemm.tpu_kernel import Visits
 
@@ -327,14 +344,14 @@ def visits_of(
     starts, lengths = windows.reshape(2, -1, steps.tiles * len(columns))
     of_place, first, ends = tiles_of_visits(lengths, window, most)
     fits = ends <= most
-    # Each visit costs as much as another, so stripes have as many visits, but for whole tiles.
-    # One at least: a step without any would write what nobody computed. The first group fits.
+    # Split the visits into stripes of nearly equal length, because each visit costs the same. There
+    # is at least one visit: without any, a step would write undefined values. The first group fits.
     total = jnp.maximum(jnp.max(jnp.where(fits, ends, 0)), 1)
     shares = jnp.arange(stripes + 1, dtype=jnp.int32)
-    # Not total * shares: many visits by many stripes may not fit 32 bits.
+    # wanted = total * shares / stripes, without a product that may overflow 32 bits.
     wanted = total // stripes * shares + jnp.minimum(total % stripes, shares)
     begins = jnp.concatenate([first, ends[-1:]])
-    # The nearest place where a tile begins; the last stripe goes to the end in any case.
+    # A stripe begins at the nearest place where a group begins; the last one ends after all visits.
     after = jnp.searchsorted(begins, wanted, method="compare_all")
     high, low = begins[after], begins[jnp.maximum(after - 1, 0)]
     bounds = jnp.minimum(jnp.where(wanted - low < high - wanted, low, high), total)
@@ -344,13 +361,15 @@ def visits_of(
 
 
 def _weight_of(problem: Problem, w: jax.Array) -> jax.Array:
-    """``[K, C_in, C_out]`` to ``bfloat16[parts * C_out, K * C_in]``, channels as they are selected.
+    """Return ``[K, C_in, C_out]`` as ``bfloat16[parts * C_out, K * C_in]``.
 
-    ``reduce_precision``, since compilers may take a conversion there and back for nothing.
+    Input channels stand in the order in which the kernel selects them. The parts are rounded by
+    ``reduce_precision``, because compilers may remove a conversion to bfloat16 and back.
     """
     w = w if parts_of(problem) > 1 else to_words(w, 1)
     rows = w.transpose(2, 0, 1).reshape(w.shape[2], -1)
     found = []
+    # w = w_1 + w_2 + w_3: each part takes the leading 8 bits of what is left.
     for _ in range(parts_of(problem) - 1):
         found.append(jax.lax.reduce_precision(rows, exponent_bits=8, mantissa_bits=7))
         rows = rows - found[-1]
@@ -367,7 +386,7 @@ def _padded_weight(w: jax.Array, blocks: Blocks) -> jax.Array:
     )
 
 
-# In the order of Blocks.
+# In the order of the attributes of Blocks.
 _NAMES = ("window_rows", "in_block", "out_block", "stripes", "resident", "tiles")
 
 
@@ -387,7 +406,7 @@ def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
 
 
 def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 1) -> list[Blocks]:
-    """Blocks of channels, those of fewest calls first."""
+    """Return blocks with this window. Blocks of channels that need the fewest calls come first."""
     in_channels, out_channels = problem.gathered_channels, problem.other_channels
     wide = parts_of(problem) > 1
     stripes = hardware.cores or 1
@@ -401,12 +420,14 @@ def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 
 
 
 def steps_of(hardware: HardwareInfo, words: int, times: int = 1) -> Iterator[tuple[int, int]]:
-    """Whether all rows are in vector memory, and tiles of a step: the quickest that fit come first.
+    """Yield ``(resident, tiles)`` of :class:`Blocks`, the fastest first.
 
     Args:
-      hardware: two cores have a memory each, and XLA keeps no array in that of a v4.
-      words: of 32 bits, of a row. With more of them one tile is enough work, and less code.
-      times: that many times as many tiles.
+      hardware: the chip. All rows can be in vector memory only if it is large and the device has
+        one core: two cores have a memory each, and XLA keeps no array in the small one of a v4.
+      words: number of 32-bit words of a row. For long rows one tile is enough work for a step, and
+        it takes less code.
+      times: factor on the numbers of tiles.
     """
     can = (hardware.cores or 1) == 1 and (hardware.vmem_bytes or 0) >= _ROOMY
     places = (1, 0) if can else (0,)
@@ -425,9 +446,9 @@ def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
-    """Vector memory of a call: windows, what is held twice, what stays, what is computed.
+    """Return the bytes of vector memory that a call needs, without resident rows.
 
-    ``both``: of dgrad with wgrad, see :func:`gradients`.
+    ``both``: whether the call computes dgrad and wgrad, see :func:`gradients`.
     """
     columns, taps = (
         columns_of(problem.layer.spec, problem.layer.num_offsets),
@@ -440,26 +461,27 @@ def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
     weight = taps * blocks.in_block * blocks.out_block
     tile = rows * blocks.out_block * wide
     picked = parts * taps * blocks.in_block * rows * half
+    # ``twice`` counts blocks with two buffers, ``once`` those with one.
     twice = (taps + 8) * rows * wide + tile
     once = 0
     if both or problem.product == "wgrad":
-        # Sums, and the terms that are added to them.
+        # The sums, and the terms that are added to them.
         twice += weight * wide
         once += parts * weight * wide
     if both:
         twice += tile  # the other operand's
     if problem.product != "wgrad":
         once += parts * weight * half + tile
-        # What the compiler puts on its stack: the picked rows once more, and terms of each product.
+        # The compiler's stack holds the picked rows once more, and the terms of each product.
         once += picked + parts * (parts + 1) // 2 * tile
-    # Of a column: its window, and a tap's rows in parts.
+    # Values computed for a column: its window, and the rows of a tap in parts.
     computed = (blocks.window + parts * WINDOW_TILE) * blocks.in_block * wide
-    # And registers that do not suffice.
+    # SPILLED is for values that do not fit in registers.
     return windows + 2 * twice + once + picked + 2 * computed + SPILLED
 
 
 def _excess(problem: Problem, hardware: HardwareInfo) -> str:
-    """Return the reason: the memory that the smallest blocks exceed."""
+    """Return which memory even the smallest blocks exceed, as the reason to refuse."""
     least, taps = _blocks(problem, hardware, SHORTEST)[-1], problem.layer.num_offsets
     for name, needed, there in (
         ("vector memory", _vmem_bytes(problem, least), hardware.vmem_bytes or 0),
@@ -485,8 +507,8 @@ WINDOWED = Kernel(
     apply=apply,
     views={**VIEWS, **tpu_items.VIEWS},
     fused=Fused(both, gradients),
-    # It takes less time than XLA's gather with products on every scan and generation that was
-    # counted, by the compiler's schedules (benchmarks/tpu/layers.py).
+    # By the compiler's schedules, it takes less time than XLA's gather and products on every scan
+    # and generation that was counted (benchmarks/tpu/layers.py).
     preferred=lambda problem, hardware: True,
     rank=20,
     revision=2,  # It permutes lanes; before, it multiplied with zeros and ones.

@@ -1,7 +1,7 @@
 """Implicit GEMM on TPUs for maps with few neighbors: rows moved by items, 8 at a time.
 
-``items.py`` says what an item is, ``tpu_items_kernel.py`` how they are multiplied. Here: for which
-problems this is worth it, and the operands as the kernel wants them.
+``items.py`` defines an item, and ``tpu_items_kernel.py`` multiplies the items. This module decides
+for which problems items are worth it, and prepares the operands of the kernel.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ from voxax.kernels.implicit_gemm.windows import (
 from voxax.kernels.kernel import Parameters, Problem, Views
 
 BODY = ("body", "items")
-"""The parameter that tells these kernels from the window kernels."""
-# Neighbors of a row. A row has about 0.36 times as many items, and a window kernel's time does not
-# depend on them: counted on v5e and v6e with 128 channels, lists take less time up to 1.5 to 2.2
-# items a row, and more with more channels.
+"""The parameter that distinguishes this kernel from the window kernels."""
+# Items are preferred up to a mean of _FEW neighbors per row, and candidates up to _MOST. A row has
+# about 0.36 times as many items as neighbors. The time of a window kernel does not depend on them.
+# Counted on v5e and v6e with 128 channels, items take less time up to 1.5 to 2.2 items per row.
+# With more channels this limit is higher.
 _FEW, _MOST = 4.0, 6.0
 _MOST_TAPS = 64
-# Of 19 bits are the input rows of items in the program that lists them.
+# The program that lists the items stores their input rows in 19 bits.
 _MOST_ROWS = 2**19
-# Input rows that a step brings to vector memory, of two blocks.
+# Number of input rows that one step loads into vector memory, which holds two buffers of them.
 _LOADED = 2048
 
 
 def is_items(parameters: Parameters) -> bool:
-    """Whether the parameters are those of :func:`candidates`."""
+    """Return whether the parameters choose lists of items, as those of :func:`candidates` do."""
     return BODY in parameters
 
 
 def candidates(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """The parameters, or none where rows have too many neighbors, or the operands do not fit.
+    """Return the parameters of the items, or ``()`` if they are no candidates.
 
-    How many neighbors a row has is known of concrete maps only, see ``Layer.density``.
+    They are none if rows have too many neighbors or the operands do not fit. The mean number of
+    neighbors is known only for concrete maps, see ``Layer.density``.
     """
     density = problem.layer.density
     fits = density is not None and density <= _MOST and _fits(problem, hardware)
@@ -55,7 +57,7 @@ def candidates(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ..
 
 
 def is_preferred(problem: Problem) -> bool:
-    """Whether lists are taken unmeasured, where they are candidates."""
+    """Return whether items are chosen without measurement if they are candidates."""
     density = problem.layer.density
     return density is not None and density <= _FEW and problem.in_channels > CHANNELS // 2
 
@@ -74,7 +76,7 @@ def _fits(problem: Problem, hardware: HardwareInfo) -> bool:
 
 
 def _padded(channels: int) -> int:
-    """Channels of an operand: half a register, or whole ones."""
+    """Return the padded channels of an operand: half a register, or whole registers."""
     half = CHANNELS // 2
     return half if channels <= half else channels + -channels % CHANNELS
 
@@ -82,8 +84,8 @@ def _padded(channels: int) -> int:
 def product(
     problem: Problem, parameters: Parameters, x: jax.Array, w: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a forward product; ``("interpret", 1)`` among the parameters runs it on any platform."""
-    # Not with voxax: only programs that use it need Pallas.
+    """Return a forward product. ``("interpret", 1)`` in the parameters runs it on any platform."""
+    # Imported here, because only programs that use this kernel need Pallas.
     from voxax.kernels.implicit_gemm import tpu_items_kernel
 
     items, parts = views["items"], parts_of(problem)
@@ -111,10 +113,12 @@ def product(
 
 
 def _in_parts(w: jax.Array, parts: int) -> jax.Array:
-    """``[K, C_in, C_out]`` to ``bfloat16[K, parts * C_in, C_out]``, the largest part first.
+    """Return ``[K, C_in, C_out]`` as ``bfloat16[K, parts * C_in, C_out]``, the largest part first.
 
-    ``reduce_precision``, since compilers may take a conversion there and back for nothing.
+    The parts are rounded by ``reduce_precision``, because compilers may remove a conversion to
+    bfloat16 and back.
     """
+    # w = w_1 + w_2 + w_3: each part takes the leading 8 bits of what is left.
     found = []
     for _ in range(parts - 1):
         found.append(jax.lax.reduce_precision(w, exponent_bits=8, mantissa_bits=7))
@@ -123,7 +127,7 @@ def _in_parts(w: jax.Array, parts: int) -> jax.Array:
 
 
 def _vmem_bytes(problem: Problem) -> int:
-    """Vector memory of a call, with a quarter to spare for XLA's own arrays."""
+    """Return the bytes of vector memory of a call, of which XLA's own arrays take a quarter."""
     parts, taps = parts_of(problem), problem.layer.num_offsets
     shape = Shape.of(problem.out_rows, taps)
     lanes = [
@@ -148,16 +152,19 @@ def _smem_bytes(problem: Problem) -> int:
 
 
 def _build(neighbors: jax.Array, spec: KernelSpec | None) -> jax.Array:
-    """The lists, found on the device.
+    """Build the lists of items on the device.
 
     Returns:
-      ``int32[blocks, rows, 128]``, see ``items.Shape``. Of each block: the input rows at which
-      items begin; the rows of the block at which their groups do; words of 8 numbers of 4 bits, for
-      row ``j`` of the group the place of its neighbor plus 8, or 0 (each ``list_rows``); the taps
-      of pieces (``list_rows / 16``). In the last 8 rows the first number counts the rows of the
-      list that are in use, what is after them is undefined. The second counts the first groups of
-      the block in which each row is its own neighbor under the middle tap: they have no items of
-      it.
+      ``int32[blocks, rows, 128]``, see ``items.Shape``. The rows of each block are:
+
+      - ``list_rows`` with the input row at which each item begins;
+      - ``list_rows`` with the row of the block at which the item's group begins;
+      - ``list_rows`` with a word of 8 numbers of 4 bits: number ``j`` is the place of the neighbor
+        of row ``j`` of the group in the item's input rows, plus 8, or 0 without a neighbor;
+      - ``list_rows / 16`` with the tap of each piece;
+      - 8 rows with two counts. The first is the number of list rows in use; the rows after them are
+        undefined. The second is the number of leading groups in the block whose rows are their own
+        neighbors under the middle tap. These groups have no items of this tap.
     """
     from voxax.kernels.implicit_gemm.items_kernel import find_items
 
@@ -168,4 +175,4 @@ def _build(neighbors: jax.Array, spec: KernelSpec | None) -> jax.Array:
 
 
 VIEWS = {"items": View("items", _build, on_host)}
-"""The lists of the neighbor table; no product reads those of the transposed one."""
+"""The lists of the neighbor table. No product reads the lists of the transposed table."""

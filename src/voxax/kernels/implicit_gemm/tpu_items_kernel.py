@@ -1,17 +1,18 @@
-"""The Pallas kernel of ``implicit_gemm`` on TPUs for thin data: it moves the rows that exist.
+"""The Pallas kernel of ``implicit_gemm`` on TPUs for thin data: it moves only rows with a neighbor.
 
 The window kernels of ``tpu_kernel.py`` permute registers for every tap, whether a neighbor exists
-or not. Here rows are moved by *items*, see ``items.py``: for 8 output rows that follow each other
-and one tap, up to 8 neighbors among 8 input rows that follow each other. Rows lie in the sublanes
-of registers, channels in the lanes, as XLA likes to keep arrays of many channels. An item is one
-load of 8 input rows, one permutation of the sublanes, and one addition to 8 rows of sums.
+or not. This kernel moves rows by *items*, see ``items.py``. An item has one tap, 8 consecutive
+output rows, and up to 8 neighbors among 8 consecutive input rows. Rows lie in the sublanes of
+registers and channels in the lanes, which is XLA's layout for arrays of many channels. An item
+takes one load of 8 input rows, one permutation of the sublanes, and one addition to 8 rows of sums.
 
-All input rows are in vector memory, in words of 32 bits: one float32 number, or two of bfloat16,
-channels ``c`` and ``c + 128``. The first steps of the grid bring them there. Each later step takes
-the items of a block of output rows, 128 in a pass. A pass moves the rows of its items, multiplies
-those of the pass before, and adds the results of the pass before that: no part waits for another.
+All input rows are in vector memory, in words of 32 bits. A word is one float32 number, or two
+bfloat16 numbers, those of channels ``c`` and ``c + 128``. The first steps of the grid load the
+input rows. Each later step computes a block of output rows, with 128 items in a pass. Pass ``p``
+moves the rows of items ``p``, multiplies the rows of items ``p - 1``, and adds the products of
+items ``p - 2`` to the sums. So no part waits for another.
 
-What is no neighbor is not multiplied: NaN in another row of an item reaches nothing.
+Rows that are no neighbors are replaced by zeros before the product, so NaN in them has no effect.
 """
 
 from __future__ import annotations
@@ -36,28 +37,29 @@ from voxax.kernels.implicit_gemm.items import (
 )
 from voxax.kernels.implicit_gemm.windows import CHANNELS
 
-# Input rows that one step of the grid brings to vector memory.
+# Number of input rows that one step of the grid loads into vector memory.
 LOADED = 2048
-# Items whose sums are read together, before the first is written: those of a piece are distinct.
+# Number of items whose sums are read before the first is written. This is safe, because the groups
+# of a piece are distinct.
 _BATCH = 8
 _PIECES = PASS // PIECE
-# Rows that are written at once where all channels of a block are.
+# Number of rows that a step of a loop copies, with all their channels.
 _STRIDE = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class ItemConfig:
-    """The static side of a call.
+    """The static parameters of a call.
 
     Attributes:
-      rows: M, output rows.
-      shape: of the lists of items.
-      parts: bfloat16 numbers whose sum each operand is: 3 for all digits of float32, or 1.
-      words: channels that a word of 32 bits holds, 1 or 2.
-      vmem_bytes: memory that the compiler may use.
-      interpret: run as plain JAX, on any platform. Or Pallas' parameters of its TPU interpreter.
-      total: dtype that sums are kept in: float32, or int32 for operands that hold integers of
-        8 bits.
+      rows: M, the number of output rows.
+      shape: sizes of the lists of items.
+      parts: number of bfloat16 numbers whose sum is an operand: 3 for all digits of float32, or 1.
+      words: number of channels in a word of 32 bits, 1 or 2.
+      vmem_bytes: bytes of vector memory that the compiler may use.
+      interpret: whether to run as plain JAX, on any platform. Or the parameters of Pallas' TPU
+        interpreter.
+      total: dtype of the sums: float32, or int32 for operands that hold 8-bit integers.
       result: dtype of the result.
     """
 
@@ -71,7 +73,7 @@ class ItemConfig:
     result: Any = jnp.float32
 
 
-# Jitted, so that layers of the same sizes are traced and translated for the chip once.
+# Jitted, so that layers of the same sizes are traced and compiled once.
 @functools.partial(jax.jit, static_argnums=0)
 def product(
     config: ItemConfig,
@@ -81,15 +83,15 @@ def product(
     x: jax.Array,
     w: jax.Array,
 ) -> jax.Array:
-    """``y[m] = sum_k x[table[m, k]] w[k]``: ``[M, C_out]``.
+    """Return ``y[m] = sum_k x[table[m, k]] w[k]``, ``[M, C_out]``.
 
     Args:
-      config: see there.
-      passes: ``int32[blocks]``, rows of each block's list.
-      own: ``int32[blocks]``, groups whose neighbor under the middle tap is each row itself: the
-        first ones of a block, which have no items of this tap.
-      items: the view, see ``tpu_items.VIEWS``.
-      x: ``[N, C_in]``, bfloat16, or float32 for more than one part; C_in is 128 or 256.
+      config: static parameters.
+      passes: ``int32[blocks]``, number of rows of each block's list.
+      own: ``int32[blocks]``, number of leading groups of a block whose rows are their own neighbors
+        under the middle tap. These groups have no items of this tap.
+      items: the view ``items``, see ``tpu_items.VIEWS``.
+      x: ``[N, C_in]``, bfloat16, or float32 for more than one part; C_in is 64, 128 or 256.
       w: ``bfloat16[K, parts * C_in, C_out]``.
     """
     shape = config.shape
@@ -131,31 +133,33 @@ def product(
         compiler_params=pltpu.CompilerParams(
             vmem_limit_bytes=config.vmem_bytes,
             dimension_semantics=("arbitrary",),
-            # No item leaves the rows, see items.py.
+            # The rows of an item lie within the array, see items.py.
             disable_bounds_checks=not bounds_checks(),
         ),
         interpret=config.interpret,
     )
-    # The chip has no integers of 64 bits, which a Python number in an index map would be.
+    # With x64 enabled, a Python number in an index map is 64 bits long, which the chip lacks.
     with jax.enable_x64(False):
         return call(passes, own, items, x, w)
 
 
 def _block_of(step: Any, loads: int) -> Any:
-    """The block of output rows of a step; of the steps that load rows the first."""
+    """Return the block of output rows of a step; the first block while steps load rows."""
     return jnp.maximum(step - jnp.int32(loads), 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Lists:
-    """A block's lists, in scalar memory and words in vector memory: two chunks, in turn.
+    """The lists of a block, two chunks at a time: one is read while the next arrives.
+
+    The words lie in vector memory, the other lists in scalar memory.
 
     Attributes:
-      config: see there.
-      block: of output rows.
+      config: static parameters.
+      block: number of the block of output rows.
       items: all lists, in HBM.
-      begins, groups, words, taps: places of two chunks of each.
-      arrived: semaphores of these places.
+      begins, groups, words, taps: two buffers for chunks of each list.
+      arrived: semaphores of the buffers.
     """
 
     config: ItemConfig
@@ -178,22 +182,22 @@ class _Lists:
         return found
 
     def bring(self, chunk: Any) -> None:
-        """Start to copy a chunk to its place."""
+        """Start to copy a chunk to its buffer."""
         for copy in self._copies(chunk):
             copy.start()
 
     def wait(self, chunk: Any) -> None:
-        """Wait until it is there."""
+        """Wait until a chunk is in its buffer."""
         for copy in self._copies(chunk):
             copy.wait()
 
     def row(self, numbers: Any, number: Any) -> Any:
-        """A row of one of the lists, as a reference: the place of each number in it is known."""
+        """Return row ``number`` of one of the lists, as a reference."""
         slot = jax.lax.rem(jax.lax.div(number, jnp.int32(CHUNK)), jnp.int32(2))
         return numbers.at[slot, jax.lax.rem(number, jnp.int32(CHUNK))]
 
     def tap(self, number: Any, piece: Any) -> Any:
-        """The tap of a piece of a pass."""
+        """Return the tap of a piece of pass ``number``."""
         place = jax.lax.rem(number, jnp.int32(CHUNK)) * _PIECES + piece
         slot = jax.lax.rem(jax.lax.div(number, jnp.int32(CHUNK)), jnp.int32(2))
         return self.taps[
@@ -226,10 +230,11 @@ def _run(
 
         @pl.when(number > 0)
         def _() -> None:
-            # What the first two passes add is zero.
+            # The first two passes have no products to add yet, so they add zeros.
             _fill(terms)
             for part in range(config.parts):
                 _fill(picked.at[part])
+            # Two more passes than rows of the list, to multiply and add the last items.
             jax.lax.fori_loop(
                 0,
                 number + 2,
@@ -245,7 +250,7 @@ def _run(
 
 
 def _fill(ref: Any) -> None:
-    """Set all rows to zero, a part at a time: the code for all at once would be long."""
+    """Set all rows to zero in a loop, which is less code than all at once."""
 
     def fill(place: Any, _: None) -> None:
         at = pl.ds(pl.multiple_of(place * _STRIDE, _STRIDE), _STRIDE)
@@ -255,13 +260,14 @@ def _fill(ref: Any) -> None:
 
 
 def _load(config: ItemConfig, x: Any, rows: Any, step: Any) -> None:
-    """Bring the rows of a block to vector memory, in words."""
+    """Copy the input rows of a block to vector memory, in words."""
 
     def load(place: Any, _: None) -> None:
         at = pl.multiple_of(place * _STRIDE, _STRIDE)
         block = x[pl.ds(at, _STRIDE), :]
         to = pl.ds(pl.multiple_of(step * LOADED + at, _STRIDE), _STRIDE)
         if config.words == 2:
+            # A word is channel c in the low half, and channel c + 128 in the high half.
             low, high = (
                 jax.lax.bitcast_convert_type(half, jnp.uint16).astype(jnp.uint32)
                 for half in (block[:, :CHANNELS], block[:, CHANNELS:])
@@ -276,9 +282,12 @@ def _load(config: ItemConfig, x: Any, rows: Any, step: Any) -> None:
 def _add_own(
     config: ItemConfig, begin: Any, groups: Any, w: Any, rows: Any, sums: Any, picked: Any
 ) -> None:
-    """Begin the sums: the products of rows that are their own neighbors under the middle tap."""
+    """Set the sums to the products of rows that are their own neighbors under the middle tap.
 
-    # As many as a pass has: the next product waits for what was moved.
+    Other rows become zero.
+    """
+
+    # As many rows as a pass moves, because the next product waits for the move.
     stride = GROUP * PASS
 
     def add(place: Any, _: None) -> None:
@@ -296,19 +305,21 @@ def _pass(
     config: ItemConfig, place: Any, number: Any, lists: _Lists,
     w: Any, rows: Any, sums: Any, picked: Any, terms: Any,
 ) -> None:  # fmt: skip
-    """Add what the pass before the last multiplied, multiply what the last moved, and move."""
+    """Add products of items ``place - 2``, multiply items ``place - 1``, move items ``place``."""
     chunk, within = jax.lax.div(place, jnp.int32(CHUNK)), jax.lax.rem(place, jnp.int32(CHUNK))
 
     @pl.when(jnp.logical_and(within == 0, place < number))
     def _() -> None:
         lists.wait(chunk)
 
-    # Until then the chunk before is read: the next one takes its place.
+    # The first two passes of a chunk still read the chunk before. From then on the next chunk may
+    # replace it.
     @pl.when(jnp.logical_and(within == 2, (chunk + 1) * CHUNK < number))
     def _() -> None:
         lists.bring(chunk + 1)
 
-    # What the passes beyond the first and the last read is thrown away, or zero.
+    # Pass p adds the items p - 2, multiplies the items p - 1 and moves the items p. These numbers
+    # are clipped at both ends; what is then read is zero or not used.
     added, multiplied, moved = (jnp.clip(place - back, 0, number - 1) for back in (2, 1, 0))
     groups, begins = (
         lists.row(of, at) for of, at in ((lists.groups, added), (lists.begins, moved))
@@ -317,6 +328,7 @@ def _pass(
 
     def piece(number: Any) -> None:
         first = number * PIECE
+        # Add: y[group] += terms[item].
         for begin in range(0, PIECE, _BATCH):
             part = [first + begin + item for item in range(_BATCH)]
             written = [pl.ds(pl.multiple_of(groups[item], GROUP), GROUP) for item in part]
@@ -326,8 +338,10 @@ def _pass(
             ]
             for group, value in zip(written, found, strict=True):
                 sums[group, :] = value
+        # Multiply: a piece has one tap, so one product serves its 16 items.
         at = _group(first, PIECE)
         terms[at, :] = _product(config, picked, at, w, lists.tap(multiplied, number))
+        # Move two items at a time: 16 rows fill a register of bfloat16.
         for item in range(0, PIECE, 2):
             pair = [
                 _moved(rows, begins[one], _column(codes, one))
@@ -343,7 +357,7 @@ def _pass(
 
 
 def _group(item: Any, items: int = 1) -> Any:
-    """The rows of so many items from one on."""
+    """Return the rows of ``items`` items from ``item`` on."""
     return pl.ds(item * GROUP, items * GROUP)
 
 
@@ -354,14 +368,14 @@ def _column(codes: jax.Array, item: Any) -> jax.Array:
 
 
 def _codes(word: jax.Array) -> jax.Array:
-    """``[1, PASS]`` words of 8 numbers of 4 bits to ``[GROUP, PASS]``, one below the other."""
+    """Unpack words ``[1, PASS]`` of 8 numbers of 4 bits to ``[GROUP, PASS]``."""
     shape = GROUP, word.shape[1]
     shift = 4 * jax.lax.broadcasted_iota(jnp.int32, shape, 0)
     return jax.lax.shift_right_logical(jnp.broadcast_to(word, shape), shift) & jnp.int32(15)
 
 
 def _moved(rows: Any, begin: Any, code: jax.Array) -> jax.Array:
-    """Row ``j``: the input row ``begin + code[j] - 8``, zero where ``code[j]`` is less than 8."""
+    """Return 8 rows: row ``j`` is input row ``begin + code[j] - 8``, or zero if ``code[j] < 8``."""
     window = rows[pl.ds(begin, GROUP), :]
     code = jnp.broadcast_to(code, window.shape)
     found = jnp.take_along_axis(window, code & jnp.int32(7), axis=0, mode="promise_in_bounds")
@@ -369,7 +383,7 @@ def _moved(rows: Any, begin: Any, code: jax.Array) -> jax.Array:
 
 
 def _keep(config: ItemConfig, words: jax.Array, picked: Any, at: Any) -> None:
-    """Write moved rows as the operand of a product."""
+    """Write moved rows to ``picked``, as the operand of a product."""
     if config.words == 2:
         picked[0, at, :CHANNELS] = _half(words << 16)
         picked[0, at, CHANNELS:] = _half(words & jnp.int32(-(1 << 16)))
@@ -378,7 +392,8 @@ def _keep(config: ItemConfig, words: jax.Array, picked: Any, at: Any) -> None:
         if config.parts == 1:
             picked[part, at, :] = words.astype(jnp.bfloat16)
             return
-        # Cut, not rounded: a compiler may take a conversion there and back for nothing.
+        # x = x_1 + x_2 + x_3: each part has the upper 16 bits of what is left. These bits are cut,
+        # not rounded, because a compiler may remove a conversion to bfloat16 and back.
         bits = jax.lax.bitcast_convert_type(words, jnp.int32) & jnp.int32(-(1 << 16))
         head = jax.lax.bitcast_convert_type(bits, jnp.float32)
         picked[part, at, :] = head.astype(jnp.bfloat16)
@@ -390,10 +405,11 @@ def _half(bits: jax.Array) -> jax.Array:
 
 
 def _product(config: ItemConfig, picked: Any, at: Any, w: Any, tap: Any) -> jax.Array:
-    """Rows of one tap times its weights."""
+    """Return the product of rows of one tap with its weights."""
     c_in = picked.shape[2]
     total = jnp.zeros((at.size, w.shape[2]), config.total)
-    # The smallest terms first. The products of two small parts are below float32's digits.
+    # x w = sum_ij x_i w_j over i + j < parts, counted from 0, the smallest terms first. The other
+    # terms are below the precision of float32.
     for part in reversed(range(config.parts)):
         for other in reversed(range(config.parts - part)):
             product = jnp.dot(

@@ -1,19 +1,23 @@
-"""The Pallas kernels of ``implicit_gemm`` on TPUs: rows are selected within registers.
+"""The Pallas kernels of ``implicit_gemm`` on TPUs: they select rows within registers.
 
-A step of the grid is one *visit*: some tiles of output rows, and of each tile and column of taps
-one window of input rows. Several tiles, since the last results of one alone would be waited for.
-All input rows are in vector memory, or where they do not fit windows are copied from HBM two steps
-ahead. A step selects the rows of its visit, and multiplies those that the step before selected:
-neither waits for the other, so the matrix unit is at work while rows are selected and results come
-back. Everything is transposed, channels by rows, as XLA likes to keep arrays of few channels. Rows
-of a window stand in the lanes of registers, and one instruction permutes the lanes of a register:
-lane ``m`` of the result is the neighbor of output row ``m``. It moves 32 bits, which are two
-channels of bfloat16. A window is several registers long, so each is permuted, and a comparison says
-whose result counts. The selected rows of all taps stand below each other, ``[K * C_in, rows]``, and
-meet all the weights (forward, dgrad) or the cotangent (wgrad) in one product. Tiles whose neighbors
-lie further apart are visited again, for the next window of each column.
+Each step of the grid is one *visit*. A visit covers a group of tiles of output rows, and one window
+of input rows for each tile and column of taps. With a single tile, a step would wait for its last
+results. If all input rows fit, they are in vector memory. Otherwise the kernel copies windows from
+HBM two steps ahead.
 
-What is no neighbor is not multiplied: NaN in another row of a window reaches nothing.
+A step selects the rows of its visit and multiplies the rows that the step before selected. Neither
+waits for the other, so the matrix unit works while rows are selected. Arrays are transposed,
+``[channels, rows]``, which is XLA's layout for arrays of few channels.
+
+The rows of a window stand in the lanes of registers. One instruction permutes the lanes of a
+register, so that lane ``m`` of the result is the neighbor of output row ``m``. It moves words of 32
+bits, which are two channels of bfloat16. A window has several registers; the kernel permutes each
+and selects the right result for each lane. The selected rows of all taps are stacked as
+``[K * C_in, rows]``. One product multiplies them by all weights (forward, dgrad) or by the
+cotangent (wgrad). If the neighbors of a tile lie further apart than a window, its group is visited
+again for the next window of each column.
+
+Rows that are no neighbors are replaced by zeros before the product, so NaN in them has no effect.
 """
 
 from __future__ import annotations
@@ -38,29 +42,29 @@ from voxax.kernels.implicit_gemm.windows import (
     rows_of,
 )
 
-# Sums of so many products of two 8-bit integers are exact in float32: 2^14 * 2^10 = 2^24.
+# A sum of this many products of two 8-bit integers is exact in float32: 2^14 * 2^10 = 2^24.
 _EXACT_TERMS = 1024
-# Places of windows in vector memory: one is read, two arrive. A step may be shorter than a copy
-# takes, about a microsecond.
+# Number of buffers for windows in vector memory: one is read while two arrive. Two arrive, because
+# a copy takes about a microsecond and a step may be shorter.
 _SLOTS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class TileConfig:
-    """The static side of a call of a window kernel, dense or depthwise.
+    """The static parameters of a call of a window kernel, dense or depthwise.
 
     Attributes:
       columns: taps of each column.
-      window: rows of a window, a multiple of ``WINDOW_TILE``.
-      parts: bfloat16 numbers whose sum each operand is: 3 for all digits of float32; or 1, and
-        selected rows are kept as they are.
+      window: number of rows of a window, a multiple of ``WINDOW_TILE``.
+      parts: number of bfloat16 numbers whose sum is an operand: 3 for all digits of float32, or 1.
       resident: whether all input rows are in vector memory.
-      tiles: tiles of ``WINDOW_TILE`` rows that a step takes together, each with windows of its own.
-      vmem_bytes: memory that the compiler may use beside them.
-      interpret: run as plain JAX, on any platform. Or Pallas' parameters of its TPU interpreter.
-      total: dtype that sums are kept in: float32, or int32 for operands that hold integers of
-        8 bits.
-      result: dtype that rows of results are written in.
+      tiles: number of tiles of ``WINDOW_TILE`` rows that a step takes together. Each tile has its
+        own windows.
+      vmem_bytes: bytes of vector memory that the compiler may use.
+      interpret: whether to run as plain JAX, on any platform. Or the parameters of Pallas' TPU
+        interpreter.
+      total: dtype of the sums: float32, or int32 for operands that hold 8-bit integers.
+      result: dtype of the result's rows.
     """
 
     columns: Columns
@@ -75,12 +79,12 @@ class TileConfig:
 
     @property
     def taps(self) -> int:
-        """K."""
+        """K, the number of taps."""
         return sum(map(len, self.columns))
 
     @property
     def rows(self) -> int:
-        """Output rows of a step."""
+        """Number of output rows of a step."""
         return self.tiles * WINDOW_TILE
 
     @property
@@ -90,21 +94,23 @@ class TileConfig:
 
     @property
     def windows(self) -> int:
-        """Windows of a step."""
+        """Number of windows of a step."""
         return self.tiles * len(self.columns)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Visits:
-    """The scalars that are known before a step starts: ``int32``, one-dimensional.
+    """The list of visits, in scalars that are known before a step starts.
+
+    A *place* is an index into this list. All arrays are ``int32`` and one-dimensional.
 
     Attributes:
-      groups: ``[most]``, the group of tiles of each visit; a group's visits follow each other.
+      groups: ``[most]``, the group of tiles of each visit. The visits of a group are consecutive.
       first: ``[groups]``, the place of a group's first visit.
       starts: ``[groups * windows]``, first input row of the first window of each tile and column;
         not negative, and a multiple of ``WINDOW_ALIGNMENT``.
-      lengths: ``[groups * windows]``, rows from there to the last neighbor.
+      lengths: ``[groups * windows]``, number of rows from this row to the last neighbor.
       bounds: ``[stripes + 1]``, the place where each stripe's visits begin, and where all end.
         No group has visits in two stripes.
     """
@@ -117,23 +123,25 @@ class Visits:
 
     @property
     def scalars(self) -> tuple[jax.Array, ...]:
-        """All of them, in this order."""
+        """The arrays in the order above."""
         return self.groups, self.first, self.starts, self.lengths, self.bounds
 
 
-# Jitted, so that layers of the same sizes are traced and translated for the chip once.
+# Jitted, so that layers of the same sizes are traced and compiled once.
 @functools.partial(jax.jit, static_argnums=0)
 def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> jax.Array:
-    """``y[:, m] = sum_k w[k]^T x[:, table[k, m]]``: ``[C_out, M]``.
+    """Return ``y[:, m] = sum_k w[k]^T x[:, table[k, m]]``, ``[C_out, M]``.
 
     Tiles without a visit are undefined.
 
     Args:
-      config, visits: see there.
+      config: static parameters.
+      visits: the list of visits.
       table: ``int32[K, M]``, input row or -1.
-      x: ``int32[C_in / 2, N]`` whose words are two channels of bfloat16, that of the even number
-        below; or ``float32[C_in, N]`` for more than one part; see ``windows.in_windows``.
-      w: ``bfloat16[parts * C_out, K * C_in]``, part after part; channels are multiples of 16.
+      x: the input from ``windows.in_windows``: ``int32[C_in / 2, ...]``, whose words are two
+        channels of bfloat16, or ``float32[C_in, ...]`` for more than one part.
+      w: ``bfloat16[parts * C_out, K * C_in]``, the largest part first. C_in and C_out are multiples
+        of 16. C_in is ordered as in ``windows.to_words`` for one part.
     """
     multiply = functools.partial(_times_weights, config)
     return call_of_rows(config, visits, multiply, table, x, w, w.shape[0] // config.parts)
@@ -141,9 +149,10 @@ def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> j
 
 @functools.partial(jax.jit, static_argnums=0)
 def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
-    """``dw[k] = sum_m x[:, table[k, m]] dy[:, m]^T``: ``[stripes, C_out, K * C_in]``, to be summed.
+    """Return ``dw[k] = sum_m x[:, table[k, m]] dy[:, m]^T`` as ``[stripes, C_out, K * C_in]``.
 
-    Args: those of :func:`product`; ``dy`` is ``[C_out, M]``, bfloat16 or float32 as ``x``.
+    The caller sums over the stripes. The arguments are those of :func:`product`, with ``dy`` in
+    place of ``w``: ``[C_out, M]``, float32 for more than one part, else bfloat16.
     """
     shape = dy.shape[0], config.taps * channels_of(x)
     return call_of_weights(
@@ -155,13 +164,15 @@ def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: A
 def gradients(
     config: TileConfig, visits: Visits, table: Any, dy: Any, w: Any, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """dgrad and wgrad with one selection: both read the rows ``dy[:, table[k, n]]``.
+    """Return dgrad and wgrad, which use the same selected rows ``dy[:, table[k, n]]``.
+
+    The arguments are those of :func:`product` for dgrad, where ``dy`` is the gathered operand, and
+    ``x``: ``[C_in, N]``, float32 for more than one part, else bfloat16.
 
     Returns:
       ``dx[:, n] = sum_k w[k]^T dy[:, table[k, n]]``, ``[C_in, N]``, and
-      ``dw[k] = sum_n dy[:, table[k, n]] x[:, n]^T``, ``[stripes, C_in, K * C_out]``, to be summed.
-
-    Args: those of :func:`product` for dgrad; ``x`` is ``[C_in, N]``, bfloat16 or float32 as ``dy``.
+      ``dw[k] = sum_n dy[:, table[k, n]] x[:, n]^T``, ``[stripes, C_in, K * C_out]``. The caller
+      sums ``dw`` over the stripes.
     """
     return call_of_gradients(
         config,
@@ -177,11 +188,13 @@ def gradients(
 
 
 def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
-    """What the selected rows add to their tile, ``[C_out, config.rows]``."""
+    """Return what the selected rows add to their tiles, ``[C_out, config.rows]``."""
     channels, terms = w_ref.shape[0] // config.parts, w_ref.shape[1]
     y = jnp.zeros((channels, config.rows), config.total)
-    # The smallest terms first. The products of two small parts are below float32's digits.
+    # w x = sum_ij w_i x_j over i + j < parts, counted from 0, the smallest terms first. The other
+    # terms are below the precision of float32.
     for part in reversed(range(config.parts)):
+        # One product has all parts of the weights that meet this part of the rows.
         rows = config.parts - part
         for begin, size in _pieces(config, terms):
             product = _dot(
@@ -195,7 +208,7 @@ def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
 
 
 def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> None:
-    """Add to ``out[0]`` the products of a tile of the other operand with the selected rows."""
+    """Add to ``out[0]`` the products of the other operand's columns with the selected rows."""
     channels, others = tile.shape[0], _in_parts(tile, config.parts)
     for part in reversed(range(config.parts)):
         rows = config.parts - part
@@ -214,10 +227,14 @@ def call_of_rows(
     w: jax.Array,
     channels: int,
 ) -> jax.Array:
-    """The call of a product whose result has a tile for each tile of the table: ``[channels, M]``.
+    """Return a product with a tile of results for each tile of the table, ``[channels, M]``.
 
-    Args: those of :func:`product`; ``multiply(picked, w_ref)`` returns what a visit adds to its
-      tile, ``[C_out, config.rows]``.
+    The arguments are those of :func:`product`, and:
+
+    Args:
+      multiply: ``multiply(picked, w_ref)`` returns what a visit adds to its tiles,
+        ``[channels, config.rows]``.
+      channels: number of channels of the result.
     """
 
     def body(step: Step, picked: Any, operands: Any, outs: Any, total: Any) -> None:
@@ -246,10 +263,14 @@ def call_of_weights(
     dy: jax.Array,
     shape: tuple[int, int],
 ) -> jax.Array:
-    """The call of a product whose result is summed over all visits: ``[stripes, *shape]``.
+    """Return a product that is summed over all visits of a stripe, ``[stripes, *shape]``.
 
-    Args: those of :func:`weight_product`; ``add(picked, dy, out)`` adds a visit's part, where
-      ``dy`` is ``[C_out, config.rows]``, zero in rows without neighbors.
+    The arguments are those of :func:`weight_product`, and:
+
+    Args:
+      add: ``add(picked, dy, out)`` adds what a visit contributes. Its ``dy`` is
+        ``[C_out, config.rows]``, zero in rows without neighbors.
+      shape: shape of the sum.
     """
 
     def body(step: Step, picked: Any, operands: Any, outs: Any, last: Any) -> None:
@@ -281,9 +302,10 @@ def call_of_gradients(
     x: jax.Array,
     shape: tuple[int, int],
 ) -> tuple[jax.Array, jax.Array]:
-    """The calls of rows and of weights in one.
+    """Return the results of :func:`call_of_rows` and :func:`call_of_weights` by one call.
 
-    Args: those of :func:`gradients`, and of :func:`call_of_rows` and :func:`call_of_weights`.
+    The arguments are those of :func:`gradients`, ``multiply`` of :func:`call_of_rows`, and ``add``
+    and ``shape`` of :func:`call_of_weights`.
     """
 
     def body(step: Step, picked: Any, operands: Any, outs: Any, last: Any, total: Any) -> None:
@@ -309,26 +331,28 @@ def call_of_gradients(
 
 
 def _add_rows(step: Step, y: jax.Array, out: Any, total: Any) -> None:
-    """Add a visit's part to its tile, which the last visit leaves in ``out``."""
+    """Add what a visit contributes to its tiles, and write the sum so far to ``out``."""
+    # The first visit of a group starts from zero.
     y = y + jnp.where(step.turn == 0, jnp.zeros_like(y), total[...])
     total[...] = y
     out[...] = y.astype(out.dtype)
 
 
 def _with_neighbors(tile: Any, last: Any) -> jax.Array:
-    """A tile's rows, zero where there is no neighbor: padding may be NaN, and 0 times it is NaN."""
+    """Return a tile with zeros in rows without a neighbor, since padding may be NaN."""
     rows = tile[...]
     return jnp.where(last[...] >= 0, rows, jnp.zeros_like(rows))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Result:
-    """A result of a call.
+    """The description of a result of a call.
 
     Attributes:
-      shape: of the whole.
-      spec: its blocks, from ``_call``'s function of a place in the grid to the step.
-      summed: whether it is a sum over all visits of a stripe, from zero.
+      shape: shape and dtype of the whole result.
+      spec: function that returns the ``BlockSpec``. Its argument is a function from the indices of
+        the grid to the :class:`Step`.
+      summed: whether the result is a sum over all visits of a stripe. It then starts from zero.
     """
 
     shape: Any
@@ -337,12 +361,12 @@ class _Result:
 
 
 def _whole(w: jax.Array) -> tuple[jax.Array, pl.BlockSpec]:
-    """An operand that every step reads: one buffer, since its block never changes."""
+    """Return an operand that every step reads as a whole. One buffer is enough for it."""
     return w, pl.BlockSpec(w.shape, lambda *_: (0, 0), pipeline_mode=pl.Buffered(1))
 
 
 def _tiles(config: TileConfig, visits: Visits, table: jax.Array, channels: int) -> _Result:
-    """The result with a tile for each tile of the table, ``[channels, M and more]``."""
+    """Describe a result with a tile for each tile of the table, ``[channels, M or more]``."""
     rows, stripes = table.shape[1], visits.bounds.shape[0] - 1
     if config.interpret:  # JAX 0.12's interpreter takes no part of a block of shared memory.
         rows += -rows % config.rows
@@ -350,7 +374,7 @@ def _tiles(config: TileConfig, visits: Visits, table: jax.Array, channels: int) 
         rows = (visits.first.shape[0] + 1) * config.rows
     return _Result(
         _compat.shape_like((channels, rows), config.result, table),
-        # Of several stripes one without visits writes behind: its place is not another's.
+        # A stripe without visits writes to an extra group at the end, which no other stripe writes.
         lambda step: pl.BlockSpec(
             (channels, config.rows), lambda *place: (0, step(*place).written)
         ),
@@ -359,7 +383,7 @@ def _tiles(config: TileConfig, visits: Visits, table: jax.Array, channels: int) 
 
 
 def _sums(config: TileConfig, visits: Visits, shape: tuple[int, int], like: jax.Array) -> _Result:
-    """The result that is summed over all visits, ``[stripes, *shape]``."""
+    """Describe a result that is summed over all visits of a stripe, ``[stripes, *shape]``."""
     whole = (visits.bounds.shape[0] - 1, *shape)
     return _Result(
         _compat.shape_like(whole, config.total, like),
@@ -369,19 +393,19 @@ def _sums(config: TileConfig, visits: Visits, shape: tuple[int, int], like: jax.
 
 
 class Step:
-    """One step of the grid, from its indices and the scalars (those of ``Visits``, as refs).
+    """One step of the grid, from its indices and the scalars of ``Visits`` as references.
 
-    Rows are selected for the visit of the step's number, and multiplied for the one before. So a
-    stripe has one step more than visits; what its first step multiplies is thrown away.
+    Step ``s`` of a stripe selects the rows of visit ``s`` and multiplies the rows of visit
+    ``s - 1``. So a stripe has one step more than visits. The product of its first step is not used.
 
     Attributes:
-      number: of the step, in its stripe.
-      begins, ends: whether it is its stripe's first, or its last that does anything.
-      live: whether it does anything; a stripe may have fewer visits than another, or none.
-      group: whose rows are selected.
-      before: whose rows are multiplied.
+      number: number of the step in its stripe.
+      begins, ends: whether this is the first step of the stripe, or its last live one.
+      live: whether the step does anything. A stripe may have fewer visits than another, or none.
+      group: the group whose rows are selected.
+      before: the group whose rows are multiplied.
       written: the group whose results are written.
-      turn: how often ``before`` was visited before that.
+      turn: number of earlier visits of ``before``.
     """
 
     def __init__(
@@ -400,17 +424,21 @@ class Step:
         self._config, self._scalars = config, (groups, first, starts, lengths)
 
     def _known(self, place: Any) -> Any:
-        """A place that holds a visit."""
+        """Return the nearest place that holds a visit."""
         return jnp.maximum(jnp.minimum(place, self._end - 1), 0)
 
     def windows(self, ahead: int = 0) -> list[Any]:
-        """First rows of the windows of this visit, or of one after; behind all rows if none."""
+        """Return the first rows of the windows of this visit, or of a later one.
+
+        The largest int32 stands for a window that does not exist.
+        """
         config, (groups, first, starts, lengths) = self._config, self._scalars
         wanted, none = self._place + ahead, jnp.iinfo(jnp.int32).max
         place = self._known(wanted)
         group = groups[place]
+        # The n-th visit of a group reads rows start + n * window, ... of each column.
         passed = (place - first[group]) * config.window
-        # Behind the last visit there are none.
+        # There are no windows after the last visit.
         passed = jnp.where(wanted < self._end, passed, none)
         found = []
         for window in range(config.windows):
@@ -420,7 +448,7 @@ class Step:
 
 
 def _neighbors(config: TileConfig, table: Any, rows: int, group: Any) -> jax.Array:
-    """A group's part of the table; the last one may exceed its rows, and holds anything there."""
+    """Return a group's part of the table, with -1 after the last row, where it is undefined."""
     found = table[...]
     if rows % config.rows == 0:
         return found
@@ -431,9 +459,17 @@ def _neighbors(config: TileConfig, table: Any, rows: int, group: Any) -> jax.Arr
 def _pick(
     config: TileConfig, starts: list[Any], rows: int, table: jax.Array, windows: Any, picked: Any
 ) -> None:
-    """Every tap's rows: ``picked[part, tap * words + word, row]``, zero where there is none.
+    """Write the selected rows of every tap to ``picked[part, tap * words + word, row]``.
 
-    ``starts``: where each window begins. ``windows``: those, or all ``rows``.
+    Rows without a neighbor in the window become zero.
+
+    Args:
+      config: static parameters.
+      starts: first row of each window.
+      rows: number of input rows.
+      table: the group's part of the table.
+      windows: the windows, or all input rows if they are resident.
+      picked: the reference that is written.
     """
     words = picked.shape[1] // config.taps
     for number, start in enumerate(starts):
@@ -447,6 +483,7 @@ def _pick(
                 blocks.append(windows[:, pl.ds(place, WINDOW_TILE)])
             else:
                 blocks.append(windows[number, :, block : block + WINDOW_TILE])
+        # All taps of a column read the same window: place = table[tap] - begin.
         for tap in config.columns[column]:
             row = table[tap : tap + 1, lanes]
             found = _rows_at(blocks, jnp.where(row >= start, row - begin, jnp.int32(-1)))
@@ -458,21 +495,26 @@ def _pick(
 
 
 def _at_hand(config: TileConfig, start: Any, rows: int) -> tuple[Any, Any]:
-    """First row of what is read for a window that begins at ``start``, and the place of that row.
+    """Return the first row that is read for a window at ``start``, and the place of this row.
 
-    The place is a multiple of ``WINDOW_TILE``: rows stand there twice, see ``windows.in_windows``.
+    The place is a multiple of ``WINDOW_TILE``, since ``windows.in_windows`` stores each row twice.
     """
     begin = jnp.minimum(start, rows - config.window)
+    # Row r is at places r and R + 64 + r, where R = rows: one of both is a multiple of 128.
     odd = jnp.bitwise_and(begin, jnp.int32(WINDOW_ALIGNMENT)) != 0
     return begin, jnp.where(odd, begin + (rows + WINDOW_ALIGNMENT), begin)
 
 
 def _rows_at(blocks: list[jax.Array], place: jax.Array) -> jax.Array:
-    """``[words, WINDOW_TILE]``: of each lane the row at a place of the window, zero where none."""
+    """Return, for each lane, the row at ``place`` in the window, ``[words, WINDOW_TILE]``.
+
+    A place outside the window gives zero.
+    """
     shape = blocks[0].shape
     lane = jnp.broadcast_to(jnp.bitwise_and(place, jnp.int32(WINDOW_TILE - 1)), shape)
     block = jnp.broadcast_to(jax.lax.shift_right_arithmetic(place, jnp.int32(7)), shape)
     found = jnp.zeros(shape, blocks[0].dtype)
+    # place = 128 * block + lane: permute the lanes of every block, and keep the right one's result.
     for number, values in enumerate(blocks):
         moved = jnp.take_along_axis(values, lane, axis=1, mode="promise_in_bounds")
         found = jnp.where(block == number, moved, found)
@@ -480,22 +522,23 @@ def _rows_at(blocks: list[jax.Array], place: jax.Array) -> jax.Array:
 
 
 def channels_of(x: jax.Array) -> int:
-    """C_in, of words of two channels or of one."""
+    """Return C_in of an array whose words hold two channels (int32) or one (float32)."""
     return x.shape[0] * (2 if x.dtype == jnp.int32 else 1)
 
 
 def _as_bfloat16(words: jax.Array) -> jax.Array:
-    """Channels below each other, from words of two."""
+    """Unpack words of two channels along the first axis."""
     return pltpu.bitcast(words, jnp.bfloat16)
 
 
 def _in_parts(x: jax.Array, parts: int) -> list[jax.Array]:
-    """bfloat16 numbers whose sum is ``x``, the largest first; each has the next 8 of its digits."""
+    """Split ``x`` into bfloat16 numbers whose sum it is, the largest first."""
     if parts == 1:
         return [x]
     found = []
     for _ in range(parts):
-        # Cut, not rounded: a compiler may take a conversion there and back for nothing.
+        # x = x_1 + x_2 + x_3: each part has the upper 16 bits of what is left. These bits are cut,
+        # not rounded, because a compiler may remove a conversion to bfloat16 and back.
         bits = jax.lax.bitcast_convert_type(x, jnp.int32) & jnp.int32(-(1 << 16))
         head = jax.lax.bitcast_convert_type(bits, jnp.float32)
         found.append(head.astype(jnp.bfloat16))
@@ -504,13 +547,13 @@ def _in_parts(x: jax.Array, parts: int) -> list[jax.Array]:
 
 
 def _pieces(config: TileConfig, terms: int) -> list[tuple[int, int]]:
-    """``(begin, size)`` of the sums that one product may take: all, but of integers few."""
+    """Return ``(begin, size)`` of each slice of terms for one product. Integers need several."""
     size = _EXACT_TERMS if config.total == jnp.int32 else terms
     return [(begin, min(size, terms - begin)) for begin in range(0, terms, size)]
 
 
 def _dot(a: jax.Array, b: jax.Array, b_axis: int) -> jax.Array:
-    """bfloat16 operands contracted over the first one's last axis, in float32."""
+    """Return the float32 product over the last axis of ``a`` and ``b_axis`` of ``b``."""
     return jax.lax.dot_general(
         a,
         b,
@@ -530,16 +573,25 @@ def _call(
     results: list[_Result],
     scratch: list[Any],
 ) -> list[jax.Array]:
-    """The grid over visits: windows of ``x`` by column, the blocks of the table and of ``others``.
+    """Run a Pallas call whose grid is over visits, and return its results.
 
-    ``body(step, picked, others, results, *scratch)`` computes with the rows of the step before. A
-    spec of None: by the groups of these rows. Of sums over visits the first scratch is ``int32[1,
-    config.rows]``: the last neighbor of each of these rows, or -1.
+    Args:
+      config: static parameters.
+      visits: the list of visits.
+      body: ``body(step, picked, others, results, *scratch)`` computes with the rows that the step
+        before selected.
+      table: ``int32[K, M]``, input row or -1.
+      x: the input from ``windows.in_windows``.
+      others: other operands with their specs. None stands for blocks of ``config.rows`` columns, by
+        the group that the step before selected.
+      results: descriptions of the results.
+      scratch: scratch shapes. If a result is summed, the first must be ``int32[1, config.rows]``.
+        It holds the largest neighbor of each row of the step before, or -1.
     """
     scalars, number = visits.scalars, len(visits.scalars)
     stripes = visits.bounds.shape[0] - 1
     words, rows = x.shape[0], rows_of(x)
-    # Parts are bfloat16 too, in words of two.
+    # Parts are bfloat16, two to a word, so they take half as many words as float32.
     kept = (words // 2, jnp.int32) if config.parts > 1 else (words, x.dtype)
     sums = [place for place, result in enumerate(results) if result.summed]
 
@@ -555,6 +607,7 @@ def _call(
         step = step_of(pl.program_id(0), pl.program_id(1), *known)
 
         def compute(windows: Any) -> None:
+            # First multiply what the step before selected, then select anew into the same memory.
             body(step, picked, other_refs, outs, *own)
             neighbors = _neighbors(config, table_ref, table.shape[1], step.group)
             _pick(config, step.windows(), rows, neighbors, windows, picked)
@@ -568,7 +621,7 @@ def _call(
             else:
                 _with_copies(config, step, rows, (x_ref, *ring), compute)
 
-        # After the step's products: what the first multiplies is no visit's.
+        # Set sums to zero in the first step, after its product, which belongs to no visit.
         for place in sums:
 
             @pl.when(step.begins)
@@ -591,8 +644,9 @@ def _call(
         (x, vmem if config.resident else hbm),
         *((a, spec or by_group(a.shape[0], lambda step: step.before)) for a, spec in others),
     ]
-    # Traced: neither padding nor tiles without neighbors cost a step. One step more than visits:
-    # the last are multiplied in it; and sums are set to zero in the first, visits or not.
+    # The number of steps is traced, so padding and tiles without neighbors cost no step. There is
+    # one step more than visits, which multiplies the last rows. A stripe without visits needs it
+    # too, to set its sums to zero.
     steps = jnp.max(visits.bounds[1:] - visits.bounds[:-1]) + jnp.int32(1)
     call = pl.pallas_call(
         run,
@@ -610,9 +664,10 @@ def _call(
         out_shape=[result.shape for result in results],
         compiler_params=pltpu.CompilerParams(
             vmem_limit_bytes=config.vmem_bytes,
-            # Stripes are independent: a device of two cores takes two at once. Visits add up.
+            # Stripes are independent, so a device of two cores runs two at once. Visits of a stripe
+            # are not, because they add to the same sums.
             dimension_semantics=("parallel", "arbitrary"),
-            # No window leaves its array, see _at_hand.
+            # Every window lies within its array, see _at_hand.
             disable_bounds_checks=not bounds_checks(),
         ),
         interpret=config.interpret,
@@ -620,7 +675,7 @@ def _call(
     arrays = [array for array, _ in operands]
     if not config.interpret:  # Plain JAX has one memory.
         arrays = [_placed(*operand) for operand in operands]
-    # The chip has no integers of 64 bits, which a Python number in an index map would be.
+    # With x64 enabled, a Python number in an index map is 64 bits long, which the chip lacks.
     with jax.enable_x64(False):
         return call(*scalars, *arrays)
 
@@ -628,11 +683,12 @@ def _call(
 def _with_copies(
     config: TileConfig, step: Step, rows: int, refs: tuple[Any, ...], compute: Callable[..., None]
 ) -> None:
-    """Compute with windows that were copied in the steps before, and start to copy later ones.
+    """Compute with windows that were copied in earlier steps, and start to copy later ones.
 
-    ``refs``: all rows, the places of windows, and the semaphores of these places.
+    ``refs``: all rows in HBM, the buffers for windows, and the semaphores of the buffers.
     """
     x, windows, arrived = refs
+    # The windows of visit v go to buffer v mod 3.
     slots = [jax.lax.rem(step.number + ahead, jnp.int32(_SLOTS)) for ahead in range(_SLOTS)]
 
     def bring(ahead: int) -> None:
@@ -645,7 +701,7 @@ def _with_copies(
             ).start()
 
     def wait(slot: Any) -> None:
-        # For as many bytes as all copies of a slot bring: they share a semaphore.
+        # All copies into a buffer share a semaphore, so wait for the bytes of the whole buffer.
         whole = windows.at[slot]
         pltpu.make_async_copy(whole, whole, arrived.at[slot]).wait()
 
@@ -654,8 +710,8 @@ def _with_copies(
         for ahead in range(_SLOTS - 1):
             bring(ahead)
 
-    # Without a condition, which would part this from the computation; what the last steps copy
-    # nothing reads.
+    # This has no condition, because a condition would separate the copies from the computation. The
+    # last steps copy windows that nobody reads.
     bring(_SLOTS - 1)
     wait(slots[0])
     compute(windows.at[slots[0]])
@@ -667,10 +723,11 @@ def _with_copies(
 
 
 def _placed(array: jax.Array, spec: pl.BlockSpec) -> jax.Array:
-    """Keep an operand that is no pipeline's in the memory where its block is.
+    """Return the array, kept in the memory space of ``spec`` if it has one.
 
-    The block's memory alone does not. XLA may put an array that fits into vector memory, and a copy
-    from there is a loop of loads and stores; or it may bring one there in the kernel's own part.
+    The spec alone does not keep it there. XLA may put an array into vector memory if it fits, and a
+    copy from there is a loop of loads and stores. XLA may also put it in the kernel's own part of
+    vector memory.
     """
     if spec.memory_space is None:
         return array

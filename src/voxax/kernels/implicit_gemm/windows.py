@@ -1,13 +1,13 @@
 """Windows: for each tile of output rows, the runs of input rows that hold its neighbors.
 
-Rows of both sides are in canonical order, last axis fastest. So along one *column* of a kernel
-(taps that differ only along the last axis, and little) the neighbors of consecutive output rows
-lie in one run of consecutive input rows, about as long as the tile: for tiles of 128 rows on LiDAR
-sweeps and indoor scans, 127 rows in the mean and 162 to 273 in 99 of 100 tiles. Strided maps skip
-rows between their lines, so theirs are longer.
+Rows of both sides are in canonical order, last axis fastest. A *column* of a kernel is a set of
+near taps that differ only along the last axis. Along a column, the neighbors of consecutive output
+rows lie in one run of consecutive input rows. The run is about as long as the tile. For tiles of
+128 rows on LiDAR sweeps and indoor scans, it has 127 rows in the mean, and at most 162 to 273 rows
+in 99 of 100 tiles. Strided maps skip rows between their lines, so their runs are longer.
 
-Here are the views, and what the kernels for dense and for depthwise weights have in common: what
-they read of a map, the memory that they take, and how operands are cut into blocks of channels.
+This module has the views, and the common parts of the kernels for dense and depthwise weights: the
+arrays that they read of a map, the memory that they need, and the blocks of channels of operands.
 """
 
 from __future__ import annotations
@@ -28,39 +28,40 @@ from voxax.kernels.kernel import Parameters, Problem, Product, Views
 from voxax.kernels.rows import table_name
 
 WINDOW_TILE = 128
-"""Output rows of one tile."""
+"""Number of output rows of one tile."""
 WINDOW_ALIGNMENT = 64
-"""Windows start at multiples of it."""
+"""Windows start at input rows that are multiples of this number."""
 LONGEST_COLUMN = 16
-"""Cells from the first to the last tap of a column, at most."""
+"""Largest distance of the first and the last tap of a column, in cells."""
 
-# Channels stand above each other in registers, of bfloat16 so many.
+# Number of bfloat16 channels that fill the sublanes of a register.
 _CHANNELS = 16
 CHANNELS = 128
-"""More channels are cut into blocks of multiples of it, the sides of a matrix unit; or of half."""
+"""Side of a matrix unit. More channels are cut into blocks of its multiples, or of half of it."""
 
-# Of tiles of 128 rows on LiDAR sweeps and indoor scans, 88 to 100 % have no window longer than 256
-# rows from such a start; the longest window had 562.
+# On LiDAR sweeps and indoor scans, 88 to 100 % of the tiles of 128 rows need no more than 256 rows
+# from an aligned start. The longest run had 562 rows.
 SHORTEST = 256
-"""Rows of the shorter windows."""
-# Rows of a window, and how many times the usual tiles a step takes. A step of twice as many tiles
-# takes 4 to 10 % less time for each (v5e and v6e, counted), but all of them are visited again where
-# one has a longer run: of thin LiDAR 2 in 100 visits more, of dense scans and rooms 14 to 20.
+"""Number of rows of the shorter windows."""
+# Pairs of rows of a window, and a factor on the usual number of tiles of a step. With twice as many
+# tiles, a tile takes 4 to 10 % less time (counted on v5e and v6e). But if one tile has a longer
+# run, all tiles of the step are visited again: 2 % more visits on thin LiDAR, 14 to 20 % more on
+# dense scans and rooms.
 _SIZES = ((SHORTEST, 1), (512, 1), (SHORTEST, 2))
 SPILLED = 2**20
 """Bytes of vector memory for what does not fit in registers."""
-# Every column and tap is code of its own, so many taps would take long to compile. 7 x 7 x 7.
+# Every column and tap is separate code, so more taps would take long to compile. This is 7 x 7 x 7.
 _MOST_TAPS = 343
-# float32 is the sum of three bfloat16 numbers, of 8 bits each.
+# A float32 number is the sum of three bfloat16 numbers, which have 8 significant bits each.
 _PARTS = 3
-# Of these precisions one pass over bfloat16 operands is enough.
+# Precisions for which one product of bfloat16 operands is enough.
 _ONE_PASS = ("default", "BF16_BF16_F32")
 
 Columns = tuple[tuple[int, ...], ...]
 
 
 class Steps(Protocol):
-    """Of both kinds of ``Blocks``: what the grid depends on, see there."""
+    """The sizes of a step, which both classes ``Blocks`` have; see there."""
 
     @property
     def window(self) -> int: ...
@@ -75,11 +76,11 @@ _Blocks = TypeVar("_Blocks", bound=Steps)
 
 @functools.lru_cache(maxsize=1024)
 def columns_of(spec: KernelSpec | None, num_offsets: int) -> Columns:
-    """Taps by column, each tap once; without a spec every tap is a column of its own.
+    """Return the taps of each column. Every tap belongs to one column.
 
     Args:
-      spec: the relation, or None if unknown.
-      num_offsets: K.
+      spec: the relation. If None, every tap is a column by itself.
+      num_offsets: K, the number of taps.
     """
     if spec is None:
         return tuple((tap,) for tap in range(num_offsets))
@@ -154,19 +155,21 @@ def tiles_of_visits(
     """Return the tile of each visit, tile after tile.
 
     Args:
-      lengths: ``int32[tiles, windows]``, of the windows of each tile.
-      window: rows of each column that one visit covers.
+      lengths: ``int32[tiles, windows]``, number of rows of each run of a tile.
+      window: number of rows of each run that one visit covers.
       most: number of places for visits, see :func:`most_visits`.
 
     Returns:
-      ``(of_place int32[most], first int32[tiles], ends int32[tiles])``: the tile of each place (the
-      last one behind the visits), and each tile's visits are the places ``first`` to ``ends - 1``.
+      ``(of_place int32[most], first int32[tiles], ends int32[tiles])``. ``of_place`` is the tile of
+      each place, and the last tile after all visits. The visits of a tile are the places ``first``
+      to ``ends - 1``.
     """
+    # A tile has max_c ceil(length_c / window) visits.
     number = jnp.max(-(-lengths // window), axis=1)
     ends = jnp.cumsum(number, dtype=jnp.int32)
     places = jnp.arange(most, dtype=jnp.int32)
-    # The number of tiles that end at or before a place. All are compared: TPUs would search by
-    # gathers, place after place.
+    # The tile of a place is the number of tiles that end at or before it. All are compared, because
+    # a search on TPUs would gather for one place after another.
     of_place = jnp.searchsorted(ends, places, side="right", method="compare_all").astype(jnp.int32)
     return jnp.minimum(of_place, lengths.shape[0] - 1), ends - number, ends
 
@@ -179,13 +182,17 @@ def most_visits(
     window: int,
     tiles_of_step: int = 1,
 ) -> int:
-    """The most visits of all tiles, where one covers ``window`` rows of each column of some tiles.
+    """Return an upper bound of the number of visits of all tiles.
 
-    A tile of visits ``max_c ceil(length_c / window)`` needs ``sum_c (length_c - 1) // window``
-    more than one at most. Windows of one column overlap only where two tiles meet, by less than
-    the column's reach: each input row's taps lie in a segment no longer than that, which belongs
-    to two tiles at most. It holds where the rows of both sides are in canonical order, as those
-    of every map that voxax builds. Each window may start up to ``WINDOW_ALIGNMENT - 1`` rows early.
+    A visit covers ``window`` rows of each column of ``tiles_of_step`` tiles. A tile needs
+    ``max_c ceil(length_c / window)`` visits, at most ``1 + sum_c (length_c - 1) // window``. The
+    lengths of a column add up to at most the number of input rows, plus for each tile:
+
+    - the column's reach, because runs of a column overlap only where two tiles meet, by less than
+      the reach;
+    - ``WINDOW_ALIGNMENT``, because a window may start up to ``WINDOW_ALIGNMENT - 1`` rows early.
+
+    This holds if the rows of both sides are in canonical order, as in every map that voxax builds.
     """
     more = 0
     for column in columns:
@@ -198,7 +205,7 @@ def most_visits(
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """The table of the side that is written, and its windows."""
+    """Return the views that a product reads: the table of the written side, and its windows."""
     del parameters
     if product == "dgrad" and not symmetric:
         return ("transposed_neighbors", "transposed_windows")
@@ -210,8 +217,8 @@ class MapArrays:
     """The arrays of a map that a product reads.
 
     Attributes:
-      table: ``int32[K, M]``, of the side that is written, tap by tap.
-      windows: of the table, see :func:`find_windows`.
+      table: ``int32[K, M]``, the transpose of the neighbor table of the written side.
+      windows: windows of the table, ``int32[2, tiles, columns]``, see :func:`find_windows`.
       columns: taps of each column.
     """
 
@@ -221,19 +228,20 @@ class MapArrays:
 
     @classmethod
     def of(cls, problem: Problem, views: Views) -> MapArrays:
-        """The arrays among the views that :func:`reads` names."""
+        """Return the arrays from the views that :func:`reads` names."""
         name, layer = table_name(problem), problem.layer
         windows = views["windows" if name == "neighbors" else "transposed_windows"]
         return cls(views[name].T, windows, columns_of(layer.spec, layer.num_offsets))
 
 
 def unfit(problem: Problem, takes: str, dtype_reason: str | None) -> str | None:
-    """The reason why no window kernel runs this problem, whatever its blocks, or None.
+    """Return the reason why no window kernel runs this problem with any blocks, or None.
 
     Args:
-      problem: a product.
-      takes: the kind of weights that the kernels take, with their name and verb before it.
-      dtype_reason: why they do not take the problem's dtype, or None.
+      problem: the product.
+      takes: begin of a sentence that ends with the kind of weights that the kernels take, for
+        example "the window kernels multiply dense".
+      dtype_reason: why the kernels do not take the problem's dtype, or None.
     """
     kind, taps = problem.layer.kind, problem.layer.num_offsets
     if problem.platform != "tpu":
@@ -253,13 +261,21 @@ def fitting(
     vmem_bytes: Callable[[_Blocks], int],
     smem_bytes: Callable[[_Blocks], int],
 ) -> list[_Blocks]:
-    """The blocks that are worth measuring, if they fit both memories: of each of a few lengths of
-    windows and multiples of the usual tiles of a step, ``blocks_of(window, times)``, the first that
-    fit vector memory.
+    """Return the blocks that are worth measuring.
+
+    There is one candidate for each of a few ``(window, times)``: the first blocks that fit vector
+    memory. It is kept if it fits scalar memory too.
+
+    Args:
+      hardware: the chip.
+      blocks_of: function from the rows of a window, and a factor on the usual number of tiles of a
+        step, to blocks, the best first.
+      vmem_bytes: function from blocks to the bytes of vector memory that they need.
+      smem_bytes: function from blocks to the bytes of scalar memory that they need.
     """
     found: dict[_Blocks, None] = {}
     for window, times in _SIZES:
-        # XLA's own arrays take some.
+        # XLA's own arrays take a sixteenth.
         most = (hardware.vmem_bytes or 0) * 15 // 16
         fits = (b for b in blocks_of(window, times) if vmem_bytes(b) <= most)
         best = next(fits, None)
@@ -269,13 +285,16 @@ def fitting(
 
 
 def alike(found: list[_Blocks], chosen: _Blocks) -> _Blocks | None:
-    """The blocks of those that have the chosen window and tiles of a step; else the first."""
+    """Return the first blocks in ``found`` with the same window and number of tiles as ``chosen``.
+
+    If none match, return the first blocks, or None if there are none.
+    """
     same = (b for b in found if (b.window, b.tiles) == (chosen.window, chosen.tiles))
     return next(same, found[0] if found else None)
 
 
 def block_sizes(channels: int) -> list[int]:
-    """Blocks of equal size that channels are cut into, padded, the largest first."""
+    """Return the sizes of blocks that padded channels can be cut into, the largest first."""
     if channels <= CHANNELS:
         return [-(-channels // _CHANNELS) * _CHANNELS]
     whole = -(-channels // CHANNELS)
@@ -284,7 +303,7 @@ def block_sizes(channels: int) -> list[int]:
 
 
 def scalar_bytes(problem: Problem, window: int, stripes: int, tiles_of_step: int) -> int:
-    """Scalar memory of a call: its visits, the windows of each tile, and where stripes begin."""
+    """Return the bytes of scalar memory of a call: visits, windows of each tile, and stripes."""
     columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
     tiles = -(-problem.out_rows // WINDOW_TILE)
     visits = most_visits(
@@ -295,28 +314,29 @@ def scalar_bytes(problem: Problem, window: int, stripes: int, tiles_of_step: int
 
 
 def free_smem(hardware: HardwareInfo) -> int:
-    """Scalar memory that arguments may fill: all but 2 KiB of 1 MiB was seen to compile."""
+    """Return the bytes of scalar memory for arguments. All but 2 KiB of 1 MiB compiled on trial."""
     return max(0, (hardware.smem_bytes or 0) - 4096)
 
 
 def parts_of(problem: Problem) -> int:
-    """bfloat16 numbers whose sum an operand is: 3 for all digits of float32."""
+    """Return the number of bfloat16 parts of an operand: 3 for all digits of float32, else 1."""
     exact = problem.dtype == "float32" and problem.layer.precision not in _ONE_PASS
     return _PARTS if exact else 1
 
 
 def by_channels(x: jax.Array, block: int) -> list[jax.Array]:
-    """``[N, C]`` to blocks of channels, ``[block, N]``; the last one is filled up with zeros."""
+    """Cut ``[N, C]`` into blocks of channels ``[block, N]``. Zeros fill up the last block."""
     x = jnp.pad(x.T, ((0, -x.shape[1] % block), (0, 0)))
     return jnp.split(x, x.shape[0] // block)
 
 
 def in_windows(x: jax.Array, window: int) -> jax.Array:
-    """``[C, N]`` twice, side by side: registers hold rows that start at any window's first row.
+    """Return two copies of ``[C, N]`` side by side, so that any window starts at a whole register.
 
-    Of ``R`` rows, N with some to spare, row ``r`` is in places ``r`` and ``R + 64 + r``: where a
-    window's first row is no multiple of ``WINDOW_TILE`` in one, it is in the other. Channels of
-    bfloat16 are in words of two, ``int32[C / 2, ...]``: the first half of them below.
+    N is padded to ``R`` rows. Row ``r`` is at the places ``r`` and ``R + 64 + r``. The first row of
+    a window is a multiple of 64, so one of its two places is a multiple of ``WINDOW_TILE``. Two
+    bfloat16 channels share a word, ``int32[C / 2, ...]``: channel ``c`` is in the low half and
+    channel ``c + C / 2`` in the high half.
     """
     rows = max(x.shape[1] + -x.shape[1] % WINDOW_TILE, window)
     x = jnp.pad(x, ((0, 0), (0, rows - x.shape[1])))
@@ -327,32 +347,35 @@ def in_windows(x: jax.Array, window: int) -> jax.Array:
 
 
 def rows_of(x: jax.Array) -> int:
-    """Rows of what :func:`in_windows` returns, those to spare too."""
+    """Return ``R``, the number of padded rows in an array from :func:`in_windows`."""
     return x.shape[1] // 2 - WINDOW_ALIGNMENT
 
 
 def places_of(rows: int, window: int) -> int:
-    """Places that so many rows take there."""
+    """Return the number of places in an array from :func:`in_windows` for this number of rows."""
     return 2 * max(rows + -rows % WINDOW_TILE, window) + 2 * WINDOW_ALIGNMENT
 
 
 def with_rows(working: int, resident: int) -> int:
-    """Vector memory of a call; with all rows there a quarter is left to XLA's own arrays."""
+    """Return the bytes of vector memory of a call.
+
+    If all rows are resident, this includes a quarter for XLA's own arrays.
+    """
     return (working + resident) * 4 // 3 if resident else working
 
 
 def allowed(counted: int) -> int:
-    """Return the bytes that the compiler may use, a sixteenth more than was counted."""
+    """Return the bytes that the compiler may use, a sixteenth more than the counted bytes."""
     return counted * 17 // 16
 
 
 def to_words(x: jax.Array, axis: int) -> jax.Array:
-    """Channels in the order of :func:`in_windows`: of each word the lower, then the upper."""
+    """Order channels as the words of :func:`in_windows` unpack: ``0, C / 2, 1, C / 2 + 1, ...``."""
     return _halves(x, axis, (2, x.shape[axis] // 2))
 
 
 def from_words(x: jax.Array, axis: int) -> jax.Array:
-    """The way back."""
+    """Restore the order of channels. This is the inverse of :func:`to_words`."""
     return _halves(x, axis, (x.shape[axis] // 2, 2))
 
 
