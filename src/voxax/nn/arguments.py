@@ -212,7 +212,7 @@ def refuse_arrays(layer: Any, voxels: Any) -> None:
     what = type(voxels).__name__ if shape is None else f"an array {list(shape)}"
     raise InputError(
         f"{name} takes vx.Voxels, got {what}: make them by vx.voxelize(positions, features, "
-        "voxel_size). Behind GlobalPool features are an array [scenes, C], which layers of flax "
+        "voxel_size). After GlobalPool, features are an array [scenes, C], which layers of flax "
         "take: nnx.Linear"
     )
 

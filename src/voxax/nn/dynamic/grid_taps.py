@@ -205,8 +205,8 @@ def _checked(dilation, offsets, mask, outputs, taps, ndim):
             dilation = dilation[..., None]
         if dilation.shape not in ((*outputs, 1), (*outputs, ndim)):
             raise InputError(
-                f"dilation of shape {dilation.shape}: expected {list(outputs)}, with {ndim} behind "
-                "for one per axis, or static integers"
+                f"dilation of shape {dilation.shape}: expected {list(outputs)}, with {ndim} at the "
+                "end for one per axis, or static integers"
             )
         dilation = as_places(dilation)
     if offsets is not None:
