@@ -11,7 +11,7 @@ import voxax as vx
 from oracle.dynamic import dynamic_conv as exactly
 from samples import slow_unless
 from voxax.errors import InputError
-from voxax.nn.dynamic import dynamic_conv as module
+from voxax.nn.dynamic import bank as module
 from voxax.nn.dynamic.grid_taps import grid_spec
 from voxax.nn.functional import bank_error, dynamic_conv
 
@@ -139,7 +139,7 @@ def test_a_chosen_bank_has_no_more_taps_than_the_exact_result():
         shares = rng.dirichlet(np.full(8, 0.3))
         size = rng.choice(8, 200, p=shares).astype(np.int32)
         number = int(rng.integers(1, 5))
-        chosen, near = module._rounded(size, spec, number)
+        chosen, near = module.rounded(size, spec, number)
         np.testing.assert_array_equal(np.unique(near[near > 0]), np.intersect1d(chosen, near))
         assert (np.asarray(near) ** 2).sum() <= (size**2).sum()
         moved = np.abs(np.asarray(near) ** 2 - size**2).sum()
