@@ -413,7 +413,8 @@ def largest_fitting(
     """Return the largest bucket found whose need is within ``limit``, or None.
 
     Memory is nearly linear in the capacity, so the line through the capacities tried so far
-    gives the next one to try. The returned bucket was compiled, or is just below ``start``.
+    gives the next one to try. The returned bucket was compiled, or is the
+    next one below ``start``, which was compiled and needs no less.
 
     Args:
       need: a slow function that returns the bytes at a capacity, or None if the program cannot be
