@@ -102,7 +102,11 @@ def takes_table(neighbors: np.ndarray) -> bool:
 
 
 def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.ndarray:
-    """Return the output row of each input row and tap, or -1, as ``int32[in_rows, K]``."""
+    """Return the output row of each input row and of each of K taps, or -1.
+
+    `neighbors` is a table ``int32[rows, K]`` of input rows or -1; the result is
+    ``int32[in_rows, K]``.
+    """
     neighbors = np.ascontiguousarray(neighbors)
     found = _unset(in_rows, neighbors.shape[1])
     call("invert_table", neighbors, *neighbors.shape, in_rows, threads, found)
@@ -110,11 +114,14 @@ def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.nd
 
 
 def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs of a table ``neighbors[rows, K]``, sorted by tap.
+    """List the pairs of input and output rows in a table ``neighbors[rows, K]``.
+
+    The table has the input row of each output row and of each of K taps, or -1.
 
     Returns:
-      ``(pairs int32[2, places], starts int32[K + 1])``, where `starts` has the position of each
-      tap's first pair.
+      ``(pairs int32[2, places], starts int32[K + 1])``. `pairs` has the input rows, then the output
+      rows, ordered by tap and output row, with -1 after the last pair. `starts` has the position of
+      each tap's first pair, then the number of pairs.
     """
     neighbors = np.ascontiguousarray(neighbors)
     pairs = _unset(2, places)

@@ -50,7 +50,7 @@ def wasted(
     site: Site,
     own: str | None,
 ) -> list[Finding]:
-    """Report voxels, given or computed, that use less than half of their capacity.
+    """Report voxels, given or computed, whose capacity is more than twice what they need.
 
     All rows take memory, and on accelerators also time. Of several examples, the one with the most
     voxels counts.
