@@ -1,6 +1,7 @@
 """Upper limits of the numbers that a user, a configuration, a checkpoint or a program gives.
 
-Each is far beyond what anybody trains with, and below what ends a process instead of a call.
+Each limit is far above the values of any training. A number within its limit may make a call fail,
+but does not end the process.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from voxax.errors import InputError
 
 
 class Limit(NamedTuple):
-    """The largest value of a number, and the reason.
+    """The largest allowed value of a number, and the reason for it.
 
     Attributes:
       most: the largest value that is allowed.
@@ -24,12 +25,12 @@ class Limit(NamedTuple):
     why: str
 
     def check(self, name: str, value: Any, least: float = 1) -> None:
-        """Raise :class:`voxax.InputError` for a value outside ``[least, most]``, or of no number.
+        """Raise :class:`voxax.InputError` for a value outside ``[least, most]`` or not finite.
 
         Args:
-          name: of the value as the user gave it, such as ``--steps``.
-          value: an integer, or a float where the limit is of one.
-          least: the smallest value; a float limit excludes 0.
+          name: the name under which the user gave the value, such as ``--steps``.
+          value: the number to check. It must be whole if `most` is an integer.
+          least: the smallest allowed value. Default: 1.
         """
         if (
             isinstance(value, bool)

@@ -1,7 +1,7 @@
-"""Native functions on coordinates for NumPy arrays: no JAX and no device.
+"""Native functions on coordinates for NumPy arrays, which need neither JAX nor a device.
 
-They are called through ctypes, which lets other Python threads run meanwhile, and run on the
-calling thread unless more are asked for, so they work in any number of forked processes.
+They are called through ctypes, so other Python threads run meanwhile. They run on the calling
+thread unless `threads` is larger than 1, so they work in any number of forked processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def available() -> bool:
 
 
 def _unset(*shape: int) -> np.ndarray:
-    """An int32 array without values."""
+    """Return an uninitialized int32 array of a shape."""
     return empty_array(shape, np.int32)
 
 
@@ -37,7 +37,11 @@ def takes_rows(rows: np.ndarray) -> bool:
 
 
 def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """``int32[N, W]`` to ``(sorted distinct rows int32[M, W], place of each int32[N])``."""
+    """Sort the distinct rows of ``int32[N, W]``.
+
+    Returns:
+      ``(sorted distinct rows int32[M, W], the index among them of each given row int32[N])``.
+    """
     rows = np.ascontiguousarray(rows)
     unique = np.empty_like(rows)
     inverse = _unset(len(rows))
@@ -63,10 +67,12 @@ def find_neighbors(
     rows: int,
     threads: int = 1,
 ) -> np.ndarray:
-    """``int32[rows, K]``: see :func:`voxax.coords.host.find_neighbors`.
+    """Return the row of each center's neighbor at each of K offsets, as ``int32[rows, K]``.
+
+    See :func:`voxax.coords.host.find_neighbors`.
 
     Raises:
-      ValueError: arrays of other shapes, or fewer rows than centers.
+      ValueError: the shapes of the arrays do not fit, or `rows` is less than the number of centers.
     """
     width = sorted_rows.shape[1]
     if centers.shape[1:] != (width,) or offsets.shape[1:] != (width - 1,) or rows < len(centers):
@@ -96,7 +102,11 @@ def takes_table(neighbors: np.ndarray) -> bool:
 
 
 def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.ndarray:
-    """``int32[in_rows, K]``: the output row of each input row and tap, or -1."""
+    """Return the output row of each input row and of each of K taps, or -1.
+
+    `neighbors` is a table ``int32[rows, K]`` of input rows or -1; the result is
+    ``int32[in_rows, K]``.
+    """
     neighbors = np.ascontiguousarray(neighbors)
     found = _unset(in_rows, neighbors.shape[1])
     call("invert_table", neighbors, *neighbors.shape, in_rows, threads, found)
@@ -104,7 +114,15 @@ def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.nd
 
 
 def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """``(pairs int32[2, places], starts int32[K + 1])``."""
+    """List the pairs of input and output rows in a table ``neighbors[rows, K]``.
+
+    The table has the input row of each output row and of each of K taps, or -1.
+
+    Returns:
+      ``(pairs int32[2, places], starts int32[K + 1])``. `pairs` has the input rows, then the output
+      rows, ordered by tap and output row, with -1 after the last pair. `starts` has the position of
+      each tap's first pair, then the number of pairs.
+    """
     neighbors = np.ascontiguousarray(neighbors)
     pairs = _unset(2, places)
     starts = np.empty(neighbors.shape[1] + 1, np.int32)
@@ -121,10 +139,12 @@ def takes_positions(local: np.ndarray) -> bool:
 def find_cells(
     local: np.ndarray, scale: Any, inverse: Any, edge: Any, size: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``(int32[N, D], bool[N])``: see :func:`voxax.geometry.cells.cells`.
+    """Return the cell of each position, ``int32[N, D]``, and whether it is known, ``bool[N]``.
+
+    See :func:`voxax.geometry.cells.cells`.
 
     Raises:
-      ValueError: numbers of a lattice with other axes.
+      ValueError: the lattice and the positions differ in their number of axes.
     """
     rows, axes = local.shape
     lattice = [
@@ -146,7 +166,18 @@ def find_cells(
 
 
 def call(name: str, *arguments: Any) -> int:
-    """``voxax_host_...`` with C-contiguous arrays, None (a null pointer) and integers."""
+    """Call ``voxax_host_<name>`` and return its result.
+
+    Args:
+      name: the name of the native function, without the prefix ``voxax_host_``.
+      arguments: C-contiguous arrays, integers, and None for a null pointer.
+
+    Raises:
+      RuntimeError: the native library is not available.
+      MemoryError: the function could not allocate memory.
+      BadRowError: a kernel map names rows that do not exist.
+      ValueError: the function does not take arrays of these shapes.
+    """
     found, reason = library()
     if found is None:
         raise RuntimeError(reason)

@@ -30,7 +30,7 @@ _ORDER = list(Verdict)
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
-    """Return the worst of several; static for none."""
+    """Return the worst of the verdicts, or `Verdict.STATIC` for an empty list."""
     return max(verdicts, key=_ORDER.index, default=Verdict.STATIC)
 
 
@@ -38,8 +38,8 @@ def worst(verdicts: list[Verdict]) -> Verdict:
 class Code:
     """The properties of all findings of one code.
 
-    `verdict` is what one of them makes of a function, and `why` says why XLA cannot do it, or what
-    it costs.
+    `verdict` is the best verdict that a function with such a finding can have. `why` is the reason
+    why XLA cannot compile the code, or the cost of compiling it.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Code:
 
     @property
     def page(self) -> str:
-        """The page about this code, below the documentation's root."""
+        """The path of the page about this code, relative to the root of the documentation."""
         return f"check/{self.name}.md"
 
 
@@ -142,18 +142,20 @@ class Finding:
     """A place that keeps a function from being one good static program.
 
     Attributes:
-      code: e.g. ``VX101``; see :data:`voxax.check.CODES`.
-      site: the user's line.
+      code: the code of the problem, e.g. ``VX101``; see :data:`voxax.check.CODES`.
+      site: the place in the user's source.
       message: one sentence about this place.
-      depends_on: what the value was computed from, nearest first, arguments last.
-      arguments: the arguments that the value depends on.
+      depends_on: the steps from the arguments to the value, last step first, arguments at the end.
+      arguments: the names of the arguments that the value depends on.
       fix: what to write instead, in words and code.
-      suggestion: the statement to write instead, in the names of the source; empty where its
-        syntax does not tell.
-      module: the submodule that it is in; empty for the whole.
-      callers: the user's calls that lead there, innermost first.
-      ignored: the reason given in the source for ignoring it; None when it counts.
-      reason: why, where that differs from what the code's page says of JAX; empty elsewhere.
+      suggestion: the statement to write instead, with the names of the source; empty if it cannot
+        be derived from the syntax.
+      module: the path of the submodule that contains the place; empty outside of submodules.
+      callers: the user's calls that lead to the place, innermost first.
+      ignored: the reason that a comment in the source gives for ignoring this finding; None
+        without a comment.
+      reason: why this is a problem here, if the documentation page of `code` does not fit; else
+        empty.
     """
 
     code: str
@@ -179,7 +181,7 @@ class Finding:
         arguments: tuple[str, ...] = (),
         reason: str = "",
     ) -> Finding:
-        """Make a finding at a place of a program, or at a site."""
+        """Make a finding at a place or a site; the other arguments are attributes of the class."""
         site, callers = (where.site, where.callers) if isinstance(where, Place) else (where, ())
         return cls(
             code, site, message, (), arguments, fix, module=module, callers=callers, reason=reason
@@ -187,7 +189,7 @@ class Finding:
 
     @property
     def about(self) -> Code:
-        """The properties of its code."""
+        """The properties of all findings with the same code."""
         return CODES[self.code]
 
     @property
@@ -197,22 +199,22 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on a program with this finding; static where it is ignored."""
+        """The verdict on a program with only this finding; `Verdict.STATIC` if it is ignored."""
         return self.about.verdict if self.ignored is None else Verdict.STATIC
 
     @property
     def file(self) -> str:
-        """The source file."""
+        """The path of the source file."""
         return self.site.file
 
     @property
     def line(self) -> int:
-        """Line of the file, from 1."""
+        """The line in the file, counted from 1."""
         return self.site.line
 
     @property
     def column(self) -> int:
-        """Column of the line, from 1."""
+        """The column in the line, counted from 1."""
         return self.site.column
 
     @property
@@ -221,7 +223,7 @@ class Finding:
         return self.reason or self.about.why
 
     def excerpt(self) -> str:
-        """Return the source line with a caret."""
+        """Return the source line with carets below the place."""
         return excerpt(self.site)
 
 
@@ -229,7 +231,7 @@ _COMMENT = re.compile(r"#\s*voxax:\s*ignore\[([^\]]*)\]\s*(.*)")
 
 
 def with_ignores(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings; those that the source ignores hold the reason given there."""
+    """Return the findings with `ignored` set to the reason of a comment in the source, if any."""
     return [dataclasses.replace(f, ignored=_reason(f)) for f in findings]
 
 

@@ -24,7 +24,7 @@ _DEBUG_CALLBACKS = ("debug_callback", "debug_print")
 def equations(
     jaxpr: Any, own: str | None, scope: str = "", call: Place | None = None
 ) -> Iterator[tuple[Any, str, Any, Place | None]]:
-    """Yield every equation, nested ones too: ``(equation, name scope, its jaxpr, its place)``."""
+    """Yield each equation, also nested ones: ``(equation, name scope, its jaxpr, its place)``."""
     for equation in jaxpr.eqns:
         inner = scope_in(equation, scope)
         where = place_of(equation, call, own)
@@ -34,7 +34,7 @@ def equations(
 
 
 def hazards(closed: Any, definition: Site, own: str | None) -> list[Finding]:
-    """Find callbacks, transfers, large constants and promotions."""
+    """Find callbacks, transfers, large constants and promotions in a closed jaxpr."""
     found = _constants(closed, definition, own)
     for equation, scope, jaxpr, where in equations(closed.jaxpr, own):
         made = _hazard(equation)
@@ -78,8 +78,8 @@ _EXPLICIT = {"astype", "_astype", "asarray", "array", "_convert_element_type_fro
 def _implicit(equation: Any, where: Place, jaxpr: Any, own: str | None) -> bool:
     """Return True for a conversion to the dtype of a wider operand.
 
-    A mean of half-precision values also computes in float32, but on nothing else: what it combines
-    was made by the same call.
+    A mean of half-precision values also converts to float32, but this does not count: its other
+    operands come from the same call of the user.
     """
     if _EXPLICIT & set(where.inside):
         return False
@@ -125,7 +125,7 @@ def _bytes(value: Any) -> int:
 
 
 def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
-    """Report places that asked for a 64-bit dtype and got 32 bits."""
+    """Report each place that asked for a 64-bit dtype and got 32 bits, with its message."""
     return [Finding.at(where, "VX305", text, ADVICE["VX305"]) for where, text in places]
 
 

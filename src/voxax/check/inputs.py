@@ -17,13 +17,13 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """The arguments of one call: those by position in order, and those by name, sorted."""
+    """The arguments of one call: the positional ones in order, the named ones sorted by name."""
 
     positional: tuple[Any, ...]
     named: dict[str, Any]
 
     def call(self, function: Callable[..., Any]) -> Any:
-        """Return what ``function`` makes of them."""
+        """Call ``function`` with these arguments and return its result."""
         return function(*self.positional, **self.named)
 
 
@@ -67,14 +67,14 @@ def _bound(
 
 
 def forward_of(target: Any) -> Any:
-    """Return the function that has the parameters and the source: a module's ``forward``."""
+    """Return the ``forward`` of a PyTorch module, and any other target unchanged."""
     torch = sys.modules.get("torch")
     is_module = torch is not None and isinstance(target, torch.nn.Module)
     return target.forward if is_module else target
 
 
 def parameters(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the positional parameters; none where Python does not know them."""
+    """Return the names of the positional parameters, or no names if Python does not know them."""
     return [p.name for p in _known(function) if p.kind in _POSITIONAL]
 
 
@@ -88,7 +88,7 @@ def position_names(function: Callable[..., Any], count: int) -> list[str]:
 
 
 def lacking(function: Callable[..., Any], named: Collection[str]) -> str:
-    """Return advice about required keyword arguments that are missing; empty if none are."""
+    """Return advice about required keyword arguments that are missing, or an empty string."""
     missing = [
         p.name
         for p in _known(function)
@@ -102,7 +102,10 @@ def lacking(function: Callable[..., Any], named: Collection[str]) -> str:
 
 
 def as_static(function: Callable[..., Any], leaves: Iterable[tuple[str, str]]) -> str:
-    """Return how ``jax.jit`` takes leaves, each with the name of its argument, as static."""
+    """Return text that explains how to make leaves of the arguments static for ``jax.jit``.
+
+    Each leaf is a pair of its name and the name of its argument.
+    """
     known = {p.name: p for p in _known(function)}
     order = list(known)
     names, numbers, parts = [], [], []

@@ -43,8 +43,9 @@ _Raised = tuple[BaseException, Place | None]
 class Traced:
     """The result of ``jax.jit`` for a function: its closed jaxpr, or the error with its place.
 
-    `truncations` are places where 64-bit values were cut to 32. `asked` has those where Python
-    asked for a value and did not get one, with what it asked for. `result` is a tree of types.
+    `truncations` are the places where 64-bit values were cut to 32 bits, with the message of JAX.
+    `asked` has the kind and the place of each request of Python for the value of a traced array.
+    `result` is the tree of the types that the function returns.
     """
 
     program: Any
@@ -55,7 +56,7 @@ class Traced:
 
 
 def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
-    """See :func:`voxax.check.check_static`."""
+    """Check a function of JAX or an nnx module; see :func:`voxax.check.check_static`."""
     subject = subject_of(target)
     site = definition(target)
     own = library_of(site.file)
@@ -98,9 +99,10 @@ def report_of(
     incomplete: str,
     framework: str,
 ) -> Report:
-    """Make the report of findings in any order, of which each place and code counts once.
+    """Make the report of findings, at most one for each place and code.
 
-    Some of the examples' Python numbers must be `held` static, and the search may be `incomplete`.
+    `held` has the names of the Python numbers that must be static. `incomplete` is the reason why
+    the search is incomplete, or an empty string.
     """
     seen: dict[tuple[Any, ...], Finding] = {}
     for finding in found:
@@ -170,7 +172,7 @@ def trace(
             with time_limit.ended_by(time_limit.end()):
                 traced = jax.jit(function).trace(*values)
         except (Exception, RanAway) as error:
-            # The frames of an error that `except` let pass point there.
+            # The frames of an error that an `except` did not catch point to the `except`.
             of_jax = isinstance(error, _QUESTIONS) and asked
             where = asked[-1][1] if of_jax else place(raised_frames(error), own)
             return Traced(None, (error, where), tuple(places), tuple(asked))
@@ -181,7 +183,7 @@ def trace(
 
 @contextlib.contextmanager
 def _replaying(recording: Recording) -> Iterator[None]:
-    """Answer requests for values with recorded answers: the program follows the examples."""
+    """Answer requests for values with the recorded answers, so the program follows the examples."""
     answers = iter(recording.answers)
 
     def handler(kind: str, tracer: Any, context: str) -> Any:
@@ -195,7 +197,7 @@ def _replaying(recording: Recording) -> Iterator[None]:
 def _faults(
     subject: Subject, arguments: Arguments, whole: Traced, own: str | None
 ) -> tuple[Recording, frozenset[str], list[Finding], str]:
-    """Find all that keeps the function from being traced.
+    """Find everything that prevents tracing of the function.
 
     Returns:
       ``(a pass with the example values, Python numbers that must be static, findings, why the
@@ -218,7 +220,7 @@ def _faults(
     decided: dict[Site, Question] = {}
     error, last = whole.error, whole.asked
     questions += _keys(first, whole.error)
-    # A line that reads several numbers in turn asks for the first alone until that is held.
+    # A line that reads several numbers in turn asks only for the first until that is held.
     while by_number := of_numbers(questions, arguments.numbers() - held):
         held = joined(decided, by_number)
         again = trace(subject, arguments, own, held)
@@ -251,7 +253,7 @@ def _faults(
         ends = not cut_short(first) and not first.large
         found.append(_untraceable(subject, arguments, error[0], where, own, known, ends))
     elif first.error is not None and isinstance(first.error[0], Exception):
-        # The pass ended early. If that is a mistake beside the questions, say so.
+        # The pass ended early: report an error that no question explains.
         usual = dry_run(subject.function, arguments, own)
         raised = usual[0] if usual is not None else None
         if raised is not None and not isinstance(raised[0], _QUESTIONS):
@@ -263,19 +265,20 @@ def _faults(
 def _keys(recording: Recording, error: _Raised) -> list[Question]:
     """Return the requests for the text of a value that the function uses as a key.
 
-    A tracer has a text, so JAX raises nothing; the entry that has such a name is what is missing.
+    Converting a tracer to text succeeds, so JAX raises nothing. The lookup of that text as a key
+    raises the error.
     """
     missing = isinstance(error[0], KeyError | AttributeError) and "Tracer" in str(error[0])
     return recording.texts if missing else []
 
 
 def of_numbers(questions: Sequence[Question], numbers: frozenset[str]) -> list[Question]:
-    """Return the questions whose answers depend on Python numbers alone."""
+    """Return the questions whose answers depend only on Python numbers."""
     return [q for q in questions if q.arguments and q.arguments <= numbers]
 
 
 def joined(decided: dict[Site, Question], questions: Sequence[Question]) -> frozenset[str]:
-    """Add questions to those of each site, and return the numbers that all depend on."""
+    """Merge questions into `decided`, one for each site, and return all arguments in `decided`."""
     for question in questions:
         site = question.place.site
         earlier = decided.setdefault(site, question)
@@ -285,7 +288,7 @@ def joined(decided: dict[Site, Question], questions: Sequence[Question]) -> froz
 
 
 def endless(error: BaseException, where: Place | None, site: Site) -> Finding:
-    """Report a program that the limit of time ended, which is no program to compile."""
+    """Report a program that was ended because it ran too long or asked for too many values."""
     return Finding.at(
         where or site,
         "VX191",
@@ -344,10 +347,11 @@ def _untraceable(
     known: set[tuple[str, int]],
     ends: bool = True,
 ) -> Finding:
-    """Report an error of tracing: VX190 for JAX's, VX191 for the function's own.
+    """Report an error of tracing: VX190 for one of JAX, VX191 for one of the function itself.
 
-    The function's own is raised by a run without any compilation too. What such a run raises in
-    place of JAX's error (JAX checks the carry of a ``scan`` first) no user ever sees.
+    A run without compilation raises an error of the function too. If such a run raises a different
+    error than tracing does, the tracing error is reported, because only that one reaches the user:
+    JAX checks the carry of a ``scan`` first, for example.
     """
     plain = _without_jit(subject, arguments, own) if ends else None
     usual = dry_run(subject.function, arguments, own) if ends else None
@@ -372,18 +376,18 @@ def _raised(subject: Subject, code: str, raised: _Raised, fix: str) -> Finding:
 
 
 def _same_error(one: _Raised, two: _Raised) -> bool:
-    """Return True for the same error, of which the text may name an array or a tracer."""
+    """Return True for errors of one class whose texts differ at most in how they name an array."""
     texts = (_ARRAY.sub("array", str(error)) for error, _ in (one, two))
     return type(one[0]) is type(two[0]) and next(texts) == next(texts)
 
 
-# What messages call an array: its class, and the type of a tracer after that.
+# The names of arrays in messages: a class, and for a tracer also its type.
 _ARRAY = re.compile(r"\w*Tracer(<[^>]*>|\(~?\w*\[[^\]]*\]\))?|[\w.]*ArrayImpl")
 
 
 def _without_jit(subject: Subject, arguments: Arguments, own: str | None) -> _Raised | None:
-    """Return what the function raises where nothing is traced, the bodies of loops neither."""
-    # Arrays of our own: the function may write into those of NumPy.
+    """Return the error of the function when nothing is traced, not even the bodies of loops."""
+    # Copy the arrays because the function may write into NumPy arrays.
     values = [
         jax.numpy.asarray(leaf.value) if leaf.kind == "array" else leaf.value
         for leaf in arguments.leaves

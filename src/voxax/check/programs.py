@@ -1,7 +1,7 @@
-"""Count compiled programs: by what differs between examples and traces, and by compiling.
+"""Count compiled programs by the differences between examples and traces, and by compiling.
 
-A Python number in place of an array also has a program of its own: it has a weak type, an array of
-the same dtype has not, and ``jit`` tells them apart.
+``jit`` compiles another program for a Python number in place of an array because the number has a
+weak type and an array of the same dtype has none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WARNINGS = threading.RLock()
 
 
 def signature(arguments: Arguments, held: frozenset[str]) -> tuple[Any, ...]:
-    """Return the key by which ``jit`` tells programs apart."""
+    """Return a key of the arguments; ``jit`` compiles one program for each key."""
     return (arguments.structure, *(_kind(leaf, held) for leaf in arguments.leaves))
 
 
@@ -102,7 +102,7 @@ def _apart(first: Arguments, other: Arguments) -> str:
 
 
 def typed(kind: tuple[Any, ...]) -> str:
-    """Return dtype and weak type in words, of shape, dtype and whether it is weak."""
+    """Describe the dtype and weak type of ``(shape, dtype, is weak)`` in words."""
     return f"{kind[1]}{' of weak type (a Python number)' if kind[2] else ''}"
 
 
@@ -151,7 +151,7 @@ class _Applied:
 def _same_operation(a: _Applied, b: _Applied) -> bool:
     if a.equation.primitive is not b.equation.primitive or len(a.read) != len(b.read):
         return False
-    # An error of checkify has another number in each trace, on which nothing depends.
+    # An error of checkify has a different number in each trace, but nothing depends on it.
     if _compat_tracing.of_checkify(a):
         return True
     for one, two in zip(a.read, b.read, strict=True):
@@ -190,7 +190,7 @@ def _array(value: Any) -> Any:
 
 
 def called_with_both(closed: Any, own: str | None) -> list[Finding]:
-    """Report calls of a compiled function that differ from an earlier one in weak types alone."""
+    """Report calls of a compiled function that differ from an earlier call only in weak types."""
     calls: dict[str, dict[tuple[Any, ...], tuple[Any, Place]]] = {}
     found = []
     for equation, scope, _, where in equations(closed.jaxpr, own):
@@ -227,7 +227,7 @@ def _kind_of(value: Any) -> tuple[Any, ...]:
 def _weakly(
     one: Sequence[Any], two: Sequence[Any], names: Sequence[str | None]
 ) -> list[tuple[int, str]]:
-    """Return the arguments whose types differ, if at each a number stands for an array."""
+    """Return the arguments whose types differ, if each differs by a number in place of an array."""
     if len(one) != len(two):
         return []
     different = [i for i, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
@@ -238,7 +238,7 @@ def _weakly(
 
 
 def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]) -> str:
-    """Return the arrays to give in place of numbers."""
+    """Return the source text of the arrays to pass instead of numbers."""
     shown = []
     for i, name in names:
         strong = [types[i][1] for _, types in calls if not types[i][2]]
@@ -260,8 +260,8 @@ def fed_back(
 ) -> list[Finding]:
     """Report state that begins as a number and is returned as an array.
 
-    State is an argument that is returned under its own name, or, if it is a tree of several leaves,
-    as such a tree at the same position.
+    An argument is state if the function returns the variable of its name. A tree of several leaves
+    is also state if the function returns a tree of the same structure at the same position.
     """
     if subject.first or program.result is None:
         return []
@@ -344,8 +344,9 @@ INPUTS = 5
 class Verification:
     """The result of compiling for several inputs of equal shape.
 
-    `error` is what compiling or running raised, and `holds` whether this is what the verdict says.
-    With `differs` it compiles, and computes something else than Python does.
+    `inputs` and `programs` count the inputs and the compiled programs. `error` is the error of
+    compiling or running, if any. `holds` says whether the result agrees with the verdict. `differs`
+    says that the program compiles but computes something else than Python does.
     """
 
     inputs: int
@@ -371,7 +372,7 @@ class Verification:
 
 
 def verify(report: Report) -> Verification:
-    """Compile and run the function with five inputs; a static function is traced once."""
+    """Compile and run the function with five inputs and compare the result with the verdict."""
     arguments: Arguments = report.arguments
     held = frozenset(report.static_arguments) & arguments.numbers()
     function, values = staged(report.subject, arguments, held)
@@ -412,10 +413,10 @@ def _same_results(one: Any, two: Any) -> bool:
 
 
 def vary(value: Any, seed: int) -> Any:
-    """Return another input of this type: the example's values in another order, scaled.
+    """Return another input of this type: the values of the example, permuted and scaled.
 
-    Arrays of integers and booleans stay as they are: coordinates must stay sorted, and a kernel
-    map's rows belong together.
+    Arrays of integers and booleans do not change, because coordinates must stay sorted and the rows
+    of a kernel map belong together.
     """
     if seed == 0 or _compat_tracing.is_key(value):
         return value

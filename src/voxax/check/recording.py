@@ -19,12 +19,12 @@ from voxax.check.source import Place, Site, line_name, live_frames, place, raise
 from voxax.check.subject import Arguments
 from voxax.check.time_limit import RanAway
 
-# A function that asks for this many values, or records this many operations, runs away.
+# A pass ends early after this many requests for values, or this many operations.
 MOST_QUESTIONS = 20_000
 MOST_OPERATIONS = 200_000
-# Turns of one Python loop whose condition is traced.
+# The most turns of one Python loop whose condition is traced.
 MOST_TURNS = 200
-# Passes that each take another side of a branch.
+# The most passes, each of which takes another side of a branch.
 MOST_PASSES = 24
 
 
@@ -32,8 +32,9 @@ MOST_PASSES = 24
 class Question:
     """A request of Python for the value of a tracer.
 
-    `kind` is as for ``_compat_tracing.answering``. `arguments` are those that the value depends on,
-    None when unknown, and `chain` has the steps from them to the value, nearest first.
+    `kind` is a kind of request of ``_compat_tracing.answering``. `arguments` has the names of the
+    arguments that the value depends on, or None if they are unknown. `chain` has the steps from the
+    arguments to the value, last step first.
     """
 
     kind: str
@@ -45,7 +46,7 @@ class Question:
     dtype: str
 
 
-# What tells one question from another: site, kind and the library's function that asked.
+# The identity of a question: site, kind and the library's function that asked.
 Key = tuple[Site, str, str | None]
 
 
@@ -53,10 +54,10 @@ Key = tuple[Site, str, str | None]
 class Recording:
     """The questions and answers of one pass.
 
-    The first answer of the branches in `turned` is turned. `questions` has each place and kind
-    once. `error` is what ended the pass early, with its place, and with `large` some result is too
-    large to compute it. `texts` are questions for the text of a value, which names something where
-    it is no output.
+    `turned` has the branches whose first answer is negated. `questions` has each place and kind
+    once. `error` is the error that ended the pass early, with its place, or None. `large` says that
+    some result is too large to compute. `texts` has the requests for the text of a value; they
+    matter if the text is a name or a key, and not if it is output.
     """
 
     turned: frozenset[Key] = frozenset()
@@ -68,9 +69,10 @@ class Recording:
     _asked: dict[Key, int] = dataclasses.field(default_factory=dict)
 
     def answer(self, kind: str, where: Place, value: Any, question: Callable[[], Question]) -> Any:
-        """Note a question, and return its answer, from the true one.
+        """Record a question and return its answer.
 
-        `question` makes the record of it, and is asked once for each key.
+        `value` is the true answer. Branches in `turned` and endless loops get another answer.
+        `question` makes the record of the question and is called once for each key.
         """
         key = (where.site, kind, where.api)
         array = isinstance(value, np.ndarray)
@@ -87,9 +89,9 @@ class Recording:
         return value
 
     def _known(self, question: Question) -> Question:
-        """Return the question; its arguments are unknown after an answered question.
+        """Return the question, with unknown arguments if earlier answers may have decided it.
 
-        A value that seems to depend on no argument may come from an answer, which is a number.
+        A value without arguments may be computed from an earlier answer, which is a plain number.
         """
         behind = any(q.arguments != frozenset() for q in self.questions.values())
         if behind and question.arguments == frozenset():
@@ -107,13 +109,13 @@ def record_all(
 ) -> tuple[Recording, list[Question], str]:
     """Record every question that ``function`` asks, on both sides of every branch.
 
-    The names in `held` are those of Python numbers that are static, and `own` is the library that
-    the function is part of. `one_pass` runs the function once, some branches turned; it is JAX's by
-    default.
+    `held` has the names of the Python numbers that are static. `own` is the library that contains
+    the function. `module_of` returns the submodule of a frame. `one_pass` runs the function once,
+    with some branches turned; None uses the pass for JAX.
 
     Returns:
       ``(the pass with the example values, the questions of all passes, why passes are missing or
-      cut short)``; the reason is empty where all is complete.
+      cut short)``; the reason is empty if the search is complete.
     """
     end = time_limit.end(0.7)  # the rest is for compiling what was found
     record = one_pass or _record
@@ -142,7 +144,7 @@ def record_all(
 
 
 def cut_short(recording: Recording) -> str:
-    """Return the reason for which a pass ended early; empty where it did not."""
+    """Return the reason why a pass ended early, or an empty string if it did not."""
     error = recording.error[0] if recording.error is not None else None
     return str(error) if isinstance(error, RanAway | _compat_tracing.TraceLimit) else ""
 
@@ -197,11 +199,11 @@ def _record(
 def dry_run(
     function: Callable[..., Any], arguments: Arguments, own: str | None
 ) -> tuple[tuple[BaseException, Place | None] | None] | None:
-    """Run ``function`` as without ``jit``, with JAX's own loops and branches traced, not computed.
+    """Run ``function`` as without ``jit``, but trace JAX's own loops and branches.
 
     Returns:
-      A tuple of the error with its place, or of None where there is none; None where nothing is
-      known.
+      A tuple of one element: the error with its place, or None if the run succeeds. None in place
+      of the tuple if the run was cut short.
     """
 
     def handler(kind: str, tracer: Any, context: str) -> Any:
@@ -228,14 +230,14 @@ def dry_run(
 
 
 def new_trace(end: float) -> ExampleTrace:
-    """Make a trace that ends with ``TraceLimit`` after too many operations, or at a time."""
+    """Make a trace that raises ``TraceLimit`` after too many operations or after the time `end`."""
     trace = ExampleTrace()
     trace.limit, trace.end = MOST_OPERATIONS, end
     return trace
 
 
 def followed(arguments: Arguments, held: frozenset[str], trace: ExampleTrace) -> list[Any]:
-    """Return the values of arguments; those not in ``held`` are tracers of ``trace``."""
+    """Return the leaves of the arguments, with tracers of ``trace`` for those that are traced."""
     traced = set(arguments.traced(held))
     return [
         trace.argument(leaf.value, leaf.name) if i in traced else leaf.value
@@ -245,7 +247,7 @@ def followed(arguments: Arguments, held: frozenset[str], trace: ExampleTrace) ->
 
 @contextlib.contextmanager
 def by_example(trace: ExampleTrace, handler: _compat_tracing.Handler) -> Iterator[None]:
-    """Trace operations; Python code that asks for a tracer's value gets the handler's answer."""
+    """Trace operations, and answer Python code that asks for a tracer's value with `handler`."""
     with (
         jax.disable_jit(),
         _compat.fresh_trace(),

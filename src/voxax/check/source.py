@@ -17,7 +17,7 @@ from typing import Any
 
 from voxax import _compat, _compat_tracing
 
-# The user's line reaches JAX through frames of these; no finding is about them.
+# The user's line reaches JAX through frames of these libraries; no finding is about them.
 _LIBRARIES = (
     "jax", "jaxlib", "flax", "optax", "orbax", "numpy", "voxax", "tyro", "torch", "torchax",
     "torchvision/ops",
@@ -28,7 +28,7 @@ Frame = tuple[types.CodeType, int]  # innermost instruction of one frame
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Site:
-    """A stretch of source. Lines and columns count from 1; the end column is exclusive."""
+    """A range of source code; lines and columns count from 1, and the end column is exclusive."""
 
     file: str
     line: int
@@ -59,7 +59,7 @@ def _standard_library() -> tuple[str, str]:
 
 
 def library_of(file: str) -> str | None:
-    """Return the library of a file (``jax``, ``std``, ...); None for the user's own files."""
+    """Return the library of a file (``jax``, ``std``, ...), or None for a file of the user."""
     if file.startswith("<frozen"):
         return "std"
     for name, folder in _library_folders():
@@ -72,7 +72,7 @@ def library_of(file: str) -> str | None:
 
 
 def site_at(code: types.CodeType, instruction: int) -> Site:
-    """Return the stretch of source of one instruction."""
+    """Return the range of source code of one instruction."""
     position = next(itertools.islice(code.co_positions(), max(instruction, 0) // 2, None), None)
     line, end_line, column, end_column = position or (None, None, None, None)
     line = line or code.co_firstlineno
@@ -83,7 +83,7 @@ def site_at(code: types.CodeType, instruction: int) -> Site:
 
 
 def _characters(file: str, line: int, offset: int) -> int:
-    """Return an offset in characters; Python counts columns in UTF-8 bytes."""
+    """Convert an offset in UTF-8 bytes, as Python counts columns, into characters."""
     text = linecache.getline(file, line).encode()
     return len(text[:offset].decode(errors="ignore"))
 
@@ -93,10 +93,10 @@ class Place:
     """A place of the user's code, with the calls that lead to it.
 
     Attributes:
-      site: the user's line.
-      api: the library's function that was called from it; None where Python itself asked.
-      inside: the library's functions below that, innermost first.
-      callers: the user's calls that lead there, innermost first.
+      site: the innermost range of the user's source.
+      api: the library function that `site` calls; None if Python itself asked for a value.
+      inside: the library functions that run below `site`, innermost first; the last is `api`.
+      callers: the user's calls that lead to `site`, innermost first.
     """
 
     site: Site
@@ -105,10 +105,10 @@ class Place:
     callers: tuple[Site, ...]
 
 
-# The checker's own files; callers of `check_static` are no part of the target.
+# The checker's own files. Callers of `check_static` are not part of the target.
 _CHECKER = os.path.join(os.path.dirname(__file__), "")
 
-# What stands between a user's call and the function that they called.
+# Functions between a user's call and the function that the user called.
 _WRAPPERS = {
     "reraise_with_filtered_traceback", "cache_miss", "_python_pjit_helper", "_run_python_pjit",
     "wrapper", "wrapped", "inner", "__call__", "deferring_binary_op", "op", "wrap", "meth",
@@ -116,9 +116,10 @@ _WRAPPERS = {
 
 
 def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
-    """Return the place of the innermost frame that is the user's; frames begin with the innermost.
+    """Return the place of the user's innermost frame, or None if no frame is the user's.
 
-    Frames of the library `own` count as the user's: the one that the target is part of.
+    `frames` begins with the innermost. `own` is the library that contains the target; its frames
+    count as the user's.
     """
     inside: list[str] = []
     mine: list[Site] = []
@@ -140,9 +141,9 @@ def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
 def place_of(equation: Any, outer: Place | None, own: str | None = None) -> Place | None:
     """Return the place from which an equation of a jaxpr comes.
 
-    A compiled function that is called twice is traced once, and its equations remember the first
-    call. What they know beyond the function itself is therefore replaced by the present call,
-    `outer`, which is None for the outermost jaxpr.
+    A compiled function that is called twice is traced once, and its equations keep the frames of
+    the first call. The frames outside of the function are therefore replaced by `outer`, the place
+    of the present call, which is None for the outermost jaxpr.
     """
     frames = _compat_tracing.frames_of(equation)
     if outer is None:
@@ -170,7 +171,7 @@ _COMPILED_CALL = "cache_miss"
 
 
 def _is_wrapper(code: types.CodeType, owner: str) -> bool:
-    """Return True also for methods such as ``__bool__``, through which Python itself asks."""
+    """Return True for wrappers and for methods such as ``__bool__``, which Python itself calls."""
     return (
         owner in ("std", "voxax")
         or code.co_name in _WRAPPERS
@@ -196,9 +197,9 @@ def raised_frames(error: BaseException) -> list[Frame]:
 
 
 def _without_hooks(frames: list[Frame]) -> list[Frame]:
-    """Leave out the frames of an audit hook, in which a limit may be raised.
+    """Remove the frames of an audit hook, because the time limit may be raised in one.
 
-    They are an installed package's, and a library ran into them, not the user.
+    The hook belongs to an installed package, and a library called it, not the user.
     """
 
     def owner(frame: Frame) -> str | None:
@@ -221,7 +222,7 @@ def _tree(file: str, stamp: int) -> ast.Module | None:
 
 
 def tree_of(file: str) -> ast.Module | None:
-    """Return the syntax tree of a file; None without source."""
+    """Return the syntax tree of a file, or None if there is no valid source."""
     linecache.checkcache(file)
     lines = linecache.getlines(file)
     return _tree(file, hash(tuple(lines))) if lines else None
@@ -262,7 +263,7 @@ def enclosing(site: Site) -> list[ast.AST]:
 
 
 def site_of_line(file: str, line: int, called: str = "") -> Site:
-    """Return the site of a line, or of a call in it of a function with some name."""
+    """Return the site of a call of the method `called` in a line, or else of the whole line."""
     text = linecache.getline(file, line).rstrip("\n")
     start = len(text) - len(text.lstrip())
     tree = tree_of(file)
@@ -276,7 +277,7 @@ def site_of_line(file: str, line: int, called: str = "") -> Site:
 
 
 def _with_position(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the node, or the parts of one without a position (a comprehension's clause)."""
+    """Yield the node, or its parts if it has no position, as the clause of a comprehension."""
     if hasattr(node, "end_lineno"):
         yield node
     else:
@@ -285,7 +286,7 @@ def _with_position(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def line_name(site: Site) -> str:
-    """Return ``y (line 3)`` where the expression at a site is assigned to ``y``, or ``line 3``."""
+    """Return ``y (line 3)`` if the expression at a site is assigned to ``y``, else ``line 3``."""
     line = f"line {site.line}"
     for node in enclosing(site):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -298,14 +299,15 @@ def line_name(site: Site) -> str:
 
 
 def swallowed(where: Place, kind: str = "TypeError") -> bool:
-    """Return True where a ``try`` around a place catches errors of tracing without naming them.
+    """Return True if a ``try`` around a place catches errors of tracing without naming them.
 
-    ``except jax.errors.ConcretizationTypeError`` says that both ways are meant, ``except
-    Exception`` does not.
+    ``except jax.errors.ConcretizationTypeError`` shows that the author expects such an error;
+    ``except Exception`` does not.
 
     Args:
       where: the place.
-      kind: the built-in class of the errors: ConcretizationTypeError and its like are TypeErrors.
+      kind: the name of the built-in class of the errors. Default: ``TypeError``, the base class of
+        ConcretizationTypeError.
     """
     for site in (where.site, *where.callers):
         inner: ast.AST | None = None
@@ -347,9 +349,9 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-# Of a message; JAX's may name a whole tree of types.
+# The longest message that is shown; one of JAX may list a whole tree of types.
 _MOST_CHARACTERS = 1500
-# What JAX and PyTorch write below their messages: links, stacks and dumps of programs.
+# The beginnings of what JAX and PyTorch write below a message: links, stacks, dumps of programs.
 _AFTERWORDS = (
     "See https", "For more information", "For C++ stack", "For extended logging", "User Stack",
     "Stack trace", "The following call raised", "The error above occurred", "from user code",
@@ -359,7 +361,7 @@ _AFTERWORDS = (
 
 
 def relative(file: str) -> str:
-    """Return a file relative to the working directory where it is below that."""
+    """Return the path of a file, relative to the working directory if the file is below it."""
     if not os.path.isabs(file):
         return file
     try:
@@ -370,12 +372,12 @@ def relative(file: str) -> str:
 
 
 def is_file(file: str) -> bool:
-    """Return False for names such as ``<stdin>`` and ``<ipython-input-1>``."""
+    """Return True for a path, and False for a name such as ``<stdin>``."""
     return not (file.startswith("<") and file.endswith(">"))
 
 
 def excerpt(site: Site) -> str:
-    """Return the source line with a caret under the site."""
+    """Return the source line with carets below the site."""
     line = linecache.getline(site.file, site.line).rstrip("\n")
     if not line.strip():
         return ""
@@ -411,7 +413,7 @@ def definition(target: Any) -> Site:
 
 
 def statement_lines(site: Site) -> tuple[int, int]:
-    """Return the first and last line of a site's statement; of a compound one, its head's."""
+    """Return the first and last line of a site's statement, without the block of a compound one."""
     for node in enclosing(site):
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)

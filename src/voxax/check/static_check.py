@@ -27,33 +27,34 @@ def check_static(
 ) -> Report:
     """Check whether ``target`` compiles to one static program.
 
-    For JAX that is under ``jax.jit``; for PyTorch, through ``torch.export`` to XLA.
+    A function of JAX is compiled by ``jax.jit``, a module or function of PyTorch by
+    ``torch.export`` and then XLA.
 
-    The function is traced as ``jit`` does. Where that fails, it runs again on tracers that know the
-    example values: every place that asks for a value of a traced array is noted, and the run goes
-    on with the example's value; then once more for the other side of each branch. So all findings
-    come in one call. Nothing but ``target`` is run.
+    The function is traced as ``jit`` does. If that fails, it runs again on tracers that know the
+    example values. Every place that asks for the value of a traced array is noted, and the run
+    continues with the example's value. Further runs take the other side of each branch. So one
+    call returns all findings. It runs no code of yours except ``target``.
 
     Args:
       target: a function (also one made by ``jax.jit``, whose static arguments are honored), or a
         flax.nnx module or a ``torch.nn.Module``, whose parameters are traced. It is not changed.
-      example_inputs: its positional arguments: arrays and pytrees of arrays; Python numbers, which
-        ``jit`` traces unless told otherwise; anything else is static.
-      kwargs: arguments by name, also keyword-only ones; what a value may be is as for
-        ``example_inputs``.
-      also: further examples, each a tuple in place of ``example_inputs``, or a dict of those
-        arguments by name that differ. Shapes, dtypes and structures that vary between the examples
-        are findings.
-      verify: really compile, for five inputs of equal shape, and count the programs.
-      seconds: time limit of the search for findings, which also ends endless loops.
+      example_inputs: the positional arguments of ``target``: arrays, pytrees of arrays, and Python
+        numbers, which ``jit`` traces unless they are declared static. Any other value is static.
+      kwargs: the named arguments of ``target``, with the same kinds of values as
+        ``example_inputs``. Default: none.
+      also: further examples. Each is a tuple that replaces ``example_inputs``, or a dict of the
+        named arguments that differ from the first example. Shapes, dtypes and structures that vary
+        between the examples are findings.
+      verify: whether to also compile for five inputs of equal shape and count the programs.
+      seconds: time limit of the search for findings, in seconds. It also ends endless loops.
 
     Returns:
-      A report that prints itself: a verdict, one for each submodule, and findings with code, file,
-      line, what depends on what, and what to write instead.
+      A report, which you can print. It has a verdict on the target, one on each submodule, and the
+      findings: code, file, line, what the value depends on, and what to write instead.
 
     Raises:
-      InputError: the target cannot be called, an example is no value or has a name that the target
-        has not, or ``seconds`` is not positive.
+      InputError: the target cannot be called, an example is a shape without a value or names an
+        argument that the target does not have, or ``seconds`` is not positive.
 
     Examples:
       >>> vx.check_static(lambda x: jnp.sum(x), jnp.ones(4)).verdict.value
@@ -84,9 +85,9 @@ def check_static(
 
 
 def of_torch(target: Any, inputs: Any) -> bool:
-    """Return True for a module of PyTorch and for a function that is given its tensors.
+    """Return True for a PyTorch module and for a function whose inputs have PyTorch tensors.
 
-    PyTorch is not imported for that: unless the caller imported it, nothing can be PyTorch's.
+    This does not import PyTorch. Unless the caller imported it, neither can be of PyTorch.
     """
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):

@@ -22,10 +22,12 @@ _SCOPE = re.compile(r"module\(([^()]*)\)")
 
 @dataclasses.dataclass
 class Subject:
-    """A function of arrays.
+    """The function or module that is checked, as a function of arrays.
 
-    `target` is what the user gave, and `called` has the user's parameters. `function` takes what
-    :meth:`inputs` returns, with `first`, the state of a module, before the user's arguments.
+    `target` is the object that the user gave, and `called` is the callable with the user's
+    parameters. `function` takes the arguments that :meth:`inputs` returns: `first`, which is the
+    state of a module, before the user's arguments. `module_names` has the paths of all submodules,
+    and `paths` has the path of each submodule by its id.
     """
 
     target: Any
@@ -40,7 +42,7 @@ class Subject:
         return Inputs((*self.first, *inputs.positional), inputs.named)
 
     def module_of(self, frame: Any) -> str:
-        """Return the submodule whose method a frame or one of its callers is in."""
+        """Return the path of the submodule whose method a frame or one of its callers runs."""
         while frame is not None and self.paths:
             path = self.paths.get(id(frame.f_locals.get("self")))
             if path is not None:
@@ -50,13 +52,13 @@ class Subject:
 
 
 def module_of_scope(scope: str) -> str:
-    """Return the submodule in whose call an operation was traced, from its name scope."""
+    """Return the path of the submodule that traced an operation, given its name scope."""
     found = _SCOPE.findall(scope)
     return found[-1] if found else ""
 
 
 def is_module(target: Any) -> bool:
-    """Return True for an nnx module; flax is not imported for that."""
+    """Return True for an nnx module, without importing flax."""
     nnx = sys.modules.get("flax.nnx")
     return nnx is not None and isinstance(target, nnx.Module)
 
@@ -65,9 +67,9 @@ def subject_of(target: Any) -> Subject:
     """Prepare a function or a module for the check."""
     if not is_module(target):
         name = getattr(target, "__qualname__", None) or type(target).__name__
-        # The inner function of one that is compiled: else a Python value that is held static here
+        # Take the inner function of a compiled one: else a Python value that is held static here
         # would be traced after all.
-        # One level: below it may be vmap, grad or a decorator, which are part of the program.
+        # Unwrap only one level: vmap, grad or a decorator below it is part of the program.
         inner = target.__wrapped__ if _compat_tracing.is_jitted(target) else target
         if inner is not target and inspect.ismethod(target):
             inner = types.MethodType(inner, target.__self__)
@@ -105,7 +107,7 @@ def _submodules(module: Any) -> list[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def _scoped(part: Any, path: str) -> Iterator[None]:
-    """Trace calls of ``part`` under a name scope that holds its path."""
+    """Trace calls of ``part`` under a name scope with its path."""
     plain = type(part)
     if not callable(part):
         yield
@@ -128,12 +130,13 @@ class Leaf:
     """One leaf of the arguments.
 
     Attributes:
-      name: as a person would write it, such as ``params['w']``.
-      value: the example.
-      kind: ``array``; ``number``, which ``jit`` traces too unless told otherwise; ``static``, which
-        it cannot trace, or was told not to.
-      declared: static because the target's own ``jit`` says so.
-      argument: name of the argument that it is, or is part of.
+      name: the leaf as source code, such as ``params['w']``.
+      value: the example value.
+      kind: ``array``; ``number``, a Python number, which ``jit`` traces unless it is declared
+        static; or ``static``, which ``jit`` cannot trace or which is declared static. A leaf of
+        PyTorch has ``tensor`` in place of ``array``.
+      declared: whether the target's own ``jit`` declares it static.
+      argument: the name of the argument that contains the leaf.
     """
 
     name: str
@@ -147,8 +150,8 @@ class Leaf:
 class Arguments:
     """Example arguments as leaves and their structure, positional ones first.
 
-    `named` says whether some are given by name. `declared` has name and value of those that the
-    target's own ``jit`` takes as static, whole.
+    `named` says whether some are given by name. `declared` has the name and value of each whole
+    argument that the target's own ``jit`` declares static.
     """
 
     leaves: tuple[Leaf, ...]
@@ -157,16 +160,16 @@ class Arguments:
     declared: tuple[tuple[str, Any], ...] = ()
 
     def fill(self, values: Sequence[Any]) -> Inputs:
-        """Return the arguments with other leaves."""
+        """Return the arguments with these values as leaves."""
         filled = self.unflatten(list(values))
         return Inputs(*filled) if self.named else Inputs(filled, {})
 
     def unflatten(self, values: list[Any]) -> Any:
-        """Return a tree of this structure."""
+        """Return the tree of the arguments with these values as leaves."""
         return jax.tree.unflatten(self.structure, values)
 
     def traced(self, held: frozenset[str] = frozenset()) -> list[int]:
-        """Return positions of the leaves that ``jit`` would trace, except those held static."""
+        """Return the positions of the leaves that ``jit`` traces if those in `held` are static."""
         return [
             i
             for i, leaf in enumerate(self.leaves)
@@ -183,9 +186,9 @@ class Arguments:
 
 
 def take_apart(subject: Subject, given: Inputs) -> Arguments:
-    """Name and sort the leaves of the arguments that a user gives.
+    """Return the leaves of the arguments that a user gives, with their names and kinds.
 
-    Where the target is made by ``jit``, some may be static.
+    If the target is made by ``jit``, the arguments that it declares static stay static.
     """
     numbers, names = _compat_tracing.static_arguments(subject.target)
     own = int(inspect.ismethod(subject.target))  # the numbers count `self`
@@ -224,7 +227,7 @@ def kind_of(value: Any) -> str:
 def staged(
     subject: Subject, arguments: Arguments, held: frozenset[str]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """Return a function of the traced leaves alone, and the leaves."""
+    """Return a function of only the traced leaves, and the values of these leaves."""
     traced = arguments.traced(held)
 
     def function(*values: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Suggest what to write in place of a faulty statement, in the names of its source.
+"""Suggest a replacement for a faulty statement, with the names of its source.
 
-A suggestion is text to read: nothing edits the source or runs it. There is none where the new
-statement might compute something else, such as a condition whose operands guard each other, or
-zeros in place of a slice in a mean.
+A suggestion is text to read: nothing edits the source or runs it. There is no suggestion if the new
+statement might compute something else. Examples are a condition whose operands guard each other,
+and zeros outside of a slice in a mean.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _IN_PLACE = {ast.Add: "add", ast.Mult: "multiply", ast.Div: "divide", ast.Pow: "
 
 
 def suggested(code: str, chain: Sequence[ast.AST], subject: ast.AST | None, library: str) -> str:
-    """Return the statement that may replace the faulty one; empty where there is none.
+    """Return the statement that may replace the faulty one, or an empty string.
 
-    The chain has the syntax nodes around the place, innermost first, and `subject` is the one that
-    the finding is about. `library` is ``jnp`` or ``torch``, the name that functions are called by.
+    `chain` has the syntax nodes around the place, innermost first. `subject` is the node that the
+    finding is about. `library` is the name of the array library in the suggestion, ``jnp`` or
+    ``torch``.
     """
     statement = first_of(chain, ast.stmt)
     function = first_of(chain, FUNCTIONS) or (chain[-1] if chain else ast.Module([], []))
@@ -54,9 +55,10 @@ def suggested(code: str, chain: Sequence[ast.AST], subject: ast.AST | None, libr
 def suggested_later(
     number: ast.Assign, chain: Sequence[ast.AST], cut: ast.AST | None, library: str
 ) -> str:
-    """Suggest both statements where a number is assigned to a name, and bounds a slice later.
+    """Suggest both statements if a number is assigned to a name and later bounds a slice.
 
-    The chain has the syntax nodes around its use, innermost first.
+    `number` is the assignment. `chain` has the syntax nodes around the use of the number, innermost
+    first. `cut` is the slice.
     """
     later = suggested("VX104", chain, cut, library)
     if not later or len(number.targets) != 1 or not isinstance(number.targets[0], ast.Name):
@@ -65,9 +67,9 @@ def suggested_later(
 
 
 def replaceable(file: str, statement: ast.AST | None) -> bool:
-    """Return True for a statement that has its lines to itself.
+    """Return True for a statement whose lines contain no other statement.
 
-    An ``elif`` is a statement of its own in the syntax tree, and not one in the source.
+    An ``elif`` is a separate statement in the syntax tree, but not in the source.
     """
     if not isinstance(statement, ast.stmt):
         return False
@@ -79,7 +81,7 @@ def replaceable(file: str, statement: ast.AST | None) -> bool:
 
 
 def first_of(chain: Sequence[ast.AST], kinds: type | tuple[type, ...]) -> ast.AST | None:
-    """Return the innermost node of some kinds."""
+    """Return the first node of a chain that has one of the given types, or None."""
     return next((node for node in chain if isinstance(node, kinds)), None)
 
 
@@ -98,7 +100,7 @@ def _following(chain: Sequence[ast.AST], node: ast.stmt) -> Sequence[ast.stmt]:
 
 
 def _grouped(node: ast.expr) -> str:
-    """Return the node as text that may stand beside any operator."""
+    """Return the source text of a node, in parentheses if an operator beside it could split it."""
     atom = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     return ast.unparse(node) if atom else f"({ast.unparse(node)})"
 
@@ -112,7 +114,7 @@ class _Replacement(ast.NodeTransformer):
 
 
 def _within(statement: ast.stmt, node: ast.expr, text: str) -> str:
-    """Return the statement with one expression replaced; empty for one that has a body."""
+    """Return the statement with `node` replaced by `text`, or an empty string if it has a body."""
     if hasattr(statement, "body"):
         return ""
     copies: dict[int, ast.AST] = {}
@@ -129,7 +131,7 @@ def stored(statements: Sequence[ast.AST]) -> list[str]:
 
 
 def _defined_before(function: ast.AST, line: int) -> set[str]:
-    """Return a function's names before a line: its parameters and what it assigned."""
+    """Return the names that a function has before a line: its parameters and assigned names."""
     names: set[str] = set()
     if isinstance(function, FUNCTIONS):
         arguments = function.args
@@ -161,7 +163,7 @@ def _block(statements: Sequence[ast.stmt]) -> str:
 
 
 def _assigned_value(statement: ast.stmt) -> str:
-    """Return what a single assignment computes; empty for another statement."""
+    """Return the value of a single assignment as text, or an empty string for other statements."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         return ast.unparse(statement.value)
     if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
@@ -210,10 +212,10 @@ def _branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST, libr
 
 
 def _condition(node: ast.expr, library: str) -> str:
-    """Return a Python condition as one that arrays understand.
+    """Return a Python condition as an expression for arrays, or an empty string.
 
-    ``and`` and ``or`` become functions that evaluate both operands, so there is none (empty) where
-    one operand may be a guard of the other: ``mask is not None and mask.any()``.
+    ``and`` and ``or`` become functions that evaluate both operands. So the string is empty if one
+    operand may guard the other, as in ``mask is not None and mask.any()``.
     """
     for part in ast.walk(node):
         if isinstance(part, ast.NamedExpr | ast.Is | ast.IsNot | ast.In | ast.NotIn):
@@ -225,7 +227,7 @@ def _condition(node: ast.expr, library: str) -> str:
 
 
 def _logic(node: ast.expr, library: str) -> ast.expr:
-    """Replace what is a condition itself: ``a or b`` as an argument chooses a value."""
+    """Replace the Boolean operators of a condition, but not those in the arguments of its calls."""
 
     def call(name: str, *arguments: ast.expr) -> ast.expr:
         return ast.Call(
@@ -254,7 +256,7 @@ def _logic(node: ast.expr, library: str) -> ast.expr:
 
 
 class _Conversions(ast.NodeTransformer):
-    """Replaces ``int(x)`` and ``x.item()`` by conversions that keep an array."""
+    """Replaces ``int(x)`` and ``x.item()`` by conversions that return an array."""
 
     def __init__(self, library: str) -> None:
         self.library = library
@@ -278,7 +280,7 @@ def _as_integer(text: str, library: str) -> str:
 
 
 def _integer(node: ast.expr, library: str) -> str:
-    """Return an integer expression without conversions to Python's numbers."""
+    """Return an integer expression without conversions to Python numbers."""
     converted = _Conversions(library).visit(copy.deepcopy(node))
     text = ast.unparse(converted)
     plain = ast.unparse(node) == text
@@ -309,7 +311,7 @@ def _counted(node: ast.For, function: ast.AST, library: str) -> str:
 
 
 def _bounded_loop(node: ast.For, count: ast.expr, carried: Sequence[str]) -> str:
-    """Suggest a loop to ``bound``, which the user has to choose: the most turns there may be."""
+    """Suggest a loop to ``bound``, the largest possible number of turns, which the user chooses."""
     index = node.target.id if isinstance(node.target, ast.Name) else "_"
     index = "turn" if index == "_" else index
     keep = "".join(f"    {name}_before = {name}\n" for name in carried)
@@ -339,7 +341,7 @@ def _repeated(node: ast.While, function: ast.AST) -> str:
 
 
 def _carry(names: Sequence[str]) -> tuple[str, str, str, str]:
-    """Return a loop's state as targets, as a value, as a parameter, and the line that unpacks."""
+    """Return a loop's state as targets, as a value, as a parameter, and the line to unpack it."""
     state = ", ".join(names)
     if len(names) == 1:
         return state, state, state, ""
@@ -351,7 +353,7 @@ def _bounded_slice(
 ) -> str:
     """Suggest ``x[a:b]`` at full length, with zeros outside of the slice.
 
-    Only where it is returned or summed: in a mean or a maximum the zeros would count.
+    The slice must be returned or summed, because zeros would change a mean or a maximum.
     """
     cut = node.slice
     if not isinstance(cut, ast.Slice) or cut.step is not None:
@@ -397,7 +399,8 @@ def _masked(
         return ""
     array, mask = _grouped(node.value), _grouped(node.slice)
     if not _has_shape_of(node.slice, node.value):
-        # The mask may be of the rows alone: it is aligned on the left, and broadcasting is not.
+        # The mask may cover only the rows: it is aligned on the left, but broadcasting aligns on
+        # the right.
         if library == "torch":
             mask = f"{mask}.reshape({mask}.shape + (1,) * ({array}.ndim - {mask}.ndim))"
         else:
@@ -421,7 +424,7 @@ def _has_shape_of(mask: ast.expr, array: ast.expr) -> bool:
 def _reduction_of(
     node: ast.Subscript, parents: Sequence[ast.AST], library: str
 ) -> tuple[ast.Call | None, str]:
-    """Return the call that reduces all of a subscript, and its name."""
+    """Return the call that reduces the whole subscript, and the name of the function."""
     for outer in parents[:2]:
         if not isinstance(outer, ast.Call) or outer.keywords:
             continue
@@ -451,6 +454,6 @@ def _assignment(statement: ast.stmt) -> str:
     array = ast.unparse(target.value)
     if not isinstance(target.value, ast.Name | ast.Attribute | ast.Subscript):
         return ""  # no target of an assignment
-    # Inside of a subscript: a tuple of slices alone would get parentheses, which is no Python.
+    # Unparse it inside of a subscript: else a tuple of slices gets parentheses, which is invalid.
     index = ast.unparse(ast.Subscript(ast.Name("_"), target.slice, ast.Load()))[2:-1]
     return f"{array} = {array}.at[{index}].{method}({value})"

@@ -1,7 +1,7 @@
-"""Limit the time of a check, also where the program loops without end.
+"""Limit the time of a check, also if the program loops without end.
 
-What the checker sees of a program (operations, reads of values) asks for the time itself. A loop of
-plain Python asks for nothing, so a second thread ends it.
+The checker compares the time with the limit at each operation and each request for a value. It sees
+nothing of a loop of plain Python, so a second thread ends such a loop.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 from voxax.check.source import library_of
 
 SECONDS = 60.0  # by default
-# After the limit, in which what asks for the time itself ends by that, which is cleaner.
+# Time after the limit in which a program can still end at its next operation, which is cleaner.
 _GRACE = 0.5  # seconds
-# After these, a program that is in a library's frame is ended too.
+# Further time after which a program is ended even in a frame of a library.
 _PATIENCE = 2.0  # seconds
 
 
 class RanAway(BaseException):
-    """Raised where the program asks too often, or runs too long."""
+    """The program asked for too many values, ran too many operations, or ran too long."""
 
 
 class _OutOfTime(RanAway):
@@ -33,7 +33,7 @@ class _OutOfTime(RanAway):
 
 
 class _Limit(threading.local):
-    """The limit of the present thread."""
+    """The time limit of the present thread."""
 
     seconds = SECONDS
     end: float | None = None
@@ -44,7 +44,7 @@ _limit = _Limit()
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Give the searches of this thread ``seconds`` in all, from now on."""
+    """Limit the searches of this thread in the block to ``seconds`` altogether."""
     before = _limit.seconds, _limit.end
     _limit.seconds, _limit.end = seconds, time.monotonic() + seconds
     try:
@@ -54,20 +54,20 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def end(share: float = 1.0) -> float:
-    """Return the time (``time.monotonic``) at which the search ends, or a share of it."""
+    """Return the time (``time.monotonic``) when `share` of the search's seconds have passed."""
     seconds = _limit.seconds
     last = time.monotonic() + seconds if _limit.end is None else _limit.end
     return last - (1 - share) * seconds
 
 
 def too_long() -> str:
-    """Return the reason for a search that ended early."""
+    """Return the message of a search that exceeded the time limit."""
     return f"it takes longer than {_limit.seconds:g} s"
 
 
 @contextlib.contextmanager
 def ended_by(last: float) -> Iterator[None]:
-    """Raise :class:`RanAway` in the block at a time (``time.monotonic``), whatever runs there."""
+    """Raise :class:`RanAway` in the block at the time `last` (``time.monotonic``)."""
     if time.monotonic() > last:
         raise RanAway(too_long())
     done, thread = threading.Event(), threading.get_ident()
@@ -104,7 +104,7 @@ def ended_by(last: float) -> Iterator[None]:
 
 
 def _may_end(frame: Any, patient: bool) -> bool:
-    """Return True where an exception leaves nothing half done: in user code, outside imports."""
+    """Return True if an exception in a frame is safe: in user code, and outside of imports."""
     if patient and frame is not None and library_of(frame.f_code.co_filename) is not None:
         return False
     while frame is not None:

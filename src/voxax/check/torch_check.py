@@ -1,8 +1,8 @@
 """Check modules and functions of PyTorch.
 
-Each ``where`` of an exported program is tried, see :mod:`voxax.check.where_gradient`: the
-elementwise operators before it are evaluated and differentiated at a few values of what enters
-them. It is evidence, and no proof.
+Each ``where`` of an exported program is tested: the elementwise operators before it are evaluated
+and differentiated at a few values of their inputs. The result is evidence, not a proof; see
+:mod:`voxax.check.where_gradient`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from voxax.errors import InputError
 
 
 def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
-    """See :func:`voxax.check.check_static`."""
+    """Check a module or function of PyTorch; see :func:`voxax.check.check_static`."""
     subject = subject_of(initialized(target, examples[0]))
     site = definition(forward_of(target))
     own = library_of(site.file)
@@ -107,7 +107,7 @@ def subject_of(target: Any) -> TorchSubject:
 
 
 def initialized(target: Any, inputs: Inputs) -> Any:
-    """Return a copy of a lazy module that knows the shapes of its parameters; or the target."""
+    """Return a copy of a lazy module with initialized parameters, or any other target unchanged."""
     if not isinstance(target, torch.nn.Module):
         return target
     lazy = torch.nn.parameter.is_lazy
@@ -119,7 +119,7 @@ def initialized(target: Any, inputs: Inputs) -> Any:
             f"{type(target).__name__} has parameters without a shape and cannot be copied: call it "
             "once before the check"
         )
-    # Where this fails, so does the check's own run, which says why.
+    # If this fails, the check's own run fails too and reports the reason.
     with repeatable(), torch.no_grad(), contextlib.suppress(Exception):
         copy.deepcopy(inputs).call(module)
     return module
@@ -128,7 +128,7 @@ def initialized(target: Any, inputs: Inputs) -> Any:
 def _faults(
     subject: TorchSubject, arguments: Arguments, own: str | None, site: Site
 ) -> tuple[Watched, frozenset[str], list[Finding], str]:
-    """Find all that keeps the module from being one program.
+    """Find everything that prevents the module from being one program.
 
     Returns:
       ``(a pass with the example values, Python numbers that decide the program, findings, why the
@@ -226,7 +226,7 @@ def _once(
 def _differs(
     subject: TorchSubject, arguments: Arguments, name: str, own: str | None
 ) -> Site | None:
-    """Return the site at which another value of a number changes the operators, or None."""
+    """Return the first site whose operators change with the value of a number, or None."""
     every = arguments.numbers()
     (value,) = (leaf.value for leaf in arguments.leaves if leaf.name == name)
     usual = _once(subject, arguments, every, own)
@@ -257,7 +257,7 @@ def _first_difference(
 
 
 def _use_of(name: str, site: Site) -> Site | None:
-    """Return the first site of the function that reads a name to decide something."""
+    """Return the first site of the function that has a name in a condition, call, loop or index."""
     tree = tree_of(site.file)
     plain = name.split("[")[0].split(".")[0]
     for function in ast.walk(tree) if tree is not None else ():
@@ -296,8 +296,9 @@ def _twice(
 ) -> list[Finding]:
     """Run one module twice on the same inputs; report differences, and tensors that are kept.
 
-    What the second call neither reads nor leaves there is only stored, and does no harm; what only
-    a graph of gradients holds is told at the write that brought the graph.
+    A tensor that the first call stores is harmless if the second call replaces it without reading
+    it. A tensor that is held only by a graph of gradients is reported at the write that added the
+    graph.
     """
     subject.reuse = True  # so that a counter in the module shows
     try:
@@ -358,7 +359,7 @@ def _twice(
 @contextlib.contextmanager
 def _collecting_new_objects() -> Iterator[None]:
     """Exclude existing objects from garbage collection: there may be millions."""
-    if gc.get_freeze_count():  # somebody else's, which could not be told from ours
+    if gc.get_freeze_count():  # frozen by others: unfreezing would include their objects
         yield
         return
     gc.freeze()
@@ -373,7 +374,7 @@ def _compiled(
 ) -> tuple[Any, BaseException | None]:
     """Return the program that ``torch.export`` makes, or the error.
 
-    Only where the pass with the example values did not end may this not end either.
+    The time is limited only if the pass with the example values ran too long.
     """
     if first.error is None or not isinstance(first.error[0], RanAway):
         return exported(subject, arguments)
@@ -395,9 +396,9 @@ def _judged(
     own: str | None,
     site: Site,
 ) -> list[Finding]:
-    """Return the findings that ``torch.export`` confirms, and one for what only it knows.
+    """Return the findings that ``torch.export`` confirms, and one for an error that only it finds.
 
-    The watch finds the lines; whether there is one program, export decides.
+    ``torch.export`` decides whether there is one program. The watched passes find the lines.
     """
     wrong = [f for f in found if f.about.verdict not in _ONE_PROGRAM]
     if isinstance(error, RanAway):
@@ -412,13 +413,13 @@ def _judged(
 
 
 def _hides(finding: Finding) -> bool:
-    """Return True for a read of a value that export passes over: as text, or as a caught error."""
+    """Return True if export misses the read of a value: as text, or in a caught error."""
     where = Place(finding.site, None, (), finding.callers)
     return finding.code == "VX114" or swallowed(where, "RuntimeError")
 
 
 def _sized(node: Any, own: str | None, site: Site) -> Finding:
-    """Report a node of the program that reads a value, or makes a size of one."""
+    """Report a node of the program that reads a value or whose result has a size from a value."""
     name = str(getattr(getattr(node.target, "overloadpacket", node.target), "__name__", node.name))
     where = _noted(node, own, name) or site
     if torch.Tag.data_dependent_output in getattr(node.target, "tags", ()):
@@ -428,7 +429,7 @@ def _sized(node: Any, own: str | None, site: Site) -> Finding:
     return Finding.at(where, "VX106", text, ADVICE["torch VX106"])
 
 
-# PyTorch's messages about what it cannot take apart; the first group is the class.
+# PyTorch's messages about classes that it cannot flatten; the first group is the class.
 _UNKNOWN = {
     "output": re.compile(r"Found <class '([^']+)'> in output"),
     "input": re.compile(r"Unsupported input type <class '([^']+)'>"),
@@ -443,15 +444,15 @@ def _refused(error: BaseException, first: Watched, own: str | None, site: Site) 
             return Finding.at(where, "VX192", text, ADVICE[f"torch VX192 {what}"])
     where = place(raised_frames(error), own)
     if where is not None and not is_file(where.site.file) and is_file(site.file):
-        where = None  # in a program that PyTorch wrote
+        where = None  # the file is code that PyTorch generated
     if where is None and first.watch is not None:
-        # The error has no line of the user; an autograd in the forward pass is never exported.
+        # The error has no line of the user. Autograd in the forward pass is never exported.
         where = next(filter(None, (place(f, own) for f in first.watch.differentiated)), None)
     return Finding.at(where or site, "VX192", described(error), ADVICE["torch VX192"])
 
 
 def _last_return(site: Site) -> Site:
-    """Return the line of the last ``return`` of a function, from that of its definition."""
+    """Return the site of the last ``return`` of a function, given the site of its definition."""
     function = next((n for n in enclosing(site) if isinstance(n, ast.FunctionDef)), None)
     lines = [
         n.lineno for n in ast.walk(function or ast.Module([], [])) if isinstance(n, ast.Return)
@@ -460,13 +461,13 @@ def _last_return(site: Site) -> Site:
 
 
 def nodes_of(program: Any) -> Iterator[Any]:
-    """Yield the nodes of a program, also those in the branches and bodies of its operators."""
+    """Yield the nodes of a program, also nodes in the branches and bodies of its operators."""
     for module in program.graph_module.modules():
         yield from getattr(getattr(module, "graph", None), "nodes", ())
 
 
 def is_sized(node: Any) -> bool:
-    """Return True for a node of the program that reads a value, or makes a size of one."""
+    """Return True for a node that reads a value or whose result has a size from a value."""
     target = node.target
     tags = getattr(target, "tags", ())
     if torch.Tag.data_dependent_output in tags:
@@ -487,7 +488,7 @@ _ELEMENTWISE = ELEMENTWISE | _CHOICES | {
     "logical_not", "bitwise_and", "bitwise_or", "bitwise_not", "isnan", "isfinite", "isinf",
     "relu", "detach", "clone", "to", "_to_copy", "nan_to_num",
 }  # fmt: skip
-# They do not change values, and single values have no shape to change.
+# These operators change only shapes, so they do nothing to single values.
 _RESHAPES = {"expand", "unsqueeze", "squeeze", "view", "reshape", "alias", "contiguous", "detach_"}
 
 
@@ -496,7 +497,8 @@ def _unsafe(
 ) -> list[Finding]:
     """Report every ``where`` with a gradient that can be NaN.
 
-    What ran when the module was watched knows the places; `site` is where it is defined.
+    `operations` are the operators of a watched pass, with their places. `site` is the definition of
+    the module, which is used if no place is known.
     """
     found = []
     choices = [node for node in program.graph.nodes if _operator_of(node) in _CHOICES]
@@ -517,12 +519,12 @@ def _unsafe(
 
 
 def _operator(name: str) -> str:
-    """Return ``where`` for ``aten::where.self``."""
+    """Return the plain name of an operator: ``where`` for ``aten::where.self``."""
     return name.split("::")[-1].split(".")[0].rstrip("_")
 
 
 def _operator_of(node: Any) -> str:
-    """Return ``sqrt`` for ``aten.sqrt.default``, and for the variant that writes in place."""
+    """Return the name of a node's operator: ``sqrt`` for ``aten.sqrt.default`` and ``sqrt_``."""
     packet = getattr(node.target, "overloadpacket", None)
     name = getattr(packet, "__name__", "") or getattr(node.target, "__name__", "")
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
@@ -542,7 +544,7 @@ def _operands(node: Any) -> list[Any]:
 
 
 def _counterexample(inputs: Sequence[Any], steps: Sequence[Any]) -> float | None:
-    """Return a value of one input that makes the gradient NaN and not the result."""
+    """Return a value of one input with a finite result and a NaN gradient, or None."""
     floats = [i for i, node in enumerate(inputs) if _is_float(node)]
     for probe in itertools.product(*map(_probes, inputs)):
         given = [torch.tensor(v, requires_grad=i in floats) for i, v in enumerate(probe)]
@@ -558,7 +560,7 @@ def _counterexample(inputs: Sequence[Any], steps: Sequence[Any]) -> float | None
                 if slope is not None and math.isnan(float(slope)):
                     return float(probe[i])
         except (TypeError, ValueError, RuntimeError, KeyError, IndexError):
-            return None  # an operator that is not one of single values after all
+            return None  # an operator that cannot be applied to single values
     return None
 
 
@@ -609,9 +611,9 @@ def _made_by(node: Any) -> Sign | tuple[str, Sequence[Any]]:
 
 
 def _noted(node: Any, own: str | None, called: str = "where") -> Site | None:
-    """Return the user's line in the stack that PyTorch noted of a node, where that has one.
+    """Return the user's innermost site in the stack that PyTorch recorded for a node, or None.
 
-    The call in that line of the function `called` is meant.
+    The site is the call of the method `called` in that line, or else the whole line.
     """
     places = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     for file, line in reversed(places):

@@ -1,7 +1,7 @@
 """Run a PyTorch program in Python as PyTorch's compilers run it.
 
-``torch.compiler.is_compiling()`` and ``is_exporting()`` are true, nothing inside is compiled, and
-operators that take functions (``torch.cond``, ``while_loop``, ``scan``) call these in Python.
+``torch.compiler.is_compiling()`` and ``is_exporting()`` are true, but nothing is compiled.
+Operators that take functions (``torch.cond``, ``while_loop``, ``scan``) call them in Python.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]  (an extra)
 
-# What the watch and export would import in the time of the check.
+# Imported here, because else the check imports them within its time limit.
 import torch._dynamo  # pyright: ignore[reportMissingImports]
 import torch.export  # pyright: ignore[reportMissingImports]
 from torch._ops import HigherOrderOperator  # pyright: ignore[reportMissingImports]
@@ -33,7 +33,7 @@ _FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Let the program see that it is being exported."""
+    """Run the block as if the program were being exported."""
     flags = {
         name: getattr(torch.compiler, name) for name in _FLAGS if hasattr(torch.compiler, name)
     }
@@ -53,14 +53,14 @@ def _builtins_of_export() -> contextlib.AbstractContextManager[Any]:
         from torch._export.non_strict_utils import (  # pyright: ignore[reportMissingImports]
             _override_builtin_ops,
         )
-    except ImportError:  # of another version: there they compare
+    except ImportError:  # another version of PyTorch, where max and min compare
         return contextlib.nullcontext()
     return _override_builtin_ops()
 
 
 @contextlib.contextmanager
 def _unscripted() -> Iterator[None]:
-    """Call the Python function of each scripted one: its lines are the user's."""
+    """Call the Python function of each scripted function, because its lines are the user's."""
     scripted = torch.jit.ScriptFunction
     call = scripted.__call__
 
@@ -77,16 +77,22 @@ def _unscripted() -> Iterator[None]:
 
 
 def takes_functions(operator: Any) -> bool:
-    """Return True for operators such as that of ``torch.cond``."""
+    """Return True for an operator that takes functions, such as ``torch.cond``."""
     return isinstance(operator, HigherOrderOperator)
 
 
 def apply(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], modes: Sequence[Any]) -> Any:
-    """Apply an operator that takes functions, such as ``torch.cond``; watch each of these once.
+    """Apply an operator that takes functions, such as ``torch.cond``; watch each function once.
 
-    Both branches of ``cond`` and the body of a ``while_loop`` are watched also where the examples
-    do not reach them, since they are part of the program. The reads of values that steer the
-    operator are its own.
+    Both branches of ``cond`` and the body of a ``while_loop`` are watched even if the examples do
+    not reach them, because they are part of the program. Reads of values by the operator itself,
+    such as its condition, are not watched.
+
+    Args:
+      operator: the operator.
+      args: its positional arguments.
+      kwargs: its named arguments.
+      modes: the modes of PyTorch in which the functions run.
     """
     seen: set[int] = set()
 
@@ -104,7 +110,7 @@ def apply(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], modes: Seq
 
         return call
 
-    # The kernel for tensors with values: the others trace or differentiate the functions.
+    # Take the kernel for tensors with values: the others trace or differentiate the functions.
     kernel = operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd, operator)
     operands = [leaf for arg in args if isinstance(arg, tuple | list) for leaf in arg]
     with _disable_current_modes(), torch._C._EnableTorchFunction():
@@ -123,20 +129,20 @@ def _copied(value: Any) -> Any:
 def has_unknown_size(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return True for an operator whose result has a size that depends on data.
 
-    Its kernel for tensors without values makes an unbacked symbol of such a size.
+    The operator's kernel for tensors without values returns an unbacked symbol as such a size.
     """
     try:
         return _is_sized(_without_values(operator, args, kwargs))
     except DynamicOutputShapeException:
         return True
-    except Exception:  # without such a kernel, export says more
+    except Exception:  # there is no such kernel; export reports it
         return False
 
 
 def needs_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return True for a function of PyTorch that reads values where it is compiled, too.
+    """Return True for a function of PyTorch that reads values also when it is compiled.
 
-    Some check their arguments only where these have values.
+    Some functions read values only to check arguments, and not when tensors have no values.
     """
     try:
         return _is_sized(_without_values(function, args, kwargs))
@@ -145,7 +151,7 @@ def needs_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> 
 
 
 def _is_sized(result: Any) -> bool:
-    """Return True for numbers or sizes that have no value."""
+    """Return True if the result has a number or a size without a value."""
     leaves = tree_leaves(result)
     made = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     sizes = [size for tensor in made for size in tensor.shape]
@@ -154,7 +160,7 @@ def _is_sized(result: Any) -> bool:
 
 
 def _without_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Apply a function to tensors that have a shape and no values."""
+    """Apply a function to tensors with a shape but without values."""
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
     def fake(value: Any) -> Any:

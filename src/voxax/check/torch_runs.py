@@ -1,4 +1,4 @@
-"""Runs of a PyTorch module: arguments leaf by leaf, watched passes on copies, and export."""
+"""Run a PyTorch module for the check: flatten its arguments, watch passes on copies, export it."""
 
 from __future__ import annotations
 
@@ -35,23 +35,24 @@ from voxax.check.torch_watch import Asked, Origin, Watch, origin_of, set_origin
 
 @dataclasses.dataclass(frozen=True)
 class TorchArguments(Arguments):
-    """Arguments of which PyTorch knows the structure; ``None`` is no leaf.
+    """Example arguments with a tree structure of PyTorch, in which ``None`` is not a leaf.
 
-    `present` says of each leaf of `spec` whether it is a value; else it is ``None``.
+    `spec` is the structure in PyTorch. `present` has True for each leaf of `spec` that is a value,
+    and False for each that is ``None``.
     """
 
     spec: Any = None
     present: tuple[bool, ...] = ()
 
     def unflatten(self, values: list[Any]) -> Any:
-        """Return a tree of this structure."""
+        """Return the tree of the arguments with these values as leaves."""
         given = iter(values)
         leaves = [next(given) if there else None for there in self.present]
         return _pytree.tree_unflatten(leaves, self.spec)
 
 
 def take_apart(function: Callable[..., Any], given: Inputs) -> TorchArguments:
-    """Name and sort the leaves of the arguments of ``function``."""
+    """Return the leaves of the arguments of ``function``, with their names and kinds."""
     names = [*position_names(function, len(given.positional)), *given.named]
     parts = [*given.positional, *given.named.values()]
     values, spec = _pytree.tree_flatten(
@@ -77,14 +78,14 @@ def _paths(value: Any) -> list[str]:
 
 
 def kind_of(value: Any) -> str:
-    """Return ``tensor``; ``number``, which a tensor could replace; or ``static``."""
+    """Return ``tensor``, ``number`` (a Python number) or ``static`` (any other value)."""
     if isinstance(value, torch.Tensor):
         return "tensor"
     return "number" if type(value) in (bool, int, float) else "static"
 
 
-# Of the parameters of a module that is copied for each pass, and computes; above, passes only
-# compute shapes, as export does. Where a value is needed after all, they share one copy.
+# The largest size of the parameters of a module that is copied for each pass. Passes of a larger
+# module compute only shapes, as export does. If they need values after all, they share one copy.
 MOST_COPIED = 1 << 28  # bytes
 
 
@@ -96,10 +97,10 @@ class Watched(Recording):
 
 
 class TorchSubject(Subject):
-    """A module whose runs each get a copy, or a function of tensors."""
+    """A module, of which each run gets a copy, or a function of tensors."""
 
     reuse: bool = False
-    # Whether sizes that depend on data are numbers that can be asked.
+    # Whether sizes that depend on data are numbers whose reads are recorded.
     sizes: bool = True
     module: Any = None
     # Whether passes compute values; None until a large module has shown that it needs them.
@@ -107,13 +108,13 @@ class TorchSubject(Subject):
     fakes: Any = None
 
     def fresh(self) -> Any:
-        """Return the module for the next run: a copy, so that the user's is not changed."""
+        """Return a copy of the module for the next run, so the user's module does not change."""
         if not isinstance(self.target, torch.nn.Module):
             return self.target
         if self.module is None or not (self.reuse or (self.values and self._large())):
             self.module = copied(self.target, {} if self.values else self._fakes())
             self.paths = {id(part): path for path, part in self.module.named_modules()}
-        # In a module that is reused, too: what was written to has another origin since.
+        # Also in a module that is reused, because a write changes the origin of a tensor.
         for name, value in (
             *self.module.named_parameters(),
             *self.module.named_buffers(),
@@ -122,7 +123,7 @@ class TorchSubject(Subject):
         return self.module
 
     def computes(self) -> bool:
-        """Return False if passes need only the shapes of tensors, as far as is known."""
+        """Return whether passes compute values, and not only the shapes of tensors."""
         if self.values is None:
             self.values = not isinstance(self.target, torch.nn.Module) or not self._large()
         return self.values
@@ -132,13 +133,16 @@ class TorchSubject(Subject):
         self.values, self.module = True, None
 
     def _fakes(self) -> dict[int, Any]:
-        """Return tensors without values for those of the module, by id."""
+        """Return a tensor without values for each tensor of the module, by its id."""
         self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
         given = (*self.target.parameters(), *self.target.buffers())
         return {id(t): self.fakes.from_tensor(t, static_shapes=True) for t in given}
 
     def restore(self) -> None:
-        """Restore the present copy's tensors, which the program may change; no Python state."""
+        """Restore the tensors of the present copy, which the program may change.
+
+        Python state is not restored.
+        """
         if not isinstance(self.module, torch.nn.Module) or self.module is self.target:
             return
         if not self.values:
@@ -160,22 +164,22 @@ class TorchSubject(Subject):
 
 
 def copied(module: Any, shared: Mapping[int, Any] = MappingProxyType({})) -> Any:
-    """Return a copy of a module; the module itself where it cannot be copied.
+    """Return a copy of a module, or the module itself if it cannot be copied.
 
-    `shared` are replacements of some tensors in the copy, by their ids.
+    `shared` has the tensors to use in the copy in place of some tensors, by the ids of the latter.
     """
-    # PyTorch copies parameters without a shape, but no such buffers.
+    # PyTorch can copy parameters without a shape, but not buffers without a shape.
     buffers = [b for b in module.buffers() if isinstance(b, UninitializedBuffer)]
     unshaped: Any = UninitializedBuffer
     new = {id(b): unshaped(device=b.device, dtype=b.dtype) for b in buffers}
     try:
         return copy.deepcopy(module, new | dict(shared))
-    except Exception:  # what its author stored in it decides
+    except Exception:  # the module may contain anything
         return module
 
 
 def values_of(arguments: Arguments, held: frozenset[str], own: bool = True) -> list[Any]:
-    """Return leaves for one run: copied tensors, and symbolic numbers."""
+    """Return leaves for one run: copies of tensors, and symbols for numbers not in `held`."""
     return [_value(leaf, held, own) for leaf in arguments.leaves]
 
 
@@ -200,7 +204,7 @@ def _without_values(value: Any, mode: Any) -> Any:
 
 @contextlib.contextmanager
 def repeatable() -> Any:
-    """Draw the same random numbers of PyTorch in every run, and leave the user's unused."""
+    """Draw the same random numbers of PyTorch in every run, and keep the user's generator state."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
@@ -219,7 +223,7 @@ def one_pass(
 ) -> Watched:
     """Run the module once; see :func:`voxax.check.recording.record_all`.
 
-    ``earlier`` has references to the tensors that an earlier call stored, by id.
+    `earlier` has references to the tensors that an earlier call stored, by the ids of the tensors.
     """
     given = arguments, held, turned, own, module_of, end, earlier
     if not subject.computes():
@@ -283,7 +287,7 @@ def _pass(
 
 
 def stored(subject: TorchSubject, watch: Watch) -> dict[int, tuple[Any, tuple[Frame, ...]]]:
-    """Return the tensors of a pass that something still holds, by id: references and places."""
+    """Return a reference and the frames of each tensor of a pass that is still held, by its id."""
     gc.collect()
     known = subject.own_tensors() | watch.given | set(map(id, watch.foreign))
     return {
@@ -302,7 +306,7 @@ def _question(about: Asked, where: Place, module: str) -> Question:
 
 
 def _ancestry(origins: tuple[Origin, ...]) -> tuple[set[str], tuple[str, ...]]:
-    """Return the arguments and parameters of a value, and the user's lines on the way."""
+    """Return the arguments and parameters that a value depends on, and the lines in between."""
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     seen: set[int] = set()
@@ -336,7 +340,7 @@ class _AsModule(torch.nn.Module):
 def exported(
     subject: TorchSubject, arguments: Arguments, values: list[Any] | None = None
 ) -> tuple[Any, Exception | None]:
-    """Return the program that ``torch.export`` makes of the module, or the error."""
+    """Return ``(program, None)`` from ``torch.export`` of the module, or ``(None, error)``."""
     target = subject.target
     is_module = isinstance(target, torch.nn.Module)
     # Export gives tensors without values to the program, so it cannot write to the parameters.
@@ -355,7 +359,7 @@ def exported(
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """Silence the log of ``torch.export`` about a failure: the finding says it."""
+    """Silence the log of ``torch.export`` about a failure, because a finding reports it."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

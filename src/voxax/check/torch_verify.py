@@ -1,7 +1,7 @@
 """Verify a report by exporting the module for several inputs of equal shape.
 
-That counts the programs. The one program runs on all inputs, is compared with the module, and is
-lowered to XLA through torchax where that imports.
+Different exports count as different programs. The last one runs on all inputs, its results are
+compared with those of the module, and it is lowered to XLA if torchax can be imported.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class TorchVerification(Verification):
     """The result of exporting for several inputs.
 
     Attributes:
-      lowering: what lowering to XLA showed, or why there is no such confirmation.
-      lowered: how many programs XLA compiled; None where it was not asked.
-      served: whether the program computes what the module does, for every input; None where that
-        cannot be compared, as the two may draw other random numbers.
+      lowering: the result of lowering to XLA in words, or why it is unconfirmed.
+      lowered: the number of programs that XLA compiled; None if lowering is unconfirmed.
+      served: whether the program and the module compute the same for every input; None if they
+        cannot be compared, because they may draw different random numbers.
     """
 
     lowering: str = ""
@@ -55,14 +55,14 @@ class TorchVerification(Verification):
 
 
 def verify(report: Report) -> TorchVerification:
-    """Export the module for five inputs; a static one has the same program for each."""
+    """Export the module for five inputs; a static module has the same program for each."""
     arguments: Arguments = report.arguments
     held = frozenset(report.static_arguments) & arguments.numbers()
     may = report.verdict in (Verdict.STATIC, Verdict.PER_VALUE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Numbers that only are computed with are inputs of the program; where PyTorch has no
-        # operator for that, they are constants, and stay the same.
+        # Numbers that are only computed with are inputs of the program. If PyTorch has no operator
+        # for that, they are constants and stay the same.
         found = _exports(report, held)
         if (found.error or found.sized) and held != arguments.numbers():
             found = _exports(report, arguments.numbers())
@@ -137,7 +137,7 @@ def _other_number(value: Any, seed: int) -> Any:
 
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
-    """Draw equal random numbers of Python and NumPy in every export; frozen ones are VX205."""
+    """Draw equal random numbers of Python and NumPy in every export."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (the generator that models use)
@@ -149,7 +149,7 @@ def _seeded() -> Iterator[None]:
 
 
 def _serves(report: Report, found: _Exports) -> bool | None:
-    """Compare the one program with the module on all inputs; None where that cannot be."""
+    """Return whether program and module agree on all inputs, or None if they are not comparable."""
     targets = [node.target for node in found.program.graph.nodes]
     if any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) for t in targets):
         return None
@@ -183,7 +183,7 @@ def _equal(one: Any, two: Any) -> bool:
 def _text(program: Any, frozen: bool) -> str:
     """Return the identity of a program: its operators with all their constants.
 
-    Where values of Python are frozen into it (VX205) these are others in each export, and the
+    If values of Python are frozen into the program (VX205), they differ in each export, so
     constants are left out.
     """
     nodes = program.graph.nodes
@@ -203,12 +203,12 @@ def _listed(constant: Any) -> Any:
 
 
 def inputs_of(arguments: Arguments, held: frozenset[str], seed: int) -> list[Any]:
-    """Return leaves for one of several runs; numbers that are not held are tensors."""
+    """Return the leaves for the run `seed`, with tensors for the numbers that are not in `held`."""
     return [_vary(leaf, held, seed) for leaf in arguments.leaves]
 
 
 def _vary(leaf: Any, held: frozenset[str], seed: int) -> Any:
-    """Return the example's values in another order, scaled; integers stay, as indices must."""
+    """Return the example's values, permuted and scaled; integers stay, as they may be indices."""
     value = leaf.value
     if leaf.kind == "number" and leaf.name not in held:
         return torch.tensor(value if isinstance(value, bool) else value + seed)
@@ -226,7 +226,8 @@ def _lower(program: Any, inputs: list[list[Any]]) -> tuple[str, Any, bool]:
     """Compile the exported program with XLA.
 
     Returns:
-      ``(in words, programs or None, whether it contradicts)``.
+      ``(the result in words, the number of compiled programs or None, whether the result
+      contradicts a static verdict)``.
     """
     try:
         bridge = importlib.import_module("torchax.export")

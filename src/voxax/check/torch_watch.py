@@ -1,11 +1,11 @@
-"""Run a PyTorch module under watch: what it computes, and each time that it asks for a value.
+"""Run a PyTorch module and record its operators and each request for the value of a tensor.
 
-The module runs as ``torch.export`` runs it: where it asks, it is being compiled.
+The module runs as ``torch.export`` runs it: ``torch.compiler.is_compiling()`` is true.
 
-Two modes of PyTorch watch. The outer one sees the functions that the program calls; the inner one
-sees every operator that these come down to, also in code that is not the user's. PyTorch itself
-tags the operators whose results depend on data, and the kernels that operators of other libraries
-have for tensors without values tell theirs, so no list of them is needed.
+Two modes of PyTorch record. The outer mode sees the functions that the program calls. The inner
+mode sees every operator that these functions run, also in code that is not the user's. No list of
+operators whose results depend on data is needed: PyTorch tags its own, and an operator of another
+library shows it in its kernel for tensors without values.
 """
 
 from __future__ import annotations
@@ -36,25 +36,32 @@ _HOST = ("tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "__cuda_array
 _CONDITIONS = ("__bool__", "is_nonzero", "equal", "allclose", "__contains__", "is_same_size")
 _NUMBERS = ("__int__", "__index__", "__float__", "__complex__", "item", "__hash__", "__round__")
 _TEXT = ("__format__", "__repr__", "__str__")
-# They turn Python numbers into values of tensors: nothing of the program depends on them.
+# They turn Python numbers into values of tensors, on which the program does not depend.
 _VALUES = ("tensor", "as_tensor", "scalar_tensor", "asarray", "sym_float", "sym_int")
-# Their numbers are lengths, though PyTorch declares them as values.
+# The numbers that they take are lengths, though PyTorch declares them as values.
 _LENGTHS = ("arange", "linspace", "logspace", "range")
-# In place of the dtype, in a question about a size and about a number.
+# They replace the dtype in a question about a size and in one about a number.
 SIZE = "size"
 FLOAT = "Python float"
-# Values say how many results they have; no shape bounds it.
+# Values determine the number of their results, and no shape bounds it.
 _COUNTING = (torch.ops.aten.repeat_interleave, torch.ops.aten.bincount)
-# They differentiate in the forward pass.
+# Functions that differentiate in the forward pass.
 _AUTOGRAD = ("grad", "backward")
-# Their operators are tagged where sizes of results depend on data.
+# Namespaces of PyTorch, whose operators have a tag if sizes of results depend on data.
 _OF_PYTORCH = ("aten", "prim", "prims")
 _MOVES = ("cpu", "cuda", "xpu", "pin_memory")
 
 
 @dataclasses.dataclass(eq=False)
 class Origin:
-    """The origin of a tensor: what it was computed from and where, or the argument that it is."""
+    """The origin of a tensor: its inputs and the frames that made it, or the argument that it is.
+
+    Attributes:
+      inputs: the origins of the tensors that it was computed from.
+      frames: the frames that computed it, innermost first.
+      label: the name of the argument or parameter that it is; None for a computed tensor.
+      names: the arguments that are Python numbers and that it was computed from.
+    """
 
     inputs: tuple[Origin, ...] = ()
     frames: tuple[Frame, ...] = ()
@@ -67,7 +74,13 @@ class Call:
     """The function of PyTorch that runs now.
 
     Attributes:
-      mixed: whether autocast is on for some device. An operator cannot ask: it runs below that.
+      function: the function.
+      name: its name.
+      args: its positional arguments.
+      kwargs: its named arguments.
+      frames: the frames that call it, innermost first.
+      frame: the innermost of them, as a frame object.
+      mixed: whether autocast is on for some device, which operators below autocast cannot see.
     """
 
     function: Any
@@ -81,7 +94,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One operator that ran: its identity in a program, and its place."""
+    """One operator that ran: its identity in a program, in two parts, and its frames."""
 
     structure: tuple[Any, ...]
     constants: tuple[Any, ...]
@@ -93,12 +106,16 @@ class Asked:
     """A request of the program for a value.
 
     Attributes:
-      kind: ``bool``, ``index`` (a number), ``array``, ``mask``, ``size`` (of a result, which an
-        input's size bounds), ``count`` (such a size without a bound), ``format``, ``slice``,
-        ``row`` (a single index).
-      api: PyTorch's function that asked; None where Python itself did.
-      origins: origins of what the value depends on.
-      names: arguments that are Python numbers, where it is one.
+      kind: ``bool``, ``index`` (a number), ``array``, ``tolist``, ``mask``, ``size`` (the size of a
+        result, bounded by the size of an input), ``count`` (the size of a result, without a
+        bound), ``format`` (text), ``slice`` or ``row`` (a single index).
+      api: the function of PyTorch that asked; None if Python itself asked.
+      frames: the frames of the request, innermost first.
+      frame: the innermost of them, as a frame object.
+      origins: the origins of the tensors that the value depends on.
+      names: the arguments that are Python numbers, if the value is computed from some.
+      shape: the shape of the tensor; empty for a number.
+      dtype: the dtype of the tensor; a description for a size or a number.
     """
 
     kind: str
@@ -118,28 +135,30 @@ class Watch:
     """The state that both modes share.
 
     Args:
-      handler: is given each question and its true answer; returns the answer. What has no answer
-        (the size of a result) is asked with None.
+      handler: a function of each question and its true answer, which returns the answer to give.
+        The true answer is None if there is none, as for the size of a result.
+      module_of: a function that returns the path of the submodule that runs in a frame.
     """
 
     def __init__(self, handler: Handler, module_of: Callable[[Any], str]) -> None:
         self.handler = handler
         self.module_of = module_of
         self.call: Call | None = None
-        self.busy = False  # with something of the checker's own
+        self.busy = False  # whether the checker itself computes
         self.operations: list[Operation] = []
         self.born: list[tuple[weakref.ref[Any], tuple[Frame, ...]]] = []
-        # Where, and what `Finding.at` takes: code, message, fix, module.
+        # Frames, code, message, fix and module of each, for `Finding.at`.
         self.hazards: list[tuple[tuple[Frame, ...], str, str, str, str]] = []
         self.foreign: list[Any] = []  # captured tensors
-        # Numbers that went to code which is not watched.
+        # Python numbers that were passed to code which is not watched.
         self.escaped: dict[str, tuple[Frame, ...]] = {}
         self.read: set[str] = set()  # numbers that the present call took as values
         self.differentiated: list[tuple[Frame, ...]] = []  # calls of autograd
         self.given: set[int] = set()  # ids of the arguments
-        # What an earlier call stored, by id: another tensor may have the id of one that is gone.
+        # References to tensors that an earlier call stored, by id. The reference is needed because
+        # another tensor may have the id of a freed one.
         self.earlier: Mapping[int, Callable[[], Any]] = {}
-        self.read_again: set[int] = set()  # ids of these
+        self.read_again: set[int] = set()  # ids of the tensors in `earlier` that were read
         # By id: tensors that a write first gave a graph of gradients, and the places of the writes.
         self.histories: dict[int, tuple[weakref.ref[Any], list[tuple[Frame, ...]]]] = {}
         self.limit: Callable[[int], None] = lambda operations: None
@@ -158,9 +177,9 @@ class Watch:
         self.entered.__exit__(*error)
 
     def where(self, depth: int) -> tuple[Any, tuple[Frame, ...]]:
-        """Return the frame of the present call and those around it.
+        """Return the frame of the present call of PyTorch, and all frames from it outward.
 
-        Where there is no call of PyTorch, `depth` is that of the calling frame.
+        Without such a call, begin `depth` frames above the caller of this method.
         """
         if self.call is not None:
             return self.call.frame, self.call.frames
@@ -169,7 +188,7 @@ class Watch:
 
     @contextlib.contextmanager
     def own(self) -> Iterator[None]:
-        """Let the checker itself compute without being recorded."""
+        """Record nothing in the block, in which the checker itself computes."""
         self.busy = True
         try:
             yield
@@ -177,9 +196,9 @@ class Watch:
             self.busy = False
 
     def forget_gradients(self) -> None:
-        """Free what only a graph of gradients holds, so that what Python holds can be found.
+        """Remove the graphs of gradients that the pass added, also from the user's tensors.
 
-        No tensor keeps a graph that it did not have before the pass, the user's own neither.
+        This frees the tensors that only such a graph holds. The others are held by Python.
         """
         made = (reference for reference, _ in self.born)
         for reference in (*made, *(reference for reference, _ in self.histories.values())):
@@ -188,7 +207,7 @@ class Watch:
                 tensor.detach_()
 
     def ask(self, kind: str, api: str | None, tensor: Any, value: Any = None) -> Any:
-        """Ask about a tensor, and return the answer."""
+        """Ask the handler about a tensor, and return its answer."""
         call = self.call
         frame, frames = self.where(2)
         of = [tensor, *(tree_leaves((call.args, call.kwargs)) if call is not None else ())]
@@ -198,7 +217,7 @@ class Watch:
         return self.handler(asked, value)
 
     def of_number(self, kind: str, node: torch_sizes.Node) -> Any:
-        """Ask about a Python number, and return the answer."""
+        """Ask the handler about a Python number, and return its answer."""
         call, value, names = self.call, node.value, node.names
         api = call.name if call is not None else None
         if node.origins:
@@ -219,7 +238,7 @@ class Watch:
         return self.handler(Asked(kind, api, frames, frame, (), names, (), dtype), value)
 
     def _of_size(self, kind: str, node: torch_sizes.Node) -> Any:
-        """Ask about a size that depends on data. Functions of PyTorch get it unasked."""
+        """Ask about a size that depends on data, unless a function of PyTorch reads it."""
         if self.call is not None or kind not in ("bool", "index"):
             return node.value
         frame, frames = self.where(3)
@@ -228,12 +247,12 @@ class Watch:
 
 
 def origin_of(tensor: Any) -> Origin | None:
-    """Return the origin of a tensor, where that was watched."""
+    """Return the origin of a tensor, or None if none was recorded."""
     return getattr(tensor, "_voxax_origin", None) if isinstance(tensor, torch.Tensor) else None
 
 
 def set_origin(tensor: Any, origin: Origin) -> None:
-    """Remember the origin of a tensor."""
+    """Record the origin of a tensor."""
     tensor._voxax_origin = origin
 
 
@@ -295,7 +314,7 @@ class _Functions(TorchFunctionMode):
         return result
 
     def _note_histories(self, before: list[Any], frames: tuple[Frame, ...]) -> None:
-        """Note the tensors to which a function wrote values with gradients."""
+        """Record the tensors to which a function wrote values with gradients."""
         known = self.watch.histories
         for tensor, version, had in before:
             if tensor.grad_fn is None or tensor._version == version:
@@ -305,7 +324,7 @@ class _Functions(TorchFunctionMode):
                 entry[1].append(frames)
 
     def _ask_lengths(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Ask for the numbers from which a function made shapes, though it took them as values."""
+        """Ask about numbers that a function takes as values but that determine result shapes."""
         watch = self.watch
         with watch.own():
             for name in sorted(watch.read):
@@ -331,7 +350,7 @@ class _Functions(TorchFunctionMode):
                 _set_read(tensor)
             known = origin_of(tensor)
             if known is not None and known.label is not None and not isinstance(result, list):
-                # Written in place, or handed on: it stays what it was, of more inputs.
+                # Written in place, or returned unchanged: keep its origin as one more input.
                 known = Origin((known, *inputs), frames, None, names)
                 set_origin(tensor, known)
             else:
@@ -341,7 +360,7 @@ class _Functions(TorchFunctionMode):
 
 
 def _versions(args: Any, kwargs: Any) -> list[Any]:
-    """Return the tensors that a function may write to, with what tells whether it did."""
+    """Return the tensors that a function may write to, as ``(tensor, version, requires_grad)``."""
     if not torch.is_grad_enabled():
         return []
     given = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
@@ -358,12 +377,12 @@ def _set_read(tensor: Any) -> None:
 
 
 def _is_read(tensor: Any) -> bool:
-    """Return True for a tensor that follows from values that a function read and was asked for."""
+    """Return True for a tensor that depends only on values whose read was already recorded."""
     return getattr(tensor, "_voxax_read", False)
 
 
 def _names_device(args: Any, kwargs: Any) -> bool:
-    """Return True where ``to`` names a device in the source: ``x.to(y.device)`` does not."""
+    """Return True if ``to`` gets the name of a device, unlike ``x.to(y.device)``."""
     given = kwargs.get("device", args[1] if len(args) > 1 else None)
     return isinstance(given, str)
 
@@ -402,13 +421,13 @@ class _Operators(TorchDispatchMode):
                 watch.twins.made(func, args, result)
         if func.overloadpacket is torch.ops.aten._pack_padded_sequence:
             watch.ask("tolist", None, args[1])
-            _set_read(result[1])  # the sizes of batches, of which the values are known now
+            _set_read(result[1])  # the sizes of batches, whose values are known now
         self._lengthened(result)
         self._promoted(func, args, result, frames)
         return result
 
     def _lengthened(self, result: Any) -> None:
-        """Add the shapes of the results to what tells the last operation from others."""
+        """Add the shapes of the results to the structure of the last operation."""
         operations = self.watch.operations
         shapes = tuple(tuple(t.shape) for t in tree_leaves(result) if isinstance(t, torch.Tensor))
         if operations:
@@ -416,7 +435,7 @@ class _Operators(TorchDispatchMode):
             operations[-1] = dataclasses.replace(last, structure=(*last.structure, shapes))
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Ask about a value that PyTorch gives to Python."""
+        """Ask about a value that an operator returns to Python, and return it."""
         watch, value = self.watch, func(*args, **kwargs)
         if args and _is_read(args[0]):
             return value
@@ -438,7 +457,7 @@ class _Operators(TorchDispatchMode):
         return value
 
     def _needed(self) -> bool:
-        """Return True if the present call reads values where it is compiled, too."""
+        """Return True if the present call also reads values when it is compiled."""
         watch = self.watch
         if watch.call is None:
             return True
@@ -459,7 +478,7 @@ class _Operators(TorchDispatchMode):
             watch.ask("size" if bounded else "count", name, given[0])
 
     def _sized(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Ask about the size of an operator's result that depends on data."""
+        """Ask about the size of an operator's result, which depends on data."""
         watch = self.watch
         name = watch.call.name if watch.call is not None else func.name().split("::")[-1]
         if func.overloadpacket is torch.ops.aten.index:
@@ -473,7 +492,7 @@ class _Operators(TorchDispatchMode):
             watch.ask("count" if counts else "size", name, args[0])
 
     def _numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return arguments with plain numbers, after asking for those that decide the program."""
+        """Return arguments with plain numbers, after asking about those that decide the program."""
         given = tree_leaves((args, kwargs))
         if not any(torch_sizes.names_of(v) is not None for v in given):
             return args, kwargs
@@ -514,7 +533,7 @@ class _Operators(TorchDispatchMode):
             with watch.own(), _disable_current_modes():
                 constants += (repr(value.detach().cpu().numpy().tolist()),) if small else ()
         shapes = tuple((tuple(t.shape), t.dtype) for t in tensors)
-        # Which parameter it is tells one of several equal layers from the others.
+        # The name of a parameter distinguishes one of several equal layers from the others.
         origins = [origin_of(t) for t in tensors]
         constants += tuple(o.label for o in origins if o is not None and o.label is not None)
         watch.operations.append(Operation((func.name(), shapes), constants, frames))
@@ -524,7 +543,7 @@ class _Operators(TorchDispatchMode):
                 stored = self.watch.earlier.get(id(part))
                 if stored is not None and stored() is part:
                     self.watch.read_again.add(id(part))
-            # Views of what is known have no origin here; those have a base, or come from a call.
+            # Views of known tensors have no origin here, but have a base or come from a call.
             if (
                 tensor._base is None
                 and origin_of(tensor) is None
@@ -576,5 +595,5 @@ def _cuts(index: Any) -> bool:
     )
 
 
-# Of a constant that makes the program large.
+# A constant above this size is reported.
 LARGE_CONSTANT = 1 << 20  # bytes

@@ -1,8 +1,9 @@
 """Check layers of voxax: capacities far above their use, and kernel maps built more than once.
 
-Kernel maps are compared by value numbering (Alpern, Wegman, Zadeck, POPL 1988): every value of the
-program gets a number, and values that are computed alike from equal numbers get the same one. Two
-maps are the same where the numbers of their coordinates are, whatever functions these went through.
+Kernel maps are compared by value numbering (Alpern, Wegman, Zadeck, POPL 1988). Every value of the
+program gets a number, and values that the same operation computes from equal numbers get the same
+number. Two maps are the same if their coordinates have the same numbers, whatever functions the
+coordinates passed through.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from voxax.geometry.build import recording_maps
 from voxax.geometry.default_capacity import default_capacity, has_ladder
 from voxax.geometry.voxel_geometry import VoxelGeometry
 
-# Of the bucket that would do. The next one is up to 1.25 times as large, and clouds vary.
+# The largest capacity without a finding, as a multiple of the bucket that suffices. The next bucket
+# is up to 1.25 times as large, and clouds vary.
 FACTOR = 2
-# Below, the time of a layer does not depend on it.
+# Below this capacity, the time of a layer does not depend on it.
 LEAST = 1024
 
 
@@ -48,17 +50,17 @@ def wasted(
     site: Site,
     own: str | None,
 ) -> list[Finding]:
-    """Report voxels, given or made on the way, that use less than half of their capacity.
+    """Report voxels, given or computed, whose capacity is more than twice what they need.
 
-    All rows take memory, and on accelerators time. Where there are several examples, the one that
-    needs most counts.
+    All rows take memory, and on accelerators also time. Of several examples, the one with the most
+    voxels counts.
     """
     if not _given(examples[0]):
         return []
-    # By what a reader would call them, in the order in which they are made.
+    # Keyed by a name for the reader, in the order in which the levels are made.
     levels: dict[Any, list[tuple[int, int]]] = {}
     sites: dict[Any, tuple[Site, str]] = {}
-    # Where padding costs memory alone, a plan gives levels room for scans that were not seen.
+    # Where padding costs only memory, a plan gives levels extra rows for scans that it did not see.
     planned: set[Any] = set()
     for arguments in examples:
         for name, geometry in _given(arguments):
@@ -91,7 +93,7 @@ def _is(value: Any) -> bool:
 
 
 def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
-    """Return voxels among the arguments, with their names."""
+    """Return the voxels among the arguments, as ``(name, geometry)``."""
     values = arguments.unflatten([leaf.value for leaf in arguments.leaves])
     found, position = [], 0
     for part in jax.tree.leaves(values, is_leaf=_is):
@@ -105,7 +107,7 @@ def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
 def _made(
     subject: Subject, arguments: Arguments, held: frozenset[str], own: str | None
 ) -> list[tuple[Any, Site | None, VoxelGeometry, int]]:
-    """Return levels that layers make: key, place, geometry and number of rows in use."""
+    """Return the levels that layers make: key, place, geometry and number of rows in use."""
     found: dict[int, tuple[VoxelGeometry, Site | None]] = {}
 
     def recorder(request: Any, kernel_map: Any) -> Any:
@@ -123,7 +125,7 @@ def _made(
     trace = recording.new_trace(time_limit.end())
     values = recording.followed(arguments, held, trace)
     given = {id(v) for v in values}
-    # What keeps it from being traced has findings of its own.
+    # Other checks report the errors that prevent tracing.
     ended = contextlib.suppress(Exception, _compat_tracing.TraceLimit)
     with ended, recording_maps(recorder), recording.by_example(trace, handler):
         arguments.fill(values).call(subject.function)
@@ -137,20 +139,20 @@ def _made(
 
 # The compiled function that builds a map, as it is called in programs.
 _BUILDS = "_neighbors"
-# Calls whose body is what they compute, once, of their operands.
+# Calls that evaluate their body once, on their operands.
 _CALLS = {
     "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call",
     "custom_vjp_call", "custom_vjp_call_jaxpr",
 }  # fmt: skip
 
-# Bytes of a constant that is compared by value.
+# The most bytes of a constant that is compared by value.
 _LARGE = 1 << 16
-# In the text of what has no better one.
+# The address in the default text of an object.
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def repeated(closed: Any, site: Site, own: str | None) -> list[Finding]:
-    """Report places that build a kernel map which the program has built before."""
+    """Report places that build a kernel map that the program has already built."""
     visitor = _Visitor(site, own)
     visitor.visit(closed, [object() for _ in closed.jaxpr.invars], "", None)
     return visitor.found
@@ -168,14 +170,14 @@ class _Visitor:
         return self.numbers.setdefault(key, len(self.numbers))
 
     def constant(self, value: Any) -> Any:
-        """Return the number of a constant; each large one is a value of its own."""
+        """Return the number of a constant; a large one is compared by identity."""
         if _compat_tracing.is_key(value) or getattr(value, "nbytes", 0) > _LARGE:
             return self.number(("constant", id(value)))
         array = np.asarray(value)
         return self.number((array.dtype.str, array.shape, array.tobytes()))
 
     def visit(self, body: Any, inputs: list[Any], scope: str, call: Place | None) -> list[Any]:
-        """Return the numbers of the results, from those of the inputs."""
+        """Return the numbers of the results of a program, given the numbers of its inputs."""
         jaxpr = getattr(body, "jaxpr", body)
         known: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
         constants = getattr(body, "consts", None)
@@ -223,12 +225,12 @@ class _Visitor:
         return equation.primitive.name, params, tuple(given)
 
     def text(self, value: Any, inner: list[Any]) -> str:
-        """Return a parameter as text; of an inner program, its source."""
+        """Return a parameter as text, which for an inner program is its jaxpr."""
         parts = value if isinstance(value, tuple | list) else (value,)
         if not any(part is program for part in parts for program in inner):
             return _ADDRESS.sub("", repr(value))
         if id(value) not in self.texts:
-            # The value too, so that no other has its id.
+            # Keep the value too, so that no other value gets its id.
             self.texts[id(value)] = value, _ADDRESS.sub("", str(value))
         return self.texts[id(value)][1]
 

@@ -1,14 +1,14 @@
 """Find ``where`` with a finite value and a NaN gradient.
 
 ``jnp.where(x > 0, jnp.sqrt(x), 0.0)`` has the value 0 at ``x = 0`` and the gradient ``0 * inf``.
-Each ``where`` of a program is tried: the elementwise operations before it are evaluated and
-differentiated at a few values of what enters them, zero among them unless that is known to be
-positive. A finding is a combination of values for which the result is finite and the derivative is
-NaN. Values that never meet in the program may be tried together: it is evidence, and no proof.
-Functions with a derivative of their own (``custom_jvp``, ``custom_vjp``) are taken as they are:
-what is inside of them is not differentiated.
+Each ``where`` of a program is tested: the elementwise operations before it are evaluated and
+differentiated at a few values of their inputs. Zero is one of these values unless the input is
+known to be positive. A finding is a combination of values for which the result is finite and the
+derivative is NaN. The tested values may never occur together in the program, so a finding is
+evidence, not a proof. The bodies of functions with a custom derivative (``custom_jvp``,
+``custom_vjp``) are not differentiated.
 
-What the operations that made a value say about its sign.
+The sign of an input is inferred from the operations that computed it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from voxax.check.subject import module_of_scope
 
 
 class Sign(enum.IntEnum):
-    """Knowledge of the sign of a value, from the least to the most."""
+    """What is known about the sign of a value, in increasing order of knowledge."""
 
     ANY = 0
     NOT_NEGATIVE = 1
@@ -41,19 +41,19 @@ class Sign(enum.IntEnum):
 
     @property
     def probes(self) -> tuple[float, ...]:
-        """Values to try."""
+        """The values to test for an input with this sign."""
         return {0: (0.0, 1.0, -1.0, 0.5), 1: (0.0, 1.0, 0.5), 2: (1.0, 0.5)}[self]
 
 
 NAN = "the value is finite and its gradient is NaN where an operand is {:g}"
-# Inputs of one expression that are tried together, and operations in it.
+# The most inputs and the most operations of an expression that is tested.
 MOST_INPUTS = 3
 _MOST_OPERATIONS = 64
-# Operations followed backwards from a value to its sign.
+# The most operations that are followed backward to infer the sign of a value.
 _DEPTH = 40
 
-# Names of operations, JAX's and PyTorch's. The slope of these is infinite or NaN somewhere: only
-# expressions with one of them are tried.
+# Operations of JAX and PyTorch whose slope is infinite or NaN somewhere. Only expressions with such
+# an operation are tested.
 SINGULAR = {
     "sqrt", "rsqrt", "cbrt", "log", "log1p", "log2", "log10", "div", "reciprocal", "pow",
     "integer_pow", "acos", "asin", "atanh", "acosh", "atan2", "xlogy",
@@ -67,7 +67,7 @@ _ELEMENTWISE_JAX = ELEMENTWISE | {
     "max", "min", "logistic", "select_n", "and", "or", "not", "is_finite", "convert_element_type",
     "stop_gradient", "copy", "add_any",
 }  # fmt: skip
-# They do not change values, and single values have no shape to change.
+# These operations change only shapes, so they do nothing to single values.
 _RESHAPES = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "copy"}
 
 _RULES_OF_SIGNS = {
@@ -79,7 +79,7 @@ _RULES_OF_SIGNS = {
         "abs", "relu", "square", "sqrt", "iota", "arange", "argmax", "argmin", "population_count",
         "clz", "norm", "linalg_vector_norm", "linalg_norm", "var", "std", "zeros", "zeros_like",
     },
-    # They move, choose, convert or sum values of their first operand.
+    # These move, choose, convert or sum values of their first operand.
     "first": {
         "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "copy", "transpose", "rev",
         "slice", "dynamic_slice", "convert_element_type", "stop_gradient", "reduce_sum",
@@ -89,28 +89,29 @@ _RULES_OF_SIGNS = {
         "sum", "mean", "amax", "amin", "select", "permute", "clone", "to", "_to_copy",
         "index_select", "t", "flatten", "detach", "getitem",
     },
-    # As much is known as of all their operands.
+    # The result has the least known sign of all operands.
     "least": {
         "add_any", "mul", "div", "min", "minimum", "concatenate", "cat", "stack", "pad",
         "dot_general", "mm", "matmul", "bmm",
     },
     "most": {"max", "maximum", "clamp_min"},
     "add": {"add"},
-    "clamp": {"clamp"},  # of the least value, the operand, the largest value
+    "clamp": {"clamp"},  # operands: the least value, the value, the largest value
 }  # fmt: skip
 _RULE_OF_SIGN = {name: rule for rule, names in _RULES_OF_SIGNS.items() for name in names}
 
 
 def sign_of(value: Any, made_by: Callable[[Any], Sign | tuple[str, Sequence[Any]]]) -> Sign:
-    """Return the sign of a value, as far as the operations that made it tell.
+    """Infer the sign of a value from the operations that computed it.
 
-    `made_by` returns a value's sign where it is known, else the operation that made it (a name of
-    JAX or PyTorch, or ``even power`` and ``rounded``) with its operands.
+    `made_by` returns the sign of a value if it is known. Otherwise it returns the operation that
+    computed the value and the operands. The operation is a name of JAX or PyTorch, a rule such as
+    ``least``, or ``even power`` or ``rounded``.
     """
     known: dict[int, Sign] = {}
 
     def follow(value: Any, depth: int) -> Sign:
-        # Each value once: followed along every path, a chain of `x = x * x + x` takes 2**depth.
+        # Follow each value once: along every path, a chain of `x = x * x + x` takes 2**depth steps.
         if id(value) not in known:
             known[id(value)] = find(value, depth)
         return known[id(value)]
@@ -150,10 +151,11 @@ def sign_of(value: Any, made_by: Callable[[Any], Sign | tuple[str, Sequence[Any]
 def expression(
     root: Any, is_followed: Callable[[Any], bool], operands: Callable[[Any], Sequence[Any]]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the inputs of the elementwise operations before a ``where``, and these in order.
+    """Return the inputs of the elementwise operations up to a ``where``, and the operations.
 
-    The root is what the ``where`` returns, and `is_followed` says of a value whether such an
-    operation made it.
+    `root` is the result of the ``where``. `is_followed` returns whether an elementwise operation
+    computed a value, and `operands` returns the operands of that operation. Each operation is
+    represented by its result, in the order of evaluation.
     """
     inputs: list[Any] = []
     steps: list[Any] = []
@@ -174,20 +176,24 @@ def expression(
     return inputs, steps
 
 
-# Calls whose body is what they compute.
+# Calls that evaluate their body on their operands.
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint"}
-# Calls that are differentiated by a rule of their own.
+# Calls with a custom derivative.
 _RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 
 
 @dataclasses.dataclass(eq=False)
 class _Value:
-    """A value of the program with calls followed: its operation, or the constant."""
+    """A value of the program with all calls inlined.
+
+    `made` is the operation that computed the value, and `literal` is its value if it is a constant.
+    An input of the program has neither.
+    """
 
     aval: Any
     made: _Operation | None = None
     literal: Any = None
-    # The same value as the body of a call with a derivative of its own computes it.
+    # The same value inside of the body of a call with a custom derivative.
     inside: _Value | None = None
 
 
@@ -211,7 +217,7 @@ def unsafe(closed: Any, own: str | None) -> list[Finding]:
     inputs = [_Value(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
     _follow(closed.jaxpr, inputs, "", None, own, selections)
     if any(_is_differentiated(scope) for _, scope, _, _ in equations(closed.jaxpr, own)):
-        # A whole step: nobody differentiates what it does with its gradients.
+        # The program is a training step, whose part after the gradients is not differentiated.
         selections = [s for s in selections if _is_differentiated(s.scope)]
     for selection in selections:
         values, made = expression(selection.output, _is_followed, _operands)
@@ -227,7 +233,7 @@ def unsafe(closed: Any, own: str | None) -> list[Finding]:
 
 
 def _is_differentiated(scope: str) -> bool:
-    """Return True in a name scope in which JAX differentiates."""
+    """Return True for a name scope of operations that JAX differentiates."""
     return "jvp(" in scope or "transpose(" in scope
 
 
@@ -292,7 +298,7 @@ def _worth_trying(inputs: Sequence[_Value], steps: Sequence[_Operation]) -> bool
 def _counterexample(
     selection: _Operation, inputs: Sequence[_Value], steps: Sequence[_Operation]
 ) -> float | None:
-    """Return a value of one input that makes the gradient NaN and not the result."""
+    """Return a value of one input with a finite result and a NaN gradient, or None."""
 
     def evaluate(*values: Any) -> Any:
         known = {id(v): given for v, given in zip(inputs, values, strict=True)}
@@ -326,7 +332,7 @@ def _counterexample(
                     if math.isnan(float(slope)):
                         return float(probe[i])
     except (TypeError, ValueError, NotImplementedError, KeyError, IndexError):
-        return None  # an operation that is not one of single values after all
+        return None  # an operation that cannot be applied to single values
     return None
 
 

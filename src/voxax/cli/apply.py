@@ -18,9 +18,11 @@ from voxax.io.annotated import AnnotatedScan
 
 
 class Trained:
-    """The network of a checkpoint, in evaluation mode; one plan serves all scenes.
+    """The network of a checkpoint in evaluation mode, with one plan for all scenes.
 
-    `kind` is the class of the task that it must be of; None takes any.
+    Args:
+      checkpoint: the folder of the checkpoint.
+      kind: the class that the checkpoint's task must have; None allows any task.
     """
 
     def __init__(self, checkpoint: Path, kind: Any = None) -> None:
@@ -34,7 +36,7 @@ class Trained:
         self.num_voxels = 0  # of the last scene
 
     def example(self, scene: Any) -> Any:
-        """Return a scene, as the task's preparation takes it, as an example with its maps."""
+        """Prepare a scene for the network and attach the kernel maps to its voxels."""
         example = self.preparation(scene)
         self.num_voxels = int(example.voxels.count)
         if self._plan is None:
@@ -44,12 +46,12 @@ class Trained:
         return dataclasses.replace(example, voxels=voxels)
 
     def logits(self, cloud: PointCloud) -> np.ndarray:
-        """Return the logits of each point, ``float32[N, classes]``, of a network that segments."""
+        """Return the logits of each point from a segmentation network, ``float32[N, classes]``."""
         example = self.example(cloud)
         return self.trainer.logits(example.voxels)[example.inverse]
 
     def predict(self, scene: Any) -> tuple[Any, Any]:
-        """Return the truth of a scene and what the network predicts, as a score takes them."""
+        """Return ``(truth, prediction)`` of a scene, the arguments of the task's score."""
         ((truth, prediction),) = self.task.scenes(self.trainer, self.example(scene))
         return truth, prediction
 
@@ -61,7 +63,7 @@ class TrainedDetector(Trained):
         super().__init__(checkpoint, Detection)
 
     def check(self, cloud: PointCloud) -> None:
-        """Raise :class:`voxax.InputError` where the network sees none of the points."""
+        """Raise :class:`voxax.InputError` if no point lies in the region of the network."""
         if not len(self.preparation.inside(cloud)):
             positions = cloud.positions
             low, high = (end.round(1).tolist() for end in (positions.min(0), positions.max(0)))
@@ -71,7 +73,7 @@ class TrainedDetector(Trained):
             )
 
     def __call__(self, cloud: PointCloud) -> Objects:
-        """Return the boxes in a scan."""
+        """Return the predicted boxes of a scan; none if no point lies in the region."""
         if not len(self.preparation.inside(cloud)):
             return Objects([], [])
         return self.predict(AnnotatedScan(cloud, Objects([], [])))[1]

@@ -1,6 +1,6 @@
-"""Which errors end a command with one line: those of its input and of the machine.
+"""Explain errors of a command in one line, if the input or the machine causes them.
 
-A mistake of voxax itself is none of them, and keeps its traceback.
+An error in voxax itself keeps its traceback.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from types import TracebackType
 
 from voxax.errors import MissingExtraError, VoxaxError
 
-# What voxax[demo] brings, and voxax[cli] and voxax[tpu] do not.
+# Packages that voxax[demo] installs, and voxax[cli] and voxax[tpu] do not.
 _OF_DEMO = ("flax", "optax", "orbax", "pydantic", "matplotlib", "plotly", "laspy", "plyfile")
-# Packages that read and write files. An error out of one is of the file, as a rule.
+# Packages that read and write files. Their errors are usually caused by the file.
 _OF_FILES = {
     **dict.fromkeys(("laspy", "lazrs", "plyfile", "pye57", "lzf"), "the scan"),
     **dict.fromkeys(("h5py", "pyarrow", "safetensors", "safetensors_rust"), "the file"),
     **dict.fromkeys(("orbax", "tensorstore"), "the checkpoint"),
     **dict.fromkeys(("huggingface_hub", "httpx", "requests", "urllib3"), "the download"),
 }
-# What Python's own readers raise.
+# Errors of the readers of Python's standard library.
 _OF_DATA = (
     *(json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError),
     *(zipfile.BadZipFile, zlib.error, pickle.UnpicklingError),
@@ -50,11 +50,12 @@ _LONGEST = 400
 
 
 def line_of(error: BaseException, arguments: Sequence[str]) -> str | None:
-    """Return the line that explains an error to the user; None for a mistake of voxax.
+    """Return the line that explains an error to the user, or None for an error in voxax itself.
 
-    Of the words of the command line, files that exist are named where the error names none.
+    `arguments` are the words of the command line. If the error names no file, the line names those
+    words that are existing files.
     """
-    # voxax.models names the extra of the library, not that of the command line.
+    # voxax.models names the extra of the library, not the extra of the command line.
     missing = error.__cause__ if isinstance(error, MissingExtraError) else error
     package = ""
     if isinstance(missing, ModuleNotFoundError):
@@ -64,7 +65,7 @@ def line_of(error: BaseException, arguments: Sequence[str]) -> str | None:
     if package == "flax" or (package in _OF_DEMO and missing is error):
         return f'this command needs {package}: pip install "voxax[demo]"'
     if isinstance(error, VoxaxError):
-        # Libraries have errors of several lines. The name of a file may be too long.
+        # An error of a library may have several lines, and the name of a file may be too long.
         line = " ".join(str(error).split())
         return re.sub(rf"\S{{{_LONGEST},}}", lambda found: _shown(found[0]), line)
     if isinstance(error, MemoryError) or _is_of_a_full_device(error):
@@ -99,7 +100,7 @@ def _shown(name: object) -> str:
 
 
 def _with(arguments: Sequence[str]) -> str:
-    """The files and folders of a command line, for a message."""
+    """Return the existing files and folders of a command line as part of a message."""
     given = [word for argument in arguments for word in (argument, argument.partition("=")[2])]
     there = [_shown(word) for word in given if word and _exists(word)]
     return f" with {', '.join(there[:4])}" if there else ""
@@ -118,13 +119,13 @@ def _why(error: BaseException) -> str:
 
 
 def _is_of_a_full_device(error: BaseException) -> bool:
-    """True for what XLA raises where an array does not fit into memory."""
+    """Return True for the error that XLA raises if an array does not fit into memory."""
     ours = type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
     return ours and re.match(r"RESOURCE_EXHAUSTED|.*[Oo]ut of memory", str(error)) is not None
 
 
 def _library(error: BaseException) -> str | None:
-    """Name the package that failed to read the file: by the error's type, or by its frames."""
+    """Return the package that failed to read a file, from the error's type or its frames."""
     root = type(error).__module__.partition(".")[0]
     if root in _OF_FILES:
         return root
@@ -135,7 +136,7 @@ def _library(error: BaseException) -> str | None:
 
 
 def _packages(trace: TracebackType | None) -> list[str]:
-    """The package of each frame, the innermost last."""
+    """Return the package of each frame, innermost last."""
     found = []
     while trace is not None:
         found.append(str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0])

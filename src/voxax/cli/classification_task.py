@@ -1,4 +1,4 @@
-"""The task ``classify``: a class for each cloud."""
+"""The task ``classify``, which predicts one class for each cloud."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from voxax.parallel.trainer import DataParallelSceneTrainer
 
 # A step over a hundred clouds of a thousand voxels takes a second on two CPU cores.
 CHANNELS, STEM = (24, 32, 48, 64), 16
-# Ways down of networks that have a way up too.
+# Encoders of networks that also have a decoder.
 ENCODERS = {f"MinkUNet{depth}": {"blocks": BLOCKS[depth][:4]} for depth in (14, 18, 34)}
 
 
 class ClassPreparation(Preparation):
-    """Turn clouds whose points all have one label into examples; see :class:`Preparation`."""
+    """Turn clouds into examples; all points of a cloud must have one label."""
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> SceneExample:  # type: ignore[override]
-        """Voxelize a cloud whose points all have one label."""
+        """Return the example of a cloud whose points all have the same label."""
         example = super().__call__(cloud, height)
         found = np.full(1, -1, np.int32) if cloud.labels is None else np.unique(cloud.labels)
         if len(found) != 1:
@@ -43,7 +43,7 @@ class ClassPreparation(Preparation):
 
 
 class ClassificationScore(ConfusionScore):
-    """Share of the clouds that were given their class."""
+    """The share of clouds whose class is predicted correctly."""
 
     figure = "accuracy"
 
@@ -63,9 +63,9 @@ class ClassificationScore(ConfusionScore):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classification(Task):
-    """Settings of a network that classifies; scenes are clouds whose points have one label.
+    """Settings of a network that classifies clouds; all points of a cloud have the same label.
 
-    Weights of classes and options are as of :class:`voxax.cli.segmentation_task.Segmentation`.
+    For `class_weights` and `options` see :class:`voxax.cli.segmentation_task.Segmentation`.
     """
 
     task = "classify"
@@ -130,5 +130,8 @@ class Classification(Task):
 
 
 def cloud_weights(labels: Sequence[int], classes: int) -> tuple[float, ...]:
-    """Return weights of classes by the number of their clouds: rare ones count."""
+    """Return the weight of each class, which is larger for classes with fewer clouds.
+
+    `labels` has the class of each cloud, and `classes` is the number of classes.
+    """
     return weights_of(np.bincount(np.asarray(labels, np.int64), minlength=classes))

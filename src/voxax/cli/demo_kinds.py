@@ -1,6 +1,6 @@
-"""What ``voxax demo`` does for each task: its defaults, its streets, its settings and pictures.
+"""The defaults, streets, settings and pictures of ``voxax demo`` for each task.
 
-Boxes around clusters of points are what a detector that learned something should surpass.
+For detection, the baseline is a box around each cluster of points.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from voxax.plot import detection_html, detection_png, segmentation_html, segment
 
 VALIDATION = 8  # streets
 
-# The width is chosen between these, in quarters.
+# The width is between these two, in steps of 0.25.
 NARROWEST, WIDEST = 0.5, 4.0
 # On two cores the network of width 1 is trained in about two minutes.
 CORES_AT_WIDTH_1 = 2
-# At width 1 the demo peaks at 1.4 GB (AMD EPYC, JAX 0.10.2); the rest is left to others. Of the
-# whole memory, since what is free changes between runs, which are to be alike.
+# At width 1 the demo peaks at 1.4 GB (AMD EPYC, JAX 0.10.2); the rest is for other programs. It is
+# a part of the total memory, because free memory changes between runs, which should not differ.
 BYTES_PER_WIDTH = 4 << 30
 
 
 def width_for(info: HardwareInfo) -> float:
-    """The network's width for a machine, from its cores and memory.
+    """Return the width of the network for a machine, from its cores and memory.
 
     | machine | width |
     |---|---|
@@ -55,7 +55,7 @@ def width_for(info: HardwareInfo) -> float:
 
 
 def dtype_for(info: HardwareInfo) -> str:
-    """What layers compute in on a machine: bfloat16 on TPUs, elsewhere float32."""
+    """Return the dtype in which layers compute: bfloat16 on TPUs, else float32."""
     return "bfloat16" if info.platform == "tpu" else "float32"
 
 
@@ -73,16 +73,16 @@ class DemoKind(abc.ABC):
 
     @abc.abstractmethod
     def streets(self, seed: int) -> Scenes:
-        """Streets to train on and to validate with."""
+        """Return the simulated streets for training and validation."""
 
     @abc.abstractmethod
     def task(
         self, samples: Sequence[Any], names: tuple[str, ...], width: float, dtype: str = "float32"
     ) -> Task:
-        """Settings of the network."""
+        """Return the settings of the network."""
 
     def compare(self, task: Any, score: Score, train: Sequence[Any], scenes: Sequence[Any]) -> None:
-        """Score a baseline on the validation scenes, given training scenes."""
+        """Score a baseline on the validation `scenes` and store it in `score`, if there is one."""
         del task, score, train, scenes
 
     @abc.abstractmethod
@@ -111,7 +111,7 @@ class DemoKind(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class SegmentDemo(DemoKind):
-    """Classes of points."""
+    """The demo of segmentation, which predicts a class for each point."""
 
     kind = Segmentation
 
@@ -146,7 +146,7 @@ class SegmentDemo(DemoKind):
         segmentation_html(out / "demo.html", *drawn, title=title, summary=summary, iou=iou)
 
 
-# The street's ground lies between -1 and 1 m here; poles are up to 10 m high.
+# The ground of the streets lies between -1 and 1 m in this region; poles are up to 10 m high.
 BOUNDS = (-19.2, -19.2, -2.0, 19.2, 19.2, 4.4)
 BOXED = ("vehicle", "pole", "person")
 # Boxes around one pole or person are thin, lie in any direction, and hardly overlap.
@@ -155,7 +155,7 @@ RADII = (0.0, 0.8, 0.5)
 
 @dataclasses.dataclass(frozen=True)
 class DetectDemo(DemoKind):
-    """Boxes of objects."""
+    """The demo of detection, which predicts the boxes of objects."""
 
     kind = Detection
 
@@ -175,9 +175,9 @@ class DetectDemo(DemoKind):
         dtype: str = "float32",
     ) -> Detection:
         del samples
-        # A head for the wide objects: of the others there are many more. Front and rear of a
-        # vehicle look alike, and poles have neither. Cells beside that of the center learn too:
-        # there are few steps.
+        # Vehicles have their own head, because there are many more of the other objects. Boxes have
+        # no direction: front and rear of a vehicle look alike, and poles have neither. Cells beside
+        # the cell of the center learn too, because there are few steps.
         return Detection(
             bounds=BOUNDS,
             groups=((0,), (1, 2)),
@@ -233,18 +233,18 @@ KINDS: dict[str, type[DemoKind]] = {"segment": SegmentDemo, "detect": DetectDemo
 
 
 LOWEST = 0.3
-"""Points nearer to the ground belong to no cluster, in meters."""
+"""The least height above ground of the points of a cluster, in meters."""
 CELL = 0.3
-"""Side of the cells whose neighbors are of one cluster, in meters."""
+"""The side of the cells that are joined to clusters, in meters."""
 MIN_POINTS = 10
 LEAST_SPREAD = 0.4
-"""Standard deviation of the logarithms of a class' sizes, at least: the sensor sees one side."""
+"""The least standard deviation of a class's log sizes, because the sensor sees only one side."""
 
 
 def known_sizes(truths: Sequence[Objects], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return logarithms of length, width and height, ``[N, 3]``, of each class that has boxes.
+    """Return the logarithms of length, width and height of each class's boxes, ``[N, 3]``.
 
-    The true boxes are of scenes that are not those to search.
+    `truths` has the true boxes of each training scene; classes without a box are left out.
     """
     rows = {
         name: np.concatenate([truth.boxes[truth.classes == name, 3:6] for truth in truths])
@@ -254,12 +254,16 @@ def known_sizes(truths: Sequence[Objects], names: Sequence[str]) -> dict[str, np
 
 
 def cluster_boxes(positions: np.ndarray, sizes: Mapping[str, np.ndarray]) -> Objects:
-    """Return a box around each cluster of points above the ground that is as large as a class.
+    """Return a box around each cluster of points above the ground that has a plausible size.
 
-    Positions are ``float[N, 3]``, z up, in meters. Occupied cells of the plan that touch, also by a
-    corner, are a cluster. Its box lies along the main axis of its points. Its class is the
-    likeliest, with normal distributions of the logarithms of sizes, and its score falls with the
-    distance from their mean. What is more than twice as long or wide as every class is left out.
+    A cluster consists of the points in occupied cells, seen from above, that touch at a side or
+    corner. Its box is aligned with the main axis of its points. Its class is the likeliest one if
+    the logarithms of sizes have normal distributions. Its score falls with the distance from the
+    mean of this class. A box that is more than twice as long or wide as every class is left out.
+
+    Args:
+      positions: ``float[N, 3]``, the points in meters, z up.
+      sizes: the logarithms of sizes of each class, from `known_sizes`.
     """
     above = positions[height_above_ground(positions) > LOWEST]
     if not len(above) or not sizes:
@@ -291,7 +295,7 @@ def cluster_boxes(positions: np.ndarray, sizes: Mapping[str, np.ndarray]) -> Obj
 
 
 def _around(points: np.ndarray) -> np.ndarray:
-    """Return the box ``[7]`` around points along their main axis in the plan, on the ground."""
+    """Return the box ``[7]`` around points along their horizontal main axis, down to the ground."""
     plan = points[:, :2] - points[:, :2].mean(axis=0)
     along = np.linalg.eigh(plan.T @ plan)[1][:, 1]
     axes = np.stack([along, [-along[1], along[0]]])

@@ -35,15 +35,16 @@ def detect(
 ) -> int:
     """Find the boxes of objects in a scan, or in all scans of a data set.
 
-    For a scan, writes the boxes as JSON, and a picture. For a folder in the layout of a benchmark,
-    writes the files that its server takes; for other folders, JSON for each scan.
+    For a scan, it writes the boxes as JSON, and a picture. For a folder in the layout of a
+    benchmark, it writes the files that the benchmark's server accepts. For other folders, it writes
+    JSON for each scan.
 
     The network comes from a checkpoint, or is one of `voxax.models` with a file of weights. The
     scan is in the sensor's frame, in meters, with z up.
 
     Args:
-      file: The scan, of a kind that `voxax segment` reads, a folder, or a configuration of `voxax
-          train`.
+      file: A scan in a format that `voxax segment` reads, a folder of scans, or a configuration of
+          `voxax train`.
       checkpoint: Folder that `voxax train` wrote with task = "detect", or `voxax demo`.
       network: Name of a detector instead of a checkpoint, such as centerpoint. It needs the next
           five options.
@@ -55,7 +56,8 @@ def detect(
           --region=0,-40,-3,70.4,40,1.
       attributes: Input channels in their order: xyz, attributes such as intensity, and zero for a
           channel of zeros, such as the time of a single sweep.
-      source: Codebase that wrote the weights, where their names do not tell: torch-pointcloud.
+      source: Codebase that wrote the weights, if the names of the weights do not show it:
+          torch-pointcloud.
       options: Arguments of the network's class that differ from its defaults, such as
           groups=[[0], [1, 2]].
       min_score: Leave out boxes with a lower score. By default 0.3 for a scan; 0 for a folder,
@@ -64,8 +66,8 @@ def detect(
       columns: Columns of a file that does not name them (.bin, text): their number, or names
           such as x,y,z,intensity.
       item: The number of one scan, in a file of several (.h5, .npy, .e57).
-      format: Layout of a folder, as data.format of a configuration. By default it is told by what
-          is in the folder.
+      format: Layout of a folder, as data.format of a configuration. By default it is detected from
+          the contents of the folder.
       split: Scans of a layout: train, validation or test; names with commas between; or a text
           file that names one on each line.
       sweeps: Sweeps of each scan of nuScenes, as data.sweeps of a configuration.
@@ -102,7 +104,7 @@ def detect(
         "attributes": attributes,
     }
     check_choice(checkpoint, network, **needed)
-    # What is wrong with the files shows before a network is built.
+    # Report errors in the files before building a network.
     if checkpoint is not None:
         task_as(checkpoint, Detection)
     check_writable(out)
