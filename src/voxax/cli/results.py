@@ -1,4 +1,4 @@
-"""Results for all scans of a folder, as files for a benchmark's server or one file for each scan."""
+"""Results for all scans of a folder: files for a benchmark's server, or a file for each scan."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Scenes for ``voxax demo`` and ``voxax train``, and the tasks that prepare them.
 
 Tasks are picklable callables without arguments, which run in worker processes. This module does not
-import flax, so that workers start fast.
+import flax.
 """
 
 from __future__ import annotations
@@ -247,7 +247,8 @@ class Mixing:
 
     Attributes:
       mix3d: probability of joining the clouds in pairs, after their augmentation.
-      centered: whether joined clouds are centered first, see :func:`voxax.io.augment.mix3d`.
+      centered: whether the second cloud of a pair moves to the middle of the first, see
+        :func:`voxax.io.augment.mix3d`.
       pasted: labels of the objects that PolarMix pastes before the augmentation; () for none.
     """
 

@@ -32,7 +32,7 @@ _augment = compose([rotate_z, functools.partial(scale, low=0.95, high=1.05), fli
 
 
 class ConfusionScore(Score):
-    """Confusion ``matrix`` of points or clouds, ``int64[classes, classes]``; rows are true classes."""
+    """Confusion ``matrix`` of points or clouds, ``int64[classes, classes]``; rows are the truth."""
 
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = class_names
