@@ -51,7 +51,8 @@ def devices_of(config: TrainConfig) -> int:
 def width_of(config: TrainConfig, resumed: Path | None) -> float:
     """Return the factor on channels.
 
-    For ``"auto"`` it is the width of the `resumed` checkpoint, or fits the cores and memory of this machine.
+    For ``"auto"`` it is the width of the `resumed` checkpoint, or else it is chosen from the cores
+    and memory of this machine.
     """
     width = config.model.width
     if width != "auto":
