@@ -1,4 +1,4 @@
-"""The task ``detect``: boxes of objects."""
+"""The task ``detect``, which predicts boxes of objects."""
 
 from __future__ import annotations
 
@@ -175,7 +175,8 @@ class DetectionScore(ListedScore):
         counts, beside = self.counts(), ""
         found = {name: [f"{v:.3f}" for v in ap.values()] for name, ap in self.ap().items()}
         if self.baseline is not None:
-            # In one cell: with three columns more, 80 characters would not hold the headings.
+            # Both values share a cell, because three more columns would need more than 80
+            # characters.
             beside = ", clusters"
             for name, ap in self.baseline.ap().items():
                 found[name] = [
@@ -217,7 +218,7 @@ class Detection(Task):
             raise InputError(
                 f"bounds={self.bounds}: give the lower x, y, z and the upper ones, in meters"
             )
-        _ = self.region  # raises where they are not below each other
+        _ = self.region  # raises unless low < high
 
     @classmethod
     def networks(cls) -> Sequence[str]:
@@ -286,7 +287,7 @@ class Detection(Task):
     def tracker(self) -> Callable[[Any, Any], str]:
         def told(labels: Any, prediction: Any) -> str:
             del labels
-            heat, box = (float(np.mean(values)) for values in prediction)  # of each device
+            heat, box = (float(np.mean(values)) for values in prediction)  # mean of devices
             return f"centers {heat:.2f}  boxes {box:.2f}"
 
         return told
@@ -295,7 +296,7 @@ class Detection(Task):
         found = trainer.detect(example.voxels)
         batched = isinstance(example, Batch)
         places = example.places if batched else [(0, 0)]
-        axes = found.scores.ndim - 1  # of devices, where there are several, and of scenes
+        axes = found.scores.ndim - 1  # axes of devices (if several) and scenes
         truths = example.truths if batched else (example.truth,)
         for place, truth in zip(places, truths, strict=True):
             yield truth, self.objects(*(values[place[-axes:]] for values in found))

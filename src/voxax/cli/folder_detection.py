@@ -264,7 +264,7 @@ class FolderDetection(Detection):
 
         def told(labels: Any, prediction: Any) -> str:
             del labels
-            parts = (float(np.mean(values)) for values in prediction)  # of each device
+            parts = (float(np.mean(values)) for values in prediction)  # mean of devices
             named = zip(("classes", "boxes", "directions"), parts, strict=True)
             return "  ".join(f"{name} {value:.2f}" for name, value in named)
 

@@ -260,7 +260,7 @@ class Learning:
           after_save: function that is called after each checkpoint and returns a remark to print.
         """
         if self._overwrites:
-            with uninterrupted():  # half a run would be left
+            with uninterrupted():  # Ctrl-C would leave half a run
                 remove_run(self.folder)
         tell = self.task.tracker()
         taken = Steps(scenes, self._make, self.batch_size, steps, self.seed, self.begin)
@@ -274,7 +274,7 @@ class Learning:
                 for example in pipeline(taken, prefetch=4):
                     trace.step()
                     labels = example.labels
-                    with uninterrupted():  # halfway through a step there are no parameters
+                    with uninterrupted():  # parameters are donated in a step
                         loss, prediction, dropped = self.trainer.step(example.voxels, labels)
                         self._note(float(loss))
                     self.dropped += int(dropped)

@@ -249,7 +249,7 @@ class Published:
         """Return the output of the network for voxels without kernel maps."""
         plan = self._plan = self._plan or Plan.record(self.model, voxels)
         planned = plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
-        # NumPy ends the process on arrays without memory.
+        # Wait here, because without memory NumPy would end the process instead of raising.
         return jax.block_until_ready(self._run(self._state, planned))
 
 

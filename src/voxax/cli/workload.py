@@ -100,7 +100,7 @@ class Workload:
             positions = read(self.file, columns=self.columns).positions
             size = _VOXEL_SIZE if self.voxel_size is None else self.voxel_size
             _limits.VOXEL_SIZE.check("--voxel-size", size, _limits.LEAST_VOXEL_SIZE)
-            # float32 is exact enough only near zero: whole voxels are subtracted.
+            # float32 is exact enough only near zero, so whole voxels are subtracted.
             positions = positions - np.floor(positions.min(0) / size) * size
             scene = f"{self.file.name} at {size:g}"
         rng = np.random.default_rng(0)

@@ -256,7 +256,7 @@ def decode_anchors(
 
 
 def _by_anchor(name: str, table: Any, *shape: int) -> jax.Array:
-    """Return ``[X, Y, A, ...]`` of a table ``[X, Y, A * ...]``."""
+    """Return a table ``[X, Y, A * ...]`` with an axis of anchors, ``[X, Y, A, ...]``."""
     if table.ndim != 3 or table.shape[:2] != shape[:2] or table.shape[2] % shape[2]:
         raise InputError(
             f"{name} of shape {list(table.shape)}: give {list(shape[:2])} and channels of "
@@ -472,7 +472,7 @@ def sigmoid_focal_loss(
     logits = jnp.where(counts, logits, jnp.zeros((), logits.dtype))
     right = _is_chosen(classes, logits)
     low, high = -jax.nn.log_sigmoid(logits), -jax.nn.log_sigmoid(-logits)
-    # Powers of probabilities through their logarithms, whose gradient is finite at 0 too.
+    # Powers of probabilities are computed from logarithms, so that gradients at 0 are finite.
     loss = jnp.where(
         right, alpha * jnp.exp(-gamma * high) * low, (1 - alpha) * jnp.exp(-gamma * low) * high
     )

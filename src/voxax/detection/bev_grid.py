@@ -267,7 +267,7 @@ def decode_cells(
     check_whole("max_boxes", max_boxes)
     if not 0 <= min_score <= 1:
         raise InputError(f"min_score={min_score} must lie in 0..1")
-    if not number:  # one row to read, which is no cell
+    if not number:  # `_decode` reads at least one row, here an invalid one
         logits, codes, cells = (jnp.zeros((1, t.shape[1]), t.dtype) for t in (logits, codes, cells))
         valid = jnp.zeros(1, bool)
     return _decode(logits, codes, cells, valid, min_score, grid=grid, number=int(max_boxes))
