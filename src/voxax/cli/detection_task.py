@@ -1,4 +1,4 @@
-"""The task ``detect``: boxes of objects."""
+"""The task ``detect``, which predicts boxes of objects."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from voxax.models.center_training import CenterTrainer
 from voxax.parallel.trainer import DataParallelCenterTrainer
 
 NETWORKS = ("small", "centerpoint")
-# Without the velocity, which one scan does not show.
+# No velocity, because one scan does not show it.
 BRANCHES = {"center": 2, "center_z": 1, "dim": 3, "rot": 2}
-# Of the peak around the center of a box, in cells.
+# Smallest radius of the peak around the center of a box, in cells.
 MIN_RADIUS = 1
-# Meters between the centers of a true box and of one found for it.
+# Largest distances between the centers of a true and a matching found box, in meters.
 DISTANCES = (0.5, 1.0, 2.0)
 
 
@@ -41,13 +41,15 @@ class BoxPreparation:
     """Turn scans with boxes into examples; picklable, for worker processes.
 
     Attributes:
-      class_names: names of the classes; objects of others do not count.
-      voxel_size: edge length in meters, or those of x, y and z.
-      low, high: corners of the box that points are taken from, and centers of objects.
-      max_boxes: static number of boxes; of more, the nearest to the origin are learned.
-      columns: columns of a box: 7, or 9 with the velocity.
+      class_names: names of the classes; objects of other classes are left out.
+      voxel_size: edge length of a voxel in meters, one for all axes or one for each.
+      low, high: corners of the region in meters; points outside and objects with their centers
+        outside are left out.
+      max_boxes: static number of boxes; if a scan has more, the nearest to the origin are kept.
+      columns: number of columns of a box, which is 7, or 9 with the velocity.
       attributes, plan, min_capacity: see :class:`voxax.io.examples.Preparation`.
-      inputs: channels as of :class:`voxax.io.mean_features.MeanFeatures`, in place of ours.
+      inputs: input channels of a published network, see
+        :class:`voxax.io.mean_features.MeanFeatures`; () for the channels of `attributes`.
     """
 
     class_names: tuple[str, ...]
@@ -91,11 +93,11 @@ class BoxPreparation:
         return SceneExample(voxels, (boxes, classes), truth)
 
     def inside(self, cloud: PointCloud) -> PointCloud:
-        """The points between the corners."""
+        """Return the points between the corners."""
         return cloud.select(Region(self.low, self.high, self.voxel_size).holds(cloud.positions))
 
     def truth(self, objects: Objects) -> Objects:
-        """The objects of these classes with their centers inside, seen from above."""
+        """Return the objects of the classes whose centers are in the region, seen from above."""
         boxes = objects.boxes
         center = boxes[:, :2]
         kept = np.isin(objects.classes, self.class_names) & np.isfinite(boxes[:, :7]).all(axis=1)
@@ -111,7 +113,15 @@ def augmented(
     points: Transform | None = None,
     **limits: Any,
 ) -> AnnotatedScan:
-    """The scan turned, mirrored and scaled with its boxes; then `points` changes the cloud."""
+    """Return the scan, turned, mirrored and scaled at random together with its boxes.
+
+    Args:
+      scan: scan with its boxes.
+      rng: source of the random numbers.
+      max_angle: largest turn around the vertical in radians.
+      points: random change of the cloud alone, afterwards; None for no change.
+      limits: further arguments of :func:`voxax.detection.augment`.
+    """
     own, cloud = scan.objects, scan.cloud
     positions, boxes = augment(cloud.positions, own.boxes, rng, max_angle=max_angle, **limits)
     cloud = dataclasses.replace(cloud, positions=positions)
@@ -121,16 +131,16 @@ def augmented(
 
 
 class DetectionScore(ListedScore):
-    """Average precision by class at distances of centers.
+    """Average precision by class at several distances between centers.
 
-    `baseline` is the score of something simpler on the same scenes, which is shown beside this one.
+    `baseline` is the score of a simpler method on the same scenes, which is printed too.
     """
 
     figure = "mAP"
     baseline: DetectionScore | None = None
 
     def ap(self) -> dict[str, dict[float, float]]:
-        """Average precision at each distance by class name."""
+        """Return the average precision at each distance by class name."""
         return {
             name: {
                 distance: center_distance_ap(self.truth, self.found, name, distance)
@@ -140,7 +150,7 @@ class DetectionScore(ListedScore):
         }
 
     def counts(self) -> dict[str, int]:
-        """Number of true objects by class name."""
+        """Return the number of true objects by class name."""
         every = np.concatenate([np.zeros(0, str), *(scene.classes for scene in self.truth)])
         return {name: int((every == name).sum()) for name in self.class_names}
 
@@ -165,7 +175,8 @@ class DetectionScore(ListedScore):
         counts, beside = self.counts(), ""
         found = {name: [f"{v:.3f}" for v in ap.values()] for name, ap in self.ap().items()}
         if self.baseline is not None:
-            # In one cell: with three columns more, 80 characters would not hold the headings.
+            # Both values share a cell, because three more columns would need more than 80
+            # characters.
             beside = ", clusters"
             for name, ap in self.baseline.ap().items():
                 found[name] = [
@@ -180,11 +191,11 @@ class DetectionScore(ListedScore):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Detection(Task):
-    """Settings of a network that detects; scenes are scans with boxes.
+    """Settings of a network that detects objects; scenes are scans with boxes.
 
     Attributes:
-      bounds: the box that is looked at: lower x, y, z, then upper, in meters.
-      groups: classes that share a head; None puts all in one.
+      bounds: region of the points and objects; its lower x, y, z, then upper x, y, z, in meters.
+      groups: classes of each head, as class numbers; None puts all classes into one head.
       is_directed, box_weight, neighbor_cells, radii: see
         :class:`voxax.models.center_training.CenterTrainer`.
       options: arguments of the network's class.
@@ -207,7 +218,7 @@ class Detection(Task):
             raise InputError(
                 f"bounds={self.bounds}: give the lower x, y, z and the upper ones, in meters"
             )
-        _ = self.region  # raises where they are not below each other
+        _ = self.region  # raises unless low < high
 
     @classmethod
     def networks(cls) -> Sequence[str]:
@@ -220,7 +231,7 @@ class Detection(Task):
 
     @property
     def region(self) -> Region:
-        """The box that is looked at, cut into voxels."""
+        """Region of the points and objects, with its voxels."""
         return Region(self.bounds[:3], self.bounds[3:], self.voxel_size)
 
     def preparation(self) -> BoxPreparation:
@@ -246,7 +257,7 @@ class Detection(Task):
     def _made(
         self, channels: int, classes: int, options: dict[str, Any], build: Any = None
     ) -> nnx.Module:
-        """Build the network; errors name the user's settings, not cells."""
+        """Build the network; errors name `voxel_size` and the region instead of the grid."""
         try:
             return made(self.network, channels, classes, options, build)
         except InputError as error:
@@ -276,7 +287,7 @@ class Detection(Task):
     def tracker(self) -> Callable[[Any, Any], str]:
         def told(labels: Any, prediction: Any) -> str:
             del labels
-            heat, box = (float(np.mean(values)) for values in prediction)  # of each device
+            heat, box = (float(np.mean(values)) for values in prediction)  # mean of devices
             return f"centers {heat:.2f}  boxes {box:.2f}"
 
         return told
@@ -285,13 +296,13 @@ class Detection(Task):
         found = trainer.detect(example.voxels)
         batched = isinstance(example, Batch)
         places = example.places if batched else [(0, 0)]
-        axes = found.scores.ndim - 1  # of devices, where there are several, and of scenes
+        axes = found.scores.ndim - 1  # axes of devices (if several) and scenes
         truths = example.truths if batched else (example.truth,)
         for place, truth in zip(places, truths, strict=True):
             yield truth, self.objects(*(values[place[-axes:]] for values in found))
 
     def objects(self, boxes: Any, scores: Any, classes: Any, valid: Any) -> Objects:
-        """What was found in one scene, with the names of the classes."""
+        """Return the valid boxes of one scene, with the names of their classes."""
         names = np.asarray(self.class_names)[classes[valid]]
         return Objects(boxes[valid], names, scores[valid])
 

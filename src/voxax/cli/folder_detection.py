@@ -1,4 +1,4 @@
-"""The task ``detect`` on folders of annotated scans: more networks, and the benchmarks' scores."""
+"""The task ``detect`` on folders of annotated scans, with more networks and benchmark scores."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from voxax.parallel.trainer import DataParallelAnchorTrainer, DataParallelSparse
 
 
 class KittiScore(ListedScore):
-    """Average precision at 40 recalls by class and difficulty.
+    """Average precision of KITTI at 40 recalls, by class and difficulty.
 
-    Truth is an :class:`AnnotatedScan` of :class:`voxax.io.kitti_objects.KittiFrame`, whose points
-    are not looked at.
+    The truth of a scene is an :class:`AnnotatedScan` with a
+    :class:`voxax.io.kitti_objects.KittiFrame`. Its points are not used.
     """
 
     figure = "moderate 3D AP"
@@ -51,7 +51,7 @@ class KittiScore(ListedScore):
         super().add(truth.about.true, truth.about.found(*found))
 
     def ap(self, overlap: Any = "3d", recalls: Any = 40) -> Mapping[str, Mapping[str, float]]:
-        """Average precision by class and difficulty; NaN without true boxes."""
+        """Return the average precision by class and difficulty; NaN without true boxes."""
         return kitti_ap(self.truth, self.found, overlap=overlap, recalls=recalls)
 
     def value(self) -> float:
@@ -78,8 +78,9 @@ class KittiScore(ListedScore):
 class NuscenesRunScore(ListedScore):
     """Mean average precision, errors and the detection score of nuScenes.
 
-    Truth is an :class:`AnnotatedScan` of :class:`voxax.io.nuscenes.NuscenesSample`, whose points
-    are not looked at. Attributes are not predicted, so their error is 1.
+    The truth of a scene is an :class:`AnnotatedScan` with a
+    :class:`voxax.io.nuscenes.NuscenesSample`. Its points are not used. Attributes are not
+    predicted, so their error is 1.
     """
 
     figure = "NDS"
@@ -90,7 +91,7 @@ class NuscenesRunScore(ListedScore):
         super().add(sample.evaluated(sample.true), found)
 
     def score(self) -> NuscenesScore:
-        """What nuScenes reports."""
+        """Return all figures of the nuScenes benchmark."""
         return nuscenes_score(self.truth, self.found)
 
     def value(self) -> float:
@@ -134,8 +135,8 @@ ANCHORS: dict[str, Anchor] = {
     **dict(zip(KITTI_CLASSES, KITTI_ANCHORS, strict=True)),
     **dict(zip(NUSCENES_CLASSES, NUSCENES_ANCHORS, strict=True)),
 }
-"""What ``second`` compares with by the name of a class, unless the options have anchors."""
-# From OpenPCDet's configurations, as the others; the vehicle's origin is on the ground.
+"""Default anchors of ``second`` by class name, which the option ``anchors`` replaces."""
+# From OpenPCDet's configurations, as the other anchors. In Waymo the origin is on the ground.
 WAYMO_ANCHORS: dict[str, Anchor] = {
     "Car": Anchor((4.7, 2.1, 1.7), 0.0, matched=0.55, unmatched=0.4),
     "Pedestrian": Anchor((0.91, 0.86, 1.73), 0.0, matched=0.5, unmatched=0.35),
@@ -148,8 +149,9 @@ REGIONS = {
     "waymo": (-75.2, -75.2, -2.0, 75.2, 75.2, 4.0),
     "argoverse2": (-200.0, -200.0, -20.0, 200.0, 200.0, 20.0),
 }
-"""What detectors look at in each data set: lower x, y, z, then upper, in meters."""
-# Half the turn of an augmentation, and the mirrored axes. KITTI shows what is in front of the car.
+"""Default region of detectors by data set: lower x, y, z, then upper x, y, z, in meters."""
+# Largest turn of an augmentation in radians, and the mirrored axes. KITTI shows what is in front
+# of the car.
 AROUND = (math.pi, (0, 1))
 TURNS = {
     "kitti": (math.pi / 4, (1,)),
@@ -161,7 +163,7 @@ TURNS = {
 
 @dataclasses.dataclass(frozen=True)
 class FolderPreparation(BoxPreparation):
-    """A :class:`BoxPreparation` whose truth is the whole annotation, which benchmarks need."""
+    """A :class:`BoxPreparation` that keeps the whole annotation as truth, which benchmarks need."""
 
     def __call__(self, scan: AnnotatedScan) -> SceneExample:
         example = super().__call__(scan)
@@ -171,14 +173,14 @@ class FolderPreparation(BoxPreparation):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FolderDetection(Detection):
-    """Settings of a network that detects; scenes are annotated scans.
+    """Settings of a network that detects objects; scenes are annotated scans.
 
     Attributes:
-      metric: ``kitti`` or ``nuscenes``, whose scans the scenes are then; others, such as
-        ``distance``, ``waymo`` and ``argoverse2``, compare centers.
-      options: arguments of the network's class; ``anchors`` of ``second`` is a mapping from classes
-        to ``[length, width, height, bottom]``, then ``matched`` and ``unmatched``, see
-        :class:`voxax.detection.Anchor`.
+      metric: name of the score. ``kitti`` and ``nuscenes`` need scans of that data set. Others,
+        such as ``distance``, ``waymo`` and ``argoverse2``, compare centers.
+      options: arguments of the network's class. ``second`` also takes ``anchors``, a mapping from
+        class names to ``[length, width, height, bottom]``, which ``matched`` and ``unmatched`` may
+        follow, see :class:`voxax.detection.Anchor`.
     """
 
     metric: str = "distance"
@@ -194,12 +196,12 @@ class FolderDetection(Detection):
 
     @property
     def has_velocity(self) -> bool:
-        """Whether boxes have velocities, which the small network and ``second`` do not learn."""
+        """Whether the network learns velocities, as all but the small one and ``second`` can."""
         return self.metric == "nuscenes" and self.network not in ("small", *ANCHORED)
 
     @property
     def anchors(self) -> tuple[Anchor, ...]:
-        """An anchor of each class, for ``second``."""
+        """Anchors of ``second``, one for each class."""
         given = self.options.get("anchors", {})
         if not isinstance(given, Mapping) or set(given) - set(self.class_names):
             raise InputError(
@@ -262,7 +264,7 @@ class FolderDetection(Detection):
 
         def told(labels: Any, prediction: Any) -> str:
             del labels
-            parts = (float(np.mean(values)) for values in prediction)  # of each device
+            parts = (float(np.mean(values)) for values in prediction)  # mean of devices
             named = zip(("classes", "boxes", "directions"), parts, strict=True)
             return "  ".join(f"{name} {value:.2f}" for name, value in named)
 
@@ -274,7 +276,7 @@ class FolderDetection(Detection):
 
 
 def _anchor(name: str, numbers: Any) -> Anchor:
-    """Return the anchor of a list of 4 numbers, or 6 with the thresholds."""
+    """Return the anchor of a class from 4 numbers, or from 6 with the thresholds."""
     known = isinstance(numbers, list | tuple) and len(numbers) in (4, 6)
     if not known or not all(isinstance(value, int | float) for value in numbers):
         raise InputError(
@@ -292,10 +294,15 @@ def box_transform(
     scales: tuple[float, float],
     points: Transform | None = None,
 ) -> functools.partial[AnnotatedScan]:
-    """Return random changes of annotated scans in a layout of ``TURNS``, picklable.
+    """Return a picklable function that changes annotated scans of a layout at random.
 
-    KITTI's scans turn by at most 45 degrees and mirror y only. `scales` are the smallest and the
-    largest factor; `points` changes the cloud alone, afterwards.
+    Args:
+      layout: name of the layout, a key of ``TURNS``. Scans of KITTI are turned by at most 45
+        degrees and mirrored in y only.
+      rotate: turn scans around the vertical.
+      flip: mirror scans.
+      scales: smallest and largest factor on sizes.
+      points: random change of the cloud alone, afterwards; None for no change.
     """
     max_angle, flips = TURNS[layout]
     return functools.partial(

@@ -17,9 +17,13 @@ _INDENT = "  "
 def fitted(command: Any, arguments: Sequence[str]) -> Callable[..., Any]:
     """Return the command with a docstring whose lines fit the terminal.
 
-    Its docstring ends in a section ``Args:``, or has none. tyro wraps what is said about an option,
-    but keeps the line breaks of the source; what is said about a command it does not wrap. The list
-    of all commands has the first sentence of each.
+    The section ``Args:``, if any, must be the last of the docstring. tyro wraps the text of an
+    option, but keeps the line breaks of the source. It does not wrap the text of a command. The
+    list of all commands shows the first sentence of each.
+
+    Args:
+      command: function of the command.
+      arguments: arguments of the command line; the first is the name of the chosen command.
     """
     about, _, options = inspect.cleandoc(command.__doc__ or "").partition("\nArgs:\n")
     summary, *paragraphs = re.split(r"\n{2,}", about.strip())
@@ -44,7 +48,7 @@ def fitted(command: Any, arguments: Sequence[str]) -> Callable[..., Any]:
 
 
 def _wrapped(paragraph: str) -> list[str]:
-    """Lines of a paragraph, each sentence from a new one on."""
+    """Return the lines of a paragraph; every sentence begins a new line."""
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`])", paragraph)
     # tyro joins lines that begin with a letter.

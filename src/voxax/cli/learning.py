@@ -40,14 +40,14 @@ from voxax.parallel import pack_scenes
 
 AnyPipeline = Pipeline[Any, Any] | GrainPipeline[Any, Any]
 
-# Of losses: a line has some thirty, and nobody makes ten million steps.
+# Limit of losses.csv: a line has about 30 bytes, and nobody makes ten million steps.
 _MOST_BYTES = 300 * MEBIBYTE
-# Random steps that shards' sizes are fitted to.
+# Number of random batches from which the sizes of shards are computed.
 _PACKINGS = 64
 
 
 class Trace(contextlib.ExitStack):
-    """Profile of the second to sixth step: the first compiles, and a trace of all is too large."""
+    """Profile of the steps 2 to 6, because step 1 compiles and a trace of all is too large."""
 
     FIRST, LAST = 2, 6
 
@@ -56,7 +56,7 @@ class Trace(contextlib.ExitStack):
         self.folder, self.steps = folder, 0
 
     def step(self) -> None:
-        """Note that a step begins."""
+        """Count a step that begins, and start or stop the trace."""
         self.steps += 1
         if self.folder is not None and self.steps == self.FIRST:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class Trace(contextlib.ExitStack):
 
 
 def check_batch(task: Task, batch_size: int, devices: int) -> None:
-    """Raise :class:`voxax.InputError` where devices cannot share the scenes of a step."""
+    """Raise :class:`voxax.InputError` if the devices cannot share the scenes of a step."""
     if batch_size < devices:
         raise InputError(
             f"a batch size of {batch_size} leaves {devices - batch_size} of {devices} devices "
@@ -82,7 +82,7 @@ def check_batch(task: Task, batch_size: int, devices: int) -> None:
 
 
 def check_order(checkpoint: Path, **order: int) -> None:
-    """Check that a run goes on with the seed and batch size, its order, that it began with."""
+    """Raise InputError unless a resumed run has the seed and batch size of its checkpoint."""
     before = load_description(checkpoint).get("order", {})
     if not isinstance(before, dict):
         raise FileFormatError(
@@ -100,26 +100,29 @@ def check_order(checkpoint: Path, **order: int) -> None:
 class Learning:
     """A network in training, with its preparation of scenes and its checkpoint.
 
-    The order of scenes and the numbers that augment them depend only on the seed and a step's
-    number, so an interrupted run, or one on more devices, takes the same scenes in each step.
+    The order of scenes and the random numbers of their augmentation depend only on the seed and the
+    number of the step. A resumed run or a run on more devices therefore takes the same scenes in
+    each step.
 
     Args:
-      task: what is trained, with its settings.
-      folder: the checkpoint is ``folder/checkpoint``, the loss of each step in ``losses.csv``.
-      seed: for order and augmentation.
+      task: settings of the network and its training.
+      folder: folder of the run, with the checkpoint in ``checkpoint`` and the loss of each step in
+        ``losses.csv``.
+      seed: seed of the order and the augmentation.
       devices: number of devices that share a step.
-      batch_size: scenes of a step.
-      resume: continue from the checkpoint's newest whole step.
+      batch_size: number of scenes in a step.
+      resume: continue from the newest whole step of the checkpoint.
       overwrite: delete the run that the folder holds, once training begins.
-      transform: augments a scene; None is the task's own.
-      mixing: changes the scenes of a step together; None does not.
-      late: the step from which another change augments, and that change; None for none.
-      start: the network that a new run begins with; None has random weights.
-      keeps_best: whether there will be :meth:`keep_best`.
+      transform: augmentation of a scene; None takes the task's own.
+      mixing: random change of all scenes of a step together; None for no change.
+      late: a step, and the augmentation that replaces `transform` from that step on; None keeps
+        `transform`.
+      start: network with the weights that a new run begins with; None begins with random weights.
+      keeps_best: whether :meth:`keep_best` will be called, which needs more disk space.
 
     Attributes:
       best: score and step of the best checkpoint, or None.
-      stops: whether to end the training after this step, for what runs after a save to set.
+      stops: whether training ends after this step. `after_save` of :meth:`train` may set it.
     """
 
     def __init__(
@@ -167,7 +170,7 @@ class Learning:
         self.dropped = 0
 
     def _best_before(self) -> tuple[float, int] | None:
-        """The best score of the run that goes on, and its step; later steps are removed."""
+        """Return best score and step of a resumed run, and remove later best checkpoints."""
         folder = self.folder / BEST
         remove_steps_above(folder, self.trainer.steps)
         if newest_step(folder) is None:
@@ -181,7 +184,7 @@ class Learning:
         )
 
     def keep_best(self, score: float) -> bool:
-        """Save the network to the folder of the best if the score is a new best; return whether."""
+        """Save the network as the best one if the score is a new best, and return whether it is."""
         if self.best is not None and not score > self.best[0]:
             return False
         step = self.trainer.steps
@@ -195,11 +198,11 @@ class Learning:
         return {"seed": self.seed, "batch_size": self.batch_size}
 
     def fit(self, scenes: Sequence[Any]) -> None:
-        """Fit the capacities of all levels to samples, packed as steps will be.
+        """Fit the capacities of all levels to sample scenes, which are packed as in training.
 
-        Augmentation turns and scales the scenes, so that is what levels are fitted to. The margin
-        is generous: a scene that outgrows its step costs another compilation. A resumed run takes
-        the capacities of its checkpoint, and so gives the same bits.
+        The samples are augmented, because augmentation changes the numbers of voxels. The margin is
+        generous, because a step that exceeds the capacities costs another compilation. A resumed
+        run takes the capacities of its checkpoint, and so gives the same bits.
         """
         if self._fitted_for == self.devices:
             draft = Prepare(scenes[0], self.preparation)()
@@ -228,11 +231,11 @@ class Learning:
         self.preparation = dataclasses.replace(self.preparation, plan=plan)
 
     def compile(self, scenes: Sequence[Any]) -> None:
-        """Compile the training step for scenes like these, without making a step."""
+        """Compile the training step for scenes like these, without training."""
         if self.trainer.steps >= self.task.steps:
             return
         chosen = list(itertools.islice(itertools.cycle(scenes), self.batch_size))
-        # Augmented as the samples that the capacities are fitted to: others may outgrow them.
+        # With the augmentation of the samples in `fit`: others may exceed the capacities.
         example = self._make(chosen, (0,) * self.batch_size)()
         self.trainer.compile(example.voxels, example.labels)
 
@@ -246,13 +249,18 @@ class Learning:
         profile: Path | None = None,
         after_save: Callable[[], str] | None = None,
     ) -> bool:
-        """Train up to step ``steps``, of all, from the first; True if interrupted.
+        """Train until ``steps`` steps are made, and return whether Ctrl-C interrupted the training.
 
-        The pipeline runs :func:`voxax.cli.scenes.run`. `profile` is a folder for a trace of a few
-        steps, and `after_save` is called after each checkpoint and returns a remark to print.
+        Args:
+          pipeline: pipeline of :func:`voxax.cli.scenes.run`, which prepares the scenes.
+          scenes: all training scenes.
+          steps: number of steps in total, with the steps before a resumed run.
+          save_every: number of steps between two checkpoints.
+          profile: folder for a trace of a few steps; None for no trace.
+          after_save: function that is called after each checkpoint and returns a remark to print.
         """
         if self._overwrites:
-            with uninterrupted():  # half a run would be left
+            with uninterrupted():  # Ctrl-C would leave half a run
                 remove_run(self.folder)
         tell = self.task.tracker()
         taken = Steps(scenes, self._make, self.batch_size, steps, self.seed, self.begin)
@@ -266,7 +274,7 @@ class Learning:
                 for example in pipeline(taken, prefetch=4):
                     trace.step()
                     labels = example.labels
-                    with uninterrupted():  # halfway through a step there are no parameters
+                    with uninterrupted():  # parameters are donated in a step
                         loss, prediction, dropped = self.trainer.step(example.voxels, labels)
                         self._note(float(loss))
                     self.dropped += int(dropped)
@@ -306,7 +314,7 @@ class Learning:
                 self._save()
 
     def _save(self) -> None:
-        # First: a run that is killed from now on can be resumed.
+        # The folder is made first, because `--resume` needs it if the run is killed from now on.
         self.checkpoint.mkdir(parents=True, exist_ok=True)
         path = self.folder / "losses.csv"
         lines = ["step,loss"]
@@ -329,7 +337,7 @@ class Learning:
     def _write(
         self, folder: Path, description: dict[str, Any], beside: Path | None = None, text: str = ""
     ) -> None:
-        """Write a checkpoint of this step, and before it a text to a file beside the folder."""
+        """Write `text` to the file `beside`, and then a checkpoint of this step to `folder`."""
         step = self.trainer.steps
         try:
             if beside is not None:
@@ -350,7 +358,7 @@ class Learning:
         return 130
 
     def report(self, score: Score, seconds: dict[str, float], **more: Any) -> None:
-        """Write metrics.json, with `more` entries, and print its main figures."""
+        """Write metrics.json, with the entries `more` too, and print its main figures."""
         metrics = {
             "task": self.task.task,
             **score.metrics(),
@@ -371,7 +379,7 @@ class Learning:
         result_table(title, *score.table(), metrics, self.folder)
 
     def validate(self, pipeline: AnyPipeline, scenes: Sequence[Any]) -> tuple[Score, Any]:
-        """``(score of all scenes, prediction for the first)``; None where there is no scene."""
+        """Return the score of all scenes, and the prediction for the first or None."""
         size = self.batch_size
         groups = [scenes[i : i + size] for i in range(0, len(scenes), size)]
         tasks = (self._make(group, (None,) * len(group)) for group in groups)
@@ -384,7 +392,7 @@ class Learning:
 
 
 def _losses_before(path: Path, step: int) -> list[str]:
-    """The lines of an earlier losses.csv up to a step; none if it is another kind of file."""
+    """Return the lines of losses.csv before a step, or none if the file is invalid."""
     try:
         lines = bounded_text(path, _MOST_BYTES).splitlines()
     except FileFormatError:
@@ -403,7 +411,7 @@ def _cause(error: Exception) -> str:
 def _packed(
     loads: list[list[int]], batch_size: int, shards: int, seed: int, most: int | None
 ) -> list[list[int]]:
-    """Rows by level of the shards of random batches."""
+    """Return the number of rows of each level in each shard of random batches."""
     rng = np.random.default_rng(seed)
     packed = []
     for _ in range(_PACKINGS):

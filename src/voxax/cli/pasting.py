@@ -31,15 +31,18 @@ from voxax.io.point_cloud import PointCloud
 FOLDER = "paste-objects"
 _NAMES = re.compile(r"[0-9a-f]{32}-(points|boxes)\.npy")
 MIN_POINTS = 5
-# Of all classes together, in memory while they are cut out, and then on the disk.
+# Limit of the objects of all classes together, in memory during the cutting and then on disk.
 MOST_BYTES = 1024 * MEBIBYTE
-# Of the files: another layout needs another number.
+# Version of the files: increase it when their layout changes.
 _VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class CutObjects:
-    """Task: the objects of another task's scan by class, as float32 ``[n, 3 + attributes]``."""
+    """Task: cut the objects out of the scan of another task.
+
+    It returns the objects by class, with points ``float32[n, 3 + attributes]``.
+    """
 
     scan: Any
     classes: tuple[str, ...]
@@ -57,7 +60,7 @@ class CutObjects:
 
 
 class _Stock:
-    """Objects of one class: all, or a random sample that takes at most so many bytes."""
+    """Objects of one class: all, or a random sample that takes at most `most` bytes."""
 
     def __init__(self, most: float, seed: int) -> None:
         self.objects: list[CutOut] = []
@@ -70,17 +73,17 @@ class _Stock:
         self.objects.append(one)
         self._bytes += one.points.nbytes
         while self._bytes > self._most:
-            # Each object was kept with the same probability, before and after.
+            # All objects, earlier and later ones, are kept with the same probability.
             self._share /= 2
             self.objects = [kept for kept in self.objects if self._rng.random() < 0.5]
             self._bytes = sum(kept.points.nbytes for kept in self.objects)
 
 
 def _state(path: str) -> list[Any]:
-    """Return what changes with a file's content: its size, and when it was written."""
+    """Return path, size and modification time of a file, which change with its content."""
     try:
         found = os.stat(path)
-    except OSError:  # who reads it says so
+    except OSError:  # the task that reads the file raises it
         return [path]
     return [path, found.st_size, found.st_mtime_ns]
 
@@ -89,7 +92,11 @@ def _state(path: str) -> list[Any]:
 class KeptObjects:
     """Objects of training scans in two files of a folder, which workers share.
 
-    `key` is a hash of the scans and settings that they were cut with.
+    Attributes:
+      folder: folder of the files.
+      key: hash of the scans and settings, with which the names of the files begin.
+      classes: names of the classes.
+      attributes: attributes of the points that are kept.
     """
 
     folder: str
@@ -110,11 +117,11 @@ class KeptObjects:
 
         Args:
           folder: folder of the files.
-          scans: tasks that read the scans, named by their ``str``. Where they tell their
-            ``files``, these have another key once their sizes or times change.
+          scans: tasks that read the scans. Their ``str`` goes into the key, and also the sizes and
+            modification times of their ``files``, if they have this attribute.
           classes: names of the classes.
           attributes: attributes of the points that are kept.
-          settings: what else decides what is in the scans, for JSON.
+          settings: other settings that change the scans, as JSON values.
         """
         names = tuple(sorted(classes))
         files = dict.fromkeys(path for scan in scans for path in getattr(scan, "files", ()))
@@ -124,11 +131,11 @@ class KeptObjects:
         return cls(str(folder), key, names, attributes)
 
     def tasks(self, scans: Sequence[Any]) -> list[CutObjects]:
-        """The tasks that cut out the objects of each scan."""
+        """Return the tasks that cut out the objects, one for each scan."""
         return [CutObjects(scan, self.classes, self.attributes) for scan in scans]
 
     def is_there(self) -> bool:
-        """Return whether whole files of these scans and settings are there."""
+        """Return whether the folder has complete files for these scans and settings."""
         try:
             return bool(self.bank().objects)
         except (OSError, EOFError, ValueError, IndexError):
@@ -153,7 +160,8 @@ class KeptObjects:
         try:
             place = Path(self.folder)
             place.mkdir(parents=True, exist_ok=True)
-            # A kill between the two leaves points without a table, which counts as nothing.
+            # If the process is killed between the two files, there are points without a table,
+            # which are ignored.
             with replacing(self._points) as file:
                 shape = int(ends[-1]), every[0][1].points.shape[1]
                 header = {"descr": "<f4", "fortran_order": False, "shape": shape}
@@ -172,7 +180,7 @@ class KeptObjects:
 
     @functools.lru_cache(maxsize=1)  # noqa: B019 - equal ones share it, and workers have one
     def bank(self) -> ObjectBank:
-        """Return the objects; their points stay in the file, and workers share its pages.
+        """Return the objects; their points are memory-mapped, so that workers share the pages.
 
         Raises:
           OSError, EOFError, ValueError, IndexError: the files are missing or broken.
@@ -212,11 +220,15 @@ def remove_others(folder: Path, key: str = "") -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Pasted:
-    """Random change of an annotated scan: objects are added where there is room.
+    """Random change of an annotated scan that adds objects where there is room.
 
     Points of the scan within the added boxes are removed. Attributes that are not kept with the
-    objects are left out. `counts` says how many objects of each class a scan then has, at most;
-    `after` is the change that follows.
+    objects are left out.
+
+    Attributes:
+      objects: the objects to choose from.
+      counts: largest number of objects of each class in a scan after pasting.
+      after: random change that follows the pasting.
     """
 
     objects: KeptObjects
@@ -246,7 +258,7 @@ def _table(cloud: PointCloud, names: Sequence[str]) -> np.ndarray:
 
 
 def _cloud(table: np.ndarray, like: PointCloud, names: Sequence[str]) -> PointCloud:
-    """Return the cloud of a table, with the dtypes that another cloud has."""
+    """Return the cloud of a table, with the dtypes of the cloud `like`."""
     attributes, first = {}, 3
     for name in names:
         own = like.attributes[name]

@@ -1,4 +1,4 @@
-"""Settings of the whole process, which a library must not touch: devices, memory, programs."""
+"""Settings of the whole process (devices, memory, logs), which only commands may change."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from voxax.errors import InputError
 def use_devices(number: int, asked: str) -> None:
     """Make at least ``number`` devices available; on a CPU, host devices share its cores.
 
-    Call this before JAX's backend starts: it counts host devices once, at its start. Errors name
-    the option or key that `asked` for them.
+    Call this before JAX's backend starts, because the number of host devices is fixed then.
+
+    Args:
+      number: number of devices.
+      asked: option or key that gave the number, for messages.
+
+    Raises:
+      InputError: there are fewer devices.
     """
     if number < 1:
         raise InputError(f"{asked} {number} must be at least 1")
@@ -46,14 +52,14 @@ def use_devices(number: int, asked: str) -> None:
     )
 
 
-# More than a machine has are allowed: threads share its cores.
+# Machines with fewer cores run as many threads, which share the cores.
 _THREADS = 4
 
 
 def be_deterministic() -> None:
-    """Use the same number of XLA threads on every CPU, and measure no algorithm.
+    """Use the same number of XLA threads on every CPU, and turn the autotuner off.
 
-    XLA divides a sum on a CPU by the number of its threads, so that the rounding depends on it.
+    On a CPU, XLA splits a sum among its threads, so the rounding depends on their number.
     """
     if _compat.is_begun():
         raise InputError(
@@ -68,10 +74,11 @@ def devices_for(asked: int | str, batch_size: int | None, equal: bool) -> int:
     """Return the number of devices that a step is distributed over.
 
     Args:
-      asked: a number; ``all`` of this host; or ``auto``: all accelerators that the batch can be
-        shared by, and one device on a CPU, whose cores it has anyway.
-      batch_size: scenes of a step; None for one on each device.
-      equal: whether all need as many scenes.
+      asked: number of devices, ``all`` or ``auto``. ``all`` takes every device of this host.
+        ``auto`` takes as many accelerators as can share the batch. On a CPU it takes one device,
+        which uses all cores anyway.
+      batch_size: number of scenes in a step; None for one on each device.
+      equal: whether all devices need the same number of scenes.
     """
     import jax
 
@@ -89,9 +96,10 @@ def devices_for(asked: int | str, batch_size: int | None, equal: bool) -> int:
 
 
 def refuse_other_hosts(command: str) -> None:
-    """Raise :class:`voxax.InputError` where JAX runs on several hosts.
+    """Raise :class:`voxax.InputError` if JAX runs on several hosts.
 
-    The command reads scenes and writes checkpoints on one host alone.
+    The command reads scenes and writes checkpoints on one host only. `command` is its name in the
+    message.
     """
     import jax
 
@@ -104,11 +112,11 @@ def refuse_other_hosts(command: str) -> None:
         )
 
 
-@functools.cache  # once in a process: they come when they come, also at its end
+@functools.cache  # once in a process: the reports may come at any time, also at its end
 def drop_late_reports() -> None:
-    """Drop what orbax and tensorstore print after a failure, beside the error that they raise.
+    """Drop the messages that orbax and tensorstore print in addition to the error that they raise.
 
-    Tasks that nobody waits for any more log their own errors, and callbacks find no event loop.
+    Abandoned asyncio tasks log their own errors, and late callbacks find a closed event loop.
     """
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     before = sys.unraisablehook
@@ -124,7 +132,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 def keep_heap() -> bool:
-    """Tell glibc to keep freed memory; return False where the C library is another.
+    """Make glibc keep freed memory, and return whether it does; other C libraries do not.
 
     XLA on a CPU allocates its buffers anew in every call. Above 32 MB glibc maps and unmaps them
     each time, and clearing the fresh pages costs more than the arithmetic: a training step of the

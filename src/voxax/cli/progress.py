@@ -1,6 +1,6 @@
 """Progress of commands: spinners with timed phases, the training bar, the table of results.
 
-Without a terminal a line comes every ten seconds, which tells what is waited for and how long.
+Without a terminal, a line with the current phase and its duration is printed every ten seconds.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ EVERY = 10.0
 
 @contextlib.contextmanager
 def working(message: str, *, begin: bool = True) -> Iterator[Progress | None]:
-    """Show ``message`` and the time while the block runs.
+    """Show ``message`` and the elapsed time while the block runs.
 
-    Without a terminal it is printed at once, and every ten seconds. ``begin=False`` is for commands
-    whose output is read: nothing is printed at once, and all goes to the standard error.
+    Without a terminal, the message is printed at once, and then every ten seconds with the time.
+    ``begin=False`` is for commands whose output other programs read. It omits the first message,
+    and prints to the standard error.
     """
     console = Console(highlight=False, stderr=not begin)
     if console.is_terminal:
@@ -54,7 +55,7 @@ def working(message: str, *, begin: bool = True) -> Iterator[Progress | None]:
 
 @contextlib.contextmanager
 def regularly(tell: Callable[[float], None]) -> Iterator[None]:
-    """Call ``tell`` with the seconds since the begin, every ten seconds while the block runs."""
+    """Call ``tell`` with the elapsed seconds, every ten seconds while the block runs."""
     begin, done = time.perf_counter(), threading.Event()
 
     def run() -> None:
@@ -74,7 +75,10 @@ def regularly(tell: Callable[[float], None]) -> Iterator[None]:
 class training_bar:
     """A progress bar with loss, the task's figures, scans per second and compiled programs.
 
-    `done` of all steps are of an earlier run; a step has so many scans.
+    Args:
+      steps: number of steps in total.
+      done: number of steps that were made before a resumed run.
+      scans: number of scans in a step.
     """
 
     def __init__(self, steps: int, done: int, scans: int = 1) -> None:
@@ -107,7 +111,7 @@ class training_bar:
         self.tell(f"{made}  {task.fields['status']}".rstrip())
 
     def update(self, loss: float, told: str, programs: int) -> None:
-        """Count one more step."""
+        """Count one more step, and show its loss, the task's figures and the number of programs."""
         self._done += 1
         rate = self._done * self._scans / max(time.perf_counter() - self._begin, 1e-9)
         status = f"loss {loss:.3f}  {told}  {rate:.1f} scans/s  {programs} programs"
@@ -120,7 +124,11 @@ class training_bar:
 
 @contextlib.contextmanager
 def scan_bar(what: str, number: int) -> Iterator[Callable[[], None]]:
-    """Show how many scans are done, on the standard error; the block calls the result for each."""
+    """Show how many scans are done, on the standard error.
+
+    It yields a function, which the block calls after each scan. `what` is the noun that is counted,
+    `number` the number of scans.
+    """
     console, done = Console(highlight=False, stderr=True), 0
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
@@ -148,7 +156,7 @@ def print_table(
 ) -> None:
     """Print a table; the columns in ``numbers`` are aligned to the right.
 
-    A pipe has no width: lines stay in one piece there, up to ``most`` characters.
+    Without a terminal, lines are not broken up to a width of ``most`` characters.
     """
     table = Table(title=title)
     for name in names:
@@ -170,7 +178,7 @@ def result_table(
     metrics: dict[str, Any],
     out: Path,
 ) -> None:
-    """Print the results of a validation, then the paths of the files."""
+    """Print the results of a validation, then the paths of the files in the folder `out`."""
     print_table(names, rows, title)
     console = Console(highlight=False)
     seconds = metrics["seconds"]
@@ -208,7 +216,7 @@ MESSAGES = {
 
 @contextlib.contextmanager
 def phase(name: str, seconds: dict[str, float]) -> Iterator[None]:
-    """Show what the command is doing, and add the time of the block to ``seconds[name]``."""
+    """Show the message of a phase, and add the time of the block to ``seconds[name]``."""
     begin, message = time.perf_counter(), MESSAGES.get(name, "")
     kept = jax.config.values["jax_compilation_cache_dir"]
     if name == "compile" and kept:

@@ -1,4 +1,4 @@
-"""Networks of ``voxax.models`` by name, with a file of weights, on the command line."""
+"""Networks of ``voxax.models`` with a file of weights, for commands."""
 
 from __future__ import annotations
 
@@ -36,13 +36,16 @@ CLASSES = {
     "scannet200": SCANNET200_CLASS_NAMES,
     "semantic_kitti": SEMANTIC_KITTI_CLASS_NAMES,
 }
-"""Names of classes by data set."""
+"""Class names by data set."""
 
 
 def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
     """Raise :class:`voxax.InputError` unless a checkpoint is given, or a network with all it needs.
 
-    Options are None unless given; only a network takes those that it needs.
+    Args:
+      checkpoint: folder of a checkpoint, or None.
+      network: name of a network, or None.
+      needed: options that a network needs and a checkpoint forbids, by name; None if not given.
     """
     options = {f"--{name.replace('_', '-')}": value for name, value in needed.items()}
     if (checkpoint is None) == (network is None):
@@ -61,7 +64,7 @@ def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
 
 
 def class_names(given: str) -> tuple[str, ...]:
-    """Return names of classes from a data set's name, their number, or the names with commas."""
+    """Return class names from a data set, a number of classes, or names with commas between."""
     if given in CLASSES:
         return CLASSES[given]
     if given.isdecimal():
@@ -79,7 +82,7 @@ def class_names(given: str) -> tuple[str, ...]:
 
 
 def numbers(option: str, given: str, count: int) -> tuple[float, ...]:
-    """Return that many numbers from text with commas between."""
+    """Return `count` numbers from a text with commas between; `option` is named in errors."""
     try:
         values = tuple(float(word) for word in given.split(","))
     except ValueError:
@@ -90,7 +93,7 @@ def numbers(option: str, given: str, count: int) -> tuple[float, ...]:
 
 
 def voxel_sides(given: str) -> tuple[float, ...]:
-    """Return the sides of a voxel from text: one for all axes, or three."""
+    """Return the three sides of a voxel from a text with one number, or three."""
     sides = numbers("--voxel-size", given, 3 if "," in given else 1)
     for side in sides:
         _limits.VOXEL_SIZE.check("--voxel-size", side, _limits.LEAST_VOXEL_SIZE)
@@ -109,7 +112,7 @@ def detector_networks() -> tuple[str, ...]:
 
 
 def voxel_networks() -> tuple[str, ...]:
-    """Return the names of registered networks that give logits at voxels."""
+    """Return the names of registered networks that return logits at voxels."""
     return tuple(name for name in models.list() if not _is_detector(name))
 
 
@@ -120,9 +123,18 @@ def made(
     options: Mapping[str, Any],
     build: Callable[..., nnx.Module] | None = None,
 ) -> nnx.Module:
-    """Return a network with random weights, of ``voxax.models.list()`` unless ``build`` makes it.
+    """Return a network with random weights.
 
-    ``build`` is given the input's channels, the number of classes and the options.
+    Args:
+      network: name in ``voxax.models.list()``; with `build`, the name for messages only.
+      in_channels: number of input channels.
+      num_classes: number of classes.
+      options: arguments of the network's class.
+      build: function that makes the network from the two numbers and the options; None takes
+        :func:`voxax.models.create`.
+
+    Raises:
+      InputError: the network does not take the options.
     """
     check_sizes(network, options)
     options = {"rngs": nnx.Rngs(0), **options}  # the same weights, whatever was built before
@@ -137,14 +149,14 @@ def made(
         raise InputError(f"{network} does not take the options {given}: {error}") from error
 
 
-# Options that say how many layers there are, rather than how large one is.
+# Options that are numbers of layers, not sizes of layers.
 _DEPTHS = ("blocks", "layers", "depth", "encoder_depths", "decoder_depths")
 
 
 def check_sizes(network: str, options: Mapping[str, Any]) -> None:
-    """Raise :class:`voxax.InputError` for a number in an option beyond every network.
+    """Raise :class:`voxax.InputError` for a number in an option that is too large for any network.
 
-    Options may be those of a checkpoint that a stranger made.
+    Options may come from an untrusted checkpoint.
     """
     for name, given in options.items():
         limit = _limits.BLOCKS if name in _DEPTHS else _limits.SIZES
@@ -175,8 +187,19 @@ def loaded(
 ) -> nnx.Module:
     """Return a network with its weights, in evaluation mode, as :func:`voxax.models.load` does.
 
-    `options` are arguments of its class in TOML, with commas between: ``stem=16, width=0.5``.
-    `detectors` says whether it should find boxes.
+    Args:
+      network: name of the network.
+      weights: path of the weights, or ``hf://owner/name/file``.
+      in_channels: number of input channels.
+      num_classes: number of classes.
+      options: arguments of the network's class in TOML, such as ``stem=16, width=0.5``.
+      detectors: whether the network must be one that finds boxes, or one that does not.
+      source: codebase that wrote the weights, see :func:`voxax.models.load`; None to detect it.
+      more: further arguments of the network's class.
+
+    Raises:
+      InputError: an unknown network, a network for another task, or wrong options.
+      FileFormatError: missing or invalid weights.
     """
     try:
         arguments = tomllib.loads(f"all = {{ {options} }}")["all"] | more
@@ -204,7 +227,7 @@ def loaded(
 
 
 class Published:
-    """Network by name, with a file of weights; planned once, compiled once for each size."""
+    """Network with a file of weights; it is planned once, and compiled once for each capacity."""
 
     def __init__(
         self,
@@ -223,10 +246,10 @@ class Published:
         self._run = jax.jit(lambda state, v: nnx.merge(graph, state, copy=True)(v))
 
     def output(self, voxels: Voxels) -> Any:
-        """Return the model's output for voxels without a plan."""
+        """Return the output of the network for voxels without kernel maps."""
         plan = self._plan = self._plan or Plan.record(self.model, voxels)
         planned = plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
-        # NumPy ends the process on arrays without memory.
+        # Wait here, because without memory NumPy would end the process instead of raising.
         return jax.block_until_ready(self._run(self._state, planned))
 
 
@@ -235,7 +258,7 @@ def _features(attributes: str) -> tuple[str, ...]:
 
 
 class PublishedSegmenter(Published):
-    """Network that segments; arguments are the options of ``voxax segment``."""
+    """Network that segments; the arguments are options of ``voxax segment``."""
 
     def __init__(
         self,
@@ -264,7 +287,7 @@ class PublishedSegmenter(Published):
 
 
 class PublishedDetector(Published):
-    """Network that finds boxes; arguments are the options of ``voxax detect``."""
+    """Network that finds boxes; the arguments are options of ``voxax detect``."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a command takes from Python code: ``FILE.py:NAME`` or ``package.module:NAME``."""
+"""Objects of Python code that options name: ``FILE.py:NAME`` or ``package.module:NAME``."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from voxax.errors import InputError
 def load_module(target: str, what: str) -> tuple[ModuleType, str]:
     """Import the file or module of a target, and return it with the name after the colon.
 
-    Modules are found from this folder too. Errors name the option `what`.
+    Modules are searched for in the current folder too. Errors name the option `what`.
     """
     place, _, name = target.rpartition(":")
     if not place or not name:
         raise InputError(f"{what} is FILE.py:NAME or package.module:NAME, got {target!r}")
     if place.endswith(".py"):
         return _load_file(place, what), name
-    _search(Path.cwd())  # as `python -m`
+    _search(Path.cwd())  # as `python -m` does
     try:
-        # A package that its own code misses is another error.
+        # If the module exists but one of its own imports fails, the error below shows that.
         known = importlib.util.find_spec(place) is not None
     except (ImportError, ValueError):
         known = False
@@ -42,7 +42,7 @@ def load_module(target: str, what: str) -> tuple[ModuleType, str]:
 
 
 def _load_file(place: str, what: str) -> ModuleType:
-    file = Path(os.path.realpath(place))  # of a loop of links too
+    file = Path(os.path.realpath(place))  # also resolves links that form a loop
     if not file.is_file():
         raise InputError(f"{what}: there is no file {place}")
     spec = importlib.util.spec_from_file_location(file.stem, file)
@@ -62,7 +62,7 @@ def _search(folder: Path) -> None:
 
 
 def attribute(module: ModuleType, name: str, what: str) -> Any:
-    """Return the object of a (dotted) name in a module."""
+    """Return the object that a name, which may have dots, has in a module; errors name `what`."""
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -74,10 +74,10 @@ def attribute(module: ModuleType, name: str, what: str) -> Any:
 
 @contextlib.contextmanager
 def as_input_error(doing: str) -> Iterator[None]:
-    """Turn errors of the user's own code into errors of the input."""
+    """Convert errors of the user's own code to InputError; `doing` describes the action."""
     try:
         yield
-    except BrokenPipeError:  # of what it prints; the command ends
+    except BrokenPipeError:  # nobody reads the output any more; the command ends
         raise
     except (Exception, SystemExit) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,4 +1,4 @@
-"""Results for all scans of a folder: files for a benchmark's server, or one for each scan."""
+"""Results for all scans of a folder: files for a benchmark's server, or a file for each scan."""
 
 from __future__ import annotations
 
@@ -25,15 +25,21 @@ class Results(Protocol):
     """Writer of the results of scans; see :class:`voxax.io.submission.Submission`."""
 
     def add(self, scan: Any, read: Any, found: Any) -> None:
-        """Write what was found in a scan."""
+        """Write the result of a scan.
+
+        Args:
+          scan: task that reads the scan, whose ``str`` is its name.
+          read: the scan.
+          found: prediction for the scan.
+        """
 
     def close(self) -> Path:
-        """Finish, and return where the results are."""
+        """Finish writing, and return the path of the results."""
         ...
 
 
 class LabeledScans:
-    """A labeled PLY for each scan."""
+    """Writer of a labeled PLY file for each scan, into a folder."""
 
     def __init__(self, folder: Path, class_names: Sequence[str]) -> None:
         self.folder, self._names = folder, _Names()
@@ -50,7 +56,7 @@ class LabeledScans:
 
 
 class BoxedScans:
-    """Boxes in JSON for each scan; args as of :class:`LabeledScans`."""
+    """Writer of a JSON file with the boxes for each scan, into a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._names = folder, _Names()
@@ -65,7 +71,7 @@ class BoxedScans:
 
 
 class _Names:
-    """Names for the files of scans; scans of one name in different folders get numbers."""
+    """File names of scans; scans of the same name in different folders get numbers."""
 
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
@@ -84,10 +90,15 @@ def write_all(
     predict: Callable[[Any], Any],
     plain: Callable[[], Results],
 ) -> int:
-    """Predict each scan, of a layout or of none, and write its result; return the exit status.
+    """Predict each scan, write the results, and return the exit status.
 
-    `predict` takes what a scan's task returns, and `plain` makes what takes the results where there
-    is no benchmark.
+    Args:
+      data: scans of a split, or tasks that read scans without a layout.
+      out: folder for the files of a benchmark.
+      workers: number of processes that read scans.
+      class_names: names of the network's classes, which must be those of the data.
+      predict: function from a scan to its prediction.
+      plain: function that makes the writer of the results for data without a benchmark.
     """
     _limits.WORKERS.check("--workers", workers, 0)
     results = plain()

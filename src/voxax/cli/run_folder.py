@@ -1,4 +1,4 @@
-"""The folder of a run: one run owns it, and faults of it are found before anything starts."""
+"""The folder of a run, which belongs to one run and is checked before the run starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxax.models.checkpoint import newest_step
 CHECKPOINT = "checkpoint"
 BEST = "best"
 _REMOVED = "checkpoint.removed"
-# Everything that a run writes.
+# All files that a run writes.
 _FILES = (
     *("metrics.json", "losses.csv"),
     *("demo.png", "demo.html", "demo.ply", FOUND, TRUE),
@@ -27,7 +27,8 @@ _COPIES = 3
 def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     """Make a run's folder, check that files can be written there, and return whether to resume.
 
-    A first save that was killed leaves no whole step: then ``resume`` begins anew, and says so.
+    If the checkpoint has no complete step, because its first save was interrupted, ``resume``
+    begins anew and prints that.
     """
     if resume and overwrite:
         raise InputError("--resume goes on with a run, --overwrite deletes it: give one of them")
@@ -56,7 +57,7 @@ def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder for results, and check that files can be written there, and have room."""
+    """Make a folder for results, and raise InputError if no file can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -70,9 +71,12 @@ def check_writable(folder: Path) -> None:
 
 
 def check_space(folder: Path, tree: object, kinds: int = 1) -> None:
-    """Raise :class:`InputError` where the disk does not hold the checkpoints of ``tree``.
+    """Raise :class:`InputError` if the disk has no room for the checkpoints of ``tree``.
 
-    One kind of checkpoints is the last alone, two are the last and the best.
+    Args:
+      folder: folder of the run.
+      tree: arrays that a checkpoint contains.
+      kinds: 1 for the last checkpoint, 2 for the last and the best.
     """
     copies = _COPIES * kinds
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
@@ -85,10 +89,10 @@ def check_space(folder: Path, tree: object, kinds: int = 1) -> None:
 
 
 def remove_run(folder: Path) -> None:
-    """Delete what an earlier run wrote, and nothing else.
+    """Delete the files of an earlier run, and nothing else.
 
-    Its checkpoint goes in one move: a removal that is killed leaves no half of a step, and the next
-    run in the folder ends it.
+    The checkpoint is first renamed, so an interrupted removal never leaves a broken checkpoint. The
+    next run in the folder completes the removal.
     """
     _end_removal(folder)
     try:
@@ -99,12 +103,12 @@ def remove_run(folder: Path) -> None:
 
 
 def _end_removal(folder: Path) -> None:
-    """Delete the rest of a run, if its removal has begun."""
+    """Complete the removal of a run, if one has begun."""
     removed = folder / _REMOVED
     if removed.is_symlink() or removed.exists():
         for name in _FILES:
             (folder / name).unlink(missing_ok=True)
-        for place in (folder / BEST, removed):  # the mark of a begun removal last
+        for place in (folder / BEST, removed):  # last the folder that marks an unfinished removal
             if place.is_symlink():
                 place.unlink()
             elif place.exists():

@@ -1,6 +1,7 @@
-"""Scenes that ``voxax demo`` and ``voxax train`` learn from, and the tasks that prepare them.
+"""Scenes for ``voxax demo`` and ``voxax train``, and the tasks that prepare them.
 
-Tasks are picklable and run in worker processes; nothing here imports flax.
+Tasks are picklable callables without arguments, which run in worker processes. This module does not
+import flax.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from voxax.io.augment import mix3d, polarmix
 from voxax.io.simulator import CLASS_NAMES, simulate_objects, simulate_sweep
 from voxax.io.split import split_blocks
 
-# Random change of a scene, of any kind, with a generator.
+# Function from a scene and a random generator to a changed scene.
 Change = Callable[[Any, np.random.Generator], Any]
 # Training and validation streets come from disjoint seeds.
 TRAIN_SEEDS, VALIDATION_SEEDS = 10_000, 500
@@ -30,13 +31,13 @@ RADIUS = 40.0  # meters; beyond it a 32-beam sweep is a few scattered rings
 
 
 def run(task: Any) -> Any:
-    """Call ``task`` in a worker process."""
+    """Return the result of ``task``; pipelines call this function in a worker process."""
     return task()
 
 
 @dataclasses.dataclass(frozen=True)
 class Simulate:
-    """Task: one simulated sweep, cropped to ``RADIUS``."""
+    """Task: simulate one sweep, cropped to ``RADIUS``."""
 
     seed: int
     sensor: str
@@ -46,13 +47,13 @@ class Simulate:
         return _near(cloud, RADIUS)
 
 
-# Fewer points leave open where a vehicle's center is.
+# With fewer points the center of a vehicle is not clear.
 MIN_POINTS = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class SimulateObjects:
-    """Task: one simulated sweep with its boxes, cropped to ``RADIUS``."""
+    """Task: simulate one sweep with its boxes, cropped to ``RADIUS``."""
 
     seed: int
     sensor: str
@@ -64,7 +65,7 @@ class SimulateObjects:
 
 @dataclasses.dataclass(frozen=True)
 class Near:
-    """Task: the scan of another task, without points farther from the origin than ``radius``."""
+    """Task: return the scan of another task, without points farther than ``radius`` in x and y."""
 
     scan: Any
     radius: float
@@ -77,7 +78,7 @@ class Near:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files of the other task."""
+        """Files of the other task, or () if it has no such attribute."""
         return getattr(self.scan, "files", ())
 
     def __str__(self) -> str:
@@ -90,9 +91,13 @@ def _near(cloud: PointCloud, radius: float) -> PointCloud:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepare:
-    """Task: a scene, or another task's, as an example with its maps.
+    """Task: prepare one scene as an example for a network.
 
-    It is augmented by ``transform``, unless ``seed`` is None.
+    Attributes:
+      scene: a scene, or the task that makes it.
+      preparation: function from a scene to an example.
+      seed: seed of the augmentation; None leaves the scene unchanged.
+      transform: augmentation of the scene; None leaves the scene unchanged.
     """
 
     scene: Any
@@ -109,11 +114,13 @@ class Prepare:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SceneExample:
-    """One scene for a network that predicts something about the whole scene, in NumPy.
+    """One scene for a network whose labels belong to the scene, not to voxels; in NumPy.
 
-    Labels are arrays ``[1, ...]`` in any containers, of the same shapes for all scenes. In batches
-    with fewer scenes than places, integers are -1 and other numbers 0 for those that lack. `truth`
-    is what a validation compares with.
+    Attributes:
+      voxels: voxels of the scene.
+      labels: arrays ``[1, ...]`` in any containers, of the same shapes for all scenes. In a batch
+        with unused places, these have -1 for signed integers and 0 for other numbers.
+      truth: value that a validation compares the prediction with.
     """
 
     voxels: Voxels
@@ -123,7 +130,13 @@ class SceneExample:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenes:
-    """Clouds, or the tasks that make them, with the classes they are labeled in."""
+    """Scenes, or the tasks that make them, for training and for validation.
+
+    Attributes:
+      train, validation: the scenes.
+      class_names: names of the classes.
+      title: title of a picture of a validation scene.
+    """
 
     train: list[Any]
     validation: list[Any]
@@ -132,12 +145,12 @@ class Scenes:
 
 
 def near_origin(positions: np.ndarray) -> np.ndarray:
-    """Positions of a survey moved to the origin; those within 10 km of it stay."""
+    """Return positions moved to the origin, if any coordinate is larger than 10 km."""
     return positions - (positions.min(0) if np.abs(positions).max(initial=0) > 1e4 else 0.0)
 
 
 def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
-    """Simulated streets of disjoint seeds, to train on and to validate with."""
+    """Return simulated streets; training and validation have disjoint seeds."""
     first = TRAIN_SEEDS + 1000 * seed
     return Scenes(
         [Simulate(first + i, sensor) for i in range(train)],
@@ -150,7 +163,7 @@ def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
 def simulated_objects(
     train: int, validation: int, sensor: str, seed: int, class_names: tuple[str, ...]
 ) -> Scenes:
-    """The streets of :func:`simulated`, with the boxes of their objects."""
+    """Return the streets of :func:`simulated`, with the boxes of their objects."""
     streets = simulated(train, validation, sensor, seed)
     boxed = (
         [SimulateObjects(street.seed, sensor) for street in part]
@@ -169,7 +182,7 @@ def from_file(
 ) -> Scenes:
     """Cut a labeled scan into alternating 10 m blocks for training and validation.
 
-    Points of negative labels are unknown; the others' classes are numbered from 0.
+    Negative labels become -1, which means unknown. The other labels are numbered from 0.
     """
     cloud = read(path, labels, label_field=label_field, columns=columns, item=item)
     if cloud.labels is None or not (cloud.labels >= 0).any():
@@ -192,7 +205,7 @@ def from_file(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Given:
-    """Task: a cloud in memory."""
+    """Task: return a cloud that is in memory."""
 
     cloud: PointCloud
 
@@ -200,23 +213,25 @@ class _Given:
         return self.cloud
 
 
-# Where levels do not fit, shards grow by a step at a time, at most so often.
+# How often the capacity of shards may grow by one step, if a level does not fit.
 _GROWTHS = 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """One training step's input, with what is known of each scene.
+    """Input of one training step, with the truth and the place of each scene.
+
+    With one shard, the arrays of voxels and labels do not have the axis ``shards``.
 
     Attributes:
-      voxels: planned voxels with arrays ``[shards, ...]``; without that axis where there is one
-        shard only.
-      labels: labels of voxels ``int32[shards, capacity]`` or ``int32[capacity]``, -1 where
-        padding or unlabeled; of scenes ``[shards, scenes, ...]`` or ``[scenes, ...]``.
-      rows: for each scene ``int[N]``, each point's row among all rows of all shards; empty for
-        labels of scenes.
-      truths: for each scene ``int32[N]`` labels of points or None; for labels of scenes theirs.
-      places: for each scene its shard, and its place in the shard.
+      voxels: planned voxels, whose arrays are ``[shards, ...]``.
+      labels: labels of voxels, ``int32[shards, capacity]``, -1 for padding and unlabeled voxels; or
+        labels of scenes, ``[shards, scenes, ...]``.
+      rows: the row of each point among the rows of all shards, ``int[N]`` for each scene; empty if
+        scenes have the labels.
+      truths: labels of the points for each scene, ``int32[N]`` or None; or `truth` of each
+        :class:`SceneExample`.
+      places: shard of each scene, and index of the scene in this shard.
     """
 
     voxels: Voxels
@@ -228,10 +243,13 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Mixing:
-    """Random change of a step's labeled clouds together.
+    """Random change of all labeled clouds of a step together.
 
-    After their augmentation pairs are joined with the probability `mix3d`. Before it PolarMix
-    pastes objects with the labels in `pasted`; () for none.
+    Attributes:
+      mix3d: probability of joining the clouds in pairs, after their augmentation.
+      centered: whether the second cloud of a pair moves to the middle of the first, see
+        :func:`voxax.io.augment.mix3d`.
+      pasted: labels of the objects that PolarMix pastes before the augmentation; () for none.
     """
 
     mix3d: float = 0.0
@@ -239,7 +257,7 @@ class Mixing:
     pasted: tuple[int, ...] = ()
 
     def before(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
-        """The clouds, each with parts of the next one."""
+        """Return the clouds; PolarMix adds parts of the next cloud to each."""
         if not self.pasted:
             return list(clouds)
         rng = np.random.default_rng((seed, 1))
@@ -250,7 +268,7 @@ class Mixing:
         ]
 
     def after(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
-        """The clouds, or their pairs; an odd one stays alone."""
+        """Return the clouds, or joined pairs of them; the last of an odd number is not joined."""
         if np.random.default_rng((seed, 2)).random() >= self.mix3d:
             return list(clouds)
         pairs = [clouds[i : i + 2] for i in range(0, len(clouds), 2)]
@@ -261,17 +279,18 @@ class Mixing:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PrepareBatch:
-    """Task: scenes, packed by their voxels into shards of one capacity, with the plan's maps.
+    """Task: prepare scenes as a batch, packed into shards of one capacity, with the plan's maps.
 
     Attributes:
-      scenes: clouds or other scenes, or the tasks that make them.
-      seeds: seed of each scene's augmentation; None leaves the scene unchanged.
-      preparation: its plan and ``min_capacity`` are those of a shard.
-      shards: number of devices.
-      most: scenes of a shard, at most: the static batch size of every shard, so that shapes do
-        not depend on the packing.
+      scenes: scenes, or the tasks that make them.
+      seeds: seed of the augmentation of each scene; None leaves the scene unchanged.
+      preparation: function from a scene to an example; its plan and ``min_capacity`` apply to a
+        shard.
+      shards: number of shards, one for each device.
+      most: largest number of scenes in a shard. It is the static batch size of every shard, so that
+        shapes do not depend on the packing.
       transform: see :class:`voxax.cli.scenes.Prepare`.
-      mixing: changes scenes that have seeds together; None does not.
+      mixing: random change of all scenes together if they have seeds; None for no change.
     """
 
     scenes: tuple[Any, ...]
@@ -283,7 +302,7 @@ class PrepareBatch:
     mixing: Mixing | None = None
 
     def _examples(self, preparation: Any) -> list[Any]:
-        """The prepared scenes; fewer where pairs are joined."""
+        """Return the prepared scenes, whose number is smaller if pairs are joined."""
         first = self.seeds[0]
         scenes, mixing = self.scenes, self.mixing
         if first is None or mixing is None:
@@ -352,7 +371,7 @@ def _same(scene: Any) -> Any:
 def _labels_of_scenes(
     examples: Sequence[SceneExample], shards: Sequence[Sequence[int]], most: int
 ) -> Any:
-    """Labels of all scenes, ``[shards, most, ...]``, in the order of the shards' scenes."""
+    """Return the labels of all scenes, ``[shards, most, ...]``, in the order of the packing."""
 
     def stacked(*arrays: np.ndarray) -> np.ndarray:
         first = arrays[0]
@@ -368,10 +387,14 @@ def _labels_of_scenes(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MakeTask:
-    """Function from a step's scenes and seeds to the task that prepares them; picklable.
+    """Picklable function from a step's scenes and seeds to the task that prepares them.
 
-    With ``equal`` every shard has as many scenes. ``late`` augments in place of ``transform`` from
-    the step on whose scenes have ``late_seed``. The other fields are as of :class:`PrepareBatch`.
+    Attributes:
+      preparation, shards, transform, mixing: see :class:`PrepareBatch`.
+      batch_size: number of scenes in a step.
+      equal: whether every shard must have the same number of scenes.
+      late: augmentation in place of `transform` from a later step on; None for none.
+      late_seed: seed of the first scene of that step.
     """
 
     preparation: Any

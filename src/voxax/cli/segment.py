@@ -63,7 +63,7 @@ def segment(
       attributes: Input channels in their order: xyz, and attributes such as intensity, rgb or
           normals.
       signed_colors: Colors from -1 to 1, as Pointcept's networks read them, instead of 0 to 1.
-      source: Codebase that wrote the weights, where their names do not tell: torch-pointcloud.
+      source: Codebase that wrote the weights, if their names do not show it: torch-pointcloud.
       options: Arguments of the network's class that differ from its defaults: stem=16, width=0.5.
       out: Folder for the results.
       scale: Meters per unit of the file (0.3048 for feet). By default 1, and objects too
@@ -72,8 +72,8 @@ def segment(
       columns: Columns of a file that does not name them (.bin, text): their number, or names
           such as x,y,z,red,green,blue.
       item: The number of one scan, in a file of several (.h5, .npy, .e57).
-      format: Layout of a folder, as data.format of a configuration. By default it is told by what
-          is in the folder.
+      format: Layout of a folder, as data.format of a configuration. By default it is recognized
+          from the files in the folder.
       split: Scans of a layout: train, validation or test; names with commas between; or a text
           file that names one on each line.
       workers: Processes that read the scans of a folder.
@@ -108,7 +108,7 @@ def segment(
         "attributes": attributes,
     }
     check_choice(checkpoint, network, **needed)
-    # What is wrong with the files shows before a network is built.
+    # Wrong files are reported before a network is built.
     if checkpoint is not None:
         task_as(checkpoint, Segmentation)
     check_writable(out)
@@ -150,7 +150,7 @@ def _label(
     scale: float | None,
     enlarge: bool,
 ) -> int:
-    """Write the results of one scan."""
+    """Label one scan, write the results, and return the exit status."""
     from voxax.cli.progress import MESSAGES, working
     from voxax.cli.scenes import near_origin
     from voxax.io import write_ply
@@ -190,7 +190,7 @@ def _label(
 def _scale(
     positions: np.ndarray, voxel_size: float, scale: float | None, enlarge: bool
 ) -> tuple[float, str]:
-    """``(meters per unit, remark)``; small objects may be enlarged to ``_SPAN`` voxels."""
+    """Return meters per unit, and a remark if a small object is enlarged to ``_SPAN`` voxels."""
     if scale is not None or not enlarge or len(positions) < 2:
         return scale or 1.0, ""
     low, high = np.percentile(positions, [2, 98], axis=0)

@@ -1,4 +1,4 @@
-"""The task ``segment``: a class for each point."""
+"""The task ``segment``, which predicts a class for each point."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from voxax.models.metrics import accuracy_by_class, confusion, iou_table, mean_i
 from voxax.models.training import Trainer
 from voxax.parallel import DataParallelTrainer
 
-# Narrow: a step over 10k voxels takes a third of a second on two CPU cores.
+# The network is narrow, so that a step with 10k voxels takes a third of a second on two CPU cores.
 PLANES, STEM = (24, 32, 48, 64, 48, 48, 32, 32), 16
-# ``small`` is MinkUNet14 with these channels, the others have those of the paper.
+# ``small`` is MinkUNet14 with these channels; the others have the channels of the paper.
 NETWORKS = ("small", "MinkUNet14", "MinkUNet18", "MinkUNet34")
 
 _augment = compose([rotate_z, functools.partial(scale, low=0.95, high=1.05), flip])
 
 
 class ConfusionScore(Score):
-    """Confusion ``matrix`` of points or clouds, ``int64[classes, classes]``; rows are truth."""
+    """Confusion ``matrix`` of points or clouds, ``int64[classes, classes]``; rows are the truth."""
 
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = class_names
@@ -42,11 +42,11 @@ class ConfusionScore(Score):
         self.matrix += confusion(truth, prediction, len(self.class_names))
 
     def accuracy(self) -> dict[str, float | None]:
-        """Share of each class that was found; None for absent classes."""
+        """Return the share of each class that was found, or None for absent classes."""
         return accuracy_by_class(self.matrix, self.class_names)
 
     def shares(self) -> dict[str, Any]:
-        """Entries of metrics.json: the share of all that is right, and that of each class."""
+        """Return entries of metrics.json: overall accuracy, mean of the classes, and each class."""
         known = [value for value in self.accuracy().values() if value is not None]
         return {
             "val_accuracy": float(np.trace(self.matrix) / max(self.matrix.sum(), 1)),
@@ -56,7 +56,7 @@ class ConfusionScore(Score):
 
 
 class SegmentationScore(ConfusionScore):
-    """Intersection over union, of all points."""
+    """Intersection over union of the classes, over the points of all scenes."""
 
     figure = "mIoU"
 
@@ -64,7 +64,7 @@ class SegmentationScore(ConfusionScore):
         return mean_iou(self.matrix)
 
     def iou(self) -> dict[str, float | None]:
-        """Intersection over union by class name."""
+        """Return the intersection over union by class name."""
         return iou_table(self.matrix, self.class_names)
 
     def metrics(self) -> dict[str, Any]:
@@ -83,8 +83,10 @@ class SegmentationScore(ConfusionScore):
 class Segmentation(Task):
     """Settings of a network that segments; scenes are labeled clouds.
 
-    `class_weights` weigh classes in the loss, None all the same; `lovasz` weighs the Lovász loss,
-    which is added to the cross entropy. `options` are arguments of the network's class.
+    Attributes:
+      class_weights: weights of the classes in the loss; None gives all the same weight.
+      lovasz: weight of the Lovász loss, which is added to the cross entropy.
+      options: arguments of the network's class.
     """
 
     task = "segment"
@@ -158,7 +160,7 @@ class Segmentation(Task):
 
 
 def class_weights(clouds: Sequence[PointCloud], classes: int) -> tuple[float, ...]:
-    """Inverse square root of each class's share, mean 1: rare classes count, none dominates."""
+    """Return weights of classes, the inverse square roots of their shares, with the mean 1."""
     counts = np.zeros(classes)
     for cloud in clouds:
         if cloud.labels is not None:
@@ -168,6 +170,9 @@ def class_weights(clouds: Sequence[PointCloud], classes: int) -> tuple[float, ..
 
 
 def weights_of(counts: np.ndarray) -> tuple[float, ...]:
-    """Inverse square root of each class's share in counts ``[classes]``, mean 1."""
+    """Return the inverse square root of the share of each class, with the mean 1.
+
+    `counts` has the number of points of each class, ``[classes]``.
+    """
     weights = 1 / np.sqrt(np.maximum(counts / max(counts.sum(), 1), 1e-3))
     return tuple((weights / weights.mean()).round(4).tolist())

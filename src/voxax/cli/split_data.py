@@ -16,15 +16,20 @@ from voxax.io.labeled_files import LabeledFile, labeled_files
 from voxax.io.layout import SPLITS, Layout
 from voxax.io.options import checked_columns
 
-# A list of a million scans.
+# Enough for a list of a million scans.
 _MOST_BYTES = 64 * MEBIBYTE
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitData:
-    """Scans of a split, or of names, in a layout.
+    """Scans of a split, or scans with given names, in a layout.
 
-    Points farther than ``radius`` from the origin were left out; 0: none were.
+    Attributes:
+      format: name of the layout.
+      layout: layout of the folder.
+      split: name of the split, names of scans with commas between, or a text file of names.
+      scans: tasks that read the scans.
+      radius: distance from the origin in x and y beyond which points are left out; 0 keeps all.
     """
 
     format: str
@@ -35,11 +40,16 @@ class SplitData:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes that the labels or boxes have."""
+        """Names of the classes of the labels or boxes."""
         return self.layout.class_names
 
     def check_classes(self, names: Sequence[str], network: str) -> None:
-        """Raise :class:`voxax.InputError` where a network, named so, has other classes."""
+        """Raise :class:`voxax.InputError` if a network has other classes than the data.
+
+        Args:
+          names: class names of the network.
+          network: name of the network in the message.
+        """
         if tuple(names) != self.class_names:
             raise InputError(
                 f"{network} has the {len(names)} classes {_some(names)}, and {self.layout.folder} "
@@ -55,11 +65,19 @@ def _some(names: Sequence[str]) -> str:
 def split_data(
     data: Path, kind: str | None, split: str, *, labeled: bool = True, sweeps: int | None = None
 ) -> SplitData:
-    """Find the scans of a split; only names are read.
+    """Return the scans of a split, without reading them.
 
-    `data` is a folder, whose layout `kind` None tells by what is there, or a configuration of
-    ``voxax train``. `split` is ``train``, ``validation`` or ``test``; names with commas between; or
-    a text file that has one on each line. `sweeps` None is 1, see :func:`voxax.io.dataset.dataset`.
+    Args:
+      data: folder in a layout, or a configuration of ``voxax train``.
+      kind: name of the layout of a folder; None recognizes it from the files.
+      split: ``train``, ``validation`` or ``test``; names of scans with commas between; or a text
+        file with one name on each line.
+      labeled: whether the scans are read with their labels.
+      sweeps: number of sweeps in a scan, see :func:`voxax.io.dataset.dataset`; None for 1, or for
+        the number in the configuration.
+
+    Raises:
+      InputError: no known layout, or an argument that the configuration fixes.
     """
     if data.suffix.lower() == ".toml":
         if sweeps is not None:
@@ -82,10 +100,12 @@ def split_data(
 def found_scans(
     data: Path, kind: str | None, split: str, columns: str | None, sweeps: int | None = None
 ) -> SplitData | list[LabeledFile]:
-    """Return the scans of a split without labels; of a folder in no layout, all of its scans.
+    """Return the scans of a split without labels, or all scans of a folder without a layout.
 
-    Only such a folder has `columns`, see :func:`voxax.io.read`. The rest is as for
-    :func:`split_data`.
+    Args:
+      data, kind, split, sweeps: see :func:`split_data`.
+      columns: columns of files that do not name them, see :func:`voxax.io.read`; for folders
+        without a layout only.
     """
     if data.is_dir() and kind is None and sweeps is None and recognized(data) is None:
         return labeled_files(data, ["*"], (), checked_columns(columns))

@@ -1,4 +1,4 @@
-"""What a network is trained for: the base of each task, with its settings."""
+"""Base class of the tasks that networks are trained for, with the settings of a training."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from voxax.models.training import StepTrainer
 Own = TypeVar("Own", bound="Task")
 Model = TypeVar("Model", bound=nnx.Module)
 
-# Values of a checkpoint's description by the type of their field.
+# Conversion of the values in a checkpoint's description, by the type of the field.
 _CONVERT: dict[str, Callable[[Any], Any]] = {"float": float, "int": int, "str": str}
 
 
 class Score(abc.ABC):
-    """Result of a validation, added up scene by scene."""
+    """Score of a validation, which is accumulated scene by scene."""
 
-    figure: ClassVar[str]  # name of the main one
+    figure: ClassVar[str]  # name of the main figure
 
     @abc.abstractmethod
     def add(self, truth: Any, prediction: Any) -> None:
-        """Count one scene: both as of :meth:`Task.scenes`."""
+        """Add the truth and the prediction of one scene, which :meth:`Task.scenes` yields."""
 
     @abc.abstractmethod
     def value(self) -> float:
-        """The main figure."""
+        """Return the main figure."""
 
     @abc.abstractmethod
     def metrics(self) -> dict[str, Any]:
-        """Entries of metrics.json, for JSON."""
+        """Return entries of metrics.json, as JSON values."""
 
     @abc.abstractmethod
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Names of the columns, and rows of text: what is printed in the end."""
+        """Return the columns' names and the rows of the table that is printed at the end."""
 
 
 class ListedScore(Score):
-    """Score that is computed in the end, of what each scene has and what was found in it."""
+    """Score that is computed at the end from the truths and predictions of all scenes."""
 
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = class_names
@@ -64,26 +64,33 @@ class ListedScore(Score):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(abc.ABC):
-    """Settings of one training, and what differs between tasks; JSON in the checkpoint.
+    """Settings of one training, with the methods that differ between tasks.
 
-    An example, which :meth:`preparation` makes of a scene, has ``voxels``, and ``labels`` that a
-    training step takes: an array with a value for each voxel, or a :class:`SceneExample`'s.
+    A checkpoint stores the settings as JSON. The function of :meth:`preparation` makes an example
+    from a scene. An example has ``voxels`` and the ``labels`` of a training step, which are an
+    array with a value for each voxel or the labels of a :class:`SceneExample`.
 
     Attributes:
       task: name of the task, in files and options.
       title: name of the network for titles.
-      voxel_size: edge length of a voxel, or those of x, y and z.
-      network: name of the network; those of the task are ``networks()``.
-      attributes: attributes of points that it reads beside their positions.
-      dtype: what its layers compute in; parameters are float32.
-      inputs: channels of the input in the order of published weights; () for our own.
-      signed_colors: colors among ``inputs`` are from -1 to 1.
-      source: the codebase whose weights it began with, which decides what a file of weights does
-        not hold; empty for ours.
+      class_names: names of the classes.
+      voxel_size: edge length of a voxel, one for all axes or one for each.
+      width: factor on all channels of the network.
+      learning_rate: peak of the one-cycle schedule.
+      steps: number of training steps in total.
+      network: name of the network, one of ``networks()``.
+      attributes: attributes of points that the network reads in addition to the positions.
+      weight_decay: weight decay of AdamW.
+      dtype: dtype in which layers compute; parameters are float32.
+      inputs: input channels in the order of published weights; () for the channels of
+        `attributes`.
+      signed_colors: whether colors among ``inputs`` are from -1 to 1 instead of 0 to 1.
+      source: codebase of the weights that the training began with. It decides settings of the
+        network that a file of weights does not contain; empty for voxax.
       part_rates: factors on the learning rate of parts of the network.
-      frozen: parts that keep their weights.
-      ema: decay of the averaged weights that validations take; 0 for none.
-      accumulate: steps whose gradients make one update.
+      frozen: parts of the network that keep their weights.
+      ema: decay of the averaged weights that validations use; 0 for no average.
+      accumulate: number of steps whose gradients make one update.
     """
 
     task: ClassVar[str]
@@ -107,7 +114,7 @@ class Task(abc.ABC):
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers, which a checkpoint of a stranger may give too."""
+        """Check the settings, which may come from an untrusted checkpoint."""
         if not all(isinstance(name, str) for name in self.class_names):
             raise InputError(f"class_names={listed(self.class_names)} must be strings")
         _limits.CLASSES.check("the number of classes", len(self.class_names))
@@ -129,71 +136,72 @@ class Task(abc.ABC):
 
     @property
     def longest_edge(self) -> float:
-        """The longest edge of a voxel."""
+        """Longest edge of a voxel."""
         return max(self._edges)
 
     @classmethod
     @abc.abstractmethod
     def networks(cls) -> Sequence[str]:
-        """Names of the networks that there are for the task."""
+        """Return the names of the networks for the task."""
 
     @classmethod
     def shares_equally(cls, network: str) -> bool:
-        """Whether all devices of a step need equally many scenes, for a network by name."""
+        """Return whether all devices need the same number of scenes for the network."""
         del network
         return False
 
     @abc.abstractmethod
     def preparation(self) -> Any:
-        """A picklable function from scenes to examples, a dataclass.
+        """Return a picklable function from a scene to an example, which is a dataclass.
 
-        Its fields ``plan`` and ``min_capacity`` are replaced once they are known, see
+        The caller replaces the fields ``plan`` and ``min_capacity``, see
         :class:`voxax.io.examples.Preparation`.
         """
 
     @abc.abstractmethod
     def augmentation(self) -> Callable[[Any, Any], Any]:
-        """The usual random changes of a scene: a picklable function of it and a generator."""
+        """Return the default augmentation, a picklable function of a scene and a generator."""
 
     @abc.abstractmethod
     def model(self) -> nnx.Module:
-        """Build a network with fresh weights."""
+        """Return a network with random weights."""
 
     @abc.abstractmethod
     def trainer(self, devices: int = 1) -> StepTrainer:
-        """Build a network with fresh weights and its optimizer, on the first ``devices``."""
+        """Return a trainer of a network with random weights, on the first ``devices``."""
 
     @abc.abstractmethod
     def tracker(self) -> Callable[[Any, Any], str]:
-        """A function of a step's ``(labels, prediction)`` that tells how training goes."""
+        """Return a function from a step's labels and prediction to a text for the progress bar."""
 
     @abc.abstractmethod
     def scenes(self, trainer: Any, example: Any) -> Iterable[tuple[Any, Any]]:
-        """Truth and prediction of each scene in an example or batch."""
+        """Return the truth and the prediction of each scene in an example or batch."""
 
     @abc.abstractmethod
     def score(self) -> Score:
-        """A score without scenes."""
+        """Return a score with no scenes yet."""
 
     @property
     def computes_in(self) -> dict[str, Any]:
-        """The arguments of the network's class that say what its layers compute in."""
+        """Argument ``dtype`` of the network's class, or none for float32."""
         return {} if self.dtype == "float32" else {"dtype": jnp.dtype(self.dtype)}
 
     def as_its_source(self, model: Model) -> Model:
-        """Return the network with the settings of the codebase whose weights it began with."""
+        """Return the network, after setting it up as in the codebase `source`."""
         if self.source:
             set_up(model, self.source)
         return model
 
     def optimizer(self) -> optax.GradientTransformation:
-        """AdamW on a one-cycle schedule, with the rates of parts, and an average of the weights."""
+        """Return AdamW on a one-cycle schedule, with the settings of parts, average and updates."""
 
         def adamw(factor: float = 1.0) -> optax.GradientTransformation:
             schedule = optax.cosine_onecycle_schedule(
                 max(self.steps // self.accumulate, 2), self.learning_rate * factor, pct_start=0.2
             )
-            # Flattened, the update is a few kernels, not several per parameter: less to compile.
+            # A flattened update is a few kernels instead of several per parameter, and compiles
+            # faster.
             return optax.flatten(optax.adamw(schedule, weight_decay=self.weight_decay))
 
         parts = {part: adamw(factor) for part, factor in self.part_rates.items()}
@@ -209,7 +217,15 @@ class Task(abc.ABC):
     def trained_on(
         self, devices: int, alone: Any, shared: Any, *looked: Any, **options: Any
     ) -> Any:
-        """Return a trainer of a fresh network: of a class for one device, or for the first few."""
+        """Return a trainer of a network with random weights.
+
+        Args:
+          devices: number of devices.
+          alone: class of the trainer for one device.
+          shared: class of the trainer for several devices, which also takes their mesh.
+          looked: further positional arguments of the class.
+          options: further keyword arguments of the class.
+        """
         parts = self.model(), self.optimizer()
         if devices == 1:
             return alone(*parts, *looked, **options)
@@ -217,12 +233,16 @@ class Task(abc.ABC):
         return shared(*parts, mesh, *looked, **options)
 
     def to_json(self) -> dict[str, Any]:
-        """The settings, for JSON."""
+        """Return the settings as JSON values."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls: type[Own], values: dict[str, Any]) -> Own:
-        """Read the settings of a checkpoint's description."""
+        """Return the task whose settings are in a checkpoint's description.
+
+        Raises:
+          FileFormatError: missing or invalid settings.
+        """
         found = {}
         try:
             for field in dataclasses.fields(cls):
@@ -245,7 +265,7 @@ class Task(abc.ABC):
 
 
 def check_factors(name: str, values: Any, number: int) -> None:
-    """Raise :class:`voxax.InputError` unless there are so many finite numbers, none below 0."""
+    """Raise :class:`voxax.InputError` unless the values are `number` finite numbers >= 0."""
     numbers = [v for v in values if isinstance(v, int | float) and 0 <= v <= sys.float_info.max]
     if len(numbers) != len(values) or len(values) != number:
         raise InputError(

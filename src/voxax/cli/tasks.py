@@ -1,4 +1,4 @@
-"""All tasks by name, and their checkpoints."""
+"""All tasks by name, and tasks in checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AnyTrainer = TypeVar("AnyTrainer", bound=StepTrainer)
 
 
 def task_of(folder: Path) -> Task:
-    """The task stored in a checkpoint; older ones that name none segment."""
+    """Return the task in a checkpoint; old checkpoints without a task are for ``segment``."""
     description = load_description(folder)
     name = description.get("task", Segmentation.task)
     if not isinstance(name, str) or name not in TASKS:
@@ -46,7 +46,7 @@ def task_of(folder: Path) -> Task:
 
 
 def check_network(task: Task) -> None:
-    """Raise :class:`voxax.InputError` where the settings of a task give no valid network.
+    """Raise :class:`voxax.InputError` if the settings of a task make no valid network.
 
     No arrays are made. Call it before scans are read, which may take long.
     """
@@ -54,9 +54,10 @@ def check_network(task: Task) -> None:
 
 
 def check_weights(folder: Path, task: Task) -> None:
-    """Refuse a checkpoint whose files hold other arrays than its network, or are too small for it.
+    """Raise FileFormatError unless the files of a checkpoint hold the arrays of its network.
 
-    To be called before a network of sizes from the checkpoint is built.
+    Files that are too small for the network are an error too. Call this before the network of an
+    untrusted checkpoint is built.
     """
     try:
         _, params, state = nnx.split(nnx.eval_shape(task.model), nnx.Param, ...)
@@ -77,7 +78,7 @@ def check_weights(folder: Path, task: Task) -> None:
 
 
 def task_as(folder: Path, kind: type[Kind]) -> Kind:
-    """The task stored in a checkpoint, which must be of a kind."""
+    """Return the task in a checkpoint, or raise InputError if it is not a `kind`."""
     found = task_of(folder)
     if not isinstance(found, kind):
         raise InputError(
@@ -88,20 +89,20 @@ def task_as(folder: Path, kind: type[Kind]) -> Kind:
 
 
 def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
-    """Load the newest step of ``folder`` into ``trainer``."""
+    """Load the newest step of the checkpoint in ``folder`` into ``trainer``, and return it."""
     trainer.load_tree(load_arrays(folder, trainer.tree()))
     return trainer
 
 
 def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
-    """The plan of a network, with the capacities of its checkpoint if that has some."""
+    """Return the plan of a network, with the capacities of its checkpoint if there are any."""
     plan = Plan.record(model, voxels)
     kept = load_description(checkpoint).get("capacities")
     if kept is None:  # an older checkpoint
         return plan
     try:
         fit = Fit.from_json(kept)
-        # Of a run on other hardware, whose steps are others.
+        # A checkpoint from other hardware has other steps of capacities, so they are not used.
         return plan.with_fit(fit) if bool(fit.rungs) == plan.on_ladder else plan
     except VoxaxError as error:
         raise FileFormatError(
@@ -110,13 +111,17 @@ def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
 
 
 def planned(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Voxels:
-    """The voxels with the maps that a network asks for, in the capacities of its checkpoint."""
+    """Return voxels with the maps of a network, in the capacities of its checkpoint."""
     plan = plan_of(model, voxels, checkpoint)
     return plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
 
 
 def resumed(folder: Path, task: Kind) -> Kind:
-    """Return ``task`` with the class weights and the source of the checkpoint in ``folder``."""
+    """Return ``task`` with the class weights and the source of the checkpoint in ``folder``.
+
+    Raises:
+      InputError: another setting differs from the checkpoint's, other than `steps`.
+    """
     before, checkpoint = task_as(folder / "checkpoint", type(task)), folder / "checkpoint"
     kept: dict[str, Any] = {}
     for field in dataclasses.fields(task):

@@ -27,11 +27,11 @@ def train(
       resume: Continue from the checkpoint in the folder of the results.
       overwrite: Delete the run that the folder of the results holds.
       out: Folder for the results, instead of the file's.
-      devices: Devices that a step is distributed over, instead of the file's; `all` for every
-          one of this host. Where the file has none either, all TPUs or GPUs of this host, as far
-          as they can share a step's scenes; on a CPU one.
-      deterministic: On a CPU, give the same bits for any number of cores: XLA takes four threads,
-          and algorithms are the defaults.
+      devices: Number of devices that a step is distributed over, instead of the file's; `all`
+          for every device of this host. If the file has no number either, all TPUs or GPUs of
+          this host that can share a step's scenes, or one device on a CPU.
+      deterministic: On a CPU, give the same bits for any number of cores. XLA uses four threads,
+          and no algorithm is measured.
     """
     from voxax.cli.process import (
         be_deterministic,

@@ -30,10 +30,10 @@ from voxax.io.mean_features import POSITION, RGB, ZERO
 from voxax.io.nuscenes import MOST_SWEEPS
 
 _WORKERS, _WIDTH, _STEPS = _limits.WORKERS.most, _limits.WIDTH.most, _limits.STEPS.most
-# A configuration has some thousand bytes, a list of a million scans 64 MiB.
+# A configuration has a few thousand bytes; a list of a million scans has 64 MiB.
 _MOST_BYTES = 64 * MEBIBYTE
 _MOST_FAULTS = 6
-# Arguments of networks that other keys decide.
+# Arguments of networks that follow from other keys.
 _FOLLOWING = {
     "grid": "model.region and model.voxel_size",
     "in_channels": "[data]",
@@ -41,7 +41,7 @@ _FOLLOWING = {
     "rngs": "the seed of all networks",
 }
 _WITHOUT_SPLIT = ("files", "scannet", "scannet200")
-# Channels that no attribute gives.
+# Input channels that are computed and need no attribute.
 _COMPUTED = ("inputs", POSITION), ("inputs", ZERO)
 _NETWORKS = dict.fromkeys(name for task in TASKS.values() for name in task.networks())
 
@@ -50,7 +50,7 @@ def _one_of(names: Iterable[str]) -> Any:
     return GetPydanticSchema(lambda *_: core_schema.literal_schema([*names]))
 
 
-# TOML has lists only, which strict tuples refuse.
+# TOML has lists but no tuples, and strict tuples refuse lists.
 _LIST = Field(strict=False)
 Names = Annotated[tuple[str, ...], Field(strict=False, fail_fast=True)]
 Number = Annotated[float, Field(gt=0, le=1e6)]
@@ -61,7 +61,13 @@ Side = Annotated[float, Field(ge=_limits.LEAST_VOXEL_SIZE, le=_limits.VOXEL_SIZE
 
 
 def _key(meaning: str, default: Any = ..., **limits: float) -> Any:
-    """Declare a key, required if without a default; ``ge``, ``gt`` and ``le`` limit its values."""
+    """Declare a key of a table.
+
+    Args:
+      meaning: description of the key, for the documentation and messages.
+      default: default value; without one the key is required.
+      limits: limits of the values, ``ge``, ``gt`` or ``le``.
+    """
     return Field(default, description=meaning, **limits)  # type: ignore[arg-type]
 
 
@@ -70,7 +76,7 @@ class _Table(BaseModel):
 
 
 class Data(_Table):
-    """Table ``[data]``."""
+    """Keys of the table ``[data]``, which names the scans."""
 
     format: Annotated[str, _one_of(FORMATS)] = _key("the folder's layout")
     folder: str = _key("where the scans are; relative to the configuration file")
@@ -105,7 +111,7 @@ class Data(_Table):
 
 
 class Augment(_Table):
-    """Table ``[augment]``."""
+    """Keys of the table ``[augment]``, which changes training scans at random."""
 
     rotate: bool = _key("turn around the vertical by any angle", True)
     flip: bool = _key("mirror x and y, each with probability 1/2", True)
@@ -142,11 +148,11 @@ class Augment(_Table):
     paste_until: Share = _key("share of the steps after which nothing is pasted any more", 1)
 
     def transform(self) -> Transform:
-        """All augmentations of the table in one transform."""
+        """Return all augmentations of the table as one transform of clouds."""
         low, high = self.scale
         steps: list[Transform] = []
         if self.crop:
-            # Whole columns: what is above and below a place belongs to it.
+            # The crop has no limit in z, so that it keeps whole columns.
             size = (self.crop, self.crop, math.inf)
             steps.append(functools.partial(augment.crop, size=size))
         steps += self._left_out()
@@ -165,7 +171,7 @@ class Augment(_Table):
         return augment.compose(steps)
 
     def box_transform(self, layout: str) -> Callable[[AnnotatedScan, Any], AnnotatedScan]:
-        """The augmentations of scans with boxes."""
+        """Return the augmentations of the table for scans with boxes in a layout."""
         steps = [*self._left_out(), *self._noise(), *self._colors()]
         points = augment.compose(steps) if steps else None
         return box_transform(
@@ -174,7 +180,7 @@ class Augment(_Table):
 
     @property
     def of_colors(self) -> list[str]:
-        """The keys that change colors."""
+        """Names of the given keys that change colors."""
         given = {
             "auto_contrast": self.auto_contrast,
             "chromatic_translation": self.chromatic_translation,
@@ -214,13 +220,13 @@ class Augment(_Table):
     def _noise(self) -> list[Transform]:
         if not self.jitter:
             return []
-        # Noise of a normal distribution is within four standard deviations.
+        # Noise beyond four standard deviations is cut off.
         limit = 4 * self.jitter
         return [functools.partial(augment.jitter, sigma=self.jitter, limit=limit)]
 
 
 class Model(_Table):
-    """Table ``[model]``."""
+    """Keys of the table ``[model]``, which sets the network."""
 
     name: Annotated[str, _one_of(_NETWORKS)] = _key(
         "the network; `small` is MinkUNet14 with few channels", "small"
@@ -242,7 +248,7 @@ class Model(_Table):
 
 
 class Training(_Table):
-    """Table ``[training]``."""
+    """Keys of the table ``[training]``, which sets the optimizer and the validations."""
 
     steps: int = _key("optimizer steps", ge=1, le=_STEPS)
     batch_size: int = _key(
@@ -277,7 +283,7 @@ class Training(_Table):
 
 
 class TrainConfig(_Table):
-    """All tables and keys of the file at ``path``."""
+    """All tables and keys of the configuration file at ``path``."""
 
     _path: Path = PrivateAttr()
     task: Annotated[str, _one_of(TASKS)] = _key("what the network learns", "segment")
@@ -297,20 +303,20 @@ class TrainConfig(_Table):
 
     @property
     def bounds(self) -> tuple[float, ...]:
-        """The region that detectors look at: lower x, y, z, then upper."""
+        """Region of a detector: lower x, y, z, then upper x, y, z, in meters."""
         return self.model.region or REGIONS[self.data.format]
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the configuration file."""
         return self._path
 
     def place(self, given: str) -> Path:
-        """A path of the file, relative to its folder."""
+        """Return the path of a value, which may be relative to the folder of the file."""
         return self.path.parent / Path(given).expanduser()
 
     def split(self, name: str) -> tuple[str, ...] | None:
-        """The names in ``data.train`` or ``data.validation``; None without any."""
+        """Return the names in ``data.train`` or ``data.validation``, or None without any."""
         given = getattr(self.data, name)
         if isinstance(given, tuple):
             return given or None
@@ -327,23 +333,23 @@ class TrainConfig(_Table):
         return lines
 
     def classes(self) -> dict[int, str] | None:
-        """The names in ``data.classes`` by their ids as numbers; None without any."""
+        """Return the class names in ``data.classes`` by integer id, or None without any."""
         return {int(key): name for key, name in self.data.classes.items()} or None
 
     def class_names(self) -> tuple[str, ...] | None:
-        """The names of the classes; None where only the folder has them."""
+        """Return the names of the classes, or None if only the folder of the data has them."""
         return tuple(self.data.classes.values()) or getattr(
             LAYOUTS[self.data.format], "class_names", None
         )
 
     def transform(self) -> Callable[[Any, Any], Any]:
-        """The augmentations of the file, for the task's scenes."""
+        """Return the augmentations of the file for scenes of the task."""
         own = self.augment
         return own.box_transform(self.data.format) if self.task == "detect" else own.transform()
 
     @contextlib.contextmanager
     def errors_of(self, table: str) -> Iterator[None]:
-        """Prefix the errors of the block with the file and a table."""
+        """Prefix the errors of the block with the path of the file and the name of a table."""
         try:
             yield
         except VoxaxError as error:
@@ -352,7 +358,7 @@ class TrainConfig(_Table):
             raise type(error)(f"{self.path}: {table}: {error}") from error
 
     def dataset(self) -> Dataset:
-        """The scans that the file names."""
+        """Return the training and validation scans that the file names."""
         data = self.data
         train, validation = names = self.split("train"), self.split("validation")
         with self.errors_of("data"):
@@ -387,15 +393,17 @@ TABLES = {"data": Data, "augment": Augment, "model": Model, "training": Training
 
 
 def read_config(path: Path) -> TrainConfig:
-    """Read and check a configuration file.
+    """Read, check and return a configuration file.
 
-    An error names each fault of a key, its value, and what is allowed.
+    Raises:
+      InputError: invalid keys or values. The message has each of them (at most ``_MOST_FAULTS``),
+        with the values that are allowed.
     """
     try:
         values = tomllib.loads(bounded_text(path, _MOST_BYTES))
     except FileFormatError as error:
         raise InputError(str(error)) from error
-    # An integer of thousands of digits is a ValueError.
+    # tomllib raises ValueError for an integer of thousands of digits.
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no valid TOML: {error}") from error
     try:
@@ -415,7 +423,7 @@ def read_config(path: Path) -> TrainConfig:
 
 
 def _faults(config: TrainConfig) -> list[str]:
-    """Return the faults of keys that exclude or need each other."""
+    """Return messages about keys that exclude each other, or need another key."""
     task, data, model, training = config.task, config.data, config.model, config.training
     form, layout, name = data.format, LAYOUTS[data.format], model.name
     formats = ", ".join(f for f, t in FORMATS.items() if t == task)
@@ -500,7 +508,7 @@ def _faults(config: TrainConfig) -> list[str]:
 
 
 def _told(error: ValidationError, values: dict[str, Any]) -> list[str]:
-    """Return the faults of single keys, each once, those of unknown names first."""
+    """Return a message for each invalid key, with unknown keys first."""
     faults: dict[str, bool] = {}
     for found in error.errors(include_url=False):
         first, *rest = map(str, found["loc"])
@@ -538,7 +546,7 @@ _COUNTS = {2: "two", 3: "three", 6: "six"}
 
 
 def _words(schema: dict[str, Any]) -> list[str]:
-    """Return what a value of a JSON schema must be, then its limits."""
+    """Return in words the type that a JSON schema demands, then its limits."""
     if "anyOf" in schema:
         kinds = [_words(one) for one in schema["anyOf"]]
         *names, last = [n for own in kinds for n in own[0].removeprefix("one of ").split(", ")]

@@ -1,4 +1,4 @@
-"""One run of ``voxax train``: what it begins with, its scans, its augmentation and its validations.
+"""One run of ``voxax train``: first weights, scans, augmentation, training and validations.
 
 A run may begin with the weights of a file, or of another run's checkpoint.
 """
@@ -43,13 +43,17 @@ from voxax.models.writers import TensorBoardWriter, WandbWriter
 
 
 def devices_of(config: TrainConfig) -> int:
-    """The number of devices; for `all` and `auto` those of this host, see ``devices_for``."""
+    """Return the number of devices that a configuration asks for, see ``devices_for``."""
     equal = TASKS[config.task].shares_equally(config.model.name)
     return devices_for(config.devices, config.training.batch_size or None, equal)
 
 
 def width_of(config: TrainConfig, resumed: Path | None) -> float:
-    """The factor on channels; for `auto` the checkpoint's, or what this host carries."""
+    """Return the factor on channels.
+
+    For ``"auto"`` it is the width of the `resumed` checkpoint, or else it is chosen from the cores
+    and memory of this machine.
+    """
     width = config.model.width
     if width != "auto":
         return width
@@ -59,7 +63,7 @@ def width_of(config: TrainConfig, resumed: Path | None) -> float:
 
 
 def _log_of(config: TrainConfig, out: Path) -> TensorBoardWriter | WandbWriter | None:
-    """Return the writer of losses and scores that ``training.log`` names."""
+    """Return the writer of losses and scores that ``training.log`` names, or None."""
     if not config.training.log:
         return None
     if config.training.log == "tensorboard":
@@ -68,7 +72,18 @@ def _log_of(config: TrainConfig, out: Path) -> TensorBoardWriter | WandbWriter |
 
 
 class Run:
-    """One training, as a file configures it: checked when made, run when called."""
+    """One training, as a file configures it.
+
+    The constructor checks the configuration, and the call trains.
+
+    Args:
+      config: the configuration.
+      out: folder for the results.
+      resume: continue from the checkpoint in `out`.
+      overwrite: delete the run that `out` holds.
+      asked_devices: option ``--devices``, which the command to resume repeats.
+      deterministic: option ``--deterministic``, which the command to resume repeats.
+    """
 
     def __init__(
         self,
@@ -92,7 +107,7 @@ class Run:
         self.resume = resume and newest_step(checkpoint) is not None
         self.width = width_of(config, checkpoint if self.resume else None)
         self.scans: Any = None
-        # Where only the folder has them, a network of any number of classes is checked.
+        # If only the data folder has the names, a network with one class is checked instead.
         names = config.class_names()
         self.names = names or ("class",)
         self._check(checkpoint)
@@ -106,7 +121,7 @@ class Run:
             self.start, self.source = starting_network(config, self._task())
 
     def _check(self, checkpoint: Path) -> None:
-        """Raise :class:`voxax.InputError` for what is wrong with the file, before data are read."""
+        """Raise :class:`voxax.InputError` for an invalid configuration, before data are read."""
         config, log = self.config, self.config.training.log
         check_place_of_weights(config)
         with config.errors_of("model"):
@@ -137,7 +152,7 @@ class Run:
         )
         with kind(run_task, workers=data.workers) as pipeline:
             with self._phase("simulate"):
-                # One scan of the validation too: what it lacks had better show now than at the end.
+                # One validation scan is read too, so that its faults show now and not at the end.
                 held_out, *samples = pipeline([self.scans.validation[0], *self._sample()])
             self._paste(pipeline)
             with self._phase("plan"):
@@ -180,13 +195,13 @@ class Run:
         return 0
 
     def _sample(self) -> list[Any]:
-        """Choose training scans evenly from all of them: neighbors in time are alike."""
+        """Return training scans at equal distances in the list, since neighbors are similar."""
         scans, number = self.scans.train, self.config.training.samples
         chosen = np.linspace(0, len(scans) - 1, min(number, len(scans))).round().astype(int)
         return [scans[i] for i in chosen]
 
     def _mixing(self) -> Mixing | None:
-        """How the scenes of a step are mixed; None where they are not."""
+        """Return how the scenes of a step are mixed, or None if they are not."""
         own = self.config.augment
         if not own.mix3d and not own.polarmix:
             return None
@@ -194,7 +209,7 @@ class Run:
         return Mixing(own.mix3d, not sweeps, tuple(map(self.names.index, own.polarmix)))
 
     def _paste(self, pipeline: Any) -> None:
-        """Let the augmentation paste objects of the training scans; cut them out unless kept."""
+        """Add pasting to the augmentation, and cut the objects out unless they are kept."""
         counts = {name: count for name, count in self.config.augment.paste.items() if count}
         if not counts:
             if self.overwrite:
@@ -223,7 +238,7 @@ class Run:
         self.transform = Pasted(objects, counts, self.transform)
 
     def _task(self, samples: list[Any] | None = None) -> Task:
-        """Settings of the network; without samples, classes have no weights yet."""
+        """Return the task with its settings; classes have weights only if `samples` are given."""
         config, training = self.config, self.config.training
         names, weighs = self.names, training.class_weights and samples is not None
         common: dict[str, Any] = {
@@ -280,7 +295,7 @@ class Run:
         self.learning.fit([*samples, held_out])
 
     def _after_save(self, pipeline: Any) -> str:
-        """Validate if the step is one to validate at; return a remark for the progress bar."""
+        """Validate after every few checkpoints, and return a remark for the progress bar."""
         training, step = self.config.training, self.learning.trainer.steps
         every = training.validate_every
         if not every or step // training.checkpoint_every % every:
@@ -301,7 +316,7 @@ class Run:
 
 
 def check_parts_of(config: TrainConfig, task: Task) -> None:
-    """Raise :class:`voxax.InputError` for a part that the network lacks, in the file's words."""
+    """Raise :class:`voxax.InputError` if a key names a part that the network does not have."""
     training = config.training
     named = {"part_learning_rates": training.part_learning_rates, "frozen": training.frozen}
     for key, parts in named.items():
@@ -311,7 +326,7 @@ def check_parts_of(config: TrainConfig, task: Task) -> None:
 
 
 def check_place_of_weights(config: TrainConfig) -> None:
-    """Check that the weights are there, before anything else is read."""
+    """Raise InputError if the file or checkpoint with the first weights does not exist."""
     key, given = _given(config)
     place = _place(config, given)
     if not given or (isinstance(place, Path) and has_description(place)):
@@ -328,9 +343,10 @@ def check_place_of_weights(config: TrainConfig) -> None:
 
 
 def starting_network(config: TrainConfig, task: Task) -> tuple[nnx.Module | None, str]:
-    """Return the network with the weights that the file names, and the codebase of these.
+    """Return the network with the weights that the configuration names, and their codebase.
 
-    Prints what was taken. Without weights there is no network. Errors have the file's words.
+    It prints which weights were taken. If the configuration names no weights, the results are None
+    and an empty string. Errors name the path and the key of the configuration.
     """
     key, given = _given(config)
     if not given:
@@ -355,7 +371,7 @@ def starting_network(config: TrainConfig, task: Task) -> tuple[nnx.Module | None
         if whole and isinstance(error, InputError):
             hint = f". weights_part = {given!r} leaves out what does not fit"
         raise type(error)(f"{config.path}: {said}: {error}{hint}") from error
-    # A file may be of half precision.
+    # The weights of a file may have half precision.
     nnx.update(model, jax.tree.map(lambda x, kind: x.astype(kind), nnx.state(model), kinds))
     return model, source
 
@@ -370,7 +386,14 @@ def _place(config: TrainConfig, given: str) -> Path | str:
 
 
 def _from_run(model: nnx.Module, folder: Path, whole: bool, said: str) -> str:
-    """Set the arrays of ``model`` to those of a run's checkpoint; return the source of that run."""
+    """Set the arrays of ``model`` to those of a run's checkpoint, and return the run's `source`.
+
+    Args:
+      model: network to change.
+      folder: folder of the checkpoint.
+      whole: whether all arrays must fit; else only arrays with the same path and shape are set.
+      said: key and value of the configuration, for the printed lines.
+    """
     before = task_of(folder)
     check_weights(folder, before)
     theirs, own = (

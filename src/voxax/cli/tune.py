@@ -1,4 +1,4 @@
-"""``voxax tune`` measures what a model needs; ``voxax explain`` tells what was chosen and why."""
+"""``voxax tune`` measures the algorithms of a model; ``voxax explain`` prints which are used."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def tune(
     Later runs of the same model on similar voxels use the choices. A MinkUNet takes minutes, on a
     TPU up to an hour. --budget limits the time. Ctrl-C keeps what was measured.
 
-    With --tpu nothing is measured, and the TPUs may be absent: kernels are compiled, and ranked by
-    the compiler's schedules. Programs for such a TPU use the best one, and a run on one measures it
-    first. Needs `pip install "voxax[tpu]"`.
+    With --tpu nothing is measured, and no TPU is needed. Kernels are compiled, and ranked by the
+    compiler's schedules. Programs for such a TPU use the best kernel until the kernels are measured
+    there. Needs `pip install "voxax[tpu]"`.
 
     Args:
       workload: Model and voxels.
@@ -127,7 +127,7 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
 
 @contextlib.contextmanager
 def _progress() -> Iterator[None]:
-    """Show how many problems are measured: a spinner on a terminal, else a line for each.
+    """Show how many problems are measured, in a spinner on a terminal, else a line for each.
 
     With ``VOXAX_AUTOTUNE_LOG`` set, only the log is written.
     """
@@ -158,7 +158,7 @@ def _progress() -> Iterator[None]:
 
 
 class _Tuned(logging.Handler):
-    """Shows the line that the tuner logs for each problem, or their number in a spinner."""
+    """Log handler that prints a line for each tuned problem, or counts them in a spinner."""
 
     def __init__(self, console: Any, status: Any) -> None:
         super().__init__(logging.INFO)
@@ -175,7 +175,7 @@ class _Tuned(logging.Handler):
         self.tell(time.perf_counter() - self._begin)
 
     def tell(self, seconds: float) -> None:
-        """Show how many problems were measured in how long."""
+        """Show the number of measured problems and the elapsed seconds."""
         text = f"tuning: {self._count} measured, {seconds:.0f} s"
         if self._status is None:
             self._console.print(text, soft_wrap=True)

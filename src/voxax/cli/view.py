@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from voxax.plot.coloring import Coloring
     from voxax.plot.viewer import Stepped
 
-# Wider attributes are descriptors rather than something to look at.
+# Attributes with more columns are descriptors, which are not useful as colors.
 _WIDEST = 4
 
 
@@ -117,7 +117,7 @@ def view(
 def names_of(
     checkpoint: Path | None, files: tuple[Path | None, ...], clouds: tuple[PointCloud | None, ...]
 ) -> tuple[str, ...] | None:
-    """Names of classes from a checkpoint, by default one beside the files, or None."""
+    """Return class names from a checkpoint, or from one beside the files, or None."""
     from voxax.cli.tasks import task_of
     from voxax.models.checkpoint import has_description
 
@@ -131,14 +131,14 @@ def names_of(
         labels = [
             cloud.labels for cloud in clouds if cloud is not None and cloud.labels is not None
         ]
-        # Of another data set, unless every label has a name.
+        # If a label has no name, the checkpoint belongs to another data set.
         if all(own.max(initial=-1) < len(names) for own in labels):
             return names
     return None
 
 
 def boxes_of(path: Path) -> list[BoxKind]:
-    """Boxes of a file, or of the files of a folder, by kind."""
+    """Return the boxes of a file, or of the files of a folder, by kind."""
     from voxax.io.box_file import FOUND, TRUE, read_boxes
     from voxax.plot.boxed import box_kinds
 
@@ -162,7 +162,15 @@ def colorings_of(
     voxel_size: float | None = None,
     up: Up = "z",
 ) -> dict[str, Callable[[], Coloring] | Stepped]:
-    """All ways to color the cloud, by name."""
+    """Return all colorings of the cloud by name.
+
+    Args:
+      cloud: points, with their attributes and true labels.
+      predicted: the same points with predicted labels, or None.
+      names: names of the classes, or None.
+      voxel_size: edge of a voxel, for the colorings ``tile`` and ``window``; None omits them.
+      up: axis that points up, for the coloring ``height``.
+    """
     from voxax.plot.coloring import Coloring, by_error, by_feature, by_label
 
     found: dict[str, Callable[[], Coloring] | Stepped] = {}
@@ -190,7 +198,7 @@ def colorings_of(
 
 
 def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], Coloring] | Stepped]:
-    """Color by the tiles and windows of a 3x3x3 submanifold layer's kernel on TPUs."""
+    """Return colorings by the tiles and windows of a 3x3x3 submanifold convolution on TPUs."""
     import voxax as vx
     from voxax.kernels.implicit_gemm.windows import VIEWS, WINDOW_TILE
     from voxax.plot.coloring import by_tile, by_window
@@ -210,7 +218,7 @@ def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], C
 def _predicted(
     scan: Callable[..., PointCloud], file: Path, cloud: PointCloud, path: Path
 ) -> PointCloud:
-    """Read the predictions as labels of the same points."""
+    """Return the cloud with the predicted labels that are in the file `path`."""
     from voxax.io import read
     from voxax.io.arrays import position_name
     from voxax.io.formats import LABEL_READERS

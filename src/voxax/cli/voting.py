@@ -1,4 +1,4 @@
-"""Labels by vote among overlapping tiles of a huge scan and turned views of it."""
+"""Labels by a vote of overlapping tiles of a huge scan, and of turned views of it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from voxax.errors import InputError
 from voxax.io import PointCloud
 
 MOST_VIEWS = 64
-# A narrower tile has no surroundings to tell a class by.
+# A narrower tile shows too little around a point to predict its class.
 LEAST_VOXELS = 16
 Logits = Callable[[PointCloud], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Vote:
-    """How a scan is labeled: by tiles with this edge in x and y, in meters, or whole for 0.
+    """Function that labels a scan by a vote of tiles and views.
 
-    Tiles overlap by half, so each point is in four. The network sees one tile at a time, and the
-    votes of two rows of tiles are in memory. The probabilities of so many views, turns around the
-    vertical, are averaged.
+    Tiles overlap by half, so each point is in four tiles. The network takes one tile at a time, and
+    only the votes of two rows of cells (half tiles) are in memory.
+
+    Attributes:
+      tile: edge of a tile in x and y in meters; 0 labels the scan as a whole.
+      views: number of turns around the vertical whose probabilities are averaged.
     """
 
     tile: float = 0.0
@@ -35,7 +38,7 @@ class Vote:
             raise InputError(f"--views {self.views} must be from 1 to {MOST_VIEWS}")
 
     def check(self, voxel_size: float) -> None:
-        """Raise :class:`voxax.InputError` for tiles of too few voxels."""
+        """Raise :class:`voxax.InputError` for tiles with too few voxels of this size."""
         if 0 < self.tile < LEAST_VOXELS * voxel_size:
             raise InputError(
                 f"--tile {self.tile} must be at least {LEAST_VOXELS} voxels of {voxel_size} m: "
@@ -43,7 +46,10 @@ class Vote:
             )
 
     def __call__(self, cloud: PointCloud, logits: Logits) -> np.ndarray:
-        """Return the class of each point, ``int32[N]``, from logits ``float32[N, classes]``."""
+        """Return the class of each point, ``int32[N]``.
+
+        `logits` is a function from a cloud to the logits of its points, ``float32[N, classes]``.
+        """
         if not self.tile or not len(cloud):
             return self._votes(cloud, logits).argmax(-1).astype(np.int32)
         plan = cloud.positions[:, :2]
@@ -53,7 +59,7 @@ class Vote:
         bands = dict(zip(rows.tolist(), np.split(order, starts[1:]), strict=True))
         labels = np.empty(len(cloud), np.int32)
         votes: dict[int, np.ndarray] = {}
-        # A tile has four cells: two of its own row, and two of the next.
+        # A tile consists of four cells, two in its own row and two in the next.
         for row in sorted({*bands, *(row - 1 for row in bands)}):
             own = [one for one in (row, row + 1) if one in bands]
             columns = {one: cells[bands[one], 1] for one in own}
@@ -75,7 +81,10 @@ class Vote:
         return labels
 
     def _votes(self, cloud: PointCloud, logits: Logits) -> np.ndarray:
-        """Return the sum of the views' probabilities, or logits where there is one of all."""
+        """Return the sum of the probabilities of all views, ``float32[N, classes]``.
+
+        For one view without tiles, it returns the logits.
+        """
         if self.views == 1 and not self.tile:
             return logits(cloud)
         total = np.zeros((), np.float32)

@@ -1,4 +1,4 @@
-"""Workloads of ``voxax tune``, ``explain``, ``bench`` and ``export``: a model on voxels."""
+"""Workload of ``voxax tune``, ``explain``, ``bench`` and ``export``: a model and voxels."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Workload:
     """Include the gradients."""
 
     def build(self, *, for_accelerator: bool = False) -> Built:
-        """Build voxels with their maps, and the function of them.
+        """Return voxels with their maps, and the function of these voxels.
 
-        With `for_accelerator` levels have the capacities of programs for these, wherever this runs.
+        With `for_accelerator` the capacities are those of programs for accelerators, on any device.
         """
         from voxax.geometry import Plan
         from voxax.nn.model_step import step_of
@@ -100,7 +100,7 @@ class Workload:
             positions = read(self.file, columns=self.columns).positions
             size = _VOXEL_SIZE if self.voxel_size is None else self.voxel_size
             _limits.VOXEL_SIZE.check("--voxel-size", size, _limits.LEAST_VOXEL_SIZE)
-            # float32 is exact enough only near zero: whole voxels are subtracted.
+            # float32 is exact enough only near zero, so whole voxels are subtracted.
             positions = positions - np.floor(positions.min(0) / size) * size
             scene = f"{self.file.name} at {size:g}"
         rng = np.random.default_rng(0)
@@ -111,7 +111,7 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A function with its arguments, and a title in words."""
+    """A function with its arguments, and a title that describes the workload."""
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -119,7 +119,7 @@ class Built:
 
 
 def _found(path: str) -> Callable[..., Any]:
-    """Import the model at a path, or call the function of that name for it."""
+    """Return the model at a path; a function without arguments is called to make it."""
     module, name = load_module(path, "--model")
     found = attribute(module, name, f"--model {path}")
     if callable(found) and _takes(found, 0):
@@ -134,12 +134,12 @@ def _found(path: str) -> Callable[..., Any]:
 
 
 def _takes(call: Callable[..., Any], number: int) -> bool:
-    """True if ``call`` takes that number of arguments."""
+    """Return whether ``call`` takes that number of positional arguments."""
     try:
         _signature(call).bind(*range(number))
     except TypeError:
         return False
-    except ValueError:  # some built-in functions keep their signature to themselves
+    except ValueError:  # some built-in functions have no signature
         return number == 1
     return True
 
@@ -147,13 +147,13 @@ def _takes(call: Callable[..., Any], number: int) -> bool:
 def _signature(call: Callable[..., Any]) -> inspect.Signature:
     if not isinstance(call, type):
         return inspect.signature(call)
-    # flax's metaclass takes anything.
+    # The metaclass of flax takes any arguments.
     whole = inspect.signature(call.__init__)
     return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
 def _described(value: Any) -> str:
-    """A value in one line: modules print as whole trees."""
+    """Return a description of a value in one line; the repr of a module has many lines."""
     name = getattr(value, "__qualname__", type(value).__name__)
     try:
         return f"{name}{_signature(value)}"
@@ -162,7 +162,7 @@ def _described(value: Any) -> str:
 
 
 def model_of(name: str, channels: int, classes: int) -> Callable[..., Any]:
-    """Build the model that an option names; see :class:`Workload`."""
+    """Return the model that an option names, see :class:`Workload`."""
     try:
         importlib.import_module("flax.nnx")
     except ImportError as error:

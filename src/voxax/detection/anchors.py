@@ -1,12 +1,13 @@
-"""Anchors: boxes of usual sizes at every cell, to which a detector predicts differences.
+"""Anchors: boxes of typical sizes at every cell, relative to which a detector predicts boxes.
 
-A class, a box code and a direction belong to each anchor. Rows that don't count may hold NaN in
-losses, also for gradients.
+A detector predicts class logits, a box code and a direction for each anchor. In the losses, rows
+that do not count may hold NaN, which reaches neither the loss nor the gradients.
 
-Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018, and the
-conventions of OpenPCDet, whose weights predict in them, with the rounding of its axis-aligned
-assigner: anchors that overlap a box equally up to rounding are told apart alike; Lin et al., "Focal
-Loss for Dense Object Detection", ICCV 2017; Girshick, "Fast R-CNN", ICCV 2015.
+The conventions are those of OpenPCDet, whose weights therefore fit. IoUs are also rounded as in its
+axis-aligned assigner, so that anchors with almost equal IoUs are ranked in the same order.
+
+Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018; Lin et
+al., "Focal Loss for Dense Object Detection", ICCV 2017; Girshick, "Fast R-CNN", ICCV 2015.
 """
 
 from __future__ import annotations
@@ -37,24 +38,25 @@ from voxax.errors import InputError, check_whole
 from voxax.geometry.call_checks import checked_operator
 
 CODES = 7
-"""Numbers that code a box: center, sizes and yaw."""
+"""Number of values in the code of a box: center, sizes and yaw."""
 CODES_WITH_VELOCITY = 10
-"""The same with cosine and sine of the yaw, and the velocity."""
+"""Number of values in a code with cosine and sine in place of the yaw, and the velocity."""
 
 DIRECTION_OFFSET = 0.78539
-"""Where the first direction begins, in radians: an eighth of a turn, as OpenPCDet rounds it."""
+"""Yaw at which the first direction bin begins, in radians: pi / 4 as OpenPCDet rounds it."""
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """A box that stands at every cell. Static and hashable.
+    """A box that is repeated at every cell. Static and hashable.
 
     Args:
       size: length, width and height in meters.
-      bottom: height of its lower side.
-      yaws: angles, each an anchor of its own.
-      matched: IoU from which an anchor has an object, see :func:`voxax.detection.anchor_targets`.
-      unmatched: IoU below which it has none.
+      bottom: z of the lower side in meters.
+      yaws: yaws in radians; each cell has one anchor for each yaw.
+      matched: IoU with a box from which an anchor is matched to that box, see
+        :func:`voxax.detection.anchor_targets`.
+      unmatched: IoU below which an anchor is background.
 
     Raises:
       InputError: sizes that are not positive, no yaw, or thresholds out of order.
@@ -89,7 +91,7 @@ KITTI_ANCHORS = (
     Anchor((0.8, 0.6, 1.73), -0.6, matched=0.5, unmatched=0.35),
     Anchor((1.76, 0.6, 1.73), -0.6, matched=0.5, unmatched=0.35),
 )
-"""Anchors for cars, pedestrians and cyclists of OpenPCDet's SECOND for KITTI."""
+"""Anchors of OpenPCDet's SECOND for KITTI: car, pedestrian and cyclist."""
 
 NUSCENES_ANCHORS = (
     Anchor((4.63, 1.97, 1.74), -0.95),
@@ -103,7 +105,7 @@ NUSCENES_ANCHORS = (
     Anchor((0.73, 0.67, 1.77), -0.935, matched=0.6, unmatched=0.4),
     Anchor((0.41, 0.41, 1.07), -1.285, matched=0.6, unmatched=0.4),
 )
-"""Anchors for nuScenes' ten classes of detection, of OpenPCDet's SECOND with several heads."""
+"""Anchors of OpenPCDet's SECOND with several heads, for the ten detection classes of nuScenes."""
 
 
 def anchor_boxes(
@@ -112,14 +114,15 @@ def anchor_boxes(
     high: Sequence[float],
     shape: Sequence[int],
 ) -> Float[np.ndarray, "X Y A 7"]:
-    """Return the anchors of all cells, ``float64[X, Y, A, 7]``; A counts the yaws of each.
+    """Return the anchors of all cells as boxes, ``float64[X, Y, A, 7]``.
 
-    As in OpenPCDet, the first and the last cell have theirs on the border of the region.
+    ``A`` is the total number of yaws over all anchors. As in OpenPCDet, the anchors of the first
+    and last cells are centered on the border of the region.
 
     Args:
-      anchors: in the order of the head's channels.
+      anchors: anchors of a cell, in the order of the head's channels.
       low: x and y of the lower corner of the region, in meters.
-      high: coordinates of the upper corner.
+      high: x and y of the upper corner of the region, in meters.
       shape: numbers of cells, ``(X, Y)``.
 
     Raises:
@@ -145,17 +148,18 @@ def anchor_boxes(
 def encode_residuals(
     boxes: Num[Array | np.ndarray, "... 7"], anchors: Num[Array | np.ndarray, "... 7"]
 ) -> Float[Any, "... 7"]:
-    """Return what a network predicts for boxes at anchors, ``[..., 7]``.
+    """Return the codes of boxes relative to anchors, ``[..., 7]``, which a network predicts.
 
-    Columns: the offset of the center along x and y over the anchor's diagonal in the plane, along z
-    over its height; the logarithms of the ratios of the sizes; the difference of the yaws.
+    Columns: the offset of the center, along x and y divided by the anchor's diagonal in the plane,
+    along z divided by the anchor's height; the logarithms of box size over anchor size; the
+    difference of the yaws.
 
     Args:
-      boxes: ``[..., 7]``, sizes above 0; NumPy in, NumPy out.
+      boxes: ``[..., 7]``, sizes above 0. The result is NumPy if boxes and anchors are.
       anchors: ``[..., 7]``, sizes above 0.
 
     Raises:
-      InputError: other shapes, or bad boxes that are known.
+      InputError: other shapes, or invalid boxes outside of ``jit``.
     """
     boxes, anchors = as_floats(as_boxes(boxes), as_boxes(anchors, "anchors"))
     xp = array_module(boxes, anchors)
@@ -167,17 +171,18 @@ def encode_residuals(
 def decode_residuals(
     codes: Num[Array | np.ndarray, "... code"], anchors: Num[Array | np.ndarray, "... 7"]
 ) -> Float[Any, "... box"]:
-    """Return the boxes ``[..., 7]`` of codes at anchors: what :func:`encode_residuals` undoes.
+    """Return the boxes of codes relative to anchors, ``[..., 7]`` or ``[..., 9]``.
 
-    A code of 10 numbers has the differences of the yaws' cosines and sines in place of the last,
-    then the velocity, as OpenPCDet's for nuScenes. Its box is ``[..., 9]``.
+    This is the inverse of :func:`encode_residuals`. A code may also have 10 numbers, as OpenPCDet's
+    for nuScenes. The differences of the yaws' cosines and sines then replace the difference of the
+    yaws, and the velocity follows. The box of such a code is ``[..., 9]``.
 
     Args:
-      codes: ``[..., 7]`` or ``[..., 10]``; NumPy in, NumPy out.
+      codes: ``[..., 7]`` or ``[..., 10]``. The result is NumPy if codes and anchors are.
       anchors: ``[..., 7]``.
 
     Raises:
-      InputError: other shapes, or bad anchors that are known.
+      InputError: other shapes, or invalid anchors outside of ``jit``.
     """
     codes, anchors = as_floats(codes, as_boxes(anchors, "anchors"))
     if codes.shape[-1] not in (CODES, CODES_WITH_VELOCITY):
@@ -213,17 +218,18 @@ def decode_anchors(
 ) -> Detections:
     """Return the best boxes of one scene's anchors; ``jax.vmap`` maps it over scenes.
 
-    A candidate is an anchor with its most likely class. A code tells the yaw up to half a turn,
-    and the direction's bin tells which half.
+    A candidate is an anchor with its most likely class. With two bins, the code determines the yaw
+    up to half a turn, and the most likely bin decides which half.
 
     Args:
-      logits: ``[X, Y, A * classes]``, before the sigmoid; the anchors of a cell side by side.
+      logits: ``[X, Y, A * classes]``, before the sigmoid; the channels of one anchor are adjacent.
       codes: ``[X, Y, A * 7]`` or ``[X, Y, A * 10]``, see :func:`decode_residuals`.
-      directions: logits of the bins of the yaw, ``[X, Y, A * bins]``; None leaves the yaw.
+      directions: logits of the direction bins, ``[X, Y, A * bins]``; None keeps the yaws of the
+        codes.
       anchors: ``[X, Y, A, 7]``, see :func:`anchor_boxes`.
-      max_boxes: static number of rows.
-      min_score: rows with a lower score are not valid.
-      direction_offset: where the first bin begins, in radians.
+      max_boxes: number of rows of the result, static.
+      min_score: lowest score of a valid row, in 0..1.
+      direction_offset: yaw at which the first bin begins, in radians.
 
     Raises:
       InputError: other shapes, or a number out of range.
@@ -250,7 +256,7 @@ def decode_anchors(
 
 
 def _by_anchor(name: str, table: Any, *shape: int) -> jax.Array:
-    """Return ``[X, Y, A, ...]`` of a table ``[X, Y, A * ...]``."""
+    """Return a table ``[X, Y, A * ...]`` with an axis of anchors, ``[X, Y, A, ...]``."""
     if table.ndim != 3 or table.shape[:2] != shape[:2] or table.shape[2] % shape[2]:
         raise InputError(
             f"{name} of shape {list(table.shape)}: give {list(shape[:2])} and channels of "
@@ -282,15 +288,15 @@ def _decode(
 
 
 BACKGROUND, UNDECIDED = -1, -2
-"""Of an anchor: there is no object; what it predicts counts in no loss."""
+"""Classes of anchors without an object (-1) and of anchors that count in no loss (-2)."""
 
 
 class AnchorTargets(NamedTuple):
     """Targets of one scene for ``A`` anchors in each cell.
 
     Attributes:
-      classes: ``int32[X, Y, A]``: the class of the object at an anchor; -1 where there is none, -2
-        where an anchor is neither near enough to an object nor far enough, and does not count.
+      classes: ``int32[X, Y, A]``, the class of the object at an anchor; -1 for no object; -2 for an
+        anchor that counts in no loss, because its IoU is between `unmatched` and `matched`.
       codes: ``[X, Y, A, 7]``, see :func:`voxax.detection.encode_residuals`; 0 without an object.
       directions: ``int32[X, Y, A]``, the bin of the object's yaw; 0 without an object.
     """
@@ -301,7 +307,7 @@ class AnchorTargets(NamedTuple):
 
     @property
     def mask(self) -> jax.Array:
-        """``bool[X, Y, A]``: the anchors at objects."""
+        """Mask of the anchors that have an object, ``bool[X, Y, A]``."""
         return self.classes >= 0
 
 
@@ -317,23 +323,24 @@ def anchor_targets(
 ) -> AnchorTargets:
     """Return the targets of one scene; ``jax.vmap`` maps it over scenes.
 
-    Anchors and boxes of the same class are compared by the IoU of their outlines from above, each
-    turned to the nearer axis. An anchor takes the box with the largest IoU, if that is at least the
-    class' ``matched``; the best anchors of a box take theirs in any case. Below ``unmatched`` there
-    is no object.
+    Anchors and boxes of the same class are compared by the IoU of their outlines from above. Each
+    outline is first turned to the nearer axis. An anchor is matched to the box with which its IoU
+    is largest, if this IoU is at least the ``matched`` of the class, or if the anchor is the best
+    one for some box, with an IoU above 0. Every other anchor with an IoU below ``unmatched`` is
+    background.
 
     Args:
       boxes: ``[M, 7]``.
-      classes: ``int[M]``, places in ``anchors``; negative for rows without a box, which may hold
+      classes: ``int[M]``, indices in ``anchors``; negative for rows without a box, which may hold
         anything.
-      places: ``[X, Y, A, 7]``, see :func:`voxax.detection.anchor_boxes`.
-      anchors: static, one of each class.
-      direction_bins: static, of a turn.
-      direction_offset: where the first of them begins, in radians.
+      places: anchors of all cells, ``[X, Y, A, 7]``, see :func:`voxax.detection.anchor_boxes`.
+      anchors: one anchor for each class, static.
+      direction_bins: number of bins that divide a full turn, static.
+      direction_offset: yaw at which the first bin begins, in radians.
 
     Raises:
-      InputError: other shapes, other anchors than the places have, bad boxes or classes that are
-        known.
+      InputError: other shapes, anchors that do not fit `places`, or invalid boxes or classes
+        outside of ``jit``.
     """
     boxes, places = jnp.asarray(boxes), jnp.asarray(places)
     check_table(boxes)
@@ -379,7 +386,7 @@ def _targets(
     dtype, shape = boxes.dtype, places.shape[:3]
     own = jnp.broadcast_to(jnp.asarray(kinds, jnp.int32)[None, None], shape)
     usable = jnp.isfinite(boxes).all(axis=1) & (boxes[:, 3:6] > 0).all(axis=1) & (classes >= 0)
-    # Of other rows nothing is computed, so that what they hold reaches no result.
+    # Other rows become ones, so that their values reach no result and no gradient.
     boxes = jnp.where(usable[:, None], boxes, jnp.ones((), dtype))
     low, high = _outlines(places)
     area = _area(low, high)
@@ -423,7 +430,7 @@ def _targets(
 
 
 def _outlines(boxes: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the lower and upper corners ``[..., 2]`` from above, turned to the nearer axis."""
+    """Return lower and upper corners ``[..., 2]`` of outlines, turned to the nearer axis."""
     yaw = boxes[..., 6:7]
     half_turn = jnp.asarray(np.pi, yaw.dtype)
     turned = jnp.abs(yaw - jnp.floor(yaw / half_turn + 0.5) * half_turn)
@@ -433,9 +440,9 @@ def _outlines(boxes: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _area(low: jax.Array, high: jax.Array) -> jax.Array:
     sides = jnp.maximum(high - low, jnp.zeros((), low.dtype))
-    # A sum that follows would be rounded together with the product, differently in each of the
-    # programs that XLA makes of it, and the best anchor of a box would differ from itself. The
-    # minimum, which changes no number, stands between the two.
+    # XLA may fuse the product with a sum that follows, and round the two together in some programs
+    # but not in others. Then two computations of the same IoU would differ. The minimum changes no
+    # number, and prevents the fusion.
     return jnp.minimum(sides[..., 0] * sides[..., 1], jnp.finfo(low.dtype).max)
 
 
@@ -446,13 +453,13 @@ def sigmoid_focal_loss(
     alpha: float = 0.25,
     gamma: float = 2.0,
 ) -> Float[Array, "*shape"]:
-    """Return the focal loss of independent classes, ``[...]``: the sum over the classes.
+    """Return the sum over the classes of the focal loss of independent classes, ``[...]``.
 
     Args:
       logits: ``[..., classes]``, before the sigmoid.
-      classes: ``int[...]``; -1 where no class is right, lower where nothing counts.
-      alpha: weight of what is right; what is wrong has ``1 - alpha``.
-      gamma: power of how wrong a prediction is.
+      classes: ``int[...]``, the right class; -1 for none, lower values for rows that do not count.
+      alpha: weight of the right class; the other classes have the weight ``1 - alpha``.
+      gamma: exponent of the probability of the wrong answer, which reduces the loss of easy rows.
 
     Raises:
       InputError: other shapes.
@@ -465,7 +472,7 @@ def sigmoid_focal_loss(
     logits = jnp.where(counts, logits, jnp.zeros((), logits.dtype))
     right = _is_chosen(classes, logits)
     low, high = -jax.nn.log_sigmoid(logits), -jax.nn.log_sigmoid(-logits)
-    # Powers of probabilities through their logarithms, whose gradient is finite at 0 too.
+    # Powers of probabilities are computed from logarithms, so that gradients at 0 are finite.
     loss = jnp.where(
         right, alpha * jnp.exp(-gamma * high) * low, (1 - alpha) * jnp.exp(-gamma * low) * high
     )
@@ -480,16 +487,16 @@ def residual_loss(
     *,
     beta: float = 1 / 9,
 ) -> Float[Array, "*shape"]:
-    """Return the smooth L1 loss of residuals, ``[...]``: the sum over their columns.
+    """Return the sum over the columns of the smooth L1 loss of codes, ``[...]``.
 
-    The last column is compared by the sine of the difference, which is 0 for half a turn too.
+    The loss of the last column takes the sine of the difference, which is 0 for half a turn too.
 
     Args:
-      codes: ``[..., 7]``, predicted.
-      targets: ``[..., 7]``; NaN does not count.
+      codes: ``[..., 7]``, predicted codes.
+      targets: ``[..., 7]``, true codes; NaN does not count.
       mask: ``bool[...]``, the rows that count.
-      weights: ``[7]``, a factor for each column's difference; None for 1.
-      beta: the difference from which the loss grows in a line.
+      weights: ``[7]``, factors on the differences of the columns; None for 1.
+      beta: difference from which the loss is linear instead of quadratic.
 
     Raises:
       InputError: other shapes, a beta that is not positive.
@@ -521,10 +528,10 @@ def direction_loss(
     directions: Int[Array | np.ndarray, "*shape"],
     mask: Bool[Array | np.ndarray, "*shape"],
 ) -> Float[Array, "*shape"]:
-    """Return the cross entropy of the direction's bins, ``[...]``.
+    """Return the cross entropy of the direction bins, ``[...]``; 0 in rows that do not count.
 
     Args:
-      logits: ``[..., bins]``.
+      logits: ``[..., bins]``, before the softmax.
       directions: ``int[...]``, the right bin.
       mask: ``bool[...]``, the rows that count.
 
@@ -543,12 +550,12 @@ def direction_loss(
 
 
 class AnchorLosses(NamedTuple):
-    """Losses of one scene, each ``[]``, over the number of its anchors at objects.
+    """Losses of one scene, each ``[]``, divided by the number of anchors that have an object.
 
     Attributes:
-      classes: see :func:`sigmoid_focal_loss`.
-      boxes: see :func:`residual_loss`.
-      directions: see :func:`direction_loss`.
+      classes: loss of the classes, see :func:`sigmoid_focal_loss`.
+      boxes: loss of the box codes, see :func:`residual_loss`.
+      directions: loss of the direction bins, see :func:`direction_loss`.
     """
 
     classes: jax.Array
@@ -567,14 +574,14 @@ def anchor_losses(
 ) -> AnchorLosses:
     """Return the losses of one scene's predictions; ``jax.vmap`` maps it over scenes.
 
-    SECOND's loss is their sum with the weights 1, 2 and 0.2, its mean over the scenes.
+    The loss of SECOND is the sum of the three with the weights 1, 2 and 0.2, averaged over scenes.
 
     Args:
-      logits: ``[X, Y, A * classes]``, the anchors of a cell side by side.
-      codes: ``[X, Y, A * 7]``.
-      directions: ``[X, Y, A * bins]``.
-      targets: see :func:`voxax.detection.anchor_targets`.
-      code_weights: ``[7]``, see :func:`residual_loss`.
+      logits: ``[X, Y, A * classes]``, before the sigmoid; the channels of one anchor are adjacent.
+      codes: predicted codes, ``[X, Y, A * 7]``.
+      directions: logits of the direction bins, ``[X, Y, A * bins]``.
+      targets: targets of the scene, see :func:`voxax.detection.anchor_targets`.
+      code_weights: ``[7]``, factors on the differences of the codes, see :func:`residual_loss`.
 
     Raises:
       InputError: other shapes.
@@ -593,7 +600,7 @@ def anchor_losses(
 
 
 def _is_chosen(classes: jax.Array, logits: jax.Array) -> jax.Array:
-    """Return ``bool[..., classes]``: compared, since a TPU gathers one number after the other."""
+    """Return a one-hot mask of the classes, ``bool[..., classes]``; TPUs gather slowly."""
     columns = jnp.arange(logits.shape[-1], dtype=classes.dtype)
     return classes[..., None] == columns.reshape((1,) * classes.ndim + (-1,))
 

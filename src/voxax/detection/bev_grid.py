@@ -1,4 +1,4 @@
-"""The grid of cells that center-based detectors predict in, and boxes decoded from its cells."""
+"""Grid of cells in which center-based detectors predict boxes, and decoding of these boxes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BevGrid:
 
     Args:
       low: x and y of the corner where the grid begins, in meters.
-      cell: the sides of a cell along x and y in meters: voxel size times stride.
+      cell: sides of a cell along x and y in meters, which are the voxel size times the stride.
       shape: numbers of cells, ``(X, Y)``.
 
     Raises:
@@ -56,13 +56,15 @@ class BevGrid:
         object.__setattr__(self, "shape", shape)
 
     def places(self, boxes: Any) -> Any:
-        """Return the centers of boxes in cells, ``[..., 2]``: an integer is where a cell begins.
+        """Return the centers of boxes in units of cells, ``[..., 2]``.
+
+        Cell ``[i, j]`` begins at the values ``[i, j]``.
 
         Args:
           boxes: ``[..., 2]`` or more columns, x and y first; NumPy in, NumPy out.
 
         Raises:
-          InputError: they are no real numbers.
+          InputError: the boxes are no real numbers.
         """
         (boxes,) = as_floats(boxes)
         xp = array_module(boxes)
@@ -71,7 +73,7 @@ class BevGrid:
         return (boxes[..., :2] - low.reshape(shape)) / cell.reshape(shape)
 
     def cells(self) -> np.ndarray:
-        """Return all cells, ``int32[X * Y, 2]``, in the order of a dense map's rows."""
+        """Return the indices of all cells, ``int32[X * Y, 2]``, in the order of a dense map."""
         return np.moveaxis(np.indices(self.shape), 0, -1).reshape(-1, 2).astype(np.int32)
 
 
@@ -81,19 +83,19 @@ def encode_boxes(
     cells: Int[Array | np.ndarray, "... 2"],
     grid: BevGrid,
 ) -> Float[Any, "... code"]:
-    """Return what a network predicts for boxes at cells, ``[..., 8]`` or ``[..., 10]``.
+    """Return the codes of boxes relative to cells, ``[..., 8]``, which a network predicts.
 
-    The second with velocity. Columns: offset of the center from the cell's beginning along x and y,
-    in cells; z in meters; the logarithms of length, width and height; cosine and sine of yaw; vx
-    and vy. This is the order of OpenPCDet's heads.
+    With velocities the codes are ``[..., 10]``. Columns: offset of the center from the lower corner
+    of the cell along x and y, in cells; z in meters; the logarithms of length, width and height;
+    cosine and sine of yaw; vx and vy. This is the order of OpenPCDet's heads.
 
     Args:
       boxes: ``[..., 7]`` or ``[..., 9]``, sizes above 0; NumPy in, NumPy out.
-      cells: ``int[..., 2]``, the cell that predicts each.
+      cells: ``int[..., 2]``, the cell that predicts each box.
       grid: grid of the cells.
 
     Raises:
-      InputError: other shapes, or bad boxes that are known.
+      InputError: other shapes, or invalid boxes outside of ``jit``.
     """
     boxes = as_boxes(boxes)
     xp = array_module(boxes)
@@ -109,12 +111,14 @@ def decode_boxes(
     cells: Int[Array | np.ndarray, "... 2"],
     grid: BevGrid,
 ) -> Float[Any, "... box"]:
-    """Return the boxes of codes, ``[..., 7]`` or ``[..., 9]``: what :func:`encode_boxes` undoes.
+    """Return the boxes of codes relative to cells, ``[..., 7]`` or ``[..., 9]``.
+
+    This is the inverse of :func:`encode_boxes`.
 
     Args:
-      codes: ``[..., 8]`` or ``[..., 10]``; cosine and sine need not have length 1. NumPy in, NumPy
-        out.
-      cells: ``int[..., 2]``, the cell that predicts each.
+      codes: ``[..., 8]`` or ``[..., 10]``. The vector of cosine and sine need not have length 1.
+        NumPy in, NumPy out.
+      cells: ``int[..., 2]``, the cell that predicts each box.
       grid: grid of the cells.
 
     Raises:
@@ -131,7 +135,8 @@ def decode_boxes(
     low, cell = (xp.asarray(v, codes.dtype).reshape(shape) for v in (grid.low, grid.cell))
     center = (xp.asarray(cells).astype(codes.dtype) + codes[..., :2]) * cell + low
     cos, sin = codes[..., 6:7], codes[..., 7:8]
-    # (0, 0), as of a head that begins with zeros, is the angle 0, with a finite derivative.
+    # A head that begins with zeros predicts (0, 0). It becomes the angle 0, whose derivative is
+    # finite.
     cos = xp.where((cos == 0) & (sin == 0), xp.ones((), codes.dtype), cos)
     yaw = xp.arctan2(sin, cos)
     parts = [center, codes[..., 2:3], xp.exp(codes[..., 3:6]), yaw, codes[..., 8:]]
@@ -139,13 +144,14 @@ def decode_boxes(
 
 
 class Detections(NamedTuple):
-    """Boxes of one scene by falling score, with a static number of rows.
+    """Boxes found in one scene, sorted from the highest score; the number of rows is static.
 
     Attributes:
-      boxes: ``[N, 7]`` or ``[N, 9]``.
+      boxes: ``[N, 7]`` or ``[N, 9]``; 0 where ``valid`` is false.
       scores: ``[N]`` in 0..1; 0 where ``valid`` is false.
       classes: ``int32[N]``; -1 where ``valid`` is false.
-      valid: ``bool[N]``; false for what was not found, and for boxes that are not finite.
+      valid: ``bool[N]``, the rows that hold a box; false for unused rows and for boxes that are not
+        finite.
     """
 
     boxes: Float[Array, "max_boxes box"]
@@ -154,10 +160,11 @@ class Detections(NamedTuple):
     valid: Bool[Array, " max_boxes"]
 
     def take(self, indices: jax.Array) -> Detections:
-        """Return these rows; -1, as from :func:`voxax.detection.nms`, gives an empty one.
+        """Return the rows at the indices.
 
         Args:
-          indices: ``int[K]``.
+          indices: ``int[K]``; -1, as from :func:`voxax.detection.nms`, gives a row that is not
+            valid.
         """
         kept = (indices >= 0) & self.valid[indices]
         return Detections.of_rows(
@@ -168,11 +175,11 @@ class Detections(NamedTuple):
     def of_rows(
         cls, boxes: jax.Array, scores: jax.Array, classes: jax.Array, kept: jax.Array
     ) -> Detections:
-        """Return the rows, emptied where ``kept`` is false.
+        """Return detections of these rows, which are not valid where ``kept`` is false.
 
         Args:
-          boxes, scores, classes: as of the class.
-          kept: ``bool[N]``.
+          boxes, scores, classes: see the attributes of the class.
+          kept: ``bool[N]``, the valid rows.
         """
         return cls(
             jnp.where(kept[:, None], boxes, jnp.zeros((), boxes.dtype)),
@@ -193,7 +200,7 @@ def decode_centers(
 ) -> Detections:
     """Return the best boxes of one scene's dense maps; ``jax.vmap`` maps it over scenes.
 
-    Candidates are pairs of a cell and a class. Suppress doubles afterwards::
+    Every pair of a cell and a class is a candidate. Remove duplicates afterwards::
 
         found = decode_centers(logits, codes, grid, max_boxes=500)
         kept = nms(found.boxes, found.scores, iou_threshold=0.2, max_selected=83,
@@ -203,9 +210,9 @@ def decode_centers(
     Args:
       logits: ``[X, Y, classes]``, before the sigmoid.
       codes: ``[X, Y, 8]`` or ``[X, Y, 10]``, see :func:`voxax.detection.encode_boxes`.
-      grid: grid of both.
-      max_boxes: static number of rows.
-      min_score: rows with a lower score are not valid.
+      grid: grid of the two maps.
+      max_boxes: number of rows of the result, static.
+      min_score: lowest score of a valid row, in 0..1.
 
     Raises:
       InputError: other shapes, or a number out of range.
@@ -238,10 +245,10 @@ def decode_cells(
     Args:
       logits: ``[P, classes]``, before the sigmoid.
       codes: ``[P, 8]`` or ``[P, 10]``.
-      cells: ``int[P, 2]``, coordinates in the grid.
+      cells: ``int[P, 2]``, indices of the cells in the grid.
       grid: grid of the cells.
-      max_boxes, min_score: as of :func:`decode_centers`.
-      valid: ``bool[P]``, the rows that are cells; None for all. Others may hold anything.
+      max_boxes, min_score: see :func:`decode_centers`.
+      valid: ``bool[P]``, the rows that hold a cell; None for all. Other rows may hold anything.
 
     Raises:
       InputError: other shapes, or a number out of range.
@@ -260,7 +267,7 @@ def decode_cells(
     check_whole("max_boxes", max_boxes)
     if not 0 <= min_score <= 1:
         raise InputError(f"min_score={min_score} must lie in 0..1")
-    if not number:  # one row to read, which is no cell
+    if not number:  # `_decode` reads at least one row, here an invalid one
         logits, codes, cells = (jnp.zeros((1, t.shape[1]), t.dtype) for t in (logits, codes, cells))
         valid = jnp.zeros(1, bool)
     return _decode(logits, codes, cells, valid, min_score, grid=grid, number=int(max_boxes))
@@ -291,10 +298,10 @@ def _decode(
 def finite_codes(
     codes: jax.Array, kept: jax.Array, decode: Callable[[jax.Array], jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the codes ``[N, D]`` that count, zero elsewhere, and ``bool[N]``, which of them do.
+    """Return codes ``[N, D]``, zero in rows that do not count, and ``bool[N]``, the rows that do.
 
-    A code counts if it is ``kept`` and its box is finite; a large logarithm of a size is not.
-    The other rows reach no gradient.
+    A code counts if it is ``kept`` and its box is finite. The box is not finite if the logarithm
+    of a size is too large. Rows that do not count have no gradient.
     """
     boxes = decode(jax.lax.stop_gradient(codes))
     kept &= jnp.isfinite(boxes[:, :7]).all(axis=1)
@@ -304,9 +311,10 @@ def finite_codes(
 def best_rows(
     logits: jax.Array, number: int, min_score: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the places of the highest logits ``[N]``, their scores, and which of them count.
+    """Return the indices of the highest logits, their scores, and a mask of the rows that count.
 
-    NaN and -inf do not count, nor do scores below ``min_score``.
+    Each result has the shape ``[number]``; the logits have ``[N]``. NaN, -inf and scores below
+    ``min_score`` do not count.
     """
     lowest = jnp.asarray(-jnp.inf, logits.dtype)
     flat = jnp.where(jnp.isnan(logits), lowest, logits)

@@ -1,13 +1,13 @@
-"""The format of boxes, its checks, corners, and the points inside.
+"""Boxes: their format, checks, corners, and the points inside.
 
 A box is a row ``[x, y, z, length, width, height, yaw]``: the center of the box (not of its bottom)
 and the sizes in meters, and the angle in radians. ``length`` lies along the heading, and ``yaw``
-turns from the x axis to the y axis around z. Rows may go on with the velocity ``[vx, vy]`` in
+turns from the x axis to the y axis around z. Two more columns may hold the velocity ``[vx, vy]`` in
 meters per second. Tables hold float32 or float64.
 
-Functions of this package that say so compute NumPy arrays by NumPy, on the host and in their dtype,
-and arrays of JAX by JAX, eagerly or under ``jax.jit``. Values are checked where they are known.
-Inside ``jit`` they are not: a negative size there counts as zero, and a NaN stays a NaN.
+"NumPy in, NumPy out" in a docstring means that NumPy arrays are computed by NumPy, on the host and
+in their dtype, and JAX arrays by JAX, eagerly or under ``jax.jit``. Traced values cannot be
+checked. Inside ``jit`` a negative size counts as zero, and a NaN stays a NaN.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ def array_module(*arrays: Any) -> ModuleType:
 
 
 def as_floats(*arrays: Any) -> list[Any]:
-    """Return arrays of one module in their common floating-point dtype, float32 at least.
+    """Return the arrays in a common dtype, float32 or float64, all as NumPy or all as JAX arrays.
 
     Args:
       arrays: numbers of any shape.
 
     Raises:
-      InputError: they are no real numbers.
+      InputError: the arrays hold no real numbers.
     """
     xp = array_module(*arrays)
     tables = [xp.asarray(array) for array in arrays]
     for table in tables:
         if table.dtype.kind in "cOSU":
             raise InputError(f"boxes and points are real numbers, got an array of {table.dtype}")
-    # Integers of NumPy have 64 bits and become float64; those of JAX float32.
+    # NumPy integers have 64 bits and become float64; JAX integers become float32.
     wide = any(t.dtype == np.float64 or (xp is np and t.dtype.kind in "iub") for t in tables)
     return [table.astype(np.float64 if wide else np.float32) for table in tables]
 
 
 def as_boxes(boxes: Any, name: str = "boxes", valid: Any = None) -> Any:
-    """Return checked boxes as floats, of NumPy or JAX as they came.
+    """Return checked boxes as floats; NumPy in, NumPy out.
 
     Args:
       boxes: ``[..., 7]``, or ``[..., 9]`` with the velocity.
@@ -62,8 +62,8 @@ def as_boxes(boxes: Any, name: str = "boxes", valid: Any = None) -> Any:
       valid: ``bool[...]``, the boxes whose values are checked; None for all.
 
     Raises:
-      InputError: another shape or dtype; values that are known, and not finite or negative as a
-        size. An unknown velocity may be NaN.
+      InputError: another shape or dtype; outside of ``jit`` also a value that is not finite, or a
+        negative size. An unknown velocity may be NaN.
     """
     (table,) = as_floats(boxes)
     if table.ndim < 1 or table.shape[-1] not in (7, 9):
@@ -98,7 +98,10 @@ def _check_values(boxes: np.ndarray, counts: np.ndarray, name: str) -> None:
 
 
 def check_rows(name: str, array: Any, number: int, what: str) -> None:
-    """Raise :class:`voxax.InputError` unless ``array`` has the shape ``[number]``."""
+    """Raise :class:`voxax.InputError` unless ``array`` has the shape ``[number]``.
+
+    `name` is the name of the array in the message, `what` the noun that is counted.
+    """
     if tuple(np.shape(array)) != (number,):
         raise InputError(
             f"{name} of shape {list(np.shape(array))} for {number} {what}: give [{number}]"
@@ -106,10 +109,10 @@ def check_rows(name: str, array: Any, number: int, what: str) -> None:
 
 
 def as_classes(classes: Any) -> jax.Array:
-    """Return classes ``int[N]`` as an array of JAX.
+    """Return classes ``int[N]`` as a JAX array.
 
     Raises:
-      InputError: names, or numbers that are no integers.
+      InputError: the classes are names, or numbers that are no integers.
     """
     array = classes if isinstance(classes, jax.Array) else np.asarray(classes)
     if not array.size:
@@ -120,10 +123,12 @@ def as_classes(classes: Any) -> jax.Array:
 
 
 def as_mask(name: str, array: Any, number: int, what: str) -> jax.Array:
-    """Return ``bool[number]``, all true for None.
+    """Return a mask ``bool[number]``, all true for None.
+
+    `name` is the name of the mask in the message, `what` the noun that is counted.
 
     Raises:
-      InputError: another shape, or values that are not true or false.
+      InputError: another shape or dtype.
     """
     if array is None:
         return jnp.ones(number, bool)
@@ -135,7 +140,7 @@ def as_mask(name: str, array: Any, number: int, what: str) -> jax.Array:
 
 
 def check_table(boxes: Any, name: str = "boxes") -> None:
-    """Raise :class:`voxax.InputError` unless boxes are one table ``[N, 7]`` or ``[N, 9]``."""
+    """Raise :class:`voxax.InputError` unless boxes have two axes, ``[N, 7]`` or ``[N, 9]``."""
     if boxes.ndim != 2:
         raise InputError(
             f"{name} of shape {list(boxes.shape)}: give one scene's [N, 7] or [N, 9]; map batches "
@@ -144,7 +149,7 @@ def check_table(boxes: Any, name: str = "boxes") -> None:
 
 
 def sizes(boxes: Any) -> tuple[Any, Any, Any]:
-    """Return length, width and height, each ``[...]``; what is negative inside ``jit`` is 0."""
+    """Return length, width and height, each ``[...]``, with 0 in place of negative sizes."""
     xp = array_module(boxes)
     zero = xp.zeros((), boxes.dtype)
     length, width, height = (xp.maximum(boxes[..., column], zero) for column in (3, 4, 5))
@@ -160,7 +165,7 @@ def bev_corners(
       boxes: ``[..., 7]`` or ``[..., 9]``; NumPy in, NumPy out.
 
     Raises:
-      InputError: another shape, or bad values that are known.
+      InputError: another shape, or invalid boxes outside of ``jit``.
     """
     boxes = as_boxes(boxes)
     xp = array_module(boxes)
@@ -177,9 +182,9 @@ def bev_corners(
 def corners(
     boxes: Num[Array | np.ndarray, "*shape box"],
 ) -> Float[Any, "*shape 8 3"]:
-    """Return the corners, ``[..., 8, 3]``: the four of the bottom, then those of the top.
+    """Return the corners, ``[..., 8, 3]``, first the four of the bottom, then the four of the top.
 
-    The order of each four, arguments and errors are as in :func:`bev_corners`.
+    The order of each four, the arguments and the errors are as in :func:`bev_corners`.
     """
     boxes = as_boxes(boxes)
     xp = array_module(boxes)
@@ -196,14 +201,14 @@ def corners(
 def points_in_boxes(
     points: Num[Array | np.ndarray, "N columns"], boxes: Num[Array | np.ndarray, "M box"]
 ) -> Bool[Any, "N M"]:
-    """Return ``bool[N, M]``: which points lie in which boxes, faces included.
+    """Return whether each point lies in each box or on its faces, ``bool[N, M]``.
 
     Args:
       points: ``[N, 3]`` or more columns, of which the first three are x, y and z.
-      boxes: ``[M, 7]`` or ``[M, 9]``; NumPy in, NumPy out.
+      boxes: ``[M, 7]`` or ``[M, 9]``. The result is NumPy if points and boxes are.
 
     Raises:
-      InputError: another shape, or bad boxes that are known.
+      InputError: another shape, or invalid boxes outside of ``jit``.
     """
     boxes = as_boxes(boxes)
     check_table(boxes)
@@ -226,7 +231,7 @@ def wrap_angle(angle: Any) -> Any:
       angle: ``[...]`` in radians; NumPy in, NumPy out.
 
     Raises:
-      InputError: they are no real numbers.
+      InputError: the angles are no real numbers.
     """
     (angle,) = as_floats(angle)
     turn = 2 * np.pi
@@ -234,10 +239,10 @@ def wrap_angle(angle: Any) -> Any:
 
 
 def check_integers(name: str, values: Sequence[int], number: int) -> tuple[int, ...]:
-    """Return that many integers.
+    """Return the values as a tuple of integers.
 
     Raises:
-      InputError: another number of them, or one that is no integer.
+      InputError: there are not `number` values, or one is no integer. The message has `name`.
     """
     found = tuple(values)
     if len(found) != number or not all(isinstance(value, Integral) for value in found):
@@ -246,10 +251,10 @@ def check_integers(name: str, values: Sequence[int], number: int) -> tuple[int, 
 
 
 def check_numbers(name: str, values: Sequence[float], number: int) -> tuple[float, ...]:
-    """Return that many finite numbers.
+    """Return the values as a tuple of floats.
 
     Raises:
-      InputError: another number of them, or one that is not finite.
+      InputError: there are not `number` values, or one is not finite. The message has `name`.
     """
     array = np.asarray(values, np.float64)
     if array.shape != (number,) or not np.isfinite(array).all():
