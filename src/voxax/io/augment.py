@@ -513,7 +513,7 @@ def _full(colors: np.ndarray) -> int:
 
 
 def _recolored(cloud: PointCloud, colors: np.ndarray) -> PointCloud:
-    """Return the cloud with other colors [N, 3], clipped to 0..1, in the dtype of the old colors."""
+    """Return the cloud with new colors [N, 3], clipped to 0..1, in the dtype of the old colors."""
     before = cloud.attributes[RGB]
     values = np.clip(colors, 0, 1) * _full(before)
     values = np.rint(values) if before.dtype.kind == "u" else values

@@ -58,7 +58,7 @@ def check_columns(path: Path, count: int) -> None:
 def check_count(
     path: Path, what: str, count: int, smallest: int, available: int, *, exact: bool = True
 ) -> None:
-    """Raise FileFormatError for a count in a header that is negative or more than the file can hold.
+    """Raise FileFormatError if the count in a header is negative or more than the file can hold.
 
     Call this before you allocate memory for `count` items.
 
