@@ -82,8 +82,8 @@ def intersection(
 ) -> Voxels:
     """Return the voxels that are in ``a`` and in ``b``.
 
-    Arguments and errors as in :func:`union`. Under ``jax.jit``, ``capacity=None`` takes the capacity
-    of the smaller operand.
+    Arguments and errors as in :func:`union`. Under ``jax.jit``, ``capacity=None`` takes the
+    capacity of the smaller operand.
 
     Examples:
       >>> upper = vx.crop(voxels, (0, 0, 4), (8, 8, 8))
