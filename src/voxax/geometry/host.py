@@ -208,8 +208,8 @@ def table_views(
       spec: the relation of the map, or None if it is unknown.
       names: names of the views to return.
       in_capacity: number of rows of the input.
-      views: builders of the views that :class:`KernelMap` does not build.
-      symmetric: whether the map with reversed taps is its own adjoint.
+      views: builders of the views that the map does not build itself.
+      symmetric: whether the adjoint of the map is the same map with reversed taps.
     """
     known = {"neighbors": table}
     if any(name.startswith(TRANSPOSED) for name in names):
