@@ -364,7 +364,7 @@ def _weight(xp: Any, fraction: Any, tap: tuple[int, ...]) -> Any:
 def _to_one(xp: Any, weights: Any, exists: Any) -> Any:
     """Return the weights ``[N, K]`` of the K taps, scaled to a sum of one over those that exist.
 
-    The weights of missing taps are zero. All weights are zero if no weight is positive.
+    The weights of missing taps are zero. All weights are zero if the greatest is about zero.
     """
     weights = xp.where(exists, weights, xp.zeros((), weights.dtype))
     # Only ratios count. In units of the largest weight the sum is at least one, so powers of

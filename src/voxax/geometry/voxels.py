@@ -206,7 +206,7 @@ class Voxels:
 
     @property
     def valid(self) -> Bool[Array, " capacity"]:
-        """``bool[capacity]``: which rows are voxels."""
+        """``bool[capacity]``: whether each row is a voxel, not padding."""
         return self.geometry.valid
 
     @property
@@ -367,7 +367,7 @@ class Voxels:
         return int(self.count)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        """Return the representation for treescope: counts, sizes, features and coordinates."""
+        """Return the representation in a notebook: counts, sizes, features and coordinates."""
         from treescope import repr_lib
 
         traced = _compat.is_traced(self.count)
@@ -428,7 +428,7 @@ def _add_parts(xp: Any, local: Any, origin: Any) -> Any:
 
 @in_either("steps")
 def _is_vague(xp: Any, positions: Any, valid: Any, steps: tuple[float, ...]) -> Any:
-    """Return whether float32 does not resolve a quarter of a step at any valid position."""
+    """Return whether float32 does not resolve a quarter of a step at some valid position."""
     reach = xp.asarray([2.0**22 * 2.0 ** math.floor(math.log2(step)) for step in steps])
     return xp.any(valid[:, None] & (xp.abs(positions) >= reach.astype(positions.dtype)[None]))
 

@@ -373,9 +373,9 @@ def polarmix(
     pasted: Sequence[int],
     probability: float = 0.5,
 ) -> PointCloud:
-    """Return a sweep with half of it replaced by that half of another sweep, and with its objects.
+    """Replace a random half of a sweep by that of another sweep, and add objects of the other.
 
-    The half is a random half-plane around the sensor, and is replaced with `probability`. The
+    The half is a half-plane that ends at the sensor, and is replaced with `probability`. The
     points of `other` with the labels `pasted` are added three times: turned by 0, by a random angle
     up to 120 degrees, and by another from 120 to 240 degrees. Source: Xiao et al., "PolarMix: A
     General Data Augmentation Technique for LiDAR Point Clouds", NeurIPS 2022.
