@@ -572,8 +572,8 @@ def voxelize(
     origin near them.
 
     Outside ``jax.jit``, points are grouped in NumPy, and nothing is compiled for any N. Points on
-    an accelerator are copied to the host for this, and the result is copied back.
-    :func:`voxelize_on_host` leaves the result on the host.
+    an accelerator are copied to the host for this, and the voxels are copied to the device.
+    :func:`voxelize_on_host` leaves the voxels on the host.
 
     Args:
       positions: ``float[N, D]``, D 1 to 4, in any unit, or a :class:`voxax.Points`, whose features
