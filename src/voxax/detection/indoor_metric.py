@@ -1,4 +1,4 @@
-"""Average precision by intersection over union, as indoor data sets have it: ScanNet, SUN RGB-D."""
+"""Average precision by intersection over union, the metric of ScanNet and SUN RGB-D."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ def average_precision(
     overlap: NmsOverlap = "3d",
     classes: Sequence[Any] | None = None,
 ) -> dict[Any, float]:
-    """Return the average precision of each class, 0..1; their mean is the data set's mAP.
+    """Return the average precision of each class, in 0..1.
 
-    By falling score, a box is right if the true box of its scene and class that it overlaps most is
-    overlapped by more than the threshold, and was not found before. The average is the area under
-    the curve of precision over recall, after each precision was raised to the highest after it
-    (VOC 2010). ScanNet's boxes are not turned: give a yaw of 0.
+    The mean over the classes is the mAP of the data set. The found boxes of a class are visited by
+    falling score. A found box is compared with the true box of its scene and class that it overlaps
+    most. It is right if the overlap exceeds the threshold, and no earlier box matched this true
+    box. The average precision is the area under the curve of precision over recall, after each
+    precision was raised to the highest at the same or a greater recall (VOC 2010). The boxes of
+    ScanNet are not turned: give a yaw of 0.
 
     Args:
-      truth: true boxes of each scene.
-      found: boxes found in each scene, with scores.
-      iou_threshold: 0.25 and 0.5 are usual.
-      overlap: ``"3d"`` compares volumes, ``"bev"`` areas seen from above.
-      classes: to evaluate; None for those of the truth.
+      truth: the true boxes of each scene.
+      found: the boxes found in each scene, with scores.
+      iou_threshold: intersection over union that a right box exceeds, at least 0 and below 1;
+        0.25 and 0.5 are usual.
+      overlap: ``"3d"`` compares volumes, ``"bev"`` compares areas seen from above.
+      classes: the classes to evaluate; None evaluates all classes of ``truth``.
 
     Returns:
-      Values by class; NaN for a class without true boxes.
+      A dict from each class to its average precision; NaN for a class without true boxes.
 
     Raises:
-      InputError: scenes that differ in number, no scores, a threshold out of range.
+      InputError: ``truth`` and ``found`` have different numbers of scenes, found boxes have no
+        scores, or the threshold is out of range.
     """
     check_scenes(truth, found, Objects)
     check_known("overlap", overlap, get_args(NmsOverlap))

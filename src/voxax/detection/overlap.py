@@ -1,14 +1,14 @@
 """Overlap of turned boxes: exact areas and volumes, without vertex lists.
 
-Seen in the frame of the first box, which is the rectangle ``|x| <= a, |y| <= b``, the area that it
-shares with the second is a sum over the second one's four edges (Green's theorem):
+In the frame of the first box, that box is the rectangle ``|x| <= a, |y| <= b``. The area that it
+shares with the second box is a sum over the four edges of the second box (Green's theorem):
 
     area = sum over edges of the integral of clip(x, -a, a) dy over the part with |y| <= b
 
-Each integral is that of a piecewise linear function. Nothing is sorted, no vertex is made, and no
-edge is compared with another, so equal, touching and nested boxes are no special cases: the sum is
-a continuous function of the boxes, and its rounding error is about the machine epsilon times their
-sizes and distance.
+Each integrand is piecewise linear. The sum needs no sorting, no vertices and no comparison of
+edges. Equal, touching and nested boxes are therefore not special cases. The sum is a continuous
+function of the boxes, and its rounding error is about the machine epsilon times their sizes and
+distance.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ def bev_overlap(
 ) -> Float[Any, "..."]:
     """Return the area that boxes share seen from above, ``[...]`` in square meters.
 
+    The result is a NumPy array if both arguments are NumPy arrays.
+
     Args:
-      a: ``[..., 7]`` or ``[..., 9]``.
-      b: the same; leading axes broadcast, so ``bev_overlap(a[:, None], b[None])`` compares all
-        pairs. On a CPU each pair takes about 130 bytes meanwhile; for very many, map over the rows
-        of ``a`` with ``jax.lax.map``. NumPy in, NumPy out.
+      a: boxes ``[..., 7]`` or ``[..., 9]``.
+      b: boxes of the same form. Leading axes broadcast: ``bev_overlap(a[:, None], b[None])``
+        compares all pairs. On a CPU each pair takes about 130 bytes during the call; for very many
+        pairs, map over the rows of ``a`` with ``jax.lax.map``.
 
     Raises:
-      InputError: another shape, or bad values that are known.
+      InputError: an array has another shape, or invalid values (checked unless they are traced).
 
-    Derivatives are exact where the area has them, and finite everywhere: where sides lie on each
-    other the first is the mean of the derivatives on both sides of the bend.
+    Derivatives are exact where the area is differentiable, and finite everywhere. Where sides of
+    the boxes lie on each other, the area has a bend; the first derivative there is the mean of
+    the derivatives on both sides of the bend.
     """
     return _evaluate(_area, a, b)
 
@@ -63,8 +66,8 @@ def iou_3d(
 ) -> Float[Any, "..."]:
     """Return intersection over union of volumes, ``[...]`` in 0..1; 0 for two empty boxes.
 
-    Arguments, derivatives and errors as in :func:`bev_overlap`. Boxes that are not turned give the
-    IoU of axis-aligned boxes.
+    Arguments, derivatives and errors as in :func:`bev_overlap`. A yaw of 0 gives the IoU of
+    axis-aligned boxes.
     """
     return _evaluate(_iou_3d, a, b)
 
@@ -83,20 +86,20 @@ def _evaluate(function: Any, a: Any, b: Any) -> Any:
     ndim = max(a.ndim, b.ndim)
     a, b = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (a, b))
     if xp is jnp and not _compat.is_traced(a, b):
-        return _compiled[function](a, b)  # each operation by itself has its own cost
+        return _compiled[function](a, b)  # many single operations would each cost a dispatch
     return function(a, b)
 
 
-# The corners of a box in units of its half sides, counterclockwise. A side leads from each to the
-# next: to the left, to the back, to the right and to the front of the box.
+# The corners of a box in units of its half sides, counterclockwise. A side leads from each corner
+# to the next one: to the left, to the back, to the right and to the front of the box.
 _ALONG = np.array([1.0, -1.0, -1.0, 1.0])
 _ACROSS = np.array([1.0, 1.0, -1.0, -1.0])
 
 
 class _Sides(NamedTuple):
-    """The four sides of a box in the frame of another, ``[..., 4]``, and the other's half sides.
+    """The four sides ``[..., 4]`` of a box in the frame of another box, and the other's half sides.
 
-    A point of a side is ``x + t * dx, y + t * dy`` with t in 0..1.
+    The points of a side are ``x + t * dx, y + t * dy`` with t in 0..1.
     """
 
     x: Any
@@ -112,7 +115,7 @@ def _seen_from(a: Any, b: Any) -> tuple[Any, Any, Any, Any]:
     xp = array_module(a)
     (cos_a, sin_a), (cos_b, sin_b) = ((xp.cos(t[..., 6]), xp.sin(t[..., 6])) for t in (a, b))
     x, y = b[..., 0] - a[..., 0], b[..., 1] - a[..., 1]
-    # Not of the difference of the angles, which is rounded: they may be many turns.
+    # The difference of the angles would be rounded, because they may be many turns.
     cos, sin = cos_a * cos_b + sin_a * sin_b, cos_a * sin_b - sin_a * cos_b
     return x * cos_a + y * sin_a, y * cos_a - x * sin_a, cos, sin
 
@@ -145,7 +148,7 @@ def _area_of(a: Any, b: Any) -> Any:
     # The integrand is constant before low and after high, and linear between them.
     ends = (low - first) * value(first) + (last - high) * value(last)
     parts = dy * (ends + 0.5 * (high - low) * (value(low) + value(high)))
-    # A sum of rounded terms: it leaves 0..area by an epsilon.
+    # Rounded terms may add up to an epsilon outside 0..area.
     (la, wa, _), (lb, wb, _) = sizes(a), sizes(b)
     area = _clip(xp, xp.sum(parts, axis=-1), xp.zeros((), a.dtype), xp.minimum(la * wa, lb * wb))
     return xp.where(_apart(a, b), xp.zeros((), a.dtype), area)
@@ -164,10 +167,10 @@ def _apart(a: Any, b: Any) -> Any:
 
 
 def _inside(xp: ModuleType, start: Any, step: Any, half: Any) -> tuple[Any, Any]:
-    """Return the t in 0..1 with ``|start + t * step| <= half``: two ends, equal if there is none.
+    """Return both ends of the range of t in 0..1 with ``|start + t * step| <= half``.
 
-    Where rounding hides the step, the coordinate is as good as constant, and the range all or
-    nothing.
+    The ends are equal if no t fits. A step too small for the rounding counts as 0: the range is
+    then all of 0..1, or empty.
     """
     zero, one = xp.zeros((), start.dtype), xp.ones((), start.dtype)
     flat = xp.abs(step) <= xp.finfo(start.dtype).eps * (half + xp.abs(start))
@@ -181,11 +184,12 @@ def _inside(xp: ModuleType, start: Any, step: Any, half: Any) -> tuple[Any, Any]
 def _portion(sides: _Sides) -> tuple[jax.Array, jax.Array]:
     """Return the part of each side in the other box, 0..1, and the t of its middle.
 
-    A side that lies on one of the other box counts by half: the mean of the two derivatives there.
+    The part of a side that lies on a side of the other box counts by half. The derivative is then
+    the mean of the derivatives on both sides of the bend.
     """
     x, y, dx, dy, half_x, half_y = sides
     zero = jnp.zeros((), x.dtype)
-    # What turning and moving the corners rounds: sides that are closer lie on each other.
+    # Turning and moving the corners rounds them. Sides closer than this lie on each other.
     size = half_x + half_y + sum(map(jnp.abs, (x, y, dx, dy)))
     close = 4 * jnp.finfo(x.dtype).eps * size
     low, high, on = zero, jnp.ones((), x.dtype), False
@@ -206,10 +210,11 @@ _area_with_derivative = jax.custom_jvp(_area_of)
 def _area_jvp(
     primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Differentiate by how the sides move: each adds its part in the other box times its speed.
+    """Return the area and its tangent, from how the sides move.
 
-    Automatic differentiation of the sum over edges gives the same numbers from a program that takes
-    XLA minutes to compile for a CPU.
+    Each side adds the length of its part in the other box times its speed. Automatic
+    differentiation of the sum over edges gives the same numbers, but XLA takes minutes to compile
+    that program for a CPU.
     """
     a, b = primals
     sides = _sides(a, b)
@@ -219,7 +224,7 @@ def _area_jvp(
     arm_x, arm_y = (sides.x + t * sides.dx) - x[..., None], (sides.y + t * sides.dy) - y[..., None]
     to_x, to_y = jnp.sum(normal_x, axis=-1), jnp.sum(normal_y, axis=-1)
     turn_b = jnp.sum(arm_x * normal_y - arm_y * normal_x, axis=-1)
-    # Turning a around its center is turning b around it the other way.
+    # Turning a around its center equals turning b around that center the other way.
     turn_a = -(turn_b + x * to_y - y * to_x)
     cos_a, sin_a = jnp.cos(a[..., 6]), jnp.sin(a[..., 6])
     move_x, move_y = to_x * cos_a - to_y * sin_a, to_x * sin_a + to_y * cos_a
@@ -264,7 +269,7 @@ def _bev_iou(a: Any, b: Any) -> Any:
 def _iou_3d(a: Any, b: Any) -> Any:
     xp = array_module(a)
     (la, wa, ha), (lb, wb, hb) = sizes(a), sizes(b)
-    # From the distance of the centers: ends far from 0 would be rounded before they are compared.
+    # Computed from the distance of the centers, because ends far from 0 would be rounded first.
     up = a[..., 2] - b[..., 2]
     tall = 0.5 * (ha + hb) - xp.maximum(up, -up)  # whose derivative is 0 at 0, not one side's
     tall = _clip(xp, tall, xp.zeros((), a.dtype), xp.minimum(ha, hb))

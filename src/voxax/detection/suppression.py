@@ -1,8 +1,8 @@
-"""Non-maximum suppression inside ``jit``: greedy, with a static number of results.
+"""Greedy non-maximum suppression with a static number of results, for use inside ``jit``.
 
-Each round takes the candidate with the highest score and compares it with all others, so memory
-grows with the number of candidates N, not with N squared, and time with N times the number
-selected.
+Each round takes the candidate with the highest score and compares it with all others. Memory grows
+with the number of candidates N, not with N squared. Time grows with N times the number of selected
+boxes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from voxax.geometry.call_checks import checked_operator
 
 
 class Selected(NamedTuple):
-    """What a suppression keeps.
+    """The boxes that a suppression keeps.
 
     Attributes:
-      indices: ``int32[max_selected]``, rows of the input by falling score; -1 after
-        ``num_selected``.
-      num_selected: ``int32[]``, how many were selected.
-      num_remaining: ``int32[]``, candidates that were neither selected nor suppressed because
-        ``max_selected`` was reached: 0 unless it was too small.
+      indices: ``int32[max_selected]``, the selected rows of the input by falling score; the entries
+        after the first ``num_selected`` are -1.
+      num_selected: ``int32[]``, the number of selected rows.
+      num_remaining: ``int32[]``, the number of candidates that were neither selected nor
+        suppressed because ``max_selected`` was reached; 0 if ``max_selected`` was large enough.
     """
 
     indices: Int32[Array, " max_selected"]
@@ -53,21 +53,23 @@ def nms(
     """Select boxes by falling score, without those that overlap a selected one.
 
     Args:
-      boxes: ``[N, 7]`` or ``[N, 9]``; ``jax.vmap`` maps it over scenes.
-      scores: ``float[N]``. The lower row wins ties.
-      iou_threshold: in 0..1. A box goes if its IoU with a selected box is above it.
-      max_selected: static, at least 1.
-      classes: ``int[N]``: only boxes of the same class suppress each other. None compares all.
-      valid: ``bool[N]``, the rows that take part; what stands in others changes nothing. None for
-        all. Scores of -inf and, inside ``jit``, rows with NaN take no part either.
-      overlap: IoU of turned boxes from above (``"bev"``) or of volumes (``"3d"``).
+      boxes: ``[N, 7]`` or ``[N, 9]``, the boxes of one scene; use ``jax.vmap`` for several scenes.
+      scores: ``float[N]``. Among equal scores the lower row is selected first.
+      iou_threshold: number in 0..1. A box is suppressed if its IoU with a selected box is greater.
+      max_selected: static number of results, at least 1.
+      classes: ``int[N]``, the class of each box. Only boxes of the same class suppress each other.
+        None compares all boxes.
+      valid: ``bool[N]``, the rows that take part. The values in other rows have no effect. None
+        uses all rows. Rows with a score of -inf and, inside ``jit``, rows with NaN are left out
+        too.
+      overlap: ``"bev"`` takes the IoU of turned boxes seen from above, ``"3d"`` that of volumes.
 
     Returns:
-      The rows that were selected; no gradient goes through them.
+      The selected rows. No gradient flows through them.
 
     Raises:
-      InputError: other shapes, a threshold or number out of range, an unknown overlap, bad values
-        that are known.
+      InputError: an array has another shape, ``iou_threshold`` or ``max_selected`` is out of
+        range, ``overlap`` is unknown, or values are invalid (checked unless they are traced).
     """
     check_known("overlap", overlap, get_args(NmsOverlap))
     if not 0 <= iou_threshold <= 1:
@@ -89,19 +91,21 @@ def circle_nms(
     classes: Int[Array | np.ndarray, " N"] | None = None,
     valid: Bool[Array | np.ndarray, " N"] | None = None,
 ) -> Selected:
-    """Select boxes by falling score, without those centered near a selected one.
+    """Select boxes by falling score, without those whose center is near that of a selected box.
 
     Args:
-      centers: ``[N, 2]`` or more columns, also whole boxes; the first two are x and y in meters.
+      centers: ``[N, 2]`` or more columns, such as whole boxes; the first two columns are x and y in
+        meters.
       scores, max_selected, classes, valid: as in :func:`nms`.
-      radius: in meters, above 0; ``[N]`` gives each box its own, of which that of the better box
-        counts. A box at exactly this distance goes.
+      radius: distance in meters, above 0. A box at this distance or nearer is suppressed. ``[N]``
+        gives each box a radius; the radius of the selected box counts.
 
     Returns:
-      The rows that were selected; no gradient goes through them.
+      The selected rows. No gradient flows through them.
 
     Raises:
-      InputError: other shapes, a radius or number out of range, bad values that are known.
+      InputError: an array has another shape, ``radius`` or ``max_selected`` is out of range, or
+        values are invalid (checked unless they are traced).
 
     Source: Yin, Zhou and Krähenbühl, "Center-based 3D Object Detection and Tracking", CVPR 2021.
     """
@@ -136,7 +140,10 @@ class _Given(NamedTuple):
 
 
 def _optional(number: int, scores: Any, classes: Any, valid: Any) -> _Given:
-    """Return the checked columns beside the boxes; NaN in a score is an error where it is known."""
+    """Return the checked scores, classes and valid rows.
+
+    Raise InputError for NaN in the score of a valid row, unless it is traced.
+    """
     check_rows("scores", scores, number, "boxes")
     (scores,) = as_floats(jnp.asarray(scores))
     if classes is not None:

@@ -1,9 +1,9 @@
-"""The least time that the hardware allows a product.
+"""The least time that a product takes on the hardware.
 
-The roofline of Williams, Waterman, Patterson, "Roofline: an insightful visual performance model",
-CACM 2009: a product takes at least the time of its arithmetic at the rate of the device's best
-dense matrix product, and at least that of its bytes at the bandwidth of a copy. The arithmetic is
-over the pairs of an input and an output that the product's map has.
+The bound is the roofline of Williams, Waterman, Patterson, "Roofline: an insightful visual
+performance model", CACM 2009. A product takes at least the time of its arithmetic at the rate of
+the device's best dense matrix product, and at least the time of moving its bytes at the bandwidth
+of a copy. The arithmetic is counted over the pairs of an input and an output in the product's map.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class LowerBound:
     """The work of a product, and the least time that it takes.
 
     Attributes:
-      operations: multiplications and additions over the pairs that exist; missing neighbors and
-        padding count for nothing.
-      bytes: features, gradients, weights, results and the table of neighbors (of a dynamic
-        product: the sizes), each once and at its full capacity. A product that is mostly padding
-        and skips it, or whose operands are in a cache, may beat a bound that is set by memory.
+      operations: number of multiplications and additions over the pairs that exist; missing
+        neighbors and padding are not counted.
+      bytes: size of the features, gradients, weights, results and the table of neighbors (the sizes
+        in a dynamic product), each counted once and at its full capacity. A product that skips
+        much padding, or has its operands in a cache, may take less time than a bound by memory.
       seconds: the greater of ``operations`` over the matrix rate and ``bytes`` over the
-        bandwidth; None unless both are known.
-      bound: which of the two gives ``seconds``; None without.
+        bandwidth; None unless both rates are known.
+      bound: which of the two gives ``seconds``; None if ``seconds`` is None.
     """
 
     operations: int
@@ -53,7 +53,7 @@ class LowerBound:
 
 
 def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> LowerBound:
-    """The lower bound of a product over ``pairs`` pairs; without hardware, its work alone."""
+    """Return the lower bound of a product over ``pairs`` pairs; for no hardware, only its work."""
     p = problem
     channels = (
         p.in_channels
@@ -72,16 +72,17 @@ def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) 
 
 
 def matrix_rate(dtype: str, precision: str, hardware: HardwareInfo) -> float | None:
-    """Operations per second of the best dense product that may serve; None if unknown.
+    """Return the operations per second of the fastest dense product that applies, or None.
 
-    The values of half precision are float32's too, so its products serve them. float32 at less
-    than the highest precision may be rounded to half precision. On CPUs half precision has the
-    rate of float32 unless it is known; elsewhere it is several times as fast, and what is
-    known of float32 alone is no bound.
+    None means that the rate is unknown. Every value of half precision is also a float32 value, so
+    float32 products apply to half precision. float32 at less than the highest precision may be
+    rounded to half precision. If the rate of half precision is unknown, CPUs take the rate of
+    float32. Other devices are several times as fast in half precision, so the rate of float32 is
+    no bound for them.
 
     Args:
-      dtype: of the operands.
-      precision: name of a ``jax.lax.Precision``; of no consequence but for float32.
+      dtype: name of the operands' dtype.
+      precision: name of a ``jax.lax.Precision``; matters for float32 only.
       hardware: the device.
     """
     exact = hardware.peak_rate("float32")
@@ -114,7 +115,7 @@ def _bytes(p: Problem) -> int:
 
 
 class PairCounter:
-    """Counts the pairs of maps, each map once."""
+    """Counter of the pairs of maps; each map is counted once."""
 
     def __init__(self) -> None:
         # By the table's identity, with the table, so that no other takes its place in memory.
@@ -122,7 +123,7 @@ class PairCounter:
         self._estimated: dict[Hashable, int] = {}
 
     def count(self, views: Mapping[str, Any], problem: Problem) -> int:
-        """The pairs of a map, from its arrays; of a dynamic problem, from its sizes."""
+        """Return the pairs of a map from its arrays, or of a dynamic problem from its sizes."""
         if problem.layer.kind == "dynamic":
             return taps_of(problem, np.asarray(views["sizes"]))
         if "pair_starts" in views:  # by tap; the last is where all end
@@ -133,8 +134,9 @@ class PairCounter:
         return self._counted[id(table)][1]
 
     def estimate(self, problem: Problem) -> int:
-        """The pairs of a map like this problem's, on which the tuner would measure: a concrete one,
-        else that of a recorded scene.
+        """Return the pairs of the map on which the tuner would measure this problem.
+
+        This is a concrete map if there is one, else the map of a recorded scene.
         """
         views = concrete_map(problem)
         if views is not None:
@@ -148,8 +150,12 @@ class PairCounter:
 
 
 def table_like(problem: Problem, views: Mapping[str, Any] | None) -> np.ndarray:
-    """The table of neighbors of a forward product's map, from its arrays; without them that of a
-    map like it, on which the tuner would measure."""
+    """Return the table of neighbors of a forward product's map.
+
+    Args:
+      problem: the product.
+      views: the arrays of the map; None takes the map on which the tuner would measure `problem`.
+    """
     for known in (views, concrete_map(problem)):
         if known is not None and "neighbors" in known:
             return np.asarray(known["neighbors"])

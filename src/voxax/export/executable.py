@@ -1,11 +1,13 @@
-"""Executables of exported programs: what JAX compiled for this process's kind of CPU.
+"""Executables of exported programs: machine code that JAX compiled for this kind of CPU.
 
-Machine code runs where its instructions exist. So the file says which these are, and which
-version of jaxlib compiled it; another processor or version is refused before any of it is read.
+Machine code needs a CPU with its instructions. The file therefore names these instructions, and the
+version of jaxlib that compiled the code. Another processor or version is refused before the code is
+read.
 
-JAX stores it as a pickle, which can run code when it is read, so this user's are signed: an HMAC by
-a secret of the user, 32 random bytes in a file of voxax's cache directory that nobody else can
-read. A checksum would not do: who changes the file writes a new one.
+JAX stores an executable as a pickle, which can run any code when it is read. Executables are
+therefore signed by an HMAC with a secret of the user: 32 random bytes in a file of voxax's cache
+directory that nobody else can read. A checksum would not protect, because whoever changes the file
+can write a new checksum.
 """
 
 from __future__ import annotations
@@ -35,14 +37,15 @@ _INSTEAD = (
     "the executable does not run here: {}; load_program(path) compiles the program of the same "
     "file for this process"
 )
-# What a program returns, by name.
+# The names of a program's results.
 RESULT = ("coords", "count", "features", "num_dropped", "rows")
 
 
 def compiled_here(exported: Any, shapes: tuple[Any, ...]) -> tuple[bytes, dict[str, Any]]:
-    """Return the executable of an exported program for CPUs, and what it needs.
+    """Return the executable of an exported program for CPUs, and its requirements.
 
-    `shapes` are those of ``(weights, coords, features)``.
+    `shapes` are the shapes and dtypes of the arguments ``(weights, coords, features)``. The
+    requirements are the version of jaxlib, the machine type and the CPU's vector extensions.
     """
     device = cpu_device()
     if device is None:
@@ -51,8 +54,8 @@ def compiled_here(exported: Any, shapes: tuple[Any, ...]) -> tuple[bytes, dict[s
     def run(*arguments: Any) -> Any:
         return exported.call(*arguments)
 
-    # An executable that came from JAX's compilation cache cannot be stored again: it has lost its
-    # functions (JAX 0.10.2). So the program gets a name that no cache knows.
+    # An executable from JAX's compilation cache cannot be stored again, because it has lost its
+    # functions (JAX 0.10.2). A name that is in no cache forces a new compilation.
     run.__name__ = f"run_{uuid.uuid4().hex}"
     with jax.default_device(device):
         compiled = jax.jit(run).lower(*shapes).compile()
@@ -65,7 +68,10 @@ def compiled_here(exported: Any, shapes: tuple[Any, ...]) -> tuple[bytes, dict[s
 
 
 def check_runs_here(needs: dict[str, Any]) -> None:
-    """Refuse an executable by what it needs, as of :func:`compiled_here`, before it is read."""
+    """Raise InputError unless this process meets the requirements from :func:`compiled_here`.
+
+    Call this before you read the executable.
+    """
     missing = ", ".join(sorted(set(needs["instructions"]) - set(_instructions())))
     if needs["machine"] != platform.machine():
         reason = f"it is for CPUs of {needs['machine']}, and this is one of {platform.machine()}"
@@ -79,7 +85,10 @@ def check_runs_here(needs: dict[str, Any]) -> None:
 
 
 def loaded(data: bytes, num_weights: int) -> Callable[..., Any]:
-    """Load an executable that :func:`compiled_here` returned: a pickle, which may run any code."""
+    """Load an executable from :func:`compiled_here`.
+
+    `data` is a pickle, so loading may run any code. `num_weights` is the number of weight arrays.
+    """
     arguments = jax.tree.structure((([0] * num_weights, 0, 0), {}))
     results = jax.tree.structure(dict.fromkeys(RESULT, 0))
     try:
@@ -91,13 +100,13 @@ def loaded(data: bytes, num_weights: int) -> Callable[..., Any]:
 
 
 def _instructions() -> list[str]:
-    """Names of the vector extensions of this CPU; empty where the system does not list them."""
+    """Return the names of this CPU's vector extensions; empty if the system does not list them."""
     named = host_facts().get("vector_extensions")
     return list(named.value or ()) if named is not None else []
 
 
 def cpu_device() -> Any | None:
-    """The first local CPU device; None where JAX was told to use others alone."""
+    """Return the first local CPU device; None if JAX is configured without the CPU backend."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
@@ -108,7 +117,7 @@ _BYTES = 32
 
 
 def signed(*parts: bytes) -> bytes:
-    """Return the signature of some bytes by this user; the first time the secret is made."""
+    """Return this user's signature of some bytes; the first call creates the user's secret."""
     path = _path()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -122,7 +131,7 @@ def signed(*parts: bytes) -> bytes:
 
 
 def distrust(signature: bytes | None, *parts: bytes) -> str | None:
-    """Return why bytes are not trusted, or None where this user signed them."""
+    """Return the reason not to trust some bytes, or None if `signature` is this user's."""
     if signature is None:
         return "nobody signed it"
     path = _path()
@@ -143,13 +152,13 @@ def _path() -> Path:
 def _signature(secret: bytes, parts: tuple[bytes, ...]) -> bytes:
     code = hmac.new(secret, digestmod=hashlib.sha256)
     for part in parts:
-        code.update(len(part).to_bytes(8, "little"))  # no part can lend bytes to the next
+        code.update(len(part).to_bytes(8, "little"))  # no bytes can move from a part to the next
         code.update(part)
     return code.digest()
 
 
 def _secret(path: Path) -> bytes:
-    """Return the secret, of a file that this user alone can read and write."""
+    """Return the secret; raise InputError unless only this user can read and write its file."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))

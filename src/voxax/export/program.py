@@ -1,11 +1,11 @@
-"""Whole programs in files: a network with its weights, and its algorithms chosen.
+"""Whole programs in files: a network with its weights and its chosen algorithms.
 
 :func:`export_program` traces a model for one kind of device, which may be absent, and writes
-StableHLO (``jax.export``) beside the weights; :func:`load_program` runs it where JAX is, with
-neither the model's code nor flax nor a tuning cache.
+StableHLO (``jax.export``) and the weights. :func:`load_program` needs JAX, but neither the model's
+code nor flax nor a tuning cache.
 
-A program for CPUs calls voxax's native kernels by name. Whatever else a call needs, such as XLA's
-threads, XLA gives it where it runs: the file holds no address of the process that wrote it.
+A program for CPUs calls voxax's native kernels by name. The file holds no address of the process
+that wrote it. XLA provides anything else that a call needs, such as threads, when the program runs.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _WRITTEN = (1980, 1, 1, 0, 0, 0)
 
 
 class Result(NamedTuple):
-    """The output of a program.
+    """The output of a program for N input rows, with M output voxels of D axes and C channels.
 
     Attributes:
-      coords: ``int32[M, 1 + D]`` of the model's output voxels, padding removed.
-      features: ``[M, C]``.
-      rows: ``int32[N]``: the input voxel of each row that was given. Where the model keeps its
-        voxels, as those for segmentation do, it is the row of ``features`` too.
+      coords: ``int32[M, 1 + D]``, the coordinates of the output voxels, without padding.
+      features: ``[M, C]``, the features of the output voxels.
+      rows: ``int32[N]``, the row of each input among the sorted input voxels. If the model keeps
+        its voxels, as models for segmentation do, this is also the row of ``features``.
     """
 
     coords: np.ndarray
@@ -65,14 +65,14 @@ class Result(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A program that was loaded from a file, ready to run.
+    """A program that was loaded from a file and is ready to run.
 
     Attributes:
       about: the description in the file: platform, device, capacity, channels, ndim, dtype,
-        batch_size, the versions that wrote it, the algorithms that it holds, the native kernels
-        that it calls, and what its executable needs.
-      call: ``(weights, coords, features) -> arrays``, as exported.
-      weights: the state of the model.
+        batch_size, the versions that wrote the file, the chosen algorithms, the native kernels
+        that the program calls, and the requirements of its executable.
+      call: the exported function ``(weights, coords, features) -> arrays``.
+      weights: the arrays of the model's state.
     """
 
     about: dict[str, Any]
@@ -80,17 +80,18 @@ class Program:
     weights: list[Any] = dataclasses.field(repr=False)
 
     def __call__(self, coords: Any, features: Any) -> Result:
-        """Run it on distinct voxels in any order.
+        """Run the program on distinct voxels in any order.
 
         Args:
-          coords: ``int[N, 1 + D]``: batch index, then lattice coordinates.
-          features: ``[N, C]``.
+          coords: ``int[N, 1 + D]``, the batch index, then D lattice coordinates, of each voxel.
+          features: ``[N, C]``, the features of each voxel.
 
         Raises:
-          InputError: other shapes than those that the program was made for; coordinates that are
-            no integers or outside 30 bits, scenes outside its batch, features that would lose more
-            than digits in the program's dtype: floats for integers, complex ones.
-          CapacityError: more rows than its capacity, or voxels were lost at a level inside.
+          InputError: the shapes do not fit the program; coordinates are not integers or exceed 30
+            bits; a batch index is outside the program's batch; or the features are of another kind
+            than the program's dtype, such as floats for a program of integers, or complex numbers.
+          CapacityError: there are more rows than the program's capacity, or voxels were lost at a
+            level inside the model.
         """
         coords, features = np.asarray(coords), np.asarray(features)
         capacity, channels = self.about["capacity"], self.about["channels"]
@@ -143,33 +144,34 @@ def export_program(
 ) -> dict[str, Any]:
     """Write a model's forward pass, traced for one platform, to a file.
 
-    For TPUs and GPUs algorithms are chosen for ``device``: what the user's tuning cache knows of
-    it, or the default. A program for CPUs calls the native kernels, where this process has them,
-    and its algorithms are those that ``jax.jit`` takes here.
+    For TPUs and GPUs, the algorithms for ``device`` come from the user's tuning cache, else they
+    are the defaults. A program for CPUs has the algorithms that ``jax.jit`` chooses in this
+    process, and calls the native kernels if this process has them.
 
     Args:
-      model: a flax.nnx module, or a function of voxels alone.
-      path: of the file; an existing one is replaced.
-      capacity: rows that the program takes at most, at every level.
-      channels: of the input.
+      model: a flax.nnx module, or a function whose only argument is voxels.
+      path: path of the file; an existing file is replaced.
+      capacity: greatest number of rows that the program takes, at every level.
+      channels: number of channels of the input.
       platform: ``cpu``, ``cuda`` or ``tpu``.
-      device: the name of a TPU topology such as ``v5e:2x2``; None is this process's device where
-        it is of the platform, else an unknown one.
-      ndim: spatial axes.
-      batch_size: scenes.
-      dtype: of the input features.
-      algorithm: pins convolutions, see :func:`voxax.algorithms`.
-      portable: a program for CPUs in plain XLA, which runs where the native kernels are not
-        installed, and takes about 20 times as long.
-      executable: store also the machine code that JAX compiles for this CPU, signed by this user;
-        see :func:`load_program`.
+      device: name of a TPU topology such as ``v5e:2x2``. None takes the device of this process if
+        it belongs to the platform, else an unknown device.
+      ndim: number of spatial axes.
+      batch_size: number of scenes.
+      dtype: dtype of the input features.
+      algorithm: algorithm of the convolutions, see :func:`voxax.algorithms`.
+      portable: whether a program for CPUs is plain XLA. It then runs without installed native
+        kernels, and takes about 20 times as long.
+      executable: whether to store the machine code for this CPU too, signed by this user; see
+        :func:`load_program`.
 
     Returns:
       The description in the file, :attr:`Program.about`.
 
     Raises:
-      InputError: no such platform or topology, the model does not return voxels, it calls what a
-        file cannot hold, such as a Python callback, or the user's secret cannot be kept.
+      InputError: the platform or topology is unknown, the model does not return voxels, the model
+        calls something that a file cannot hold, such as a Python callback, or the user's secret
+        cannot be stored.
       MissingExtraError: ``flatbuffers`` is not installed.
 
     Examples:
@@ -263,26 +265,26 @@ def export_program(
 def load_program(
     path: str | Path, *, executable: bool = False, unsafe_unsigned_executable: bool = False
 ) -> Program:
-    """Load a program that :func:`export_program` wrote, and that you trust.
+    """Load a program that :func:`export_program` wrote, from a file that you trust.
 
-    A file that was damaged is refused. Against one that was forged with care nothing here helps:
-    what reads a program (MLIR's bytecode reader) was not made for it, and may end the process.
+    A damaged file is refused. There is no protection against a carefully forged file: MLIR's
+    bytecode reader, which reads the program, is not hardened, and may end the process.
 
     Args:
-      path: of the file.
-      executable: run the machine code in the file, instead of compiling the program. JAX stores
-        it as a pickle, which may do anything when it is read. So it is read only if this user
-        wrote it: export signs it (HMAC) with a secret in voxax's cache directory.
-      unsafe_unsigned_executable: read the pickle without checking who wrote it.
+      path: path of the file.
+      executable: whether to run the machine code in the file instead of compiling the program. JAX
+        stores the code as a pickle, which may run anything when it is read. It is therefore read
+        only if this user wrote it: export signs it (HMAC) with a secret in voxax's cache directory.
+      unsafe_unsigned_executable: whether to read the pickle without checking who wrote it.
 
     Raises:
-      FileFormatError: no such file, another format, or a broken one: parts that are packed, a
-        program with another checksum, numbers beyond limits, weights or a program that differ from
-        the description, calls of other functions than voxax exports.
-      InputError: the program is for a platform that this process does not have, or calls native
-        kernels that this process does not have in the same version; with ``executable``, the file
-        has none, or one for other CPUs or another version of JAX, or one that this user has not
-        signed.
+      FileFormatError: the file does not exist, has another format, or is broken: a part is
+        compressed, the program has another checksum, a number exceeds its limit, the weights or
+        the program differ from the description, or the program calls functions that voxax does not
+        export.
+      InputError: this process does not have the program's platform, or not the same version of its
+        native kernels. With ``executable``: the file has no executable, or the executable is for
+        another CPU or version of JAX, or was not signed by this user.
       MissingExtraError: ``flatbuffers`` is not installed.
     """
     if unsafe_unsigned_executable and not executable:
@@ -338,7 +340,7 @@ def load_program(
 
 @contextlib.contextmanager
 def _reading(path: str | Path) -> Iterator[None]:
-    """Turn whatever a broken file makes a decoder raise into :class:`voxax.FileFormatError`."""
+    """Raise :class:`voxax.FileFormatError` for any error of a decoder on a broken file."""
     try:
         yield
     except (FileFormatError, ImportError):
@@ -352,7 +354,10 @@ def _reading(path: str | Path) -> Iterator[None]:
 
 
 def _member(path: str | Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    """A part of the file, which voxax stores as it is: none is unpacked to more than the file."""
+    """Return a part of the file; raise FileFormatError if the part is compressed.
+
+    voxax stores parts uncompressed, so no part can be larger than the file.
+    """
     found = archive.getinfo(name)
     if found.compress_type != zipfile.ZIP_STORED or found.file_size != found.compress_size:
         raise FileFormatError(
@@ -373,7 +378,7 @@ _NUMBERS = {
 
 
 def _checked_about(path: str | Path, about: Any) -> dict[str, Any]:
-    """The description, with entries of the right types and numbers within limits."""
+    """Return the description; raise FileFormatError for wrong types or numbers beyond limits."""
     if not isinstance(about, dict):
         raise FileFormatError(f"{path}: its description is no object")
     if about.get("format") != FORMAT:
@@ -414,7 +419,7 @@ def _is_dtype(name: Any) -> bool:
 
 
 def _weights(path: Path, stored: bytes, dtypes: list[str]) -> list[np.ndarray]:
-    """The arrays of the file; NumPy's files have no bfloat16, so dtypes are stored beside them."""
+    """Return the weights; NumPy's files have no bfloat16, so `dtypes` come from the description."""
     weights = []
     with zipfile.ZipFile(BytesIO(stored)) as archive:
         for number, dtype in enumerate(dtypes):
@@ -426,7 +431,7 @@ def _weights(path: Path, stored: bytes, dtypes: list[str]) -> list[np.ndarray]:
 def _check_program(
     path: str | Path, exported: Any, about: dict[str, Any], weights: list[np.ndarray]
 ) -> None:
-    """Compare what a program takes and calls with the description, which is all a user sees."""
+    """Raise FileFormatError if a program's arguments, results or calls differ from `about`."""
     rows, axes = about["capacity"], 1 + about["ndim"]
     wanted = [
         *((w.shape, w.dtype) for w in weights),
@@ -503,7 +508,7 @@ def _write(
     }
     if machine_code is not None:
         parts[_EXECUTABLE] = machine_code
-        # What it is called with stands in the description.
+        # The signature includes the description, which has the arguments of the executable.
         parts[_SIGNATURE] = executables.signed(parts[_ABOUT], machine_code)
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, data in parts.items():

@@ -1,7 +1,7 @@
-"""Kernel maps on demand: attached, remembered, or built in traceable JAX.
+"""Kernel maps on demand: attached maps, cached maps, or maps built in traceable JAX.
 
-:func:`kernel_map` is the public entry; layers call :func:`kernel_map_of`. Building also finds the
-output voxels of strided and generative maps.
+:func:`kernel_map` is the public function; layers call :func:`kernel_map_of`. Building a map also
+finds the output voxels of strided and generative maps.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def kernel_map(
 ) -> KernelMap:
     """Return the relation between ``voxels`` and the output voxels of a convolution.
 
-    Built at most once per geometry, spec and trace, or taken from those that
-    :func:`voxax.plan` attached. Arguments as in
+    A map is built at most once per geometry, spec and trace. If :func:`voxax.plan` attached the
+    map, the attached map is returned. Arguments as in
     :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Raises:
-      InputError, CapacityError: as there.
+      InputError, CapacityError: as in :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Examples:
       >>> kmap = vx.kernel_map(voxels, kernel_size=2, stride=2)
@@ -106,13 +106,13 @@ def kernel_map_of(
     out_geometry: VoxelGeometry | None = None,
     capacity: int | None = None,
 ) -> KernelMap:
-    """The map of ``spec`` on ``geometry``: attached, remembered in this trace, or built now.
+    """Return the map of ``spec`` on ``geometry``: attached, cached in this trace, or built now.
 
     Args:
-      geometry: input voxels.
-      spec: the relation.
-      out_geometry: output voxels where the spec does not determine them.
-      capacity: static rows of a new output set; see :func:`output_geometry`.
+      geometry: the input voxels.
+      spec: the relation between input and output voxels.
+      out_geometry: the output voxels, if the spec does not determine them.
+      capacity: static rows of a new set of output voxels; see :func:`output_geometry`.
 
     Raises:
       InputError: the spec needs ``out_geometry``, its axes do not match, or one shard of a scene
@@ -173,10 +173,10 @@ def _attached_map(
     out_geometry: VoxelGeometry | None,
     capacity: int | None,
 ) -> KernelMap | None:
-    """The attached map of ``spec`` from ``geometry`` (one of its levels), or None.
+    """Return the attached map of ``spec`` from ``geometry``, which is one of the levels, or None.
 
-    With ``capacity`` only a map whose outputs have exactly that many rows. A shard's maps have the
-    capacities of their split, whatever ``capacity`` is.
+    If ``capacity`` is given, the output of the map must have exactly that many rows. The maps of a
+    shard have the capacities of their split and ignore ``capacity``.
     """
     # Only levels of this plan are known; an equal index in another plan means other voxels.
     other = None if out_geometry in (None, geometry) else out_geometry.attached
@@ -198,7 +198,7 @@ def _attached_map(
                 continue
             if isinstance(attached, ShardMaps):
                 if not is_known and other is not None:
-                    # A shard can't build the map anew: what differs is counted.
+                    # A shard cannot build the map again, so rows that differ count as lost.
                     lost = _differing_rows(attached.views[index], other.views[index])
                     out = dataclasses.replace(out, drops=out.drops.add(out.stride, lost))
                 source, halo = attached.sources[index], attached.halos[index]
@@ -219,7 +219,10 @@ def _attached_map(
 
 @jax.jit
 def _differing_rows(ours: tuple[jax.Array, ...], theirs: tuple[jax.Array, ...]) -> jax.Array:
-    """``int32[]``: the rows in which the arrays of two maps differ."""
+    """Return ``int32[]``, the number of rows in which the arrays of two maps differ.
+
+    Among several arrays the greatest number counts.
+    """
     pairs = zip(ours, theirs, strict=True)
     found = [jnp.sum((a != b).reshape(len(a), -1).any(1), dtype=jnp.int32) for a, b in pairs]
     return functools.reduce(jnp.maximum, found)
@@ -228,7 +231,13 @@ def _differing_rows(ours: tuple[jax.Array, ...], theirs: tuple[jax.Array, ...]) 
 def result_geometry(
     kernel_map: KernelMap, geometry: VoxelGeometry, out_geometry: VoxelGeometry | None = None
 ) -> VoxelGeometry:
-    """The geometry a layer hands on: the map's output, with maps and loss counters kept."""
+    """Return the geometry of a layer's result: the map's output with attached maps and lost rows.
+
+    Args:
+      kernel_map: the map of the layer.
+      geometry: the input of the layer.
+      out_geometry: the output voxels that the caller gave, if any.
+    """
     if out_geometry is not None:
         out = out_geometry.with_drops_of(geometry)
         return out if kernel_map.halo is None else out.with_drops_of(kernel_map.out_geometry)
@@ -261,7 +270,7 @@ _recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def recording_maps(recorder: Recorder) -> Iterator[None]:
-    """Hand out ``recorder(request, kernel_map)`` for every map asked for inside."""
+    """Replace every map requested inside the context by ``recorder(request, kernel_map)``."""
     token = _recorder.set(recorder)
     try:
         yield
@@ -294,7 +303,7 @@ def _build(
             here = _compat.origin(geometry.coords)
             forward = next((m for m in known if m.out_geometry.coords is here), None)
         if forward is not None:
-            # Without the memo of this geometry, which is to hold this very map.
+            # The memo of this geometry will hold this map, so the map must not hold the memo.
             return dataclasses.replace(forward.transpose(), in_geometry=bare, check=False)
         out = out_geometry.bare().with_drops_of(geometry)
     elif spec.transposed and not spec.generative:
@@ -342,7 +351,7 @@ _unique_rows = eagerly(merge_rows, native=True)(unique_rows)
 @eagerly(_neighbors_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array:
-    """``int32[out_capacity, K]`` from the coordinates of both sides."""
+    """Return the table ``int32[out_capacity, K]`` of the K taps from the coords of both sides."""
     if not spec.transposed:
         return find_neighbors(source, *_scaled(out, spec), spec.dilated_offsets, ordered=True)
     # fine = coarse * stride + offset: look the inputs (coarse) up among the outputs (fine),
@@ -356,13 +365,13 @@ def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array
 def _neighbors_of_cells(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> jax.Array:
-    """Results of :func:`_neighbors` where each input row belongs to one output row, its cell.
+    """Return the result of :func:`_neighbors` for a spec that puts each input row into one cell.
 
     Args:
-      source: ``int32[N, 1 + D]``.
-      out: ``int32[M, 1 + D]``, the cells.
-      place: ``int32[N]``, the row of each one's cell; -1 for padding and cells that were dropped.
-      spec: one that partitions.
+      source: ``int32[N, 1 + D]``, the input rows.
+      out: ``int32[M, 1 + D]``, the cells, which are the output rows.
+      place: ``int32[N]``, the row of each input's cell; -1 for padding and dropped cells.
+      spec: a spec that partitions the input rows.
     """
     return _members(source, out, place, spec=spec)[0]
 
@@ -377,7 +386,7 @@ def _searched_members(
 def _listed_members(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> tuple[jax.Array]:
-    """Results of :func:`_searched_members` without a search."""
+    """Return the result of :func:`_searched_members` without a search."""
     tap = place_in_cell(source, spec.stride)
     empty = jnp.full((out.shape[0], spec.num_offsets), -1, jnp.int32)
     rows = jnp.arange(source.shape[0], dtype=jnp.int32)
@@ -390,9 +399,10 @@ _members = natively_on_cpu("members", _searched_members, _listed_members, _searc
 
 
 def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
-    """``(coarse * stride, which rows are valid and near the coordinate range)``.
+    """Return ``coarse * stride``, and a mask of the rows that are valid and near the range.
 
-    Rows so far out that no tap could hit anything are left out before 32 bits wrap around.
+    Rows too far outside the coordinate range for any tap are left out, because their product could
+    overflow 32 bits.
     """
     if set(spec.stride) == {1}:  # rows inside the range stay within 32 bits
         return coarse, is_valid(coarse)
@@ -405,11 +415,12 @@ def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
 def output_geometry(
     geometry: VoxelGeometry, spec: KernelSpec, capacity: int | None = None
 ) -> tuple[VoxelGeometry, jax.Array]:
-    """The voxels that a strided or generative spec leads to, and the row of each site, or -1.
+    """Return the output voxels of a strided or generative spec, and the row of each site, or -1.
 
-    Sites of a strided map are the cells of the input rows. ``capacity=None`` takes the level's
-    planned capacity, else the input's capacity for strided maps (which always suffices);
-    generative maps are counted eagerly and need ``capacity=`` under ``jax.jit``.
+    The sites of a strided map are the cells of the input rows. ``capacity=None`` takes the planned
+    capacity of the level. Without a plan, it takes the capacity of the input for strided maps,
+    which always suffices. For generative maps it counts the sites eagerly; under ``jax.jit`` they
+    need ``capacity=``.
 
     Raises:
       CapacityError: eager, and more rows are needed than ``capacity``.
@@ -458,7 +469,7 @@ def output_geometry(
 
 
 def output_stride(stride: Level, spec: KernelSpec) -> Level:
-    """Total stride of the output of ``spec`` on voxels of total stride ``stride``."""
+    """Return the total stride of the output of ``spec`` on voxels of total stride ``stride``."""
     if not spec.transposed:
         return tuple(a * b for a, b in zip(stride, spec.stride, strict=True))
     if any(a % b for a, b in zip(stride, spec.stride, strict=True)):
@@ -486,7 +497,7 @@ def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
 @eagerly(reached_sites, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
-    """:func:`voxax.geometry.host.reached_sites` in JAX."""
+    """Return the result of :func:`voxax.geometry.host.reached_sites`, computed in JAX."""
     offsets = jnp.asarray(spec.dilated_offsets, jnp.int32)[None, :, :]
     scale = jnp.asarray(spec.stride, jnp.int32)
     rows, taps, width = coords.shape[0], spec.num_offsets, coords.shape[1]

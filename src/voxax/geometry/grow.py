@@ -1,4 +1,4 @@
-"""Growing a set of voxels (dilate, add_sites) and changing its lattice (refine, coarsen)."""
+"""Functions that add voxels (dilate, add_sites) and that change the lattice (refine, coarsen)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def dilate(
     """Add every site that a kernel reaches, as a generative convolution of stride 1 does.
 
     Args:
-      voxels: the voxels; all are kept, also where no tap is the center.
+      voxels: the voxels; all are kept, even if the kernel has no center tap.
       kernel_size, kernel_shape, dilation: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`; a tap at ``offset`` reaches
         ``site - offset * dilation``.
@@ -56,12 +56,12 @@ def dilate(
         the input's capacity under ``jax.jit``, which always suffices and is usually far too much.
 
     Returns:
-      Voxels with the old features, zero at the new sites.
+      Voxels with the old features, and zeros at the new sites.
 
     Raises:
       InputError: kernel arguments that do not fit; eager: sites outside the coordinate range.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced, lost sites are
-        counted in ``num_dropped``; those outside the coordinate range once for every tap.
+        counted in ``num_dropped``; a site outside the coordinate range counts once for every tap.
 
     Examples:
       >>> int(vx.dilate(voxels, 3).count) > int(voxels.count)
@@ -78,22 +78,22 @@ def dilate(
 def add_sites(
     voxels: Voxels, offsets: Taps, keep: Bool[Array, "capacity K"], *, capacity: int | None = None
 ) -> Voxels:
-    """Add the sites ``site + offsets[k]`` of every voxel and tap with ``keep[row, k]``.
+    """Add the site ``site + offsets[k]`` for every voxel and tap k where ``keep[row, k]`` is True.
 
     Args:
       voxels: the voxels; all are kept.
-      offsets: static, K tuples of D integers.
-      keep: ``bool[voxels.capacity, K]``; its values in padding rows are ignored.
-      capacity: static rows; None takes one of a few sizes eagerly, and K + 1 times the
-        input's under ``jax.jit``, which always suffices and is usually far too much.
+      offsets: K tuples of D integers, one for each tap; static.
+      keep: ``bool[voxels.capacity, K]``, the sites to add; values in padding rows are ignored.
+      capacity: static rows; None takes one of a few sizes eagerly, and K + 1 times the input's
+        capacity under ``jax.jit``, which always suffices and is usually far too much.
 
     Returns:
-      Voxels with the old features, zero at the new sites.
+      Voxels with the old features, and zeros at the new sites.
 
     Raises:
       InputError: a mask of another shape or dtype; eager: sites outside the coordinate range.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced, lost sites are counted
-        in ``num_dropped``; those outside the coordinate range once for every tap.
+        in ``num_dropped``; a site outside the coordinate range counts once for every tap.
     """
     if keep.shape != (voxels.capacity, len(offsets)) or keep.dtype != bool:
         raise InputError(
@@ -106,7 +106,10 @@ def add_sites(
 def _grown(
     voxels: Voxels, steps: Taps, keep: jax.Array | None, capacity: int | None, operation: str
 ) -> Voxels:
-    """The voxels and ``site + steps[k]`` of each, where ``keep[row, k]`` or everywhere."""
+    """Return the voxels with the sites ``site + steps[k]`` added where ``keep[row, k]`` is True.
+
+    ``keep=None`` adds all sites.
+    """
     source = voxels.geometry
     sites, lost = _reached(source.coords, ((0,) * source.ndim, *steps), keep)
     refuse_lost_sites(lost, operation)
@@ -125,13 +128,12 @@ def refine(
 ) -> Voxels:
     """Split every voxel into its ``factor**D`` children, each with a copy of its features.
 
-    Where ``factor`` divides the stride, the stride is divided. Along axes where it does not
-    (as below the original voxels, at stride 1) the stride stays and ``voxel_size`` is divided:
-    the result then counts its strides from the finer lattice. ``positions()`` are those of the
-    children's centers both times.
+    Along an axis where ``factor`` divides the stride, the stride is divided. Along other axes, such
+    as those of stride 1, the stride stays and ``voxel_size`` is divided. Strides of the result then
+    refer to the finer lattice. In both cases ``positions()`` returns the centers of the children.
 
     Args:
-      voxels: the input, ``C`` channels.
+      voxels: the input with ``C`` channels.
       factor: an integer, or one per axis.
       capacity: static rows; None takes one of a few sizes eagerly, ``factor**D`` times the
         input's capacity under ``jax.jit``.
@@ -164,16 +166,17 @@ def coarsen(
     reduction: CoarseReduction = "mean",
     capacity: int | None = None,
 ) -> Voxels:
-    """Merge the voxels of every cell of ``factor**D``: ``unique(floor(coords / factor))``.
+    """Merge the voxels of every cell of ``factor**D`` into one voxel.
 
-    These are the voxels that a convolution of stride ``factor`` leads to.
+    The new coordinates are ``unique(floor(coords / factor))``, as in a convolution of stride
+    ``factor``.
 
     Args:
-      voxels: the input, ``C`` channels.
+      voxels: the input with ``C`` channels.
       factor: an integer, or one per axis.
       reduction: ``"mean"``, ``"sum"``, ``"max"`` or ``"min"`` of the voxels that exist.
-      capacity: static rows; None takes the level's planned capacity, else the input's, as strided
-        convolutions do, so that their results can be added.
+      capacity: static rows; None takes the planned capacity of the level, else the capacity of the
+        input. Strided convolutions do the same, so you can add their results.
 
     Raises:
       InputError: a factor below 1, an unknown reduction.
@@ -205,7 +208,7 @@ def _factors(factor: int | Sequence[int], ndim: int) -> tuple[int, ...]:
 
 
 def _finer(voxels: Voxels, factors: tuple[int, ...]) -> tuple[Level, tuple[float, ...]]:
-    """Stride and voxel size of the children."""
+    """Return the stride and voxel size of the children."""
     axes = list(zip(voxels.stride, factors, strict=True))
     stride = tuple(s if s % f else s // f for s, f in axes)
     if not any(s % f for s, f in axes):
@@ -229,7 +232,10 @@ def _parent_cells(xp: Any, coords: Any, factors: tuple[int, ...]) -> Any:
 
 @in_either("steps")
 def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
-    """Rows ``site + step``, all or where ``keep`` has them; see :func:`_candidates`."""
+    """Return the rows ``site + step``, all of them or where ``keep`` is True.
+
+    The results are those of :func:`_candidates`.
+    """
     cells = coords[None, :, 1:] + xp.asarray(steps, np.int32)[:, None, :]
     inside = xp.all((cells >= -COORD_LIMIT) & (cells < COORD_LIMIT), axis=-1)
     if keep is None:
@@ -241,7 +247,7 @@ def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
 
 @in_either("factors")
 def _children(xp: Any, coords: Any, factors: tuple[int, ...]) -> tuple[Any, Any]:
-    """``site * factor + step`` of every step and voxel; see :func:`_candidates`."""
+    """Return ``site * factor + step`` of every step and voxel; see :func:`_candidates`."""
     steps = np.asarray(list(itertools.product(*map(range, factors))))[:, None, :]
     # Parents beyond these bounds are left out before their product could wrap around.
     lowest = -((COORD_LIMIT + steps) // np.asarray(factors))
@@ -254,16 +260,21 @@ def _children(xp: Any, coords: Any, factors: tuple[int, ...]) -> tuple[Any, Any]
 
 @in_either("number")
 def _parents(xp: Any, children: Any, number: int) -> Any:
-    """``int32[N]``: row of the parent, one of ``number``, of each child, or -1."""
+    """Return ``int32[N]``, the row of each child's parent among ``number`` parents, or -1."""
     return xp.where(children < 0, np.int32(-1), children % np.int32(number))
 
 
 def _candidates(xp: Any, coords: Any, cells: Any, inside: Any) -> tuple[Any, Any]:
-    """Rows for a new set from cells ``int32[K, N, D]`` derived from every voxel.
+    """Return rows for a new set of voxels, from K cells of each of N voxels.
+
+    Args:
+      coords: ``int32[N, 1 + D]``, the voxels.
+      cells: ``int32[K, N, D]``, the cells.
+      inside: ``bool[K, N]``, whether a cell is inside the coordinate range.
 
     Returns:
-      ``(int32[K * N, 1 + D], int32[])``: the rows with padding, and how many cells of voxels
-      lie not ``inside bool[K, N]`` of the coordinate range.
+      ``(int32[K * N, 1 + D], int32[])``: the rows with padding, and the number of cells of valid
+      voxels outside the coordinate range.
     """
     valid = coords[None, :, 0] != PAD
     scenes = xp.broadcast_to(coords[None, :, :1], (*inside.shape, 1))

@@ -1,7 +1,7 @@
-"""Voxelization and map building in NumPy: no device, no trace, fit for worker processes.
+"""Voxelization and map building in NumPy, without a device or a trace, for worker processes.
 
-The arrays equal those of the JAX builders (tested); the results are ordinary pytrees
-with NumPy leaves that ``jax.jit`` accepts as they are.
+The arrays equal those of the JAX builders, which the tests check. The results are ordinary pytrees
+with NumPy leaves, and ``jax.jit`` accepts them as they are.
 """
 
 from __future__ import annotations
@@ -43,27 +43,29 @@ def voxelize_on_host(
     min_capacity: int = 0,
     origin: Sequence[float] | None = None,
 ) -> tuple[Voxels, Int32[np.ndarray, " N"]]:
-    """Voxelize with the mean in NumPy: arrays in and out, no device.
+    """Group points into voxels in NumPy; features of a voxel are averaged.
 
-    For input pipelines: it starts no device and compiles nothing, so worker processes can call it.
-    ``jax.jit`` takes the result as it is.
+    The function is for input pipelines. It starts no device and compiles nothing, so worker
+    processes can call it. ``jax.jit`` takes the result as it is.
 
     Args:
-      positions: ``float[N, D]``.
-      features: ``[N, C]``, floats or integers.
-      voxel_size: edge length, a number or one per axis.
-      batch_index: ``int[N]`` or None.
+      positions: ``float[N, D]``, the points.
+      features: ``[N, C]``, the features of each point, floats or integers.
+      voxel_size: edge length in the unit of the positions, a number or one per axis.
+      batch_index: ``int[N]``, the scene of each point; None puts all points in scene 0.
       batch_size: number of scenes; None reads it off ``batch_index``.
-      capacity: static rows; None buckets the count, or ``min_capacity`` if that is more. For the
-        steps of a plan, give its ``attach`` the capacity that its ``capacity(count)`` returns.
-      min_capacity: see ``capacity``.
+      capacity: static rows; None rounds the count, or ``min_capacity`` if it is greater, up to one
+        of a few sizes. For the steps of a plan, give its ``attach`` the capacity that its
+        ``capacity(count)`` returns.
+      min_capacity: least number of rows to round up if ``capacity`` is None.
       origin: position of the lattice origin, in float64; None is zero.
 
     Returns:
-      ``(Voxels, inverse int32[N])`` with NumPy leaves.
+      ``(Voxels, inverse)`` with NumPy leaves; ``inverse`` is ``int32[N]``, the voxel row of each
+      point.
 
     Raises:
-      InputError: as :func:`voxax.voxelize`.
+      InputError: as in :func:`voxax.voxelize`.
       CapacityError: the voxels do not fit ``capacity``.
 
     Examples:
@@ -113,7 +115,7 @@ def host_geometry(
     level: int = 0,
     level_capacities: tuple[tuple[Level, int], ...] = (),
 ) -> VoxelGeometry:
-    """A VoxelGeometry with NumPy leaves from sorted, distinct rows ``int32[N, 1 + D]``."""
+    """Return a VoxelGeometry with NumPy leaves from sorted, distinct rows ``int32[N, 1 + D]``."""
     return VoxelGeometry(
         host.pad_rows(rows, capacity),  # type: ignore[arg-type]
         np.asarray(min(len(rows), capacity), np.int32),  # type: ignore[arg-type]
@@ -127,7 +129,11 @@ def host_geometry(
 
 
 def output_rows(rows: np.ndarray, spec: KernelSpec) -> np.ndarray:
-    """Canonical output sites of a strided or generative spec; ``int32[N, 1 + D]`` both.
+    """Return the output sites of a strided or generative spec, ``int32[M, 1 + D]``, in order.
+
+    Args:
+      rows: ``int32[N, 1 + D]``, the input sites without padding.
+      spec: the relation of the map.
 
     Raises:
       InputError: a generative spec reaches beyond the coordinate range.
@@ -144,10 +150,11 @@ def output_rows(rows: np.ndarray, spec: KernelSpec) -> np.ndarray:
 
 
 def reached_sites(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Every candidate output site of a generative map, unsorted.
+    """Return every candidate output site of a generative map, unsorted.
 
     Returns:
-      ``(int32[N * K, 1 + D] with padding, int32[] candidates outside the coordinate range)``.
+      ``(int32[N * K, 1 + D], int32[])`` for N input sites and K taps: the candidates with padding,
+      and the number of candidates outside the coordinate range.
     """
     offsets, scale = spec.dilated_offsets[None], np.asarray(spec.stride, np.int64)
     valid = coords[:, :1] != PAD
@@ -173,7 +180,10 @@ def reached_sites(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.
 def neighbor_table(
     source: np.ndarray, out: np.ndarray, spec: KernelSpec, out_capacity: int, threads: int = 1
 ) -> np.ndarray:
-    """``int32[out_capacity, K]``: the map's ``neighbors`` view from rows without padding."""
+    """Return the ``neighbors`` view ``int32[out_capacity, K]`` of a map with K taps.
+
+    `source` and `out` are the input and output sites without padding.
+    """
     centers = source if spec.transposed else out
     if max(spec.stride) > 1:
         centers = centers * np.asarray([1, *spec.stride], np.int64)
@@ -191,15 +201,15 @@ def table_views(
     *,
     symmetric: bool = False,
 ) -> tuple[np.ndarray, ...]:
-    """The views called ``names`` of the map with this ``neighbors`` table, in their order.
+    """Return the views ``names``, in this order, of the map with a ``neighbors`` table.
 
     Args:
-      table: ``int32[out_capacity, K]``.
-      spec: the map's relation, or None where it is unknown.
-      names: the views that are wanted.
-      in_capacity: rows of the input.
-      views: what builds those that are not the map's own.
-      symmetric: the map is its own adjoint with taps reversed.
+      table: ``int32[out_capacity, K]``, the ``neighbors`` view.
+      spec: the relation of the map, or None if it is unknown.
+      names: names of the views to return.
+      in_capacity: number of rows of the input.
+      views: builders of the views that the map does not build itself.
+      symmetric: whether the adjoint of the map is the same map with reversed taps.
     """
     known = {"neighbors": table}
     if any(name.startswith(TRANSPOSED) for name in names):

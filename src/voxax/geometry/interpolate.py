@@ -1,4 +1,4 @@
-"""Between points and voxels that exist: read features at positions, and the adjoint.
+"""Interpolation between points and existing voxels: reading at positions, and its adjoint.
 
 The weights are those of multilinear interpolation between voxel centers, as in the
 point-voxel networks of Liu et al., "Point-Voxel CNN for Efficient 3D Deep Learning",
@@ -72,32 +72,34 @@ def devoxelize(
     interpolation: Interpolation = "trilinear",
     normalize: bool = False,
 ) -> Any:
-    """Read voxel features at positions.
+    """Return the features of voxels at positions.
 
-    ``nearest`` is the voxel that contains the point (the one :func:`voxax.voxelize` and
-    striding would put it in). ``trilinear`` is multilinear in D dimensions between the
-    centers of the ``2**D`` voxels around the point.
+    ``nearest`` reads the voxel that contains the point: the voxel that :func:`voxax.voxelize` and
+    striding would put the point into. ``trilinear`` interpolates multilinearly in D dimensions
+    between the centers of the ``2**D`` voxels around the point.
 
     Args:
-      voxels: ``C`` channels; ``voxel_size`` and ``origin`` place them (1 and 0 if not set).
-      positions: ``float[N, D]``, or a :class:`voxax.Points`, whose padding is left out. Of a NumPy
-        array of float64 the origin is subtracted in float64, as in :func:`voxax.voxelize`.
-      batch_index: ``int[N]``, the scene of each point; None puts all in scene 0 (or takes
-        that of the Points).
+      voxels: voxels with ``C`` channels. Their ``voxel_size`` and ``origin`` are 1 and 0 if not
+        set.
+      positions: ``float[N, D]``, or a :class:`voxax.Points`, whose padding is left out. For a NumPy
+        array of float64, the origin is subtracted in float64, as in :func:`voxax.voxelize`.
+      batch_index: ``int[N]``, the scene of each point; None takes the batch index of the Points,
+        else scene 0.
       interpolation: ``nearest`` or ``trilinear``.
-      normalize: a missing voxel counts as zero by default. With True the weights of the
-        voxels that exist are scaled to sum to one; where none does (or all of them have
-        weight zero) the result is zero.
+      normalize: whether to scale the weights of the voxels that exist to a sum of one. By default a
+        missing voxel counts as zero. If no voxel exists, or all their weights are zero, the result
+        is zero.
 
     Returns:
-      ``[N, C]``, or Points with these features; zero for points that are not finite, whose
-      cell lies outside ``[-2**30, 2**30)``, or whose scene does not exist; traced, also where
-      float32 does not resolve a quarter of a voxel. Interpolated in at least float32, returned in
-      the features' dtype. Differentiable in features and (trilinear) positions, where it is
-      continuous and piecewise polynomial, rational if normalized.
+      ``[N, C]``, or Points with these features. The features are zero for points that are not
+      finite, whose cell lies outside ``[-2**30, 2**30)``, or whose scene does not exist; traced,
+      also where float32 does not resolve a quarter of a voxel. They are computed in at least
+      float32 and returned in the dtype of the input features. The result is differentiable in the
+      features. With ``trilinear`` it is a continuous piecewise polynomial of the positions, or a
+      rational function if normalized, and differentiable in them too.
 
     Raises:
-      InputError: wrong rank or dtype, an unknown interpolation, integers to interpolate; eager:
+      InputError: wrong rank or dtype, an unknown interpolation, ``trilinear`` of integers; eager:
         positions where float32 does not resolve a quarter of a voxel (give the voxels an
         ``origin`` near them, and positions as a NumPy array of float64).
 
@@ -121,15 +123,15 @@ def splat(
     *,
     interpolation: Interpolation = "trilinear",
 ) -> Voxels:
-    """Scatter point features onto voxels that exist: the adjoint of :func:`devoxelize`.
+    """Scatter point features onto existing voxels; this is the adjoint of :func:`devoxelize`.
 
-    Each point adds its features to the voxel that contains it (``nearest``), or to the
-    ``2**D`` voxels around it with the weights of multilinear interpolation. Features
-    that fall on voxels that do not exist are lost.
+    Each point adds its features to the voxel that contains the point (``nearest``), or to the
+    ``2**D`` voxels around the point with the weights of multilinear interpolation. Features for
+    voxels that do not exist are lost.
 
     Args:
       positions: ``float[N, D]``, or a :class:`voxax.Points`.
-      features: ``[N, C]``; None takes those of the Points.
+      features: ``[N, C]``, the features of each point; None takes the features of the Points.
       out_voxels: the voxels to produce; their features are not read.
       batch_index: as in :func:`devoxelize`.
       interpolation: ``nearest`` or ``trilinear``.
@@ -140,7 +142,7 @@ def splat(
       resolve a quarter of a voxel are left out and counted in ``num_dropped``.
 
     Raises:
-      InputError: as :func:`devoxelize`; no features, or another number of rows.
+      InputError: as in :func:`devoxelize`; no features, or features with another number of rows.
 
     Examples:
       >>> vx.splat(points, None, voxels, interpolation="nearest").num_channels
@@ -184,12 +186,12 @@ def _read(
     interpolation: str,
     normalize: bool,
 ) -> Any:
-    # Widened before the reads, not after: gradients then sum over points in the wide dtype.
+    # Convert before the reads, so that gradients sum over points in the wide dtype.
     wide = _work_dtype(features.dtype, cloud.positions.dtype)
     x = features.astype(wide)
     rows, weights = stencil(coords, cloud, lattice, interpolation, normalize, wide)
     total = xp.zeros((cloud.positions.shape[0], x.shape[1]), wide)
-    # One tap after the other: all at once would hold 2**D rows for each point.
+    # Add one tap after the other, because all at once would hold 2**D rows for each point.
     for row, weight in zip(rows, weights, strict=True):
         if xp is np:
             found = gathered_on_host(x, row)
@@ -218,7 +220,7 @@ def _add(
 
 
 def _work_dtype(features: Any, positions: Any) -> Any:
-    """Dtype to interpolate in: the wider of both accumulators; integers stay as they are."""
+    """Return the dtype for interpolation: the wider accumulator of both; integers stay integers."""
     wide = accumulator(features)
     if not jnp.issubdtype(wide, jnp.floating):
         return wide
@@ -226,7 +228,7 @@ def _work_dtype(features: Any, positions: Any) -> Any:
 
 
 class Cloud(NamedTuple):
-    """``float[N, D]``, ``int32[N]``, ``bool[N]``: rows that are not valid may hold anything."""
+    """Points as ``float[N, D]``, ``int32[N]``, ``bool[N]``; invalid rows may hold anything."""
 
     positions: jax.Array
     batch_index: jax.Array
@@ -234,7 +236,13 @@ class Cloud(NamedTuple):
 
 
 def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Lattice]:
-    """Points or arrays, checked against the voxels they are read from, and where these lie."""
+    """Return the checked points, and the lattice of the voxels.
+
+    Args:
+      voxels: the voxels to read or to add to.
+      positions: ``float[N, D]``, or a :class:`voxax.Points`.
+      batch_index: ``int[N]``, the scene of each point; None takes that of the Points, else 0.
+    """
     valid, own = None, ()
     if isinstance(positions, Points):
         if positions.batch_size != voxels.batch_size:
@@ -286,13 +294,15 @@ def stencil(
     normalize: bool,
     wide: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """For each tap: rows ``int32[N]``, the capacity where missing, and weights ``[N]``.
+    """Return for each tap the voxel rows ``int32[N]`` and weights ``[N]`` of the points.
+
+    The row of a missing voxel is the capacity.
 
     Args:
-      coords: ``int32[capacity, 1 + D]`` in canonical order.
-      cloud, lattice: the points, and where the cells lie.
-      interpolation: ``nearest`` has one tap and no weight, ``trilinear`` ``2**D`` taps.
-      normalize: scale the weights of taps that exist to sum to one.
+      coords: ``int32[capacity, 1 + D]``, the voxels in canonical order.
+      cloud, lattice: the points, and the lattice of the voxels.
+      interpolation: ``nearest`` has one tap, whose weight is None; ``trilinear`` has ``2**D`` taps.
+      normalize: whether to scale the weights of taps that exist to a sum of one.
       wide: dtype of the weights.
     """
     numpy = isinstance(coords, np.ndarray)
@@ -303,7 +313,7 @@ def stencil(
     local = xp.where(known[:, None], local, xp.zeros((), local.dtype))
     stride = lattice.stride[None, :]
     if interpolation == "nearest":
-        # Integers, exactly as voxelization followed by striding counts.
+        # Integer arithmetic, which gives exactly the cells of voxelization followed by striding.
         fine, inside = cells(local, lattice)
         known &= inside
         queries = _rows(xp, cloud.batch_index, xp.floor_divide(fine, stride))
@@ -352,10 +362,13 @@ def _weight(xp: Any, fraction: Any, tap: tuple[int, ...]) -> Any:
 
 
 def _to_one(xp: Any, weights: Any, exists: Any) -> Any:
-    """Weights ``[N, K]`` of the taps that exist, scaled to sum to one, or all zero."""
+    """Return the weights ``[N, K]`` of the K taps, scaled to a sum of one over those that exist.
+
+    The weights of missing taps are zero. All weights are zero if the greatest is about zero.
+    """
     weights = xp.where(exists, weights, xp.zeros((), weights.dtype))
-    # Only ratios count. In units of the largest weight the sum is at least one, so its
-    # powers in first and second derivatives cannot overflow.
+    # Only ratios count. In units of the largest weight the sum is at least one, so powers of
+    # its inverse in first and second derivatives cannot overflow.
     largest = xp.max(weights, axis=1, keepdims=True)
     largest = largest if xp is np else jax.lax.stop_gradient(largest)
     some = largest > np.sqrt(jnp.finfo(weights.dtype).tiny)

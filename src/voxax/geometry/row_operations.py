@@ -1,9 +1,9 @@
 """Operations on rows of features that compile nothing in eager calls on a CPU.
 
-Each is a primitive, so that ``jax.grad`` outside of ``jit`` evaluates it in NumPy too; they are
-closed under differentiation. Under ``jit`` they are lowered to ordinary operations, which XLA
-fuses; clearing and ReLU, of which a network has many, are one equation each until then, which is
-quicker to trace.
+Each operation is a primitive, so ``jax.grad`` outside ``jit`` evaluates it in NumPy too. The
+derivatives are operations of this module. Under ``jit`` the operations are lowered to ordinary
+operations, which XLA fuses. A network has many calls of :func:`clear_rows` and :func:`relu`. In a
+trace each call is one equation, which is quick to trace.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from voxax.geometry.dtypes import accumulator, wide_fraction
 
 
 def clear_rows(x: jax.Array, valid: jax.Array) -> jax.Array:
-    """Return ``x [N, C]`` with zeros in the rows where ``valid [N]`` is False; it may be ``x``."""
+    """Return ``x [N, C]`` with zeros in the rows where ``valid [N]`` is False.
+
+    The result may be ``x`` itself.
+    """
     return _clear_p.bind(*_compat.vary_alike(x, valid))
 
 
@@ -50,8 +53,9 @@ def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
 def add_to_rows(x: jax.Array, row: jax.Array) -> jax.Array:
     """Return ``x [N, C] + row [C]`` in the dtype of ``x``.
 
-    The sum is taken in the accumulator's dtype, and so is the gradient of the row, a sum over all
-    others. That is made by the library on CPUs, under ``jit`` too: XLA adds in another order.
+    The sum is computed in the accumulator's dtype. So is the gradient of the row, which is a sum
+    over all N rows. On CPUs the native library computes this gradient, also under ``jit``, because
+    XLA would add in another order.
     """
     return _add_row_p.bind(*_compat.vary_alike(x, row))
 
@@ -62,17 +66,23 @@ def put_rows(x: jax.Array, indices: jax.Array, rows: int) -> jax.Array:
 
 
 def read_rows(x: jax.Array, rows: jax.Array | np.ndarray) -> jax.Array:
-    """Return ``x[rows] [..., C]``, zero where the row is -1 or after the last; not in programs."""
+    """Return ``x[rows] [..., C]``, zero where the row is -1 or after the last; for eager calls."""
     return _read_p.bind(x, rows)
 
 
 def join_rows(*arrays: jax.Array, axis: int) -> jax.Array:
-    """Return ``jnp.concatenate`` of arrays ``[N, C]`` of one dtype; not in programs."""
+    """Return ``jnp.concatenate`` of arrays ``[N, C]`` of the same dtype; for eager calls."""
     return _join_p.bind(*arrays, axis=axis)
 
 
 def mean_rows(total: jax.Array, neighbors: jax.Array, dtype: Any) -> jax.Array:
-    """Return sums ``[M, C]`` over the taps of ``neighbors [M, K]``, by how many there are."""
+    """Return sums ``[M, C]`` over K taps divided by the number of neighbors of each row.
+
+    Args:
+      total: ``[M, C]``, the sums.
+      neighbors: ``int32[M, K]``, the table of neighbors; -1 is no neighbor.
+      dtype: dtype of the result.
+    """
     return _mean_p.bind(*_compat.vary_alike(total, neighbors), dtype=jnp.dtype(dtype))
 
 
@@ -88,7 +98,7 @@ def negative_rows(x: jax.Array) -> jax.Array:
 
 
 def repeat_row(row: jax.Array | np.ndarray, rows: int) -> jax.Array:
-    """Return ``row [C]`` as ``[rows, C]``; not in programs."""
+    """Return ``row [C]`` repeated to ``[rows, C]``; for eager calls."""
     return _repeat_p.bind(row, rows=rows, dtype=row.dtype)
 
 
@@ -132,7 +142,7 @@ def _cleared_on_host(x: np.ndarray, valid: np.ndarray) -> np.ndarray | None:
 def _relu_on_host(x: np.ndarray) -> np.ndarray:
     found = empty_array(x.shape, x.dtype)
     np.maximum(x, np.zeros((), x.dtype), out=found)
-    # The maximum of two zeros may be the negative one, where XLA takes the other.
+    # NumPy's maximum of 0 and -0 may be -0, where XLA returns 0. Adding 0 turns -0 into 0.
     return np.add(found, np.zeros((), x.dtype), out=found)
 
 
@@ -152,19 +162,19 @@ def _gated_on_host(t: np.ndarray, passes: np.ndarray) -> np.ndarray | None:
     if not t.flags.c_contiguous:
         return None
     found = empty_array(t.shape, t.dtype)
-    # Bits times 0 or 1: zero where t is infinite or NaN too, and faster than a choice.
+    # Bits times 0 or 1: this gives zero for an infinite or NaN t too, and is faster than np.where.
     bits = np.dtype(f"u{t.dtype.itemsize}")
     np.multiply(t.view(bits), passes, out=found.view(bits), casting="unsafe")
     return found
 
 
 def _by(ufunc: Callable[..., Any]) -> HostBody:
-    """A function of NumPy, by elements, of arrays of one shape and dtype."""
+    """Return an elementwise NumPy function as a host body, for arrays of one shape and dtype."""
     return lambda *arrays: ufunc(*arrays, out=empty_array(arrays[0].shape, arrays[0].dtype))
 
 
 def _own(values: Any, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """These values, cast and broadcast, in memory that JAX takes."""
+    """Return the values, cast and broadcast, in memory that JAX takes without a copy."""
     found = empty_array(shape, dtype)
     found[...] = values
     return found
@@ -190,7 +200,7 @@ def _summed_on_cpu(x: jax.Array, *, dtype: Any) -> jax.Array:
     wide = accumulator(x.dtype)
     if wide not in _NATIVE or _native.unavailable() is not None:
         return _summed(x, dtype=dtype)
-    # All rows under one tap from a single one: the product of weights is their sum.
+    # One tap leads from a single input row of ones to all rows: the weight product is their sum.
     result = jax.ShapeDtypeStruct((1, 1, 1, x.shape[1]), wide)
     ones, table = jnp.ones((1, 1), wide), jnp.zeros((x.shape[0], 1), jnp.int32)
     rows = x.astype(wide)
@@ -339,18 +349,19 @@ def _primitive(
     jvp: Callable | None = None,
     transpose: Callable | None = None,
 ) -> Any:
-    """A primitive of one result.
+    """Return a primitive with one result.
 
     Args:
-      name: as it appears in a jaxpr.
-      portable: ``(*arrays, **params)`` in ordinary JAX; under ``vmap`` this is mapped.
-      eager: ``portable`` for NumPy arrays.
-      shape: of the result.
-      on_cpu: what programs for CPUs run in place of ``portable``.
-      jvp: ``(*primals, *tangents, **params)`` to the result's tangent; tangents may be Zero. None:
-        it is linear in the first operand, and no other has a tangent.
-      transpose: ``(cotangent, *operands, **params)`` to one cotangent, or None, for each operand;
-        None where it is not linear.
+      name: name of the primitive in a jaxpr.
+      portable: function of ``(*arrays, **params)`` in ordinary JAX; ``vmap`` maps this function.
+      eager: the same function for NumPy arrays.
+      shape: function of ``(*arrays, **params)`` that returns the shape and dtype of the result.
+      on_cpu: function that programs for CPUs run in place of ``portable``.
+      jvp: function of ``(*primals, *tangents, **params)`` that returns the tangent of the result;
+        tangents may be Zero. None means that the primitive is linear in the first operand, and no
+        other operand has a tangent.
+      transpose: function of ``(cotangent, *operands, **params)`` that returns one cotangent for
+        each linear operand and None for every other. None if the primitive is not linear.
     """
 
     def run(platform: str, *arrays: Any, **params: Any) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Voxels as sets: union, intersection, joining channels, reading one set at another."""
+"""Set operations on voxels: union, intersection, joining channels, reading at other voxels."""
 
 from __future__ import annotations
 
@@ -54,18 +54,17 @@ def union(
     """Return the voxels that are in ``a`` or in ``b``.
 
     Args:
-      a, b: voxels of one lattice (stride, batch size, voxel size, origin) and the same number
-        of channels. On one and the same geometry the result keeps it, unless ``capacity`` is
-        given.
+      a, b: voxels of the same lattice (stride, batch size, voxel size, origin) and number of
+        channels. If both have the same geometry, the result keeps it, unless ``capacity`` is given.
       reduction: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"`` of the operands that have the
-        voxel; half precision is added in float32, sums of 8- and 16-bit integers are int32, means
-        of integers float32.
+        voxel. Half precision is added in float32. Sums of 8- and 16-bit integers are int32, and
+        means of integers float32.
       capacity: static rows; None takes one of a few sizes eagerly, the sum of both under
         ``jax.jit``.
 
     Raises:
-      InputError: operands of different lattices or channels, an unknown reduction; eager: the mean
-        of integers beyond 24 bits.
+      InputError: operands with different lattices or numbers of channels, an unknown reduction;
+        eager: the mean of integers beyond 24 bits.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
         in ``num_dropped``.
 
@@ -83,8 +82,8 @@ def intersection(
 ) -> Voxels:
     """Return the voxels that are in ``a`` and in ``b``.
 
-    Arguments and errors as in :func:`union`; under ``jax.jit``, ``capacity=None`` takes the
-    smaller operand's.
+    Arguments and errors as in :func:`union`. Under ``jax.jit``, ``capacity=None`` takes the
+    capacity of the smaller operand.
 
     Examples:
       >>> upper = vx.crop(voxels, (0, 0, 4), (8, 8, 8))
@@ -96,20 +95,20 @@ def intersection(
 
 @checked_operator
 def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None = None) -> Voxels:
-    """Concatenate channels.
+    """Concatenate the channels of voxels.
 
     Args:
-      voxels: one or more of one lattice.
-      join: ``"same"`` needs voxels on the same geometry and keeps it; ``"union"`` keeps every
-        voxel, with zeros for operands that lack it; ``"intersection"`` keeps the voxels that
+      voxels: one or more operands on the same lattice.
+      join: ``"same"`` needs operands on the same geometry and keeps it. ``"union"`` keeps every
+        voxel, with zeros for operands that lack the voxel. ``"intersection"`` keeps the voxels that
         all operands have.
       capacity: static rows of a union or intersection; see :func:`union`.
 
     Returns:
-      Voxels with the sum of all channels.
+      Voxels with the channels of all operands, in order.
 
     Raises:
-      GeometryMismatchError: ``join="same"``, and the coordinates differ. Where that can't be known
+      GeometryMismatchError: ``join="same"``, and the coordinates differ. If this cannot be known
         under ``jax.jit``, rows that differ are zero and counted in ``num_dropped``.
       InputError: an empty list, an unknown join, operands of different lattices.
       CapacityError: as :func:`union`.
@@ -143,17 +142,17 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
 
 @checked_operator
 def inject(voxels: Voxels, out_voxels: Voxels) -> Voxels:
-    """Read ``voxels`` at the coordinates of ``out_voxels``; zero where a voxel is missing.
+    """Return the features of ``voxels`` at the coordinates of ``out_voxels``, zero where missing.
 
     Args:
-      voxels: ``C`` channels.
+      voxels: the voxels to read, with ``C`` channels.
       out_voxels: voxels of the same lattice; their features are not used.
 
     Returns:
       Voxels with ``C`` channels on the geometry of ``out_voxels``.
 
     Raises:
-      InputError: different lattices.
+      InputError: the lattices differ.
 
     Examples:
       >>> upper = vx.crop(voxels, (0, 0, 4), (8, 8, 8))
@@ -192,7 +191,7 @@ def _merged(
 def _joined(
     sources: Sequence[VoxelGeometry], join: Join, capacity: int | None
 ) -> tuple[VoxelGeometry, Rows]:
-    """The joint geometry, and for each source its row under every new one, or -1."""
+    """Return the joint geometry, and for each source the source's row of each new row, or -1."""
     first, *others = sources
     if capacity is None and all(first.same_as(other) for other in others):
         geometry = functools.reduce(VoxelGeometry.with_drops_of, others, first)
@@ -215,20 +214,30 @@ def _joined(
 
 @in_either()
 def _own_rows(xp: Any, coords: Any) -> Any:
-    """``int32[N]``: the number of each row, -1 for padding."""
+    """Return ``int32[N]``, the number of each row, -1 for padding."""
     return xp.where(coords[:, 0] != PAD, xp.arange(coords.shape[0], dtype=np.int32), np.int32(-1))
 
 
 @in_either("lengths", "capacity")
 def _origins(xp: Any, inverse: Any, lengths: tuple[int, ...], capacity: int) -> Any:
-    """From the place of each row of stacked lists, the row of each list at every place."""
+    """Return for each list ``int32[capacity]``: the row of the list that lies at each place, or -1.
+
+    Args:
+      inverse: the place of each row of the stacked lists.
+      lengths: number of rows of each list.
+      capacity: number of places.
+    """
     read = sources_on_host if xp is np else source_rows
     return tuple(read(part, capacity) for part in xp.split(inverse, np.cumsum(lengths)[:-1]))
 
 
 @in_either("base")
 def _matches(xp: Any, coords: Any, base: int) -> Any:
-    """Row in each list of each row of ``coords[base]``, a mask of those in all, their number."""
+    """Look the rows of ``coords[base]`` up in every list.
+
+    Returns:
+      The row in each list, or -1; a mask of the rows that all lists have; their number.
+    """
     find, smallest = rows_on_host if xp is np else rows_at, coords[base]
     own = xp.arange(smallest.shape[0], dtype=np.int32)
     matches = tuple(
@@ -242,13 +251,13 @@ def _matches(xp: Any, coords: Any, base: int) -> Any:
 
 @in_either()
 def _follow(xp: Any, match: Any, source: Any) -> Any:
-    """``match[source]``, -1 where ``source`` is -1."""
+    """Return ``match[source]``, -1 where ``source`` is -1."""
     return xp.where(source < 0, np.int32(-1), match[xp.maximum(source, 0)])
 
 
 @in_either("reduction", "dtype")
 def _reduce(xp: Any, parts: Any, rows: Any, reduction: SetReduction, dtype: Any) -> Any:
-    """Combine rows ``[capacity, C]`` of the operands, each where it has the voxel."""
+    """Reduce the rows ``[capacity, C]`` of the operands over the operands that have the voxel."""
     wide = wide_fraction(dtype) if reduction == "mean" else accumulator(dtype)
     here = [(row >= 0)[:, None] for row in rows]
     parts = [part.astype(wide) for part in parts]
@@ -267,11 +276,11 @@ def _reduce(xp: Any, parts: Any, rows: Any, reduction: SetReduction, dtype: Any)
 
 
 def same_lattice(voxels: Sequence[Voxels], operation: str) -> tuple[Any, Any]:
-    """The ``(voxel_size, origin)`` of all operands; operands that have none agree with any.
+    """Return the ``(voxel_size, origin)`` of all operands; an unset value agrees with any other.
 
     Raises:
-      InputError: an empty list, or operands of another stride, batch size, voxel size or origin
-        (origins are compared outside of ``jax.jit``, where they have values).
+      InputError: an empty list, or operands with different strides, batch sizes, voxel sizes or
+        origins. Origins are compared outside ``jax.jit`` only, because they have values there.
     """
     if not voxels:
         raise InputError(f"{operation} needs at least one Voxels, got an empty list")
@@ -300,9 +309,10 @@ def same_lattice(voxels: Sequence[Voxels], operation: str) -> tuple[Any, Any]:
 
 
 def _can_join(arrays: Sequence[jax.Array]) -> bool:
-    """Return whether :func:`_join_channels` takes these: two and more, of one dtype of fractions.
+    """Return whether :func:`_join_channels` takes these arrays.
 
-    Without the library none, whose eager calls would compile a program for each size.
+    It takes two or more arrays of one floating-point dtype, and needs the native library. Without
+    the library, eager calls would compile a program for each size.
     """
     if _native.unavailable() is not None:
         return False
@@ -311,11 +321,11 @@ def _can_join(arrays: Sequence[jax.Array]) -> bool:
 
 
 def _join_channels(arrays: Sequence[jax.Array], valid: jax.Array) -> jax.Array:
-    """Return ``[N, sum of C_i]``, zero in rows that are not valid.
+    """Return the arrays joined along the channels, with zeros in rows that are not valid.
 
     Args:
-      arrays: ``[N, C_i]``, see :func:`_can_join`; rows that are not valid may hold anything.
-      valid: ``bool[N]``.
+      arrays: arrays ``[N, C_i]`` that :func:`_can_join` accepts; invalid rows may hold anything.
+      valid: ``bool[N]``, the valid rows.
     """
     return _cat(*arrays, valid)[0]
 

@@ -1,7 +1,7 @@
-"""Voxels: features on a VoxelGeometry, and how they are made.
+"""Voxels: features on a VoxelGeometry, and functions that make them.
 
-In this order: the class; Voxels from integer coordinates (:func:`from_coords`) and from points
-(:func:`voxelize`); from and to dense grids; batches of scenes.
+The order is: the class; Voxels from integer coordinates (:func:`from_coords`) and from points
+(:func:`voxelize`); conversion from and to dense grids; batches of scenes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ from voxax.geometry.row_operations import (
 )
 from voxax.geometry.voxel_geometry import Held, VoxelGeometry, check_overflow
 
-# Names that tensors have, or sparse tensors of other libraries.
+# Attributes of tensors, or of the sparse tensors of other libraries.
 _ROWS = "voxels.features is [capacity, C], voxels.valid_features() is without padding"
 _PLACES = "voxels.coords is int32[capacity, 1 + D], voxels.valid_coords() is without padding"
 _ELSEWHERE = {
@@ -96,16 +96,17 @@ _ELSEWHERE = {
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Voxels:
-    """A sparse tensor: one feature row per voxel.
+    """A sparse tensor with one row of features for each voxel.
 
     Make one with :func:`voxax.voxelize`, :meth:`from_coords` or :meth:`from_dense`.
 
     Attributes:
-      geometry: which voxels exist.
-      features: ``[capacity, C]``; rows ``>= count`` are padding (zero, and never read).
-      voxel_size: edge lengths at stride 1 in the positions' unit, one per axis; static.
-      origin: position of the lattice origin in the same unit, one per axis. It is given as
-        numbers, and kept as data with all digits of float64: another origin compiles nothing.
+      geometry: the coordinates of the voxels and their number.
+      features: ``[capacity, C]``, the features with C channels; rows ``>= count`` are padding
+        (zero, and never read).
+      voxel_size: edge lengths at stride 1 in the unit of the positions, one per axis; static.
+      origin: position of the lattice origin in the same unit, one number per axis. It is stored as
+        data with all digits of float64, so another origin does not trigger recompilation.
     """
 
     geometry: VoxelGeometry
@@ -195,17 +196,17 @@ class Voxels:
 
     @property
     def num_dropped(self) -> Int32[Array, ""]:
-        """``int32[]``: rows lost to capacity on the whole way here."""
+        """``int32[]``: number of rows lost to capacity here and at all earlier levels."""
         return self.geometry.num_dropped
 
     @property
     def num_channels(self) -> int:
-        """Number of features of a voxel, C."""
+        """Number of features of a voxel, C; static."""
         return self.features.shape[1]
 
     @property
     def valid(self) -> Bool[Array, " capacity"]:
-        """``bool[capacity]``: which rows are voxels."""
+        """``bool[capacity]``: whether each row is a voxel, not padding."""
         return self.geometry.valid
 
     @property
@@ -239,7 +240,7 @@ class Voxels:
           >>> float(voxels.map(lambda features: 2 * features).features.max())
           2.0
         """
-        # Cleared before as well: a zero cotangent times garbage would reach the weights in fn.
+        # Clear the padding before fn too: its zero cotangent times NaN would reach weights in fn.
         return self.replace_features(fn(self.replace_features(self.features).features))
 
     def __add__(self, other: Any) -> Voxels:
@@ -264,9 +265,10 @@ class Voxels:
 
     @checked_operator
     def _elementwise(self, other: Any, function: Callable[..., Any], operation: str) -> Voxels:
-        """With Voxels on the same coordinates, a number, or an array ``[C]`` or scalar.
+        """Return the voxels with ``function(features, other)``.
 
-        Operands of 8 and 16 bits are taken as int32, in which results fit.
+        ``other`` is Voxels on the same coordinates, a number, an array ``[C]`` or a scalar array.
+        Integers of 8 and 16 bits are converted to int32, so that the results fit.
         """
         if isinstance(other, Voxels):
             other, geometry = on_geometry_of(self, other, operation)
@@ -304,7 +306,7 @@ class Voxels:
         return to_dense(self, shape, origin)
 
     def raise_if_overflowed(self) -> Voxels:
-        """Raise :class:`voxax.CapacityError` on the host if any level lost rows; else self."""
+        """Return these voxels, or raise :class:`voxax.CapacityError` if any level lost rows."""
         self.geometry.raise_if_overflowed()
         return self
 
@@ -322,9 +324,9 @@ class Voxels:
     def positions(self) -> Float[Array, "capacity D"]:
         """Return voxel centers ``float32[capacity, D]`` in the unit of ``voxel_size``.
 
-        Far from zero, where float32 does not resolve a quarter of a voxel, the result is a NumPy
-        array of float64. Inside ``jax.jit`` it is float32 there too, and rounded:
-        :meth:`local_positions` are exact enough everywhere.
+        Far from zero, float32 does not resolve a quarter of a voxel. There the result is a NumPy
+        array of float64. Inside ``jax.jit`` it stays float32 and is rounded; take
+        :meth:`local_positions`, which do not have the offset of the origin.
         """
         local = self.local_positions()
         if not isinstance(self.origin, Origin):
@@ -365,7 +367,7 @@ class Voxels:
         return int(self.count)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        """Show what a reader asks for in a notebook: numbers, features and coordinates."""
+        """Return the representation in a notebook: counts, sizes, features and coordinates."""
         from treescope import repr_lib
 
         traced = _compat.is_traced(self.count)
@@ -396,14 +398,14 @@ def _summable(features: jax.Array) -> jax.Array:
 
 
 def _combined(function: Callable[..., Any], a: jax.Array, b: jax.Array) -> jax.Array:
-    """``a + b``, ``a - b`` or ``a * b`` of rows."""
+    """Return ``a + b``, ``a - b`` or ``a * b`` of rows."""
     if function is operator.sub and a.dtype == b.dtype:
         return add_rows(a, negative_rows(b)) if _compat.is_evaluated(a, b) else a - b
     return {operator.add: add_rows, operator.mul: multiply_rows}.get(function, function)(a, b)
 
 
 def _with_number(function: Callable[..., Any], features: jax.Array, number: float) -> jax.Array:
-    """Rows combined with a number in their dtype."""
+    """Return ``function(features, number)``, with the number in the dtype of the features."""
     floating = jnp.issubdtype(features.dtype, jnp.floating)
     if not floating or not _compat.is_evaluated(features):
         return function(features, number)
@@ -420,13 +422,13 @@ def _centers(xp: Any, coords: Any, steps: Any) -> Any:
 @in_either()
 def _add_parts(xp: Any, local: Any, origin: Any) -> Any:
     del xp
-    # The largest last: the others may be all that fits beside a small center.
+    # Add the largest part last, so that the smaller parts are not rounded away.
     return origin[0][None] + (local + (origin[1] + origin[2])[None])
 
 
 @in_either("steps")
 def _is_vague(xp: Any, positions: Any, valid: Any, steps: tuple[float, ...]) -> Any:
-    """Whether float32 numbers at a valid position lie more than a quarter of a step apart."""
+    """Return whether float32 does not resolve a quarter of a step at some valid position."""
     reach = xp.asarray([2.0**22 * 2.0 ** math.floor(math.log2(step)) for step in steps])
     return xp.any(valid[:, None] & (xp.abs(positions) >= reach.astype(positions.dtype)[None]))
 
@@ -444,30 +446,31 @@ def from_coords(
     voxel_size: float | Sequence[float] = (),
     origin: Sequence[float] = (),
 ) -> Any:
-    """Voxels from integer coordinates in any order, duplicates merged.
+    """Make voxels from integer coordinates in any order; duplicates are merged.
 
-    Eager calls work in NumPy and compile nothing, whatever N is; see :func:`voxelize`.
+    Eager calls run in NumPy and compile nothing for any N; see :func:`voxelize`.
 
     Args:
-      coords: ``int[N, 1 + D]``, batch index then D coordinates (negative allowed), D 1 to 4.
+      coords: ``int[N, 1 + D]``, the batch index, then D coordinates (negative allowed), D 1 to 4.
         Rows whose entries equal ``PAD`` are padding.
-      features: ``[N, C]``.
+      features: ``[N, C]``, the features of each row.
       batch_size: number of scenes; batch indices must lie in ``[0, batch_size)``.
       capacity: static rows of the result; None takes one of a few sizes eagerly, and N
         under ``jax.jit``.
-      reduction: how duplicates merge: ``mean``, ``sum``, ``max``, ``min``, ``first``. Means of
-        integers are float32 and sums of 8- and 16-bit integers int32; the others keep the dtype.
-      return_inverse: also return ``int32[N]``, each input's row, -1 where it was dropped.
-      stride: total stride of the lattice that ``coords`` count on, an integer or one per
-        axis; for voxels made at a coarse level, e.g. as the target of a strided convolution.
-      voxel_size: edge length at stride 1, a number or one per axis; () where there is no unit.
+      reduction: ``mean``, ``sum``, ``max``, ``min`` or ``first`` of the duplicates. Means of
+        integers are float32 and sums of 8- and 16-bit integers int32; other results keep the dtype.
+      return_inverse: whether to return ``int32[N]`` too, the voxel row of each input, -1 if
+        dropped.
+      stride: total stride of the lattice of ``coords``, an integer or one per axis. It is 1 except
+        for voxels of a coarse level, such as the target of a strided convolution.
+      voxel_size: edge length at stride 1, a number or one per axis; () if there is no unit.
       origin: position of the lattice origin in the same unit.
 
     Returns:
-      ``Voxels``, or ``(Voxels, inverse)``.
+      ``Voxels``, or ``(Voxels, inverse)`` with ``return_inverse``.
 
     Raises:
-      InputError: wrong rank or dtype, lengths that differ, values outside 30 bits; eager: the mean
+      InputError: wrong rank or dtype, different lengths, values outside 30 bits; eager: the mean
         of integers beyond 24 bits, or sums of integers beyond their dtype.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is
         counted in ``num_dropped``.
@@ -525,9 +528,9 @@ def _merge(
     reduction: Reduction,
     level: Level,
 ) -> tuple[UniqueRows, jax.Array, jax.Array]:
-    """Distinct rows inside the range, their features and the table of losses.
+    """Return the distinct rows inside the range, their features and the table of lost rows.
 
-    Rows outside count as dropped.
+    Rows outside the range count as dropped.
     """
     good = is_valid(coords) & (coords[:, 0] >= 0) & (coords[:, 0] < batch_size)
     good &= in_range(coords[:, 1:])
@@ -539,7 +542,7 @@ def _merge(
 
 
 def _resize(array: jax.Array, rows: int, fill: int) -> jax.Array:
-    """The first ``rows`` rows, or as many more of ``fill`` as are missing."""
+    """Return the array cut to ``rows`` rows, or padded to them with ``fill``."""
     missing = rows - array.shape[0]
     if missing <= 0:
         return array[:rows]
@@ -561,37 +564,40 @@ def voxelize(
 ) -> Any:
     """Group points into voxels: coordinate ``floor((position - origin) / voxel_size)``.
 
-    A point has one voxel, alone or in company, under ``jax.jit`` or not, on every device and in
-    worker processes: ``position - origin`` is rounded to float32, and a point that is within that
-    rounding of a voxel's lower face lies on it. So a decimal coordinate ``k * voxel_size`` is
-    in voxel ``k``. Float32 resolves a quarter of a voxel up to ``2**21`` voxels from zero. Give
-    larger coordinates as a NumPy array of float64, and an origin near them.
+    A point falls into the same voxel whatever the other points are, inside and outside
+    ``jax.jit``, on every device and in worker processes. ``position - origin`` is rounded to
+    float32, and a point within this rounding of a voxel's lower face lies on the face. A decimal
+    coordinate ``k * voxel_size`` is therefore in voxel ``k``. Float32 resolves a quarter of a voxel
+    up to ``2**21`` voxels from zero. Give larger coordinates as a NumPy array of float64, and an
+    origin near them.
 
-    Outside ``jax.jit`` points are grouped in NumPy: nothing is compiled, whatever N is. Points on
-    an accelerator come to the host for it. :func:`voxelize_on_host` leaves the result there.
+    Outside ``jax.jit``, points are grouped in NumPy, and nothing is compiled for any N. Points on
+    an accelerator are copied to the host for this, and the voxels are copied to the device.
+    :func:`voxelize_on_host` leaves the voxels on the host.
 
     Args:
-      positions: ``float[N, D]``, D 1 to 4, in any unit; a :class:`voxax.Points` brings its
-        features and batch index along. A NumPy array of float64 (UTM coordinates, time stamps)
-        is read in float64, also inside ``jax.jit``; as an argument of ``jax.jit`` it is float32.
-      features: ``[N, C]``; None gives one channel of ones.
-      voxel_size: edge length in the positions' unit, a number or one per axis; required.
-      batch_index: ``int[N]``, the scene of each point; None puts all in scene 0.
-      reduction: how the points of a voxel merge; see :meth:`Voxels.from_coords`.
+      positions: ``float[N, D]``, D 1 to 4, in any unit, or a :class:`voxax.Points`, whose features
+        and batch index are used. A NumPy array of float64 (UTM coordinates, time stamps) is read in
+        float64, also inside ``jax.jit``. An argument of ``jax.jit`` is float32.
+      features: ``[N, C]``, the features of each point; None gives one channel of ones.
+      voxel_size: edge length in the unit of the positions, a number or one per axis; required.
+      batch_index: ``int[N]``, the scene of each point; None puts all points in scene 0.
+      reduction: how the features of a voxel's points merge; see :meth:`Voxels.from_coords`.
       capacity: static rows of the result; None takes one of a few sizes eagerly, N under
         ``jax.jit``.
-      return_inverse: also return ``int32[N]``, the voxel row of each point, -1 if dropped.
+      return_inverse: whether to return ``int32[N]`` too, the voxel row of each point, -1 if
+        dropped.
       batch_size: number of scenes, static; None reads it off ``batch_index`` eagerly.
-      origin: position of the lattice origin, in float64; None is zero, or that of the Points.
+      origin: position of the lattice origin, in float64; None is the origin of the Points, or zero.
 
     Returns:
-      ``Voxels``, or ``(Voxels, inverse)``.
+      ``Voxels``, or ``(Voxels, inverse)`` with ``return_inverse``.
 
     Raises:
-      InputError: eager: NaN or infinite positions, coordinates outside 30 bits, float32
-        positions where float32 does not resolve a quarter of a voxel, wrong rank or dtype,
-        lengths that differ, voxel size zero or negative. Traced, such points are dropped and
-        counted in ``num_dropped``.
+      InputError: wrong rank or dtype, different lengths, voxel size zero or negative; eager: NaN or
+        infinite positions, coordinates outside 30 bits, or float32 positions where float32 does
+        not resolve a quarter of a voxel. Traced, such points are dropped and counted in
+        ``num_dropped``.
       CapacityError: eager, and the voxels do not fit ``capacity``.
 
     Examples:
@@ -614,7 +620,7 @@ def voxelize(
         batch_size = points.batch_size if batch_size is None else batch_size
     given = positions, features, batch_index
     on_host = known_on_host(*given, number)
-    # What padding rows of Points hold doesn't matter.
+    # The values in padding rows of Points do not matter.
     places: Any = float_positions(positions, finite=number is None, on_host=on_host)
     rows, ndim = places.shape
     size = check_voxel_size(voxel_size, ndim)
@@ -654,24 +660,25 @@ def voxelize(
 
 
 def _origin(origin: Any, ndim: int) -> Origin:
-    """The origin of the lattice; a traced one, of other voxels, is not looked at."""
+    """Return the origin of the lattice; an :class:`Origin` of other voxels needs no check."""
     return origin if isinstance(origin, Origin) else Origin(check_origin(origin, ndim))
 
 
 def place_points(
     positions: Any, origin: Any, own: Any, size: tuple[float, ...], *, on_host: bool
 ) -> tuple[Any, Any, Any, Any]:
-    """Positions on the lattice at an origin.
+    """Return the cells of positions on the lattice at an origin.
 
     Args:
       positions: ``float[N, D]`` relative to ``own``.
       origin, own: see :func:`voxax.geometry.origin.relative`.
-      size: edge lengths.
-      on_host: of NumPy, and they stay such.
+      size: edge length of a voxel along each axis.
+      on_host: whether the positions are NumPy arrays; the results then are NumPy arrays too.
 
     Returns:
-      Positions less what is subtracted in float64; the cell of each; whether it is known; whether
-      it is not for want of digits of float32.
+      The positions after any subtraction in float64; ``int32[N, D]``, the cell of each;
+      ``bool[N]``, whether the cell is known; ``bool[N]``, whether it is unknown because float32
+      does not resolve it.
     """
     ndim = positions.shape[1]
     if on_host and positions.dtype == np.float32:
@@ -695,7 +702,7 @@ _place_on_device = jax.jit(_place)
 
 
 def raise_on_bad_points(positions: Any, bad: Any, vague: Any, size: tuple[float, ...]) -> None:
-    """Raise :class:`InputError` for the first position without a cell, where that can be known."""
+    """Raise :class:`InputError` for the first position without a cell, unless values are traced."""
     if _compat.is_traced(bad) or not bool(bad.any()):
         return
     bad, positions = np.asarray(bad), np.asarray(positions)
@@ -713,12 +720,12 @@ def raise_on_bad_points(positions: Any, bad: Any, vague: Any, size: tuple[float,
 def to_dense(
     voxels: Voxels, shape: Sequence[int] | None = None, origin: Sequence[int] | None = None
 ) -> Shaped[Array, "B *spatial C"]:
-    """Scatter the features onto a dense grid; empty sites are zero.
+    """Return a dense grid with the features of the voxels; empty sites are zero.
 
     Args:
       shape: D grid sizes; None takes the bounding box eagerly.
-      origin: lattice coordinate of the grid's first cell; None takes the bounding box's
-        corner when ``shape`` is None too, else zero. Voxels outside the grid are left out.
+      origin: lattice coordinate of the grid's first cell, D integers. None takes the corner of the
+        bounding box if ``shape`` is None too, else zero. Voxels outside the grid are left out.
 
     Returns:
       ``[batch_size, *shape, C]``.
@@ -760,7 +767,7 @@ def to_dense(
 def _rows_of_cells(
     coords: np.ndarray, corner: tuple[int, ...], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """``int32[*shape]``: the row at each cell of the grid, or -1."""
+    """Return ``int32[*shape]``, the row at each cell of the grid, or -1."""
     index = coords - np.asarray((0, *corner), np.int32)[None]
     inside = ((index >= 0) & (index < np.asarray(shape, np.int32)[None])).all(axis=1)
     (rows,) = np.nonzero(inside & (coords[:, 0] != PAD))
@@ -771,7 +778,7 @@ def _rows_of_cells(
 
 @in_either("corner", "shape")
 def _scattered(xp: Any, features: Any, coords: Any, corner: Any, shape: tuple[int, ...]) -> Any:
-    """``[*shape, C]``: the features at their scene and cell."""
+    """Return ``[*shape, C]``, the features at their scene and cell."""
     index = coords - np.asarray((0, *corner), np.int32)[None]
     inside = xp.all((index >= 0) & (index < np.asarray(shape, np.int32)[None]), axis=1)
     inside &= coords[:, 0] != PAD
@@ -790,24 +797,27 @@ def from_dense(
     *,
     capacity: int | None = None,
 ) -> Voxels:
-    """Voxels at the active sites of a dense grid.
+    """Make voxels at the active sites of a dense grid.
 
     Args:
-      dense: ``[B, *shape, C]``.
-      mask: ``bool[B, *shape]``, active sites; None takes sites with any non-zero channel.
+      dense: ``[B, *shape, C]``, the grid of B scenes.
+      mask: ``bool[B, *shape]``, the active sites; None takes sites with any non-zero channel.
       capacity: static rows; None takes one of a few sizes eagerly and every site under
         ``jax.jit``.
     """
     if dense.ndim < 3:
         raise InputError(f"from_dense needs [B, *shape, C], got shape {dense.shape}")
     coords, features = _sites(dense, mask)
-    # No two sites share a voxel, and means would make floats of integers.
+    # No two sites share a voxel, and the mean would turn integers into floats.
     return from_coords(coords, features, dense.shape[0], capacity=capacity, reduction="first")
 
 
 @in_either()
 def _sites(xp: Any, dense: Any, mask: Any) -> tuple[Any, Any]:
-    """``(int32[N, 1 + D], [N, C])`` of all sites, padding where ``mask`` is false."""
+    """Return the coords ``int32[N, 1 + D]`` and features ``[N, C]`` of all sites.
+
+    The coords are padding where ``mask`` is false.
+    """
     mask = xp.any(dense != 0, axis=-1) if mask is None else mask
     index = xp.indices(mask.shape, dtype=np.int32).reshape(mask.ndim, -1).T
     return xp.where(mask.reshape(-1)[:, None], index, PAD), dense.reshape(-1, dense.shape[-1])
@@ -815,16 +825,16 @@ def _sites(xp: Any, dense: Any, mask: Any) -> tuple[Any, Any]:
 
 @checked_operator
 def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
-    """Join scenes into one batch; scene i of the k-th argument follows those before it.
+    """Join scenes into one batch, in the order of ``scenes``.
 
     Args:
-      scenes: voxels of the same stride and number of channels; empty scenes are allowed.
-        Voxel size and origin are taken from the first.
+      scenes: voxels of the same stride and number of channels, of one or more scenes each; empty
+        scenes are allowed. Voxel size and origin are taken from the first.
       capacity: static rows; None takes one of a few sizes eagerly and the sum under
         ``jax.jit``.
 
     Raises:
-      InputError: an empty list, or scenes of other strides or channels.
+      InputError: an empty list, or scenes with different strides or numbers of channels.
       CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
         in ``num_dropped``.
 
@@ -859,9 +869,10 @@ def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
     """Return every scene as a batch of one.
 
     Args:
-      voxels: ``batch_size`` scenes.
-      capacity: static rows of each; None takes one of a few sizes eagerly, which the largest scene
-        fits, so that all scenes run the same programs, and the batch's capacity under ``jax.jit``.
+      voxels: a batch of ``batch_size`` scenes.
+      capacity: static rows of each scene. None takes one of a few sizes eagerly that the largest
+        scene fits, so that all scenes run the same programs, and the batch's capacity under
+        ``jax.jit``.
 
     Raises:
       CapacityError: eager, and a scene does not fit ``capacity``. Traced overflow is counted
@@ -878,10 +889,10 @@ def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
 
 @checked_operator
 def scene(voxels: Voxels, index: int) -> Voxels:
-    """Scene ``index`` as a batch of one, with the batch's capacity.
+    """Return scene ``index`` as a batch of one, with the capacity of the batch.
 
     Raises:
-      InputError: no such scene, or an index that is no static integer.
+      InputError: the scene does not exist, or ``index`` is not a static integer.
     """
     try:
         number = operator.index(index)
@@ -917,7 +928,7 @@ def _stacked_on_host(
 @eagerly(_stacked_on_host)
 @functools.partial(jax.jit, static_argnames=("sizes", "capacity"))
 def _stacked(coords: tuple[jax.Array, ...], sizes: tuple[int, ...], capacity: int) -> CompactRows:
-    """Batches one after the other: scenes in order and sorted rows in each need no new sort."""
+    """Return the rows of batches one after the other; they are sorted already."""
     moved, start = [], 0
     for rows, size in zip(coords, sizes, strict=True):
         moved.append(jnp.where(rows[:, :1] == PAD, PAD, rows.at[:, 0].add(start)))
@@ -937,21 +948,24 @@ def _scene_rows(xp: Any, coords: Any, index: Any, capacity: int) -> CompactRows:
 
 @in_either("batch_size")
 def _largest_scene(xp: Any, coords: Any, batch_size: int) -> Any:
-    """``int32[]``: voxels of the scene that has most; rows are sorted by scene, padding last."""
+    """Return ``int32[]``, the number of voxels of the largest scene.
+
+    Rows are sorted by scene, with padding last.
+    """
     ends = xp.searchsorted(coords[:, 0], xp.arange(batch_size + 1, dtype=np.int32))
     return xp.max(ends[1:] - ends[:-1]).astype(np.int32)
 
 
 def on_geometry_of(a: Voxels, b: Voxels, operation: str) -> tuple[Voxels, VoxelGeometry]:
-    """Return ``b`` with features for the rows of ``a``, and ``a``'s geometry with both's losses.
+    """Return ``b`` with features for the rows of ``a``, and the geometry of ``a``.
 
-    In a trace two arrays may be equal, though nothing shows it: two arguments of one
-    transformation arrive as separate ones. Then rows are compared in the program, once for two
-    geometries. Those of ``b`` on other coordinates are lost: their features are zero, and they
-    count in ``num_dropped``.
+    The geometry counts the lost rows of both. In a trace two coordinate arrays may be equal
+    although this cannot be known, for example as two arguments of one transformation. The compiled
+    program then compares the rows, once for each pair of geometries. A row of ``b`` on other
+    coordinates is lost: its features are set to zero, and it counts in ``num_dropped``.
 
     Raises:
-      GeometryMismatchError: coordinates that are known to differ; names the way out.
+      GeometryMismatchError: the coordinates are known to differ; the message names the fix.
     """
     ours, theirs = a.geometry, b.geometry
     if ours.same_as(theirs):
@@ -974,6 +988,6 @@ def on_geometry_of(a: Voxels, b: Voxels, operation: str) -> tuple[Voxels, VoxelG
 
 @jax.jit
 def _differing(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """``(bool[N], int32[])``: the rows that differ, and their number."""
+    """Return ``(bool[N], int32[])``, the rows that differ, and their number."""
     differs = jnp.any(a != b, axis=1)
     return differs, jnp.sum(differs, dtype=jnp.int32)

@@ -1,4 +1,4 @@
-"""How codebases name and store the layers of a published network."""
+"""Names and layouts of the layers of a published network in several codebases."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from voxax.interop.state_dict import (
 )
 
 ENTRIES = ("state_dict", "model_state", "model_state_dict", "model")
-"""Entries of PyTorch files that are the state dict: Pointcept's, OpenPCDet's, others'."""
+"""Names under which PyTorch files of Pointcept, OpenPCDet and others hold the state dict."""
 REFERENCE = 1e-3, 0.99
-"""Epsilon and momentum of batch norms in OpenPCDet, Pointcept, and what is released of these."""
+"""Epsilon and momentum of batch norms in OpenPCDet, Pointcept and their released networks."""
 TORCH = 1e-5, 0.9
-"""PyTorch's defaults, in our terms."""
+"""Epsilon and momentum of PyTorch's defaults; the momentum is the share of the old average."""
 MOMENTUM = "momentum"
 """The only setting that does not change what a network computes from its weights."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What a file of weights does not hold: an attribute that modules have in a codebase.
+    """An attribute of modules in a codebase that a file of weights does not hold.
 
     Attributes:
-      modules: regular expression, searched in the paths of modules.
-      name: name of the attribute; modules without it are left out.
-      value: what it is there.
+      modules: regular expression that is searched for in the paths of modules.
+      name: name of the attribute; modules without this attribute are left out.
+      value: value of the attribute in the codebase.
     """
 
     modules: str
@@ -49,21 +49,28 @@ class Setting:
 
 
 def norm_settings(epsilon: float, momentum: float, modules: str = "") -> tuple[Setting, ...]:
-    """Return the settings of batch normalizations; ``momentum`` is of the running statistics."""
+    """Return the settings of batch norms; ``momentum`` belongs to the running statistics.
+
+    Args:
+      epsilon: number that is added to the variance.
+      momentum: share of the old value in a new running average.
+      modules: regular expression of the paths of the modules; empty for all.
+    """
     return Setting(modules, "epsilon", epsilon), Setting(modules, MOMENTUM, momentum)
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One codebase's form of a network.
+    """The form of a network in one codebase.
 
     Attributes:
-      peer: how it stores each layer.
-      rename: from the path of a layer here to its name there.
-      unused: names that its files may have, for what the network here does not do.
-      settings: what the codebase has beside the weights, where it may differ from a network here.
-      refusal: why its weights cannot be loaded, where its network computes something else with
-        the same names.
+      peer: layouts in which the codebase stores each kind of layer.
+      rename: function from the path of a layer in voxax to its name in the codebase.
+      unused: names in files of the codebase that the voxax network has no use for.
+      settings: attributes of modules that the weights do not hold, and that may differ from the
+        voxax network.
+      refusal: the reason, if the weights cannot be loaded because the codebase's network
+        computes something else with the same names; else empty.
     """
 
     peer: Peer
@@ -73,7 +80,7 @@ class Source:
     refusal: str = ""
 
     def places(self, model: nnx.Module) -> dict[str, tuple[Any, Setting]]:
-        """Return the modules of a model that have settings here, by the attributes' paths."""
+        """Return a dict from the path of each set attribute to its module and setting."""
         found = {}
         for path, module in nnx.iter_modules(model):
             name = ".".join(map(str, path))
@@ -83,22 +90,22 @@ class Source:
         return found
 
     def set_up(self, model: nnx.Module) -> None:
-        """Give the modules of a model the codebase's settings."""
+        """Set the attributes of the modules of a model to the settings of the codebase."""
         for module, setting in self.places(model).values():
             setattr(module, setting.name, setting.value)
 
 
 @runtime_checkable
 class Released(Protocol):
-    """A network of which codebases have weights."""
+    """A network for which other codebases have weights."""
 
     def sources(self) -> Mapping[str, Source]:
-        """Return the forms by the name of the codebase; the first is written by default."""
+        """Return a dict from codebase names to forms; :func:`weights_of` writes the first one."""
         ...
 
 
 def renaming(*rules: tuple[str, str | Callable[[re.Match[str]], str]]) -> Callable[[str], str]:
-    """Return a function that replaces regular expressions in a name, one after the other."""
+    """Return a function that applies ``(pattern, replacement)`` rules to a name, in order."""
 
     def rename(path: str) -> str:
         for pattern, replacement in rules:
@@ -112,7 +119,8 @@ def by_part(**parts: tuple[str, Callable[[str], str]]) -> Callable[[str], str]:
     """Return a function that renames the layers of each part of a network by its own rules.
 
     Args:
-      parts: by the attribute that holds the part, its name there, and what renames the paths in it.
+      parts: for each attribute that holds a part, the name of the part in the codebase, and the
+        function that renames the paths inside the part.
     """
 
     def rename(path: str) -> str:
@@ -126,11 +134,11 @@ def by_part(**parts: tuple[str, Callable[[str], str]]) -> Callable[[str], str]:
 def torch_pointcloud_sources(
     peer: Peer, rename: Callable[[str], str], norms: str = ""
 ) -> dict[str, Source]:
-    """Return torch-pointcloud's two forms: its classes' defaults, and the weights that it releases.
+    """Return the two forms of torch-pointcloud: with its default settings, and as released.
 
     Args:
-      peer, rename: as of :class:`Source`.
-      norms: regular expression of the modules whose batch norms differ.
+      peer, rename: as in :class:`Source`.
+      norms: regular expression of the paths of the modules whose batch norms differ; empty for all.
     """
     both = {"torch-pointcloud": TORCH, "torch-pointcloud-released": REFERENCE}
     return {n: Source(peer, rename, settings=norm_settings(*v, norms)) for n, v in both.items()}
@@ -144,23 +152,24 @@ def load_weights(
     key: str | None = None,
     set_up: bool = True,
 ) -> str:
-    """Set all parameters and statistics of ``model`` to those of a file; return the source.
+    """Load all parameters and statistics of ``model`` from a file; return the name of the source.
 
-    Nothing is changed unless everything fits. The model's arrays take the dtypes of the file, and
-    its modules the :class:`Setting` values of the source.
+    The model changes only if everything fits. The arrays of the model take the dtypes of the file,
+    and its modules take the :class:`Setting` values of the source.
 
     Args:
       model: a network with :class:`Source` forms; changed in place.
-      path: as of :func:`read_checkpoint`.
-      source: the codebase that wrote the file; None finds it by the names, and warns where several
-        have these names and other settings.
-      key: the entry of the file that is the state dict; None looks for the usual ones.
+      path: as in :func:`read_checkpoint`.
+      source: name of the codebase that wrote the file. None finds the codebase by the names in the
+        file, and warns if several codebases have these names and different settings.
+      key: entry of the file that is the state dict; None looks for the usual entries.
       set_up: whether the modules take the settings of the source.
 
     Raises:
-      InputError: another network or other sizes: lists the names that are missing, unexpected
-        and misshapen. A model without sources, an unknown source.
-      FileFormatError, FileNotFoundError, MissingExtraError: as :func:`read_checkpoint`.
+      InputError: the file is of another network or has other sizes (the message lists the names
+        that are missing, unexpected and misshapen); the model has no sources; or ``source`` is
+        unknown.
+      FileFormatError, FileNotFoundError, MissingExtraError: as in :func:`read_checkpoint`.
     """
     found = _found(model, path, source, key)
     try:
@@ -180,9 +189,10 @@ def load_weights_part(
     source: str | None = None,
     key: str | None = None,
 ) -> tuple[str, PartReport]:
-    """Set the layers of ``model`` that a file has in their shapes; return the source and a report.
+    """Load the layers that a file has in the right shapes; return the source and a report.
 
-    Arguments and errors are those of :func:`load_weights`; a file without any such layer is one.
+    Arguments and errors are those of :func:`load_weights`. A file without any fitting layer also
+    raises InputError.
     """
     found = _found(model, path, source, key)
     report = load_part(found.named, model, found.form.peer, found.rename)
@@ -194,7 +204,7 @@ def load_weights_part(
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """A file's state dict, and the form in which it has the layers of a model."""
+    """The state dict of a file, and the form in which it holds the layers of a model."""
 
     source: str
     form: Source
@@ -206,7 +216,7 @@ class _Found:
         return self.prefix + self.form.rename(layer)
 
     def set_up(self, model: nnx.Module, path: Location) -> None:
-        """Give the model the settings of the source; warn where it may be another."""
+        """Set the model to the settings of the source; warn if the source may be another one."""
         self.form.set_up(model)
         if self.doubt:
             warnings.warn(
@@ -261,17 +271,17 @@ def _doubt(model: nnx.Module, chosen: str, equal: Mapping[str, Source]) -> str:
 
 
 def weights_of(model: nnx.Module, source: str | None = None) -> dict[str, np.ndarray]:
-    """Return the arrays of ``model`` by the names, and in the layouts, of a codebase.
+    """Return the arrays of ``model`` with the names and layouts of a codebase.
 
     Args:
       model: a network with :class:`Source` forms.
-      source: the codebase; None takes the network's first.
+      source: name of the codebase; None takes the first form of the network.
 
     Returns:
-      NumPy arrays of the shapes that the codebase has.
+      A dict from the names to NumPy arrays in the shapes of the codebase.
 
     Raises:
-      InputError: a model without sources, an unknown source.
+      InputError: the model has no sources, or ``source`` is unknown or refused.
     """
     name, form = _source_of(model, source)
     if form.refusal:
@@ -280,20 +290,20 @@ def weights_of(model: nnx.Module, source: str | None = None) -> dict[str, np.nda
 
 
 def set_up(model: nnx.Module, source: str) -> None:
-    """Set what a codebase has beside the weights in a network, see :class:`Setting`.
+    """Set the modules of ``model`` to the settings of a codebase, see :class:`Setting`.
 
     Raises:
-      InputError: a model without sources, an unknown source.
+      InputError: the model has no sources, or ``source`` is unknown.
     """
     _source_of(model, source)[1].set_up(model)
 
 
 def check_settings(model: nnx.Module, source: str | None = None) -> None:
-    """Warn where modules of ``model`` have other settings than a codebase.
+    """Warn if modules of ``model`` have other settings than a codebase.
 
     Args:
       model: a network with :class:`Source` forms.
-      source: the codebase; None takes the network's first.
+      source: name of the codebase; None takes the first form of the network.
     """
     name, form = _source_of(model, source)
     others = {
@@ -328,9 +338,10 @@ def _sources_of(model: nnx.Module) -> Mapping[str, Source]:
 
 
 def _prefix(state: Mapping[str, Any], model: nnx.Module, form: Source) -> tuple[int, str]:
-    """Return how many names belong to the network, and their common prefix.
+    """Return the number of names that belong to the network, and their common prefix.
 
-    Wrappers put a prefix in front: ``module.`` of data-parallel training, ``backbone.`` of a task.
+    Wrappers add a prefix, such as ``module.`` in data-parallel training, or ``backbone.`` in the
+    network of a task.
     """
     expected = dump(model, form.peer, form.rename, None)
     first = next(iter(expected))

@@ -1,10 +1,10 @@
-"""Argoverse 2's sensor data: sweeps and boxes in the frame of the vehicle.
+"""Sensor data of Argoverse 2: sweeps and boxes in the frame of the vehicle.
 
 The layout is ``SPLIT/LOG/sensors/lidar/TIMESTAMP.feather`` and ``SPLIT/LOG/annotations.feather``,
 where SPLIT is ``train``, ``val`` or ``test``.
 
 Source: Wilson et al., "Argoverse 2: Next Generation Datasets for Self-Driving Perception and
-Forecasting", NeurIPS Datasets and Benchmarks 2021, and the data set's own interface.
+Forecasting", NeurIPS Datasets and Benchmarks 2021, and the Python package of the data set.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ QUATERNION = ("qw", "qx", "qy", "qz")
 
 @dataclass(frozen=True)
 class Argoverse2Sweep:
-    """Task that reads the points of a log's sweep at a time in nanoseconds, and maybe its boxes."""
+    """Task that reads the points of one sweep of a log, and its boxes if `labeled`.
+
+    `timestamp` is the time of the sweep in nanoseconds, and `log` the folder of the log.
+    """
 
     log: str
     timestamp: int
@@ -59,7 +62,10 @@ class Argoverse2Sweep:
         return AnnotatedScan(read(str(self)).with_labels(None), objects)
 
     def _check_log(self) -> None:
-        """Tell a sweep without objects from annotations of other sweeps."""
+        """Raise FileFormatError if the annotations have no box at the time of any sweep.
+
+        Then they belong to another log. A sweep without objects is no error.
+        """
         path = Path(self.log) / ANNOTATIONS
         annotated = read_table_columns(path, (TIME,))[TIME]
         if not np.isin(annotated, _timestamps(Path(self.log))).any():
@@ -70,7 +76,7 @@ class Argoverse2Sweep:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that it reads."""
+        """The files that the task reads."""
         return (str(self), f"{self.log}/{ANNOTATIONS}")
 
     def __str__(self) -> str:
@@ -78,7 +84,10 @@ class Argoverse2Sweep:
 
 
 def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
-    """Return a sweep's boxes [M, 7] in the frame of the vehicle; its time is in nanoseconds."""
+    """Return the boxes [M, 7] of a sweep in the frame of the vehicle.
+
+    `path` is a file of annotations, and `timestamp` the time of the sweep in nanoseconds.
+    """
     numbers = (*CENTER, *SIZES, *QUATERNION)
     columns = read_table_columns(existing_file(path), (TIME, *numbers), (CATEGORY,))
     rows = np.flatnonzero(columns[TIME] == timestamp)
@@ -98,7 +107,7 @@ def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
 
 
 class Argoverse2(Layout):
-    """See :class:`voxax.io.layout.Layout`; names are splits, or ``SPLIT/LOG``."""
+    """Layout of Argoverse 2; a name is a split or ``SPLIT/LOG``. See `voxax.io.layout.Layout`."""
 
     task = "detect"
     marks = (f"*/*/{SWEEPS}",)

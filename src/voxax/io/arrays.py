@@ -1,4 +1,7 @@
-"""Named arrays, one for each quantity, of one cloud or of several: how they become a cloud."""
+"""Conversion of named arrays, one for each quantity, into a cloud.
+
+The arrays belong to one cloud or to several clouds.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,12 +24,12 @@ from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud
 
 ORIGIN_NAME = "origin"
-# Names that say nothing: an array [N, k] of such a name is positions where no other is.
+# Generic names. An array [N, k] with such a name holds the positions if no other array does.
 PLAIN_NAMES = ("data", "arr_0")
 
 
 def position_name(arrays: Mapping[str, Any]) -> str | None:
-    """Return the name of the array with the positions, or with the first axis of them, or None."""
+    """Return the name of the array with the positions or with their first axis, or None."""
     for plain in POSITION_ARRAYS:
         name = find_name(arrays, plain)
         if name is not None:
@@ -49,12 +52,12 @@ def cloud_from_arrays(
 ) -> PointCloud:
     """Sort named arrays into positions, labels and attributes.
 
-    The names are those of :mod:`voxax.io.columns`. Positions are an array [N, 3], to which
-    ``origin`` (float64 [3]) is added where present; an array [N, k] with more columns, which
-    ``options.columns`` names; a structured array [N] with fields ``x``, ``y``, ``z``; or three
-    arrays [N] of these names. Every other array with N rows is an attribute. Arrays with another
-    number of rows are not of the points and are left out; so is a label of one row, which is the
-    class of the whole cloud.
+    The names are those of :mod:`voxax.io.columns`. Positions of N points are an array [N, 3]; an
+    array [N, k] with more columns, which ``options.columns`` names; a structured array [N] with
+    fields ``x``, ``y``, ``z``; or three arrays [N] with these names. An array ``origin``
+    (float64 [3]) is added to the positions. Every other array with N rows is an attribute. Arrays
+    with another number of rows do not belong to the points and are left out. So is a label of one
+    row, which is the class of the whole cloud.
     """
     chosen = position_name(arrays)
     if chosen is None:
@@ -72,7 +75,7 @@ def cloud_from_arrays(
             continue
         label = name == options.label_field or find_name(LABELS, name) is not None
         rows = len(values)
-        # Labels of another number of rows are a mistake to name rather than to leave out.
+        # Labels with another number of rows are a mistake, so they are kept and raise an error.
         if rows == len(first) or (label and rows > 1 and values.dtype.kind in "biuf"):
             columns[name] = np.asarray(values)
     cloud = cloud_from_columns(columns, source, options.label_field)
@@ -84,10 +87,11 @@ def cloud_from_arrays(
 def labels_from_arrays(
     arrays: Mapping[str, Any], source: str, label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the labels of points that lie elsewhere, int32 [N], and ``{"instance": int32 [N]}``.
+    """Return labels int32 [N] from a file without the points, and ``{"instance": int32 [N]}``.
 
-    Fields of structured arrays count as arrays. `label_field` is the array with the labels; None
-    takes one with a usual name, or the only one. Objects are there where an array has their name.
+    The dict is empty if no array has the name ``instance``. Fields of structured arrays count as
+    arrays. `label_field` is the name of the array with the labels. None takes an array with a usual
+    name, or the only array.
     """
     flat: dict[str, tuple[str, str | None]] = {}
     for name, values in arrays.items():
@@ -116,17 +120,17 @@ def labels_from_arrays(
 
 
 ITEM = "item"
-"""Attribute with the number of each point's cloud, where a file holds several."""
+"""Attribute with the number of each point's cloud, if a file holds several clouds."""
 
-# ModelNet40, ShapeNet's parts and ScanObjectNN.
+# Names in the files of ModelNet40, ShapeNet's parts and ScanObjectNN.
 DATA = "data"
 POINTS = "points"
-# An array with more is taken for one whose rows are axes, unless the caller names its columns.
+# An array with more columns is rejected, unless the caller names them: its rows may be the axes.
 MOST_COLUMNS = 16
 
 
 def chosen_items(item: int | None, count: int, source: str) -> range:
-    """Return the numbers of the clouds to read: one, or all."""
+    """Return the numbers of the clouds to read: `item`, or all `count` clouds for None."""
     if item is None:
         return range(count)
     if not 0 <= item < count:
@@ -137,9 +141,10 @@ def chosen_items(item: int | None, count: int, source: str) -> range:
 def joined_items(
     parts: Sequence[dict[str, np.ndarray]], numbers: Sequence[int]
 ) -> dict[str, np.ndarray]:
-    """Return the columns of clouds one after the other, those that all have; the parts end empty.
+    """Return the columns that all clouds have, concatenated over the clouds.
 
-    Of several clouds ``item`` has the number of each point's.
+    Concatenated columns are removed from `parts`, to save memory. For several clouds, the column
+    ``item`` holds the number of each point's cloud, which `numbers` gives.
     """
     if len(parts) > 1:
         for number, part in zip(numbers, parts, strict=True):
@@ -149,16 +154,16 @@ def joined_items(
 
 
 def cloud_from_items(arrays: Mapping[str, Any], source: str, options: ReadOptions) -> PointCloud:
-    """Sort named arrays, of one cloud or of several, into positions, labels and attributes.
+    """Sort named arrays of one cloud or of several clouds into positions, labels and attributes.
 
     Names and shapes are those of :func:`voxax.io.arrays.cloud_from_arrays`. Positions may also
-    have the name ``data``, or any where no other array could be meant, and one axis, row by row,
-    where ``options.columns`` says how many columns they have.
+    have the name ``data``, or any name if no other array can hold them. Positions may be a flat
+    array, row by row, if ``options.columns`` gives the number of columns.
 
-    Positions [B, N, k] are B clouds: ``options.item`` takes one, else all are read, one after
-    the other, and the attribute ``item`` has the number of each point's cloud. An array
-    [B, N, ...] then has one row for each point, and one of [B] or [B, 1] one value for all points
-    of a cloud; others are left out.
+    Positions [B, N, k] are B clouds of N points. ``options.item`` selects one cloud. Without it
+    all clouds are read, one after the other, and the attribute ``item`` holds the number of each
+    point's cloud. An array [B, N, ...] then has one row for each point. An array [B] or [B, 1] has
+    one value for all points of a cloud. Other arrays are left out.
     """
     name = position_name(arrays) or _only_array(arrays, options)
     if name is None:
@@ -179,7 +184,7 @@ def cloud_from_items(arrays: Mapping[str, Any], source: str, options: ReadOption
 
 
 def _is_axis(arrays: Mapping[str, Any], name: str) -> bool:
-    """Return whether an array is one axis of the positions, which lie in three arrays."""
+    """Return whether an array is the x axis of positions that are stored in three arrays."""
     return find_name((name,), POSITION[0]) is not None and len(arrays[name].shape) == 1
 
 
@@ -209,7 +214,7 @@ def _rows(
 
 
 def _with_columns(values: np.ndarray, source: str, options: ReadOptions) -> np.ndarray:
-    """Return positions as [N, k] or a table [N]."""
+    """Return positions as an array [N, k] or a structured array [N]."""
     if values.ndim == 1 and values.dtype.names is not None:
         return values
     if values.dtype.kind not in "biuf":

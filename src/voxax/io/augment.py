@@ -1,18 +1,18 @@
 """Random changes of a scene for training: pure functions of a cloud and a generator.
 
-Each takes ``(cloud, rng)`` and options by name, and returns a new cloud whose attributes
-and labels still belong to their points. Fix the options with :func:`functools.partial`
-and chain the results with :func:`compose`::
+Each function takes ``(cloud, rng)`` and options by name, and returns a new cloud. Attributes and
+labels stay with their points. Fix the options with :func:`functools.partial` and chain the results
+with :func:`compose`::
 
     augment = compose([rotate_z, partial(scale, low=0.9, high=1.1), flip])
     cloud = augment(cloud, np.random.default_rng(seed))
 
-The attribute ``normals`` [N, 3] turns with the points; other vectors do not. Changes of
-colors read the attribute ``rgb`` [N, 3]: unsigned integers over the whole range of their
-dtype, or floats from 0 to 1. :func:`mix3d` and :func:`polarmix` join two clouds.
+N is the number of points. The attribute ``normals`` [N, 3] turns with the points; other vectors do
+not. Changes of colors need the attribute ``rgb`` [N, 3]: unsigned integers over the whole range of
+their dtype, or floats from 0 to 1. :func:`mix3d` and :func:`polarmix` join two clouds.
 
-Options out of range are an :class:`voxax.InputError`, and so are clouds without what a change
-needs: colors, finite positions, the labels and attributes of the other cloud.
+An option out of range raises :class:`voxax.InputError`. So does a cloud that lacks what a change
+needs, such as colors, finite positions, or labels where the other cloud has labels.
 
 Sources: the defaults and formulas are those of Pointcept's recipes, whose elastic distortion
 and colors come from Choy, Gwak and Savarese, "4D Spatio-Temporal ConvNets", CVPR 2019.
@@ -32,14 +32,14 @@ Transform = Callable[[PointCloud, np.random.Generator], PointCloud]
 
 SENSOR = (0.0, 0.0, 0.0)
 RGB = "rgb"
-# Of noise: 200 MB of float32, a room of 500 m3 in cells of 3 cm.
+# Limit for a grid of noise: 200 MB of float32, a room of 500 m3 in cells of 3 cm.
 _MOST_CELLS = 2**24
 
 
 def compose(transforms: Sequence[Transform]) -> Transform:
     """Return one transform that applies `transforms` in order, with one generator.
 
-    It can be pickled where they can, so worker processes can have it.
+    If all `transforms` can be pickled, so can the result, and you can send it to worker processes.
     """
     return _Composed(tuple(transforms))
 
@@ -65,8 +65,8 @@ def rotate_z(
     """Turn around a vertical axis by an angle from -max_angle to max_angle.
 
     Args:
-      max_angle: radians; pi allows every direction.
-      center: [3], a point on the axis; the sensor's place in a sweep.
+      max_angle: greatest angle in radians; pi allows every direction.
+      center: [3], a point on the axis; the default is the sensor's place in a sweep.
     """
     _check_generator(rng)
     _check(max_angle >= 0 and math.isfinite(max_angle), "max_angle must be >= 0", max_angle)
@@ -81,11 +81,11 @@ def flip(
     probability: float = 0.5,
     center: ArrayLike = SENSOR,
 ) -> PointCloud:
-    """Mirror along each of `axes`, each with `probability`.
+    """Mirror along each of `axes` with `probability`, independently.
 
     Args:
       axes: 0 for x, 1 for y, 2 for z.
-      probability: of each axis, 0 to 1.
+      probability: the probability for each axis, 0 to 1.
       center: [3], a point that stays where it is.
     """
     _check_generator(rng)
@@ -127,7 +127,7 @@ def jitter(
 
     Args:
       sigma: standard deviation, in the units of the positions.
-      limit: noise is clipped to -limit..limit.
+      limit: greatest size of the noise, which is clipped to -limit..limit.
     """
     _check_generator(rng)
     _check(0 <= sigma < math.inf and limit >= 0, "sigma and limit must be >= 0", (sigma, limit))
@@ -146,9 +146,9 @@ def crop(
 
     Args:
       cloud: the points. An empty cloud is returned as it is.
-      rng: draws the middle point, which is always kept.
-      size: edge lengths of the box, one number or [3]; ``inf`` leaves an axis whole.
-      radius: of the ball, instead of `size`.
+      rng: the generator that draws the middle point, which is always kept.
+      size: edge lengths of the box, one number or [3]; ``inf`` crops nothing along an axis.
+      radius: radius of the ball; give it instead of `size`.
 
     Raises:
       InputError: not exactly one of `size` and `radius` is given, or it is not positive.
@@ -172,7 +172,7 @@ def drop(cloud: PointCloud, rng: np.random.Generator, *, probability: float = 0.
     """Leave out each point with `probability`, independently; the order stays.
 
     Args:
-      probability: 0 to 1.
+      probability: the probability for each point, 0 to 1.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -190,8 +190,8 @@ def tilt(
     """Turn around the x axis and then the y axis by angles from -max_angle to max_angle.
 
     Args:
-      max_angle: radians.
-      probability: of the turn around each axis, 0 to 1.
+      max_angle: greatest angle in radians.
+      probability: the probability of the turn around each axis, 0 to 1.
       center: [3], a point that stays where it is; None is the middle of the cloud's extent.
     """
     _check_generator(rng)
@@ -217,13 +217,14 @@ def elastic_distortion(
 ) -> PointCloud:
     """Move points by smooth noise; normals stay.
 
-    Noise of a normal distribution stands on a grid, is averaged twice over 3 x 3 x 3 cells, and
-    is interpolated linearly between them.
+    Normally distributed noise is drawn on a grid, averaged twice over 3 x 3 x 3 cells, and
+    interpolated linearly between the cells.
 
     Args:
-      pairs: of each distortion, in their order, the granularity, which is the edge of a cell,
-          and the magnitude, a factor on the noise; both in the units of the positions.
-      probability: of all distortions together, 0 to 1.
+      pairs: one ``(granularity, magnitude)`` for each distortion, in order. The granularity is the
+          edge of a cell, and the magnitude a factor on the noise; both have the unit of the
+          positions.
+      probability: the probability that all distortions happen, else none does; 0 to 1.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -245,11 +246,11 @@ def auto_contrast(
     probability: float = 0.2,
     blend: float | None = None,
 ) -> PointCloud:
-    """Stretch each color channel to its whole range; a channel of one value stays.
+    """Stretch each color channel to its whole range; a constant channel stays.
 
     Args:
-      probability: 0 to 1.
-      blend: share of the stretched colors in the result, 0 to 1; None draws it.
+      probability: the probability of the change, 0 to 1.
+      blend: share of the stretched colors in the result, 0 to 1; None draws a share.
     """
     _check(blend is None or 0 <= blend <= 1, "blend must be within 0..1", blend)
     colors = _colors_to_change(cloud, rng, probability)
@@ -268,11 +269,11 @@ def chromatic_translation(
     ratio: float = 0.05,
     probability: float = 0.95,
 ) -> PointCloud:
-    """Add one number to each color channel, the same for all points; clipped to the range.
+    """Add one random number to each color channel, the same for all points, and clip the colors.
 
     Args:
-      ratio: the largest number, as a share of the range.
-      probability: 0 to 1.
+      ratio: greatest size of the number, as a share of the range of the colors.
+      probability: the probability of the change, 0 to 1.
     """
     _check(0 <= ratio <= 1, "ratio must be within 0..1", ratio)
     colors = _colors_to_change(cloud, rng, probability)
@@ -288,11 +289,11 @@ def chromatic_jitter(
     sigma: float = 0.005,
     probability: float = 0.95,
 ) -> PointCloud:
-    """Add Gaussian noise to the colors, independently for each point and channel; clipped.
+    """Add Gaussian noise to the colors, independently for each point and channel, and clip them.
 
     Args:
-      sigma: standard deviation, as a share of the range.
-      probability: 0 to 1.
+      sigma: standard deviation, as a share of the range of the colors.
+      probability: the probability of the change, 0 to 1.
     """
     _check(0 <= sigma < math.inf, "sigma must be >= 0", sigma)
     colors = _colors_to_change(cloud, rng, probability)
@@ -311,8 +312,8 @@ def drop_color(
     """Set the colors of a share of the points to 0.
 
     Args:
-      ratio: the share, 0 to 1; 1 makes a cloud without colors.
-      probability: that it happens, 0 to 1.
+      ratio: share of the points, 0 to 1; 1 sets all colors to 0.
+      probability: the probability of the change, 0 to 1.
     """
     _check(0 <= ratio <= 1, "ratio must be within 0..1", ratio)
     colors = _colors_to_change(cloud, rng, probability)
@@ -333,8 +334,8 @@ def dropout(
     """Leave out a share of the points; the order stays.
 
     Args:
-      ratio: the share, 0 to 1.
-      probability: that it happens, 0 to 1.
+      ratio: share of the points that are left out, 0 to 1.
+      probability: the probability of the change, 0 to 1.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -346,15 +347,16 @@ def dropout(
 
 
 def mix3d(cloud: PointCloud, other: PointCloud, *, centered: bool = True) -> PointCloud:
-    """Return the points of both clouds, those of `other` last, with the attributes of both.
+    """Return the points of `cloud`, then the points of `other`, with the attributes that both have.
 
-    Augment the clouds before. Source: Nekrasov et al., "Mix3D: Out-of-Context Data Augmentation
-    for 3D Scenes", 3DV 2021.
+    Augment each cloud before you join them. Source: Nekrasov et al., "Mix3D: Out-of-Context Data
+    Augmentation for 3D Scenes", 3DV 2021.
 
     Args:
-      cloud, other: points.
-      centered: whether `other` moves so that its extent in x and y has the same middle, and its
-          lowest point the same height; for rooms. Sweeps have their sensor in one place.
+      cloud, other: the clouds to join.
+      centered: whether to move `other` so that the middles of both extents in x and y, and the
+          heights of both lowest points, agree. Use True for rooms, and False for sweeps, whose
+          sensors are already in the same place.
     """
     if centered and len(cloud) and len(other):
         offset = _middle(cloud) - _middle(other)
@@ -371,17 +373,17 @@ def polarmix(
     pasted: Sequence[int],
     probability: float = 0.5,
 ) -> PointCloud:
-    """Return a sweep with half of another sweep in place of its own, and with objects of it.
+    """Replace a random half of a sweep by that of another sweep, and add objects of the other.
 
-    The half is a random one around the sensor, and comes with `probability`. The points of the
-    classes `pasted` come three times, turned by 0, by an angle up to 120 degrees, and by another
-    from 120 to 240 degrees. Source: Xiao et al., "PolarMix: A General Data Augmentation Technique
-    for LiDAR Point Clouds", NeurIPS 2022.
+    The half is a half-plane that ends at the sensor, and is replaced with `probability`. The
+    points of `other` with the labels `pasted` are added three times: turned by 0, by a random angle
+    up to 120 degrees, and by another from 120 to 240 degrees. Source: Xiao et al., "PolarMix: A
+    General Data Augmentation Technique for LiDAR Point Clouds", NeurIPS 2022.
 
     Args:
       cloud, other: labeled sweeps, with their sensors at the origin.
-      pasted: labels of objects, such as cars and persons.
-      probability: of the half, 0 to 1.
+      pasted: labels of the objects to add, such as cars and persons.
+      probability: the probability that the half is replaced, 0 to 1.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -402,13 +404,13 @@ def polarmix(
 
 
 def _in_half(positions: np.ndarray, begin: float) -> np.ndarray:
-    """Return bool [N]: whether points are within half a turn after an angle from -pi to 0."""
+    """Return bool [N]: whether a point lies within half a turn after `begin`, from -pi to 0."""
     angle = np.arctan2(positions[:, 1], positions[:, 0])
     return (angle > begin) & (angle < begin + math.pi)
 
 
 def _joined(cloud: PointCloud, other: PointCloud) -> PointCloud:
-    """Return the points of both with the attributes of both."""
+    """Return the points of both clouds with the attributes that both have."""
     if (cloud.labels is None) != (other.labels is None):
         raise InputError("one cloud has labels and the other none: give both labels, or neither")
     attributes = {}
@@ -430,7 +432,7 @@ def _joined(cloud: PointCloud, other: PointCloud) -> PointCloud:
 
 
 def _about_z(angle: float) -> np.ndarray:
-    """Return the rotation [3, 3] from x to y."""
+    """Return the rotation [3, 3] around z by an angle from x towards y."""
     cos, sin = math.cos(angle), math.sin(angle)
     return np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
 
@@ -438,11 +440,11 @@ def _about_z(angle: float) -> np.ndarray:
 def _smooth_noise(
     positions: np.ndarray, rng: np.random.Generator, granularity: float
 ) -> np.ndarray:
-    """Return smooth noise [N, 3] at positions [N, 3], at least one."""
+    """Return smooth noise [N, 3] at positions [N, 3]; N is at least 1."""
     low = positions.min(axis=0)
     extent = positions.max(axis=0) - low
     _check(bool(np.isfinite(extent).all()), "positions must be finite, their extent is", extent)
-    # A cell more on each side, and one for the end.
+    # One more cell on each side, and one for the end.
     shape = np.floor(extent / granularity) + 3
     if shape.prod() > _MOST_CELLS:
         raise InputError(
@@ -467,7 +469,7 @@ def _smooth_noise(
 
 
 def _averaged(noise: np.ndarray, axis: int) -> np.ndarray:
-    """Return the mean of three neighbors along an axis; beyond the ends are zeros."""
+    """Return the mean of three neighbors along an axis; values beyond the ends are zero."""
     total = noise.copy()
     ahead, behind = np.moveaxis(noise, axis, 0), np.moveaxis(total, axis, 0)
     behind[1:] += ahead[:-1]
@@ -478,7 +480,7 @@ def _averaged(noise: np.ndarray, axis: int) -> np.ndarray:
 def _colors_to_change(
     cloud: PointCloud, rng: np.random.Generator, probability: float
 ) -> np.ndarray | None:
-    """Return :func:`_colors`, or None where the change, of such a probability, is not drawn."""
+    """Return :func:`_colors` with `probability`, else None."""
     _check_generator(rng)
     _check_probability(probability)
     colors = _colors(cloud)
@@ -506,12 +508,12 @@ def _colors(cloud: PointCloud) -> np.ndarray:
 
 
 def _full(colors: np.ndarray) -> int:
-    """Return the value of the brightest color."""
+    """Return the greatest value of a color in this dtype: 1 for floats."""
     return int(np.iinfo(colors.dtype).max) if colors.dtype.kind == "u" else 1
 
 
 def _recolored(cloud: PointCloud, colors: np.ndarray) -> PointCloud:
-    """Return the cloud with colors [N, 3], clipped to 0 to 1, in the dtype it had."""
+    """Return the cloud with new colors [N, 3], clipped to 0..1, in the dtype of the old colors."""
     before = cloud.attributes[RGB]
     values = np.clip(colors, 0, 1) * _full(before)
     values = np.rint(values) if before.dtype.kind == "u" else values
@@ -525,7 +527,7 @@ def _middle(cloud: PointCloud) -> np.ndarray:
 
 
 def _turned(cloud: PointCloud, matrix: np.ndarray, center: ArrayLike) -> PointCloud:
-    """Return the cloud after an orthogonal matrix around `center`; normals turn with it."""
+    """Return the cloud turned by an orthogonal matrix around `center`, with its normals."""
     middle = _center(center)
     attributes = dict(cloud.attributes)
     normals = attributes.get("normals")

@@ -1,7 +1,7 @@
-"""Boxes in a JSON file: what detectors write, and pictures of them read.
+"""Boxes in a JSON file, which detectors write and drawing commands read.
 
 ``{"boxes": [{"class": "car", "box": [x, y, z, length, width, height, yaw], "score": 0.9}, ...]}``
-in meters and radians; rows without a score are true boxes.
+The numbers are in meters and radians. Rows without a score are true boxes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_BYTES = 16 * MEBIBYTE
 
 
 def write_boxes(path: str | Path, objects: Objects) -> Path:
-    """Write boxes with names as classes, and with scores if they were found; return the path."""
+    """Write boxes with their class names, and their scores if they have any; return the path."""
     scores = [None] * len(objects) if objects.scores is None else objects.scores.tolist()
     rows: list[dict[str, Any]] = []
     for name, box, score in zip(
@@ -38,7 +38,7 @@ def write_boxes(path: str | Path, objects: Objects) -> Path:
 
 
 def read_boxes(path: str | Path) -> Objects:
-    """Return the boxes of a file, with scores if all have one."""
+    """Return the boxes of a file, with scores if every box has one."""
     values = bounded_json(path, MOST_BYTES)
     rows = values.get("boxes") if isinstance(values, dict) else None
     if not isinstance(rows, list):

@@ -1,4 +1,4 @@
-"""What the named columns of a file mean: one rule for every format that has names.
+"""The meaning of the named columns of a file: one rule for every format that has names.
 
 | quantity | names, in order of precedence |
 |---|---|
@@ -7,7 +7,7 @@
 | ``normals`` | ``nx ny nz``, ``normal_x normal_y normal_z``; an array ``normals``, ``normal`` |
 | labels | see ``LABELS`` |
 
-Case does not matter, nor does the ``scalar_`` that CloudCompare puts before names of its own.
+Case does not matter. The prefix ``scalar_``, which CloudCompare adds to names, is ignored.
 """  # noqa: E501  (a table)
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from voxax.errors import FileFormatError, InputError
 from voxax.io.point_cloud import INT32, PointCloud, as_labels, to_uint8
 
 POSITION = ("x", "y", "z")
-# ParaView's and VeloView's tables, where a file has no x, y, z.
+# The first group that a file has is used. The other names are from tables of ParaView and VeloView.
 POSITIONS = (
     POSITION,
     ("points:0", "points:1", "points:2"),
@@ -54,19 +54,20 @@ LABELS = (
     "class_id",
     "category_id",
 )
-"""Names of columns with class ids. The first that holds whole numbers is taken, because a file
-with a ``class`` and a ``label`` has the object in ``label``; the others stay attributes."""
+"""Names of columns with class ids, in order of precedence. The first column that holds whole
+numbers is the label. The others stay attributes: in a file with ``class`` and ``label``, for
+example, ``label`` is the number of the object."""
 
-# Attributes that have one name whatever the file's spelling: those that PointCloud documents.
+# Attributes that PointCloud documents. They get these names whatever the spelling in the file.
 ATTRIBUTES = ("intensity", "ring", "time", "instance")
 # CloudCompare writes every column of its own with this prefix.
 CLOUDCOMPARE_PREFIX = "scalar_"
-# Name of a column that is left out: padding.
+# Name of a column that is left out, such as padding.
 SKIPPED = "_"
 # Rows that stay in the cache while their columns are copied.
 _BLOCK = 1 << 16
 UNKNOWN = -1
-# What writers put where a class is not set: the largest unsigned, and NaN made an integer.
+# Values for a class that is not set: the largest unsigned number, and NaN converted to an integer.
 _UNSET = (2**32 - 1, 2**63 - 1, 2**64 - 1, -(2**63))
 
 
@@ -75,10 +76,11 @@ def cloud_from_columns(
 ) -> PointCloud:
     """Sort named columns into positions, colors, normals, labels and the rest.
 
-    They are [N] or [N, k], or structured [N], whose fields are columns. The module's table has the
-    names. Every other column is an attribute and keeps its name, without CloudCompare's
-    ``scalar_``. Columns of an array of positions beyond the third are ``column_3``, ``column_4``,
-    .... `label_field` None takes the first of ``LABELS`` whose values are whole numbers.
+    Columns of N points are arrays [N] or [N, k], or structured arrays [N], whose fields are
+    columns. The table in the module's docstring has the names. Every other column is an attribute.
+    It keeps its name, without CloudCompare's prefix ``scalar_``. In an array of positions, the
+    columns after the third become ``column_3``, ``column_4`` and so on. `label_field` is the name
+    of the column with the labels. None takes the first of ``LABELS`` with whole numbers.
     """
     named = _Columns(columns)
     positions = named.stacked(POSITIONS, np.float64)
@@ -106,21 +108,24 @@ def cloud_from_columns(
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """Return `name` with as many ``_`` behind it as it takes to be new."""
+    """Return `name`, with ``_`` appended until it is not in `taken`."""
     while name in taken:
         name += "_"
     return name
 
 
 def find_name(names: Collection[str], plain: str) -> str | None:
-    """Return the name among `names` that is `plain`, or else that is but for case and prefix."""
+    """Return `plain` if it is in `names`, else a name that differs only in case and prefix.
+
+    Return None if there is no such name.
+    """
     if plain in names:
         return plain
     return next((name for name in names if _plain(name) == _plain(plain)), None)
 
 
 class _Columns:
-    """Columns by their own names, found by plain ones; what is taken is no longer there."""
+    """Columns of a file, which are found by their plain names; taking a column removes it."""
 
     def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
         self._columns: dict[str, np.ndarray] = {}
@@ -140,7 +145,7 @@ class _Columns:
     def stacked(
         self, groups: Iterable[tuple[str, ...]], dtype: type | None = None
     ) -> np.ndarray | None:
-        """Take the first group whose columns [N] are all there, as one array [N, k]."""
+        """Take the first group of which every column [N] exists; return it as [N, k], or None."""
         for group in groups:
             names = [self.find(plain) for plain in group]
             if all(name is not None and _is_numbers(self._columns[name], 1) for name in names):
@@ -151,7 +156,10 @@ class _Columns:
     def array(
         self, plains: Iterable[str], widths: tuple[int, ...] | None = None
     ) -> np.ndarray | None:
-        """Take the first array of one of these names; only one [N, k], where `widths` has k."""
+        """Take the first array with one of these names, or return None.
+
+        With `widths`, only arrays [N, k] with k in `widths` are taken.
+        """
         for plain in plains:
             name = self.find(plain)
             if name is not None:
@@ -161,7 +169,7 @@ class _Columns:
         return None
 
     def colors(self) -> np.ndarray | None:
-        """Take the colors, uint8 [N, 3]; the fourth of an array stays, as ``alpha``."""
+        """Take the colors, uint8 [N, 3], or None; a fourth column stays as ``alpha``."""
         found = self.stacked(COLORS)
         if found is None:
             found = self.array(COLOR_ARRAYS, widths=(3, 4))
@@ -195,7 +203,7 @@ class _Columns:
         return None
 
     def rest(self, kept: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Add all that is left to `kept`, each under a name of its own."""
+        """Add all columns that are left to `kept`, each under a unique name; return `kept`."""
         for name, values in self._columns.items():
             plain = _plain(name)
             own = plain if plain in ATTRIBUTES else _without_prefix(name)
@@ -206,7 +214,10 @@ class _Columns:
 
 
 def _stacked(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
-    """Return columns [N] as [N, k], a block after the other: fields of a table lie side by side."""
+    """Return columns [N] as one array [N, k].
+
+    The rows are copied in blocks, because the fields of a table lie side by side in memory.
+    """
     rows = len(parts[0])
     if any(len(part) != rows for part in parts):
         lengths = ", ".join(str(len(part)) for part in parts)
@@ -232,7 +243,7 @@ def _plain(name: str) -> str:
 
 
 def _owned(values: np.ndarray) -> np.ndarray:
-    """Return a contiguous array in this machine's byte order, free of the file's buffer."""
+    """Return a contiguous array in this machine's byte order that owns its memory."""
     native = values.dtype.newbyteorder("=")
     owned = type(values) is np.ndarray and values.base is None and values.flags.c_contiguous
     return values if owned and values.dtype == native else np.array(values, native, order="C")
@@ -241,10 +252,10 @@ def _owned(values: np.ndarray) -> np.ndarray:
 def labels_of(values: np.ndarray, fractions_unknown: bool = False) -> np.ndarray | None:
     """Return a column [N] or [N, 1] as labels, int32 [N], or None if it does not hold class ids.
 
-    Class ids are whole numbers in the range of int32, in a column of any type. NaN, infinity and
-    what writers put for "not set" (the largest unsigned number of 32 or 64 bits) become -1, and so
-    do fractions with `fractions_unknown`; else a column with one does not hold class ids, and
-    neither does one of which all are unknown.
+    Class ids are whole numbers in the range of int32, in a column of any numeric type. NaN,
+    infinity and the value for "not set" (the largest unsigned number of 32 or 64 bits) become -1.
+    A fraction becomes -1 with `fractions_unknown`; by default a column with a fraction does not
+    hold class ids. If all values of a column are unknown, it does not hold class ids either.
     """
     column = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if column.ndim != 1 or column.dtype.kind not in "biuf":
@@ -269,13 +280,13 @@ def labels_of(values: np.ndarray, fractions_unknown: bool = False) -> np.ndarray
 
 
 def known_labels(values: np.ndarray) -> np.ndarray:
-    """Return what can only be labels as int32 [N], -1 where unknown; see :func:`labels_of`."""
+    """Return values that must be labels as int32 [N], -1 if unknown; see :func:`labels_of`."""
     labels = labels_of(values)
     return as_labels(values) if labels is None else labels
 
 
 def chosen_labels(values: np.ndarray, what: str) -> np.ndarray:
-    """Return a column that the caller named as labels; a fraction in it is an unknown label."""
+    """Return a column that the caller named as labels int32 [N]; fractions become -1, unknown."""
     labels = labels_of(values, fractions_unknown=True)
     if labels is None:
         some = ", ".join(str(value) for value in values.flat[:3])
@@ -287,12 +298,12 @@ def chosen_labels(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def unpacked_colors(packed: np.ndarray) -> np.ndarray:
-    """Return the colors of 0xAARRGGBB [N], numbers of 4 or 8 bytes, as uint8 [N, 3].
+    """Return the colors uint8 [N, 3] of packed numbers 0xAARRGGBB [N] of 4 or 8 bytes.
 
-    The Point Cloud Library stores these bits in a float32; other writers store the number itself,
-    in an integer or a float, or the float32 in a float64. Floats are taken as the number where all
-    are whole and some are above 0: bits give whole floats for a few alphas only. NaN that was
-    written as text is black.
+    The Point Cloud Library stores the bits of the number in a float32. Other writers store the
+    value of the number in an integer or a float, or that float32 in a float64. Floats are read as
+    values if all of them are whole and some are above 0, because bits give whole floats for a few
+    alphas only. NaN that was written as text is black.
     """
     packed = np.ascontiguousarray(packed).astype(packed.dtype.newbyteorder("="), copy=False)
     if packed.dtype.kind == "f":
@@ -312,10 +323,10 @@ def unpacked_colors(packed: np.ndarray) -> np.ndarray:
 def named_rows(
     rows: np.ndarray, columns: int | Sequence[str] | None, source: str
 ) -> dict[str, np.ndarray]:
-    """Name the columns of an array [N, k] that has no names.
+    """Return the columns of an array [N, k] without names as a dict from names to columns [N].
 
-    `columns` are k names, of which ``_`` leaves a column out; or k, or None, for those of
-    :func:`voxax.io.columns.shown_names`.
+    `columns` are k names; the name ``_`` leaves a column out. The number k or None takes the names
+    of :func:`voxax.io.columns.shown_names`.
     """
     width = rows.shape[1]
     if columns is None or isinstance(columns, int):
@@ -333,19 +344,20 @@ def named_rows(
     return {name: rows[:, k] for k, name in enumerate(names) if name != SKIPPED}
 
 
-# Rows that decide whether all others are looked at.
+# Number of rows that are checked first; only if they fit are all rows checked.
 GLANCE = 1000
-# No class number of the data sets that store classes beside colors is as large.
+# Data sets that store classes beside colors have smaller class numbers.
 A_COLOR = 32
 A_BYTE = 255
 
 
 def shown_names(columns: Sequence[np.ndarray]) -> tuple[str, ...]:
-    """Name columns [N], at least three: ``x``, ``y``, ``z``, then by values, or ``column_3``, ....
+    """Return names for three or more columns [N], from their order and values.
 
-    Three columns of unit vectors are ``nx``, ``ny``, ``nz``. Three of whole numbers up to 255 are
-    ``red``, ``green``, ``blue``, if one is at least 32 and no other three could be; a column of 255
-    after them is ``alpha``.
+    The first three are ``x``, ``y``, ``z``. Three columns of unit vectors are ``nx``, ``ny``,
+    ``nz``. Three columns of whole numbers up to 255, of which one is at least 32, are ``red``,
+    ``green``, ``blue``, unless another three could be the colors too. A column of 255 after the
+    colors is ``alpha``. Other columns are ``column_3``, ``column_4`` and so on, by their place.
     """
     names = ["x", "y", "z", *(f"column_{column}" for column in range(3, len(columns)))]
     triples = {start: columns[start : start + 3] for start in range(3, len(columns) - 2)}
@@ -378,5 +390,5 @@ def _are_bytes(triple: Sequence[np.ndarray]) -> bool:
             part = column[rows]
             if not np.all((part >= 0) & (part <= A_BYTE) & (part == np.rint(part))):
                 return False
-    # Below are classes, or the numbers of returns.
+    # Smaller values are classes, or numbers of returns.
     return max(map(np.max, triple)) >= A_COLOR

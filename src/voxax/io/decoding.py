@@ -1,6 +1,6 @@
-"""Opening and decoding one file: checks before, and one kind of error for a broken file.
+"""Opening and decoding one file, with checks before and one kind of error for a broken file.
 
-A file with ``.gz`` is unpacked into a temporary file; how much a file may hold is limited.
+A file with ``.gz`` is unpacked into a temporary file. Its unpacked size is limited.
 """
 
 import gzip
@@ -23,7 +23,7 @@ class MissingFileError(FileFormatError, FileNotFoundError):
 def existing_file(path: str | os.PathLike[str]) -> Path:
     """Return `path` with ``~`` expanded, after checking that it is a file with content.
 
-    A folder, an empty file and a pointer of Git LFS are none.
+    Raise an error for a folder, an empty file and a Git LFS pointer.
     """
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"path={path!r:.80}: give the path of a file, as text or pathlib.Path")
@@ -42,12 +42,13 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-# Of a header. A spectrometer's scan has some hundred; names are compared with each other.
+# Limit for a header. A scan of a spectrometer has a few hundred columns. The limit keeps the
+# comparison of all names with each other fast.
 MOST_COLUMNS = 1024
 
 
 def check_columns(path: Path, count: int) -> None:
-    """Raise :class:`voxax.FileFormatError` where a header names more columns than any scan has."""
+    """Raise :class:`voxax.FileFormatError` if a header has more columns than any scan."""
     if count > MOST_COLUMNS:
         raise FileFormatError(
             f"{path}: its header names {count} columns, at most {MOST_COLUMNS} are read"
@@ -57,17 +58,17 @@ def check_columns(path: Path, count: int) -> None:
 def check_count(
     path: Path, what: str, count: int, smallest: int, available: int, *, exact: bool = True
 ) -> None:
-    """Refuse a count that a header claims, if it is negative or more than the file can hold.
+    """Raise FileFormatError if the count in a header is negative or more than the file can hold.
 
-    To be called before memory is taken for `count` of them.
+    Call this before you allocate memory for `count` items.
 
     Args:
       path: the file, for the message.
-      what: what is counted, in the plural, e.g. ``"points"``.
-      count: the claim.
-      smallest: bytes that one of them takes in the file, at least.
-      available: bytes of the file that are left for them.
-      exact: each takes just these bytes.
+      what: name of the counted items in the plural, e.g. ``"points"``.
+      count: number of items in the header.
+      smallest: least number of bytes of an item in the file.
+      available: number of bytes in the file that can hold items.
+      exact: whether every item takes exactly `smallest` bytes; used for the message.
     """
     fit = max(0, available) // smallest
     if count < 0:
@@ -81,10 +82,10 @@ def check_count(
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Turn any error of a decoder on a broken file into one kind, with the path and the cause.
+    """Raise FileFormatError with the path and the cause for any error of a decoder.
 
-    Running out of memory, having no permission and lacking a library say nothing about the file:
-    they pass.
+    Errors that are not about the content of the file pass unchanged: no memory left, no permission,
+    or a missing library.
     """
     try:
         yield
@@ -93,7 +94,7 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        # Behind the first line, some libraries print places in their sources.
+        # After the first line, some libraries print places in their sources.
         cause = next(iter(str(error).strip().splitlines()), "no reason given")
         raise FileFormatError(
             f"cannot read {path} as {kind}: {type(error).__name__}: {cause}"
@@ -101,27 +102,27 @@ def reading(path: Path, kind: str) -> Iterator[None]:
 
 
 def is_panic(error: BaseException) -> bool:
-    """Return whether a decoder written in Rust gave up: PyO3's error for it is no Exception."""
+    """Return whether an error is the panic of a Rust decoder, which is not an Exception in PyO3."""
     return type(error).__name__ == "PanicException"
 
 
 GZIP = ".gz"
-# Measurements shrink 2 to 20 times, their text and labels up to 100 times. What shrinks more
-# is made to fill the memory of who opens it.
+# Measurements shrink 2 to 20 times, their text and labels up to 100 times. A file that shrinks more
+# was probably built to fill the memory of its reader.
 MOST_UNPACKED = 100
 ALWAYS_UNPACKED = 32 * 2**20
 BLOCK = 2**20
 
 
 def unpacked_limit(stored: int) -> int:
-    """Return how many bytes a file of `stored` bytes may hold once it is unpacked."""
+    """Return the greatest allowed unpacked size in bytes of a file of `stored` bytes."""
     return MOST_UNPACKED * stored + ALWAYS_UNPACKED
 
 
 def check_unpacked(path: Path, claimed: int) -> None:
-    """Refuse a file that says it holds, unpacked, more bytes than any measurement shrinks from.
+    """Raise FileFormatError if `claimed`, an unpacked size in bytes, exceeds `unpacked_limit`.
 
-    To be called before memory is taken for them.
+    Call this before you allocate memory for the content.
     """
     stored = path.stat().st_size
     if not 0 <= claimed <= unpacked_limit(stored):
@@ -133,9 +134,9 @@ def check_unpacked(path: Path, claimed: int) -> None:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Give a file without its ``.gz``: unpacked beside no other, and removed afterwards.
+    """Yield `path`, or a temporary unpacked copy of a ``.gz`` file, which is removed at the end.
 
-    Messages of errors raised meanwhile name `path`.
+    The copy lies in a folder without other files. Error messages inside the context name `path`.
     """
     if path.suffix.lower() != GZIP:
         yield path
