@@ -106,7 +106,7 @@ class Calibration:
         return np.column_stack([back.points(middle), length, width, height, yaw])
 
     def found_rows(self, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the camera sees each of M boxes, bool [M], and rows of a label file [K, 7].
+        """Return whether the camera sees each of M boxes, bool [M], and rows [K, 7] of a file.
 
         Boxes are [M, 7] or [M, 9] in the scanner's frame. The rows are those of the K boxes whose
         center the camera sees; the data set has no annotations elsewhere. A row has height, width,

@@ -25,7 +25,8 @@ class LabeledFile:
     Attributes:
       points: the path of the scan.
       labels: the path of the file of labels; None if the scan itself has labels.
-      ids: the labels that count, in the order of the network's classes. If empty, no labels are read.
+      ids: the labels that count, in the order of the network's classes. If empty, no labels are
+        read.
       columns, label_field: as for :func:`voxax.io.read`.
     """
 

@@ -43,7 +43,7 @@ SHAPES = "shape_names.txt"
 class ClassifiedCloud:
     """Task that reads one cloud; its class is the label of each point.
 
-    The mean of the points is moved to the origin, and the cloud is scaled into the ball of radius 1.
+    The mean of the points is moved to the origin. The cloud is scaled into the ball of radius 1.
 
     Attributes:
       path: the path of the file.
@@ -98,8 +98,8 @@ def cloud_split(
 ) -> list[ClassifiedCloud]:
     """Return one task for each cloud of a split.
 
-    `split` is ``("train",)``, ``("test",)``, or names of clouds that begin with their class, such as
-    ``airplane_0001``. `classes` are the names of the classes in the order of their indices.
+    `split` is ``("train",)``, ``("test",)``, or names of clouds that begin with their class, such
+    as ``airplane_0001``. `classes` are the names of the classes in the order of their indices.
     """
     if len(split) > 1 or split[0] not in ("train", "test"):
         return [_named(folder, name, classes) for name in split]
