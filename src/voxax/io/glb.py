@@ -208,7 +208,7 @@ class _File:
         return _Part(placed, triangles, columns, colors)
 
     def _check_stored(self, primitive: dict[str, Any]) -> None:
-        """Raise FileFormatError if only an extension stores the positions or indices of a primitive."""
+        """Raise FileFormatError if only an extension stores positions or indices."""
         accessors = self._all("accessors")
         used = [primitive["attributes"]["POSITION"], primitive.get("indices")]
         stored = [
@@ -240,8 +240,8 @@ class _File:
     def _accessor(self, number: Any, normalized: bool | None = None) -> np.ndarray:
         """Return the N values of an accessor, [N, k].
 
-        If `normalized`, integers are converted to floats in 0..1, or -1..1 for signed integers. None
-        takes this flag from the accessor.
+        If `normalized`, integers are converted to floats in 0..1, or -1..1 for signed integers.
+        None takes this flag from the accessor.
         """
         described = self._all("accessors")[_index(number)]
         if number not in self.read:

@@ -156,8 +156,8 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
     system (some are in feet). The classification becomes the labels. These are ASPRS codes,
     e.g. 2 for ground and 6 for a building. If every point has code 0, "never
     classified", there are no labels. An extra dimension whose name is before
-    ``classification`` in :data:`voxax.io.columns.LABELS` is used instead. If present, attributes are
-    ``intensity`` (uint16), ``return_number``, ``number_of_returns``, ``time`` (float64),
+    ``classification`` in :data:`voxax.io.columns.LABELS` is used instead. If present, attributes
+    are ``intensity`` (uint16), ``return_number``, ``number_of_returns``, ``time`` (float64),
     ``rgb`` (uint8 [N, 3]), and every extra dimension with its name.
 
     The other fields keep laspy's names, e.g. ``nir``, ``user_data``,

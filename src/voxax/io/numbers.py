@@ -26,8 +26,8 @@ def number_columns(
 ) -> list[np.ndarray]:
     """Return the columns [N] of N rows of ``len(kinds)`` numbers; blank rows are skipped.
 
-    `kinds` has the dtype of each column. A column of integers becomes float64 if the text has a NaN,
-    a fraction or a number out of range. `begin` is the offset of the first row in `text`.
+    `kinds` has the dtype of each column. A column of integers becomes float64 if it has a NaN, a
+    fraction or a number out of range. `begin` is the offset of the first row in `text`.
     """
     parts: list[list[np.ndarray]] = [[np.zeros(0, kind)] for kind in kinds]
     first = 0
