@@ -48,7 +48,7 @@ def read_npz_labels(
 
 
 class StoredArray:
-    """An array in an archive. Its header is read at once, and its values when NumPy converts it."""
+    """An array in an archive, whose values are read when NumPy converts it."""
 
     def __init__(
         self,

@@ -202,7 +202,7 @@ def _tables_of(folder: Path) -> Path:
 
 
 class NuscenesTables:
-    """The tables of a version of nuScenes. A table is read when it is first used.
+    """The tables of a version of nuScenes, each of which is read when it is first used.
 
     `folder` contains ``samples`` and one folder ``v1.0-*``. If there are several such folders,
     `folder` must be one of them.
@@ -301,7 +301,7 @@ class NuscenesTables:
 
 
 class _Row(dict[str, Any]):
-    """A row of a table. A missing field raises an error with the row and the field."""
+    """A row of a table, which raises FileFormatError for a missing field."""
 
     __slots__ = ("path",)
 

@@ -210,7 +210,7 @@ PARTS = {
     "knife": 2, "lamp": 4, "laptop": 2, "motorbike": 6, "mug": 2, "pistol": 3, "rocket": 3,
     "skateboard": 3, "table": 3,
 }  # fmt: skip
-"""The number of parts of each category. The parts of all categories are numbered from 0 to 49."""
+"""The number of parts of each category; the parts of all categories are numbered from 0 to 49."""
 
 LISTS = "train_test_split/shuffled_{}_file_list.json"
 _MOST_LISTED = 64 * MEBIBYTE

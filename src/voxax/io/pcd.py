@@ -76,7 +76,7 @@ class _Layout:
 
     @property
     def record(self) -> np.dtype:
-        """The dtype of a point. Fields are named by their index, because names may repeat."""
+        """The dtype of a point, with fields named by their index because names may repeat."""
         kinds = [(f"f{i}", f.dtype, (f.count,)) for i, f in enumerate(self.fields)]
         return np.dtype(kinds)
 

@@ -74,7 +74,7 @@ def read_table_columns(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[ModuleType, Any]]:
-    """Yield pyarrow and the table in a file. Errors about its content name the file."""
+    """Yield pyarrow and the table in a file, and name the file in errors about its content."""
     kind = path.suffix.lower().removeprefix(".")
     modules = ("pyarrow", "pyarrow.compute", "pyarrow.feather", "pyarrow.parquet")
     arrow = import_extra(f"reading .{kind}", "arrow", *modules)

@@ -34,7 +34,9 @@ Rng = np.random.Generator
 
 
 class RayGrid(NamedTuple):
-    """The rays of one revolution, ring by ring. Ray ``ring * steps + step`` is one of a ring.
+    """The rays of one revolution, ordered by ring, then by step.
+
+    The index of a ray is ``ring * steps + step``.
 
     Attributes:
       direction: unit vectors, ``float64[3, rings * steps]``.
