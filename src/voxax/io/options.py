@@ -12,7 +12,7 @@ SAMPLED_POINTS = 200_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The arguments of :func:`voxax.io.read` for the readers; a reader ignores those of others."""
+    """The arguments of :func:`voxax.io.read` for the readers, each of which uses only some."""
 
     columns: int | Sequence[str] | None = None
     label_field: str | None = None
