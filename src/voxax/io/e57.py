@@ -1,10 +1,10 @@
 """E57, the exchange format of terrestrial laser scanners.
 
-pye57 (libE57Format) reads the scans. What a file says of itself is checked before: the library
-follows pointers that it did not get (a list of points without a prototype ends the process), and
-it expands what a document type declares, from other files too.
+pye57 (libE57Format) reads the scans. This module checks the structure of the file first, because
+the library ends the process for some broken files (a list of points without a prototype), and it
+expands the entities of a document type, also from other files.
 
-Source: ASTM E2807, of which pages, header and the type of each element are checked here.
+Source: ASTM E2807. Pages, header and the type of each element are checked here.
 """
 
 import struct
@@ -23,19 +23,19 @@ from voxax.io.decoding import check_count, reading
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
 
-# Signature, version, physical length, where the XML begins and how long it is, size of a page.
+# Signature, major and minor version, physical length, offset and length of the XML, page size.
 HEADER = struct.Struct("<8sIIQQQQ")
 SIGNATURE = b"ASTM-E57"
 PAGE, CHECKSUM = 1024, 4
-# What a field of points may be, and all elements.
+# The types that a field of points may have, and those of all elements.
 FIELDS = {"Integer", "ScaledInteger", "Float", "String"}
 TYPES = FIELDS | {"Structure", "Vector", "CompressedVector", "Blob"}
-# A scan's points are the fourth; libraries walk down with a function that calls itself.
+# Deepest nesting of elements: points are at depth four, and libraries traverse recursively.
 DEEPEST = 50
 
 
 def check_e57(path: Path) -> None:
-    """Check the structure of an E57 file, and what it says of its points."""
+    """Raise FileFormatError if the structure of an E57 file or its point counts are invalid."""
     root = _parsed(path, _xml(path))
     if root.tag != "e57Root" or _type(root) != "Structure":
         _refuse(path, root, "is no e57Root of the type Structure")
@@ -78,7 +78,7 @@ def _refuse(path: Path, element: Element, why: str) -> None:
 
 
 def _xml(path: Path) -> bytes:
-    """Return the XML, which goes over pages with a checksum at the end of each."""
+    """Return the XML part of the file, without the checksum at the end of each page."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         head = stream.read(HEADER.size)
@@ -115,7 +115,7 @@ def _parsed(path: Path, xml: bytes) -> Element:
         builder.end(name)
 
     def declared(_: str, encoding: str | None, __: int) -> None:
-        # Another would hide from this parser what the library sees.
+        # With another encoding, this parser and the library could read different text.
         if (encoding or "UTF-8").upper() != "UTF-8":
             raise FileFormatError(f"{path} has XML of the encoding {encoding}, not UTF-8")
 
@@ -151,12 +151,12 @@ BLOCK = 1_000_000
 
 
 def read_e57(path: Path, options: ReadOptions) -> PointCloud:
-    """Read the scans of an E57 file, each turned and shifted by its pose.
+    """Read the scans of an E57 file, each rotated and shifted by its pose.
 
-    Points that the scanner marked as invalid are left out. Colors become ``rgb``, the other
-    fields of points (``intensity``, ``rowIndex``, ...) are attributes. Where there is more than
-    one scan, the attribute ``item`` has the number of each point's scan; ``options.item`` takes
-    one. A field that some scans lack is left out.
+    Points that the scanner marked as invalid are left out. Colors become ``rgb``, and the other
+    fields of points (``intensity``, ``rowIndex``, ...) become attributes. A field that some scans
+    lack is left out. If several scans are read, the attribute ``item`` is the index of each point's
+    scan. ``options.item`` selects one scan.
     """
     pye57 = import_extra("reading .e57", "e57", "pye57")
     with reading(path, "E57"):
@@ -189,7 +189,10 @@ def _scan(pye57: ModuleType, file: Any, index: int, path: Path) -> dict[str, np.
 
 
 def _fields(pye57: ModuleType, file: Any, header: Any) -> dict[str, np.ndarray]:
-    """Read all fields of numbers, block by block: memory grows with what is there."""
+    """Return all numeric fields by name.
+
+    They are read block by block, because the number of points in the header may be wrong.
+    """
     library = pye57.libe57
     prototype = library.StructureNode(header.points.prototype())
     blocks, buffers = {}, library.VectorSourceDestBuffer()

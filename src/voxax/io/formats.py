@@ -1,6 +1,6 @@
-"""Reads any supported scan into one form; the end of the file's name decides the reader.
+"""Read any supported scan as a `PointCloud`; the end of the file's name selects the reader.
 
-Labels may lie in a file of their own beside the scan, with one label per point.
+Labels may be in a separate file beside the scan, with one label per point.
 """
 
 import os
@@ -32,9 +32,9 @@ LabelReader = Callable[[Path, str | None], tuple[np.ndarray, dict[str, np.ndarra
 
 
 PACKED_LABELS = ".label"
-# By the end of a file's name, with the dot and in lower case.
-# Each raises FileFormatError for a file that is broken, cut short or without positions, and
-# MissingExtraError without the library that it needs.
+# The reader for each end of a file's name, with the dot and in lower case.
+# A reader raises FileFormatError if a file is broken, cut short or has no positions, and
+# MissingExtraError if the library that it needs is not installed.
 READERS: dict[str, Callable[[Path, ReadOptions], PointCloud]] = {
     ".pcd.bin": read_nuscenes,
     ".bin": read_bin,
@@ -64,7 +64,7 @@ def readable_extensions() -> tuple[str, ...]:
     return tuple(sorted(READERS))
 
 
-# What a file holds instead of a number (NaN of any kind, infinity) is no fault of the arithmetic.
+# NaN and infinity come from the file: they are no reason for a warning about the arithmetic.
 @np.errstate(invalid="ignore", over="ignore")
 def read(
     path: str | os.PathLike[str],
@@ -77,9 +77,9 @@ def read(
     points: int = SAMPLED_POINTS,
     seed: int = 0,
 ) -> PointCloud:
-    """Read a scan or a mesh; the end of its name decides the format.
+    """Read a scan or a mesh; the end of its name selects the format.
 
-    - ``.bin``: float32 records: x, y, z, intensity (KITTI), or what `columns` says
+    - ``.bin``: float32 records: x, y, z, intensity (KITTI), or the `columns` that you give
     - ``.pcd.bin``: nuScenes: x, y, z, intensity, ring
     - ``.ply``: points, or a mesh if it has faces
     - ``.pcd``: Point Cloud Library: ascii, binary, binary_compressed
@@ -89,49 +89,51 @@ def read(
     - ``.txt``, ``.csv``, ``.xyz``, ``.xyzn``, ``.xyzrgb``, ``.pts``, ``.asc``: text, one point in
       each line
     - ``.h5``, ``.hdf5``: arrays by name, of one cloud or many: ModelNet40, PILArNet
-    - ``.pt``, ``.pth``: tensors or arrays that ``torch.save`` wrote; no code of theirs is run
+    - ``.pt``, ``.pth``: tensors or arrays that ``torch.save`` wrote; no code in the file is run
     - ``.feather``, ``.parquet``: tables: Argoverse 2
     - ``.e57``, ``.ptx``: ASTM, Leica: terrestrial scans, placed by their poses
     - ``.obj``, ``.stl``, ``.off``, ``.glb``: meshes
-    - any of these with ``.gz`` after it, which is unpacked into a temporary file
+    - any of these names with ``.gz`` after it; the file is unpacked into a temporary file
 
     Rows whose position is not finite hold no measurement (organized clouds of depth
-    cameras have many) and are dropped, with their attributes and labels.
+    cameras have many). They are dropped, with their attributes and labels.
 
-    :mod:`voxax.io.columns` says which names of columns mean positions, colors, normals and
-    labels. A label that the file leaves open (NaN, "not set") is -1.
+    :mod:`voxax.io.columns` lists the names of columns for positions, colors, normals and
+    labels. A missing label (NaN, "not set") is -1.
 
     Args:
       path: the file.
-      labels: a ``.label``, ``.npy`` or ``.npz`` with one label per row of the file,
-          or per point that is left. They replace labels inside the scan; a
-          ``.label`` also adds the attribute ``instance``.
-      columns: of a file without names (``.bin``, text, an array [N, k]): the number of columns,
-          or their names such as ``("x", "y", "z", "red", "green", "blue")`` or
-          ``"x,y,z,red,green,blue"``; ``_`` leaves one out.
-      label_field: the column or array with the labels, in `labels` where that is given. By
-          default the first of :data:`voxax.io.columns.LABELS` that holds whole numbers.
-      delimiter: between the columns of text; by default it is found.
-      item: the number of one cloud in a file of several (arrays [B, N, k], the scans of an
-          ``.e57`` or ``.ptx``). By default all are read, and the attribute ``item`` has each
-          point's.
-      points: how many points to draw from the surface, for meshes only.
-      seed: of that drawing.
+      labels: a ``.label``, ``.npy`` or ``.npz`` file with one label for each row of the scan,
+          or for each row with a finite position. These labels replace labels inside the scan.
+          A ``.label`` file also adds the attribute ``instance``.
+      columns: the number of columns of a file without names (``.bin``, text, an array [N, k]),
+          or the names of these columns, such as ``("x", "y", "z", "red", "green", "blue")`` or
+          ``"x,y,z,red,green,blue"``. A column with the name ``_`` is left out.
+      label_field: the name of the column or array with the labels, in the file `labels` if it
+          is given, else in the scan. By default it is the first of
+          :data:`voxax.io.columns.LABELS` that holds whole numbers.
+      delimiter: the text between the columns of a text file; by default it is detected.
+      item: the index of one cloud in a file of several (arrays [B, N, k], the scans of an
+          ``.e57`` or ``.ptx``). By default all clouds are read, and the attribute ``item`` is the
+          index of each point's cloud.
+      points: the number of points to sample from the surface of a mesh; other files ignore it.
+      seed: the random seed for sampling the surface of a mesh.
 
     Returns:
       The points, in the units and axes of the file.
 
     Raises:
-      FileFormatError: a file is missing (then also a FileNotFoundError), empty,
-          broken, of an unknown kind, has another number of labels than points, or does not
-          say how many columns it has.
+      FileFormatError: a file is missing (then also a FileNotFoundError), empty, broken or of an
+          unknown format; the number of labels differs from the number of points; or the number
+          of columns is unclear.
       InputError: `points` is not positive.
       MissingExtraError: the library for this format is not installed.
     """
     found = existing_file(path)
     extension = extension_of(found)
     if labels is not None and _plain_end(Path(labels)) == PACKED_LABELS and columns is None:
-        # Such labels come with sweeps of KITTI's, and their number is compared with the points'.
+        # A `.label` comes with a sweep of KITTI, so the columns of a .bin are known.
+        # A wrong number of columns is found when labels and points are counted.
         columns = len(KITTI_FIELDS) if extension == ".bin" else None
     own = label_field if labels is None else None
     options = ReadOptions(checked_columns(columns), own, delimiter, item, points, seed)
@@ -141,7 +143,7 @@ def read(
         cloud = replace(cloud, source=str(found))
     finite = np.isfinite(cloud.positions)
     _check_reach(found, cloud.positions, finite)
-    # The rows of N are looked at where they must be, which takes ten times as long.
+    # Rows are checked one by one only if some value is not finite: this takes ten times as long.
     whole = bool(finite.all())
     finite = np.ones(len(cloud), bool) if whole else finite.all(axis=1)
     left = len(cloud) if whole else int(finite.sum())
@@ -178,9 +180,9 @@ def _counted(rows: int, left: int) -> str:
 
 
 def extension_of(path: Path) -> str:
-    """Return the longest known end of a file's name: a nuScenes sweep also ends in ``.bin``.
+    """Return the longest known end of a file's name, including ``.gz`` if the name ends in it.
 
-    With ``.gz`` where the name ends in it.
+    A nuScenes sweep (``.pcd.bin``) also ends in ``.bin``.
     """
     name = path.name.lower()
     packed = GZIP if name.endswith(GZIP) else ""
@@ -207,15 +209,16 @@ def read_labels(path: str | os.PathLike[str], label_field: str | None = None) ->
     """Read the labels of a scan.
 
     Args:
-      path: a SemanticKITTI ``.label`` (raw ids, without the object numbers), a
-          ``.npy`` or a ``.npz``; also with ``.gz`` after it.
-      label_field: the array of the archive; by default one with a usual name, or the only one.
+      path: a SemanticKITTI ``.label`` (only its raw class ids are returned), a ``.npy`` or a
+          ``.npz`` file; each also with ``.gz`` after it.
+      label_field: the name of the array in the file. By default it is an array with a usual
+          name for labels, or the only array.
 
     Returns:
-      int32 [N], -1 where the file leaves the label open.
+      The labels, int32 [N]; a missing label is -1.
 
     Raises:
-      FileFormatError: missing, of another kind, or broken.
+      FileFormatError: the file is missing, broken or of another format.
     """
     return read_labels_and_attributes(path, label_field)[0]
 
@@ -223,7 +226,7 @@ def read_labels(path: str | os.PathLike[str], label_field: str | None = None) ->
 def read_labels_and_attributes(
     path: str | os.PathLike[str], label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Read labels as :func:`read_labels`, and the other attributes of each point by name."""
+    """Return the labels of :func:`read_labels`, and the file's other attributes by name."""
     found = existing_file(path)
     reader = LABEL_READERS.get(_plain_end(found))
     if reader is None:

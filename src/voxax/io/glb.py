@@ -1,4 +1,4 @@
-"""GLB: the surfaces, or the points, of a glTF scene in one file.
+"""GLB: the surfaces or the points of a glTF scene in one file.
 
 Source: Khronos, "glTF 2.0 Specification" and the extension KHR_mesh_quantization.
 """
@@ -30,21 +30,23 @@ COMPONENTS = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5
 WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4, "MAT2": 4, "MAT3": 9, "MAT4": 16}
 POINTS, LINES, TRIANGLES, STRIP, FAN = 0, (1, 2, 3), 4, 5, 6
 
-# What a file may require although only positions, colors and numbers of vertices are read: it says
-# how those are stored, or concerns nothing but light, materials, textures and descriptions.
+# Extensions that a file may require, although only positions, colors and numbers of vertices are
+# read. One defines how these are stored. The others are about light, materials, textures and
+# descriptions.
 DONE = "KHR_mesh_quantization"
 WITHOUT_GEOMETRY = re.compile(
     "KHR_materials_.*|(KHR|EXT|MSFT)_texture_.*|(KHR|EXT)_lights_.*|KHR_xmp.*"
 )
-# Copies of a mesh that only this names.
+# An extension that defines copies of a mesh.
 INSTANCES = "EXT_mesh_gpu_instancing"
 
 
 def load_glb(path: Path, label_field: str | None = None) -> tuple[PointCloud, np.ndarray]:
-    """Return the vertices of a GLB file, and the triangles, int64 [T, 3]; none for points alone.
+    """Return the vertices of a GLB file, and its T triangles, int64 [T, 3].
 
-    The meshes are placed as the scene says; lines, and points beside a surface, are left out.
-    Colors, and the numbers of an application, are those that every part has.
+    There are no triangles if the file has only points. Meshes are transformed to the frame of the
+    scene. Lines are left out, and so are points if there is a surface. Colors and the attributes of
+    applications are kept if every part has them.
     """
     file = _File(path, *_chunks(path))
     file.check_extensions()
@@ -64,7 +66,7 @@ def load_glb(path: Path, label_field: str | None = None) -> tuple[PointCloud, np
 @dataclass
 class _Part:
     positions: np.ndarray  # in the scene, float64 [V, 3]
-    triangles: np.ndarray | None  # int64 [T, 3]; None of a cloud of points
+    triangles: np.ndarray | None  # int64 [T, 3]; None for a cloud of points
     columns: dict[str, np.ndarray]
     colors: np.ndarray | None  # uint8 [V, 3]
 
@@ -84,7 +86,10 @@ def _joined(path: Path, parts: list[_Part], label_field: str | None) -> PointClo
 
 
 def _chunks(path: Path) -> tuple[dict[str, Any], bytes | None]:
-    """Return the description and the binary part of a file, up to the length that it states."""
+    """Return the JSON description of a file, and its binary chunk; None if it has none.
+
+    Bytes beyond the length in the file's header are ignored.
+    """
     content = path.read_bytes()
     size, at = len(content), HEADER.size
     found: dict[bytes, bytes] = {}
@@ -92,7 +97,7 @@ def _chunks(path: Path) -> tuple[dict[str, Any], bytes | None]:
         magic, version, length = HEADER.unpack_from(content)
         if magic == MAGIC and version != VERSION:
             raise FileFormatError(f"{path} is glTF of version {version}: {VERSION} is read")
-        content = content[:length]  # what stands after the end is of no meaning
+        content = content[:length]  # bytes after the end are ignored
         while at + CHUNK.size <= len(content):
             length, kind = CHUNK.unpack_from(content, at)
             at += CHUNK.size
@@ -117,7 +122,10 @@ class _File:
     taken: int = 0  # bytes of values
 
     def check_extensions(self) -> None:
-        """Refuse what is required and not done here: parts would be missing, or elsewhere."""
+        """Raise FileFormatError if the file requires an unsupported extension.
+
+        Without the extension, parts would be missing or misplaced.
+        """
         required = self.described.get("extensionsRequired", [])
         unknown = [n for n in required if n != DONE and not WITHOUT_GEOMETRY.fullmatch(str(n))]
         if unknown:
@@ -127,7 +135,7 @@ class _File:
             )
 
     def parts(self) -> Iterator[_Part]:
-        """Give each primitive of each node, placed."""
+        """Yield each primitive of each node, in the frame of the scene."""
         meshes, nodes = self._all("meshes"), self._all("nodes")
         for number, matrix in self._placed(nodes):
             node = nodes[number]
@@ -146,7 +154,10 @@ class _File:
         return self.described.get(name, [])
 
     def _placed(self, nodes: list[dict[str, Any]]) -> Iterator[tuple[int, np.ndarray]]:
-        """Give the nodes of the scene with their matrices; of no scene, those of all."""
+        """Yield the number and the matrix of each node in the scene.
+
+        If the file has no scene, yield all nodes.
+        """
         scenes = self._all("scenes")
         if scenes:
             roots = scenes[_index(self.described.get("scene", 0))].get("nodes", [])
@@ -197,7 +208,7 @@ class _File:
         return _Part(placed, triangles, columns, colors)
 
     def _check_stored(self, primitive: dict[str, Any]) -> None:
-        """Refuse a primitive whose numbers only its extensions have, although none is required."""
+        """Raise FileFormatError if only an extension stores positions or indices."""
         accessors = self._all("accessors")
         used = [primitive["attributes"]["POSITION"], primitive.get("indices")]
         stored = [
@@ -227,7 +238,11 @@ class _File:
         return corners[: len(corners) // 3 * 3].reshape(-1, 3)
 
     def _accessor(self, number: Any, normalized: bool | None = None) -> np.ndarray:
-        """Return the values of an accessor, [N, k]; integers that stand for 0 to 1 as floats."""
+        """Return the N values of an accessor, [N, k].
+
+        If `normalized`, integers are converted to floats in 0..1, or -1..1 for signed integers.
+        None takes this flag from the accessor.
+        """
         described = self._all("accessors")[_index(number)]
         if number not in self.read:
             self.read[number] = self._values(described)
@@ -259,7 +274,10 @@ class _File:
         return values
 
     def _take(self, size: int) -> None:
-        """Count what is taken: a few bytes can claim any number of zeros, or of copies."""
+        """Count the bytes of values, and raise FileFormatError if there are too many.
+
+        A few bytes of a file can declare any number of zeros or copies.
+        """
         self.taken += size
         most = unpacked_limit(self.path.stat().st_size)
         check_count(self.path, "bytes of values", self.taken, 1, most, exact=False)
@@ -267,7 +285,10 @@ class _File:
     def _stored(
         self, described: dict[str, Any], dtype: np.dtype, count: int, width: int
     ) -> np.ndarray:
-        """Return the values [count, width] at a place in a view of a buffer."""
+        """Return the values [count, width] from a view of a buffer.
+
+        `described` has the number of the view and the offset in the view.
+        """
         view = self._all("bufferViews")[_index(described["bufferView"])]
         content = self._buffer(_index(view["buffer"]))
         start, size = _index(view.get("byteOffset", 0)), _index(view["byteLength"])
@@ -304,14 +325,17 @@ class _File:
 
 
 def _index(number: Any) -> int:
-    """Return a number of the description, which counts something."""
+    """Return `number` if it is a non-negative integer; raise ValueError otherwise."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ValueError(f"{number!r:.40} counts nothing")
     return number
 
 
 def _matrix(node: dict[str, Any]) -> np.ndarray:
-    """Return the matrix of a node for columns: it, or translation, rotation and scale."""
+    """Return the matrix [4, 4] of a node, which multiplies column vectors.
+
+    It is the node's ``matrix``, or else it is computed from translation, rotation and scale.
+    """
     if "matrix" in node:
         return np.array(node["matrix"], np.float64).reshape(4, 4).T
     x, y, z, w = node.get("rotation", (0, 0, 0, 1))

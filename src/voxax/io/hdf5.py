@@ -1,4 +1,4 @@
-"""HDF5: arrays by name, of one cloud or of many, as ModelNet40 and LArTPC data sets come in.
+"""HDF5: named arrays of one cloud or of many, such as ModelNet40 and LArTPC data sets.
 
 Source: the HDF5 format of the HDF Group, as read by h5py.
 """
@@ -20,20 +20,20 @@ from voxax.io.decoding import check_unpacked, reading
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
 
-# Data sets of PILArNet-M: one list of numbers for each event, and one of its clusters.
+# Data sets of PILArNet-M. Each has one list of numbers for each event.
 EVENTS, CLUSTERS = "point", "cluster"
 EVENT_COLUMNS = ("x", "y", "z", "energy", "column_4", "time", "column_6", "column_7")
-# The first is the number of points, the last the class.
+# The first column is the number of points, and the last is the class.
 CLUSTER_COLUMNS = 5
 
 
 def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
     """Read the points of a ``.h5`` or ``.hdf5``.
 
-    Its data sets are sorted as :func:`voxax.io.arrays.cloud_from_items` says, by the last part of
-    their names: those of ModelNet40 (``data``, ``label``) are many clouds. In a file of PILArNet,
-    events of a LArTPC, each event is a cloud too: ``point`` has its points, with ``energy`` and
-    ``time``, and ``cluster`` gives labels and the attribute ``instance``.
+    :func:`voxax.io.arrays.cloud_from_items` converts the data sets by the last part of their names.
+    The data sets of ModelNet40 (``data``, ``label``) contain many clouds. In a file of PILArNet,
+    each event of a LArTPC is a cloud: ``point`` has its points, with ``energy`` and ``time``, and
+    ``cluster`` has its labels and the attribute ``instance``.
     """
     h5py = import_extra(f"reading {path.suffix.lower()}", "hdf5", "h5py")
     with reading(path, "HDF5"), h5py.File(path, "r") as file:
@@ -49,9 +49,9 @@ def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _data_sets(h5py: ModuleType, file: Any, path: Path) -> dict[str, Any]:
-    """Return the data sets by the last part of their names, or the whole where two have it.
+    """Return the data sets by the last part of their names, or by the whole name if two share it.
 
-    None claims more than the file can hold, or lies in another file.
+    Raise FileFormatError if data sets are larger than the file can hold, or in another file.
     """
     found: dict[str, Any] = {}
 
@@ -63,7 +63,7 @@ def _data_sets(h5py: ModuleType, file: Any, path: Path) -> dict[str, Any]:
     for name, item in found.items():
         if item.external is not None or item.is_virtual:
             raise FileFormatError(f"data set {name} of {path} lies in another file")
-    # All of them are read, though each alone could be held.
+    # All data sets are read, so the sum of their sizes counts.
     check_unpacked(path, sum(item.nbytes for item in found.values()))
     last = [name.rpartition("/")[2] for name in found]
     return {
@@ -77,7 +77,7 @@ def _is_list(h5py: ModuleType, item: Any) -> bool:
 
 
 def _check_heaps(path: Path) -> None:
-    """Refuse a file whose lists have impossible sizes: the library would search for ever.
+    """Raise FileFormatError if lists have impossible sizes: the library would never return.
 
     Source: "Global Heap" of the HDF5 File Format Specification 3.0.
     """
@@ -89,7 +89,7 @@ def _check_heaps(path: Path) -> None:
             while place + 16 <= end <= len(content):
                 index, length = struct.unpack_from("<H6xQ", content, place)
                 if index == 0 and length < 16:
-                    # Free room, which holds its own head: HDF5 would go over it for ever.
+                    # The size of free space includes its header: else HDF5 would loop forever.
                     break
                 place += length if index == 0 else 16 + -(-length // 8) * 8
             if not end - 16 < place <= end <= len(content):
@@ -98,7 +98,7 @@ def _check_heaps(path: Path) -> None:
 
 
 def _check_lists(h5py: ModuleType, path: Path, name: str, stored: Any) -> None:
-    """Refuse lists that are longer than the file: the library takes the memory before it looks.
+    """Raise FileFormatError if a list is longer than the file: the library allocates it first.
 
     Source: "Variable-length datatype" of the HDF5 File Format Specification 3.0.
     """
@@ -119,7 +119,7 @@ def _check_lists(h5py: ModuleType, path: Path, name: str, stored: Any) -> None:
 def _stored_bytes(
     h5py: ModuleType, path: Path, plan: Any, stored: Any, row: int
 ) -> Iterator[bytes]:
-    """Give the bytes of a data set as the file has them, unpacked, a chunk after the other."""
+    """Yield the unpacked bytes of each chunk of a data set, without converting them."""
     if plan.get_layout() == h5py.h5d.CONTIGUOUS:
         if (start := stored.id.get_offset()) is not None:
             with path.open("rb") as stream:
@@ -148,7 +148,7 @@ def _stored_bytes(
 
 
 def _events(path: Path, sets: dict[str, Any], options: ReadOptions) -> dict[str, np.ndarray]:
-    """Return the columns of LArTPC events, whose clusters follow each other.
+    """Return the columns of LArTPC events, whose points are sorted by cluster.
 
     Source: the loaders of PILArNet-M.
     """

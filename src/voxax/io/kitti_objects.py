@@ -1,10 +1,10 @@
 """KITTI's object detection data, and Waymo's in its layout: sweeps, boxes and their calibration.
 
 KITTI has ``training/velodyne/*.bin``, ``training/label_2/*.txt``, ``training/calib/*.txt``, and
-lists of frames in ``ImageSets/*.txt``. Waymo's is what MMDetection3D writes before version 1.4:
-boxes are in ``label_all``, with KITTI's columns, then the number of the camera, and maybe the
-object's identifier. Its points and boxes are in the frame of the vehicle, whose origin is on the
-ground.
+lists of frames in ``ImageSets/*.txt``. Waymo's data are in the layout that MMDetection3D writes
+before version 1.4: boxes are in ``label_all``, with KITTI's columns, then the number of the camera,
+and optionally the object's identifier. Points and boxes of Waymo are in the frame of the vehicle,
+whose origin is on the ground.
 
 Sources: Geiger, Lenz and Urtasun, "Are we ready for Autonomous Driving? The KITTI Vision Benchmark
 Suite", CVPR 2012, and ``readme.txt`` of its object development kit; Sun et al., "Scalability in
@@ -34,27 +34,30 @@ from voxax.io.poses import Pose
 from voxax.io.records import KITTI_FIELDS
 
 KITTI_CLASSES = ("Car", "Pedestrian", "Cyclist")
-"""Classes that the benchmark evaluates."""
-# Width and height of most images, where the images are not there.
+"""The classes that the benchmark evaluates."""
+# Width and height of most images, assumed if the images are missing.
 IMAGE_SIZE = (1242, 375)
 PNG = struct.Struct(">8s8xII")
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 # type truncated occluded alpha, rectangle, height width length, x y z, rotation_y
 LABEL_COLUMNS = 15
-# The camera, its rectification, and the scanner seen from it.
+# The camera's projection, its rectification, and the transform from the scanner to the camera.
 CALIBRATION = ("P2", "R0_rect", "Tr_velo_to_cam")
 SHAPES = ((3, 4), (3, 3), (3, 4))
-# Points nearer to the camera's plane have no place in the image.
+# Points nearer to the camera's plane, in meters, are outside the image.
 NEAREST = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Where the camera is, seen from the scanner, and how it projects.
+    """The transforms from the scanner to the camera and to pixels of its image.
 
-    `camera` leads from the scanner to the rectified camera (x right, y down, z forward),
-    `projection` [3, 4] from there to pixels. `true` has the frame's true boxes as :meth:`found`
-    returns boxes, if they were read.
+    Attributes:
+      camera: the transform from the scanner to the rectified camera (x right, y down, z forward).
+      projection: the matrix [3, 4] from the rectified camera to pixels.
+      image_size: width and height of the image in pixels.
+      true: the true boxes of the frame, in the form that :meth:`found` returns; None if they were
+        not read.
     """
 
     camera: Pose
@@ -63,34 +66,37 @@ class Calibration:
     true: KittiObjects | None = None
 
     def pixels(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the places [..., 2] of the scanner's points [..., 3] in the image, and depths."""
+        """Return the pixels [..., 2] of points [..., 3], and their depths [...].
+
+        Points are in the scanner's frame.
+        """
         there = self.camera.points(points)
         projected = there @ self.projection[:, :3].T + self.projection[:, 3]
         depth = projected[..., 2]
         return projected[..., :2] / np.maximum(depth, NEAREST)[..., None], depth
 
     def in_image(self, points: np.ndarray) -> np.ndarray:
-        """Return bool [...]: which of the scanner's points [..., 3] the camera sees.
+        """Return whether the camera sees each of the scanner's points [..., 3], bool [...].
 
-        Only what the camera sees is annotated.
+        The data set has annotations only for objects that the camera sees.
         """
         places, depth = self.pixels(points)
         return ((places >= 0) & (places < self.image_size)).all(-1) & (depth > NEAREST)
 
     def rectangles(self, boxes: np.ndarray) -> np.ndarray:
-        """Return the rectangles [M, 4] around boxes [M, 7] in the image, clipped to it."""
+        """Return the rectangles [M, 4] in the image around M boxes [M, 7], clipped to the image."""
         places, _ = self.pixels(corners(np.asarray(boxes, np.float64).reshape(-1, 7)))
         limit = np.asarray(self.image_size) - 1.0
         low, high = (np.clip(ends(places, axis=1), 0, limit) for ends in (np.min, np.max))
         return np.concatenate([low, high], axis=1)
 
     def boxes(self, locations: np.ndarray, sizes: np.ndarray, yaws: np.ndarray) -> np.ndarray:
-        """Return boxes [M, 7] in the scanner's frame.
+        """Return M boxes [M, 7] in the scanner's frame.
 
         Args:
-          locations: [M, 3] in the camera's frame, the middle of the bottom.
-          sizes: [M, 3], height, width and length.
-          yaws: [M], around the camera's y axis, 0 along its x axis.
+          locations: the middle of each box's bottom in the camera's frame, [M, 3].
+          sizes: height, width and length of each box, [M, 3].
+          yaws: the rotation around the camera's y axis in radians, [M]; 0 is along its x axis.
         """
         height, width, length = sizes.T
         middle = locations - np.stack([0 * height, height / 2, 0 * height], axis=1)
@@ -100,11 +106,12 @@ class Calibration:
         return np.column_stack([back.points(middle), length, width, height, yaw])
 
     def found_rows(self, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return which boxes the camera sees, bool [M], and their rows of a label file [K, 7].
+        """Return whether the camera sees each of M boxes, bool [M], and rows [K, 7] of a file.
 
-        Boxes are [M, 7] or [M, 9] in the scanner's frame. No truth is known where the camera does
-        not see a box's center. A row has height, width, length, the middle of the bottom in the
-        camera's frame, and the angle around its y axis.
+        Boxes are [M, 7] or [M, 9] in the scanner's frame. The rows are those of the K boxes whose
+        center the camera sees; the data set has no annotations elsewhere. A row has height, width,
+        length, the middle of the bottom in the camera's frame, and the angle around the camera's y
+        axis.
         """
         boxes = np.asarray(boxes, np.float64)[:, :7]
         seen = self.in_image(boxes[:, :3])
@@ -114,24 +121,26 @@ class Calibration:
         return seen, np.column_stack([boxes[:, [5, 4, 3]], bottom, self._turns(boxes[:, 6])])
 
     def _turns(self, yaws: np.ndarray) -> np.ndarray:
-        """Return the angles around the camera's y axis of yaws in the scanner's frame."""
+        """Return the angles around the camera's y axis for yaws [M] in the scanner's frame."""
         heading = self.camera.vectors(np.stack([np.cos(yaws), np.sin(yaws), 0 * yaws], axis=1))
         return np.arctan2(-heading[:, 2], heading[:, 0])
 
     def alphas(self, boxes: np.ndarray) -> np.ndarray:
-        """Return the angles of observation [M] of boxes [M, 7], in -pi..pi.
+        """Return the observation angle of each of M boxes [M, 7], in -pi..pi, [M].
 
-        It is the yaw around the camera's y axis, less the direction in which the box is seen.
+        It is the angle of the box around the camera's y axis minus the direction from the camera to
+        the box.
         """
         boxes = np.asarray(boxes, np.float64).reshape(-1, 7)
         seen = self.camera.points(boxes[:, :3])
         return wrap_angle(self._turns(boxes[:, 6]) - np.arctan2(seen[:, 0], seen[:, 2]))
 
     def found(self, boxes: np.ndarray, classes: np.ndarray, scores: np.ndarray) -> KittiObjects:
-        """Return boxes [M, 7] in the scanner's frame for :func:`voxax.detection.kitti_ap`.
+        """Return detected boxes in the form that :func:`voxax.detection.kitti_ap` takes.
 
-        The benchmark compares boxes that stand upright in the camera's frame. So are these: x
-        points forward, y to the left and z up.
+        The benchmark compares boxes that are upright in the camera's frame. `boxes` are [M, 7] in
+        the scanner's frame. The result is in the camera's frame with x forward, y to the left and
+        z up. Boxes that the camera does not see are left out.
         """
         seen, rows = self.found_rows(boxes)
         boxes = np.asarray(boxes, np.float64)[seen, :7]
@@ -145,9 +154,9 @@ class Calibration:
 
 
 def upright_boxes(rows: np.ndarray) -> np.ndarray:
-    """Return boxes [M, 7] in the camera's frame turned so that x points forward and z up.
+    """Return M boxes [M, 7] in the camera's frame, rotated so that x points forward and z up.
 
-    Rows [M, 7] are those of a label file: height, width, length, location, and the angle.
+    `rows` [M, 7] are from a label file: height, width, length, location [3], and the angle.
     """
     height, width, length, x, y, z, turn = rows.T
     return np.column_stack([z, -x, height / 2 - y, length, width, height, -turn - np.pi / 2])
@@ -156,9 +165,10 @@ def upright_boxes(rows: np.ndarray) -> np.ndarray:
 def read_calibration(
     path: Path, image: Path | None = None, entries: tuple[str, str, str] = CALIBRATION
 ) -> Calibration:
-    """Read a ``calib/*.txt``, and the size of the camera's image where that is there.
+    """Read a calibration file ``calib/*.txt``, and the size of the camera's image.
 
-    `entries` are the names of its lines, in the order of ``CALIBRATION``.
+    Without an `image`, the size is ``IMAGE_SIZE``. `entries` are the names of the lines in the file
+    for the three matrices of ``CALIBRATION``, in the same order.
     """
     found: dict[str, np.ndarray] = {}
     for number, line in enumerate(existing_file(path).read_text("latin-1").splitlines(), 1):
@@ -189,9 +199,9 @@ def read_calibration(
 
 
 def read_kitti_objects(path: Path, calibration: Calibration) -> KittiLabels:
-    """Read a ``label_2/*.txt`` as boxes in the scanner's frame, without ground truth if empty.
+    """Read a label file ``label_2/*.txt`` as boxes in the scanner's frame.
 
-    Rows ``DontCare`` keep their rectangle; their box is 0. A 16th column has scores.
+    Rows ``DontCare`` keep their rectangle, and their box is 0. A 16th column has scores.
     """
     names, table = label_rows(path, (LABEL_COLUMNS, LABEL_COLUMNS + 1))
     unboxed = [name.lower() == NO_CARE for name in names]
@@ -209,10 +219,10 @@ def read_kitti_objects(path: Path, calibration: Calibration) -> KittiLabels:
 def label_rows(
     path: Path, columns: Sequence[int], read: int | None = None
 ) -> tuple[list[str], np.ndarray]:
-    """Return the names of a label file's boxes, and the numbers after them, float64 [M, k].
+    """Return the class names of the M boxes in a label file, and their numbers, float64 [M, k].
 
-    All rows have the same one of these numbers of columns, the name among them; of these the first
-    `read` are read, or all.
+    `columns` are the allowed numbers of columns of a row, including the name. All rows must have
+    the same number. `read` is the number of columns to read; None reads all.
     """
     if not path.is_file():
         raise FileFormatError(f"no file {path}: it should hold the boxes of a frame")
@@ -245,7 +255,8 @@ def label_rows(
 class KittiLabels(KittiObjects):
     """The rows of a label file, in the scanner's frame.
 
-    `upright` are the same as :meth:`Calibration.found` returns boxes, straight from the file.
+    `upright` has the same boxes in the form that :meth:`Calibration.found` returns, computed
+    directly from the numbers in the file.
     """
 
     upright: Any = None
@@ -253,10 +264,14 @@ class KittiLabels(KittiObjects):
 
 @dataclass(frozen=True)
 class KittiFrame:
-    """Task that reads one frame, such as ``000123``: points that the camera sees, and its boxes.
+    """Task that reads the points of one frame that the camera sees, and the boxes.
 
-    `folder` holds ``velodyne``, ``label_2`` and ``calib``. What the camera does not see is not
-    annotated.
+    Other points are left out, because the data set has no annotations for them.
+
+    Attributes:
+      folder: the folder that contains ``velodyne``, ``label_2`` and ``calib``.
+      name: the name of the frame, such as ``000123``.
+      labeled: whether boxes are read.
     """
 
     folder: str
@@ -280,7 +295,7 @@ class KittiFrame:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that it reads."""
+        """The paths of the files that the task reads."""
         others = (f"{self.folder}/{kind}/{self.name}.txt" for kind in ("calib", "label_2"))
         return (str(self), f"{self.folder}/image_2/{self.name}.png", *others)
 
@@ -289,9 +304,9 @@ class KittiFrame:
 
 
 class KittiObjectFolder(Layout):
-    """See :class:`voxax.io.layout.Layout`; names are those of frames, such as ``000123``.
+    """KITTI's layout, as a :class:`voxax.io.layout.Layout`; names are frames, such as ``000123``.
 
-    Without boxes, frames are those of ``testing``.
+    If no boxes are needed, frames may also be in ``testing``.
     """
 
     task = "detect"
@@ -309,9 +324,10 @@ class KittiObjectFolder(Layout):
         ]
 
     def _place_of(self, name: str, needed: Sequence[str]) -> Path:
-        """Return the folder with a frame's files in the folders `needed`.
+        """Return the folder of a frame, whose subfolders `needed` must have the frame's files.
 
-        That is ``training``; where no boxes are needed also ``testing``, without the frame there.
+        This is ``training``. If no boxes are needed and ``training`` does not have the frame, it is
+        ``testing``.
         """
         place = self.folder / "training"
         labeled = any(part.startswith("label") for part in needed)
@@ -330,7 +346,7 @@ class KittiObjectFolder(Layout):
 
 
 def image_sets(folder: Path, name: str) -> tuple[str, ...]:
-    """Return the frames that ``ImageSets/NAME.txt`` lists; none without the file."""
+    """Return the names of frames in ``ImageSets/NAME.txt``; none if there is no such file."""
     path = folder / "ImageSets" / f"{name}.txt"
     if not path.is_file():
         return ()
@@ -359,7 +375,7 @@ def _image_size(path: Path) -> tuple[int, int]:
     return width, height
 
 
-# The sixth is the time or the place in the range image, by the version of the conversion.
+# The sixth column is the time or the index in the range image; this depends on the converter.
 WAYMO_FIELDS = ("x", "y", "z", "intensity", "elongation", "_")
 WAYMO_CALIBRATION = ("P0", "R0_rect", "Tr_velo_to_cam_0")
 # The first digit of a frame's name.
@@ -369,9 +385,12 @@ BOXES = "label_all"
 
 @dataclass(frozen=True)
 class WaymoFrame:
-    """Task that reads all points of one frame, such as ``0000000``, and maybe its boxes.
+    """Task that reads all points of one frame, and the boxes.
 
-    `folder` holds ``velodyne``, ``label_all`` and ``calib``.
+    Attributes:
+      folder: the folder that contains ``velodyne``, ``label_all`` and ``calib``.
+      name: the name of the frame, such as ``0000000``.
+      labeled: whether boxes are read.
     """
 
     folder: str
@@ -388,7 +407,7 @@ class WaymoFrame:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that it reads."""
+        """The paths of the files that the task reads."""
         return (str(self), *(f"{self.folder}/{kind}/{self.name}.txt" for kind in ("calib", BOXES)))
 
     def __str__(self) -> str:
@@ -396,7 +415,7 @@ class WaymoFrame:
 
 
 def read_waymo_objects(path: Path, calibration: Path) -> Objects:
-    """Return the boxes [M, 7] of a ``label_all/*.txt`` in the frame of the vehicle."""
+    """Return the M boxes [M, 7] of a file ``label_all/*.txt`` in the frame of the vehicle."""
     camera = read_calibration(calibration, entries=WAYMO_CALIBRATION).camera
     names, table = label_rows(path, (LABEL_COLUMNS + 1, LABEL_COLUMNS + 2), LABEL_COLUMNS)
     known = [name.lower() != NO_CARE for name in names]
@@ -410,9 +429,9 @@ def read_waymo_objects(path: Path, calibration: Path) -> Objects:
 
 
 class Waymo(KittiObjectFolder):
-    """See :class:`voxax.io.layout.Layout`; names are those of frames, such as ``0000000``.
+    """Waymo's layout, as a :class:`voxax.io.layout.Layout`; names are frames, such as ``0000000``.
 
-    Without boxes, frames are also those of ``testing``.
+    If no boxes are needed, frames may also be in ``testing``.
     """
 
     marks = (f"training/{BOXES}", "training/image_0", "testing/image_0")

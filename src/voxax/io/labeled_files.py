@@ -1,4 +1,4 @@
-"""Labeled scans in files of any kind that voxax reads, chosen by patterns."""
+"""Labeled scans in files of any format that voxax reads, selected by patterns."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ from voxax.io.formats import LABEL_READERS, extension_of, read, readable_extensi
 from voxax.io.layout import Layout, fold
 from voxax.io.point_cloud import PointCloud
 
-# Lists, tables, arrays and checkpoints: scans only where a pattern ends in it.
+# Such files may also be lists, tables, arrays or checkpoints. They are scans only if the pattern
+# has the same ending.
 OTHER_USES = (".csv", ".npy", ".pt", ".pth", ".txt")
 
 
 @dataclass(frozen=True)
 class LabeledFile:
-    """Task that reads one scan; labels become places among `ids`, and -1 for other labels.
+    """Task that reads one scan; labels become indices in `ids`, and other labels become -1.
 
-    Without a file of labels the scan itself has them. Without `ids` no labels are read.
+    Attributes:
+      points: the path of the scan.
+      labels: the path of the file of labels; None if the scan itself has labels.
+      ids: the labels that count, in the order of the network's classes. If empty, no labels are
+        read.
+      columns, label_field: as for :func:`voxax.io.read`.
     """
 
     points: str
@@ -34,7 +40,7 @@ class LabeledFile:
         if not self.ids:
             return read(self.points, columns=self.columns).with_labels(None)
         cloud = read(self.points, self.labels, columns=self.columns, label_field=self.label_field)
-        # The scans of these have poses, which join them to one place.
+        # Scans in these formats have poses, so they are parts of one place.
         posed = (".e57", ".ptx", ".ptx.gz")
         if ITEM in cloud.attributes and extension_of(Path(self.points)) not in posed:
             number = int(cloud.attributes[ITEM].max()) + 1
@@ -61,10 +67,11 @@ def labeled_files(
     columns: int | tuple[str, ...] | None = None,
     label_field: str | None = None,
 ) -> list[LabeledFile]:
-    """Return the scans that fit the patterns, by name within each; no scan twice.
+    """Return one task for each scan that matches a pattern, sorted by name for each pattern.
 
-    Labels in a file beside a scan, of the same name but for its end, come before its own. Files
-    with an end of ``OTHER_USES`` are scans only where the pattern has that end.
+    A scan that matches several patterns is returned once. If a file beside a scan has the same name
+    but an ending for labels, its labels are used instead of the scan's. Files with an ending in
+    ``OTHER_USES`` are scans only if the pattern has such an ending.
     """
     found: dict[Path, LabeledFile] = {}
     for pattern in patterns:
@@ -77,7 +84,7 @@ def labeled_files(
         known = readable_extensions()
         scans = [p for p in fitting if p.is_file() and _is_scan(p, pattern)]
         beside = {scan: _beside(scan) for scan in scans}
-        # An array or an archive of labels is none of the scans.
+        # An array or an archive with the labels of a scan is not a scan.
         scans = [scan for scan in scans if scan not in beside.values()]
         if not scans:
             raise FileFormatError(
@@ -107,9 +114,9 @@ def _beside(scan: Path) -> Path | None:
 
 
 class LabeledFiles(Layout):
-    """See :class:`voxax.io.layout.Layout`; names are patterns of files below the folder.
+    """Any files as a :class:`voxax.io.layout.Layout`; names are patterns of files below the folder.
 
-    `classes` are the names of the ids that count, in the network's order.
+    `classes` has the name of each label that counts, in the order of the network's classes.
     """
 
     def __init__(

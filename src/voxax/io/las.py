@@ -1,8 +1,8 @@
 """LAS and its compressed form LAZ, the exchange formats of airborne and mobile scanning.
 
-laspy reads the points, and lazrs or LASzip unpacks them. What a LAZ file claims of its compressed
-points is checked before: a decoder takes memory for as many chunks, and for layers of as many
-bytes, as the file says; where that fails, a decoder in Rust ends the process.
+laspy reads the points, and lazrs or LASzip unpacks them. This module checks the sizes in a LAZ file
+first, because a decoder allocates memory for the numbers of chunks and of bytes of layers in the
+file. If that fails, a decoder in Rust ends the process.
 
 Sources: ASPRS LAS Specification 1.4; Martin Isenburg, "LASzip: lossless compression of LiDAR data",
 2013; for the layers of the point formats 6 to 10, the file layout of LASzip 3.
@@ -27,23 +27,24 @@ ITEM = struct.Struct("<HHH")  # kind, bytes, version
 CHUNK_TABLE = struct.Struct("<4xI")  # number of chunks
 TABLE_OFFSET = struct.Struct("<q")
 
-# Compressors that divide the points into chunks; of these, the one with layers.
+# Compressors that divide the points into chunks, and the one of them with layers.
 CHUNKED = (2, 3)
 LAYERED = 3
 BYTE_ITEM = 14
-# Layers of one item by its kind; each extra byte is a layer of its own.
+# The number of layers of one item for each kind. Each extra byte is a separate layer.
 LAYERS = {10: 9, 11: 1, 12: 2, 13: 1}
 
-# Four fields of a point change independently, and the arithmetic coder spends at least
-# 2e-3 bits on the most certain of symbols: one byte holds 1,000 points. Files of equal
-# points have 150 in each byte, since every chunk of 50,000 starts anew.
+# Four fields of a point change independently, and the arithmetic coder needs at least
+# 2e-3 bits for the most probable symbol, so one byte holds at most 1,000 points. Files of equal
+# points have 150 in each byte, since every chunk of 50,000 restarts the coder.
 POINTS_PER_BYTE = 2000
 
 
 def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool = True) -> int:
-    """Return the number of points in a LAZ file after checking its claims; leave the stream there.
+    """Return the number of points in a LAZ file, after checking its sizes.
 
-    Unless `by_lazrs`, LASzip will decode the file, which finds the chunks itself.
+    The stream is then at the first point. `by_lazrs` is whether lazrs will decode the file; else
+    LASzip does, which finds the chunks itself.
     """
     record = next(iter(header.vlrs.get("LasZipVlr")), None)
     if record is None:
@@ -69,7 +70,7 @@ def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool =
     stream.seek(table)
     (chunks,) = CHUNK_TABLE.unpack(stream.read(CHUNK_TABLE.size))
     check_count(path, "chunks", chunks, 1, table - start, exact=False)
-    # Where this fails, the decoder starts at another place, and reads lengths that are unchecked.
+    # If this fails, lazrs would start at another place and read unchecked lengths.
     if by_lazrs:
         lazrs = import_extra("reading .laz", "io", "lazrs")
         stream.seek(start)
@@ -87,7 +88,10 @@ def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool =
 
 
 def _chunk_table(stream: BinaryIO, start: int) -> int:
-    """Return where the table of chunks lies; a writer that cannot go back says so at the end."""
+    """Return the offset of the table of chunks; 0 if there is none.
+
+    A writer to a stream without seek stores this offset at the end of the file.
+    """
     stream.seek(start)
     for _ in range(2):
         found = stream.read(TABLE_OFFSET.size)
@@ -103,7 +107,7 @@ def _chunk_table(stream: BinaryIO, start: int) -> int:
 def _checked_layers(
     path: Path, stream: BinaryIO, count: int, point: int, layers: int, start: int, end: int
 ) -> int:
-    """Walk over the chunks: each says how many points it has, and how long its layers are."""
+    """Return the number of points, after checking the sizes in the header of each chunk."""
     sizes = struct.Struct(f"<{layers + 1}I")
     at, found = start + TABLE_OFFSET.size, 0
     while at + point + sizes.size <= end and (found < count or count == 0):
@@ -129,48 +133,48 @@ RENAMED = {
 }
 POSITION = ("X", "Y", "Z")
 COLOR = ("red", "green", "blue")
-# Names of columns that mean something else here than in an extra dimension.
+# Names that have a fixed meaning here, so an extra dimension must not have them.
 OWN = ("xyz", "x", "y", "z", "rgb")
 NO_POINTS = {"xyz": np.zeros((0, 3))}
 
 SIGNATURE = b"LASF"
-# The header of LAS 1.1, the shortest one, and where it says how many records follow.
+# The size of the header of LAS 1.1, the shortest one, and the place of its numbers of records.
 HEADER_BYTES = 227
 COUNTS = struct.Struct("<HII")
 COUNTS_AT = 94
 LEGACY_POINTS_AT = 107
 RECORD_HEADER_BYTES = 54
 
-# Points decoded at a time: what a broken file can take is bounded by what it holds.
+# Points decoded at a time, so that a broken file cannot make arrays much larger than its content.
 PIECE = 200_000
 
 
 def read_las(path: Path, options: ReadOptions) -> PointCloud:
     """Read a LAS or LAZ file.
 
-    Positions are scaled and shifted as the header says, in the file's coordinate
-    system (some are in feet). The classification becomes the labels: the ASPRS codes,
-    e.g. 2 for ground and 6 for a building. Where every point has code 0, "never
-    classified", there are no labels. An extra dimension may hold labels that come before
-    it (:data:`voxax.io.columns.LABELS`). Also ``intensity`` (uint16), ``return_number``,
-    ``number_of_returns``, ``time`` (float64) and ``rgb`` (uint8 [N, 3]) where present,
-    and every extra dimension under its own name.
+    Positions are scaled and shifted by the numbers in the header, and are in the file's coordinate
+    system (some are in feet). The classification becomes the labels. These are ASPRS codes,
+    e.g. 2 for ground and 6 for a building. If every point has code 0, "never
+    classified", there are no labels. An extra dimension whose name is before
+    ``classification`` in :data:`voxax.io.columns.LABELS` is used instead. If present, attributes
+    are ``intensity`` (uint16), ``return_number``, ``number_of_returns``, ``time`` (float64),
+    ``rgb`` (uint8 [N, 3]), and every extra dimension with its name.
 
     The other fields keep laspy's names, e.g. ``nir``, ``user_data``,
     ``point_source_id``, ``scan_angle`` or ``withheld`` (1 for a point that its producer
-    has deleted); a field that is 0 at every point is left out.
+    has deleted). A field that is 0 at every point is left out.
 
-    Where the header says 0 points, those that the file holds are read.
+    If the number of points in the header is 0, all points in the file are read.
     """
     extension = path.suffix.lower()
     needed = ("laspy", "lazrs") if extension == ".laz" else ("laspy",)
     laspy = import_extra(f"reading {extension}", "io", *needed)
-    # Opened here, so that the file is closed whatever laspy makes of it.
+    # Opened here, so that the file is closed even if laspy fails.
     with reading(path, extension.removeprefix(".").upper()), path.open("rb") as stream:
         try:
             return _read(laspy, laspy.LazBackend.Lazrs, path, stream, options.label_field)
         except BaseException as error:
-            # LASzip itself reads some files on which lazrs gives up, and newer ones than it knows.
+            # LASzip reads some files, and newer versions, that lazrs does not read.
             if not (is_panic(error) or _is_unsupported(error)):
                 raise
             if not laspy.LazBackend.Laszip.is_available():
@@ -182,7 +186,7 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _is_unsupported(error: BaseException) -> bool:
-    """Return whether lazrs knows what is in the file, and does not read this version of it."""
+    """Return whether the error of lazrs means that it does not support this version of LAZ."""
     return type(error).__name__ == "LazrsError" and "not supported" in str(error)
 
 
@@ -190,7 +194,7 @@ def _read(
     laspy: ModuleType, backend: Any, path: Path, stream: BinaryIO, label_field: str | None
 ) -> PointCloud:
     legacy_points = _check_header(path, stream)
-    # Extended records (coordinate systems, waveforms) are not needed, and their sizes are claims.
+    # Extended records (coordinate systems, waveforms) are not needed; their sizes are unchecked.
     reader = laspy.open(stream, closefd=False, laz_backend=backend, read_evlrs=False)
     header = reader.header
     header.point_count = header.point_count or legacy_points
@@ -208,9 +212,9 @@ def _read(
 
 
 def _check_header(path: Path, stream: BinaryIO) -> int:
-    """Check what laspy would believe, and return the number of points as LAS 1.0 states it.
+    """Check the sizes that laspy does not check, and return the number of points of LAS 1.0.
 
-    What is no header at all is left to laspy.
+    If the file has no header, return 0: laspy raises the error.
     """
     head = stream.read(HEADER_BYTES)
     stream.seek(0)
@@ -234,7 +238,7 @@ def _columns(reader: Any) -> dict[str, np.ndarray]:
     count, columns, start = header.point_count, dict[str, np.ndarray](), 0
     for piece in reader.chunk_iterator(PIECE):
         stop = start + len(piece)
-        # The count of a compressed file is known to be true only at its end: the arrays grow.
+        # The number of points in a compressed file may be wrong, so the arrays grow.
         rows = min(count, 2 * stop) if header.are_points_compressed else count
         for name, values, kept in _fields(piece, header.point_format):
             if name not in columns:
@@ -251,7 +255,7 @@ def _columns(reader: Any) -> dict[str, np.ndarray]:
 
 
 def _fields(piece: Any, layout: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
-    """Give each field of some points: its name, its values, and whether it stays if all are 0."""
+    """Yield the name and the values of each field, and whether it is kept if all values are 0."""
     extra = set(layout.extra_dimension_names)
     names = [str(name) for name in layout.dimension_names if name not in POSITION]
     yield "xyz", np.stack([piece.x, piece.y, piece.z], axis=1), True
@@ -259,7 +263,7 @@ def _fields(piece: Any, layout: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
         yield "rgb", np.stack([piece[name] for name in COLOR], axis=1), True
     for name in names:
         if name in extra:
-            # Not mistaken for a field that the format itself defines.
+            # Renamed if the format itself defines a field with this name.
             ours = f"extra_{name}" if name in (*RENAMED.values(), *OWN) else name
             yield ours, np.array(piece[name]), True
         elif name not in COLOR:

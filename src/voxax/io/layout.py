@@ -1,4 +1,4 @@
-"""What each layout of a data set's folder offers: its classes, its splits and its scans."""
+"""The interface of a data set in a folder: its classes, its splits and its scans."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ SPLITS = ("train", "validation", "test")
 
 
 class Layout(abc.ABC):
-    """A folder in the layout of a data set; only names are read before a scan is asked for.
+    """A folder in the layout of a data set.
+
+    The constructor reads no scans: the tasks of `scans` read them.
 
     Args:
-      folder: exists.
+      folder: the folder of the data set, which must exist.
 
     Attributes:
-      task: what a network learns from it.
-      marks: patterns below the folder, one of which is there.
-      class_names: of the labels 0, 1, ..., or of the boxes that are learned.
-      attributes: that points may have beside their positions; None where the files decide.
+      task: the task of a network for this data: ``segment``, ``detect`` or ``classify``.
+      marks: patterns of files below the folder. A folder with a file for any of these patterns
+        is taken to have this layout.
+      class_names: the names of the labels 0, 1, ..., or of the classes of boxes.
+      attributes: the attributes that points may have; None if they depend on the files.
     """
 
     task: ClassVar[str] = "segment"
@@ -37,26 +40,33 @@ class Layout(abc.ABC):
         self.folder = folder
 
     def split(self, name: str) -> Sequence[str]:
-        """Return what the data set's own split of ``SPLITS`` holds, empty where it has none."""
+        """Return the names in a split of the data set, for `scans`; empty if it has no such split.
+
+        `name` is one of ``SPLITS``.
+        """
         del name
         return ()
 
     @abc.abstractmethod
     def scans(self, names: Sequence[str], labeled: bool = True) -> Sequence[Task]:
-        """Return tasks that read the scans of some names.
+        """Return one task for each scan with these names; calling a task reads the scan.
 
         Args:
-          names: of sequences, scenes, frames or clouds.
-          labeled: whether the scans must have labels or boxes. Without, labels are not read.
+          names: the names of sequences, scenes, frames or clouds.
+          labeled: whether the scans must have labels or boxes. False does not read labels.
 
         Raises:
-          FileFormatError: a scan, or something that belongs to it, is missing or broken.
-          InputError: a name that the folder does not know.
+          FileFormatError: a scan, or a file that belongs to it, is missing or broken.
+          InputError: the folder has nothing with one of these names.
         """
 
 
 def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
-    """Return a folder, if it has a file or folder `mark`, or else those in it that have one."""
+    """Return the folders that contain a file or folder `mark`.
+
+    This is `folder` itself if it contains one, else its subfolders that do. `what` is the
+    description of the missing content in the error.
+    """
     found = [folder] if (folder / mark).exists() else []
     found = found or sorted(own for own in folder.glob("*") if (own / mark).exists())
     if not found:
@@ -65,7 +75,7 @@ def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
 
 
 def fold(raw: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
-    """Return each id's place in `ids`, int32 [N]; -1 for an id that is not among them."""
+    """Return the index in `ids` of each raw id, int32 [N]; -1 for a raw id that is not in `ids`."""
     order = np.argsort(ids)
     known = np.asarray(ids)[order]
     place = np.minimum(np.searchsorted(known, raw), len(known) - 1)

@@ -1,4 +1,4 @@
-"""Voxels with the means of their points' own numbers: the input of published networks."""
+"""Voxels whose features are means over their points: the input of published networks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class MeanFeatures:
     """Turn clouds into examples; picklable, for worker processes.
 
     Attributes:
-      voxel_size: the sides of a voxel, one for all axes or three.
-      features: in the order of the network's channels: ``xyz`` for positions, ``zero`` for a
-        channel of zeros (the time of a single sweep), otherwise attributes of the points.
-        Unsigned integers (colors) are scaled to 0..1, other numbers taken as they are.
-      low, high: corners of the box that points are taken from, where the lattice begins; None
-        takes all points.
-      signed_colors: colors are scaled to -1..1, as Pointcept does.
-      plan: attached when given.
+      voxel_size: the edge length of a voxel, one number for all axes or one for each of three.
+      features: the names of features in the order of the network's channels: ``xyz`` for
+        positions, ``zero`` for a channel of zeros (the time of a single sweep), or the name of an
+        attribute of the points. Unsigned integers (colors) are scaled to 0..1; other numbers
+        are unchanged.
+      low, high: two opposite corners, [3] each, of a box. Points outside the box are left out, and
+        voxel (0, 0, 0) begins at `low`. None uses all points.
+      signed_colors: whether colors are scaled to -1..1, as in Pointcept.
+      plan: the plan for the network, which is attached to examples; None attaches none.
       min_capacity: see :class:`voxax.io.examples.Preparation`.
     """
 
@@ -44,7 +45,7 @@ class MeanFeatures:
 
     @property
     def num_channels(self) -> int:
-        """Number of channels of an example's features."""
+        """The number of channels of an example's features."""
         own = {POSITION: 3, ZERO: 1}
         return sum(own[name] if name in own else attribute_width(name) for name in self.features)
 
@@ -67,7 +68,7 @@ class MeanFeatures:
         features = np.stack(
             [column for name in self.features for column in self._columns(chosen, name)], axis=1
         )
-        # The lattice begins at the box, or near the points: float32 is exact near zero only.
+        # The lattice begins at the box or near the points: float32 is precise near zero only.
         size = np.broadcast_to(np.asarray(self.voxel_size, np.float64), (3,))
         if self.low is not None:
             corner = np.asarray(self.low, np.float64)

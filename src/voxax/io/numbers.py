@@ -1,4 +1,4 @@
-"""Rows of numbers in text, with as much white space between them as there is."""
+"""Rows of numbers in text, separated by any white space."""
 
 import io
 import re
@@ -12,9 +12,9 @@ import numpy as np
 
 from voxax.errors import FileFormatError
 
-# Text takes several times its size while it is converted.
+# Bytes converted at a time, because the conversion takes several times the memory of the text.
 _CHUNK = 1 << 22
-# As Microsoft's C library and glibc print what is no number.
+# Infinity and NaN as Microsoft's C library and glibc print them.
 _INFINITY = re.compile(rb"\d\.\d*#(?:INF|J)\w*", re.IGNORECASE)
 _NAN = re.compile(rb"[-+]?(?:\d\.\d*#\w+|nan\(\w*\))", re.IGNORECASE)
 # Lines that are converted at a time.
@@ -24,10 +24,10 @@ _LINES = 100_000
 def number_columns(
     path: Path, text: bytes | mmap, kinds: Sequence[np.dtype], begin: int = 0
 ) -> list[np.ndarray]:
-    """Convert rows of ``len(kinds)`` numbers into columns [N]; blank rows do not count.
+    """Return the columns [N] of N rows of ``len(kinds)`` numbers; blank rows are skipped.
 
-    A column of integers in which the text has a NaN, a fraction or a number out of range becomes
-    float64. `begin` is the place of the first row in `text`.
+    `kinds` has the dtype of each column. A column of integers becomes float64 if it has a NaN, a
+    fraction or a number out of range. `begin` is the offset of the first row in `text`.
     """
     parts: list[list[np.ndarray]] = [[np.zeros(0, kind)] for kind in kinds]
     first = 0
@@ -36,14 +36,17 @@ def number_columns(
         first += len(table)
         for column, (part, kind) in enumerate(zip(parts, kinds, strict=True)):
             part.append(whole(np.ascontiguousarray(table[f"f{column}"]), kind))
-    # One after the other, so that no more than one column is there twice.
+    # One column after the other, so that only one is in memory twice.
     return [np.concatenate(parts.pop(0)) for _ in kinds]
 
 
 def number_rows(
     path: Path, lines: Iterator[bytes], count: int, kinds: Sequence[np.dtype]
 ) -> list[np.ndarray]:
-    """Convert `count` rows of a file's next lines, or those that are there, as `number_columns`."""
+    """Return the columns of the next `count` rows of a file, as :func:`number_columns` does.
+
+    If `lines` ends before, the columns are shorter.
+    """
     parts: list[list[np.ndarray]] = [[np.zeros(0, kind)] for kind in kinds]
     found = 0
     while found < count and (block := list(islice(lines, min(_LINES, count - found)))):
@@ -54,7 +57,10 @@ def number_rows(
 
 
 def whole(values: np.ndarray, kind: np.dtype) -> np.ndarray:
-    """Return numbers [N] in the dtype `kind`, but as they are where no integer of it fits one."""
+    """Return numbers [N] in the dtype `kind`.
+
+    If `kind` is an integer type that cannot represent all of them, return them unchanged.
+    """
     if kind.kind == "f" or values.dtype == kind:
         return values.astype(kind, copy=False)
     limits = np.iinfo(kind)
@@ -63,7 +69,7 @@ def whole(values: np.ndarray, kind: np.dtype) -> np.ndarray:
 
 
 def plain(text: bytes) -> bytes:
-    """Return a text in which infinity and what is no number stand as ``inf`` and ``nan``."""
+    """Return the text with infinities replaced by ``inf``, and other invalid numbers by ``nan``."""
     if b"#" not in text and b"(" not in text:
         return text
     return _NAN.sub(b"nan", _INFINITY.sub(b"inf", text))
@@ -79,7 +85,10 @@ def _chunks(text: bytes | mmap, begin: int) -> Iterator[bytes]:
 
 
 def _table(path: Path, chunk: bytes, kinds: Sequence[np.dtype], first: int) -> np.ndarray:
-    """Return rows, structured [N]: of the given kinds, or of float64 where one does not fit."""
+    """Return rows as a structured array [N].
+
+    Its fields have the given dtypes, or all have float64 if some number does not fit.
+    """
     text, why = chunk.decode("latin-1"), ""
     with warnings.catch_warnings():
         # NumPy would cut the fraction off in a column of integers.
@@ -89,6 +98,6 @@ def _table(path: Path, chunk: bytes, kinds: Sequence[np.dtype], first: int) -> n
             try:
                 return np.loadtxt(io.StringIO(text), dtype, comments=None, ndmin=1)
             except (ValueError, OverflowError, Warning) as error:
-                # Behind a semicolon is advice to who calls NumPy.
+                # NumPy's advice to programmers follows after a semicolon.
                 why = str(error).partition(";")[0][:200]
     raise FileFormatError(f"{path} is broken or cut short: {why}, rows counted from {first} on")

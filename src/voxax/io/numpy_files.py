@@ -1,4 +1,4 @@
-"""NumPy's files: ``.npy`` with one array of points or of labels, ``.npz`` with one per quantity.
+"""NumPy's files: ``.npy`` with one array of points or of labels, ``.npz`` with named arrays.
 
 Source: the ``.npy`` and ``.npz`` formats of NumPy.
 """
@@ -25,15 +25,15 @@ from voxax.io.decoding import check_count, check_unpacked, reading
 from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud
 
-# Deflate, the only compression that NumPy writes, makes at most this many bytes of one.
+# Largest ratio of unpacked to packed bytes in deflate, the only compression that NumPy writes.
 _DEFLATE_RATIO = 1032
 
 
 def read_npz(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     """Read a ``.npz`` archive.
 
-    :func:`voxax.io.arrays.cloud_from_arrays` says what its arrays mean. Arrays of Python objects,
-    which only unpickling could read, are left out.
+    :func:`voxax.io.arrays.cloud_from_arrays` converts the arrays. Arrays of Python objects are left
+    out, because reading them would run code in the file.
     """
     with archive(path) as arrays:
         return cloud_from_arrays(arrays, str(path), options)
@@ -48,7 +48,7 @@ def read_npz_labels(
 
 
 class StoredArray:
-    """An array of an archive: its header is read at once, its values when NumPy asks for them."""
+    """An array in an archive, whose values are read when NumPy converts it."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class StoredArray:
         unpacked: dict[str, int],
     ) -> None:
         self._path, self._stored, self._member = path, stored, member
-        self._unpacked = unpacked  # bytes of the archive's arrays by name, once asked for
+        self._unpacked = unpacked  # sizes in bytes of the arrays that were read, by name
         self.name = member.filename.removesuffix(".npy")
         with stored.open(member) as stream:
             self.shape, _, self.dtype = _header(stream)
@@ -71,7 +71,7 @@ class StoredArray:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        del copy  # each call reads anew
+        del copy  # each call reads the file again
         member = self._member
         held = min(member.file_size, _DEFLATE_RATIO * member.compress_size)
         size = math.prod(self.shape) * self.dtype.itemsize
@@ -85,12 +85,13 @@ class StoredArray:
 
 @contextmanager
 def archive(path: Path) -> Iterator[dict[str, Any]]:
-    """Give the arrays of an archive by name, :class:`StoredArray`; of those of objects, none.
+    """Yield the arrays of an archive by name, each as a :class:`StoredArray`.
 
-    Those that are not asked for are not unpacked.
+    An array is unpacked when it is used. Arrays of Python objects are left out; if one has a name
+    for positions, FileFormatError is raised.
     """
     with reading(path, "NPZ"):
-        # NumPy would take a file without a zip directory for a pickle, and say so.
+        # For a file without a zip directory, NumPy's message would be about pickle.
         if not zipfile.is_zipfile(path):
             raise FileFormatError(
                 f"{path} ({path.stat().st_size} bytes) is not a complete zip archive, which a "
@@ -115,8 +116,9 @@ def read_array(
 ) -> np.ndarray:
     """Read an array that ``numpy.save`` wrote, after checking that the file can hold it.
 
-    The stream is at its begin, and can seek. `what` names the array in messages, and `available`
-    are the bytes of it and its header, at most; None for those of the stream.
+    The stream must be at its beginning, and support seek. `what` is the name of the array in
+    messages. `available` is the largest possible size of header and array in bytes; None takes the
+    size of the stream.
     """
     if available is None:
         available = stream.seek(0, 2)
@@ -131,7 +133,7 @@ def read_array(
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Read what ``numpy.save`` wrote before the values: shape, whether in Fortran order, dtype."""
+    """Return the header that ``numpy.save`` wrote: shape, whether in Fortran order, dtype."""
     version = np.lib.format.read_magic(stream)
     if version not in READ_HEADER:
         raise FileFormatError(f"version {version} of NumPy's format: 1 and 2 are read")
@@ -145,9 +147,10 @@ READ_HEADER = {
 
 
 def read_npy(path: Path, options: ReadOptions) -> PointCloud:
-    """Read points saved by ``numpy.save``: [N, k], a table [N], or [B, N, k], which is B clouds.
+    """Read points saved by ``numpy.save``.
 
-    :func:`voxax.io.arrays.cloud_from_items` says what they mean.
+    The array is [N, k], structured [N], or [B, N, k], which is B clouds of N points.
+    :func:`voxax.io.arrays.cloud_from_items` converts it.
     """
     with reading(path, "NPY"):
         return cloud_from_items({POINTS: _array(path)}, str(path), options)
@@ -171,13 +174,13 @@ def is_points(path: Path) -> bool:
 
 
 def read_npy_array(path: Path) -> np.ndarray:
-    """Return the array as it is, mapped."""
+    """Return the unchanged array of a ``.npy``, memory-mapped."""
     with reading(path, "NPY"):
         return _array(path)
 
 
 def _array(path: Path) -> np.ndarray:
-    """Return the array, mapped, so that what its header claims takes no memory."""
+    """Return the array memory-mapped, so that a wrong size in the header takes no memory."""
     with path.open("rb") as stream:
         shape, fortran, dtype = _header(stream)
         if dtype.hasobject or dtype.itemsize == 0 or min(shape, default=0) < 0:

@@ -1,9 +1,9 @@
 """nuScenes: key-frame sweeps of the LiDAR with boxes and velocities, or a class for each point.
 
-The layout is a folder of tables, ``v1.0-*/*.json``, beside ``samples/LIDAR_TOP/*.pcd.bin``. Of a
-key frame one sweep is read, or also those before it, in ``sweeps/LIDAR_TOP``. The table
-``lidarseg.json`` names a file of uint8 for each sweep; ``category.json`` says which index is which
-category.
+The layout is a folder of tables, ``v1.0-*/*.json``, beside ``samples/LIDAR_TOP/*.pcd.bin``. A key
+frame is read as one sweep, or together with the sweeps before it, in ``sweeps/LIDAR_TOP``. The
+table ``lidarseg.json`` has the path of a file of uint8 labels for each sweep. ``category.json`` has
+the category of each label.
 
 Sources: Caesar et al., "nuScenes: A multimodal dataset for autonomous driving", CVPR 2020; Fong et
 al., "Panoptic nuScenes: A Large-Scale Benchmark for LiDAR Panoptic Segmentation and Tracking",
@@ -36,7 +36,7 @@ NUSCENES_CLASSES = (
     "car", "truck", "construction_vehicle", "bus", "trailer", "barrier", "motorcycle", "bicycle",
     "pedestrian", "traffic_cone",
 )  # fmt: skip
-"""The ten classes of the detection task, in the order in which published detectors have them."""
+"""The ten classes of the detection task, in the order of published detectors."""
 
 CATEGORIES = {
     "human.pedestrian.adult": "pedestrian",
@@ -54,14 +54,14 @@ CATEGORIES = {
     "vehicle.trailer": "trailer",
     "vehicle.truck": "truck",
 }
-"""Classes of the detection task by category; boxes of other categories are left out."""
+"""The class of the detection task for each category. Boxes of other categories are left out."""
 
 MOST_BOXES = 500
-"""Boxes of a sample that nuScenes takes."""
+"""The largest number of boxes of a sample that the nuScenes server accepts."""
 
-# Scenes to validate with, of v1.0-mini and of v1.0-trainval; all others are for training.
+# Validation scenes of v1.0-mini and of v1.0-trainval. All other scenes are for training.
 MINI_VALIDATION = frozenset(("scene-0103", "scene-0916"))
-# From the first scene to the last.
+# Ranges of scenes: the first and the last of each.
 _HELD_OUT = (
     (3, 3), (12, 18), (35, 36), (38, 39), (92, 110), (221, 221), (268, 278), (329, 332),
     (344, 346), (519, 524), (552, 565), (625, 627), (629, 630), (632, 638), (770, 771), (775, 775),
@@ -73,14 +73,15 @@ VALIDATION = frozenset(
 )
 
 CHANNEL = "LIDAR_TOP"
-# Points nearer than this along x and along y are of the vehicle, in meters.
+# Points nearer than this along x and along y, in meters, are on the vehicle itself.
 CLOSE = 1.0
 MOST_SWEEPS = 100
-# Bicycles and motorcycles in it do not count.
+# Bicycles and motorcycles in a rack are not evaluated.
 RACK, RACKED = "static_object.bicycle_rack", ("bicycle", "motorcycle")
-# Annotations further apart tell no velocity, in seconds; twice as far with one between them.
+# Longest time in seconds between two annotations that gives a velocity; twice that if there is one
+# between them.
 LONGEST = 1.5
-# Tables that say where boxes are.
+# Tables from which boxes are computed.
 OF_BOXES = ("sample_annotation", "instance", "category", "calibrated_sensor", "ego_pose", "sample")
 Row = Mapping[str, Any]
 Racks = tuple[tuple[Pose, tuple[float, ...]], ...]
@@ -91,17 +92,17 @@ class NuscenesSample:
     """Task that reads the sweep of one key frame.
 
     Attributes:
-      path: of the sweep.
-      objects: boxes [M, 9] in the scanner's frame.
-      token: of the sample.
-      vehicle: from the scanner's frame to the vehicle's.
-      ego: from the vehicle's frame to the world's, in which nuScenes evaluates.
-      true: the same boxes in the world's frame, straight from the tables.
+      path: the path of the key frame's sweep.
+      objects: the M objects, with boxes [M, 9] in the scanner's frame.
+      token: the token of the sample.
+      vehicle: the pose from the scanner's frame to the vehicle's.
+      ego: the pose from the vehicle's frame to the world's frame, which nuScenes uses to evaluate.
+      true: the same objects in the world's frame, computed directly from the tables.
       racks: poses and sizes (width, length, height) of bicycle racks in the world's frame.
-      tables: the files that boxes and poses come from.
-      sweeps: of several sweeps, the key frame's first: the path, the pose from its frame to the
-          scanner's at the key frame, and how long before it was measured, in seconds. Empty where
-          the key frame is read alone.
+      tables: the paths of the tables with boxes and poses.
+      sweeps: one entry for each sweep, beginning with the key frame: the path, the pose from the
+          sweep's frame to the scanner's frame at the key frame, and the age in seconds at the key
+          frame. Empty if only the key frame is read.
     """
 
     path: str
@@ -119,15 +120,15 @@ class NuscenesSample:
         return AnnotatedScan(cloud, self.objects, self)
 
     def _joined(self) -> PointCloud:
-        """Return the points of all sweeps in one frame; ``time`` is their age in seconds.
+        """Return the points of all sweeps in the key frame; ``time`` is their age in seconds.
 
-        Points at the vehicle itself are left out.
+        Points on the vehicle itself are left out.
         """
         parts = []
         for path, pose, age in self.sweeps:
             cloud = read(path)
             cloud = cloud.select((np.abs(cloud.positions[:, :2]) >= CLOSE).any(axis=1))
-            # The frame of the key frame stays as it is, to the last bit.
+            # Positions of the key frame do not change at all, not even by rounding.
             moved = cloud.positions if path == self.path else pose.points(cloud.positions)
             time = np.full(len(cloud), age, np.float32)
             parts.append(
@@ -142,7 +143,7 @@ class NuscenesSample:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that it reads, and those that its boxes come from."""
+        """The paths of the sweeps that the task reads, and of the tables."""
         return (self.path, *self.tables, *(path for path, _, _ in self.sweeps))
 
     def __str__(self) -> str:
@@ -155,9 +156,9 @@ class NuscenesSample:
         return isinstance(other, NuscenesSample) and self.path == other.path
 
     def best_in_world(self, found: Objects) -> NuscenesObjects:
-        """Return the boxes of the highest scores in the world's frame, as many as nuScenes takes.
+        """Return at most ``MOST_BOXES`` boxes with the highest scores, in the world's frame.
 
-        They are [M, 7], and get the velocity 0, or [M, 9], in the scanner's frame.
+        `found` has boxes in the scanner's frame: [M, 7], which get the velocity 0, or [M, 9].
         """
         best = np.argsort(-np.asarray(found.scores), kind="stable")[:MOST_BOXES]
         boxes = found.boxes[best]
@@ -167,9 +168,10 @@ class NuscenesSample:
         return NuscenesObjects(boxes, found.classes[best], found.scores[best])
 
     def evaluated(self, objects: NuscenesObjects) -> NuscenesObjects:
-        """Return objects of the world's frame for :func:`voxax.detection.nuscenes_score`.
+        """Return objects in the form that :func:`voxax.detection.nuscenes_score` takes.
 
-        The vehicle is their origin, and the axes stay the world's. What is in a rack is left out.
+        `objects` are in the world's frame. The result has the same axes, with the origin at the
+        vehicle. Bicycles and motorcycles in a rack are left out.
         """
         centers = objects.boxes[:, :3]
         racked = np.zeros(len(objects), bool)
@@ -200,9 +202,10 @@ def _tables_of(folder: Path) -> Path:
 
 
 class NuscenesTables:
-    """The tables of a version, each read when it is asked for.
+    """The tables of a version of nuScenes, each of which is read when it is first used.
 
-    `folder` holds one ``v1.0-*`` and ``samples``, or is that ``v1.0-*``, where there are several.
+    `folder` contains ``samples`` and one folder ``v1.0-*``. If there are several such folders,
+    `folder` must be one of them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -215,7 +218,7 @@ class NuscenesTables:
     def samples(self, scenes: Sequence[str], sweeps: int = 1) -> list[NuscenesSample]:
         """Return the key frames of scenes such as ``scene-0061`` in order of time.
 
-        Each has so many sweeps, or as many as there are before it.
+        `sweeps` is the number of sweeps of each key frame, or fewer at the beginning of a scene.
         """
         names = [row["name"] for row in self.rows("category")]
         if names and not set(names) & set(CATEGORIES):
@@ -227,7 +230,7 @@ class NuscenesTables:
         return [_sample(self, *row, sweeps) for row in self._key_frames(scenes)]
 
     def sweeps(self, scenes: Sequence[str]) -> list[tuple[Path, str]]:
-        """Return path and token of each key frame's sweep; arguments as in :meth:`samples`."""
+        """Return path and token of the sweep of each key frame of `scenes`."""
         return [(path, sweep["token"]) for path, _, sweep in self._key_frames(scenes)]
 
     def _key_frames(self, scenes: Sequence[str]) -> Iterator[tuple[Path, str, Row]]:
@@ -247,7 +250,7 @@ class NuscenesTables:
         return list(self._table(name).values())
 
     def __call__(self, name: str, token: str) -> Row:
-        """Return the row of a table with a token."""
+        """Return the row with the given token in the table `name`."""
         table = self._table(name)
         if token not in table:
             raise FileFormatError(
@@ -257,7 +260,7 @@ class NuscenesTables:
         return table[token]
 
     def sweep(self, sample: str) -> Row:
-        """Return the row of ``sample_data`` with a sample's LiDAR key frame."""
+        """Return the row of ``sample_data`` for the LiDAR key frame of a sample."""
         if self._sweeps is None:
             lidars = {
                 row["token"]
@@ -298,7 +301,7 @@ class NuscenesTables:
 
 
 class _Row(dict[str, Any]):
-    """Row of a table; a field that is missing is an error that names both."""
+    """A row of a table, which raises FileFormatError for a missing field."""
 
     __slots__ = ("path",)
 
@@ -311,7 +314,7 @@ class _Row(dict[str, Any]):
 
 
 def _key_frames_of(tables: NuscenesTables, scene: Row) -> Iterator[tuple[Path, str, Row]]:
-    """Give the path of each sweep, the token of its sample, and its row of ``sample_data``."""
+    """Yield the path of each sweep, the token of its sample, and its row of ``sample_data``."""
     token, seen = scene["first_sample_token"], set[str]()
     while token:
         if token in seen:
@@ -371,9 +374,10 @@ def _pose(row: Row) -> Pose:
 def _objects(
     tables: NuscenesTables, sample: str, scanner: Pose
 ) -> tuple[NuscenesObjects, NuscenesObjects, Racks]:
-    """Return a sample's boxes of detection classes, and its bicycle racks.
+    """Return a sample's boxes of detection classes in two frames, and its bicycle racks.
 
-    The boxes stand upright in the scanner's frame, and in the world's, where the racks are.
+    The first boxes are in the scanner's frame, the second in the world's. They are upright in both.
+    The racks are in the world's frame.
     """
     frames: tuple[list[Any], list[Any]] = ([], [])
     classes, attributes, points, racks = [], [], [], []
@@ -416,7 +420,11 @@ def _objects(
 
 
 def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
-    """Return the velocity [3] in the world: the difference of the neighbors in time, or NaN."""
+    """Return the velocity [3] of an annotation in the world's frame in m/s.
+
+    It is computed from the object's previous and next annotations, or NaN if they are missing or
+    too far apart in time.
+    """
     before, after = row["prev"], row["next"]
     unknown = np.full(3, np.nan)
     if not before and not after:
@@ -431,9 +439,9 @@ def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
 
 
 class Nuscenes(Layout):
-    """See :class:`voxax.io.layout.Layout`; names are those of scenes, such as ``scene-0061``.
+    """nuScenes as a :class:`voxax.io.layout.Layout`; names are scenes, such as ``scene-0061``.
 
-    The folder is as for :class:`NuscenesTables`, and `sweeps` are those of each key frame.
+    `folder` is as for :class:`NuscenesTables`, and `sweeps` is the number of sweeps of a key frame.
     """
 
     task = "detect"
@@ -455,7 +463,7 @@ class Nuscenes(Layout):
         return [own for own in names if (own in held_out) == (name == "validation")]
 
     def set_name(self, split: str) -> str:
-        """Return the development kit's name of a split."""
+        """Return the name of a split in the development kit."""
         known = {"train": "train", "validation": "val", "test": "test"}
         mini = "mini_" if self.tables.place.name.endswith("mini") else ""
         return mini + known.get(split, "val")
@@ -470,7 +478,7 @@ LIDARSEG_CLASSES = (
     "traffic_cone", "trailer", "truck", "driveable_surface", "other_flat", "sidewalk", "terrain",
     "manmade", "vegetation",
 )  # fmt: skip
-"""The 16 classes of the challenge, in its order."""
+"""The 16 classes of the segmentation challenge, in the challenge's order."""
 
 SURFACES = {
     "flat.driveable_surface": "driveable_surface",
@@ -484,10 +492,13 @@ SURFACES = {
 
 @dataclass(frozen=True)
 class LidarsegScan:
-    """Task that reads one sweep, in the 16 classes; others are unknown, -1.
+    """Task that reads one sweep with labels of the 16 classes; the label of other points is -1.
 
-    `token` is that of its row in ``sample_data``. `classes` has the class of each index in the file
-    of labels, -1 for those that do not count.
+    Attributes:
+      points: the path of the sweep.
+      token: the token of the sweep's row in ``sample_data``.
+      labels: the path of the file of labels; None reads no labels.
+      classes: the class of each value in the file of labels; -1 for a value without a class.
     """
 
     points: str
@@ -519,10 +530,10 @@ class LidarsegScan:
 
 
 class NuscenesLidarseg(Nuscenes):
-    """See :class:`voxax.io.layout.Layout`; names are those of scenes, such as ``scene-0061``."""
+    """nuScenes lidarseg as a :class:`voxax.io.layout.Layout`; names are scenes."""
 
     task = "segment"
-    marks = ()  # those of nuScenes: what the folder is for must be said
+    marks = ()  # same folders as nuScenes, so the caller must name the layout
     class_names = LIDARSEG_CLASSES
 
     def scans(self, names: Sequence[str], labeled: bool = True) -> list[LidarsegScan]:
@@ -541,7 +552,7 @@ class NuscenesLidarseg(Nuscenes):
         return found
 
     def _classes(self) -> tuple[int, ...]:
-        """The class of each index of a category, -1 for those that do not count."""
+        """Return the class of each index of a category; -1 for a category without a class."""
         place = {name: number for number, name in enumerate(LIDARSEG_CLASSES)}
         known = CATEGORIES | SURFACES
         by_index = {row["index"]: row["name"] for row in self.tables.rows("category")}

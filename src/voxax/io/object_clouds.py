@@ -1,9 +1,9 @@
 """Folders of clouds of one object each: ModelNet, with a class, and ShapeNet's parts.
 
-ModelNet comes in three forms; a cloud's class stands at each of its points.
+ModelNet comes in three forms. The class of a cloud is the label of each of its points.
 
-- ``CLASS/train/*`` and ``CLASS/test/*``: ModelNet10 and ModelNet40, meshes in ``.off``; any file
-  that voxax reads may take their place.
+- ``CLASS/train/*`` and ``CLASS/test/*``: ModelNet10 and ModelNet40, meshes in ``.off``. Any
+  other files that voxax reads may replace them.
 - ``CLASS/CLASS_0001.txt`` with lists of names in ``modelnet40_train.txt`` and
   ``modelnet40_test.txt``: ``modelnet40_normal_resampled``.
 - ``train_files.txt``, ``test_files.txt`` and ``shape_names.txt``, which name HDF5 files with arrays
@@ -33,7 +33,7 @@ from voxax.io.formats import read, readable_extensions
 from voxax.io.layout import Layout
 from voxax.io.point_cloud import PointCloud
 
-# Of a mesh; enough for the voxels of a small object.
+# Points sampled from a mesh, which is enough for the voxels of a small object.
 SURFACE_POINTS = 10_000
 NORMALS = ("x", "y", "z", "nx", "ny", "nz")
 SHAPES = "shape_names.txt"
@@ -43,8 +43,13 @@ SHAPES = "shape_names.txt"
 class ClassifiedCloud:
     """Task that reads one cloud; its class is the label of each point.
 
-    `item` is its number in a file of several, and `points` are drawn from the surface of a mesh.
-    The cloud is moved to the origin and scaled into the ball of radius 1.
+    The mean of the points is moved to the origin. The cloud is scaled into the ball of radius 1.
+
+    Attributes:
+      path: the path of the file.
+      label: the index of the class.
+      item: the index of the cloud in a file of several; None if the file has only one.
+      points: the number of points to sample from the surface of a mesh.
     """
 
     path: str
@@ -62,7 +67,7 @@ class ClassifiedCloud:
         return PointCloud(positions, cloud.attributes, labels, str(self))
 
     def _is_resampled(self) -> bool:
-        """Return whether the file is text of six numbers a row, with commas between."""
+        """Return whether the file is text with six comma-separated numbers in each row."""
         path = Path(self.path)
         if path.suffix.lower() != ".txt":
             return False
@@ -74,9 +79,10 @@ class ClassifiedCloud:
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
-    """Return the names of the classes: of ``*shape_names.txt``, or else of the folders.
+    """Return the names of the classes.
 
-    Of several lists the last counts: ModelNet40's.
+    They are in a file ``*shape_names.txt``, or else they are the names of the subfolders. If there
+    are several files, the last is used, which is ModelNet40's.
     """
     lists = sorted(folder.glob("*" + SHAPES))
     if lists:
@@ -90,10 +96,10 @@ def class_names(folder: Path) -> tuple[str, ...]:
 def cloud_split(
     folder: Path, split: Sequence[str], classes: Sequence[str]
 ) -> list[ClassifiedCloud]:
-    """Return the clouds of a split, ``("train",)`` or ``("test",)``, or of names.
+    """Return one task for each cloud of a split.
 
-    These begin with their class, as ``airplane_0001`` does; classes are in the order of their
-    numbers.
+    `split` is ``("train",)``, ``("test",)``, or names of clouds that begin with their class, such
+    as ``airplane_0001``. `classes` are the names of the classes in the order of their indices.
     """
     if len(split) > 1 or split[0] not in ("train", "test"):
         return [_named(folder, name, classes) for name in split]
@@ -137,15 +143,15 @@ def _named(folder: Path, name: str, classes: Sequence[str]) -> ClassifiedCloud:
 
 
 def hdf5_clouds(folder: Path, split: str, classes: Sequence[str]) -> list[ClassifiedCloud]:
-    """Return the clouds in the HDF5 files that ``SPLIT_files.txt`` names.
+    """Return one task for each cloud in the HDF5 files that ``SPLIT_files.txt`` lists.
 
-    A file has arrays ``data`` [B, N, 3] and ``label`` [B].
+    A file has B clouds of N points as arrays ``data`` [B, N, 3] and ``label`` [B].
     """
     h5py = import_extra("reading HDF5", "hdf5", "h5py")
     lists = existing_file(folder / f"{split}_files.txt")
     found: list[ClassifiedCloud] = []
     for line, name in enumerate(lists.read_text().split(), 1):
-        # The lists name the files as seen from the folder of the program that came with them.
+        # The paths in the lists are relative to the folder of another program.
         path = folder / Path(name).name
         if not path.is_file():
             raise FileFormatError(f"{lists}:{line}: no file {path}")
@@ -164,7 +170,7 @@ def hdf5_clouds(folder: Path, split: str, classes: Sequence[str]) -> list[Classi
 
 
 def _labels(file: Any, path: Path) -> np.ndarray:
-    """Return a class for each cloud, int64 [B], after a look at the shapes."""
+    """Return the class of each of B clouds, int64 [B], after checking the shapes."""
     data, label = (file.get(name) for name in ("data", "label"))
     shapes = [None if one is None else getattr(one, "shape", None) for one in (data, label)]
     if shapes[0] is None or shapes[1] is None or len(shapes[0]) != 3 or shapes[0][2] < 3:
@@ -181,7 +187,7 @@ def _labels(file: Any, path: Path) -> np.ndarray:
 
 
 class ModelNet(Layout):
-    """See :class:`voxax.io.layout.Layout`; names are ``train``, ``test`` or those of clouds."""
+    """ModelNet as a :class:`voxax.io.layout.Layout`; names are ``train``, ``test`` or clouds."""
 
     task = "classify"
     marks = (f"*{SHAPES}", "*/train/*.off")
@@ -204,7 +210,7 @@ PARTS = {
     "knife": 2, "lamp": 4, "laptop": 2, "motorbike": 6, "mug": 2, "pistol": 3, "rocket": 3,
     "skateboard": 3, "table": 3,
 }  # fmt: skip
-"""Number of parts of each category; the parts of all are numbered from 0 to 49."""
+"""The number of parts of each category; the parts of all categories are numbered from 0 to 49."""
 
 LISTS = "train_test_split/shuffled_{}_file_list.json"
 _MOST_LISTED = 64 * MEBIBYTE
@@ -212,7 +218,7 @@ _MOST_LISTED = 64 * MEBIBYTE
 
 @dataclass(frozen=True)
 class PartCloud:
-    """Task that reads one cloud; see :class:`ShapeNetPart`."""
+    """Task that reads one cloud of :class:`ShapeNetPart`; `labeled` is whether labels are kept."""
 
     path: str
     labeled: bool = True
@@ -234,7 +240,7 @@ class PartCloud:
 
 
 class ShapeNetPart(Layout):
-    """See :class:`voxax.io.layout.Layout`; names are splits, or clouds as ``02691156/NAME``."""
+    """ShapeNet's parts as a :class:`voxax.io.layout.Layout`; names are like ``02691156/NAME``."""
 
     marks = ("synsetoffset2category.txt",)
     class_names = tuple(f"{name} {part}" for name, count in PARTS.items() for part in range(count))

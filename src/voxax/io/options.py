@@ -1,4 +1,4 @@
-"""What a caller says of a file that the file itself does not say."""
+"""Options for reading a file: information that the file itself does not contain."""
 
 import operator
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ SAMPLED_POINTS = 200_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The arguments of :func:`voxax.io.read` that readers take; each reader takes what it needs."""
+    """The arguments of :func:`voxax.io.read` for the readers, each of which uses only some."""
 
     columns: int | Sequence[str] | None = None
     label_field: str | None = None
@@ -28,7 +28,11 @@ DEFAULT = ReadOptions()
 def checked_columns(
     columns: SupportsIndex | Sequence[str] | None,
 ) -> int | tuple[str, ...] | None:
-    """Return a number of columns or their names, which may also be text as in ``x,y,z,label``."""
+    """Return the number of columns, or their names, after checking them.
+
+    `columns` is a number, a sequence of names, or text such as ``4`` or ``x,y,z,label``. There must
+    be at least 3 columns.
+    """
     if columns is None:
         return None
     if isinstance(columns, str):

@@ -1,7 +1,7 @@
 """PCD, the format of the Point Cloud Library.
 
-Source: "The PCD (Point Cloud Data) file format", pointclouds.org, versions 0.5 to 0.7, and what
-``pcl::PCDReader`` accepts beyond it.
+Source: "The PCD (Point Cloud Data) file format", pointclouds.org, versions 0.5 to 0.7, and other
+variants that ``pcl::PCDReader`` accepts.
 """
 
 import mmap
@@ -18,21 +18,21 @@ from voxax.io.numbers import number_columns
 from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud
 
-# A header is a dozen lines; without a DATA line, a file of any size is something else.
+# Longest header. A header is a dozen lines, and a file without a DATA line in it is no PCD file.
 _HEADER_BYTES = 1 << 20
 _KINDS = {"F": "f", "I": "i", "U": "u"}
 _SIZES = {"F": (2, 4, 8), "I": (1, 2, 4, 8), "U": (1, 2, 4, 8)}
-# LZF makes at most 264 bytes of three.
+# Largest ratio of unpacked to packed bytes: LZF unpacks three bytes to at most 264.
 _LZF_RATIO = 88
 
 
 def read_pcd(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     """Read a PCD file: ascii, binary or binary_compressed.
 
-    :func:`voxax.io.columns.cloud_from_columns` sorts the fields; one with a count of k is a column
-    [N, k], and padding (``_``) is left out. Every row of the file is here, also those of an
-    organized cloud without a measurement (NaN): :func:`voxax.io.read` drops them. In an ascii file
-    an integer field with a NaN becomes float64.
+    :func:`voxax.io.columns.cloud_from_columns` converts the fields. A field with a count of k is a
+    column [N, k], and padding (``_``) is left out. The result has every row of the file, also rows
+    of an organized cloud without a measurement (NaN), which :func:`voxax.io.read` drops. In an
+    ascii file, an integer field with a NaN becomes float64.
     """
     with reading(path, "PCD"), path.open("rb") as stream:
         header = stream.read(_HEADER_BYTES)
@@ -65,23 +65,26 @@ class _Field:
 
     @property
     def size(self) -> int:
-        """Bytes of one point."""
+        """The size of the field in one point, in bytes."""
         return self.dtype.itemsize * self.count
 
 
 @dataclass(frozen=True)
 class _Layout:
-    fields: tuple[_Field, ...]  # those with a count of 0 are not here
-    points: int | None  # None where the header does not say
+    fields: tuple[_Field, ...]  # without fields whose count is 0
+    points: int | None  # None if the header does not have it
 
     @property
     def record(self) -> np.dtype:
-        """Type of a point; its fields are named by their places, as names may stand twice."""
+        """The dtype of a point, with fields named by their index because names may repeat."""
         kinds = [(f"f{i}", f.dtype, (f.count,)) for i, f in enumerate(self.fields)]
         return np.dtype(kinds)
 
     def columns(self, parts: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """Name the fields' values [N, count]; without padding."""
+        """Return the fields' values by name, without padding.
+
+        `parts` has the values of each field, [N, count].
+        """
         columns: dict[str, np.ndarray] = {}
         for field, values in zip(self.fields, parts, strict=True):
             if field.name != SKIPPED:
@@ -92,7 +95,7 @@ class _Layout:
 
 def _layout(path: Path, header: bytes) -> _Layout:
     lines = {}
-    # Comments are in any encoding.
+    # Comments may be in any encoding.
     for line in header.decode("latin-1").splitlines():
         words = line.partition("#")[0].split()
         if words:
@@ -117,7 +120,7 @@ def _layout(path: Path, header: bytes) -> _Layout:
     ):
         number, bytes_of_one = _whole(path, "COUNT", count), _whole(path, "SIZE", size)
         if name == SKIPPED:
-            # In text, padding has as many numbers as its count says, whatever their size.
+            # In text, the count of padding is its number of values, whatever their size.
             fields.append(_Field(name, np.dtype(f"V{bytes_of_one}"), number))
         elif bytes_of_one not in _SIZES.get(kind.upper(), ()):
             raise FileFormatError(
@@ -145,11 +148,11 @@ def _whole(path: Path, key: str, text: str = "") -> int:
 def _ascii(path: Path, layout: _Layout, text: mmap.mmap, begin: int) -> dict[str, np.ndarray]:
     width = sum(field.count for field in layout.fields)
     if layout.points is not None:
-        # A digit and a separator for each number, but the last.
+        # Each number takes a digit and a separator, except that the last needs no separator.
         check_count(path, "points", layout.points, max(1, 2 * width), len(text) + 1 - begin)
     else:
         check_count(path, "numbers in a row", width, 2, len(text) + 1 - begin)
-    # Padding is any number, which is left out.
+    # Padding may be any number. It is left out later.
     kinds = [
         np.dtype(np.float64) if field.name == SKIPPED else field.dtype
         for field in layout.fields
@@ -171,7 +174,7 @@ def _binary(path: Path, layout: _Layout, begin: int, available: int) -> dict[str
     if layout.points is not None:
         check_count(path, "points", layout.points, record.itemsize, available)
         there = layout.points
-    # Mapped: what is kept is copied, and padding is never read.
+    # Memory-mapped: columns that are kept are copied, and padding is never read.
     if there:
         rows = np.memmap(path, record, "r", begin, (there,))
     else:
@@ -197,7 +200,7 @@ def _compressed(path: Path, layout: _Layout, content: bytes) -> dict[str, np.nda
             f"unpack to {size}"
         )
     data = content[8 : 8 + packed]
-    # As they are, where packing would have made them longer.
+    # Data are stored unpacked if packing would have made them longer.
     if packed != size:
         check_count(path, "unpacked bytes", size, 1, _LZF_RATIO * packed)
         lzf = import_extra("reading .pcd of DATA binary_compressed", "io", "lzf")
@@ -208,7 +211,7 @@ def _compressed(path: Path, layout: _Layout, content: bytes) -> dict[str, np.nda
             )
     parts, begin = [], 0
     for field in fields:
-        # Field after field; within one, point after point.
+        # The data are ordered by field, then by point.
         flat = np.frombuffer(data, field.dtype, points * field.count, begin)
         parts.append(flat.reshape(points, field.count))
         begin += points * field.size

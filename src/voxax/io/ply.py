@@ -1,9 +1,9 @@
 """PLY, the Stanford polygon format: points, or a mesh whose surface is sampled.
 
-plyfile reads the rows of binary files. It takes only the header that the format's description
-shows, and no other text. So headers and rows of text are read here, as the many programs write
-them: with a byte order mark, spaces at the ends of lines, comments in any encoding, names with
-spaces, any mix of line ends; ``255.0`` or ``nan`` in columns of integers, and ``1.#QNAN``, which
+plyfile reads the rows of binary files. It accepts only headers that follow the description of the
+format exactly. This module reads headers and ascii rows itself, because many programs write
+variants: a byte order mark, spaces at the ends of lines, comments in any encoding, names with
+spaces, any mix of line ends, ``255.0`` or ``nan`` in columns of integers, and ``1.#QNAN``, which
 Microsoft's C library prints.
 
 Source: Greg Turk, "The PLY Polygon File Format", 1994, as read by plyfile.
@@ -32,7 +32,7 @@ from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud, as_labels, to_uint8
 from voxax.io.surface import fan_owners, fan_triangles, sample_surface, strip_triangles
 
-# Longer than any header, with its comments; what has no end within it is no PLY file.
+# Longer than any header with comments. A file without end_header in so many bytes is no PLY file.
 LONGEST_HEADER = 1 << 20
 END = re.compile(rb"[\r\n][ \t]*end_header[ \t]*(\r\n|\r|\n|$)")
 NOT_PLAIN = re.compile(r"[^!-~]+")
@@ -42,7 +42,7 @@ FORMATS = (ASCII, "binary_little_endian", "binary_big_endian")
 # NumPy's names of the types.
 TYPES = {
     **dict.fromkeys(("char", "int8"), "i1"),
-    # bool is none of the format, but pyntcloud writes it.
+    # The format has no bool, but pyntcloud writes it.
     **dict.fromkeys(("uchar", "uint8", "bool"), "u1"),
     **dict.fromkeys(("short", "int16"), "i2"),
     **dict.fromkeys(("ushort", "uint16"), "u2"),
@@ -55,7 +55,13 @@ TYPES = {
 
 @dataclass(frozen=True)
 class PlyProperty:
-    """One column: its name, its name as plyfile takes it, and its types (two for a list)."""
+    """A column of a table.
+
+    Attributes:
+      name: the name in the file.
+      plain_name: a name that plyfile accepts, without spaces.
+      types: the type of a number; for a list, the type of its length and that of its values.
+    """
 
     name: str
     plain_name: str
@@ -68,7 +74,7 @@ class PlyProperty:
 
 @dataclass(frozen=True)
 class PlyElement:
-    """A table of the file: its name, its number of rows, and its columns."""
+    """A table of the file, with its name, its number of rows, and its columns."""
 
     name: str
     count: int
@@ -77,7 +83,7 @@ class PlyElement:
 
 @dataclass(frozen=True)
 class PlyHeader:
-    """What a header says: the format, the elements, and the byte at which the data begin."""
+    """The content of a header: the format, the elements, and the byte where the data begin."""
 
     format: str
     elements: list[PlyElement]
@@ -85,7 +91,7 @@ class PlyHeader:
 
     @property
     def canonical(self) -> str:
-        """The header in its plainest form, without comments."""
+        """The header as text that plyfile accepts, without comments."""
         lines = ["ply", f"format {self.format} 1.0"]
         for element in self.elements:
             lines.append(f"element {element.name} {element.count}")
@@ -97,7 +103,10 @@ class PlyHeader:
 
 
 def read_header(path: Path, stream: BinaryIO) -> PlyHeader:
-    """Read a header from the beginning of `stream`, and compare its counts with the file's size."""
+    """Return the header at the beginning of `stream`.
+
+    Raise FileFormatError if the file is too small for the number of rows in the header.
+    """
     start = stream.read(LONGEST_HEADER)
     text = start.removeprefix(BOM_UTF8)
     end = END.search(text)
@@ -132,7 +141,7 @@ def _parsed(path: Path, lines: list[str], data_at: int) -> PlyHeader:
             case ["property", kind, *name] if elements and name:
                 _add(elements[-1], " ".join(name), (kind,))
             case [str(word), *_] if layout == ASCII and word not in KEYWORDS:
-                # Some programs forget the word comment; columns are counted in the rows.
+                # Some programs omit the word comment. Reading the rows checks the columns.
                 continue
             case _:
                 raise FileFormatError(f"line {number} of {path} is not one of PLY: {line[:80]!r}")
@@ -174,10 +183,10 @@ def _check_counts(path: Path, header: PlyHeader, size: int) -> None:
 
 
 def read_rows(path: Path, stream: BinaryIO, header: PlyHeader) -> dict[str, dict[str, np.ndarray]]:
-    """Return the columns of each element, by the names in the file.
+    """Return the columns of each element of an ascii file, by their names in the file.
 
-    A column has the type that the header says, but a column of integers that holds something
-    else is float64. A list of one length in all rows is [N, k], otherwise an array of arrays.
+    A column has the type in the header. A column of integers with other values becomes float64.
+    A column of lists is [N, k] if all rows have the same length k, else an array of arrays.
     """
     stream.seek(header.data_at)
     if stream.read(len(BOM_UTF8)) != BOM_UTF8:
@@ -187,7 +196,7 @@ def read_rows(path: Path, stream: BinaryIO, header: PlyHeader) -> dict[str, dict
         lines = (line.encode("latin-1") for line in text if not line.isspace())
         return {element.name: _columns(path, element, lines) for element in header.elements}
     finally:
-        # The stream stays open; it is not ours.
+        # The caller closes the stream.
         text.detach()
 
 
@@ -214,7 +223,10 @@ def _columns(path: Path, element: PlyElement, lines: Iterator[bytes]) -> dict[st
 def _split(
     path: Path, element: PlyElement, rows: Iterator[bytes]
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Return the columns of rows with lists, which say how long they are; and how many rows."""
+    """Return the columns of rows with lists, and the number of rows.
+
+    Each list begins with its length.
+    """
     words: dict[str, list[list[bytes]]] = {column.name: [] for column in element.properties}
     found = 0
     for row in rows:
@@ -242,7 +254,7 @@ def _split(
 
 
 FACE_LISTS = ("vertex_indices", "vertex_index")
-# What names vertices. A range grid tells which cell of a scanner's image each is of, if any.
+# Elements that refer to vertices. A range grid has the vertex of each cell of a scanner's image.
 SURFACES = ("face", "tristrips", "range_grid")
 MOST_BYTES = 1 << 30
 
@@ -252,11 +264,10 @@ Tables = dict[str, dict[str, np.ndarray]]
 def read_ply(path: Path, options: ReadOptions) -> PointCloud:
     """Read a PLY file, ascii or binary of either byte order.
 
-    A file without faces is a point cloud; its columns are sorted as
-    :func:`voxax.io.columns.cloud_from_columns` says. A file with faces or triangle
-    strips is a mesh: ``options.points`` points are drawn evenly from its surface. They carry
-    the columns of the vertices and of the faces, as
-    :func:`voxax.io.surface.sample_surface` says.
+    A file without faces is a point cloud. :func:`voxax.io.columns.cloud_from_columns` converts
+    its columns. A file with faces or triangle strips is a mesh: ``options.points`` points are
+    sampled evenly from its surface. Points get the columns of the vertices and of the faces from
+    :func:`voxax.io.surface.sample_surface`.
     """
     plyfile = import_extra("reading .ply", "io", "plyfile")
     with reading(path, "PLY"):
@@ -267,14 +278,14 @@ def read_ply(path: Path, options: ReadOptions) -> PointCloud:
         cloud = _vertices(elements, path, None if of_faces else field)
         if not len(triangles):
             return cloud
-        # Sorted as the columns of points are; the positions of triangles are of no use.
+        # cloud_from_columns requires positions; those of the triangles are not used.
         columns |= dict.fromkeys("xyz", np.zeros(len(triangles)))
         faces = cloud_from_columns(columns, str(path), field if of_faces else None)
     return sample_surface(cloud, triangles, options, faces)
 
 
 def read_ply_vertices(path: Path) -> PointCloud:
-    """Read the vertices of a PLY file, with their columns, and no faces."""
+    """Read the vertices of a PLY file with their columns; faces are ignored."""
     plyfile = import_extra("reading .ply", "io", "plyfile")
     with reading(path, "PLY"):
         return _vertices(_load(plyfile, path), path)
@@ -288,13 +299,13 @@ def write_ply(
 ) -> None:
     """Write points as a binary little-endian PLY that common viewers open.
 
-    The file appears whole or not at all: it is written beside its place and moved there.
+    An error leaves no partial file: a temporary file in the same folder is renamed at the end.
 
     Args:
-      path: ends in ``.ply``; an existing file is replaced.
-      positions: [N, 3]; float64 is written as ``double``, everything else as ``float``.
-      labels: integers [N], written as the int column ``label``.
-      colors: [N, 3], uint8, or floats in 0..1; written as ``red green blue``.
+      path: the file to write, with a name that ends in ``.ply``; an existing file is replaced.
+      positions: the points, [N, 3]. float64 is written as ``double``, other types as ``float``.
+      labels: integers [N], written as the int column ``label``; None writes no labels.
+      colors: [N, 3], uint8, or floats in 0..1, written as ``red green blue``; None writes none.
 
     Raises:
       InputError: a shape or a length is wrong, or the name does not end in ``.ply``.
@@ -342,7 +353,7 @@ def _vertices(elements: Tables, path: Path, label_field: str | None = None) -> P
 
 
 def _scalars(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the columns that hold one number in each row, and no lists."""
+    """Return the columns with one number in each row; leave out columns of lists."""
     return {
         name: values
         for name, values in columns.items()
@@ -351,14 +362,17 @@ def _scalars(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _load(plyfile: ModuleType, path: Path) -> Tables:
-    """Return the columns of each element, memory-mapped where binary; copy what is kept."""
+    """Return the columns of each element.
+
+    Columns of a binary file are memory-mapped: the caller copies the ones that it keeps.
+    """
     with path.open("rb") as stream:
         header = read_header(path, stream)
         if header.format == ASCII:
             rows = read_rows(path, stream, header)
             return {name.lower(): columns for name, columns in rows.items()}
-        # Nearly every mesh has triangles only, with 3 pairs of texture coordinates, and is
-        # read 100 times faster if told so.
+        # Nearly every mesh has only triangles, with 3 pairs of texture coordinates. plyfile reads
+        # lists of a known length 100 times faster.
         triangles = {
             element.name: {
                 column.plain_name: 6 if "tex" in column.name else 3
@@ -380,7 +394,10 @@ def _load(plyfile: ModuleType, path: Path) -> Tables:
 
 
 class _Canonical:
-    """A PLY file with another header: its bytes come first, and are no part of positions."""
+    """A PLY file whose header is replaced by the canonical one.
+
+    `read` returns the bytes of this header first. Positions in the stream do not count them.
+    """
 
     def __init__(self, header: PlyHeader, data: BinaryIO) -> None:
         self.header, self.data = io.BytesIO(header.canonical.encode()), data
@@ -390,12 +407,12 @@ class _Canonical:
         return getattr(self.data, name)
 
     def read(self, size: int) -> bytes:
-        # A list may claim to be longer than memory: what is not there is not asked for.
+        # A broken file can declare a list longer than memory, so the size of a read is limited.
         return self.header.read(size) or self.data.read(min(size, MOST_BYTES))
 
 
 def _triangles(elements: Tables, path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return all triangles [T, 3], and the columns of the faces, one row for each triangle."""
+    """Return all T triangles [T, 3], and the columns of the faces, one row for each triangle."""
     for name, columns in elements.items():
         rows = max(map(len, columns.values()), default=0)
         if rows and name not in SURFACES and any(known in columns for known in FACE_LISTS):

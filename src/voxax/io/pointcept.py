@@ -1,8 +1,8 @@
-"""Folders that Pointcept's programs prepare: a folder for each scene, with an array for each value.
+"""Data sets prepared by Pointcept: a folder for each scene, with an array for each attribute.
 
-``SPLIT/SCENE/`` of ScanNet and ``AREA/ROOM/`` of S3DIS hold ``coord.npy``, ``color.npy``,
-``normal.npy``, ``instance.npy``, and the labels: ``segment20.npy`` or ``segment200.npy`` of
-ScanNet, ``segment.npy`` of S3DIS. Only the first is required, and the labels.
+``SPLIT/SCENE/`` (ScanNet) and ``AREA/ROOM/`` (S3DIS) contain ``coord.npy``, ``color.npy``,
+``normal.npy``, ``instance.npy``, and the labels: ``segment20.npy`` or ``segment200.npy`` for
+ScanNet, ``segment.npy`` for S3DIS. Only ``coord.npy`` and the labels are required.
 
 Source: the preprocessing of Pointcept, https://github.com/Pointcept/Pointcept.
 """
@@ -24,7 +24,7 @@ from voxax.io.point_cloud import PointCloud, as_labels
 from voxax.io.s3dis import AREAS, S3DIS_CLASSES
 from voxax.io.scannet import SCANNET200_CLASS_NAMES, SCANNET_CLASS_NAMES
 
-# Attributes by file; colors are integers of 0 to 255.
+# The attribute in each file. Colors are integers from 0 to 255.
 ATTRIBUTES = {"color": "rgb", "normal": "normals", "instance": "instance"}
 
 
@@ -32,7 +32,10 @@ ATTRIBUTES = {"color": "rgb", "normal": "normals", "instance": "instance"}
 class ArrayScene:
     """Task that reads the arrays in a scene's folder.
 
-    `labels` is the file of labels, None leaves them out; those from `classes` on are unknown, -1.
+    Attributes:
+      folder: the path of the folder.
+      labels: the name of the file of labels; None reads no labels.
+      classes: the number of classes. A label of at least this number becomes -1.
     """
 
     folder: str
@@ -60,7 +63,10 @@ class ArrayScene:
 
 
 def _rows(path: Path, width: int, number: int | None) -> np.ndarray:
-    """Return an array [N, width], or [N] for one column, of a file."""
+    """Return the array [N, width] in a file, or [N] if `width` is 1.
+
+    `number` is the required N; None allows any.
+    """
     values = read_npy_array(existing_file(path))
     rows = values.reshape(len(values), -1) if values.ndim else values
     if rows.ndim != 2 or rows.shape[1] != width or number not in (None, len(rows)):
@@ -72,7 +78,12 @@ def _rows(path: Path, width: int, number: int | None) -> np.ndarray:
 
 
 class ArrayFolder(Layout):
-    """See :class:`voxax.io.layout.Layout`; names are folders, or ``FOLDER/SCENE``."""
+    """Such folders as a :class:`voxax.io.layout.Layout`; names are ``FOLDER`` or ``FOLDER/SCENE``.
+
+    Attributes:
+      labels: the name of the file of labels in a scene's folder.
+      splits: the names of the folders of each split.
+    """
 
     attributes = tuple(ATTRIBUTES.values())
     labels: ClassVar[str]

@@ -1,4 +1,4 @@
-"""Poses: how points and boxes go from one frame of reference to another."""
+"""Poses: transforms of points and boxes from one frame of reference to another."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from voxax.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Pose:
-    """A rotation [3, 3], then a translation [3] in meters, from a frame to another; in float64.
+    """A transform to another frame: a rotation, then a translation.
 
-    Other shapes, numbers that are not finite and a matrix that is no rotation are errors.
+    Attributes:
+      rotation: a rotation matrix, float64 [3, 3].
+      translation: the translation in meters, float64 [3].
+
+    Raises:
+      InputError: a shape is wrong, a number is not finite, or the matrix is no rotation.
     """
 
     rotation: np.ndarray
@@ -27,7 +32,7 @@ class Pose:
                 raise InputError(f"{name} must be finite numbers of shape {list(shape)}")
             object.__setattr__(self, name, values)
         error = np.abs(self.rotation @ self.rotation.T - np.eye(3)).max()
-        # Calibrations are written with 7 to 9 digits.
+        # Files of calibrations have only 7 to 9 digits.
         if error > 1e-3 or np.linalg.det(self.rotation) < 0:
             raise InputError(
                 f"{self.rotation.tolist()} is no rotation: its rows are not perpendicular vectors "
@@ -36,7 +41,7 @@ class Pose:
 
     @classmethod
     def from_quaternion(cls, rotation: ArrayLike, translation: ArrayLike) -> Pose:
-        """Make a pose of a quaternion [4], w first; it need not have length 1."""
+        """Return the pose of a quaternion [4] (w, x, y, z) of any length, and a translation [3]."""
         quaternion = np.asarray(rotation, np.float64)
         length = np.linalg.norm(quaternion) if quaternion.shape == (4,) else 0.0
         if not 0 < length < np.inf:
@@ -50,28 +55,28 @@ class Pose:
         return cls(np.asarray(matrix), np.asarray(translation, np.float64))
 
     def inverse(self) -> Pose:
-        """Return the pose that leads back."""
+        """Return the inverse transform."""
         back = np.linalg.inv(self.rotation)
         return Pose(back, -back @ self.translation)
 
     def then(self, other: Pose) -> Pose:
-        """Return this pose followed by another."""
+        """Return the transform that applies this pose, then `other`."""
         return Pose(
             other.rotation @ self.rotation, other.rotation @ self.translation + other.translation
         )
 
     def points(self, points: np.ndarray) -> np.ndarray:
-        """Return points [..., 3] in the other frame."""
+        """Return points [..., 3] transformed to the other frame."""
         return self.vectors(points) + self.translation
 
     def vectors(self, vectors: np.ndarray) -> np.ndarray:
-        """Return directions [..., 3], or velocities, in the other frame."""
+        """Return directions or velocities [..., 3] rotated to the other frame."""
         return np.asarray(vectors, np.float64) @ self.rotation.T
 
     def boxes(self, boxes: np.ndarray) -> np.ndarray:
-        """Return boxes [M, 7] or [M, 9] in the other frame.
+        """Return M boxes, [M, 7] or [M, 9], transformed to the other frame.
 
-        Boxes stand upright in both: of the turned axes only the direction seen from above counts.
+        Boxes are upright in both frames: only the yaw of the rotated boxes is kept.
         """
         boxes = np.array(boxes, np.float64)
         yaw = boxes[:, 6]

@@ -2,7 +2,7 @@
 
 Source: Leica Cyclone's export "PTX": for each scan ten lines (columns, rows, the position of the
 scanner, its three axes, and four lines of a matrix), then a line for each cell of the grid: x, y,
-z, an intensity of 0 to 1, and maybe red, green and blue.
+z, an intensity of 0 to 1, and optionally red, green and blue.
 """
 
 from codecs import BOM_UTF8
@@ -22,25 +22,25 @@ from voxax.io.point_cloud import PointCloud
 
 POSITION = ("x", "y", "z")
 COLOR = ("red", "green", "blue")
-# By the number of columns.
+# The names of columns for each number of columns.
 NAMES = {
     3: POSITION,
     4: (*POSITION, "intensity"),
     6: (*POSITION, *COLOR),
     7: (*POSITION, "intensity", *COLOR),
 }
-# Behind the size of the grid: how many numbers each line has.
+# The number of values in each line between the size of the grid and the points.
 POSE = (3, 3, 3, 3, 4, 4, 4, 4)
-# A position of one digit each, and the ends of the three words.
+# Three coordinates of one digit, each with a separator after it.
 SHORTEST_POINT = 6
 
 
 def read_ptx(path: Path, options: ReadOptions) -> PointCloud:
-    """Read the scans of a PTX file, each turned and shifted by its matrix.
+    """Read the scans of a PTX file, each rotated and shifted by its matrix.
 
     Cells without a measurement, whose position is 0 0 0, are left out. Colors become ``rgb``.
-    Where there is more than one scan, the attribute ``item`` has the number of each point's scan;
-    ``options.item`` takes one. A column that some scans lack is left out.
+    A column that some scans lack is left out. If several scans are read, the attribute ``item`` is
+    the index of each point's scan. ``options.item`` selects one scan.
     """
     with reading(path, "PTX"), path.open("rb") as stream:
         size, scans = path.stat().st_size, list[dict[str, np.ndarray]]()
@@ -55,7 +55,10 @@ def read_ptx(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _scan(path: Path, stream: BinaryIO, first: list[bytes], size: int) -> dict[str, np.ndarray]:
-    """Return the columns of one scan, in the frame that its matrix leads to."""
+    """Return the columns of one scan, with positions transformed by the scan's matrix.
+
+    `first` has the words of the scan's first line, and `size` is the size of the file in bytes.
+    """
     grid = _counted(path, first), _counted(path, _next_words(stream))
     cells = grid[0] * grid[1]
     pose = [_numbers(path, _next_words(stream), width) for width in POSE]
@@ -78,7 +81,7 @@ def _scan(path: Path, stream: BinaryIO, first: list[bytes], size: int) -> dict[s
         )
     positions = np.stack([columns[axis] for axis in POSITION], axis=1)
     measured = (positions != 0).any(axis=1)
-    # Points are rows: the last row of the matrix is the shift.
+    # Points are row vectors, so the last row of the matrix is the shift.
     matrix = np.stack(pose[-4:])
     placed = positions[measured] @ matrix[:3, :3] + matrix[3, :3]
     others = {name: values[measured] for name, values in columns.items() if name not in POSITION}
@@ -86,7 +89,7 @@ def _scan(path: Path, stream: BinaryIO, first: list[bytes], size: int) -> dict[s
 
 
 def _next_words(stream: BinaryIO) -> list[bytes]:
-    """Return the words of the next line that has some; none at the end of the file."""
+    """Return the words of the next line that is not blank; an empty list at the end of the file."""
     for line in stream:
         if words := line.removeprefix(BOM_UTF8).split():
             return words

@@ -1,7 +1,7 @@
-"""Files of bare little-endian numbers, without a header: sweeps of KITTI and nuScenes, labels.
+"""Files of little-endian numbers without a header: sweeps of KITTI and nuScenes, and labels.
 
-Such a file is checked before it is read: by the first bytes, which formats with a header begin
-with, and by how its numbers repeat from record to record.
+Two checks precede reading: the first bytes must not be those of a format with a header, and the
+numbers must be similar from record to record.
 
 Sources: the KITTI raw-data development kit (``velodyne/*.bin``), the SemanticKITTI dataset page
 (``*.label``) and the nuScenes schema (``*.pcd.bin``).
@@ -18,7 +18,7 @@ from voxax.io.columns import POSITION, cloud_from_columns, named_rows
 from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud
 
-# The first bytes of formats that files of this name have been found to hold.
+# The first bytes of other formats that were found in files with the ending .bin.
 MAGICS = {
     b"CCB": "CloudCompare's own .bin: save it there as .ply or .las",
     b"# .PCD": "a .pcd",
@@ -46,15 +46,15 @@ MAGICS = {
     b"SQLite": "an SQLite data base",
     b"\x7fELF": "a program",
 }
-# So many numbers at the begin tell how they repeat.
+# The number of values at the beginning that are compared.
 _LOOKED_AT = 1 << 16
 _WIDTHS = range(3, 12)
-# Beyond these a float32 is no coordinate, color or intensity, but bits of something else.
+# A float32 outside this range is no coordinate, color or intensity: the data have another type.
 _SMALLEST, _LARGEST = 1e-15, 1e15
 
 
 def check_magic(path: Path) -> None:
-    """Refuse a file that begins as another format does, or with text."""
+    """Raise FileFormatError if a file begins with text, or like a file of another format."""
     with path.open("rb") as stream:
         begin = stream.read(256)
     kind = next((kind for magic, kind in MAGICS.items() if begin.startswith(magic)), None)
@@ -68,7 +68,10 @@ def check_magic(path: Path) -> None:
 
 
 def records(path: Path, dtype: str, width: int, kind: str) -> np.ndarray:
-    """Return all records, ``[N, width]`` numbers of four bytes in this machine's byte order."""
+    """Return all N records ``[N, width]`` in this machine's byte order.
+
+    `dtype` is a type of four bytes, and `kind` is the description of the file in messages.
+    """
     size, record = path.stat().st_size, 4 * width
     count, remainder = divmod(size, record)
     if remainder:
@@ -81,11 +84,11 @@ def records(path: Path, dtype: str, width: int, kind: str) -> np.ndarray:
 
 
 def check_width(path: Path, width: int) -> None:
-    """Refuse a file of float32 records that could as well have other columns, or is none.
+    """Raise FileFormatError if a file may have another number of columns, or no float32 numbers.
 
-    Numbers of one column are alike: neighbors in a scan are near each other, and a height is no
-    intensity. So the numbers of the file differ least from those one record before. `width` holds
-    unless another number of columns divides the file as well and its numbers repeat as well.
+    Neighbors in a scan are near each other, so a number usually differs little from the number in
+    the same column of the record before. `width` is accepted unless another number of columns
+    divides the size of the file too, and its differences are about as small.
     """
     size = path.stat().st_size
     if size % (4 * width):
@@ -113,21 +116,26 @@ def check_width(path: Path, width: int) -> None:
 
 
 def _rivals(other: int, width: int, step: dict[int, float], numbers: np.ndarray) -> bool:
-    """Return whether the numbers repeat with `other` columns about as well as with `width`."""
+    """Return whether `other` columns are about as plausible as `width` columns.
+
+    `step` has the differences between records for each number of columns.
+    """
     if other % width == 0:
-        # They repeat with every multiple too; there, x and y of some rows are something else.
+        # A multiple has small differences too. If `other` is right, x and y of some rows of `width`
+        # are another quantity.
         return not all(_alike(numbers, width, other, axis) for axis in (0, 1))
     mine, its = step[width], step[other]
     if its > 1 - 2.5 / np.sqrt(len(numbers)):
-        return False  # as in noise
+        return False  # no better than noise
     return its < mine or (its < 0.9 and its < 1.25 * mine) or max(its, mine) < 0.4
 
 
 def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
-    """Return whether a column of `width` may hold one quantity in each row of `other` columns.
+    """Return whether column `axis` may be one quantity if records have `width` columns.
 
-    Rows of a sensor that fires its beams in turn differ in reach, but not by much: the middles
-    are within each other's range, which are less than 8 times as wide as each other.
+    Each row of `other` columns has several values of this column. Their distributions may differ,
+    because some sensors fire their beams in turn, but not by much: each median is within the
+    range (5% to 95%) of every other, and the widest range is at most 8 times the narrowest.
     """
     rows = numbers[: len(numbers) // other * other].reshape(-1, other)[:, axis::width]
     rows = rows[np.isfinite(rows).all(axis=1)]
@@ -139,9 +147,10 @@ def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
 
 
 def _steps(numbers: np.ndarray) -> dict[int, float]:
-    """Return, for each number of columns, the mean squared step from record to record.
+    """Return the mean squared difference between records for each number of columns.
 
-    Steps are of ranks, signed and absolute, and relative to what noise would make, which is 1.
+    It is the mean of two: differences of the ranks of the numbers, and of the ranks of the absolute
+    numbers. The scale is such that noise has 1.
     """
     finite = np.where(np.isfinite(numbers), numbers, 0)
     ranks = [_ranks(finite), _ranks(np.abs(finite))]
@@ -177,11 +186,11 @@ NO_RING = -1
 
 
 def read_bin(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
-    """Read float32 records without a header: of KITTI, or with the columns that are given.
+    """Read float32 records without a header: KITTI's columns, or the columns in the options.
 
-    ``options.columns`` has the number of columns or their names, whose meaning
-    :mod:`voxax.io.columns` says. Without it, these are KITTI's x, y, z (meters) and intensity,
-    unless the numbers speak against it (:func:`voxax.io.records.check_width`).
+    ``options.columns`` is the number of columns or their names, which :mod:`voxax.io.columns`
+    lists. None means KITTI's x, y, z (meters) and intensity, after a check that this is plausible
+    (:func:`voxax.io.records.check_width`).
 
     | data set | columns |
     |---|---|
@@ -197,7 +206,7 @@ def read_bin(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     else:
         columns = options.columns
         if isinstance(columns, int):
-            # What the columns mean is not guessed: a ring is as whole a number as a color.
+            # The meaning of columns is not guessed: a ring and a color are both whole numbers.
             own = (f"column_{column}" for column in range(3, columns))
             columns = KITTI_FIELDS if columns == len(KITTI_FIELDS) else (*POSITION, *own)
     rows = records(path, "<f4", len(columns), "sweep")
@@ -207,14 +216,14 @@ def read_bin(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
 def read_nuscenes(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     """Read a nuScenes ``.pcd.bin``: float32 x, y, z (meters), intensity and ring.
 
-    The ring becomes int32, -1 where the file holds no number. ``options.columns`` has other
-    columns, as for :func:`read_bin`.
+    The ring becomes int32; an invalid ring becomes -1. ``options.columns`` replaces these columns,
+    as for :func:`read_bin`.
     """
     if options.columns is not None:
         return read_bin(path, options)
     cloud = read_bin(path, replace(options, columns=NUSCENES_FIELDS))
     ring = cloud.attributes["ring"]
-    # Written so that NaN fails it: casting NaN to an integer is undefined.
+    # NaN fails these comparisons; casting NaN to an integer is undefined.
     usable = (ring >= 0) & (ring < np.iinfo(np.int16).max)
     rings = np.where(usable, ring, NO_RING).astype(np.int32)
     return replace(cloud, attributes=cloud.attributes | {"ring": rings})
@@ -223,13 +232,15 @@ def read_nuscenes(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
 def read_packed_labels(
     path: Path, label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Read a SemanticKITTI ``.label``: uint32, low half the class, high half the object.
+    """Read a SemanticKITTI ``.label``: uint32 with the class in the low half.
 
-    `label_field` is ``semantic`` or ``instance``, the half to return as labels.
+    The high half is the number of the object.
+    `label_field` is the half to return as labels: ``semantic`` (also for None) or ``instance``.
 
     Returns:
-      The raw class ids, int32 [N] (see :func:`voxax.io.semantic_kitti.to_common_classes`), and
-      ``{"instance": int32 [N]}``.
+      The raw class ids of N points, int32 [N] (see
+      :func:`voxax.io.semantic_kitti.to_common_classes`), and ``{"instance": int32 [N]}``. With
+      ``instance``, the object numbers and an empty dict.
     """
     check_magic(path)
     packed = records(path, "<u4", 1, "SemanticKITTI label file")[:, 0]

@@ -1,7 +1,7 @@
 """S3DIS: ``Area_5/office_1/Annotations/chair_1.txt``, a file for each object of a room.
 
-A row has x, y, z, red, green and blue. A room is all its objects, by name, one after the other; the
-objects' names say their class.
+A row has x, y, z, red, green and blue. The points of a room are those of all its objects, sorted by
+name. The name of an object begins with its class.
 
 Source: Armeni et al., "3D Semantic Parsing of Large-Scale Indoor Spaces", CVPR 2016, and the data
 set's files (``Stanford3dDataset_v1.2_Aligned_Version``).
@@ -30,12 +30,15 @@ AREAS = {
     "validation": ("Area_5",),
     "test": ("Area_5",),
 }
-"""The usual split, which tests on the one area of another building."""
+"""The usual split. It tests on the only area that is in another building."""
 
 
 @dataclass(frozen=True)
 class S3disRoom:
-    """Task that reads a room's folder; what is of no class, such as stairs, is clutter."""
+    """Task that reads a room's folder; an object without a class, such as stairs, is clutter.
+
+    `labeled` is whether labels and the attribute ``instance`` are returned.
+    """
 
     folder: str
     labeled: bool = True
@@ -61,7 +64,7 @@ class S3disRoom:
 
 
 def objects_of(room: Path) -> list[Path]:
-    """Return the files of a room's objects, in the order of their points."""
+    """Return the files of a room's objects, sorted by name, which is the order of the points."""
     files = sorted((room / "Annotations").glob("*.txt"))
     if not files:
         raise FileFormatError(f"{room / 'Annotations'} holds no objects (*.txt)")
@@ -69,7 +72,7 @@ def objects_of(room: Path) -> list[Path]:
 
 
 class S3dis(Layout):
-    """See :class:`voxax.io.layout.Layout`; names are areas, or ``AREA/ROOM``."""
+    """S3DIS as a :class:`voxax.io.layout.Layout`; names are areas, or ``AREA/ROOM``."""
 
     marks = ("Area_*/*/Annotations",)
     class_names = S3DIS_CLASSES

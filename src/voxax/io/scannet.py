@@ -1,9 +1,9 @@
 """ScanNet: ``scans/SCENE/SCENE_vh_clean_2.ply`` is a mesh whose vertices are the points.
 
 ``SCENE_vh_clean_2.labels.ply`` is the same mesh with an id of NYU's 40 classes for each vertex. For
-the 200 classes, ``SCENE_vh_clean_2.0.010000.segs.json`` names the segment of each vertex, and
-``SCENE.aggregation.json`` the raw category of segments, whose ids are in
-``scannetv2-labels.combined.tsv``.
+the 200 classes, ``SCENE_vh_clean_2.0.010000.segs.json`` has the segment of each vertex,
+``SCENE.aggregation.json`` has the raw category of each object and its segments, and
+``scannetv2-labels.combined.tsv`` has the ids of the raw categories.
 
 Source: the data set's documentation (Dai et al., "ScanNet: Richly-annotated 3D Reconstructions of
 Indoor Scenes", CVPR 2017); for the 200 classes Rozenberszki, Litany and Dai, "Language-Grounded
@@ -81,7 +81,12 @@ MESH, LABELS = "_vh_clean_2.ply", "_vh_clean_2.labels.ply"
 
 @dataclass(frozen=True)
 class ScanNetScene:
-    """Task that reads the vertices of one scene, in the 20 classes; others are unknown, -1."""
+    """Task that reads the vertices of one scene with labels of the 20 classes, or -1 for others.
+
+    Attributes:
+      mesh: the path of the mesh.
+      labels: the path of the mesh with labels; None reads no labels.
+    """
 
     mesh: str
     labels: Any
@@ -93,7 +98,7 @@ class ScanNetScene:
         return replace(cloud, labels=labels, attributes=cloud.attributes | more).select(finite)
 
     def _labels(self, vertices: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the labels of a mesh of so many vertices, and attributes beside."""
+        """Return the labels of a mesh with this number of vertices, and further attributes."""
         labeled = read_ply_vertices(existing_file(self.labels))
         if labeled.labels is None:
             raise FileFormatError(f"the vertices of {self.labels} have no property label")
@@ -112,11 +117,11 @@ class ScanNetScene:
 
 
 class ScanNet(Layout):
-    """See :class:`voxax.io.layout.Layout`; names are those of scenes, such as ``scene0000_00``.
+    """ScanNet as a :class:`voxax.io.layout.Layout`; names are scenes, such as ``scene0000_00``.
 
-    Scenes are below ``scans``, those of the test set below ``scans_test``. The official splits are
-    read from ``scannetv2_train.txt``, ``scannetv2_val.txt`` and ``scannetv2_test.txt`` beside them
-    or in ``meta_data``.
+    Scenes are in the folder ``scans``, and scenes of the test set in ``scans_test``. The official
+    splits are read from ``scannetv2_train.txt``, ``scannetv2_val.txt`` and ``scannetv2_test.txt``
+    beside these folders or in ``meta_data``.
     """
 
     marks = ("scans/scene*", "scans_test/scene*")
@@ -162,15 +167,16 @@ SEGMENTS, OBJECTS = (
     "_vh_clean_2.0.010000.segs.json",
     (".aggregation.json", "_vh_clean.aggregation.json"),
 )
-# Of a scene with a million vertices.
+# Enough for a scene with a million vertices.
 _MOST_BYTES = 256 * MEBIBYTE
 
 
 @dataclass(frozen=True)
 class ScanNet200Scene(ScanNetScene):
-    """Task that reads the vertices of one scene, in the 200 classes; others are unknown, -1.
+    """Task that reads the vertices of one scene with labels of the 200 classes, or -1 for others.
 
-    `labels` are the paths of the segments, of the objects and of the list of categories, or None.
+    `labels` are the paths of the segments, of the objects and of the list of categories. None reads
+    no labels.
     """
 
     def _labels(self, vertices: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -210,7 +216,7 @@ def _parsed(path: Path, key: str) -> list[Any]:
 
 
 def _category_ids(path: Path) -> dict[str, int]:
-    """Return the id of each raw category in the data set's list."""
+    """Return the id of each raw category in the list at `path`."""
     rows = csv.DictReader(bounded_text(path, _MOST_BYTES).splitlines(), delimiter="\t")
     try:
         return {row["raw_category"]: int(row["id"]) for row in rows}
@@ -221,9 +227,9 @@ def _category_ids(path: Path) -> dict[str, int]:
 
 
 class ScanNet200(ScanNet):
-    """As :class:`ScanNet`, with the 200 classes."""
+    """:class:`ScanNet` with the 200 classes."""
 
-    marks = ()  # those of ScanNet: which classes are meant must be said
+    marks = ()  # same folders as ScanNet, so the caller must name the layout
     class_names = SCANNET200_CLASS_NAMES
 
     def scans(self, names: Sequence[str], labeled: bool = True) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Files of results as the servers of benchmarks take them, and their own programs read them."""
+"""Files of results in the formats that the servers and programs of benchmarks read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,16 @@ from voxax.io.semantic_kitti import RAW_IDS, SemanticKittiScan
 
 
 class Submission(abc.ABC):
-    """Results of one split of a data set, written scan by scan into a folder that exists."""
+    """Results of one split of a data set, written scan by scan.
+
+    Args:
+      folder: the folder to write into, which must exist.
+      layout: the data set.
+      split: the name of the split.
+
+    Attributes:
+      task: the task of the benchmark, ``segment`` or ``detect``.
+    """
 
     task: ClassVar[str] = "segment"
 
@@ -34,19 +43,25 @@ class Submission(abc.ABC):
 
     @abc.abstractmethod
     def add(self, scan: Any, read: Any, found: Any) -> None:
-        """Write what was found in a scan of the layout, and was `read` by it.
+        """Write the result for one scan.
 
-        That is int [N], the class of each point that was read; or :class:`voxax.detection.Objects`
-        with names and scores, in the frame of the points.
+        Args:
+          scan: the task of the layout that read the scan.
+          read: the result of this task.
+          found: the class of each of the N points that were read, int [N]; or
+            :class:`voxax.detection.Objects` with names and scores in the frame of the points.
         """
 
     def close(self) -> Path:
-        """Finish, and return what is to be submitted."""
+        """Write the remaining files, and return the path of the file or folder to submit."""
         return self.folder
 
 
 def _spread(values: np.ndarray, positions: np.ndarray, missing: int, path: str) -> np.ndarray:
-    """Return a value for each row of a file; reading left out those that are not finite."""
+    """Return a value for each row of a file.
+
+    `values` has values only for rows whose positions are finite. Other rows get `missing`.
+    """
     finite = np.isfinite(positions).all(axis=1)
     if finite.sum() != len(values):
         raise FileFormatError(
@@ -59,7 +74,7 @@ def _spread(values: np.ndarray, positions: np.ndarray, missing: int, path: str) 
 
 
 SEMANTIC_KITTI_IDS = np.array([ids[0] for ids in RAW_IDS.values()], "<u4")
-"""The raw id that stands for each of the 19 classes."""
+"""The raw id that is written for each of the 19 classes."""
 
 
 class SemanticKittiSubmission(Submission):
@@ -75,16 +90,16 @@ class SemanticKittiSubmission(Submission):
 
     def close(self) -> Path:
         name = str(self.folder / "submission")
-        # Not the archive of a run before, and directories too: the validator asks for them.
+        # The folder only, without an older archive. The validator requires entries of directories.
         return Path(shutil.make_archive(name, "zip", self.folder, "sequences"))
 
 
 class LidarsegSubmission(Submission):
-    """``lidarseg/SET/TOKEN_lidarseg.bin`` with the challenge's 16 classes, from 1 on."""
+    """``lidarseg/SET/TOKEN_lidarseg.bin`` with the challenge's 16 classes, numbered from 1."""
 
     def add(self, scan: LidarsegScan, read: Any, found: np.ndarray) -> None:
         rows = records(Path(scan.points), "<f4", len(NUSCENES_FIELDS), "sweep")
-        # 0 is not allowed: where nothing was measured, the first class stands.
+        # 0 is not allowed, so rows without a measurement get the first class.
         ids = _spread(found.astype(np.uint8) + np.uint8(1), rows[:, :3], 1, scan.points)
         place = self.folder / "lidarseg" / self.layout.set_name(self.split)  # type: ignore[attr-defined]
         place.mkdir(parents=True, exist_ok=True)
@@ -178,7 +193,7 @@ class ScanNetSubmission(Submission):
 
 
 class ScanNet200Submission(ScanNetSubmission):
-    """As :class:`ScanNetSubmission`, with the ids of the 200 classes."""
+    """:class:`ScanNetSubmission` with the ids of the 200 classes."""
 
     ids = tuple(SCANNET200_CLASSES)
 
@@ -186,7 +201,8 @@ class ScanNet200Submission(ScanNetSubmission):
 class S3disSubmission(Submission):
     """``AREA/ROOM.txt`` with a class from 0 to 12 for each point, in the order of the room's files.
 
-    No server takes it. Its points are those of the room's objects, by name, or of ``coord.npy``.
+    There is no server for these results. The points are those of the room's objects, sorted by
+    name, or those in ``coord.npy``.
     """
 
     def add(self, scan: Any, read: Any, found: np.ndarray) -> None:
@@ -209,4 +225,4 @@ SUBMISSIONS: dict[str, type[Submission]] = {
     "nuscenes": NuscenesSubmission,
     "nuscenes_lidarseg": LidarsegSubmission,
 }
-"""Results by layout."""
+"""The class of results for the name of each layout."""

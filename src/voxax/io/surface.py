@@ -1,4 +1,4 @@
-"""Surfaces: polygons and strips split into triangles, and points drawn evenly from them."""
+"""Split polygons and strips into triangles, and sample points evenly from their surface."""
 
 from collections.abc import Sequence
 
@@ -15,20 +15,21 @@ def sample_surface(
     options: ReadOptions = DEFAULT,
     of_triangles: PointCloud | None = None,
 ) -> PointCloud:
-    """Draw points from triangles, each triangle in proportion to its area.
+    """Sample points from triangles, in proportion to the area of each triangle.
 
     Args:
-      vertices: corners. Floats among their attributes and ``rgb`` are interpolated over each
-          triangle; labels and other integers are taken from the corner that weighs most.
-      triangles: integers [T, 3], rows of `vertices`.
-      options: how many points to draw, and the seed of that.
-      of_triangles: its attributes and labels [T] are those of the triangles, and stand
-          where the vertices have none of the name.
+      vertices: the corners of the triangles. Their attributes of type float, and ``rgb``, are
+          interpolated over each triangle. Labels and other integers are those of the
+          corner with the largest barycentric weight.
+      triangles: the rows in `vertices` of the corners of T triangles, integers [T, 3].
+      options: the number of points to sample, and the random seed.
+      of_triangles: a cloud of T points with the attributes and labels of the triangles. They are
+          used if the vertices have none with the same name. None if there are none.
 
     Returns:
-      The points with ``normals`` (float32 [N, 3]: those of the vertices,
-      interpolated, where there are any, otherwise of the flat triangle) and ``face``
-      (int32 [N], the triangle of each point), and the attributes and labels.
+      N points with the attributes and labels, and also ``normals`` (float32 [N, 3]) and ``face``
+      (int32 [N], the triangle of each point). The normals are interpolated from the vertices if
+      these have normals, else they are perpendicular to the triangle.
     """
     points, source = options.points, vertices.source
     if points < 1:
@@ -47,7 +48,7 @@ def sample_surface(
         edge, other = corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
         normals = np.cross(edge, other)
         doubled_area = np.linalg.norm(normals, axis=1)
-    # A corner that was not measured (NaN) takes its triangles with it, not the whole surface.
+    # A corner that was not measured (NaN) removes only the triangles that contain it.
     doubled_area[~np.isfinite(doubled_area)] = 0
     total = doubled_area.sum()
     if not (np.isfinite(total) and total > 0):
@@ -77,8 +78,8 @@ def _drawn(
     areas: np.ndarray, points: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the triangle of each point, and the weights [N, 3] of its corners."""
-    # One draw from each of `points` equal strips of the area, instead of independent
-    # draws: every triangle gets its share to within one point or two.
+    # One draw from each of `points` equal parts of the area instead of independent draws:
+    # the number of points of every triangle is proportional to its area to within one or two.
     share = (np.arange(points) + rng.random(points)) / points
     cumulative = np.cumsum(areas) / areas.sum()
     face = np.searchsorted(cumulative, share, side="right")
@@ -91,7 +92,10 @@ def _drawn(
 
 
 def _unit(normals: np.ndarray | None, flat: np.ndarray) -> np.ndarray:
-    """Return `normals` at length 1; `flat` where there are none, or one has no direction."""
+    """Return `normals` scaled to length 1.
+
+    Return `flat` if there are no normals, and its row for each normal that is 0 or not finite.
+    """
     if normals is None or normals.shape != flat.shape:
         return flat
     length = np.linalg.norm(normals.astype(np.float64), axis=1, keepdims=True)
@@ -100,22 +104,23 @@ def _unit(normals: np.ndarray | None, flat: np.ndarray) -> np.ndarray:
 
 
 def _corner_counts(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Return how many corners each polygon has, int64 [P]."""
+    """Return the number of corners of each of P polygons, int64 [P]."""
     if isinstance(polygons, np.ndarray) and polygons.ndim == 2:
         return np.full(len(polygons), polygons.shape[1], np.int64)
     return np.array([len(polygon) for polygon in polygons], np.int64)
 
 
 def fan_owners(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Return the polygon of each triangle that :func:`fan_triangles` makes, int64 [T]."""
+    """Return the index of the polygon of each triangle of :func:`fan_triangles`, int64 [T]."""
     return np.repeat(np.arange(len(polygons)), np.maximum(_corner_counts(polygons) - 2, 0))
 
 
 def strip_triangles(strips: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Split strips into triangles, int64 [T, 3]: each corner makes one with the two before it.
+    """Return the triangles of strips, int64 [T, 3].
 
-    Strips are integer arrays [corners], and a negative corner ends one within. All triangles have
-    the turn of the first of their strip.
+    Each corner of a strip forms a triangle with the two corners before it. Strips are integer
+    arrays [corners]. A negative corner ends a strip and begins the next. All triangles of a strip
+    have the same orientation as the first.
     """
     if not len(strips):
         return np.zeros((0, 3), np.int64)
@@ -131,8 +136,9 @@ def strip_triangles(strips: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 def fan_triangles(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """Split polygons into triangles around their first corner, int64 [T, 3], in their order.
 
-    Polygons are integer arrays [corners], or one array [P, corners]; those with fewer than 3 have
-    no area and are left out. Exact for convex polygons, which is what scanners and modelers write.
+    Polygons are integer arrays [corners], or one array [P, corners]. Polygons with fewer than 3
+    corners have no area and are left out. The result is exact for convex polygons, which scanners
+    and modeling programs write.
     """
     if isinstance(polygons, np.ndarray) and polygons.ndim == 2 and polygons.shape[1] == 3:
         return polygons.astype(np.int64)

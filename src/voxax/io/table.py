@@ -20,18 +20,18 @@ from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
 
 FEATHER_1 = b"FEA1"
-# Length of the footer, and the name of the format.
+# The last bytes of an Arrow file: the length of the footer, and the name of the format.
 ARROW_END = b"....ARROW1"
-# What a message begins with since version 0.15 of the format, and the kind of a message.
+# The first four bytes of a message since version 0.15 of the format, and a kind of message.
 CONTINUES, DICTIONARY_BATCH = 0xFFFFFFFF, 2
 
 
 def read_table(path: Path, options: ReadOptions) -> PointCloud:
     """Read a ``.feather`` (version 2, which is an Arrow file) or a ``.parquet``.
 
-    Columns of numbers are sorted as :func:`voxax.io.columns.cloud_from_columns` says; a column
-    of lists of one length k is [N, k], times are integers, and a missing number is NaN. Columns
-    of text, and whatever else holds no numbers, are left out.
+    :func:`voxax.io.columns.cloud_from_columns` converts columns of numbers. A column of lists that
+    all have length k is [N, k], times become integers, and a missing number is NaN. Columns of
+    text, and other columns without numbers, are left out.
     """
     with _opened(path) as (arrow, table):
         columns = {
@@ -47,7 +47,8 @@ def read_table_columns(
 ) -> dict[str, np.ndarray]:
     """Return columns [N] of a ``.feather`` or a ``.parquet`` by name.
 
-    Those of `numbers` hold numbers, those of `texts` text, and become arrays of ``str``.
+    `numbers` are the names of columns with numbers. `texts` are the names of columns with text,
+    which become arrays of ``str``.
     """
     with _opened(path) as (arrow, table):
         missing = [name for name in (*numbers, *texts) if name not in table.column_names]
@@ -73,7 +74,7 @@ def read_table_columns(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[ModuleType, Any]]:
-    """Give pyarrow and the table in a file; errors on what it holds name the file."""
+    """Yield pyarrow and the table in a file, and name the file in errors about its content."""
     kind = path.suffix.lower().removeprefix(".")
     modules = ("pyarrow", "pyarrow.compute", "pyarrow.feather", "pyarrow.parquet")
     arrow = import_extra(f"reading .{kind}", "arrow", *modules)
@@ -98,7 +99,7 @@ def _parquet(arrow: ModuleType, path: Path) -> Any:
 def _feather(arrow: ModuleType, path: Path) -> Any:
     with path.open("rb") as stream:
         if stream.read(len(FEATHER_1)) == FEATHER_1:
-            # The library believes what such a file says of places in it, and ends the process.
+            # The library does not check offsets in such a file, and ends the process.
             raise FileFormatError(
                 f"{path} is Feather version 1, which is deprecated: write it as version 2 with "
                 "pyarrow.feather.write_feather"
@@ -109,24 +110,24 @@ def _feather(arrow: ModuleType, path: Path) -> Any:
 
 
 def _unpacked_bytes(content: mmap) -> int:
-    """Return how many bytes the packed buffers of an Arrow file say they hold, unpacked.
+    """Return the total unpacked size in bytes that an Arrow file states for its packed buffers.
 
-    The library takes the memory for a buffer before it unpacks it. Source: "IPC File Format" and
-    "Compression" of the Arrow columnar format, in tables of FlatBuffers.
+    The library allocates this memory before it unpacks a buffer. Source: "IPC File Format" and
+    "Compression" of the Arrow columnar format, whose tables are FlatBuffers.
     """
 
     def number(kind: str, place: int) -> int:
         return struct.unpack_from(f"<{kind}", content, place)[0]
 
     def field(table: int, slot: int) -> int | None:
-        """Return where a field of a table is; None where it has its default."""
+        """Return the offset of a field of a table; None if the field has its default."""
         offsets = table - number("i", table)
         if 4 + 2 * slot >= number("H", offsets):
             return None
         return table + found if (found := number("H", offsets + 4 + 2 * slot)) else None
 
     def inner(table: int, slot: int) -> int | None:
-        """Return where the table or the list is that a field refers to."""
+        """Return the offset of the table or list that a field refers to."""
         place = field(table, slot)
         return None if place is None else place + number("I", place)
 
@@ -136,7 +137,7 @@ def _unpacked_bytes(content: mmap) -> int:
             yield struct.unpack_from(kind, content, place + 4 + row * struct.calcsize(kind))
 
     def batch(message: int) -> int | None:
-        """Return where the record batch of a message is."""
+        """Return the offset of the record batch of a message; None if it has none."""
         kind, header = field(message, 1), inner(message, 2)
         if kind is None or header is None:
             return None
@@ -150,10 +151,10 @@ def _unpacked_bytes(content: mmap) -> int:
         for start, header_bytes, _ in rows(inner(footer, slot), "<qi4xq"):
             head = start + (8 if number("I", start) == CONTINUES else 4)
             own = batch(head + number("I", head))
-            if own is None or field(own, 3) is None:  # not packed: the file is the memory
+            if own is None or field(own, 3) is None:  # not packed, so it is memory-mapped
                 continue
             for offset, length in rows(inner(own, 2), "<qq"):
-                if length >= 8:  # -1: a buffer that did not shrink
+                if length >= 8:  # a size of -1 means that the buffer is not packed
                     total += max(0, number("q", start + header_bytes + offset))
     return total
 
@@ -162,7 +163,7 @@ def _numbers(arrow: ModuleType, column: Any) -> np.ndarray | None:
     types, kind = arrow.types, column.type
     if types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind):
         inner = column.combine_chunks()
-        inner.validate(full=True)  # where its lists begin and end is what the file says
+        inner.validate(full=True)  # the file may have wrong offsets of lists
         values = _numbers(arrow, inner.flatten())
         if values is None or values.ndim != 1 or len(column) == 0 or len(values) % len(column):
             return None

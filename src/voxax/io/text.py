@@ -1,7 +1,7 @@
 """Text with one point in each line: ``.txt``, ``.xyz``, ``.csv``, ``.pts`` and others.
 
-There is no standard. What is read: columns of numbers, with commas, semicolons, bars, tabs or
-spaces between them; above them comments, a line with the names of the columns, and the number of
+There is no standard. This module reads columns of numbers that are separated by commas, semicolons,
+bars, tabs or spaces. Lines above them may be comments, the names of the columns, and the number of
 points (Leica's ``.pts``).
 """
 
@@ -32,16 +32,16 @@ from voxax.io.point_cloud import PointCloud
 
 COMMENTS = ("#", "//", "%", "!")
 SPACES = ""
-# Tells Excel the delimiter.
+# The beginning of a line that sets the delimiter for Excel.
 EXCEL = "sep="
-# In the order of trial: a comma is decimal beside another delimiter.
+# In the order in which they are tried: beside another delimiter, a comma is a decimal comma.
 DELIMITERS = (";", "|", "\t", ",", SPACES)
-# What the end of a name says of columns that no line names.
+# Names of columns for some endings of file names, if the file has no names.
 EXTENSION_NAMES = {
     ".xyzn": (*POSITION, "nx", "ny", "nz"),
     ".xyzrgb": (*POSITION, "red", "green", "blue"),
 }
-# Leica's columns, by their number.
+# Leica's names of columns for each number of columns.
 PTS_NAMES = {
     4: (*POSITION, "intensity"),
     6: (*POSITION, "red", "green", "blue"),
@@ -57,10 +57,10 @@ BLOCK = 2**20
 def read_text(path: Path, options: ReadOptions) -> PointCloud:
     """Read points from text, one in each line.
 
-    Delimiter and columns are found in the first lines. Names are those of a line above the
-    points, or of a comment there, unless ``options.columns`` gives them; columns without names
-    get those of :func:`voxax.io.columns.shown_names`. Numbers may have a decimal comma where no
-    comma is between them. Empty fields are NaN. Columns of text are left out.
+    Delimiter and columns are detected in the first lines. Names are in ``options.columns``, or else
+    in a line or a comment above the points. If there are no names,
+    :func:`voxax.io.columns.shown_names` returns them. Numbers may have a decimal comma if the
+    delimiter is not a comma. Empty fields are NaN. Columns of text are left out.
     """
     with reading(path, "text"), path.open("rb") as file:
         stream = _transcoded(file)
@@ -74,10 +74,15 @@ def read_text(path: Path, options: ReadOptions) -> PointCloud:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the lines of a file are read, from byte `start` on.
+    """The layout of the lines of a file.
 
-    `names` is None where the columns have none, and the dtype of a column of text is None. `count`
-    is that of points, as the file says, or None.
+    Attributes:
+      start: the offset of the first point in bytes.
+      delimiter: the text between numbers; empty for white space.
+      names: the names of the columns; None if they have none.
+      dtypes: the type of each column; None for a column of text.
+      count: the number of points that the file states; None if it does not.
+      quoted: whether fields may be in quotes.
     """
 
     start: int
@@ -145,7 +150,7 @@ def _decoded(line: bytes) -> str:
 
 
 def _delimiter(text: str, given: str | None) -> str | None:
-    """Return what parts the numbers of a line; None if it does not hold three."""
+    """Return the delimiter between the numbers of a line; None if it has fewer than three."""
     for delimiter in DELIMITERS if given is None else (given.replace(" ", SPACES),):
         fields = [field for field in _split(text, delimiter) if field not in MISSING]
         if sum(_number(field, delimiter) is not None for field in fields) >= 3:
@@ -175,7 +180,8 @@ def _dtype(fields: Sequence[str], delimiter: str) -> type | None:
     if all(WHOLE.fullmatch(field) and abs(int(field)) < 2**63 for field in fields):
         return np.int64
     numbers = sum(field != "" and _number(field, delimiter) is not None for field in fields)
-    # Half of them, so that one spoiled number is an error, and no text.
+    # Half of the fields are enough, so that one broken number is an error and does not make the
+    # column text.
     return np.float64 if 2 * numbers >= sum(map(bool, fields)) > 0 else None
 
 
@@ -202,7 +208,7 @@ def _names(
         positions = any(all(find_name(names, axis) for axis in group) for group in POSITIONS)
         if len(names) == width and positions:
             return tuple(name or f"column_{index}" for index, name in enumerate(names))
-        # A comment may be any sentence.
+        # A comment may be any text, so it need not have names.
         if text is above:
             raise FileFormatError(
                 f"{path} has {width} columns, and above them is {text[:60]!r}, which names "
@@ -257,7 +263,7 @@ def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int)
     dtypes = [layout.dtypes[column] for column in used]
     try:
         with warnings.catch_warnings():
-            # NumPy would round a fraction in a column of whole numbers.
+            # NumPy would round fractions in a column of whole numbers.
             warnings.simplefilter("error", DeprecationWarning)
             return np.loadtxt(
                 io.StringIO(block),

@@ -1,10 +1,10 @@
-"""Labeled convex primitives: boxes, vertical cylinders and ellipsoids, and where rays meet them.
+"""Labeled convex primitives: boxes, vertical cylinders and ellipsoids, and rays that hit them.
 
-Every primitive is a unit shape, stretched, turned about z and moved. Rays are taken
-into the primitive's own frame instead, where small functions do the geometry.
-The direction is not normalized again there, so ray parameters stay meters of the
+Every primitive is a unit shape that is scaled, rotated about z and moved. Rays are
+transformed into the frame of the unit shape, where small functions intersect them with it.
+The direction is not normalized again in this frame, so ray parameters are meters of the
 original ray. Vectors have their components on the first axis, ``[3, n]``, so that each
-component is contiguous; all arrays are float64.
+component is contiguous. All arrays are float64.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ BOX, CYLINDER, ELLIPSOID = range(len(SHAPE_NAMES))
 
 @dataclass(frozen=True)
 class Solids:
-    """Convex primitives with a vertical axis, ``n`` of them, as parallel arrays.
+    """``n`` convex primitives with a vertical axis, as parallel arrays.
 
     Attributes:
-      shape: ``int8[n]``, index into :data:`SHAPE_NAMES`.
-      center: ``float64[n, 3]``, meters.
-      half: ``float64[n, 3]``, half extents along the primitive's own axes, meters:
+      shape: the index of the shape in :data:`SHAPE_NAMES`, ``int8[n]``.
+      center: the center in meters, ``float64[n, 3]``.
+      half: the half extents along the primitive's own axes in meters, ``float64[n, 3]``:
         half sides of a box, the two radii and half height of a cylinder, the semi-axes
         of an ellipsoid.
-      yaw: ``float64[n]``, rotation about z, radians.
-      label: ``int32[n]``, index into :data:`CLASS_NAMES`.
-      reflectivity: ``float64[n]``, 0 to 1.
-      penetration: ``float64[n]``, mean depth in meters that a ray enters before it is
-        returned; 0 is an opaque surface. A ray that would go deeper than the primitive is
-        thick passes through.
+      yaw: the rotation about z in radians, ``float64[n]``.
+      label: the index of the class in :data:`CLASS_NAMES`, ``int32[n]``.
+      reflectivity: the reflectivity from 0 to 1, ``float64[n]``.
+      penetration: the mean depth in meters that a ray enters before it is returned,
+        ``float64[n]``; 0 for an opaque surface. The depth of each ray is random. A ray whose depth
+        exceeds its path through the primitive passes through.
     """
 
     shape: np.ndarray
@@ -57,7 +57,7 @@ class Solids:
 
 
 class Pose(NamedTuple):
-    """Place of an object: meters, and radians about z."""
+    """The position of an object in meters, and its rotation about z in radians."""
 
     x: float
     y: float
@@ -69,7 +69,7 @@ Triple = tuple[float, float, float]
 
 
 class SolidBuilder:
-    """Collect primitives, object by object; :meth:`build` returns them as arrays."""
+    """A list of primitives that grows object by object; :meth:`build` returns it as arrays."""
 
     def __init__(self) -> None:
         self._rows: list[tuple] = []
@@ -88,9 +88,9 @@ class SolidBuilder:
         penetration: float = 0.0,
         turn: float = 0.0,
     ) -> None:
-        """Add one primitive of an object that stands at ``pose``; see :class:`Solids`.
+        """Add one primitive of an object at ``pose``; see :class:`Solids`.
 
-        ``offset`` is its center in the object's frame, and ``turn`` its yaw there.
+        ``offset`` is the primitive's center and ``turn`` its yaw, both in the object's frame.
         """
         c, s = np.cos(pose.yaw), np.sin(pose.yaw)
         x = pose.x + c * offset[0] - s * offset[1]
@@ -99,7 +99,7 @@ class SolidBuilder:
         self._rows.append((shape, label, *numbers))
 
     def build(self) -> Solids:
-        """Return all primitives so far, in the order they were added."""
+        """Return all primitives in the order in which they were added."""
         table = np.array(self._rows, np.float64).reshape(-1, 11)
         return Solids(
             shape=table[:, 0].astype(np.int8),
@@ -113,10 +113,10 @@ class SolidBuilder:
 
 
 class PlacedObjects:
-    """Objects whose primitives stand side by side in a street's :class:`Solids`.
+    """``m`` objects, each of consecutive primitives in a street's :class:`Solids`.
 
-    Each has a label, a pose, and the rows of its first primitive and of the one behind its last; in
-    the order of the primitives.
+    `rows` has one tuple for each object, in the order of the primitives: its label, its pose, the
+    row of its first primitive, and the row after its last.
     """
 
     def __init__(self, rows: Sequence[tuple[int, Pose, int, int]]) -> None:
@@ -128,17 +128,17 @@ class PlacedObjects:
         return len(self.label)
 
     def owner(self, solids: Solids) -> np.ndarray:
-        """Return ``int64[n]``: the object of each primitive, -1 for none."""
+        """Return the index of each primitive's object, ``int64[n]``; -1 if it has none."""
         owner = np.full(len(solids), -1, np.int64)
         for index, (first, stop) in enumerate(self._ends):
             owner[first:stop] = index
         return owner
 
     def boxes(self, solids: Solids) -> np.ndarray:
-        """Return ``float64[m, 7]``, rows as in :mod:`voxax.detection`.
+        """Return the box of each object, ``float64[m, 7]``, as in :mod:`voxax.detection`.
 
-        The smallest box in the direction of the object's pose that holds its primitives, without
-        what reaches into the ground below the place where it stands.
+        It is the smallest box with the yaw of the object's pose that contains the object's
+        primitives, except for their parts below the z of this pose.
         """
         if not len(self):
             return np.zeros((0, 7))
@@ -166,13 +166,13 @@ class PlacedObjects:
 
 
 Interval = tuple[np.ndarray, np.ndarray]
-# Stands for a zero direction component: the slab is then reached absurdly far away,
-# which has the right sign, while 0 would give 0 * inf = nan on the slab's surface.
+# Replaces a zero component of a direction. The distance to the slab is then huge, with the
+# right sign, whereas 0 would give 0 * inf = nan on the slab's surface.
 TINY = 1e-12
 
 
 def _slab(origin: np.ndarray, direction: np.ndarray) -> Interval:
-    """Return where rays are between -1 and 1 of each of some axes."""
+    """Return the interval of each ray between -1 and 1, for each axis separately."""
     inverse = 1.0 / np.where(np.abs(direction) < TINY, TINY, direction)
     to_center, reach = -origin * inverse, np.abs(inverse)
     return to_center - reach, to_center + reach
@@ -211,8 +211,9 @@ UNIT_SHAPES: dict[int, Callable[[np.ndarray, np.ndarray], Interval]] = {
     CYLINDER: _cylinder,
     ELLIPSOID: _ball,
 }
-"""Entry and exit of rays, origins and directions ``[3, n]``, through each shape within the cube
-``[-1, 1]^3``: ``(near, far)``, each ``[n]``. A ray misses where ``near > far``."""
+"""The function of each shape that returns ``(near, far)``, each ``[n]``: the entry and exit of rays
+with origins and directions ``[3, n]``. The shape fills the cube ``[-1, 1]^3``. A ray misses it if
+``near > far``."""
 
 
 def _dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -220,25 +221,26 @@ def _dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def to_local(vector: np.ndarray, yaw: np.ndarray) -> np.ndarray:
-    """Turn vectors ``[3, n]`` by ``-yaw`` (``[n]``, radians) about z."""
+    """Return vectors ``[3, n]`` rotated by ``-yaw`` (``[n]``, radians) about z."""
     c, s = np.cos(yaw), np.sin(yaw)
     x, y = vector[0], vector[1]
     return np.stack([c * x + s * y, c * y - s * x, np.broadcast_to(vector[2], np.shape(c * x))])
 
 
 def entry(interval: Interval) -> np.ndarray:
-    """Return the distance ``[n]`` at which a ray enters, from its ``(near, far)``; inf for none.
+    """Return the distance ``[n]`` at which each ray enters, from its ``(near, far)``.
 
-    A ray that starts inside a primitive does not see it: sensors stand outside.
+    It is inf for a ray that misses, and for a ray that starts inside a primitive, since sensors are
+    outside.
     """
     near, far = interval
     return np.where((near <= far) & (near > 0.0), near, np.inf)
 
 
 def facing(solids: Solids, point: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Return ``[n]``: absolute cosines between ray ``i`` and the normal of primitive ``i``.
+    """Return the absolute cosine ``[n]`` between ray ``i`` and the normal of primitive ``i``.
 
-    ``point``, ``direction``: ``[3, n]``, a point on the surface and the ray's unit direction.
+    ``point`` is a point on each surface, and ``direction`` each ray's unit vector, ``[3, n]`` each.
     """
     half = solids.half.T
     local = to_local(point - solids.center.T, solids.yaw) / half

@@ -1,4 +1,4 @@
-"""A random street: the ground, and everything that stands on it without overlapping.
+"""A random street: the ground and the objects on it, which do not overlap.
 
 The ground is a tilted, gently undulating surface with kerbs along the streets.
 """
@@ -25,9 +25,9 @@ from voxax.io.simulator.solids import (
     Solids,
 )
 
-# Samples along the part of a ray where it can meet the ground, then halvings of the
-# first gap that has a crossing. A ray that skims 40 m out has such a part of about 13 m,
-# so the samples are 1 m apart there, and the halvings end at a millimeter.
+# The number of samples along the part of a ray that can hit the ground, and of halvings of
+# the first interval with a crossing. For a grazing ray that hits at 40 m this part is about 13 m
+# long. So the samples are 1 m apart, and the halvings end at a millimeter.
 SAMPLES = 12
 HALVINGS = 10
 # A kerb is a steep ramp, this wide in meters, so that the surface has no jumps.
@@ -42,12 +42,13 @@ class Street:
     """A parabolic strip: ``v = offset + curvature / 2 * u^2`` in axes turned by ``heading``.
 
     Attributes:
-      heading: direction of the street at ``u = 0``, radians.
-      start: ``u`` of the world origin, meters.
-      offset: ``v`` of the center line at ``u = 0``, with the world origin at ``v = 0``, meters.
-      curvature: 1/m.
-      half_width: of the carriageway, meters.
-      pavement: width of each pavement, meters.
+      heading: the direction of the street at ``u = 0`` in radians.
+      start: the coordinate ``u`` of the world origin in meters.
+      offset: the coordinate ``v`` of the center line at ``u = 0`` in meters. The world origin has
+        ``v = 0``.
+      curvature: the curvature of the center line in 1/m.
+      half_width: half the width of the carriageway in meters.
+      pavement: the width of each pavement in meters.
     """
 
     heading: float
@@ -66,9 +67,10 @@ class Street:
         return u, across
 
     def place(self, along: float, across: float) -> Place:
-        """Return world ``(x, y, heading)`` of a place on the street; inverse of :meth:`locate`.
+        """Return the world's ``(x, y, heading)`` of a place on the street.
 
-        Exact on the center line, and within a few percent of ``across`` off it.
+        This is the inverse of :meth:`locate`. It is exact on the center line; elsewhere the error
+        is a few percent of ``across``.
         """
         slope = self.curvature * along
         norm = np.sqrt(1.0 + slope * slope)
@@ -80,15 +82,15 @@ class Street:
 
 @dataclass(frozen=True)
 class Terrain:
-    """Ground height ``z(x, y)``, zero at the origin if that is on a carriageway.
+    """Ground height ``z(x, y)``, which is zero at the origin if that is on a carriageway.
 
     Attributes:
-      slope: ``float64[2]``, rise per meter along x and y.
-      waves: ``float64[k, 4]``, rows of (wave number x, wave number y in rad/m, phase in
-        radians, amplitude in meters).
-      streets: carriageways, lower than the rest by ``kerb``.
-      kerb: meters.
-      shade: ``float64[2]``, reflectivity of carriageway and of the rest.
+      slope: the rise per meter along x and y, ``float64[2]``.
+      waves: one row for each of ``k`` waves, ``float64[k, 4]``: wave numbers along x and y in
+        rad/m, phase in radians, amplitude in meters.
+      streets: the streets, whose carriageways are lower than the other ground by ``kerb``.
+      kerb: the height of a kerb in meters.
+      shade: the reflectivity of carriageways and of the other ground, ``float64[2]``.
     """
 
     slope: np.ndarray
@@ -98,30 +100,33 @@ class Terrain:
     shade: np.ndarray
 
     def outside(self, x: Coordinate, y: Coordinate) -> np.ndarray:
-        """Meters from the nearest carriageway's edge, negative on it; inf without streets."""
+        """Return the distance from the edge of the nearest carriageway in meters.
+
+        It is negative on a carriageway, and inf if there are no streets.
+        """
         beyond = np.full(np.broadcast(x, y).shape, np.inf)
         for street in self.streets:
             beyond = np.minimum(beyond, np.abs(street.locate(x, y)[1]) - street.half_width)
         return beyond
 
     def _raised(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return 0 on carriageways, 1 beyond the kerb."""
+        """Return 0 on carriageways, 1 beyond the kerb, and values between on the kerb's ramp."""
         return np.clip(self.outside(x, y) / KERB_RAMP, 0.0, 1.0)
 
     def _relief(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Height above the tilted plane."""
+        """Return the height above the tilted plane in meters."""
         z = self.kerb * self._raised(x, y)
         for kx, ky, phase, amplitude in self.waves:
             z += amplitude * (np.sin(kx * x + ky * y + phase) - np.sin(phase))
         return z
 
     def height(self, x: Coordinate, y: Coordinate) -> np.ndarray:
-        """Ground height in meters at world positions of any one shape."""
+        """Return the ground height in meters at positions in the world, in their shape."""
         x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
         return self.slope[0] * x + self.slope[1] * y + self._relief(x, y)
 
     def reflectivity(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Reflectivity of the ground, patchy, 0 to 1."""
+        """Return the reflectivity of the ground, which varies in patches."""
         raised = self._raised(x, y)
         patches = 0.06 * np.sin(0.9 * x + np.sin(0.7 * y)) + 0.05 * np.sin(2.3 * y - 1.7 * x)
         return self.shade[0] + raised * (self.shade[1] - self.shade[0]) + patches
@@ -130,14 +135,15 @@ class Terrain:
         """Return the first distance at which rays meet the ground.
 
         Args:
-          origin: ``float64[3]``, meters, higher above the tilted plane than any relief.
-          direction: ``float64[3, n]``, unit vectors.
-          limit: ``float64[n]``, meters; the search stops there.
+          origin: the start of all rays in meters, ``float64[3]``, above all ground.
+          direction: the unit vectors of ``n`` rays, ``float64[3, n]``.
+          limit: the distance in meters up to which each ray is searched, ``float64[n]``.
 
         Returns:
-          ``float64[n]``, meters, inf where there is none before the limit.
+          The distances in meters, ``float64[n]``; inf if a ray does not hit the ground before its
+          limit.
         """
-        # The relief lies between two planes: only the part of a ray between them matters.
+        # The relief is between two planes, so only the part of a ray between them matters.
         swing = np.abs(self.waves[:, 3]).sum()
         rest = -np.sum(self.waves[:, 3] * np.sin(self.waves[:, 2]))
         above = origin[2] - self.slope[0] * origin[0] - self.slope[1] * origin[1]
@@ -173,7 +179,11 @@ class Terrain:
         return distance
 
     def facing(self, point: np.ndarray, direction: np.ndarray) -> np.ndarray:
-        """Return ``[n]``: absolute cosines between rays and the ground's normal at ``point``."""
+        """Return the absolute cosines between rays and the ground's normals, ``float64[n]``.
+
+        ``point`` has points on the ground, and ``direction`` the rays' unit vectors, ``[3, n]``
+        each.
+        """
         step = 0.02
         x, y = point[0], point[1]
         here = self.height(x, y)
@@ -183,7 +193,7 @@ class Terrain:
         return cosine / np.sqrt(1.0 + gx * gx + gy * gy)
 
 
-# The class of what stands alone; vehicles, poles and persons have boxes.
+# The class of each kind of small object. Vehicles, poles and persons have boxes.
 STANDING = {
     objects.pole: POLE,
     objects.person: PERSON,
@@ -193,24 +203,24 @@ STANDING = {
 BOXED = (VEHICLE, POLE, PERSON)
 # Half length of the built-up part of each street, meters.
 REACH = 92.0
-# Small objects keep this far from the sensor, and "near" ones come no farther than this.
+# The smallest distance of small objects from the sensor in meters, and the largest of "near" ones.
 CLEAR, NEAR = 3.0, 30.0
 SIDES = (-1.0, 1.0)
 
 
 class Layout:
-    """Furnish the streets of a terrain; :attr:`solids` collects the primitives."""
+    """Place objects along the streets of a terrain; :attr:`solids` collects their primitives."""
 
     def __init__(self, rng: np.random.Generator, terrain: Terrain) -> None:
         self.rng = rng
         self.terrain = terrain
         self.solids = SolidBuilder()
         self.boxed: list[tuple[int, Pose, int, int]] = []
-        # Rectangles of the ground that are occupied: center, half length and width, cos and sin.
+        # Occupied rectangles: center, half length, half width, cosine and sine of the yaw.
         self._occupied = np.zeros((0, 6))
 
     def _put(self, label: int, draw: Callable[..., None], place: Place, *told) -> None:
-        """Draw an object at a place."""
+        """Add the primitives of an object at a place. `told` are further arguments of `draw`."""
         x, y, yaw = place
         pose, first = Pose(x, y, float(self.terrain.height(x, y)), yaw), len(self.solids)
         draw(functools.partial(self.solids.add, pose, label), self.rng, *told)
@@ -223,7 +233,7 @@ class Layout:
         self._occupied = np.vstack([self._occupied, row])
 
     def _is_free(self, x: float, y: float, radius: float) -> bool:
-        """Return True if a disc touches no rectangle that is occupied."""
+        """Return True if a disc touches no occupied rectangle."""
         own_x, own_y, half_length, half_width, c, s = self._occupied.T
         dx, dy = x - own_x, y - own_y
         along = np.abs(c * dx + s * dy) - half_length
@@ -278,7 +288,7 @@ class Layout:
             self._garden(index, side, along, width, room)
 
     def _garden(self, index: int, side: float, along: float, width: float, room: float) -> None:
-        """Place a strip behind the pavement: a border along it, trees and bushes behind."""
+        """Place a garden beside the pavement: a border along it, then trees and bushes."""
         rng, street = self.rng, self.terrain.streets[index]
         edge = street.half_width + street.pavement + 0.5
         border = rng.choice(["hedge", "wall", "open"], p=[0.45, 0.25, 0.30])
@@ -299,7 +309,7 @@ class Layout:
                 self._stand(plant, (x, y, rng.uniform(-np.pi, np.pi)), 0.5)
 
     def _stand(self, draw: Callable[..., None], place: Place, radius: float) -> bool:
-        """Place an object if its disc is free; return True if it did."""
+        """Place an object if its disc is free; return True if it was placed."""
         x, y, _ = place
         if np.hypot(x, y) < CLEAR or not self._is_free(x, y, radius):
             return False
@@ -321,7 +331,7 @@ class Layout:
         c, s = length * np.cos(yaw), length * np.sin(yaw)
         discs = [(x + t * c, y + t * s) for t in (-0.35, 0.0, 0.35)]
         others = [street for i, street in enumerate(self.terrain.streets) if i != index]
-        # The sensor's own vehicle needs space too, and so do crossings.
+        # The vehicle of the sensor needs space too, and crossings stay free.
         if all(self._is_free(*d, 0.5 * width) and np.hypot(*d) > 4.5 for d in discs) and not any(
             abs(other.locate(x, y)[1]) < other.half_width + 0.5 * length for other in others
         ):
@@ -352,7 +362,11 @@ class Layout:
                 along += rng.uniform(8.0, 32.0)
 
     def _pavement(self, reach: float, edge: float) -> tuple[Street, float, float]:
-        """Draw a street and a place on its pavements, at least ``edge`` meters off the kerb."""
+        """Return a random street and a random place on its pavements.
+
+        The place is at least ``edge`` meters from the kerb, and at most ``reach`` meters along the
+        street from the sensor.
+        """
         rng = self.rng
         street = self.terrain.streets[rng.integers(len(self.terrain.streets))]
         along = street.start + rng.uniform(-reach, reach)
@@ -380,12 +394,12 @@ class Layout:
         for _ in range(int(rng.integers(8, 36))):
             street, along, across = self._pavement(60.0, 0.6)
             x, y, yaw = street.place(along, np.sign(across) * (street.half_width + 0.9))
-            # A crown must not hang around the sensor.
+            # The crown of a tree must not contain the sensor.
             if self.terrain.outside(x, y) > 0.6 and np.hypot(x, y) > 2.0 * CLEAR:
                 self._stand(objects.tree, (x, y, rng.uniform(-np.pi, np.pi)), 0.6)
 
     def populate(self) -> None:
-        """Place persons, alone and in groups, on pavements and crossing, most of them near."""
+        """Place persons, alone and in groups, on pavements and carriageways, mostly nearby."""
         rng = self.rng
         near, far = int(rng.integers(28, 43)), int(rng.integers(4, 14))
         for wanted, reach in ((near, NEAR), (far, 60.0)):
@@ -412,9 +426,9 @@ class StreetScene:
     """The surroundings of a sensor at the origin, on a carriageway.
 
     Attributes:
-      solids: labeled primitives.
-      terrain: the ground, or None for none.
-      placed: which primitives are an object of which detectors find boxes; None for no objects.
+      solids: the labeled primitives.
+      terrain: the ground; None if there is none.
+      placed: the objects with boxes, and the primitives of each; None if there are none.
     """
 
     solids: Solids
@@ -423,7 +437,7 @@ class StreetScene:
 
 
 def check_seed(seed: int) -> int:
-    """Return the seed as a plain int."""
+    """Return the seed as an int; raise InputError if it is not an integer of at least 0."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise InputError(f"seed must be an integer of at least 0, got {seed!r}")
     return int(seed)
@@ -474,13 +488,13 @@ def _terrain(rng: np.random.Generator, streets: tuple[Street, ...]) -> Terrain:
 
 
 def street_scene(seed: int) -> StreetScene:
-    """Draw a street of about 180 m with its objects, the sensor in its middle.
+    """Return a random street of about 180 m with objects, and with the sensor in the middle.
 
-    The same seed gives the same scene. The origin lies on the carriageway below the
-    sensor; z points up; all lengths are meters.
+    The same seed gives the same scene. The origin is on the carriageway below the
+    sensor, z points up, and all lengths are in meters.
 
     Raises:
-      InputError: for a seed that is not an integer of at least 0.
+      InputError: the seed is not an integer of at least 0.
     """
     rng = np.random.default_rng([check_seed(seed), 0])
     streets = _streets(rng)

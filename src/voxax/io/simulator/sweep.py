@@ -1,9 +1,9 @@
-"""One revolution of a spinning sensor in a scene: its beams, their nearest hits, its errors.
+"""One revolution of a spinning sensor in a scene: beams, nearest hits, and measurement errors.
 
 Testing every ray against every primitive would be thirty thousand times a thousand
-tests. As rays leave one point on a regular grid of angles, each primitive can only be
-met by a window of columns and rings, found from its corners. The windows are written
-out as (primitive, ray) pairs, and only those pairs are tested: about two per ray.
+tests. All rays start at one point on a regular grid of angles. So only the rays of a window of
+columns and rings can hit a primitive; its corners determine this window. The windows are
+expanded to (primitive, ray) pairs, and only these pairs are tested: about two per ray.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ Rng = np.random.Generator
 
 
 class RayGrid(NamedTuple):
-    """The rays of one revolution, ring by ring: ray ``ring * steps + step``.
+    """The rays of one revolution, ordered by ring, then by step.
+
+    The index of a ray is ``ring * steps + step``.
 
     Attributes:
-      direction: ``float64[3, rings * steps]``, unit vectors.
-      elevation: ``float64[rings]``, radians, ascending.
-      steps: rays per ring.
-      phase: azimuth of step 0, radians; each ring is off by up to half a step.
+      direction: unit vectors, ``float64[3, rings * steps]``.
+      elevation: the elevation angle of each ring in radians, ascending, ``float64[rings]``.
+      steps: the number of rays in a ring.
+      phase: the azimuth of step 0 in radians. Each ring deviates by up to half a step.
     """
 
     direction: np.ndarray
@@ -54,17 +56,17 @@ class Sensor:
     """A spinning LiDAR.
 
     Attributes:
-      name: goes into the ``source`` of a sweep.
-      elevations: beam elevation angles in degrees, ascending; ring 0 is the lowest.
-      azimuth_steps: firings per revolution.
-      height: above the ground, meters.
-      max_range: meters; nothing is returned from beyond.
-      range_noise: standard deviation of the range, meters.
-      dropout: probability that a ray returns nothing, for a close and frontal surface.
-      min_range: meters; nothing is returned from before.
+      name: the name of the sensor, which is a part of a sweep's ``source``.
+      elevations: the elevation angles of the beams in degrees, ascending; ring 0 is the lowest.
+      azimuth_steps: the number of firings per revolution.
+      height: the height above the ground in meters.
+      max_range: the largest distance that is measured, in meters.
+      range_noise: the standard deviation of the range in meters.
+      dropout: the probability that a ray returns nothing from a close and frontal surface.
+      min_range: the smallest distance that is measured, in meters.
 
     Raises:
-      InputError: for a field outside its range.
+      InputError: a field is outside its range.
     """
 
     name: str
@@ -92,14 +94,14 @@ class Sensor:
 
     @property
     def rings(self) -> int:
-        """Number of beams."""
+        """The number of beams."""
         return len(self.elevations)
 
     def rays(self, rng: Rng) -> RayGrid:
         """Return the rays of one revolution; the start azimuth and each ring's offset are random.
 
-        Rings that fire at slightly different azimuths, as real ones do, keep a thin pole
-        from falling between the same two columns of every ring.
+        The rings of real sensors fire at slightly different azimuths too. So a thin pole is not
+        between the same two columns of every ring.
         """
         step = 2.0 * np.pi / self.azimuth_steps
         phase = float(rng.uniform(-np.pi, np.pi))
@@ -112,9 +114,11 @@ class Sensor:
         return RayGrid(direction.reshape(3, -1), elevation, self.azimuth_steps, phase)
 
     def dropout_probability(self, distance: np.ndarray, cosine: np.ndarray) -> np.ndarray:
-        """Return ``[n]``: the probability that a return is lost, more for far and grazed surfaces.
+        """Return the probability that each of ``n`` returns is lost, ``float64[n]``.
 
-        ``distance``: ``float64[n]``, meters. ``cosine``: ``float64[n]`` between ray and normal.
+        It is higher for distant surfaces and for surfaces at a grazing angle. ``distance`` is in
+        meters, ``float64[n]``; ``cosine`` is that of the angle between ray and normal,
+        ``float64[n]``.
         """
         far = 0.3 * np.square(distance / self.max_range)
         grazed = 0.6 * np.exp(-cosine / 0.04)
@@ -125,7 +129,7 @@ def _fan(low: float, high: float, beams: int) -> tuple[float, ...]:
     return tuple(float(angle) for angle in np.linspace(low, high, beams).round(4))
 
 
-# Two blocks of 32, the upper one denser, as on roof sensors made for the road ahead.
+# Two blocks of 32 beams, with the upper one denser, as in sensors on the roofs of cars.
 _BLOCKS = _fan(-24.8, -8.8, 32) + _fan(-8.4, 2.0, 32)
 SENSORS: dict[str, Sensor] = {
     "lidar32": Sensor("lidar32", _fan(-30.67, 10.67, 32), 900, 1.9, 80.0, 0.02, 0.04),
@@ -134,7 +138,7 @@ SENSORS: dict[str, Sensor] = {
 }
 
 
-# Fewer points say nothing of where an object ends.
+# Fewer points do not show the extent of an object.
 MIN_POINTS = 5
 # Pairs tested at once: temporaries of this length stay in the processor's cache.
 PAIRS = 1 << 15
@@ -144,12 +148,12 @@ CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float64)
 def _windows(
     solids: Solids, origin: np.ndarray, grid: RayGrid, max_range: float
 ) -> tuple[np.ndarray, ...]:
-    """Return the part of the grid that may meet each primitive; those that none can are left out.
+    """Return the window of rays that may hit each primitive; leave out primitives without one.
 
     Returns:
       ``(solid, ring, rings, step, steps)``, all ``int64[n]``: the row of the primitive, the first
-      ring and their number, the first column, which may be negative (columns wrap around), and
-      their number.
+      ring, the number of rings, the first column, and the number of columns. The first column may
+      be negative, because columns wrap around.
     """
     center, half = solids.center - origin, solids.half
     start = -to_local(center.T, solids.yaw)
@@ -157,7 +161,7 @@ def _windows(
     nearest = np.hypot(beyond[0], beyond[1])
     farthest = np.hypot(center[:, 0], center[:, 1]) + np.hypot(half[:, 0], half[:, 1])
 
-    # Columns: a convex outline that does not hold the origin spans less than a half turn.
+    # Columns: a convex outline that does not contain the origin spans less than a half turn.
     c, s = np.cos(solids.yaw)[:, None], np.sin(solids.yaw)[:, None]
     dx, dy = half[:, :1] * CORNERS[:, 0], half[:, 1:2] * CORNERS[:, 1]
     corner_x, corner_y = center[:, :1] + c * dx - s * dy, center[:, 1:2] + s * dx + c * dy
@@ -171,8 +175,8 @@ def _windows(
     step = np.where(around, 0, first).astype(np.int64)
     steps = np.where(around, grid.steps, np.minimum(last - first + 1, grid.steps))
 
-    # Rings: the top is seen highest from the nearest place if above the sensor, else from
-    # the farthest; the bottom the other way round.
+    # Rings: if the top is above the sensor, its largest elevation angle is at the nearest point,
+    # else at the farthest. It is the other way round for the smallest angle of the bottom.
     bottom, top = center[:, 2] - half[:, 2], center[:, 2] + half[:, 2]
     highest = np.arctan2(top, np.where(top > 0.0, nearest, farthest))
     lowest = np.arctan2(bottom, np.where(bottom < 0.0, nearest, farthest))
@@ -205,7 +209,7 @@ def nearest_hits(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the nearest hit of every ray that starts at ``origin``, ``float64[3]``.
 
-    ``rng`` decides how deep rays enter porous primitives.
+    ``rng`` draws how deep rays enter porous primitives.
 
     Returns:
       ``(distance, solid)``: ``float64[rays]`` in meters, inf for no hit, and ``int64[rays]``,
@@ -218,8 +222,8 @@ def nearest_hits(
         if not len(rows):
             continue
         some = solids.take(rows)
-        # Rays share their origin, so it is taken into each primitive's frame only once, and
-        # turning and scaling a direction takes six numbers per primitive.
+        # All rays have the same origin, so it is transformed only once for each primitive.
+        # Rotating and scaling a direction takes six numbers per primitive.
         start = to_local((origin - some.center).T, some.yaw) / some.half.T
         c, s = np.cos(some.yaw), np.sin(some.yaw)
         scale = 1.0 / some.half.T
@@ -245,16 +249,17 @@ def nearest_hits(
 def _reflect(
     scene: StreetScene, direction: np.ndarray, point: np.ndarray, solid: np.ndarray, rng: Rng
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return label ``int32[n]``, reflectivity and cosine (``float64[n]``) of hits ``[3, n]``.
+    """Return label ``int32[n]``, reflectivity and cosine (both ``float64[n]``) of ``n`` hits.
 
-    ``solid``: ``int64[n]``, the primitive that was hit, -1 for the ground.
+    ``direction`` has the rays and ``point`` the hits, both ``[3, n]``. ``solid`` is the primitive
+    that was hit, or -1 for the ground, ``int64[n]``.
     """
     label = np.full(len(solid), GROUND, np.int32)
     shade, cosine = np.zeros(len(solid)), np.ones(len(solid))
     on = np.flatnonzero(solid >= 0)
     some = scene.solids.take(solid[on])
     label[on], shade[on] = some.label, some.reflectivity
-    # Leaves face anywhere; the hull of a crown says nothing about them.
+    # Leaves have random orientations, independent of the surface of the primitive.
     leaves = rng.uniform(0.2, 1.0, len(on))
     surface = facing(some, point[:, on], direction[:, on])
     cosine[on] = np.where(some.penetration > 0.0, leaves, surface)
@@ -272,9 +277,10 @@ def simulate_sweep(
     """Simulate a labeled LiDAR sweep of a random street.
 
     Args:
-      seed: of the scene and of the sensor's noise; the same seed gives the same points.
-      sensor: ``"lidar32"``, ``"lidar64"``, ``"lidar128"``, or a :class:`Sensor`.
-      scene: what to look at; by default ``street_scene(seed)``.
+      seed: the random seed for the scene and the sensor's noise; the same seed gives the same
+        points.
+      sensor: a :class:`Sensor`, or the name of one: ``"lidar32"``, ``"lidar64"``, ``"lidar128"``.
+      scene: the surroundings of the sensor; by default ``street_scene(seed)``.
 
     Returns:
       A point cloud ordered by ring, then azimuth. Positions are ``float64[N, 3]`` in meters,
@@ -283,7 +289,7 @@ def simulate_sweep(
       range, and ``ring`` ``int32[N]``, 0 for the lowest beam.
 
     Raises:
-      InputError: for an unknown sensor name, or a seed that is not an integer of at least 0.
+      InputError: the sensor's name is unknown, or the seed is not an integer of at least 0.
     """
     return _measure(seed, sensor, scene)[0]
 
@@ -291,7 +297,7 @@ def simulate_sweep(
 def _measure(
     seed: int, sensor: str | Sensor, scene: StreetScene | None
 ) -> tuple[PointCloud, np.ndarray, StreetScene]:
-    """Return the sweep, the primitive of each point ``int64[N]`` (-1: the ground), and the scene.
+    """Return the sweep, the primitive of each point (``int64[N]``, -1: the ground), and the scene.
 
     Arguments and errors are those of :func:`simulate_sweep`.
     """
@@ -319,7 +325,7 @@ def _measure(
 
     lost = rng.random(len(rays)) < sensor.dropout_probability(distance, cosine)
     measured = distance + sensor.range_noise * rng.standard_normal(len(rays))
-    # Calibrated sensors undo most, not all, of the effect of the angle.
+    # The calibration of real sensors removes most of the effect of the angle, but not all.
     intensity = shade * (0.75 + 0.25 * cosine) + rng.normal(0.0, 0.05, len(rays))
     kept = np.flatnonzero(~lost & (measured > 0.0) & (measured <= sensor.max_range))
     cloud = PointCloud(
@@ -343,21 +349,21 @@ def simulate_objects(
 ) -> AnnotatedScan:
     """Simulate a sweep with the boxes of its vehicles, poles and persons.
 
-    The points are those of :func:`simulate_sweep`. An object is there if at least ``min_points``
-    of them were measured on it: others are hidden by what stands before them, too far away, or
-    between two beams.
+    The points are those of :func:`simulate_sweep`. Objects with fewer than ``min_points`` points
+    are left out: they are hidden by others, too far away, or between two beams.
 
     Args:
       seed, sensor, scene: see :func:`simulate_sweep`.
-      min_points: points that make an object visible.
+      min_points: the smallest number of points on an object that is returned.
 
     Returns:
-      The scan, whose objects have float64 boxes ``[M, 7]`` and names of ``CLASS_NAMES`` as classes.
-      A box is the smallest in the object's direction that holds it, its ``z`` counts from the
-      ground below the sensor. ``about`` is ``int64[M]``, the points measured on each object.
+      The scan with M objects, which have float64 boxes ``[M, 7]`` and classes from ``CLASS_NAMES``.
+      A box is the smallest one in the object's direction that contains the object. Its ``z`` is 0
+      on the ground below the sensor. ``about`` is the number of points on each object,
+      ``int64[M]``.
 
     Raises:
-      InputError: see :func:`simulate_sweep`; a negative ``min_points``.
+      InputError: as for :func:`simulate_sweep`, or ``min_points`` is negative.
     """
     if min_points < 0:
         raise InputError(f"min_points={min_points} must be at least 0")
