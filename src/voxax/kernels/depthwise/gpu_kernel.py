@@ -170,9 +170,9 @@ def product(
 def weight_product(
     config: TileConfig, pairs: jax.Array, starts: jax.Array, x: jax.Array, dy: jax.Array
 ) -> jax.Array:
-    """Return parts of ``dw[k] = sum_p x[pairs[0, p]] * dy[pairs[1, p]]``, ``float32[splits, K, C]``.
+    """Return parts of ``dw[k] = sum_p x[pairs[0, p]] * dy[pairs[1, p]]``.
 
-    The sum over ``splits`` is left to the caller.
+    The parts are ``float32[splits, K, C]``. The sum over ``splits`` is left to the caller.
 
     Args:
       config: sizes of the call.

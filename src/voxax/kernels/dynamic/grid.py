@@ -77,7 +77,7 @@ class Grid:
         return rows_within(self.padded, self.outputs, self.low, self.stride)
 
     def shifts(self) -> np.ndarray:
-        """Return the distance of each tap from the center in rows of the padded input, ``int32[K]``."""
+        """Return the offset of each tap in rows of the padded input, ``int32[K]``."""
         return (self.taps @ row_steps(self.padded)[1:]).astype(np.int32)
 
 
@@ -198,7 +198,7 @@ def ordered(grid: Grid, w: jax.Array) -> jax.Array:
 
 
 def unordered(grid: Grid, w: jax.Array) -> jax.Array:
-    """Return the weight with its taps in their own order. This is the inverse of :func:`ordered`."""
+    """Return the weight with its taps in the original order. The inverse of :func:`ordered`."""
     return w[np.argsort(grid.order)]
 
 
