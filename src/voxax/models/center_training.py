@@ -85,7 +85,7 @@ def _doubled_angle(codes: jax.Array) -> jax.Array:
 
 
 def _halved_angle(codes: jax.Array) -> jax.Array:
-    """Return the codes with the angle halved. This is the inverse of `_doubled_angle`."""
+    """Return the codes with the angle halved, :func:`_doubled_angle` inverted up to a half turn."""
     half = 0.5 * jnp.arctan2(codes[..., 7], codes[..., 6])
     return codes.at[..., 6].set(jnp.cos(half)).at[..., 7].set(jnp.sin(half))
 
@@ -98,7 +98,7 @@ class CenterTrainer(DetectorTrainer):
     of the heat maps and of the boxes.
 
     Args:
-      model: the detector. All voxels must lie in its grid.
+      model: a :class:`voxax.models.centerpoint.CenterDetector`. All voxels must lie in its grid.
       optimizer: an optax transformation.
       region: range of the points and size of the voxels. Coordinates of voxels begin with 0 at its
         lower corner.

@@ -424,7 +424,7 @@ def MinkUNet18(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOp
 
 @with_signature
 def MinkUNet34(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOptions]) -> MinkUNet:
-    """Return a MinkUNet with 2, 3, 4, 6 blocks down, 2 per stage up, see :class:`MinkUNet`."""
+    """Return a MinkUNet with 2, 3, 4, 6 blocks down, 2 up. Arguments as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[34], **options)
 
 

@@ -174,7 +174,7 @@ def load_part(
 ) -> PartReport:
     """Load the layers that a file has in the same shapes; return which ones were left out.
 
-    A network for other classes or inputs can so start from the pretrained weights of all other
+    A network for other classes or inputs can thus start from pretrained weights in all other
     layers.
 
     Args:

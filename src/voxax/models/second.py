@@ -1,6 +1,6 @@
 """SECOND: a sparse backbone, a dense network on the ground plane, and boxes for anchors.
 
-`MultiHeadSECOND`, for nuScenes, has an anchor head for each group of classes.
+``MultiHeadSECOND``, for nuScenes, has an anchor head for each group of classes.
 
 Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018; Zhu et
 al., "Class-balanced Grouping and Sampling for Point Cloud 3D Object Detection", 2019; OpenPCDet

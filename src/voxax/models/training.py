@@ -351,7 +351,7 @@ class StepTrainer(abc.ABC):
         return output
 
     def compile(self, voxels: Voxels, labels: Any) -> None:
-        """Compile the training step for the shapes of ``voxels``, without a training step."""
+        """Compile the training step for the shapes of ``voxels`` without running it."""
         arguments = self._arguments(voxels, labels)
         self._gradients.lower(*arguments).compile()
         grads, *_ = self._gradients.eval_shape(*arguments)
@@ -492,7 +492,7 @@ class Trainer(StepTrainer):
     """Training of a network that classifies voxels or scenes.
 
     If the network returns one row of logits per scene, rows lost inside the network cannot be
-    counted. :class:`voxax.models.classifier.SceneTrainer` counts them: it takes a network that
+    counted. :class:`voxax.models.classifier.SceneTrainer` counts them. It takes a network that
     returns Voxels of logits, and averages the logits of each scene.
 
     Args:
