@@ -1,4 +1,4 @@
-"""The Triton kernels of depthwise products on GPUs. This module needs the Triton package.
+"""The Triton kernels of depthwise products on GPUs, which need the Triton package.
 
 As in ``implicit_gemm/gpu_kernel.py``, a program owns a tile of output rows, which are ordered by
 the taps they have, and walks the list of taps that any row of the tile has. In wgrad, a program

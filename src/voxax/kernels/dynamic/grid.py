@@ -67,7 +67,7 @@ class Grid:
         return jnp.pad(x, sides + [(0, 0)] * (x.ndim - len(sides)))
 
     def crop(self, x: jax.Array) -> jax.Array:
-        """Return the rows of a padded array. This is the inverse of :meth:`pad`."""
+        """Return the rows of a padded array, the inverse of :meth:`pad`."""
         inner = [slice(a, a + n) for a, n in zip(self.low, self.inputs[1:], strict=True)]
         x = x[(slice(None), *inner)]
         return x.reshape(math.prod(self.inputs), *x.shape[len(self.inputs) :])
@@ -198,7 +198,7 @@ def ordered(grid: Grid, w: jax.Array) -> jax.Array:
 
 
 def unordered(grid: Grid, w: jax.Array) -> jax.Array:
-    """Return the weight with its taps in the original order. The inverse of :func:`ordered`."""
+    """Return the weight with its taps in the original order, the inverse of :func:`ordered`."""
     return w[np.argsort(grid.order)]
 
 

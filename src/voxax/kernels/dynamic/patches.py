@@ -87,7 +87,7 @@ class _Rows:
         return self.split(rows if self.order is None else rows[self.order])
 
     def restore(self, blocks: jax.Array) -> jax.Array:
-        """Return blocks as rows. This is the inverse of :meth:`arrange`."""
+        """Return blocks as rows, the inverse of :meth:`arrange`."""
         rows = blocks.reshape(-1, *blocks.shape[2:])[: self.count]
         if self.order is None:
             return rows

@@ -63,7 +63,7 @@ class BlockConfig:
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Slot in ``columns`` by shell and column. Shells share slots unless sources are masked."""
+        """Slot in ``columns`` by shell and column, shared by shells unless sources are masked."""
         found = (
             (number if self.masks_source else 0, p.column)
             for number, shell in enumerate(self.blocks.shells)

@@ -34,7 +34,7 @@ _COLUMNS = 1024
 
 @dataclasses.dataclass(frozen=True)
 class LaneConfig:
-    """Static sizes of one call of a kernel. Other fields are those of ``tpu_kernel.BlockConfig``.
+    """Static sizes of one call of a kernel, with the other fields of ``tpu_kernel.BlockConfig``.
 
     Attributes:
       lanes: the layout.
@@ -293,7 +293,7 @@ def _paired(rows: jax.Array) -> jax.Array:
 
 
 def _single(rows: jax.Array, dtype: Any) -> jax.Array:
-    """Return rows of ``dtype``. This is the inverse of :func:`_paired`."""
+    """Return rows of ``dtype``, the inverse of :func:`_paired`."""
     return pltpu.bitcast(rows, dtype) if rows.dtype != dtype else rows
 
 

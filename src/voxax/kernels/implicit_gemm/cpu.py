@@ -101,7 +101,10 @@ def apply_on_host(
     b: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Run a product of NumPy arrays group by group. The size of tiles does not change any bit."""
+    """Run a product of NumPy arrays group by group.
+
+    The size of tiles does not change any bit of the result.
+    """
     del parameters
     found = empty_array(problem.result_shape, a.dtype)
     result, a, b = (host_products.elements_of(array) for array in (found, a, b))

@@ -1,4 +1,4 @@
-"""The kernels of ``cutlass_implicit_gemm`` in CUTLASS' Python DSL. This module needs that package.
+"""The kernels of ``cutlass_implicit_gemm`` in CUTLASS' Python DSL, which need its package.
 
 *Forward and dgrad.* A block of threads owns a tile of output rows, ordered by the taps they have,
 and of output channels. It walks the list of the taps that any row of its tile has, or a slice of

@@ -1,4 +1,4 @@
-"""The Triton kernels of ``implicit_gemm`` on GPUs. This module needs the Triton package.
+"""The Triton kernels of ``implicit_gemm`` on GPUs, which need the Triton package.
 
 *Forward and dgrad.* A program owns a tile of output rows and a block of output channels. The rows
 are ordered by the taps they have (``tap_order.py``), and each tile has a list of the taps that any
