@@ -32,26 +32,28 @@ from voxax.models.second import SECOND, AnchorHead, AnchorOutput
 class AnchorTrainer(DetectorTrainer):
     """Training of a :class:`voxax.models.SECOND`.
 
-    A step takes ``(boxes float32[B, M, 7], classes int32[B, M])`` as labels, where rows of a
-    negative class are empty. Its prediction is the loss of the classes, of the boxes and of the
-    directions.
+    A step takes ``(boxes float32[B, M, 7], classes int32[B, M])`` as labels for B scenes of up to M
+    boxes. Rows with a negative class are empty. The step's prediction is a tuple of the losses of
+    the classes, of the boxes and of the directions.
 
     Args:
       model: the detector.
       optimizer: an optax transformation.
-      region: what the model looks at; its voxels are counted from the lower corner.
-      num_classes: of the model.
-      anchors: one of each class; None has KITTI's.
-      box_weight, direction_weight: of these losses beside that of the classes.
-      code_weights: of each number of a box's code; None for 1.
-      max_candidates, max_boxes, min_score: of each scene, see :func:`voxax.models.found_boxes`,
-        which has ``max_boxes`` as ``max_selected``.
-      axis_name: the mapped axis over which losses and lost rows are added up, for programs that run
-        on several devices.
-      keep_programs: as of :class:`voxax.models.training.Trainer`.
+      region: range of the points and size of the voxels. Coordinates of voxels begin with 0 at its
+        lower corner.
+      num_classes: number of classes of the model.
+      anchors: anchors, one for each class; None takes KITTI's.
+      box_weight, direction_weight: weights of these losses; the loss of the classes has weight 1.
+      code_weights: weight of each value of a box's code; None is 1 for all.
+      max_candidates, max_boxes, min_score: ``max_boxes``, ``max_selected`` and ``min_score`` of
+        :func:`voxax.models.found_boxes`, for each scene.
+      axis_name: mapped axis over which losses and lost rows are combined, for programs that run on
+        several devices; or None.
+      keep_programs: as in :class:`voxax.models.training.Trainer`.
 
     Raises:
-      InputError: other anchors than the model has, or several heads.
+      InputError: the anchors do not fit the classes and the model, or the model does not have a
+        single anchor head.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Training and evaluation of detectors of centers: targets, losses and decoding in one program."""
+"""Training and evaluation of center-based detectors: targets, losses and decoding."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from voxax.models.voxelnext import VoxelNeXt
 
 
 class BoxedCells(NamedTuple):
-    """Cells of one scene that learn to predict a box: ``C`` is ``M``, with neighbors ``9 M``.
+    """Cells of one scene that learn to predict its M boxes; C is M, or 9 M with neighbor cells.
 
     Attributes:
-      rows: ``int32[C]``, of the flattened map; 0 where ``mask`` is false.
-      codes: ``[C, 8]`` or ``[C, 10]``, see :func:`voxax.detection.encode_boxes`.
-      classes: ``int32[C]``, of the box.
-      mask: ``bool[C]``.
+      rows: ``int32[C]``, row of each cell in the flattened map; 0 where ``mask`` is false.
+      codes: ``[C, 8]`` or ``[C, 10]``, code of the box, see :func:`voxax.detection.encode_boxes`.
+      classes: ``int32[C]``, class of the box.
+      mask: ``bool[C]``, whether the cell counts.
     """
 
     rows: jax.Array
@@ -47,15 +47,16 @@ class BoxedCells(NamedTuple):
 def boxed_cells(
     boxes: jax.Array, classes: jax.Array, targets: CenterTargets, grid: BevGrid
 ) -> BoxedCells:
-    """Return each box's own cell, and those of the eight around it with their middle in the box.
+    """Return the cell of each box, and the adjacent cells whose center lies in the box.
 
-    Where the highest score is one cell beside the true one, the box is right nevertheless.
+    If the highest score is one cell off, the box is then still right. Up to eight adjacent cells
+    count.
 
     Args:
       boxes: ``[M, 7]`` or ``[M, 9]``.
-      classes: ``int[M]``.
-      targets: of these boxes.
-      grid: of the targets.
+      classes: ``int[M]``, class of each box.
+      targets: targets of these boxes.
+      grid: grid of the targets.
     """
     number = len(boxes)
     boxes = jnp.where(targets.mask[:, None], boxes, jnp.ones((), boxes.dtype))
@@ -78,13 +79,13 @@ def boxed_cells(
 
 
 def _doubled_angle(codes: jax.Array) -> jax.Array:
-    """Return the codes with cosine and sine of twice the yaw, equal for both headings."""
+    """Return the codes with the yaw doubled, which makes both headings equal."""
     cos, sin = codes[..., 6], codes[..., 7]
     return codes.at[..., 6].set(cos * cos - sin * sin).at[..., 7].set(2 * cos * sin)
 
 
 def _halved_angle(codes: jax.Array) -> jax.Array:
-    """Return the codes with cosine and sine of half the angle that they have."""
+    """Return the codes with the angle halved, :func:`_doubled_angle` inverted up to a half turn."""
     half = 0.5 * jnp.arctan2(codes[..., 7], codes[..., 6])
     return codes.at[..., 6].set(jnp.cos(half)).at[..., 7].set(jnp.sin(half))
 
@@ -92,30 +93,32 @@ def _halved_angle(codes: jax.Array) -> jax.Array:
 class CenterTrainer(DetectorTrainer):
     """Training of a detector that predicts centers on a grid of the ground plane.
 
-    A step takes ``(boxes float32[B, M, 7 or 9], classes int32[B, M])`` as labels, where rows of a
-    negative class are empty. Its prediction is the loss of the heat maps and that of the boxes.
+    A step takes ``(boxes float32[B, M, 7 or 9], classes int32[B, M])`` as labels for B scenes of up
+    to M boxes. Rows with a negative class are empty. The step's prediction is a tuple of the losses
+    of the heat maps and of the boxes.
 
     Args:
-      model: a :class:`voxax.models.centerpoint.CenterDetector`, in voxels that lie in the grid.
+      model: a :class:`voxax.models.centerpoint.CenterDetector`. All voxels must lie in its grid.
       optimizer: an optax transformation.
-      region: what the model looks at; its voxels are counted from the lower corner.
-      groups: classes of each of the model's heads; None has all in one.
-      num_classes: of all heads.
-      box_weight: of the boxes' loss beside that of the heat maps.
-      code_weights: of each number of a box's code in that loss; None for 1.
-      is_directed: whether front and rear are told apart; if not, the heads predict cosine and sine
-        of twice the yaw, which is the same for both headings.
-      neighbor_cells: whether the cells around a box's own that have their middle in it learn it
-        too, which CenterPoint's do not: see :func:`boxed_cells`.
+      region: range of the points and size of the voxels. Coordinates of voxels begin with 0 at its
+        lower corner.
+      groups: classes of each of the model's heads; None puts all in one.
+      num_classes: number of classes of all heads together.
+      box_weight: weight of the loss of the boxes; the loss of the heat maps has weight 1.
+      code_weights: weight of each value of a box's code in its loss; None is 1 for all.
+      is_directed: whether front and rear are distinguished. If not, the heads predict cosine and
+        sine of twice the yaw, which are the same for both headings.
+      neighbor_cells: whether the cells that are adjacent to the cell of a box, and have their
+        center in the box, learn the box too, unlike in CenterPoint; see :func:`boxed_cells`.
       min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
-      max_candidates, max_boxes, min_score, radii: of each group and scene, see
-        :func:`voxax.models.found_boxes`, which has ``max_boxes`` as ``max_selected``.
-      axis_name: the mapped axis over which losses and lost rows are added up, for programs that run
-        on several devices.
-      keep_programs: as of :class:`voxax.models.training.Trainer`.
+      max_candidates, max_boxes, min_score, radii: ``max_boxes``, ``max_selected``, ``min_score``
+        and ``radii`` of :func:`voxax.models.found_boxes`, for each group and scene.
+      axis_name: mapped axis over which losses and lost rows are combined, for programs that run on
+        several devices; or None.
+      keep_programs: as in :class:`voxax.models.training.Trainer`.
 
     Raises:
-      InputError: groups that do not have each class once; other radii than classes.
+      InputError: ``groups`` do not contain each class once, or ``radii`` are not one per class.
     """
 
     def __init__(
@@ -207,14 +210,15 @@ class CenterTrainer(DetectorTrainer):
 class SparseCenterTrainer(DetectorTrainer):
     """Training of a :class:`voxax.models.VoxelNeXt`.
 
-    A step takes ``(boxes float32[B, M, 7 or 9], classes int32[B, M])`` as labels, where rows of a
-    negative class are empty. Its prediction is the loss of the heat maps and that of the boxes.
+    A step takes ``(boxes float32[B, M, 7 or 9], classes int32[B, M])`` as labels for B scenes of up
+    to M boxes. Rows with a negative class are empty. The step's prediction is a tuple of the losses
+    of the heat maps and of the boxes.
 
     Args:
-      model: the detector; its branches have the velocity where boxes have it.
+      model: the detector. It needs a branch for the velocity if the boxes have a velocity.
       min_radius: see :func:`voxax.detection.sparse_center_targets`.
       optimizer, region, num_classes, box_weight, max_candidates, max_boxes, min_score, axis_name,
-        keep_programs: as of :class:`CenterTrainer`.
+        keep_programs: as in :class:`CenterTrainer`.
 
     Source: Chen et al., "VoxelNeXt: Fully Sparse VoxelNet for 3D Object Detection and Tracking",
     CVPR 2023.
@@ -254,7 +258,7 @@ class SparseCenterTrainer(DetectorTrainer):
         out = module(voxels)
         ground, (boxes, classes) = out.voxels, labels
         targets = self._targets(ground, boxes, classes)
-        # A cell is of one scene, and the others have zeros there.
+        # A cell belongs to one scene. The heat maps of other scenes are zero there.
         heat_map = targets.heatmap.max(axis=0)
         heat, box = jnp.zeros(()), jnp.zeros(())
         for group, head in zip(self.groups, out.groups, strict=True):

@@ -1,4 +1,4 @@
-"""A class for each scene: an encoder of voxels, or any network of voxels, and a mean over them.
+"""Classification of scenes: a network of voxels, and the mean of its logits over each scene.
 
 Source of the mean over places: Lin, Chen and Yan, "Network In Network", ICLR 2014.
 """
@@ -25,18 +25,18 @@ from voxax.nn.modules.sparse_convs import NetworkOptions
 
 
 class VoxelEncoder(Module):
-    """The way down of MinkUNet, and logits at the voxels of its last level.
+    """Encoder half of MinkUNet, with logits at the voxels of its last level.
 
     Args:
-      in_channels, out_channels: input features and classes.
-      blocks: residual blocks of each level.
-      channels: of each level.
+      in_channels, out_channels: number of input features and of classes.
+      blocks: number of residual blocks of each level.
+      channels: channels of each level.
       stem: channels of the stem.
-      rngs: None takes a key that no other layer has.
-      **options: of every convolution, as of :class:`voxax.models.MinkUNet`.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: arguments of every convolution, as in :class:`voxax.models.MinkUNet`.
 
     Raises:
-      InputError: other numbers of blocks than of channels.
+      InputError: ``blocks`` and ``channels`` differ in length or are empty.
     """
 
     def __init__(
@@ -70,19 +70,20 @@ class VoxelEncoder(Module):
 
 
 class SceneTrainer(Trainer):
-    """Training of a network that gives each scene a class: the mean of its voxels' logits.
+    """Training of a network that classifies scenes by the mean of their voxels' logits.
 
-    A step takes ``int32[B]`` as labels, negative for scenes without one. Its prediction is
-    ``int32[B]``.
+    A step takes the class of each of B scenes as labels, ``int32[B]``. A negative label marks an
+    unlabeled scene. The step's prediction is the class of each scene, ``int32[B]``.
 
     Args:
       model: a module from Voxels to Voxels of logits, on any level.
       optimizer: an optax transformation.
-      class_weights: ``float[classes]`` or None.
-      axis_name, keep_programs: as of :class:`voxax.models.training.Trainer`.
+      class_weights: weight of each class in the loss, ``float[classes]``; None is 1 for all.
+      axis_name, keep_programs: as in :class:`voxax.models.training.Trainer`.
 
     Attributes:
-      outside: ``int32[]``, scenes of the last step whose label no class has. They did not count.
+      outside: ``int32[]``, number of scenes of the last step whose label is not a class. They do
+        not count in the loss.
     """
 
     def __init__(

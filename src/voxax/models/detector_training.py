@@ -1,4 +1,4 @@
-"""What the trainers of all detectors have in common: their evaluation finds boxes."""
+"""Base class of the trainers of detectors: evaluation returns boxes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from voxax.models.training import StepTrainer
 
 
 class DetectorTrainer(StepTrainer):
-    """Training of a detector; subclasses have the targets and losses.
+    """Training of a detector; subclasses define the targets and losses.
 
     Args:
-      model, optimizer, keep_programs: as of :class:`voxax.models.training.StepTrainer`.
-      region: what the model looks at; its voxels are counted from the lower corner.
-      axis_name: the mapped axis over which lost rows are added up, or None.
-      search: further arguments of :func:`voxax.models.found_boxes`.
+      model, optimizer, keep_programs: as in :class:`voxax.models.training.StepTrainer`.
+      region: range of the points and size of the voxels. Coordinates of voxels begin with 0 at its
+        lower corner.
+      axis_name: mapped axis over which lost rows are added up, or None.
+      search: other arguments of :func:`voxax.models.found_boxes`.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class DetectorTrainer(StepTrainer):
         super().__init__(model, optimizer, keep_programs=keep_programs)
 
     def _found(self, output: Any, voxels: Voxels, geometry: VoxelGeometry) -> tuple[Any, Any]:
-        """Return what an evaluation does: the boxes of all scenes, and lost rows by level."""
+        """Return the result of an evaluation: the boxes of all scenes, and lost rows by level."""
         options = {"batch_size": voxels.batch_size, **self._search}
         scenes = found_boxes(output, self.region, **options)
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)
@@ -47,14 +48,14 @@ class DetectorTrainer(StepTrainer):
         return stacked, drops if self._axis_name is None else drops.summed_over(self._axis_name)
 
     def _of_all(self, dropped: jax.Array) -> jax.Array:
-        """Return the lost rows of all shards."""
+        """Return the number of lost rows over all shards."""
         return dropped if self._axis_name is None else jax.lax.psum(dropped, self._axis_name)
 
     def _counted(self, counts: Any) -> jax.Array:
         return counts
 
     def detect(self, voxels: Voxels) -> Detections:
-        """Return what is found in each scene, on the host: arrays ``[B, N, ...]``.
+        """Return the boxes found in each of B scenes, on the host: arrays ``[B, N, ...]``.
 
         Raises:
           CapacityError: rows were lost at some level.

@@ -86,11 +86,11 @@ class ConvNormAct(Module):
     """Convolution, batch normalization, ReLU.
 
     Args:
-      in_channels, out_channels, kernel_size, stride, transposed: of the convolution.
-      use_bias: of the convolution; batch normalization takes it away again.
-      norm: arguments of :class:`voxax.nn.modules.BatchNorm`, as ``{"epsilon": 1e-3}``.
+      in_channels, out_channels, kernel_size, stride, transposed: arguments of the convolution.
+      use_bias: whether the convolution has a bias. Batch normalization cancels it.
+      norm: arguments of :class:`voxax.nn.modules.BatchNorm`, such as ``{"epsilon": 1e-3}``.
       rngs: streams for the initial weights.
-      **options: of the convolution.
+      **options: other arguments of the convolution.
     """
 
     def __init__(
@@ -126,8 +126,8 @@ class ConvNormAct(Module):
 class ResidualBlock(Module):
     """Two 3-wide submanifold convolutions and a shortcut (basic block of He et al. 2016).
 
-    Arguments as for :class:`ConvNormAct`. Where the channels differ the shortcut is a linear layer
-    and a batch normalization.
+    The arguments are those of :class:`ConvNormAct`. If input and output channels differ, the
+    shortcut is a linear layer and a batch normalization.
     """
 
     def __init__(
@@ -159,17 +159,19 @@ class ResidualBlock(Module):
 
 
 class UNet(Module):
-    """Stem, levels down by stride 2, levels up onto the skips' voxels, head.
+    """Sparse U-Net: stem, levels down by stride 2, levels up onto the skips' voxels, head.
 
-    A subclass makes the layers.
+    Subclasses create the layers.
 
     Attributes:
-      stem: a module on the input's voxels.
-      down, down_blocks: a strided convolution to each level, and the blocks that follow it.
-      up, up_blocks: the same on the way back, deepest level first.
-      head: a module on the input's voxels.
-      drops_last_plane: at a level with an odd number of cells along an axis, counted from 0 to the
-        last voxel of the batch, leave the last plane out of the next level, as spconv does.
+      stem: first module, on the input's voxels.
+      down, down_blocks: strided convolution to each level, and the residual blocks after it.
+      up, up_blocks: transposed convolution to each level, deepest first, and the residual blocks
+        after it.
+      head: last module, on the input's voxels.
+      drops_last_plane: whether the next level omits the last plane of a level with an odd number
+        of cells along an axis, as in spconv. Cells are counted from 0 to the last voxel of the
+        batch.
     """
 
     drops_last_plane: bool = False
@@ -222,7 +224,7 @@ class UNet(Module):
 
 
 def _cells(voxels: Voxels) -> jax.Array:
-    """Return ``int32[D]``, the cells from 0 to the last voxel along each axis."""
+    """Return ``int32[D]``, the number of cells from 0 to the last voxel along each axis."""
     last = jnp.where(voxels.valid[:, None], voxels.coords[:, 1:], -1)
     return jnp.max(last, axis=0, initial=-1) + 1
 
@@ -231,18 +233,19 @@ class MinkUNet(UNet):
     """Stem, four levels down by stride 2, four levels up onto the skips' voxels, head.
 
     Args:
-      in_channels, out_channels: input features and classes.
-      blocks: residual blocks at each of the eight stages (four down, four up).
+      in_channels, out_channels: number of input features and of classes.
+      blocks: number of residual blocks at each of the eight stages (four down, four up).
       planes: channels of each stage at width 1.
       stem: channels of the stem at width 1.
-      width: factor on all channels, rounded to a multiple of 4.
-      stem_kernel_size: kernel of the first convolution.
-      stem_depth: convolutions of the stem: 2 as in SPVNAS, 1 as in MinkowskiEngine.
-      rngs: None takes a key that no other layer has.
-      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+      width: factor on all channels, which are rounded to a multiple of 4, at least 4.
+      stem_kernel_size: kernel size of the first convolution.
+      stem_depth: number of convolutions in the stem: 2 as in SPVNAS, 1 as in MinkowskiEngine.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: arguments of every convolution, see :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
-      InputError: another number of stages, another depth of the stem, a width outside 0.01 to 32.
+      InputError: ``blocks`` or ``planes`` do not have eight entries, ``stem_depth`` is not 1 or 2,
+        or ``width`` is outside 0.01 to 32.
 
     Examples:
       >>> model = models.MinkUNet(4, 20, blocks=(1,) * 8, width=0.25, rngs=nnx.Rngs(0))
@@ -280,9 +283,10 @@ class MinkUNet(UNet):
         return self.stem_second(self.stem(voxels))
 
     def sources(self) -> dict[str, Source]:
-        """Return how SPVNAS and mmdetection3d, or MinkowskiEngine store it.
+        """Return how other codebases store the network.
 
-        mmdetection3d has it in TorchSparse and in spconv, which differ at the border.
+        These are SPVNAS and mmdetection3d for a stem of two convolutions, else MinkowskiEngine.
+        mmdetection3d has versions for TorchSparse and for spconv, which differ at the border.
         """
         if isinstance(self.stem_second, Sequential):
             peer, names = Minkowski(pointwise="."), _minkowski_names()
@@ -390,7 +394,7 @@ def _minkowski_names() -> Callable[[str], str]:
 
 
 class MinkUNetOptions(NetworkOptions, total=False):
-    """Keyword arguments of :class:`MinkUNet` but ``blocks``."""
+    """Keyword arguments of :class:`MinkUNet` except ``blocks``."""
 
     planes: Sequence[int]
     stem: int
@@ -402,13 +406,13 @@ class MinkUNetOptions(NetworkOptions, total=False):
 
 @with_signature
 def MinkUNet14(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOptions]) -> MinkUNet:
-    """Return a MinkUNet with one residual block a stage. Arguments as in :class:`MinkUNet`."""
+    """Return a MinkUNet with one residual block per stage. Arguments as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[14], **options)
 
 
 @with_signature
 def MinkUNet18(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOptions]) -> MinkUNet:
-    """Return a MinkUNet with two residual blocks a stage. Arguments as in :class:`MinkUNet`.
+    """Return a MinkUNet with two residual blocks per stage. Arguments as in :class:`MinkUNet`.
 
     Examples:
       >>> model = models.MinkUNet18(4, 20, width=0.25, rngs=nnx.Rngs(0))
@@ -427,20 +431,22 @@ def MinkUNet34(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOp
 class SpUNet(UNet):
     """Stem of kernel size 5, levels down by stride 2, levels up onto the skips' voxels, head.
 
-    A strided convolution leads to the channels of its level, as MinkUNet's does not.
+    Each strided convolution changes the channels to those of its level. In MinkUNet, the first
+    residual block does so.
 
     Args:
-      in_channels, out_channels: input features and classes.
-      blocks: residual blocks of each stage: down, finest level first, then up, deepest first.
-      channels: of each stage.
+      in_channels, out_channels: number of input features and of classes.
+      blocks: number of residual blocks of each stage: down, finest level first, then up, deepest
+        first.
+      channels: channels of each stage.
       stem: channels of the stem.
-      stem_kernel_size: kernel of the first convolution.
+      stem_kernel_size: kernel size of the first convolution.
       norm: arguments of every batch normalization.
-      rngs: None takes a key that no other layer has.
-      **options: of every convolution, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: arguments of every convolution, see :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
-      InputError: blocks and channels of different numbers, or an odd number of stages.
+      InputError: ``blocks`` and ``channels`` differ in length, or the number of stages is odd or 0.
 
     Examples:
       >>> model = models.SpUNet(4, 20, blocks=(1,) * 4, channels=(16, 32, 32, 16), rngs=nnx.Rngs(0))
@@ -481,7 +487,7 @@ class SpUNet(UNet):
         self.head = Linear(channels[-1], out_channels, rngs=rngs, **dtypes_of(options))
 
     def sources(self) -> dict[str, Source]:
-        """Return how Pointcept, by its version of SpUNet, and torch-pointcloud store it."""
+        """Return how Pointcept, in two versions, and torch-pointcloud store the network."""
         last = len(self.down) - 1
 
         def level(found: re.Match[str]) -> str:  # they count levels from the finest on both ways

@@ -1,4 +1,4 @@
-"""Networks by name: variants as they were published, and their weights."""
+"""Networks by name: published variants and their weights."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ VARIANTS: Mapping[str, Build] = {
         head_kernel_size=3,
     ),
 }
-"""What makes each network, called with the input's channels and the number of classes."""
+"""Constructor of each network. Its arguments are the input's channels and the number of classes."""
 
 
 def list() -> builtins.list[str]:
-    """Return the names that :func:`create` knows, in alphabetical order."""
+    """Return the names that :func:`create` accepts, in alphabetical order."""
     return sorted(VARIANTS)
 
 
@@ -81,12 +81,12 @@ def create(
 
     Args:
       name: one of :func:`list`.
-      in_channels: channels of the input's features; required.
-      num_classes: channels of the logits; classes of a detector; required.
-      **options: other arguments of the network's class, instead of the variant's.
+      in_channels: number of input features; required.
+      num_classes: number of classes; required.
+      **options: other arguments of the network's class; they override those of the variant.
 
     Raises:
-      InputError: an unknown name or option, or what the class refuses.
+      InputError: an unknown name or option, or an argument that the class rejects.
 
     Examples:
       >>> model = models.create("minkunet-18", in_channels=4, num_classes=20, width=0.25)
@@ -128,26 +128,29 @@ def load(
 ) -> nnx.Module:
     """Return a network with the weights of a file.
 
-    Every name must fit. Nothing is changed unless all do. The arrays take the dtypes of the file.
-    A file holds neither the epsilon and the momentum of batch norms nor how attention fills its
-    last patch: the network takes those of the codebase. It warns where two codebases, or two
-    versions of one, have the names of the file and other settings.
+    Every name and shape in the file must fit the network; otherwise nothing is changed. The arrays
+    take the dtypes of the file. A file does not contain the epsilon and the momentum of batch
+    norms, nor how attention fills its last patch. The network takes these settings from the
+    codebase. A warning is issued if the names of the file fit two codebases, or two versions of
+    one, with different settings.
 
     Args:
       model: a network, changed in place, or a name of :func:`list`.
-      path: ``.safetensors``, or a file that ``torch.save`` wrote, which is read with
+      path: a ``.safetensors`` file, or a file written by ``torch.save``, which is read with
         ``weights_only=True``; or ``hf://owner/name/file`` of a Hugging Face repository.
-      source: the codebase whose names the file has, as ``"pointcept"``; None finds it.
-      key: the entry of a PyTorch file that is the state dict; None looks for the usual ones.
-      settings: ``"model"`` leaves epsilons, momentums and the like as the network has them.
-      **options: arguments of :func:`create`, with a name: ``in_channels``, ``num_classes``, ...
+      source: codebase whose names the file has, such as ``"pointcept"``; None detects it.
+      key: entry of a PyTorch file that is the state dict; None tries the usual ones.
+      settings: ``"source"`` takes epsilons, momentums and similar settings from the codebase;
+        ``"model"`` leaves them unchanged.
+      **options: arguments of :func:`create` if ``model`` is a name: ``in_channels``,
+        ``num_classes``, ...
 
     Raises:
-      InputError: the file of another network or of other sizes: lists the names that are missing,
-        unexpected and misshapen. A network without released weights, an unknown source, or one
-        whose network computes something else.
-      FileFormatError: unreadable, or it needs code to load.
-      FileNotFoundError: no such file.
+      InputError: the file is of another network or has other sizes; the message lists the names
+        that are missing, unexpected and misshapen. Also for a network without released weights,
+        an unknown source, and a source whose network computes something else.
+      FileFormatError: the file is unreadable, or loading it would run code.
+      FileNotFoundError: the file does not exist.
       MissingExtraError: the package that the file needs is not installed.
 
     Examples:
@@ -169,37 +172,39 @@ def load(
 def load_part(
     model: nnx.Module, path: Location, *, source: str | None = None, key: str | None = None
 ) -> PartReport:
-    """Set the layers of a network that a file has in the same shapes; return what was left out.
+    """Load the layers that a file has in the same shapes; return which ones were left out.
 
-    So a network for other classes, or other inputs, begins with the weights of the rest.
+    A network for other classes or inputs can thus start from pretrained weights in all other
+    layers.
 
     Args:
       model: a network, changed in place.
-      path, source, key: as of :func:`load`.
+      path, source, key: as in :func:`load`.
 
     Raises:
-      InputError: no layer fits; as of :func:`load`.
-      FileFormatError, FileNotFoundError, MissingExtraError: as of :func:`load`.
+      InputError: no layer fits; also as in :func:`load`.
+      FileFormatError, FileNotFoundError, MissingExtraError: as in :func:`load`.
     """
     return load_weights_part(model, path, source=source, key=key)[1]
 
 
 def save(model: nnx.Module, path: str | os.PathLike[str], *, source: str | None = None) -> Path:
-    """Write the weights of a network by the names, and in the layouts, of a codebase.
+    """Write the weights of a network with the names and layouts of a codebase.
 
-    It warns where the network has other settings than the codebase, such as the epsilon of batch
-    norms, which a file does not hold.
+    A file does not contain settings such as the epsilon of batch norms. A warning is issued if the
+    network's settings differ from those of the codebase.
 
     Args:
-      model: one of the networks here.
-      path: in an existing folder; ``.safetensors`` by its extension, else as ``torch.save`` does.
-      source: the codebase, as ``"pointcept"``; None takes the first that the network has.
+      model: a network of :mod:`voxax.models`.
+      path: a file in an existing folder. The extension ``.safetensors`` selects that format; every
+        other one selects that of ``torch.save``.
+      source: codebase, such as ``"pointcept"``; None takes the network's first one.
 
     Returns:
       The path.
 
     Raises:
-      InputError: a network without released weights, an unknown source.
+      InputError: the network has no released weights, or the source is unknown.
       MissingExtraError: the package that the file needs is not installed.
 
     Examples:

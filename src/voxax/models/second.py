@@ -1,6 +1,6 @@
 """SECOND: a sparse backbone, a dense network on the ground plane, and boxes for anchors.
 
-For nuScenes it has a head of anchors for each group of classes.
+``MultiHeadSECOND``, for nuScenes, has an anchor head for each group of classes.
 
 Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018; Zhu et
 al., "Class-balanced Grouping and Sampling for Point Cloud 3D Object Detection", 2019; OpenPCDet
@@ -36,17 +36,17 @@ from voxax.nn.modules.constructor import Module, own_rngs
 from voxax.nn.modules.sparse_convs import LayerOptions
 
 BOX = 7
-"""Numbers of a box: center, size, yaw."""
+"""Number of values of a box: center, size, yaw."""
 
 
 class AnchorOutput(NamedTuple):
-    """Predictions for the anchors of each cell, side by side, on a grid ``[B, X, Y]``.
+    """Predictions for the A anchors of each cell on a grid ``[B, X, Y]``.
 
     Attributes:
       classes: logits, ``[B, X, Y, A * num_classes]``.
       boxes: residuals to the anchors, ``[B, X, Y, A * 7]``, or ``[B, X, Y, A * 10]``.
-      directions: logits of the direction's bins, ``[B, X, Y, A * bins]``; None where the codes of
-        boxes have the whole yaw.
+      directions: logits of the direction bins, ``[B, X, Y, A * bins]``; None if the box codes
+        contain the whole yaw.
     """
 
     classes: jax.Array
@@ -58,11 +58,11 @@ class AnchorHead(Module):
     """Three linear layers on each cell of the ground plane.
 
     Args:
-      in_channels: of the grid.
-      num_classes: logits of each anchor.
+      in_channels: channels of the grid.
+      num_classes: number of class logits of each anchor.
       anchors: number of anchors in each cell.
-      direction_bins: logits of each anchor's direction.
-      rngs: None takes a key that no other layer has.
+      direction_bins: number of direction logits of each anchor.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
       **options: ``dtype``, ``param_dtype``, ``precision``.
     """
 
@@ -94,29 +94,29 @@ class AnchorHead(Module):
 
 
 class SECOND(GroundDetector):
-    """The detector: voxels in, predictions for the anchors of a grid of the ground plane out.
+    """Detector that predicts boxes for the anchors of a grid on the ground plane.
 
     Args:
-      in_channels: features of the voxels, the means of their points.
-      num_classes: classes of objects.
-      grid: cells along x, y and z: the range over the voxel size.
+      in_channels: number of voxel features, which are means over the points of a voxel.
+      num_classes: number of object classes.
+      grid: number of cells along x, y and z, the range divided by the voxel size.
       anchors: number of anchors in each cell; None is two for each class, one for each yaw.
-      direction_bins: of an anchor's direction.
-      residual: the backbone of residual blocks.
-      channels: of the backbone's four levels; None has the published ones.
-      out_channels: of the sparse backbone's result.
+      direction_bins: number of bins of an anchor's direction.
+      residual: whether the sparse backbone consists of residual blocks.
+      channels: channels of the sparse backbone's four levels; None takes the published ones.
+      out_channels: channels of the sparse backbone's result.
       bev: arguments of :class:`BEVBackbone`.
       norm: arguments of every batch normalization.
-      rngs: None takes a key that no other layer has.
-      **options: of every layer, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: arguments of every layer, see :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Attributes:
       anchors: number of anchors in each cell.
-      direction_bins: of an anchor's direction.
+      direction_bins: number of bins of an anchor's direction.
 
     Raises:
-      InputError: a grid that is too small, or that the strides of ``bev`` do not divide; no
-        anchors.
+      InputError: the grid is too small or not divisible by the strides of ``bev``, or ``anchors``
+        is below 1.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class SECOND(GroundDetector):
         )
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet, torch-pointcloud and mmdetection3d store it."""
+        """Return how OpenPCDet, torch-pointcloud and mmdetection3d store the network."""
         head = renaming(
             (r"^classes$", "conv_cls"), (r"^boxes$", "conv_box"), (r"^directions$", "conv_dir_cls")
         )
@@ -208,10 +208,10 @@ class SeparateAnchorHead(Module):
     """Two convolutions on the ground plane for the classes, and two for each part of the boxes.
 
     Args:
-      in_channels: of the grid.
-      num_classes: logits of each anchor.
+      in_channels: channels of the grid.
+      num_classes: number of class logits of each anchor.
       anchors: number of anchors in each cell.
-      branches: numbers of a box's code, by the part.
+      branches: number of values of each part of a box's code, by name.
       hidden: channels between the two convolutions.
       norm: arguments of every batch normalization.
       rngs: streams for the initial weights.
@@ -243,8 +243,9 @@ class SeparateAnchorHead(Module):
     def __call__(self, grid: jax.Array) -> AnchorOutput:
         """Return the predictions ``[B, X, Y, channels]``, without directions.
 
-        The parts of the codes stand one after the other, each for all anchors. As in OpenPCDet, an
-        anchor's code is as many channels of the whole, so that each part feeds several numbers.
+        The channels of ``boxes`` are ordered by part, each for all anchors. As in OpenPCDet, the
+        code of an anchor is nevertheless a run of consecutive channels, so a value of the code can
+        come from the branch of another part.
         """
 
         def run(layers: nnx.List) -> jax.Array:
@@ -256,16 +257,16 @@ class SeparateAnchorHead(Module):
 
 
 class MultiAnchorHead(Module):
-    """One convolution that all have in common, then a head for each group of classes.
+    """A shared convolution, then an anchor head for each group of classes.
 
     Args:
-      in_channels: of the grid.
+      in_channels: channels of the grid.
       groups: classes of each head.
       anchors: number of anchors in each cell for a class.
-      branches: as of :class:`SeparateAnchorHead`.
-      shared: channels of the common layer, and of those within the heads.
-      norm: arguments of the common layer's batch normalization.
-      rngs: None takes a key that no other layer has.
+      branches: as in :class:`SeparateAnchorHead`.
+      shared: channels of the shared convolution and of the hidden layers of the heads.
+      norm: arguments of the shared convolution's batch normalization.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
       **options: ``dtype``, ``param_dtype``, ``precision``.
     """
 
@@ -302,30 +303,31 @@ class MultiAnchorHead(Module):
 
 
 class MultiHeadSECOND(SECOND):
-    """The detector: voxels in, predictions of each group's head for its classes' anchors out.
+    """Detector with an anchor head for each group of classes.
 
-    The result is a tuple of :class:`voxax.models.AnchorOutput` without directions: codes have
-    cosine and sine of the yaw, and the velocity, see :func:`voxax.detection.decode_residuals`.
+    The result is a tuple of :class:`voxax.models.AnchorOutput`, one for each group. ``directions``
+    is None because the codes contain cosine and sine of the yaw, and the velocity, see
+    :func:`voxax.detection.decode_residuals`.
 
     Args:
-      in_channels: features of the voxels, the means of their points.
-      num_classes: classes of objects.
-      grid: cells along x, y and z: the range over the voxel size.
+      in_channels: number of voxel features, which are means over the points of a voxel.
+      num_classes: number of object classes.
+      grid: number of cells along x, y and z, the range divided by the voxel size.
       groups: classes that share a head; None puts all in one. Also an attribute.
       anchors: number of anchors in each cell for a class, one for each yaw.
-      branches: numbers of a box's code by what they are.
-      residual: the backbone of residual blocks.
-      channels: of the backbone's four levels.
-      out_channels: of the sparse backbone's result.
+      branches: number of values of each part of a box's code, by name.
+      residual: whether the sparse backbone consists of residual blocks.
+      channels: channels of the sparse backbone's four levels.
+      out_channels: channels of the sparse backbone's result.
       bev: arguments of :class:`BEVBackbone`.
-      shared: channels of the layers of the heads.
+      shared: channels of the shared convolution and of the hidden layers of the heads.
       norm: arguments of the batch normalizations outside of the heads.
-      rngs: None takes a key that no other layer has.
-      **options: of every layer, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      **options: arguments of every layer, see :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
-      InputError: a grid that is too small, or that the strides of ``bev`` do not divide; groups
-        that do not have each class once; no anchors.
+      InputError: the grid is too small or not divisible by the strides of ``bev``, ``groups`` do
+        not contain each class once, or ``anchors`` is below 1.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -366,7 +368,7 @@ class MultiHeadSECOND(SECOND):
         )
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet stores it."""
+        """Return how OpenPCDet stores the network."""
         head = renaming(
             (r"^shared\b", "shared_conv"),
             (r"^heads\b", "rpn_heads"),

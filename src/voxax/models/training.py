@@ -1,4 +1,4 @@
-"""Training: one jitted step over static shapes, for any objective, and for classes of voxels."""
+"""Training with jitted steps on static shapes, for any objective and for classes of voxels."""
 
 from __future__ import annotations
 
@@ -43,15 +43,16 @@ def masked_cross_entropy(
 
     Args:
       logits: ``[N, classes]``.
-      labels: ``int[N]``, 0 to ``classes - 1``; negative rows (padding, unlabeled) do not count, nor
-        do those of ``ignore_label``. Traced, no other row outside the classes counts either:
-        :func:`count_outside` tells how many there are.
-      class_weights: ``float32[classes]`` or None.
-      axis_name: also the mean over this mapped axis, each of whose places counts by its rows.
-      ignore_label: what marks unlabeled rows beside negative numbers, 255 for many data sets.
+      labels: ``int[N]``, 0 to ``classes - 1``. Rows with a negative label (padding, unlabeled) or
+        with ``ignore_label`` do not count. If traced, no row with another label outside the classes
+        counts either; :func:`count_outside` returns their number.
+      class_weights: weight of each class in the mean, ``float32[classes]``; None is 1 for all.
+      axis_name: average over this mapped axis too. Each device is weighted by the sum of its
+        counted rows' weights.
+      ignore_label: label of unlabeled rows, in addition to negative numbers; 255 in many data sets.
 
     Raises:
-      InputError: other shapes, also of the weights; labels that are no integers; eager: labels
+      InputError: the shapes do not fit, labels are not integers, or labels that are not traced lie
         outside the classes.
     """
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
@@ -81,7 +82,7 @@ _NATIVE = ("float32", "bfloat16", "float16")
 def _portable_cross_entropy(
     logits: Any, labels: jax.Array, weights: jax.Array, *, ignored: int, axis_name: Any = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the loss, and the sum of weights that it is divided by."""
+    """Return the loss, and the sum of weights by which it was divided."""
     known = (labels >= 0) & (labels < logits.shape[1]) & (labels != ignored)
     rows = jnp.where(known[:, None], logits.astype(jnp.float32), 0.0)
     # Compared, not gathered: a TPU gathers one number after the other, row by row.
@@ -122,15 +123,15 @@ _cross_entropy = differentiable_operator(
 
 
 def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> None:
-    """Raise :class:`voxax.InputError` for concrete labels that no class has.
+    """Raise :class:`voxax.InputError` if a label is too large for the number of classes.
 
     Args:
-      labels: ``int[...]``; negative ones are unknown.
-      classes: how many there are.
-      ignore_label: what marks unlabeled rows beside negative numbers.
+      labels: ``int[...]``, not traced; negative numbers mark unlabeled rows.
+      classes: number of classes.
+      ignore_label: label of unlabeled rows, in addition to negative numbers.
     """
     values = np.asarray(labels)
-    # On the host: 64-bit labels would wrap around in JAX.
+    # Compared on the host, because 64-bit labels would wrap around in JAX.
     outside = (values >= classes) & (values != (-1 if ignore_label is None else ignore_label))
     if outside.any():
         found = np.unique(values[outside])
@@ -146,21 +147,21 @@ def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> 
 def count_outside(
     labels: Int[Array | np.ndarray, "..."], classes: int, ignore_label: int | None = None
 ) -> Int32[Array, ""]:
-    """Return ``int32[]``: how many labels are neither of a class, nor negative, nor ignored.
+    """Return the number of labels that are too large for the classes and not ignored, ``int32[]``.
 
     Args:
-      labels: ``int[...]``, also traced.
-      classes, ignore_label: as of :func:`check_labels`.
+      labels: ``int[...]``, possibly traced.
+      classes, ignore_label: as in :func:`check_labels`.
 
     Raises:
-      InputError: labels that are no integers.
+      InputError: labels are not integers.
     """
     labels = _as_int32(labels)
     return jnp.sum((labels >= classes) & (labels != _narrow(ignore_label)), dtype=jnp.int32)
 
 
 def _as_int32(labels: Any) -> jax.Array:
-    """Return labels as ``int32``; what that cannot hold stays outside of the classes."""
+    """Return labels as ``int32``; wider integers are clipped, and stay outside the classes."""
     if not hasattr(labels, "dtype"):
         raise InputError(f"labels of type {type(labels).__name__}: give an array of integers")
     if not jnp.issubdtype(labels.dtype, jnp.integer):
@@ -181,22 +182,23 @@ def _narrow(ignore_label: int | None) -> int:
 class StepTrainer(abc.ABC):
     """A module, its optimizer state, and the jitted steps on them, for any objective.
 
-    The module is kept split (parameters, other state): ``nnx.split`` and ``merge`` inside
-    one ``jax.jit`` cost a fifth of ``nnx.jit`` per step on small networks.
+    The module is stored split into parameters and other state, because ``nnx.split`` and ``merge``
+    inside one ``jax.jit`` cost a fifth of ``nnx.jit`` per step on small networks.
 
-    A step writes its results into the memory of the parameters and the optimizer's state that it
-    was given (donation): arrays that were taken from these attributes before cannot be read after
-    it. What the methods return are copies.
+    A step reuses the memory of the parameters and of the optimizer state (donation). An array that
+    was read from these attributes before a step cannot be used after the step. All methods return
+    copies.
 
     Args:
-      model: a module of Voxels; it is copied.
+      model: a module that takes Voxels; its arrays are copied.
       optimizer: an optax transformation.
-      keep_programs: whether this process keeps compiled programs on disk from now on, see
+      keep_programs: whether this process stores compiled programs on disk from now on, see
         :func:`voxax.keep_programs`.
 
     Attributes:
-      on_metrics: called after each step with its number and its ``loss`` and ``dropped`` rows,
-        arrays on the device; None for nothing. :mod:`voxax.models.writers` has such functions.
+      on_metrics: function that is called after each step with the number of the step and a
+        dictionary of ``loss`` and ``dropped``, arrays on the device; or None. See
+        :mod:`voxax.models.writers`.
     """
 
     on_metrics: OnMetrics | None = None
@@ -266,24 +268,26 @@ class StepTrainer(abc.ABC):
 
     @abc.abstractmethod
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
-        """Return ``(loss, prediction, counts)``, traced; ``counts`` are of all shards.
+        """Return ``(loss, prediction, counts)``; it is traced.
+
+        ``counts``, which :meth:`_counted` takes, are sums over all shards.
 
         Args:
-          module: in training mode; its other state may change.
+          module: the module in training mode. Its state other than parameters may change.
           voxels: the input.
-          labels: what :meth:`step` was given.
+          labels: the labels given to :meth:`step`.
         """
 
     @abc.abstractmethod
     def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
-        """Return ``(output, rows lost by level)`` of a module in evaluation mode, traced."""
+        """Return ``(output, rows lost by level)`` of a module in evaluation mode; it is traced."""
 
     @abc.abstractmethod
     def _counted(self, counts: Any) -> jax.Array:
-        """Keep what :meth:`_objective` counted, and return how many rows were dropped."""
+        """Store the counts of :meth:`_objective`, and return the number of dropped rows."""
 
     def _check(self, labels: Any) -> None:
-        """Raise :class:`voxax.InputError` for labels that a step must not take."""
+        """Raise :class:`voxax.InputError` if the labels are invalid."""
         del labels
 
     def _jit(
@@ -292,9 +296,10 @@ class StepTrainer(abc.ABC):
         kept: int,
         by_shard: tuple[bool, ...],
     ) -> Any:
-        """Compile ``program``; its first ``kept`` arguments are the state of the trainer.
+        """Return ``program`` jitted; its first ``kept`` arguments are the state of the trainer.
 
-        ``by_shard`` tells which results are of a shard of rows, for trainers with several.
+        ``by_shard`` states for each result whether it is split by shards of rows. It is for
+        trainers on several devices.
         """
         del kept, by_shard
         return jax.jit(program)
@@ -303,7 +308,7 @@ class StepTrainer(abc.ABC):
         """Make one update; return ``(loss, prediction, rows dropped)``.
 
         Raises:
-          InputError: labels that a step must not take, before anything changes.
+          InputError: the labels are invalid; nothing has changed then.
         """
         wrong = [leaf for leaf in jax.tree.leaves(labels) if not hasattr(leaf, "dtype")]
         if wrong or not jax.tree.leaves(labels):
@@ -323,13 +328,14 @@ class StepTrainer(abc.ABC):
         return loss, prediction, dropped
 
     def _placed(self, arguments: Any) -> Any:
-        """Return the arguments of a program where its devices read them."""
+        """Return the arguments of a program, placed on its devices."""
         return arguments
 
     def evaluate(self, voxels: Voxels) -> Any:
         """Return the module's output in evaluation mode.
 
-        An optimizer of :func:`voxax.models.fine_tuning.averaged` gives the parameters.
+        With an optimizer of :func:`voxax.models.fine_tuning.averaged`, the averaged parameters are
+        used.
 
         Raises:
           CapacityError: rows were lost at some level.
@@ -345,7 +351,7 @@ class StepTrainer(abc.ABC):
         return output
 
     def compile(self, voxels: Voxels, labels: Any) -> None:
-        """Compile the training step for the shapes of ``voxels``, without making a step."""
+        """Compile the training step for the shapes of ``voxels`` without running it."""
         arguments = self._arguments(voxels, labels)
         self._gradients.lower(*arguments).compile()
         grads, *_ = self._gradients.eval_shape(*arguments)
@@ -355,37 +361,38 @@ class StepTrainer(abc.ABC):
         return (self.params, self.state, *self._placed((voxels, labels)))
 
     def model(self) -> nnx.Module:
-        """Return the module with the parameters that :meth:`evaluate` takes; a copy.
+        """Return a copy of the module, with the parameters that :meth:`evaluate` uses.
 
-        It is in training mode.
+        The copy is in training mode.
         """
         params = average_in(self.optimizer_state, self.params)
         return nnx.merge(self._train_graph, *_copied((params, self.state)), copy=True)
 
     def start_from(self, model: nnx.Module) -> None:
-        """Take the parameters and statistics of a module, before the first step; they are copied.
+        """Copy the parameters and statistics of a module into the trainer, before the first step.
 
         Args:
-          model: of the same structure as the trainer's, with arrays of the same dtypes.
+          model: module of the same structure as the trainer's, with arrays of the same dtypes.
 
         Raises:
-          InputError: an array has another name, shape or dtype than here.
+          InputError: an array's name, shape or dtype differs from that of the trainer.
         """
         params, state = nnx.split(model, nnx.Param, ...)[1:]
         taken = {"params": nnx.to_pure_dict(params), "state": nnx.to_pure_dict(state)}
         self.load_tree({**self.tree(), **taken})
 
     def freeze(self, parts: Sequence[str]) -> None:
-        """Keep parts of the module as they are, before the first step.
+        """Freeze parts of the module; call it before the first step.
 
-        They run in evaluation mode, and have gradients of zero. Weight decay is the optimizer's:
-        give it :func:`voxax.models.fine_tuning.by_part` with ``optax.set_to_zero()`` for them.
+        Frozen parts run in evaluation mode and have gradients of zero. Weight decay in the
+        optimizer would still change them. To prevent this, build the optimizer with
+        :func:`voxax.models.fine_tuning.by_part`, and ``optax.set_to_zero()`` for these parts.
 
         Args:
-          parts: names of parts, as ``"stem"`` or ``"down.0"``.
+          parts: names of parts, such as ``"stem"`` or ``"down.0"``.
 
         Raises:
-          InputError: a part that has no parameters.
+          InputError: a part has no parameters.
         """
         module = nnx.merge(self._train_graph, self.params, self.state, copy=True)
         check_parts(module, parts)
@@ -396,7 +403,7 @@ class StepTrainer(abc.ABC):
         self._train_graph = nnx.split(module, nnx.Param, ...)[0]
 
     def tree(self) -> dict[str, Any]:
-        """Return everything a checkpoint needs, as plain nested containers of arrays; a copy."""
+        """Return a copy of everything that a checkpoint needs, as nested containers of arrays."""
         params, state, optimizer = _copied((self.params, self.state, self.optimizer_state))
         return {
             "params": nnx.to_pure_dict(params),
@@ -406,10 +413,10 @@ class StepTrainer(abc.ABC):
         }
 
     def load_tree(self, tree: dict[str, Any]) -> None:
-        """Restore the result of :meth:`tree`, which stays as it is.
+        """Restore the state that :meth:`tree` returned; ``tree`` itself is not changed.
 
         Raises:
-          InputError: an array has another name, shape or dtype than here.
+          InputError: an array's name, shape or dtype differs from that of the trainer.
         """
         mine = {
             "params": nnx.to_pure_dict(self.params),
@@ -428,15 +435,15 @@ class StepTrainer(abc.ABC):
 
 
 def starting_on_host(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Return the optimizer with an ``init`` that compiles nothing where all states are constants.
+    """Return the optimizer with an ``init`` that compiles nothing if all states are constants.
 
-    Run eagerly, ``init`` compiles a program for every shape: 32 for AdamW and a MinkUNet18.
-    Trainers do so by themselves; others write ::
+    An eager ``init`` of optax compiles a program for every shape, 32 for AdamW and a MinkUNet18.
+    Trainers call this function themselves. Without a trainer, write ::
 
         nnx.Optimizer(model, starting_on_host(optax.adamw(1e-3)), wrt=nnx.Param)
 
     Args:
-      optimizer: of optax; its updates stay as they are.
+      optimizer: an optax transformation; its ``update`` stays unchanged.
     """
     return optimizer._replace(init=functools.partial(_initial_state, optimizer))
 
@@ -460,7 +467,7 @@ def _initial_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
 
 
 def _constant(params: Any, parts: Sequence[str]) -> Any:
-    """Return parameters, those of some parts without gradients."""
+    """Return the parameters, with gradients stopped in the given parts."""
     if not parts:
         return params
 
@@ -471,10 +478,10 @@ def _constant(params: Any, parts: Sequence[str]) -> Any:
 
 
 def _copied(tree: Any) -> Any:
-    """The tree with arrays of its own, on the same devices."""
+    """Return a copy of the tree, on the same devices."""
 
     def own(x: jax.Array) -> jax.Array:
-        # Named, a device would bind the array to it; over several processes it has to be named.
+        # A named device would bind the array to it. Over several processes it must be named.
         place = None if x.is_fully_addressable else x.sharding
         return jax.device_put(x, place, may_alias=False)
 
@@ -482,27 +489,29 @@ def _copied(tree: Any) -> Any:
 
 
 class Trainer(StepTrainer):
-    """Training of a network that gives each voxel a class, or each scene.
+    """Training of a network that classifies voxels or scenes.
 
-    Of scenes' logits, rows lost inside the network cannot be counted:
-    :class:`voxax.models.classifier.SceneTrainer` takes Voxels of logits and means over scenes.
+    If the network returns one row of logits per scene, rows lost inside the network cannot be
+    counted. :class:`voxax.models.classifier.SceneTrainer` counts them. It takes a network that
+    returns Voxels of logits, and averages the logits of each scene.
 
     Args:
-      model: a module from Voxels to Voxels of logits, or to logits ``[scenes, classes]``, as behind
-        ``GlobalPool``; labels are then ``int[scenes]``.
+      model: a module from Voxels to Voxels of logits, or to logits ``[scenes, classes]``, such as
+        a network that ends in ``GlobalPool``; labels are then ``int[scenes]``.
       optimizer: an optax transformation.
-      class_weights: ``float[classes]`` or None.
-      axis_name: the mapped axis over which loss and lost rows are added up, for programs that
-        run on several devices; see :class:`voxax.parallel.DataParallelTrainer`.
-      ignore_label: what marks unlabeled rows beside negative numbers, 255 for many data sets.
-      added_loss: what is added to the cross entropy, such as a multiple of
-        :func:`voxax.models.lovasz.lovasz_softmax`, whose arguments it takes.
-      on_metrics: called after each step, see :class:`StepTrainer`.
-      keep_programs: whether this process keeps compiled programs on disk from now on, see
+      class_weights: weight of each class in the loss, ``float[classes]``; None is 1 for all.
+      axis_name: mapped axis over which loss and lost rows are combined, for programs that run on
+        several devices, or None; see :class:`voxax.parallel.DataParallelTrainer`.
+      ignore_label: label of unlabeled rows, in addition to negative numbers; 255 in many data sets.
+      added_loss: function whose result is added to the cross entropy, such as a multiple of
+        :func:`voxax.models.lovasz.lovasz_softmax`. It takes the same arguments as that function.
+      on_metrics: function that is called after each step, see :class:`StepTrainer`.
+      keep_programs: whether this process stores compiled programs on disk from now on, see
         :func:`voxax.keep_programs`.
 
     Attributes:
-      outside: ``int32[]``, rows of the last step whose label no class has. They did not count.
+      outside: ``int32[]``, number of rows of the last step whose label is not a class. They do not
+        count in the loss.
     """
 
     def __init__(
@@ -540,7 +549,7 @@ class Trainer(StepTrainer):
         return loss, jnp.argmax(logits, axis=-1).astype(jnp.int32), counts
 
     def _logits(self, out: Any, voxels: Voxels) -> tuple[jax.Array, LostRows]:
-        """Return the logits of a module's output, and what is known of the rows that were lost."""
+        """Return the logits of a module's output, and the known counts of lost rows."""
         if isinstance(out, Voxels):
             return out.features, out.geometry.drops
         if not isinstance(out, jax.Array) or out.ndim != 2 or self._axis_name is not None:
@@ -569,13 +578,13 @@ class Trainer(StepTrainer):
         """Make one update; return ``(loss, predicted classes [capacity], rows dropped)``.
 
         Raises:
-          InputError: labels on the host that no class has, before anything changes. Those on a
-            device are left out, and counted in ``outside``.
+          InputError: labels on the host are not classes; nothing has changed then. On a device,
+            rows with such labels are left out and counted in ``outside``.
         """
         return super().step(voxels, labels)
 
     def logits(self, voxels: Voxels) -> np.ndarray:
-        """Return ``float32[capacity, classes]`` in evaluation mode, on the host.
+        """Return the logits in evaluation mode, on the host: ``float32[capacity, classes]``.
 
         Raises:
           CapacityError: rows were lost at some level.

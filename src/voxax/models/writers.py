@@ -1,7 +1,6 @@
-"""Writers of a training's numbers, for ``on_metrics`` of a trainer: TensorBoard and W&B.
+"""Writers of training metrics for TensorBoard and W&B, for ``on_metrics`` of a trainer.
 
-Both read values from the device only at the steps that they write: in between, steps are not
-waited for.
+They read values from the device only at the steps that they write, so no other step has to wait.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ OnMetrics = Callable[[int, Metrics], None]
 
 
 class _Writer:
-    """Writes the numbers of every so many steps."""
+    """Base class: writes the metrics of each ``every``-th step."""
 
     def __init__(self, every: int) -> None:
         if every < 1:
@@ -28,21 +27,23 @@ class _Writer:
         self._every = every
 
     def __call__(self, step: int, metrics: Metrics) -> None:
-        """Write the numbers of a step, if it is one to write."""
+        """Write the metrics of a step if its number is a multiple of ``every``."""
         if step % self._every == 0:
             self.write(step, metrics)
 
     def write(self, step: int, metrics: Metrics) -> None:
-        """Write numbers, whatever the step."""
+        """Write the metrics of any step."""
         raise NotImplementedError
 
 
 class TensorBoardWriter(_Writer):
-    """Writes numbers for TensorBoard, by tensorboardX: ``tensorboard --logdir FOLDER`` shows them.
+    """Writes metrics for TensorBoard with tensorboardX.
+
+    ``tensorboard --logdir FOLDER`` shows them.
 
     Args:
-      folder: for the event files.
-      every: steps between written ones.
+      folder: folder of the event files.
+      every: number of steps from one written step to the next.
 
     Raises:
       InputError: ``every`` is below 1.
@@ -55,21 +56,21 @@ class TensorBoardWriter(_Writer):
         self._writer = module.SummaryWriter(os.fspath(folder))
 
     def write(self, step: int, metrics: Metrics) -> None:
-        """Write numbers, whatever the step."""
+        """Write the metrics of any step."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, float(value), step)
 
     def close(self) -> None:
-        """Write what is not yet on disk."""
+        """Write buffered metrics to disk and close the event file."""
         self._writer.close()
 
 
 class WandbWriter(_Writer):
-    """Sends numbers to Weights & Biases, as a run of its own.
+    """Sends metrics to Weights & Biases, as a new run.
 
     Args:
-      every: steps between written ones.
-      **options: of ``wandb.init``, such as ``project``, ``name``, ``config`` and ``mode``.
+      every: number of steps from one sent step to the next.
+      **options: arguments of ``wandb.init``, such as ``project``, ``name``, ``config``, ``mode``.
 
     Raises:
       InputError: ``every`` is below 1.
@@ -81,7 +82,7 @@ class WandbWriter(_Writer):
         self._run = import_extra("writing for W&B", "wandb", "wandb").init(**options)
 
     def write(self, step: int, metrics: Metrics) -> None:
-        """Send numbers, whatever the step."""
+        """Send the metrics of any step."""
         self._run.log({name: float(value) for name, value in metrics.items()}, step=step)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""The Triton kernels of depthwise products on GPUs, whose package this needs.
+"""The Triton kernels of depthwise products on GPUs, which need the Triton package.
 
-As in ``implicit_gemm/gpu_kernel.py`` a program owns a tile of output rows, which come in the order
-of the taps they have, and walks the list of taps that any of them has; or, of wgrad, a part of one
-tap's pairs. What follows is no matrix product: each channel is multiplied by its own weight, or by
-the cotangent, and added in float32.
+As in ``implicit_gemm/gpu_kernel.py``, a program owns a tile of output rows, which are ordered by
+the taps they have, and walks the list of taps that any row of the tile has. In wgrad, a program
+owns a part of one tap's pairs. There is no matrix product: each channel is multiplied by its own
+weight, or by its cotangent, and added in float32.
 """
 # pyright: reportMissingImports=false
 
@@ -27,9 +27,9 @@ class TileConfig:
     """Static sizes of a call.
 
     Attributes:
-      rows: rows of a tile (wgrad: pairs of one step).
-      channels: channels of a program.
-      splits: parts that the pairs of a tap are cut into.
+      rows: number of rows of a tile (wgrad: pairs of one step).
+      channels: number of channels of a program.
+      splits: number of parts into which the pairs of a tap are split (wgrad only).
       launch: how the kernel is compiled and run.
     """
 
@@ -39,13 +39,13 @@ class TileConfig:
     launch: Launch
 
 
-# Triton's interpreter finds it as an argument of ``tl.reduce`` alone.
+# Triton's interpreter finds this function only as an argument of ``tl.reduce``.
 @triton.jit
 def _added(a, b):
     return a + b
 
 
-# Triton pipelines loops without a product where they say so.
+# Triton pipelines loops without a matrix product only if ``num_stages`` is given.
 @triton.jit
 def forward_kernel(
     table,
@@ -111,7 +111,7 @@ def weight_kernel(
     own = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     has = own < CHANNELS
     split = tl.program_id(0) // blocks % SPLITS
-    # The center, whose pairs are most, starts first.
+    # The center tap, which has the most pairs, starts first.
     tap = (tl.program_id(0) // (blocks * SPLITS) + TAPS // 2) % TAPS
     begin = tl.load(starts + tap)
     end = tl.load(starts + tap + 1)
@@ -122,7 +122,7 @@ def weight_kernel(
     places = begin + tl.arange(0, PAIRS)
     sources = tl.load(pairs + places, mask=places < end, other=0)
     targets = tl.load(pairs + room + places, mask=places < end, other=0)
-    # Summed pair by pair of a step, and over its pairs once, after the last step.
+    # Sums are kept for each place in a step, and added over the places once, after the last step.
     total = tl.full((PAIRS, BLOCK), 0.0, tl.float32)
     for step in tl.range(0, (end - begin + PAIRS - 1) // PAIRS, num_stages=STAGES):
         mask = (places < end)[:, None] & has[None, :]
@@ -141,14 +141,15 @@ def weight_kernel(
 def product(
     config: TileConfig, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any, *, reverse: bool
 ) -> jax.Array:
-    """``y[order[m]] = sum_k x[table[k, m]] * w[k]``: ``[rows, C]``.
+    """Return ``[rows, C]`` with ``y[order[m]] = sum_k x[table[k, m]] * w[k]``.
 
     Args:
-      config, tiles: see there.
+      config: sizes of the call.
+      tiles: neighbor table, and the list of taps of each tile.
       x: ``[N, C]``.
       w: ``[K, C]``.
       dtype: dtype of the result.
-      reverse: the taps of ``w`` come in the opposite order.
+      reverse: whether the taps of ``w`` are in reverse order.
     """
     rows, (taps, channels) = tiles.table.shape[1], w.shape
     out = jax.ShapeDtypeStruct((rows, channels), dtype)
@@ -169,10 +170,12 @@ def product(
 def weight_product(
     config: TileConfig, pairs: jax.Array, starts: jax.Array, x: jax.Array, dy: jax.Array
 ) -> jax.Array:
-    """``dw[k] = sum_p x[pairs[0, p]] * dy[pairs[1, p]]``: ``float32[splits, K, C]``, to be added.
+    """Return parts of ``dw[k] = sum_p x[pairs[0, p]] * dy[pairs[1, p]]``.
+
+    The parts are ``float32[splits, K, C]``. The sum over ``splits`` is left to the caller.
 
     Args:
-      config: see :class:`TileConfig`.
+      config: sizes of the call.
       pairs, starts: see :func:`voxax.geometry.kernel_maps.list_pairs`.
       x, dy: ``[N, C]`` and ``[M, C]``.
     """

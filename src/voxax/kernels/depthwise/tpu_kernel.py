@@ -1,9 +1,9 @@
 """The Pallas kernels of depthwise products on TPUs: rows are selected within registers.
 
-``implicit_gemm/tpu_kernel.py`` has the grid over visits and the selection. What follows here is no
-matrix product: each channel is multiplied by its own weight (forward, dgrad) or by the tile's
-cotangent (wgrad) on the vector unit, in float32. Weights come in all lanes, and sums over rows are
-kept lane by lane, so that no value crosses lanes in the loop over visits.
+``implicit_gemm/tpu_kernel.py`` defines the grid over visits and the selection. There is no matrix
+product here: each channel is multiplied by its own weight (forward, dgrad) or by the tile's
+cotangent (wgrad) on the vector unit, in float32. Each weight is in all lanes, and sums over rows
+are kept lane by lane, so that no value crosses lanes in the loop over visits.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from voxax.kernels.implicit_gemm.windows import WINDOW_TILE
 
 @functools.partial(jax.jit, static_argnums=0)
 def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> jax.Array:
-    """``y[:, m] = sum_k w[:, k] * x[:, table[k, m]]``: ``[C, M]``.
+    """Return ``[C, M]`` with ``y[:, m] = sum_k w[:, k] * x[:, table[k, m]]``.
 
     Tiles without a visit are undefined.
 
     Args:
-      config, visits: see there.
-      table: ``int32[K, M]``, input row or -1.
-      x: ``int32[C / 2, N]`` whose words are two channels of bfloat16, or ``float32[C, N]``, see
-        ``windows.in_windows``; C is a multiple of 16.
+      config: sizes of the call.
+      visits: list of visits.
+      table: ``int32[K, M]``, the input row, or -1 for none.
+      x: ``int32[C / 2, N]``, where each word contains two channels of bfloat16, or
+        ``float32[C, N]``; see ``windows.in_windows``. C is a multiple of 16.
       w: ``float32[C, K]``.
     """
     multiply = functools.partial(_times_weights, config)
@@ -45,11 +46,12 @@ def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> j
 
 @functools.partial(jax.jit, static_argnums=0)
 def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
-    """``dw[k] = sum_m x[:, table[k, m]] * dy[:, m]``: ``float32[stripes, K * C, WINDOW_TILE]``.
+    """Return parts of ``dw[k] = sum_m x[:, table[k, m]] * dy[:, m]``.
 
-    Stripes and the last axis are to be summed.
+    The parts are ``float32[stripes, K * C, WINDOW_TILE]``. The sum over stripes and over the last
+    axis is left to the caller.
 
-    Args: those of :func:`product`; ``dy`` is ``[C, M]``.
+    The arguments are those of :func:`product`; ``dy`` is ``[C, M]``.
     """
     shape = config.taps * channels_of(x), WINDOW_TILE
     return call_of_weights(
@@ -61,10 +63,11 @@ def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: A
 def gradients(
     config: TileConfig, visits: Visits, table: Any, dy: Any, w: Any, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """dgrad and wgrad with one selection: the results of :func:`product` and
-    :func:`weight_product` over the rows ``dy[:, table[k, n]]``.
+    """Return dgrad and wgrad, computed with one selection of rows.
 
-    Args: those of :func:`product` for dgrad; ``x`` is ``[C, N]``.
+    These are the results of :func:`product` and :func:`weight_product` for the rows
+    ``dy[:, table[k, n]]``. The arguments are those of :func:`product` for dgrad; ``x`` is
+    ``[C, N]``.
     """
     return call_of_gradients(
         config,
@@ -80,13 +83,13 @@ def gradients(
 
 
 def _everywhere(w: jax.Array) -> jax.Array:
-    """``[C, K]`` to ``[K * C, WINDOW_TILE]``: each weight in all lanes."""
+    """Return the weights ``[C, K]`` as ``[K * C, WINDOW_TILE]``, each in all lanes."""
     return jnp.broadcast_to(w.T.reshape(-1, 1), (w.size, WINDOW_TILE))
 
 
 def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
-    """What the selected rows add to their tile, ``[C, config.rows]``."""
-    # y[c, m] = sum_k x[c, table[k, m]] * w[k, c]; the selected rows stand tap after tap.
+    """Return what the selected rows add to their tile, ``[C, config.rows]``."""
+    # y[c, m] = sum_k x[c, table[k, m]] * w[k, c]. The selected rows are ordered by tap.
     channels, tiles = w_ref.shape[0] // config.taps, []
     for lanes in config.tile_lanes:
         y = jnp.zeros((channels, WINDOW_TILE), jnp.float32)
@@ -104,12 +107,12 @@ def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> 
         terms = [
             _rows(picked, begin, channels, lanes) * other[:, lanes] for lanes in config.tile_lanes
         ]
-        # Lanes are not added here: XLA does it once, after all visits.
+        # Lanes are not added here, because XLA adds them once, after all visits.
         out[0, begin : begin + channels] += sum(terms[1:], terms[0])
 
 
 def _rows(picked: Any, begin: int, channels: int, lanes: slice) -> jax.Array:
-    """The selected rows of one tap in one tile, ``float32[C, WINDOW_TILE]``."""
+    """Return the selected rows of one tap in one tile, ``float32[C, WINDOW_TILE]``."""
     if picked.dtype == jnp.float32:
         return picked[0, begin : begin + channels, lanes]
     words = picked[0, begin // 2 : (begin + channels) // 2, lanes]

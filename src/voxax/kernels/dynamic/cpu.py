@@ -1,11 +1,11 @@
-"""grouped on CPUs: the native kernels, which group the positions of a tile by the taps they have.
+"""The strategy ``grouped`` on CPUs, with native kernels that group a tile's positions by taps.
 
-Sizes become a kernel map: for each position and tap a row, or -1 where the size does not reach the
-tap. For each tap the kernels take only those rows of a tile that have it, so neither sorting nor
-patches are needed, and dgrad reads the map from the input's side.
+Sizes are converted to a kernel map: a row for each position and tap, or -1 if the size does not
+reach the tap. For each tap, the kernels take only the rows of a tile that have the tap. So neither
+sorting nor patches are needed. dgrad reads the map from the input's side.
 
-If nothing is known about the sizes, ``forward`` tests while running whether they are equal in each
-scene. It is then an ordinary convolution, as in ``selected``.
+If nothing is known about the sizes, ``forward`` checks at run time whether they are equal in each
+scene. If so, it runs an ordinary convolution, as in ``selected``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from voxax.kernels.implicit_gemm import cpu
 from voxax.kernels.kernel import Parameters, Problem, Views, first_of
 from voxax.kernels.rows import table_read, zeros
 
-# Entries of the map that are held at a time (64 MB): 5 million positions with 3 taps, or 340,000
-# with 49.
+# Entries of the map that are in memory at a time (64 MB): 5 million positions with 3 taps, or
+# 340,000 with 49.
 _ENTRIES = 1 << 24
-# The most kernels that are compiled beside the native ones.
+# The largest number of kernels that are compiled in addition to the native ones.
 _KERNELS = 16
 
 
@@ -40,14 +40,14 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the candidates of the same product over a kernel map."""
+    """Return the candidates, which are those of the same product over a kernel map."""
     return cpu.space(_mapped(problem, problem.out_rows), hardware)
 
 
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """See :class:`voxax.kernels.kernel.Apply`; the view is ``sizes int32[M]``."""
+    """Run a product, see :class:`voxax.kernels.kernel.Apply`; the view is ``sizes int32[M]``."""
     sizes = views["sizes"]
     if not _may_be_uniform(problem):
         return _by_map(problem, parameters, a, b, sizes)
@@ -61,7 +61,7 @@ def apply(
 
 
 def _may_be_uniform(problem: Problem) -> bool:
-    """Return True if sizes are traced, and one size everywhere is an ordinary convolution."""
+    """Return whether to check at run time if one size in each scene allows a plain convolution."""
     sizes = problem.layer.sizes
     unknown = sizes.tile_density is None and not sizes.uniform and not sizes.prefix
     if problem.product != "forward" or not unknown or not grid_of(problem).positions:
@@ -107,13 +107,13 @@ def apply_on_host(
     b: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> np.ndarray | None:
-    """Run the product of NumPy arrays over the kernel map of the sizes, where it fits at once."""
+    """Run the product of NumPy arrays, or return None if XLA has to run it."""
     sizes, rows = views["sizes"], problem.out_rows
     if rows * problem.layer.num_offsets > _ENTRIES:
         return None
     if _may_be_uniform(problem):
         scenes = sizes.reshape(problem.layer.sizes.grid[0], -1)
-        if (scenes == scenes[:, :1]).all():  # an ordinary convolution, which is XLA's
+        if (scenes == scenes[:, :1]).all():  # an ordinary convolution, which XLA runs
             return None
     (name,) = table_read(parameters, problem.product, symmetric=False)
     table = _table(problem, np.arange(rows, dtype=np.int32), sizes)
@@ -128,10 +128,10 @@ def _mapped(problem: Problem, rows: int) -> Problem:
 
 
 def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
-    """Return ``int32[R, K]``, the row on the other side of each tap of these rows, or -1.
+    """Return ``int32[R, K]``, the row on the other side for each of R rows and K taps, or -1.
 
-    Rows are output positions; for dgrad input positions, whose taps are the outputs that read them.
-    Arrays are all of JAX or all of NumPy.
+    ``rows`` are output positions. For dgrad they are input positions, and their taps are the
+    outputs that read them. The arrays are either all of JAX or all of NumPy.
     """
     xp = np if isinstance(rows, np.ndarray) else jnp
     grid, backward = grid_of(problem), problem.product == "dgrad"
@@ -160,7 +160,7 @@ def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
 
 
 def _taps(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """Return taps ``int32[D, 1, K]`` in the weight's order and the sizes that reach them."""
+    """Return the taps, ``int32[D, 1, K]`` in the weight's order, and the size that reaches each."""
     places = np.argsort(grid.order)
     return grid.taps[places].T[:, None].astype(np.int32), grid.reach[places][None]
 

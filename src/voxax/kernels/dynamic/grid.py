@@ -1,4 +1,4 @@
-"""The static relation between the positions of a dynamic problem's input and output."""
+"""The static relation between input and output positions of a dynamic problem."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from voxax.kernels.rows import multiplies
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grid:
-    """Places of the taps of each output position, ordered by the size that reaches them.
+    """Input and output grids, and the K taps, ordered by the smallest size that has them.
 
     Attributes:
-      inputs, outputs: ``(B, *spatial)``.
-      stride: by axis.
-      order: ``int[K]``, the taps of the weight in this order.
-      taps: ``int[K, D]``, offsets times dilation in that order.
+      inputs, outputs: shapes ``(B, *spatial)`` of the grids.
+      stride: stride along each axis.
+      order: ``int[K]``, index of each tap in the weight.
+      taps: ``int[K, D]``, offset of each tap times the dilation.
       reach: ``int32[K]``, the smallest size that has the tap, ascending.
-      counts: how many taps each size has, from size 0 to the largest.
-      low, high: by axis, zeros around the input so that every tap lies inside.
+      counts: number of taps of each size, from size 0 to the largest.
+      low, high: width of the zero margin before and after the input along each axis. With it,
+        every tap lies inside.
     """
 
     inputs: tuple[int, ...]
@@ -45,7 +46,7 @@ class Grid:
 
     @property
     def largest(self) -> int:
-        """The size that has every tap."""
+        """The largest size, which has every tap."""
         return len(self.counts) - 1
 
     @property
@@ -56,32 +57,32 @@ class Grid:
 
     @property
     def positions(self) -> int:
-        """Output positions of all scenes."""
+        """The number of output positions of all scenes."""
         return math.prod(self.outputs)
 
     def pad(self, x: jax.Array) -> jax.Array:
-        """``[N, ...]``, one row for each input position, to ``[B, *padded, ...]``."""
+        """Return ``[N, ...]``, one row for each input position, as ``[B, *padded, ...]``."""
         x = x.reshape(*self.inputs, *x.shape[1:])
         sides = [(0, 0), *zip(self.low, self.high, strict=True)]
         return jnp.pad(x, sides + [(0, 0)] * (x.ndim - len(sides)))
 
     def crop(self, x: jax.Array) -> jax.Array:
-        """The inverse of :meth:`pad`."""
+        """Return the rows of a padded array, the inverse of :meth:`pad`."""
         inner = [slice(a, a + n) for a, n in zip(self.low, self.inputs[1:], strict=True)]
         x = x[(slice(None), *inner)]
         return x.reshape(math.prod(self.inputs), *x.shape[len(self.inputs) :])
 
     def base(self) -> jax.Array:
-        """``int32[M]``: the row of the padded input at which each output position is centered."""
+        """Return the row of the padded input at which each output is centered, ``int32[M]``."""
         return rows_within(self.padded, self.outputs, self.low, self.stride)
 
     def shifts(self) -> np.ndarray:
-        """``int32[K]``: what each tap adds to the row of the padded input."""
+        """Return the offset of each tap in rows of the padded input, ``int32[K]``."""
         return (self.taps @ row_steps(self.padded)[1:]).astype(np.int32)
 
 
 def row_steps(shape: tuple[int, ...]) -> np.ndarray:
-    """Return row-major steps."""
+    """Return the row-major strides of a shape."""
     return np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
 
 
@@ -91,12 +92,12 @@ def rows_within(
     low: Sequence[int],
     stride: Sequence[int] | None = None,
 ) -> jax.Array:
-    """``int32[positions]``: the row in ``[B, *shape]`` of each position of a grid within it.
+    """Return the row in an outer grid of each position of an inner grid, ``int32[positions]``.
 
     Args:
-      shape, extents: of the outer grid and of this one, scenes first.
-      low: by axis, where this one begins.
-      stride: by axis, from one of its positions to the next; None is 1.
+      shape, extents: shapes of the outer and of the inner grid, scenes first.
+      low: where the inner grid begins, by axis.
+      stride: distance between neighbors of the inner grid in the outer one, by axis; None is 1.
     """
     # row = sum over axes of step * (low + stride * place)
     steps = row_steps(shape)
@@ -138,7 +139,7 @@ def _grid(inputs: tuple[int, ...], spec: KernelSpec) -> Grid:
 
 
 def output_grid(inputs: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """Return ``(B, *spatial)`` of the outputs: positions whose center lies on the input."""
+    """Return the shape ``(B, *spatial)`` of the outputs, whose centers lie on the input."""
     return (inputs[0], *(-(-n // s) for n, s in zip(inputs[1:], stride, strict=True)))
 
 
@@ -150,14 +151,14 @@ def box_conv(
     padding: Sequence[tuple[int, int]] | None = None,
     **options: Any,
 ) -> jax.Array:
-    """Convolve with one box of taps at every position, centered as sizes are.
+    """Convolve with the same box of taps at every position, centered like the sizes.
 
     Args:
       x: ``[B, *spatial, C]``, 1 to 3 spatial axes.
       weight: ``[*T, C, C_out]``; with ``feature_group_count`` G ``[*T, C / G, C_out]``.
       stride, dilation: one integer per axis.
       padding: zeros before and after each axis; None centers the box.
-      options: others of ``jax.lax.conv_general_dilated``.
+      options: other arguments of ``jax.lax.conv_general_dilated``.
 
     Returns:
       ``[B, *ceil(spatial / stride), C_out]``.
@@ -192,17 +193,17 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def ordered(grid: Grid, w: jax.Array) -> jax.Array:
-    """Return the weight ``[K, C_in, C_out]`` with its taps by size."""
+    """Return the weight ``[K, C_in, C_out]`` with its taps in the order of the grid."""
     return w[grid.order]
 
 
 def unordered(grid: Grid, w: jax.Array) -> jax.Array:
-    """The inverse of :func:`ordered`."""
+    """Return the weight with its taps in the original order, the inverse of :func:`ordered`."""
     return w[np.argsort(grid.order)]
 
 
 def tile_maximum(values: np.ndarray, side: int) -> np.ndarray:
-    """``values[B, *spatial]``, each raised to the greatest in its tile of edge ``side``."""
+    """Return ``values[B, *spatial]``, each replaced by the maximum of its tile of edge ``side``."""
     for axis in range(1, values.ndim):
         length = values.shape[axis]
         if length:

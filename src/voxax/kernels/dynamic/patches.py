@@ -1,15 +1,15 @@
-"""Products of blocks of positions, each over patches that hold the taps of its positions.
+"""Products of blocks of positions, computed from patches that contain the values of their taps.
 
 Patches are read in three ways. :func:`run_blocks` gathers the taps of a block into
-``[block, taps * C]`` and multiplies once. The number of taps is decided block by block while the
-program runs: one compiled branch for each size, taken by the largest size in the block.
+``[block, taps * C]`` and multiplies once. The number of taps is chosen for each block at run time:
+there is a compiled branch for each size, and the largest size in the block selects one.
 :func:`run_slices` reads a tile of positions as one shifted slice for each tap, without indices.
-:func:`gather_dgrad` reads dX from the input's side: each input position gathers the outputs that
-use it, so no position is written twice; the taps through which it gets something are no prefix,
-since the sizes of its neighbors decide.
+:func:`gather_dgrad` computes dX from the input's side: each input position gathers the outputs
+that use it, so no position is written twice. The taps through which it receives a cotangent depend
+on the sizes of its neighbors, so they are not a prefix of the ordered taps.
 
-Taps that a position of the block does not have read a row of zeros, so the values at these places
-(a NaN, say) have no influence.
+Taps that a position of the block does not have read a row of zeros. So the values there, such as
+NaN, have no influence.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from voxax.kernels.kernel import Problem
 from voxax.kernels.rows import options, zeros
 
 Segments = Sequence[tuple[int, int, int | None]]
-"""``(first block, block after the last, size)``; size None: found while running."""
+"""Tuples ``(first block, block after the last, size)``; None finds the size at run time."""
 
 
 def run_blocks(
@@ -48,14 +48,14 @@ def run_blocks(
     block: int,
     segments: Callable[[int], Segments] = lambda blocks: ((0, blocks, None),),
 ) -> jax.Array:
-    """Run any of the three products; operands as :class:`voxax.kernels.kernel.Apply`.
+    """Run any of the three products in blocks of positions.
 
     Args:
-      problem, a, b: the product.
-      sizes: ``int32[M]``.
-      order: ``int32[M]``, which output position each row of the blocks is; None: their own order.
-      block: positions in a block.
-      segments: from the number of blocks to :data:`Segments`.
+      problem, a, b: the product and its operands, see :class:`voxax.kernels.kernel.Apply`.
+      sizes: ``int32[M]``, size of each output position.
+      order: ``int32[M]``, output position of each row of the blocks; None keeps their order.
+      block: number of positions in a block.
+      segments: function from the number of blocks to :data:`Segments`.
     """
     grid = grid_of(problem)
     block = max(1, min(block, grid.positions))
@@ -65,7 +65,7 @@ def run_blocks(
 
 
 class _Rows:
-    """Positions in blocks: where they are centered, and their sizes; 0 after the last."""
+    """Positions in blocks: the row of each center, and the sizes, with zeros after the last."""
 
     def __init__(self, grid: Grid, sizes: jax.Array, order: jax.Array | None, block: int):
         base, sizes = grid.base(), jnp.clip(sizes, 0, grid.largest)
@@ -77,17 +77,17 @@ class _Rows:
         self.base, self.sizes = self.split(base), self.split(sizes)
 
     def split(self, rows: jax.Array) -> jax.Array:
-        """Return ``[M, ...]`` as ``[blocks, block, ...]``, with zeros after the last."""
+        """Return ``[M, ...]`` as ``[blocks, block, ...]``, with zeros after the last row."""
         missing = self.blocks * self.block - self.count
         rows = jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
         return rows.reshape(self.blocks, self.block, *rows.shape[1:])
 
     def arrange(self, rows: jax.Array) -> jax.Array:
-        """Rows in the order of output positions to blocks."""
+        """Return rows, which are in the order of output positions, in blocks."""
         return self.split(rows if self.order is None else rows[self.order])
 
     def restore(self, blocks: jax.Array) -> jax.Array:
-        """The inverse of :meth:`arrange`."""
+        """Return blocks as rows, the inverse of :meth:`arrange`."""
         rows = blocks.reshape(-1, *blocks.shape[2:])[: self.count]
         if self.order is None:
             return rows
@@ -97,12 +97,12 @@ class _Rows:
 
 
 def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Clear ``dy`` where a position has no tap: zero times NaN is NaN."""
+    """Return ``dy`` with zeros where a position has no tap, because zero times NaN is NaN."""
     return jnp.where((sizes > 0)[..., None], dy, jnp.zeros((), dy.dtype))
 
 
 def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *operands):
-    """Run ``branch(number of taps)`` with as few taps as the sizes of the block allow."""
+    """Run ``branch(number of taps)`` with only the taps that the sizes of the block need."""
     if size is not None:
         return branch(grid.counts[size])(*operands)
     branches = [branch(count) for count in grid.counts]
@@ -110,14 +110,14 @@ def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *
 
 
 def _index(grid: Grid, count: int, base: jax.Array, sizes: jax.Array, absent: int) -> jax.Array:
-    """Return rows of the padded input, ``int32[block, count]``; ``absent`` beyond the size."""
+    """Return the row of each tap, ``int32[block, count]``; ``absent`` for taps beyond the size."""
     index = base[:, None] + jnp.asarray(grid.shifts()[None, :count])
     # A tap that the position lacks reads zeros: a mask on the product would keep a NaN there.
     return jnp.where(sizes[:, None] >= jnp.asarray(grid.reach[None, :count]), index, absent)
 
 
 def _source(grid: Grid, x: jax.Array) -> jax.Array:
-    """Return the rows of the padded input, and one of zeros."""
+    """Return the rows of the padded input, followed by a row of zeros."""
     rows = grid.pad(x).reshape(-1, x.shape[1])
     return jnp.concatenate([rows, jnp.zeros((1, x.shape[1]), x.dtype)])
 
@@ -182,7 +182,7 @@ def _wgrad(problem: Problem, grid: Grid, rows: _Rows, x, dy, segments: Segments)
 
 
 def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments) -> jax.Array:
-    """Add the products of each block to the rows that it would read."""
+    """Return dX: the products of each block are added to the rows that forward reads."""
     gradients, wide = rows.arrange(dy), options(problem, dy.dtype)
     flat = ordered(grid, w).reshape(-1, w.shape[2])
     cells = math.prod(grid.padded)
@@ -212,13 +212,13 @@ def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments)
 def run_slices(
     problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array, block: int
 ) -> jax.Array:
-    """Run any product with all taps masked, in tiles of about ``block`` positions."""
+    """Run any product over all taps, masked by size, in tiles of about ``block`` positions."""
     grid = grid_of(problem)
     wide, kind = options(problem, a.dtype), product_dtype(a.dtype)
     sizes = sizes.reshape(grid.outputs)
     if problem.product == "dgrad":
-        # dX[i] = sum_k dY[(i - o_k) / s] w_k^T: the taps the other way round, over a lattice that
-        # has zeros between the outputs.
+        # dX[i] = sum_k dY[(i - o_k) / s] w_k^T: the taps are negated, and the lattice has zeros
+        # between the outputs.
         tiles = _Tiles(grid.inputs, block, (1,) * len(grid.stride), -grid.taps, grid.reach)
         between = [(0, 0, 0), *((0, 0, s - 1) for s in grid.stride)]
         zero = jnp.zeros((), a.dtype)
@@ -256,7 +256,7 @@ def run_slices(
 
 
 class _Tiles:
-    """Boxes of positions of ``[B, *spatial]``, and the input around each."""
+    """Tiles, which are boxes of positions of ``[B, *spatial]``, and the input around each tile."""
 
     def __init__(
         self,
@@ -272,18 +272,18 @@ class _Tiles:
         self.low = tuple(int(n) for n in np.maximum(0, -taps.min(0)))
 
     def places(self) -> jax.Array:
-        """``int32[tiles, 1 + D]``: scene, and number of the tile along each axis."""
+        """Return ``int32[tiles, 1 + D]``: the scene, and the number of the tile along each axis."""
         counts = (self.extents[0], *self.number)
         return jnp.stack(jnp.unravel_index(jnp.arange(math.prod(counts)), counts), axis=1)
 
     def fill(self, array: jax.Array) -> jax.Array:
-        """Zeros after the last position, up to whole tiles."""
+        """Return the array padded with zeros to whole tiles."""
         sides = zip(self.number, self.tile, self.extents[1:], strict=True)
         pads = [(0, 0), *((0, n * t - e) for n, t, e in sides)]
         return jnp.pad(array, pads + [(0, 0)] * (array.ndim - len(pads)))
 
     def margin(self, array: jax.Array) -> jax.Array:
-        """Zeros around the input, so that every tap of every whole tile lies inside."""
+        """Return the input padded with zeros, so that every tap of every whole tile lies inside."""
         pads = [(0, 0)]
         high = np.maximum(0, self.taps.max(0))
         for axis, extent in enumerate(array.shape[1 : 1 + len(self.tile)]):
@@ -292,7 +292,7 @@ class _Tiles:
         return jnp.pad(array, pads + [(0, 0)] * (array.ndim - len(pads)))
 
     def part(self, array: jax.Array, place: jax.Array) -> jax.Array:
-        """A tile of a filled array, ``[*tile, ...]``."""
+        """Return a tile of an array that :meth:`fill` padded, ``[*tile, ...]``."""
         starts = [place[0], *(place[1 + a] * t for a, t in enumerate(self.tile))]
         rest = array.shape[1 + len(self.tile) :]
         starts += [jnp.zeros((), place.dtype)] * len(rest)
@@ -305,7 +305,10 @@ class _Tiles:
         seen: jax.Array | None = None,
         own: jax.Array | None = None,
     ) -> jax.Array:
-        """``[positions of a tile, K * C]``; sizes are those of the sources, or of the tile."""
+        """Return the patches of a tile, ``[positions, K * C]``.
+
+        They are masked by the sizes ``seen`` of the sources, or else by those of the tile, ``own``.
+        """
         around = self._around(array, place)
         sources = None if seen is None else self._around(seen, place)
         parts = []
@@ -337,7 +340,7 @@ class _Tiles:
         return around[index]
 
     def assemble(self, tiles: jax.Array) -> jax.Array:
-        """``[tiles, positions, C]`` to ``[positions of all, C]`` in row-major order."""
+        """Return ``[tiles, positions, C]`` as ``[all positions, C]`` in row-major order."""
         ndim, channels = len(self.tile), tiles.shape[-1]
         grid = tiles.reshape(self.extents[0], *self.number, *self.tile, channels)
         pairs = itertools.chain.from_iterable((1 + a, 1 + ndim + a) for a in range(ndim))
@@ -349,7 +352,7 @@ class _Tiles:
 
 
 def _tile(extents: tuple[int, ...], block: int) -> tuple[int, ...]:
-    """Return a box of about ``block`` positions, whole along short last axes."""
+    """Return the shape of a box of up to ``block`` positions that fills the last axes first."""
     tile, left = [], max(1, block)
     for extent in reversed(extents):
         tile.append(max(1, min(extent, left)))
@@ -360,7 +363,10 @@ def _tile(extents: tuple[int, ...], block: int) -> tuple[int, ...]:
 def gather_dgrad(
     problem: Problem, dy: jax.Array, w: jax.Array, sizes: jax.Array, block: int, skip: bool
 ) -> jax.Array:
-    """Return dX ``[N, C_in]``; with ``skip``, blocks read up to the largest size they see."""
+    """Return dX ``[N, C_in]``, gathered in blocks of input positions.
+
+    With ``skip``, a block reads only the taps up to the largest size that reaches it.
+    """
     grid = grid_of(problem)
     rows = math.prod(grid.inputs)
     block = max(1, min(block, rows))
@@ -395,11 +401,12 @@ def gather_dgrad(
 def lattice(
     grid: Grid, dy: jax.Array, sizes: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, np.ndarray]:
-    """Place outputs on the lattice of the input, with a margin.
+    """Return the outputs placed on the lattice of the input, with a margin.
 
     Returns:
-      Rows of ``dy`` with one of zeros after them; sizes in the same rows, 0 where there is no
-      output; ``int32[N]``, the row of each input position; ``int32[K]``, what each tap adds to it.
+      Four arrays: the rows of ``dy``, followed by a row of zeros; the sizes in the same rows, 0
+      without an output; the row of each input position, ``int32[N]``; and the offset of each tap
+      in rows, ``int32[K]``.
     """
     extents, steps = np.asarray(grid.outputs[1:]), np.asarray(grid.stride)
     low = np.maximum(0, grid.taps.max(0))

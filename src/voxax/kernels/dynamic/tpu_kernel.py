@@ -1,12 +1,14 @@
 """The Pallas kernels of dynamic products on TPUs: blocks of positions, shell after shell.
 
-``blocks.py`` explains the terms. A step of the grid is one block. Its window is in vector memory,
-so no row is gathered. Shells that no position of the block has are skipped: ``reached`` says how
-many it has, before the step starts. What a single position lacks is masked: in the result of
-``forward``, in the cotangents of ``dgrad`` and ``wgrad``.
+``blocks.py`` defines the terms. A step of the grid is one block. The window of the block is in
+vector memory, so no row is gathered. Shells that no position of the block has are skipped:
+``reached`` is the number of the block's shells, known before the step starts. Shells that only
+some positions lack are masked, in the result of ``forward``, and in the cotangents of ``dgrad`` and
+``wgrad``.
 
-A pass reads rows that begin at its column. These are copied once for each column into ``columns``,
-see :class:`_ShiftedLine`; another line of the window is only another address.
+A pass reads rows that begin at its column. The rows are copied once for each column into
+``columns``, see :class:`_ShiftedLine`. Another line of the window needs no copy, only another
+address.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ from voxax.kernels.dynamic.blocks import TILE_ROWS, Blocks, Pass
 from voxax.kernels.implicit_gemm.windows import CHANNELS
 
 _ROWS_OF_A_PRODUCT = 512
-"""Rows of a block that are multiplied at a time. With more, sums leave the registers more often;
-with fewer, the matrix unit waits more often."""
+"""Number of rows of a block that are multiplied at a time. With more, sums leave the registers more
+often; with fewer, the matrix unit waits more often."""
 _UNROLLED = 4
-"""Runs of a loop's body that the compiler may interleave, see :func:`unrolled`."""
+"""Number of iterations of a loop that the compiler may interleave, see :func:`unrolled`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,14 +41,15 @@ class BlockConfig:
 
     Attributes:
       blocks: the layout.
-      exact: whether float32 operands keep all digits.
+      exact: whether products of float32 operands have full precision.
       vmem_bytes: vector memory that the compiler may use.
-      stripes: parts of the grid that may run at the same time, one on each core.
-      masks_source: what a position lacks is masked in the source, not in the result.
-      repeats: a step without a block of its own computes the stripe's last block again. False where
-        steps add to one result.
-      all_shells: every block has all shells, so there is code for that number alone.
-      interpret: run as plain JAX, on any platform.
+      stripes: number of parts of the grid that may run at the same time, one on each core.
+      masks_source: whether shells that a position lacks are masked in the source, not in the
+        result.
+      repeats: whether a step that has no block left computes the last block of its stripe again.
+        False if steps add to one result.
+      all_shells: whether every block has all shells, so that code for that number is enough.
+      interpret: whether to run as plain JAX, on any platform.
     """
 
     blocks: Blocks
@@ -60,7 +63,7 @@ class BlockConfig:
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Place in ``columns`` by shell and column. Shells share it unless sources are masked."""
+        """Slot in ``columns`` by shell and column, shared by shells unless sources are masked."""
         found = (
             (number if self.masks_source else 0, p.column)
             for number, shell in enumerate(self.blocks.shells)
@@ -69,22 +72,22 @@ class BlockConfig:
         return {key: place for place, key in enumerate(sorted(set(found)))}
 
     def slot(self, number: int, column: int) -> int:
-        """The place of a shell's rows that begin at ``column``."""
+        """Return the slot in ``columns`` of a shell's rows that begin at ``column``."""
         return self.slots[number if self.masks_source else 0, column]
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """The scalars that are known before a step starts: ``int32``, one-dimensional.
+    """Scalars that are known before a step starts, in one-dimensional ``int32`` arrays.
 
     Attributes:
       order: ``[stripes * steps]``, the block of each step, stripe after stripe.
-      reached: ``[blocks]``, the largest level in each block; where sources are masked, in its
-        window.
-      taps: of :func:`product` ``[passes * P * P]``, see :attr:`Blocks.taps`; K, the tap of zeros,
-        where there is none. Of :func:`weight_product` ``[K * P]``: by tap and output of a row,
-        ``pass * P + source`` of :attr:`Blocks.taps`.
+      reached: ``[blocks]``, the largest level in each block, or in its window if sources are
+        masked.
+      taps: for :func:`product`, ``[passes * P * P]``, see :attr:`Blocks.taps`; entries without a
+        tap are K, the tap of zeros. For :func:`weight_product`, ``[K * P]``, by tap and output of a
+        row: the place ``pass * P + source`` in :attr:`Blocks.taps`.
     """
 
     order: jax.Array
@@ -93,7 +96,7 @@ class Steps:
 
     @classmethod
     def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
-        """Assign blocks to stripes in turn, the most expensive first."""
+        """Return steps that assign blocks to stripes in turn, the most expensive first."""
         blocks = len(reached)
         stripes = min(stripes, blocks)
         order = jnp.arange(blocks, dtype=jnp.int32)
@@ -108,30 +111,31 @@ class Steps:
 
     @property
     def scalars(self) -> tuple[jax.Array, ...]:
-        """All of them, in the order of the kernel's arguments."""
+        """The arrays in the order of the kernel's arguments."""
         return self.order, self.reached, self.taps
 
 
-# Jitted, so that layers of the same sizes are traced and translated for the chip once.
+# Jitted, so that layers of the same sizes are traced and compiled once.
 @functools.partial(jax.jit, static_argnums=0)
 def product(
     config: BlockConfig, steps: Steps, x: Any, levels: Any, seen: Any, w: Any, like: Any
 ) -> jax.Array:
-    """Sum the passes of all shells, masked by position.
+    """Return the sum of the passes of all shells, masked by position.
 
     Args:
-      config: what is static.
-      steps: the scalars.
-      x: the source with its margin, ``[phases * B * D, H, W / P, P * C_in]``.
+      config: static sizes.
+      steps: scalars that are known before each step.
+      x: the source with its margin, ``[phases * B * D, H, W / P, P * C_in]``, with P positions in
+        a row.
       levels: ``float32[blocks, MOST_PACKED, rows]``, the level of each output by its place in a
-        row: what an output lacks is masked in the result. Or None.
-      seen: the level of each source, in all its channels, shape and dtype of ``x``: what a source
-        lacks is masked in the source. Or None.
-      w: ``[K + 1, C_in, C_out]``; the last tap is zero.
-      like: an array of the result's dtype.
+        row, or None. Shells that an output lacks are masked in the result.
+      seen: the level of each source, repeated for all channels, in the shape and dtype of ``x``,
+        or None. Shells that a source lacks are masked in the source.
+      w: ``[K + 1, C_in, C_out]``, for K taps and a last tap of zeros.
+      like: an array with the dtype of the result.
 
     Returns:
-      ``[B * D, H', W' / P, P * C_out]``, whole blocks.
+      ``[B * D, H', W' / P, P * C_out]``, where H' and W' are padded to whole blocks.
     """
     blocks = config.blocks
     inside, channels = x.shape[3], blocks.pack * w.shape[2]
@@ -154,11 +158,11 @@ def product(
             has = None if level is None else _spread(level[:, part.rows], blocks.pack, channels)
             y = jnp.zeros((part.size, channels), jnp.float32)
             for number, place, passes in blocks.on_plane(plane, reached):
-                # A shell's passes side by side are one product: sum_p x_p w_p = [x_p] [w_p].
+                # The passes of a shell become one product: sum_p x_p w_p = [x_p] [w_p].
                 taken = [part.taken(config, columns, number, p) for p in passes]
                 weight = weights[pl.ds(place * inside, len(passes) * inside), :]
                 terms = dot(config, jnp.concatenate(taken, axis=1), weight, 1, 0)
-                # The shell is multiplied for the whole block; positions of smaller sizes drop it.
+                # The whole block is multiplied. Positions of smaller sizes are masked.
                 if has is not None:
                     terms = jnp.where(has > number, terms, jnp.zeros_like(terms))
                 y = y + terms
@@ -186,7 +190,7 @@ def product(
     ]
     return _call(
         config, steps, x, levels, seen, body,
-        # One buffer: its block never changes.
+        # One buffer, because its block never changes.
         (w, pl.BlockSpec(w.shape, lambda *_: (0, 0, 0), pipeline_mode=pl.Buffered(1))),
         (_compat.shape_like(out, like.dtype, x), _tile(blocks, channels)),
         scratch,
@@ -195,14 +199,14 @@ def product(
 
 @functools.partial(jax.jit, static_argnums=0)
 def weight_product(config: BlockConfig, steps: Steps, x: Any, levels: Any, dy: Any) -> jax.Array:
-    """Sum over all rows the product of cotangents and sources, for each tap.
+    """Return the sum over all rows of the product of cotangents and sources, for each of K taps.
 
     Args:
-      config, steps, x, levels: as for :func:`product`; the level of an output masks its cotangent.
-      dy: ``[B * D, H', W' / P, P * C_out]``, whole blocks.
+      config, steps, x, levels: as in :func:`product`; the level of an output masks its cotangent.
+      dy: ``[B * D, H', W' / P, P * C_out]``, where H' and W' are padded to whole blocks.
 
     Returns:
-      ``float32[stripes, K, C_out, C_in]``.
+      ``float32[stripes, K, C_out, C_in]``. The sum over stripes is left to the caller.
     """
     blocks, channels, inside = config.blocks, dy.shape[3], x.shape[3]
     own = channels // blocks.pack, inside // blocks.pack
@@ -222,7 +226,7 @@ def weight_product(config: BlockConfig, steps: Steps, x: Any, levels: Any, dy: A
             rows = jnp.transpose(rows.reshape(part.size, channels))
             has = _stacked(level[:, part.rows], blocks.pack, channels)
             for number, place, passes in blocks.on_plane(plane, reached):
-                # Masked cotangents: a position adds nothing to the taps that it lacks.
+                # With masked cotangents, a position adds nothing to the taps that it lacks.
                 own = jnp.where(has > number, rows, jnp.zeros_like(rows)).astype(x.dtype)
                 for turn, one in enumerate(passes):
                     taken = part.taken(config, columns, number, one)
@@ -247,9 +251,9 @@ class Step:
     """One step of the grid, from its indices and the scalars of :class:`Steps` in scalar memory.
 
     Attributes:
-      block: its number.
-      begins, ends: whether it is its stripe's first or last.
-      reached: how many shells it computes; 0 where the stripe has no block left.
+      block: number of the block.
+      begins, ends: whether the step is the first or the last of its stripe.
+      reached: number of shells that the step computes, 0 if the stripe has no block left.
       taps: as in :class:`Steps`.
     """
 
@@ -259,13 +263,13 @@ class Step:
         left = step * config.stripes + stripe < reached.shape[0]
         self.begins, self.ends = step == 0, step == pl.num_programs(1) - 1
         self.taps = taps
-        # A block of the result is written in any case: zeros would replace the result.
+        # A block of the result is written in any case, so zeros would overwrite the last result.
         self.reached = reached[block] if config.repeats else jnp.where(left, reached[block], 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """The lines of a block, from ``first`` on, that are multiplied at once."""
+    """The ``lines`` lines of a block from ``first`` on, which are multiplied at once."""
 
     blocks: Blocks
     first: Any
@@ -273,16 +277,16 @@ class _Part:
 
     @property
     def size(self) -> int:
-        """The number of its rows."""
+        """The number of rows of the part."""
         return self.lines * self.blocks.length
 
     @property
     def rows(self) -> Any:
-        """The slice of its rows in the block."""
+        """The slice of the part's rows in the block."""
         return pl.ds(pl.multiple_of(self.first * self.blocks.length, TILE_ROWS), self.size)
 
     def taken(self, config: BlockConfig, columns: Any, number: int, one: Pass) -> jax.Array:
-        """The sources that a pass of shell ``number`` multiplies, ``[size, P * C]``."""
+        """Return the sources that a pass of shell ``number`` multiplies, ``[size, P * C]``."""
         slot = config.slot(number, one.column)
         found = columns[slot, pl.ds(self.first + one.line, self.lines)]
         return found.reshape(self.size, found.shape[2])
@@ -300,16 +304,16 @@ def _each_level(
 ) -> None:
     """Call ``multiply(part, plane, reached)`` for each part of a block and each plane.
 
-    There is code for each number of shells, of which a step runs one. So no branch stands between
-    shells, and the products of one begin while those of another end.
+    There is code for each number of shells, and a step runs the code of its number. So there is no
+    branch between shells, and products of the next shell begin while those of the last one end.
 
     Args:
-      config, step: of the call.
+      config, step: configuration and step of the kernel.
       windows: refs of a block's window in each plane.
       seens: refs of the levels of these sources, or empty.
-      columns: where the rows of each column are stored.
-      begin, end: called before the first plane and after the last.
-      multiply: see above.
+      columns: ref in which the rows of each column are stored.
+      begin, end: functions called before the first plane and after the last, or None.
+      multiply: function that multiplies a part of the block on one plane.
     """
     blocks = config.blocks
     most = max(1, _ROWS_OF_A_PRODUCT // blocks.length)
@@ -336,11 +340,11 @@ def _each_level(
 
 
 def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
-    """Fill ``weights`` with ``[P * C_in, P * C_out]`` for each pass, from the taps' ``w``."""
+    """Fill ``weights`` with ``[P * C_in, P * C_out]`` for each pass, from the taps ``w``."""
     pack, channels = blocks.pack, w.shape[1]
 
     def one(number: Any) -> None:
-        # ``number`` counts passes and their sources; the outputs stand side by side.
+        # ``number`` counts passes and their sources. The outputs are side by side.
         found = [w[taps[number * pack + a]] for a in range(pack)]
         rows = pl.ds(pl.multiple_of(number * channels, TILE_ROWS), channels)
         weights[rows, :] = jnp.concatenate(found, axis=1)
@@ -349,14 +353,14 @@ def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
 
 
 def sum_taps(pack: int, places: Any, sums: Any, out: Any) -> None:
-    """Fill ``out`` with ``[C_out, C_in]`` for each tap, the sum over its places in the passes."""
+    """Fill ``out`` with ``[C_out, C_in]`` for each tap, summed over its places in the passes."""
     taps, high, wide = out.shape
-    # Sources that share registers: these are loaded. Powers of two.
+    # Sources that share a register are loaded together. Their number is a power of two.
     lanes = max(wide, CHANNELS)
     shared = lanes // wide
 
     def one(tap: Any, carry: Any) -> Any:
-        # By place in the lanes: one rotation of each sum, not of each term.
+        # One sum for each place in the lanes, so that sums are rotated, not terms.
         found = [jnp.zeros((high, lanes), jnp.float32)] * shared
         for output in range(pack):
             place = places[tap * pack + output]
@@ -372,7 +376,10 @@ def sum_taps(pack: int, places: Any, sums: Any, out: Any) -> None:
 
 
 def _tile(blocks: Blocks, channels: int) -> Callable[..., pl.BlockSpec]:
-    """Return what makes the spec of a result or cotangent from a step's number of its block."""
+    """Return a function that creates the spec of a result or cotangent.
+
+    Its argument is a function from the indices of a step to the number of its block.
+    """
     shape = (None, blocks.lines, blocks.length, channels)
 
     def spec(of_step: Callable[..., Any]) -> pl.BlockSpec:
@@ -382,7 +389,7 @@ def _tile(blocks: Blocks, channels: int) -> Callable[..., pl.BlockSpec]:
 
 
 def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
-    """Return the place of a block along ``B * D``, H and W, in blocks."""
+    """Return the index of a block along ``B * D``, H and W."""
     _, high, wide = blocks.number
     rest = jax.lax.div(block, jnp.int32(wide))
     return (
@@ -393,7 +400,7 @@ def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
 
 
 def _columns(config: BlockConfig, x: jax.Array) -> Any:
-    """Vector memory for a window's rows from each column on, one slot each."""
+    """Return vector memory for the rows of a window from each column on, with a slot for each."""
     blocks = config.blocks
     shape = (len(config.slots), blocks.window[0], blocks.length, x.shape[3])
     return pltpu.VMEM(shape, x.dtype)
@@ -402,7 +409,7 @@ def _columns(config: BlockConfig, x: jax.Array) -> Any:
 def _shift_window(
     config: BlockConfig, reached: int, plane: int, windows: Any, seens: Any, columns: Any
 ) -> None:
-    """Fill ``columns`` from a plane's window, as the first ``reached`` shells need it."""
+    """Fill the slots of ``columns`` for ``reached`` shells from the window of a plane."""
     blocks = config.blocks
     needed = {
         config.slot(number, p.column): (number, p.column)
@@ -417,7 +424,7 @@ def _shift_window(
             for slot, (_, column) in needed.items():
                 columns[slot, at] = shifted.from_column(column)
             return
-        # In 32 bits, as comparisons are.
+        # Comparisons need 32 bits.
         rows, has = rows.astype(jnp.float32), seens[plane][0, at].astype(jnp.float32)
         for number in sorted({number for number, _ in needed.values()}):
             shifted = _ShiftedLine(blocks, jnp.where(has > number, rows, jnp.zeros_like(rows)))
@@ -429,9 +436,9 @@ def _shift_window(
 
 
 def unrolled(number: int, run: Callable[[Any], None], at_once: int = _UNROLLED) -> None:
-    """Call ``run`` with each number below ``number``, in a loop that is unrolled in part.
+    """Call ``run`` with each integer from 0 to ``number - 1``, in a partly unrolled loop.
 
-    A rotation takes long, and another one may start while it runs.
+    Unrolling hides the long latency of rotations, because another one can start meanwhile.
     """
 
     def some(turn: Any, carry: Any) -> Any:
@@ -446,10 +453,10 @@ def unrolled(number: int, run: Callable[[Any], None], at_once: int = _UNROLLED) 
 
 
 class _ShiftedLine:
-    """A line of a window, ``[rows, P * C]``, from any of its positions on.
+    """A line of a window, ``[rows, P * C]``, that can be read from any position on.
 
-    Intermediate rotations are shared. Rows of 16 bits are shifted in pairs, as 32 bits: the
-    compiler needs twice as many instructions for single ones.
+    Intermediate rotations are shared. Rows of 16-bit values are shifted in pairs, as 32-bit values,
+    because the compiler needs twice as many instructions for single rows.
     """
 
     def __init__(self, blocks: Blocks, rows: jax.Array) -> None:
@@ -459,7 +466,7 @@ class _ShiftedLine:
         self._known: dict[tuple[int, int], jax.Array] = {}
 
     def from_column(self, column: int) -> jax.Array:
-        """``[length, P * C]`` whose first position is the line's position ``column``."""
+        """Return ``[length, P * C]``, which begins at position ``column`` of the line."""
         first, past = divmod(column, self._blocks.pack)
         found = self._rotated(first, past)
         if past:
@@ -470,7 +477,7 @@ class _ShiftedLine:
         return pltpu.bitcast(found, self._dtype) if self._paired else found
 
     def _rotated(self, first: int, past: int) -> jax.Array:
-        """Return rows from ``first`` on, each rotated so that its position ``past`` is first."""
+        """Return rows from ``first`` on, each rotated so that position ``past`` comes first."""
         if (first, past) not in self._known:
             if past:
                 lanes = self._line.shape[1] // self._blocks.pack
@@ -482,7 +489,7 @@ class _ShiftedLine:
         return self._known[first, past]
 
     def _from_row(self, first: int) -> jax.Array:
-        """Return ``length`` rows from ``first`` on."""
+        """Return ``length`` rows of the block from row ``first`` on."""
         if not self._paired:
             return self._line[first : first + self._blocks.length]
         pair, number = first // 2, self._blocks.length // 2
@@ -495,9 +502,10 @@ class _ShiftedLine:
 
 
 def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """``[MOST_PACKED, rows]`` to ``[rows, channels]``: each position's level in all its channels.
+    """Return levels ``[MOST_PACKED, rows]`` as ``[rows, channels]``, repeated for all channels.
 
-    A product with ones on the matrix unit, exact for small integers. To move lanes takes longer.
+    This is a product with ones on the matrix unit, which is exact for small integers and faster
+    than moving lanes.
     """
     shape = (levels.shape[0], channels)
     lane = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
@@ -510,15 +518,15 @@ def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
 
 
 def _stacked(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """``[MOST_PACKED, rows]`` to ``[channels, rows]``: as :func:`_spread`, along the first axis."""
+    """Return levels ``[MOST_PACKED, rows]`` as ``[channels, rows]``, repeated for all channels."""
     shape = (channels // pack, levels.shape[1])
     return jnp.concatenate([jnp.broadcast_to(levels[p : p + 1], shape) for p in range(pack)])
 
 
 def dot(config: Any, a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
-    """Contract two operands over these axes; sums are float32."""
+    """Return two operands contracted over the given axes, with sums in float32."""
     precision = jax.lax.Precision.HIGHEST if config.exact else jax.lax.Precision.DEFAULT
-    if config.interpret:  # Of some transposed operands JAX 0.12's CPU takes no bfloat16 product.
+    if config.interpret:  # JAX 0.12 on CPUs lacks some transposed bfloat16 products.
         a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     return jax.lax.dot_general(
         a, b, (((a_axis,), (b_axis,)), ((), ())),
@@ -540,11 +548,11 @@ def _call(
     """Run ``body`` for each block.
 
     Args:
-      config, steps, x, levels, seen: as for :func:`product`.
-      body: called with a :class:`Step` and the refs of: windows of ``x``, windows of ``seen``,
-        levels, ``other``, ``out``, ``scratch``.
-      other: one more operand, and its spec, or what makes it as :func:`_tile` does.
-      out: the result's shape, and what makes its spec.
+      config, steps, x, levels, seen: as in :func:`product`.
+      body: function of a :class:`Step` and of refs: windows of ``x``, windows of ``seen``, levels,
+        ``other``, ``out``, ``scratch``.
+      other: one more operand, and its spec, or a function like that of :func:`_tile`.
+      out: shape of the result, and a function like that of :func:`_tile`.
       scratch: memory of the kernel.
     """
     blocks = config.blocks
@@ -601,8 +609,10 @@ def call_by_blocks(
     out: tuple[Any, pl.BlockSpec],
     scratch: list[Any],
 ) -> jax.Array:
-    """Run ``body`` for each block of each stripe, with a :class:`Step` and the refs of operands,
-    the result and memory."""
+    """Run ``body`` for each block of each stripe.
+
+    ``body`` takes a :class:`Step` and the refs of the operands, of the result and of the memory.
+    """
     scalars = steps.scalars
 
     def run(*refs: Any) -> None:
@@ -621,11 +631,11 @@ def call_by_blocks(
         out_shape=out[0],
         compiler_params=pltpu.CompilerParams(
             vmem_limit_bytes=config.vmem_bytes,
-            # Stripes are independent: a device of two cores takes two at once.
+            # Stripes are independent, so a device with two cores runs two at once.
             dimension_semantics=("parallel", "arbitrary"),
         ),
         interpret=config.interpret,
     )
-    # The chip has no integers of 64 bits, which a Python number in an index map would be.
+    # TPUs have no 64-bit integers. With x64, a Python number in an index map would be one.
     with jax.enable_x64(False):
         return call(*scalars, *(array for array, _ in operands))

@@ -1,12 +1,13 @@
-"""The Pallas kernels of dynamic products over planes whose last axis stands in lanes.
+"""The Pallas kernels of dynamic products over planes whose last axis is in the lanes of a register.
 
-The arrays are ``[B * H * C, W]``: XLA keeps few channels like this, so nothing is moved before or
-after a kernel. The terms are those of ``blocks.py`` with the axes exchanged: P positions that
-follow each other along H are P * C rows, a *group*. A pass multiplies P * C rows from any line on,
-which is only another address. A shift along W is made once for all taps that have it.
+The arrays are ``[B * H * C, W]``. XLA stores arrays with few channels like this, so nothing is
+moved before or after a kernel. The terms are those of ``blocks.py`` with the axes exchanged. A
+*group* is P consecutive positions along H, which are P * C rows. A pass multiplies P * C rows from
+any line on; another line needs no copy, only another address. A shift along W is computed once for
+all taps that have it.
 
-A step of the grid is one block of lines over all of W. Its window is cut at the ends of the plane;
-lines outside are zeros, and so are lanes that a shift brings in.
+A step of the grid is one block of lines over all of W. Its window is cut off at the ends of the
+plane. Lines outside are zeros, as are the lanes that a shift moves in.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from voxax.kernels.dynamic.tpu_kernel import Step, Steps
 from voxax.kernels.implicit_gemm.windows import CHANNELS
 
 _COLUMNS = 1024
-"""Positions over P that are multiplied at a time."""
+"""Number of columns that are multiplied at a time. A column has P positions."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LaneConfig:
-    """Static sizes of one call of a kernel; fields as in ``tpu_kernel.BlockConfig``.
+    """Static sizes of one call of a kernel, with the other fields of ``tpu_kernel.BlockConfig``.
 
     Attributes:
       lanes: the layout.
@@ -50,19 +51,19 @@ class LaneConfig:
 
 @functools.partial(jax.jit, static_argnums=0)
 def product(config: LaneConfig, steps: Steps, x: Any, level: Any, w: Any, like: Any) -> jax.Array:
-    """Sum the passes of all shells, masked by position.
+    """Return the sum of the passes of all shells, masked by position.
 
     Args:
-      config: what is static.
-      steps: the scalars, as for ``tpu_kernel.product``.
+      config: static sizes.
+      steps: scalars that are known before each step, as in ``tpu_kernel.product``.
       x: the source, ``[B * H * C, W]``.
-      level: ``float32[B * H, 1, W]``, of the sources where these are masked, else of the outputs
-        in whole blocks.
-      w: ``[K + 1, C_result, C]``; the last tap is zero.
-      like: an array of the result's dtype.
+      level: ``float32[B * H, 1, W]``, level of each source if sources are masked, else of each
+        output, where H is padded to whole blocks.
+      w: ``[K + 1, C_result, C]``, for K taps and a last tap of zeros.
+      like: an array with the dtype of the result.
 
     Returns:
-      ``[B * H * C_result, W]``, whole blocks.
+      ``[B * H * C_result, W]``, where H is padded to whole blocks.
     """
     lanes = config.lanes
     outside, inside = w.shape[1:]
@@ -103,7 +104,7 @@ def product(config: LaneConfig, steps: Steps, x: Any, level: Any, w: Any, like: 
     ]
     return _call(
         config, steps, x, level, body, inside,
-        # One buffer: its block never changes.
+        # One buffer, because its block never changes.
         (w, pl.BlockSpec(w.shape, lambda *_: (0, 0, 0), pipeline_mode=pl.Buffered(1))),
         (_compat.shape_like(out, like.dtype, x), _block(lanes, outside)),
         scratch,
@@ -112,14 +113,14 @@ def product(config: LaneConfig, steps: Steps, x: Any, level: Any, w: Any, like: 
 
 @functools.partial(jax.jit, static_argnums=0)
 def weight_product(config: LaneConfig, steps: Steps, x: Any, level: Any, dy: Any) -> jax.Array:
-    """Sum over all positions the product of cotangents and sources, for each tap.
+    """Return the sum over positions of the product of cotangents and sources, for each of K taps.
 
     Args:
-      config, steps, x, level: as for :func:`product`; the level of an output masks its cotangent.
-      dy: ``[B * H * C_out, W]``, whole blocks.
+      config, steps, x, level: as in :func:`product`; the level of an output masks its cotangent.
+      dy: ``[B * H * C_out, W]``, where H is padded to whole blocks.
 
     Returns:
-      ``float32[stripes, K, C_out, C_in]``.
+      ``float32[stripes, K, C_out, C_in]``. The sum over stripes is left to the caller.
     """
     lanes = config.lanes
     outside = dy.shape[0] // (lanes.scenes * lanes.number * lanes.lines)
@@ -139,7 +140,7 @@ def weight_product(config: LaneConfig, steps: Steps, x: Any, level: Any, dy: Any
         def multiply(part: _Part, reached: int) -> None:
             parts = [dataclasses.replace(part, group=part.group + n) for n in range(joined)]
             rows = [_paired(dy_ref[p.rows(outside), p.across]) for p in parts]
-            # Pairs of rows are of one position.
+            # The rows of a pair belong to the same position.
             high = rows[0].shape[0] // lanes.pack
             has = [p.levels(level, high) for p in parts]
             place = 0
@@ -173,7 +174,7 @@ def weight_product(config: LaneConfig, steps: Steps, x: Any, level: Any, dy: Any
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A group of a block, and the lanes that are multiplied at once."""
+    """A group of a block, and the lanes from ``first`` on that are multiplied at once."""
 
     lanes: Lanes
     group: Any
@@ -185,28 +186,28 @@ class _Part:
 
     @property
     def across(self) -> Any:
-        """The slice of its lanes."""
+        """The slice of the part's lanes."""
         return pl.ds(pl.multiple_of(self.first, CHANNELS), self.width)
 
     def rows(self, channels: int) -> Any:
-        """The slice of its rows in a block of so many channels."""
+        """Return the slice of the part's rows in a block with ``channels`` channels."""
         return _rows(self.group * self.lanes.pack, self.lanes.pack, channels)
 
     def taken(self, columns: Any, number: int, one: Any, channels: int) -> jax.Array:
-        """The sources that a pass of shell ``number`` multiplies, ``[P * C, width]``."""
+        """Return the sources that a pass of shell ``number`` multiplies, ``[P * C, width]``."""
         lanes = self.lanes
         rows = _rows(self.group * lanes.pack + one.column, lanes.pack, channels)
         return columns[lanes.slot(number, one.line), rows, self.across]
 
     def levels(self, level: Any, rows: int) -> jax.Array:
-        """The level of each position in so many rows, ``[P * rows, width]``."""
+        """Return the level of each position, repeated for ``rows`` rows, ``[P * rows, width]``."""
         pack = self.lanes.pack
         found = [level[self.group * pack + p, :, self.across] for p in range(pack)]
         return jnp.concatenate([jnp.broadcast_to(f, (rows, self.width)) for f in found])
 
 
 def _rows(line: Any, lines: int, channels: int) -> Any:
-    """The slice of these lines in an array of rows."""
+    """Return the slice of ``lines`` lines from ``line`` on in an array of rows."""
     return pl.ds(pl.multiple_of(line * channels, tpu_kernel.TILE_ROWS), lines * channels)
 
 
@@ -219,9 +220,10 @@ def _each_level(
     joined: int,
     multiply: Callable[[_Part, int], None],
 ) -> None:
-    """Call ``multiply(part, reached)`` for the first of so many joined groups, and all lanes.
+    """Call ``multiply(part, reached)`` for every ``joined``-th group, over all lanes.
 
-    There is code for each number of shells, of which a step runs one.
+    A part is the first of ``joined`` groups that ``multiply`` processes together. There is code
+    for each number of shells, and a step runs the code of its number.
     """
     lanes = config.lanes
     turns = lanes.lines // lanes.pack // joined
@@ -246,7 +248,7 @@ def _each_level(
 def _shift_window(
     lanes: Lanes, reached: int, step: Step, window: Any, level: Any, columns: Any
 ) -> None:
-    """Fill ``columns`` with the window shifted along W, as the first ``reached`` shells need it."""
+    """Fill the slots of ``columns`` for ``reached`` shells with the window shifted along W."""
     channels = window.shape[0] // lanes.taken
     needed: dict[int, set[int]] = {}
     for number, passes in enumerate(lanes.shells[:reached]):
@@ -266,7 +268,7 @@ def _shift_window(
             shift = lanes.shifts[turn]
             found, seen = rows, has
             if shift:
-                # found[l] = rows[l + shift], which stands beyond the plane's ends for some l.
+                # found[l] = rows[l + shift], which is outside the plane for some l.
                 back = -shift % lanes.width
                 within = (lane >= -shift) & (lane < lanes.wide - shift)
                 found = pltpu.roll(found, back, 1)
@@ -286,17 +288,17 @@ def _shift_window(
 
 
 def _paired(rows: jax.Array) -> jax.Array:
-    """Rows of 16 bits in pairs as 32 bits, which one instruction moves or masks."""
+    """Return pairs of 16-bit rows as 32-bit rows, which one instruction can move or mask."""
     return pltpu.bitcast(rows, jnp.int32) if rows.dtype.itemsize == 2 else rows
 
 
 def _single(rows: jax.Array, dtype: Any) -> jax.Array:
-    """The inverse of :func:`_paired`."""
+    """Return rows of ``dtype``, the inverse of :func:`_paired`."""
     return pltpu.bitcast(rows, dtype) if rows.dtype != dtype else rows
 
 
 def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
-    """Fill ``weights`` with ``[P * C_result, P * C]`` for each pass, from the taps' ``w``."""
+    """Fill ``weights`` with ``[P * C_result, P * C]`` for each pass, from the taps ``w``."""
     pack = lanes.pack
 
     def one(number: Any) -> None:
@@ -310,12 +312,15 @@ def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
 
 
 def _columns(lanes: Lanes, channels: int, dtype: Any) -> Any:
-    """Vector memory for a window's rows with each shift along W, one slot each."""
+    """Return vector memory for the rows of a window, with a slot for each shift along W."""
     return pltpu.VMEM((len(lanes.slots), lanes.window * channels, lanes.width), dtype)
 
 
 def _block(lanes: Lanes, channels: int) -> Callable[..., pl.BlockSpec]:
-    """Return what makes the spec of a result or cotangent from a step's number of its block."""
+    """Return a function that creates the spec of a result or cotangent.
+
+    Its argument is a function from the indices of a step to the number of its block.
+    """
     shape = (lanes.lines * channels, lanes.width)
 
     def spec(of_step: Callable[..., Any]) -> pl.BlockSpec:
@@ -338,12 +343,12 @@ def _call(
     """Run ``body`` for each block.
 
     Args:
-      config, steps, x, level: as for :func:`product`.
-      body: called with a :class:`Step` and the refs of: a window of ``x``, levels, ``other``,
-        ``out``, ``scratch``.
-      channels: channels of a source.
-      other: one more operand, and its spec, or what makes it as :func:`_block` does.
-      out: the result's shape, and what makes its spec.
+      config, steps, x, level: as in :func:`product`.
+      body: function of a :class:`Step` and of refs: a window of ``x``, levels, ``other``, ``out``,
+        ``scratch``.
+      channels: number of channels of a source.
+      other: one more operand, and its spec, or a function like that of :func:`_block`.
+      out: shape of the result, and a function like that of :func:`_block`.
       scratch: memory of the kernel.
     """
     lanes = config.lanes

@@ -1,21 +1,21 @@
 """explicit_gemm in plain XLA: gather rows, multiply dense, accumulate.
 
-Portable, and what every other kernel is checked against. Three formulations, one parameter:
+It is portable, and the reference for every other kernel. A parameter selects one of three
+formulations:
 
 - *im2col* by tiles of output rows: a tile gathers the input rows under all K taps into a
   ``[tile, K * C_in]`` matrix and multiplies it with the flattened weight. Missing neighbors read a
-  zero row. Nothing is scattered, so the result does not depend on an order of additions that
-  changes from run to run, and the adjoint is the same computation over the transposed table.
+  zero row. Nothing is scattered, so the order of additions is the same in every run. The adjoint
+  is the same computation over the transposed table.
 - *output-stationary*: tap by tap, all output rows at once. Each tap gathers one ``[M, C_in]``
-  matrix and adds its product to the output, which stays where it is. The largest products of the
-  three, and K passes over the output.
-- *pair lists*: gather, multiply, scatter over lists of the pairs that exist, sorted by tap. Where
-  a map has few of its possible neighbors (LiDAR: 3 to 7 of 27), the other formulations multiply
-  mostly zeros. The lists are walked in blocks, each of one tap: gather the block's input rows, one
-  dense product, add to the block's output rows. How many blocks there are is known at run time
-  only; the shapes are static. Within a tap every row occurs once and in ascending order on both
-  sides, so the same lists serve all three products, and the additions happen in the same order in
-  every run.
+  matrix and adds its product to the output. This formulation has the largest products of the
+  three, and makes K passes over the output.
+- *pair lists*: gather, multiply and scatter over lists of the existing pairs, sorted by tap. If a
+  map has few of its possible neighbors (LiDAR: 3 to 7 of 27), the other formulations multiply
+  mostly zeros. The lists are walked in blocks of one tap each: gather the block's input rows,
+  multiply once, add to the block's output rows. Shapes are static, but the number of blocks is
+  known only at run time. Within a tap, every row occurs once and in ascending order on both sides.
+  So the same lists serve all three products, and the order of additions is the same in every run.
 """
 
 from __future__ import annotations
@@ -49,23 +49,24 @@ from voxax.kernels.rows import (
 IM2COL: Parameters = (("formulation", "im2col"),)
 OUTPUT_STATIONARY: Parameters = (("formulation", "output_stationary"),)
 BLOCKS = (256, 1024, PAIR_ROOM)
-# Blocks of so many rows of a level and more are mostly empty; of so few, mostly overhead.
+# A block of B pairs is used for levels of _EMPTY * B to _OVERHEAD * B rows. With fewer rows it is
+# mostly empty; with more, overhead dominates.
 _EMPTY, _OVERHEAD = 1, 64
-# Below so many rows lists do not pay.
+# With fewer rows, pair lists are slower than im2col.
 _FEW_ROWS = 512
 
 
 def pair_list_parameters(block: int) -> Parameters:
-    """Pair lists in blocks of so many pairs."""
+    """Return the parameters of pair lists in blocks of ``block`` pairs."""
     return (("block", block), ("formulation", "pair_lists"))
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """The heuristic first, then im2col, which all others are checked against.
+    """Return the candidates: the heuristic's choice, then im2col, then all others.
 
-    Not on CPUs: the output-stationary sum, whose passes over all output rows go through memory
-    there. In 21 workloads of benchmarks/tuning.py it was never the fastest, and took 2.8 times the
-    best in the mean, 7.2 at worst (2 cores of an AMD EPYC, Zen 3, shared).
+    On CPUs, the output-stationary sum is left out, because its passes over all output rows go
+    through memory. In 21 workloads of benchmarks/tuning.py it was never the fastest, and took 2.8
+    times as long as the best in the mean, 7.2 at worst (2 cores of an AMD EPYC, Zen 3, shared).
     """
     blocks = map(pair_list_parameters, _blocks(problem))
     rest = () if hardware.platform == "cpu" else (OUTPUT_STATIONARY,)
@@ -73,16 +74,17 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def heuristic(problem: Problem, hardware: HardwareInfo) -> Parameters:
-    """On a CPU pair lists, in blocks whose gathered rows stay in cache; elsewhere im2col.
+    """Return pair lists on CPUs, in blocks whose gathered rows stay in cache; elsewhere im2col.
 
-    im2col also for few rows: 14 ms against 24 in blocks of 1024 for 320 rows, 128 -> 256 channels
-    (2 cores of an AMD EPYC, Zen 3), and its programs are compiled in two thirds of the time.
+    With few rows, CPUs use im2col too. For 320 rows and 128 -> 256 channels it took 14 ms, against
+    24 ms for blocks of 1024 (2 cores of an AMD EPYC, Zen 3). It also compiles in two thirds of the
+    time.
     """
     blocks = _blocks(problem)
     rows = max(problem.layer.in_capacity, problem.layer.out_capacity)
     if hardware.platform != "cpu" or not blocks or rows < _FEW_ROWS:
         return IM2COL
-    # About a sixth of the rows have any one tap, and 256 KiB of gathered rows stay in cache.
+    # About a sixth of the rows have a given tap, and 256 KiB of gathered rows stay in cache.
     bytes_per_row = max(problem.in_channels, problem.out_channels) * np.dtype(np.float32).itemsize
     ideal = min(rows / 6, 2**18 / max(bytes_per_row, 1))
     return pair_list_parameters(min(blocks, key=lambda b: abs(math.log(b / max(ideal, 1)))))
@@ -99,7 +101,7 @@ def _blocks(problem: Problem) -> tuple[int, ...]:
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Pair lists, or the neighbor table of the side that is written."""
+    """Return the names of the views: pair lists, or the neighbor table of the side written to."""
     if dict(parameters)["formulation"] == "pair_lists":
         return ("pair_starts", "pairs")
     return table_read(parameters, product, symmetric)
@@ -108,7 +110,7 @@ def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[st
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run the formulation that ``parameters`` name."""
+    """Run the formulation given by ``parameters``."""
     values = dict(parameters)
     if values["formulation"] == "im2col":
         return im2col(problem, a, b, views)
@@ -125,7 +127,7 @@ _TILE_ELEMENTS = 2**20
 
 
 def im2col(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Any product by im2col; arguments as :class:`voxax.kernels.kernel.Apply`."""
+    """Run any product by im2col; arguments as in :class:`voxax.kernels.kernel.Apply`."""
     if problem.product == "wgrad":
         return _gather_wgrad(problem, a, b, views["neighbors"])
     return _gather_product(problem, a, *oriented(problem, b, views))
@@ -134,7 +136,7 @@ def im2col(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Ar
 def _gather_product(
     problem: Problem, x: jax.Array, w: jax.Array, neighbors: jax.Array
 ) -> jax.Array:
-    """``y[m] = sum_k x[neighbors[m, k]] @ w[k]``: ``[M, C_out]``."""
+    """Return ``[M, C_out]`` with ``y[m] = sum_k x[neighbors[m, k]] @ w[k]``."""
     source = with_zero_row(x)
     rows = clear_missing(neighbors, x)
 
@@ -145,13 +147,13 @@ def _gather_product(
     size = _tile_rows(rows.shape, x.shape[1])
     if size >= len(rows):
         return tile(rows)
-    # Fill rows read row 0 of the source: harmless, their outputs are cut off below.
+    # Fill rows read row 0 of the source. Their outputs are cut off below.
     out = jax.lax.map(tile, split_rows(rows, size, 0))
     return out.reshape(out.shape[0] * size, out.shape[-1])[: len(rows)]
 
 
 def _multiply(problem: Problem, gathered: jax.Array, w: jax.Array) -> jax.Array:
-    """``[T, K, C_in]`` times the weight of one of three kinds: ``[T, C_out]``, accumulated wide."""
+    """Return ``[T, K, C_in]`` times the weight of any kind, ``[T, C_out]``, accumulated wide."""
     wide = options(problem, gathered.dtype)
     if problem.layer.kind == "depthwise":
         return jnp.einsum("tkc,kc->tc", gathered, w, **wide)
@@ -167,7 +169,7 @@ def _multiply(problem: Problem, gathered: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _gather_wgrad(problem: Problem, x: jax.Array, dy: jax.Array, neighbors: jax.Array) -> jax.Array:
-    """``dw[k] = sum_m x[neighbors[m, k]]^T dy[m]`` in the weight's shape."""
+    """Return ``dw[k] = sum_m x[neighbors[m, k]]^T dy[m]`` in the weight's shape."""
     source = with_zero_row(x)
     size = _tile_rows(neighbors.shape, x.shape[1])
     rows = split_rows(clear_missing(neighbors, x), size, x.shape[0])
@@ -184,7 +186,7 @@ def _gather_wgrad(problem: Problem, x: jax.Array, dy: jax.Array, neighbors: jax.
 
 
 def _outer(problem: Problem, gathered: jax.Array, g: jax.Array) -> jax.Array:
-    """``[T, K, C_in]`` and ``[T, C_out]`` to the weight's shape."""
+    """Return the outer product of ``[T, K, C_in]`` and ``[T, C_out]`` in the weight's shape."""
     wide = options(problem, g.dtype)
     if problem.layer.kind == "depthwise":
         return jnp.einsum("tkc,tc->kc", gathered, g, **wide)
@@ -194,8 +196,8 @@ def _outer(problem: Problem, gathered: jax.Array, g: jax.Array) -> jax.Array:
         parts = gathered.reshape(rows, taps, groups, c_in)
         return jnp.einsum("tkgi,tgo->kgio", parts, g.reshape(rows, groups, c_out), **wide)
     flat = gathered.reshape(rows, taps * channels)
-    # dy^T A and a small transpose: a third faster than A^T dy, whose wide operand would be
-    # the one to transpose.
+    # dy^T A and a small transpose are a third faster than A^T dy, which transposes the wide
+    # operand.
     return jax.lax.dot(g.T, flat, **wide).T.reshape(problem.weight_shape)
 
 
@@ -205,7 +207,7 @@ def _tile_rows(shape: tuple[int, ...], channels: int) -> int:
 
 
 def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Any product, one tap after the other; arguments as :class:`voxax.kernels.kernel.Apply`."""
+    """Run any product tap by tap; arguments as in :class:`voxax.kernels.kernel.Apply`."""
     source = with_zero_row(a)
     if problem.product == "wgrad":
         neighbors = views["neighbors"]
@@ -225,7 +227,10 @@ def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views
 
 
 def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Multiply pairs, ``block`` at a time: at most the padding after the end of the lists."""
+    """Run any product over pair lists, ``block`` pairs at a time.
+
+    ``block`` is at most the length of the padding after the end of the lists.
+    """
     pairs, starts = views["pairs"], views["pair_starts"]
     wide, narrow = accumulator(a.dtype), product_dtype(a.dtype)
     if problem.product == "wgrad":
@@ -247,7 +252,7 @@ def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: 
     def add(y: jax.Array, tap: jax.Array, i: jax.Array, o: jax.Array) -> jax.Array:
         source, target = (i, o) if forward else (o, i)
         rows = times(problem, _rows_or_zero(a, source), w[tap])
-        # Places after the tap's last pair point past the end, each at another row.
+        # Places after the tap's last pair point past the end, each to a different row.
         absent = shape[0] + jnp.arange(block, dtype=target.dtype)
         return y.at[jnp.where(target < 0, absent, target)].add(
             rows, mode="drop", unique_indices=True, indices_are_sorted=True
@@ -257,7 +262,7 @@ def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: 
 
 
 def _rows_or_zero(x: jax.Array, index: jax.Array) -> jax.Array:
-    """Rows of ``x``; zero where the index is -1."""
+    """Return rows of ``x``, with zeros where the index is -1."""
     if x.shape[0] == 0:
         return jnp.zeros((len(index), x.shape[1]), x.dtype)
     rows = x.at[index].get(mode="clip")
@@ -276,7 +281,7 @@ def _walk(
     ends = jnp.cumsum(blocks, dtype=jnp.int32)
 
     def body(index: jax.Array, total: jax.Array) -> jax.Array:
-        # Blocks are numbered tap after tap: those of tap k end before ends[k].
+        # Blocks are numbered tap after tap. The blocks of tap k end before ends[k].
         tap = jnp.sum(ends <= index, dtype=jnp.int32)
         begin = starts[tap] + (index - (ends[tap] - blocks[tap])) * block
         inside = begin + jnp.arange(block, dtype=jnp.int32) < starts[tap + 1]

@@ -1,8 +1,8 @@
 """implicit_gemm on CPUs: the native kernels, called through XLA's foreign function interface.
 
-A tile of output rows stays in cache while tap after tap is added; rows that have a tap are taken
-a few at a time, their features read in place. ``native/src/product.h`` explains it.
-The same bits for any number of threads.
+A tile of output rows stays in cache while tap after tap is added. Rows that have a tap are taken
+a few at a time, and their features are read in place, see ``native/src/product.h``. Results are
+bitwise equal for any number of threads.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from voxax.kernels.rows import table_name, table_read
 _DTYPES = ("float32", "float64", "bfloat16")
 
 # Rows of a tile. For 16 to 64 channels of a LiDAR sweep, forward and dgrad in tiles of 256 rows
-# took 2 to 9 % less than in tiles of 128; with few rows, small tiles are work for more threads.
+# took 2 to 9 % less than in tiles of 128. With few rows, small tiles keep more threads busy.
 # wgrad in tiles of 2048 was within 4 % of the better of 512 and 2048 in 9 workloads of
-# benchmarks/tuning.py (2 cores of an AMD EPYC, Zen 3). So there is nothing to measure.
+# benchmarks/tuning.py (2 cores of an AMD EPYC, Zen 3). So the tuner measures no sizes.
 _FORWARD_TILE, _FORWARD_TILE_OF_FEW, _WGRAD_TILE = 256, 128, 2048
 _FEW_ROWS = 8192
 
 
 def refusal(problem: Problem) -> str | None:
-    """The reason why the native library cannot run this problem, or None."""
+    """Return the reason why the native library cannot run this problem, or None."""
     if problem.platform != "cpu":
         return f"the native kernels do not run on {problem.platform}"
     if problem.dtype not in _DTYPES:
@@ -41,7 +41,7 @@ def refusal(problem: Problem) -> str | None:
 
 
 def native_parameters(**sizes: int) -> Parameters:
-    """Parameters of a native kernel, marked so that caches tell them from XLA's."""
+    """Return parameters of a native kernel, marked so that caches distinguish them from XLA's."""
     return (("body", "native"), *sizes.items())
 
 
@@ -52,7 +52,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """One size of tiles."""
+    """Return the only candidate, which has one size of tiles."""
     del hardware
     if problem.product == "wgrad":
         return (native_parameters(gemm_block_size=_WGRAD_TILE),)
@@ -78,7 +78,7 @@ def apply(
             tile=np.int64(values["gemm_block_size"]),
         )
         return dw.reshape(problem.weight_shape)
-    # A symmetric map's transpose is itself with the taps reversed: dgrad reads the same table.
+    # The transpose of a symmetric map is the map with its taps reversed, so dgrad reads its table.
     backward = problem.product == "dgrad"
     result = jax.ShapeDtypeStruct(problem.result_shape, a.dtype)
     return library_call(
@@ -101,14 +101,17 @@ def apply_on_host(
     b: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Run a product, one group after the other; the size of tiles changes no bit."""
+    """Run a product of NumPy arrays group by group.
+
+    The size of tiles does not change any bit of the result.
+    """
     del parameters
     found = empty_array(problem.result_shape, a.dtype)
     result, a, b = (host_products.elements_of(array) for array in (found, a, b))
     table = np.ascontiguousarray(views[table_name(problem)])
     backward = problem.product == "dgrad"
     for group in range(problem.layer.groups):
-        # A function of the library takes one group, in rows of its own.
+        # A function of the library takes one group, in contiguous rows.
         rows, factor, out = (_of_group(x, group, problem.layer.groups) for x in (a, b, result))
         rows, dense = np.ascontiguousarray(rows), np.ascontiguousarray(out)
         if problem.product == "wgrad":
@@ -129,7 +132,7 @@ def apply_on_host(
 
 
 def _of_group(array: np.ndarray, group: int, groups: int) -> np.ndarray:
-    """The part of features ``[N, C]`` or weights ``[K, G, C_in/G, C_out/G]`` of one group."""
+    """Return one group's part of features ``[N, C]`` or weights ``[K, G, C_in/G, C_out/G]``."""
     if array.ndim != 2:
         return array[:, group] if array.ndim == 4 else array
     width = array.shape[1] // groups

@@ -1,18 +1,19 @@
-"""The kernels of ``cutlass_implicit_gemm``, in CUTLASS' Python DSL, whose package this needs.
+"""The kernels of ``cutlass_implicit_gemm`` in CUTLASS' Python DSL, which need its package.
 
-*Forward and dgrad.* A block of threads owns a tile of output rows, in the order of the taps they
-have, and as many output channels; it walks the list of the taps that any row of its tile has, or a
-slice of it. For each tap and step of input channels its threads copy rows of features, which the
-neighbor table names, and the tap's weight into shared memory, 16 bytes a thread at a time and
-without waiting (``cp.async``; a missing neighbor reads nothing and becomes zeros). ``stages``
-steps are under way at once. Warps read them as fragments (``ldmatrix``) and multiply on tensor
-cores (``mma.sync``), adding in float32.
+*Forward and dgrad.* A block of threads owns a tile of output rows, ordered by the taps they have,
+and of output channels. It walks the list of the taps that any row of its tile has, or a slice of
+the list. For each tap and step of input channels, its threads copy the rows of features that the
+neighbor table names, and the tap's weight, into shared memory. A thread copies 16 bytes at a time,
+without waiting (``cp.async``). Nothing is read for a missing neighbor, which becomes zeros.
+``stages`` steps are in flight at once. Warps read them as fragments (``ldmatrix``) and multiply on
+tensor cores (``mma.sync``), adding in float32.
 
-*wgrad.* The same with one tap's weight as the tile: both operands are gathered, by the lists of the
-tap's pairs, of which a block adds up one slice.
+*wgrad.* The tile is a part of one tap's weight. Both operands are gathered by the lists of the
+tap's pairs, and a block sums over one slice of the pairs.
 
-No number is written twice, and slices are added by XLA in order: runs repeat bit for bit. Hopper's
-``wgmma`` would read shared memory itself; ``mma.sync`` is what Blackwell and later have too.
+Every number is written once, and XLA adds slices in order, so results are bitwise reproducible.
+Hopper's ``wgmma`` would read shared memory directly, but only ``mma.sync`` exists on Blackwell and
+later as well.
 
 Source of the idioms: CUTLASS' documentation of CuTe (layouts, tiled copies and products).
 """
@@ -31,22 +32,27 @@ import jax
 import jax.numpy as jnp
 from cutlass import Int32, Int64, range_constexpr
 
-# Numbers of 16 bits that one instruction copies: 16 bytes.
+# Number of 16-bit values that one instruction copies (16 bytes).
 PIECE = 8
 
 
 def tiled_product(dtype, tile):
-    """The product of a block's warps; 16 columns of each at a time, as one ``ldmatrix`` of four
-    matrices brings them."""
+    """Return the tiled product of a block's warps.
+
+    A warp multiplies 16 columns at a time, which one ``ldmatrix`` of four matrices loads.
+    """
     op = cute.nvgpu.warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
     along, across = tile.warps
     return cute.make_tiled_mma(op, (along, across, 1), (along * 16, across * 16, 16))
 
 
 def staged(side, tile, side_first):
-    """``(side, depth, stages)`` in shared memory, swizzled: eight rows of 16 bytes that lie under
-    each other are in different banks. ``side_first``: neighbors in memory are along the side."""
-    run = 64 if side_first else tile.depth  # numbers next to each other
+    """Return a swizzled layout ``(side, depth, stages)`` in shared memory.
+
+    Eight consecutive rows of 16 bytes are in different banks. With ``side_first``, the side is
+    contiguous in memory, else the depth.
+    """
+    run = 64 if side_first else tile.depth  # number of contiguous values
     swizzle = cute.make_swizzle(3 if run == 64 else 2, 3, 3)
     shape, stride = ((run, 8), (1, run)) if side_first else ((8, run), (run, 1))
     atom = cute.make_composed_layout(swizzle, 0, cute.make_layout(shape, stride=stride))
@@ -55,7 +61,7 @@ def staged(side, tile, side_first):
 
 @cute.jit
 def fetch(to, source, offset, there):
-    """Start copying 16 bytes, or zeros: then nothing is read."""
+    """Start copying 16 bytes; without ``there``, write zeros and read nothing."""
     start, size = Int64(0), Int32(0)
     if there:
         start, size = offset, Int32(2 * PIECE)
@@ -69,7 +75,7 @@ def fetch(to, source, offset, there):
 def fragments(
     tiled, thread, shared_a, shared_b, transposed: cutlass.Constexpr, tile: cutlass.Constexpr
 ):
-    """``((copy, from, to) of A, of B, A, B, sums)``: a thread's part, in registers."""
+    """Return a thread's ``((copy, from, to) of A, the same of B, A, B, sums)``, in registers."""
     mine = tiled.get_slice(thread)
     a = tiled.make_fragment_A(mine.partition_A(shared_a[None, None, 0]))
     b = tiled.make_fragment_B(mine.partition_B(shared_b[None, None, 0]))
@@ -92,7 +98,7 @@ def fragments(
 
 @cute.jit
 def multiply(tiled, read_a, read_b, a, b, total, slot):
-    """Add the product of a step that is in shared memory."""
+    """Add to ``total`` the product of the step in ``slot`` of shared memory."""
     for k in range_constexpr(cute.size(a, mode=[2])):
         for copy, source, to in (read_a, read_b):
             cute.copy(copy, source[None, None, k, slot], to[None, None, k])
@@ -101,7 +107,7 @@ def multiply(tiled, read_a, read_b, a, b, total, slot):
 
 @cute.jit
 def store_two(out, offset, first, second):
-    """Two neighbors of the result, in one instruction; the offset is even."""
+    """Store two adjacent values of the result in one instruction; ``offset`` is even."""
     pointer = (out.iterator + offset).align(out.element_type.width // 4)
     two = cute.make_rmem_tensor((2,), out.element_type)
     two[0] = first.to(out.element_type)
@@ -114,10 +120,10 @@ class Tile:
     """The part of a product that a block of threads multiplies at a time.
 
     Attributes:
-      rows, columns: of the result.
-      depth: input channels, or pairs, of a step.
-      stages: steps in shared memory at once.
-      warps: along rows and columns, each with 32 threads.
+      rows, columns: number of rows and columns of the result.
+      depth: number of input channels of a step (wgrad: of pairs).
+      stages: number of steps in shared memory at once.
+      warps: number of warps along rows and columns, each of 32 threads.
     """
 
     rows: int
@@ -133,8 +139,16 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Static numbers of a call: taps, weight groups, channels of one group on both sides, rows of
-    the table, tiles of them (0: of wgrad), slices of a sum."""
+    """Static sizes of a call.
+
+    Attributes:
+      taps: number of taps.
+      groups: number of groups of the weight.
+      c_in, c_out: number of input and of output channels of one group.
+      rows: number of rows of the table (wgrad: of places for pairs).
+      tiles: number of tiles of rows (wgrad: 0).
+      slices: number of slices of a sum.
+    """
 
     taps: int
     groups: int
@@ -155,18 +169,20 @@ def product(
     slices: int,
     dtype: Any,
 ) -> jax.Array:
-    """``y[order[m]] = sum_k x[table[k, m]] @ w[k]``, as ``implicit_gemm.gpu_kernel.product``.
+    """Return ``y[order[m]] = sum_k x[table[k, m]] @ w[k]`` in slices of the sum over taps.
 
     Args:
-      tile: see :class:`Tile`.
-      table, taps, counts: of ``implicit_gemm.gpu_kernel.Tiles``, for tiles of ``tile.rows`` rows.
-      x: ``[N, G * C_in]``, float16 or bfloat16; channels of a group are a multiple of 8.
+      tile: sizes of a block's part of the product.
+      table, taps, counts: neighbor table, taps of each tile, and number of taps of each tile, see
+        ``implicit_gemm.gpu_kernel.Tiles``; tiles have ``tile.rows`` rows.
+      x: ``[N, G * C_in]``, float16 or bfloat16. The number of channels of each of G groups is a
+        multiple of 8.
       w: ``[K, G, C_in, C_out]``, in the same dtype.
-      slices: parts of the sum over taps.
+      slices: number of slices of the sum over taps.
       dtype: dtype of the result.
 
     Returns:
-      ``[slices, rows, G * C_out]``, to be added up.
+      ``[slices, rows, G * C_out]``. The sum over slices is left to the caller.
     """
     number, groups, c_in, c_out = w.shape
     sizes = Sizes(number, groups, c_in, c_out, table.shape[1], counts.shape[0], slices)
@@ -183,17 +199,17 @@ def weight_product(
     groups: int,
     slices: int,
 ) -> jax.Array:
-    """``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]``, as in ``implicit_gemm.gpu_kernel``.
+    """Return ``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]`` in slices of the sum over pairs.
 
     Args:
-      tile: see :class:`Tile`; ``rows`` are input channels, ``depth`` pairs.
+      tile: sizes of a block's part; ``rows`` counts input channels, and ``depth`` counts pairs.
       pairs, starts: see :func:`voxax.geometry.kernel_maps.list_pairs`.
       x, dy: ``[N, G * C_in]`` and ``[M, G * C_out]``, of the same 16-bit dtype.
-      groups: G.
-      slices: parts of the sum over pairs.
+      groups: number of groups, G.
+      slices: number of slices of the sum over pairs.
 
     Returns:
-      ``float32[slices, K, G, C_in, C_out]``, to be added up.
+      ``float32[slices, K, G, C_in, C_out]``. The sum over slices is left to the caller.
     """
     taps, c_in, c_out = starts.shape[0] - 1, x.shape[1] // groups, dy.shape[1] // groups
     sizes = Sizes(taps, groups, c_in, c_out, pairs.shape[1], 0, slices)
@@ -202,12 +218,12 @@ def weight_product(
 
 
 def call(launch: Any, tile: Tile, sizes: Sizes, out: Any) -> Any:
-    """A launch as a function of JAX arrays."""
+    """Return a launch as a function of JAX arrays."""
     return bridge.cutlass_call(
         launch,
         output_shape_dtype=out,
         use_static_tensors=True,
-        # Shapes, dtypes, tile and sizes are part of the key as they are.
+        # Shapes, dtypes, tile and sizes are part of the key by default.
         compile_key=(launch.__name__,),
         tile=tile,
         sizes=sizes,
@@ -215,7 +231,7 @@ def call(launch: Any, tile: Tile, sizes: Sizes, out: Any) -> Any:
 
 
 def blocks_of(tile: Tile, sizes: Sizes) -> int:
-    """Blocks of threads of a launch: tiles of the result, times slices."""
+    """Return the number of blocks of threads of a launch: tiles of the result times slices."""
     blocks = sizes.groups * -(-sizes.c_out // tile.columns) * sizes.slices
     if sizes.tiles:
         return blocks * sizes.tiles
@@ -265,7 +281,7 @@ def _launch_weight_product(
 def _fetch_step(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Features and weight of one tap and step of input channels."""
+    """Start copying the features and the weight of one tap and one step of input channels."""
     table, taps, x, w = arrays
     shared_a, shared_b, layout_a, layout_b = shared
     thread, first_row, first_tap, group, first_out = place
@@ -307,7 +323,7 @@ def _fetch_side(
     tile: cutlass.Constexpr,
     groups: cutlass.Constexpr,
 ):
-    """Rows of one side of ``depth`` pairs, from the first of ``width`` channels."""
+    """Start copying ``width`` channels of the rows on one side of ``depth`` pairs."""
     thread, end, group, first = place
     across = width // PIECE
     at = (thread % across) * PIECE
@@ -326,7 +342,7 @@ def _fetch_side(
 def _fetch_pairs(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Both rows of ``depth`` pairs."""
+    """Start copying the rows on both sides of ``depth`` pairs."""
     pairs, x, dy = arrays
     shared_a, shared_b, layout_a, layout_b = shared
     thread, begin, end, group, first_in, first_out = place
@@ -354,9 +370,9 @@ def _sum_steps(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    """The sums of a thread over ``turns`` steps, of which ``stages`` are fetched at once.
+    """Return the sums of a thread over ``turns`` steps, of which ``stages`` are in flight at once.
 
-    ``fetch_step`` is one of the two functions above.
+    ``fetch_step`` is ``_fetch_step`` or ``_fetch_pairs``.
     """
     thread, dtype = place[0], arrays[2].element_type
     memory = cutlass.memory.SmemAllocator()
@@ -364,14 +380,14 @@ def _sum_steps(
     shared_b = memory.allocate_tensor(dtype, layout_b, 1024)
     shared = (shared_a, shared_b, layout_a, layout_b)
     read_a, read_b, a, b, total = fragments(tiled, thread, shared_a, shared_b, transposed, tile)
-    # Step t is fetched into slot t % stages; stages - 1 of them are on their way before the first
-    # product, and each product makes room for one more.
+    # Step t is fetched into slot t % stages. Before the first product, stages - 1 steps are in
+    # flight, and each product frees a slot for one more.
     for turn in range_constexpr(tile.stages - 1):
         if turn < turns:
             fetch_step(arrays, shared, place, turn, turn, tile, sizes)
         cute.arch.cp_async_commit_group()
     for turn in cutlass.range(turns, unroll=1):
-        # This step is there, for all threads; and all have read the one before.
+        # All threads have this step in shared memory now, and have read the step before it.
         cute.arch.cp_async_wait_group(tile.stages - 2)
         cute.arch.sync_threads()
         ahead = turn + (tile.stages - 1)
@@ -396,7 +412,7 @@ def _store(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    """Write a thread's sums; ``target_of(where_to, row, sizes)`` is the row of the result."""
+    """Store a thread's sums; ``target_of(where_to, row, sizes)`` returns the row of the result."""
     where = tiled.get_slice(thread).partition_C(
         cute.make_identity_tensor((tile.rows, tile.columns))
     )
@@ -413,13 +429,13 @@ def _store(
 
 
 def _row_of_output(where_to, row, sizes):
-    """Forward and dgrad: rows stand in the order of taps, and the table says which each is."""
+    """Return the row of the result in forward and dgrad, from the table's last row."""
     table, part, group = where_to
     return (Int64(part) * sizes.rows + table[sizes.taps, row]) * sizes.groups + group
 
 
 def _row_of_weight(where_to, row, sizes):
-    """wgrad: a row is an input channel of one tap and group."""
+    """Return the row of the result in wgrad: an input channel of one tap and group."""
     part, tap, group = where_to
     return ((Int64(part) * sizes.taps + tap) * sizes.groups + group) * sizes.c_in + row
 

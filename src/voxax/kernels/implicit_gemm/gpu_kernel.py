@@ -1,22 +1,22 @@
-"""The Triton kernels of ``implicit_gemm`` on GPUs, whose package this needs.
+"""The Triton kernels of ``implicit_gemm`` on GPUs, which need the Triton package.
 
 *Forward and dgrad.* A program owns a tile of output rows and a block of output channels. The rows
-come in the order of the taps they have (``tap_order.py``), and each tile has a list
-of the taps that any of its rows has: the program walks that list, and for each tap and block of
-input channels loads rows of features by the neighbor table, multiplies them with the tap's weight
-and adds in float32. Rows without that neighbor are masked: nothing is read for them. Each output
-row belongs to one program, so it is written once.
+are ordered by the taps they have (``tap_order.py``), and each tile has a list of the taps that any
+of its rows has. The program walks that list. For each tap and block of input channels, it loads
+rows of features by the neighbor table, multiplies them with the tap's weight and adds in float32.
+Rows without that neighbor are masked, so nothing is read for them. Each output row belongs to one
+program, so it is written once.
 
-*wgrad.* A program owns a block of one tap's weight and a part of the tap's pairs. Parts are added
-afterwards, in order, by XLA. Nothing is added by atomics anywhere: runs repeat bit for bit.
+*wgrad.* A program owns a block of one tap's weight and a part of the tap's pairs. XLA adds the
+parts afterwards, in order. There are no atomic additions, so results are bitwise reproducible.
 
-*Pipelining.* Triton copies what the next passes of a loop multiply into shared memory ahead of
-time, without waiting. It shares the passes between loads that depend on each other: a table read
-in the same pass as the rows it names would halve them. So each pass reads the table for the next
-one, into registers, and all stages are of operands.
+*Pipelining.* Triton copies the operands of the next passes of a loop into shared memory ahead of
+time, without waiting. It splits these passes between loads that depend on each other. If the table
+were read in the same pass as the rows that it names, operands would get half of the stages. So
+each pass reads the table for the next pass into registers, and operands get all stages.
 
-Triton wants blocks whose sizes are powers of two, 16 at least in products; what follows the last
-channel or row is masked.
+Triton requires block sizes that are powers of two, and at least 16 in products. Rows and channels
+after the last are masked.
 """
 # pyright: reportMissingImports=false
 
@@ -40,11 +40,12 @@ class TileConfig:
     """Static sizes of a call.
 
     Attributes:
-      rows: rows of a tile (wgrad: pairs of one step).
-      in_block, out_block: channels of a step, of the operand that is gathered and of the other.
-      splits: parts that a sum is cut into: the taps of a tile, or the pairs of a tap.
+      rows: number of rows of a tile (wgrad: pairs of one step).
+      in_block, out_block: number of input and of output channels of a step.
+      splits: number of parts of a sum, which is over the taps of a tile (wgrad: the pairs of a
+        tap).
       launch: how the kernel is compiled and run.
-      precision: precision of the products, as Triton calls it.
+      precision: ``input_precision`` of ``tl.dot``.
     """
 
     rows: int
@@ -55,7 +56,7 @@ class TileConfig:
     precision: str
 
 
-# Loops are written without functions of their own, which Triton's interpreter would not find.
+# Loops call no other functions, because Triton's interpreter would not find them.
 @triton.jit
 def forward_kernel(
     table,
@@ -88,7 +89,7 @@ def forward_kernel(
 ):
     """See :func:`product`; OFFSET is the dtype of positions in the operands.
 
-    Without an epilogue the arrays from ``valid`` on are None.
+    If there is no epilogue, the arrays from ``valid`` on are None.
     """
     in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
     out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
@@ -131,7 +132,7 @@ def forward_kernel(
         else:
             weight = tl.load(of_tap)
         total = tl.dot(picked, weight, total, input_precision=PRECISION)
-        # For the next pass; the last one reads again what it has.
+        # Read for the next pass. The last pass reads its own tap again.
         following = tl.minimum((step + 1) // in_blocks, number - 1)
         tap = tl.load(own_taps + following).to(OFFSET)
         sources = tl.load(table + tap * rows + places, mask=there, other=-1)
@@ -146,7 +147,7 @@ def forward_kernel(
         tl.store(at, total.to(out.dtype.element_ty), mask=written)
     else:
         voxels = tl.load(valid + targets, mask=there, other=0) != 0
-        # Piece by piece: a thread holds what belongs to its channels in registers.
+        # In pieces, because a thread keeps the values of its channels in registers.
         pieces: tl.constexpr = 4 if OUT_BLOCK >= 128 else OUT_BLOCK // 32 if OUT_BLOCK > 32 else 1
         width: tl.constexpr = OUT_BLOCK // pieces
         if pieces == 4:
@@ -206,7 +207,7 @@ def weight_kernel(
     out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
     column = tl.program_id(0) % (GROUPS * in_blocks * out_blocks)
     split = tl.program_id(0) // (GROUPS * in_blocks * out_blocks) % SPLITS
-    # The center, whose pairs are most, starts first.
+    # The center tap, which has the most pairs, starts first.
     tap = (tl.program_id(0) // (GROUPS * in_blocks * out_blocks * SPLITS) + TAPS // 2) % TAPS
     group = column // (in_blocks * out_blocks)
     ins = column // out_blocks % in_blocks * IN_BLOCK + tl.arange(0, IN_BLOCK)
@@ -255,19 +256,20 @@ def product(
     reverse: bool = False,
     epilogue: Epilogue | None = None,
 ) -> jax.Array:
-    """``y[order[m]] = sum_k x[table[k, m]] @ w[k]``.
+    """Return ``y[order[m]] = sum_k x[table[k, m]] @ w[k]`` in parts.
 
     Args:
-      config, tiles: see there.
-      x: ``[N, G * C_in]``.
+      config: sizes of the call.
+      tiles: neighbor table, and the list of taps of each tile.
+      x: ``[N, G * C_in]`` for G groups.
       w: ``[K, G, C_in, C_out]``, in the same dtype; ``[K, G, C_out, C_in]`` if ``transposed``.
       dtype: dtype of the result.
-      transposed: the last two axes of ``w`` are exchanged.
-      reverse: the taps of ``w`` come in the opposite order.
-      epilogue: applied before the result is rounded; where ``splits`` is 1.
+      transposed: whether the last two axes of ``w`` are exchanged.
+      reverse: whether the taps of ``w`` are in reverse order.
+      epilogue: operations applied before the result is rounded, or None; requires ``splits=1``.
 
     Returns:
-      ``[splits, rows, G * C_out]``, to be added up.
+      ``[splits, rows, G * C_out]``. The sum over ``splits`` is left to the caller.
     """
     taps, groups, *sides = w.shape
     c_in, c_out = sides[::-1] if transposed else sides
@@ -302,16 +304,16 @@ def weight_product(
     dy: jax.Array,
     groups: int,
 ) -> jax.Array:
-    """``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]`` over the pairs of each tap.
+    """Return ``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]``, p over the pairs of k, in parts.
 
     Args:
-      config: see :class:`TileConfig`.
+      config: sizes of the call.
       pairs, starts: see :func:`voxax.geometry.kernel_maps.list_pairs`.
       x, dy: ``[N, G * C_in]`` and ``[M, G * C_out]``.
-      groups: G.
+      groups: number of groups, G.
 
     Returns:
-      ``float32[splits, K, G, C_in, C_out]``, to be added up.
+      ``float32[splits, K, G, C_in, C_out]``. The sum over ``splits`` is left to the caller.
     """
     taps, c_in, c_out = len(starts) - 1, x.shape[1] // groups, dy.shape[1] // groups
     out = jax.ShapeDtypeStruct((config.splits, taps, groups, c_in, c_out), jnp.float32)
@@ -327,7 +329,7 @@ def weight_product(
 
 
 def _constants(config: TileConfig, groups: int, c_in: int, c_out: int, *arrays: Any) -> dict:
-    """Constants of both kernels."""
+    """Return the constants that both kernels have."""
     return {
         "GROUPS": groups,
         "IN": c_in,
@@ -341,5 +343,5 @@ def _constants(config: TileConfig, groups: int, c_in: int, c_out: int, *arrays: 
 
 
 def offset_dtype(*arrays: Any) -> Any:
-    """The dtype that counts the elements of these arrays."""
+    """Return the integer dtype that can index all elements of these arrays."""
     return tl.int64 if any(a.size >= 2**31 for a in arrays) else tl.int32

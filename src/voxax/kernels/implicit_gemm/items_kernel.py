@@ -1,9 +1,10 @@
 """The Pallas kernel that lists items on a TPU, see ``items.py``.
 
-A TPU gathers and scatters numbers one after the other, but moves whole registers. So items are
-found for 8 taps at once, one below the other, with the groups of a block in the lanes. Those that
-exist are moved to the front in steps of 1, 2, 4, ... lanes. Each item knows its distance, and no
-item has a shorter distance than those on its left, so two items never come to one place.
+A TPU gathers and scatters numbers one at a time, but moves whole registers. So items are found
+for 8 taps at once, one tap in each row of a register, with the groups of a block in the lanes. The
+existing items are moved to the front in steps of 1, 2, 4, ... lanes. The distance of each item is
+known, and is not shorter than that of any item on its left, so two items never reach the same
+place.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from jax.experimental.pallas import tpu as pltpu
 from voxax.kernels.implicit_gemm.items import GROUP, PASS, PIECE, TAPS, Shape
 from voxax.kernels.implicit_gemm.windows import SPILLED
 
-# Bits of how far an item is moved: less than the groups of a block and a register more.
+# Bits of the distance that an item moves, less than a block's groups plus those of a register.
 _MOVE_BITS = 12
 _NONE = 2**31 - 1
 
 
 @functools.partial(jax.jit, static_argnames="interpret")
 def find_items(neighbors: jax.Array, interpret: Any = False) -> jax.Array:
-    """See ``tpu_items.VIEWS``."""
+    """Return the lists of items of a neighbor table, see ``tpu_items.VIEWS``."""
     rows, taps = neighbors.shape
     shape = Shape.of(rows, taps)
     width = shape.groups + PASS
@@ -52,7 +53,7 @@ def find_items(neighbors: jax.Array, interpret: Any = False) -> jax.Array:
 
 
 def _bytes(shape: Shape) -> int:
-    """Vector memory of a call: two blocks of lists, two of the table and what is left of it."""
+    """Return the vector memory of a call: two blocks of lists, two of the table, and ``left``."""
     return SPILLED + 8 * shape.array[1] * PASS + 256 * shape.block_rows
 
 
@@ -85,7 +86,7 @@ def _run(
 
 
 def _part(shape: Shape, rows: Any, taps: Any, table: Any, left: Any) -> None:
-    """``left[j, tap, g] = table[tap, 8 g + j]``, -1 in rows and taps that do not exist."""
+    """Fill ``left[j, tap, g] = table[tap, 8 g + j]``, with -1 in nonexistent rows and taps."""
     within = (TAPS, PASS)
     lane = jax.lax.broadcasted_iota(jnp.int32, within, 1)
     tap = jax.lax.broadcasted_iota(jnp.int32, within, 0)
@@ -109,7 +110,7 @@ def _part(shape: Shape, rows: Any, taps: Any, table: Any, left: Any) -> None:
 
 
 def _take_own(shape: Shape, block: Any, tap: int, left: Any) -> Any:
-    """Count the first groups whose rows are their own neighbors, and take them out of ``left``."""
+    """Return how many leading groups have rows that are their own neighbors; clear these rows."""
     within = (TAPS, shape.groups)
     group = jax.lax.broadcasted_iota(jnp.int32, within, 1)
     mine = jax.lax.broadcasted_iota(jnp.int32, within, 0) == tap
@@ -133,11 +134,11 @@ def _any(left: Any) -> Any:
 
 
 def _find(left: Any) -> tuple[jax.Array, jax.Array]:
-    """An item of each group and tap: its first input row, and its word, 0 if there is none.
+    """Return an item of each group and tap: its first input row, and its word, or 0 for no item.
 
-    What the items take is taken out of ``left``.
+    The neighbors in these items are removed from ``left``.
     """
-    # An item is 8 input rows next to each other, from the lowest that is left.
+    # An item is 8 consecutive input rows, beginning with the lowest one in ``left``.
     begins = jnp.full(left.shape[1:], _NONE, jnp.int32)
     for j in range(GROUP):
         begins = jnp.where(left[j] < 0, begins, jnp.minimum(begins, left[j]))
@@ -152,15 +153,16 @@ def _find(left: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> list[tuple[Any, Any]]:
-    """Move the items of each tap to the front of ``moved``, after the lanes that the list fills.
+    """Move the items of each tap to the front of ``moved``, after the lanes that are in use.
 
     Returns:
-      Of each tap its first piece and its number of items.
+      The first piece and the number of items of each tap.
     """
     taps, groups = begins.shape
     exists = words != 0
     lane = jax.lax.broadcasted_iota(jnp.int32, begins.shape, 1)
-    # until[g]: items up to group g. After each step it counts those of the last 2 * step groups.
+    # until[g] becomes the number of items up to group g. After each step it counts the items of
+    # the last 2 * step groups.
     until = jnp.where(exists, jnp.int32(1), jnp.int32(0))
     step = 1
     while step < groups:
@@ -173,7 +175,7 @@ def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> li
         found.append((pieces, count))
         first = jnp.where(tap == number, jax.lax.rem(pieces * PIECE, jnp.int32(PASS)), first)
         pieces = pieces + pl.cdiv(count, PIECE)
-    # Item n = until - 1 of a tap goes from place lane + PASS to first + n.
+    # Item n = until - 1 of a tap moves from place lane + PASS to place first + n.
     distance = lane + PASS - (first + until - 1)
     packed = jnp.where(exists, (begins << _MOVE_BITS) | distance, 0)
     empty = jnp.zeros((taps, PASS), jnp.int32)
@@ -189,7 +191,7 @@ def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> li
             jnp.where(comes, near, jnp.where(stays, values, 0))
             for near, values in zip(nearer, (packed, words), strict=True)
         )
-    # Its group is where it was: the place and the distance, without the empty front.
+    # The group of an item is its former place, place + distance, minus the empty front.
     place = jax.lax.broadcasted_iota(jnp.int32, packed.shape, 1)
     group = place + (packed & (2**_MOVE_BITS - 1)) - PASS
     moved[0] = packed >> _MOVE_BITS
@@ -216,7 +218,7 @@ def _store(shape: Shape, tap_group: Any, found: list[tuple[Any, Any]], moved: An
                     out[to, :] = jnp.where(new, values, out[to, :])
 
             jax.lax.fori_loop(0, pl.cdiv(begin + count, PASS), store, None)
-            # Pieces of a tap lie in two rows at most. What is behind them others overwrite.
+            # Pieces of a tap lie in two rows at most. Later pieces overwrite what follows them.
             row, begin = _divided(piece)
             tap = jnp.broadcast_to(tap_group * TAPS + number, lane.shape)
             to = pl.ds(3 * shape.list_rows + row, 1)

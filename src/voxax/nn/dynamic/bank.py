@@ -1,7 +1,7 @@
-"""Convolve with sizes rounded to one of a few, a bank: ``algorithm="bank"``.
+"""Convolve with a few sizes, the bank, to which all others are rounded: ``algorithm="bank"``.
 
-Positions take the nearest size of the bank, so the result is not exact unless all sizes are in it.
-Large sizes can be computed on a grid of half the resolution.
+Every position takes the nearest size of the bank. The result is exact only if all sizes are in the
+bank. Large sizes can be computed on a grid of half the resolution.
 """
 
 from __future__ import annotations
@@ -37,37 +37,40 @@ def bank_conv(
     uniform: Uniform = "",
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """Convolve with the nearest sizes of a bank: the exact result of these sizes.
+    """Convolve each position with the nearest size of a bank.
 
-    Approximate unless all sizes are in the bank. ``dynamic_conv(..., algorithm="bank")`` comes
-    here; :func:`voxax.nn.functional.bank_error` says what it changes.
+    The result is approximate unless all sizes are in the bank. ``dynamic_conv(...,
+    algorithm="bank")`` calls this function. :func:`voxax.nn.functional.bank_error` measures the
+    error.
 
     Args:
       x: ``[B, *spatial, C]``.
-      weight: ``[K, C, C_out]``, a whole box of taps.
-      sizes: ``int32[B, *outputs]``.
-      spec: the relation.
-      bank: the sizes; or how many, chosen from the histogram of ``sizes`` while running: those
-        that move the fewest taps, of those that together have no more taps than ``sizes``.
-      coarse_from: sizes from here on are computed on a grid of half the resolution, a hierarchical
-        bank: cells of two positions along each axis hold their mean, and every position of a cell
-        gets the cell's result, with the kernel averaged over where in the cell it is centered.
-        With D axes that is about ``4**-D`` of the arithmetic. Exact where features are constant.
-        None: none is.
-      uniform: what is known of ``sizes``, as for :func:`voxax.products.convolution.convolve_sized`.
-      precision: as for :func:`voxax.nn.functional.dynamic_conv`.
+      weight: ``[K, C, C_out]``, whose K taps are a box with equal sides.
+      sizes: ``int32[B, *outputs]``, size of the kernel at each position.
+      spec: offsets of the taps, stride and dilation.
+      bank: the sizes, or their number. For a number, the sizes are chosen at run time from the
+        histogram of ``sizes``: among the banks with no more taps in total than ``sizes``, the one
+        that adds and removes the fewest taps.
+      coarse_from: smallest size that is computed on a grid of half the resolution (a hierarchical
+        bank), or None for no such size. A cell of this grid, two positions along each axis, holds
+        their mean. Every position of a cell gets the result of the cell, for which the kernel is
+        averaged over the positions in the cell at which it can be centered. With D axes this takes
+        about ``4**-D`` of the arithmetic. It is exact where features are constant.
+      uniform: what is known about ``sizes``, see
+        :func:`voxax.products.convolution.convolve_sized`.
+      precision: as in :func:`voxax.nn.functional.dynamic_conv`.
 
     Returns:
       ``[B, *outputs, C_out]``.
 
     Raises:
-      InputError: the taps are no box with equal sides, a bank that is empty or has sizes that the
-        weight lacks, ``coarse_from`` with another stride than 1.
+      InputError: the taps are not a box with equal sides, the bank is empty or has sizes that the
+        weight lacks, or ``coarse_from`` is given with a stride other than 1.
     """
     kept, exactly = frozen_bank(bank), precision_name(precision)
     every = _banks(spec, kept)
     chosen, mine = rounded(sizes, spec, kept)
-    # A size of the bank is an integer, or an array where it is chosen while running.
+    # A size of the bank is an integer, or an array if it is chosen at run time.
     entries = every[0] if len(every) == 1 else chosen
     largest = [max(sizes[i] for sizes in every) for i in range(len(entries))]
     dtype = common_dtype(x.dtype, weight.dtype)
@@ -79,7 +82,7 @@ def bank_conv(
         fine = min(fine, max(1, coarse_from))
         near = jnp.where(mine < fine, mine, 0)
     if every[0][0] < fine:
-        # No tap is listed that none of the fine sizes has.
+        # Only the taps of the largest fine size are listed.
         top = min(fine - 1, largest[-1])
         box = weight.reshape(*(len(taps_by_size(spec)) - 1,) * spec.ndim, *weight.shape[1:])
         part = box[within(box.shape[: spec.ndim], top)].reshape(-1, *weight.shape[1:])
@@ -101,7 +104,7 @@ def bank_conv(
 
 
 def frozen_bank(bank: int | Sequence[int]) -> int | tuple[int, ...]:
-    """Return the sizes of a bank, ascending, or how many; hashable."""
+    """Return the sizes of a bank in ascending order, or their number, as a hashable value."""
     given: Any = bank
     if np.ndim(given):
         return tuple(sorted(operator.index(size) for size in given))
@@ -119,7 +122,7 @@ def _of_bank(
 ) -> jax.Array:
     """Convolve with sizes that are 0 or in the bank.
 
-    On CPUs and TPUs the strategies of arbitrary sizes are the fastest for these too: on 2 cores of
+    On CPUs and TPUs the strategies for arbitrary sizes are the fastest here too: on 2 cores of
     an AMD EPYC, 128x128 positions and 64 channels, a convolution for each of 3 sizes took 3 times
     as long as ``grouped``, and by the schedules of TPUs 2 times as long as ``tiled``.
     """
@@ -136,13 +139,13 @@ def by_convolutions(
     bank: Sequence[int | jax.Array],
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """Run an ordinary convolution for each size of a bank; every position takes its own.
+    """Run an ordinary convolution for each size of a bank, and select a result by position.
 
     Args:
-      x, w, spec, precision: as for :func:`bank_conv`.
-      sizes: ``int32[B, *outputs]``, 0 or in the bank.
-      bank: sizes, those that the weight lacks are passed over; one that is an array is a branch
-        of ``jax.lax.switch``, of which ``jax.vmap`` runs all.
+      x, w, spec, precision: as in :func:`bank_conv`, with ``w`` for ``weight``.
+      sizes: ``int32[B, *outputs]``, each 0 or in the bank.
+      bank: the sizes; sizes that the weight lacks are skipped. A size that is an array selects a
+        branch of ``jax.lax.switch``; under ``jax.vmap`` all branches run.
 
     Returns:
       ``[B, *outputs, C_out]``.
@@ -167,10 +170,10 @@ def by_convolutions(
 
 @functools.lru_cache(maxsize=1024)  # asked in every eager call
 def _banks(spec: KernelSpec, bank: int | tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the banks to choose from, sizes ascending; one where the sizes are given.
+    """Return the banks to choose from, each with ascending sizes; a given bank is the only one.
 
     Raises:
-      InputError: an empty bank, or a size that the weight does not have.
+      InputError: the bank is empty, or has a size that the weight lacks.
     """
     largest = len(taps_by_size(spec)) - 1
     if isinstance(bank, int):
@@ -183,15 +186,15 @@ def _banks(spec: KernelSpec, bank: int | tuple[int, ...]) -> tuple[tuple[int, ..
     return (bank,)
 
 
-# One program also for eager calls, as what follows.
+# Jitted so that an eager call runs one program, as do the functions below.
 @functools.partial(jax.jit, static_argnames=("spec", "bank"))
 def rounded(
     sizes: jax.Array, spec: KernelSpec, bank: int | tuple[int, ...]
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Return the sizes of the bank, ascending, and each position's nearest; 0 has no tap."""
+    """Return the ascending sizes of the bank, and the nearest one of each position; 0 stays 0."""
     counts, every = np.asarray(taps_by_size(spec)), _banks(spec, bank)
     sizes = jnp.clip(sizes, 0, len(counts) - 1)
-    # The nearest in taps; of two, the smaller.
+    # The nearest by number of taps. Of two equally near sizes, the smaller.
     gaps = np.array([np.abs(counts[:, None] - counts[list(chosen)][None]) for chosen in every])
     nearest = np.array([np.asarray(c)[g.argmin(1)] for c, g in zip(every, gaps, strict=True)])
     nearest[:, 0] = 0  # size 0 has no tap, and no kernel
@@ -202,7 +205,7 @@ def rounded(
     costs[:, 0] = 0
     histogram = jnp.zeros(len(counts), jnp.float32).at[sizes.reshape(-1)].add(1.0)
     moved = jnp.asarray(costs, jnp.float32) @ histogram
-    # An approximation has no more to multiply than the exact result. The sums are rounded.
+    # The bank may not need more products than the exact result. The tolerance is for rounded sums.
     more = jnp.asarray(counts[nearest] - counts, jnp.float32) @ histogram > 1e-5 * moved
     best = jnp.argmin(jnp.where(more, jnp.inf, moved))
     return tuple(banks[best]), tables[best][sizes]
@@ -212,7 +215,7 @@ def taps_by_size(spec: KernelSpec) -> list[int]:
     """Return the number of taps of each size.
 
     Raises:
-      InputError: the taps are no box with equal sides.
+      InputError: the taps are not a box with equal sides.
     """
     counts = [int(n) for n in taps_within(np.asarray(spec.offsets))]
     if counts[-1] != (len(counts) - 1) ** spec.ndim:
@@ -223,7 +226,7 @@ def taps_by_size(spec: KernelSpec) -> list[int]:
 def _one_size(
     x: jax.Array, w: jax.Array, spec: KernelSpec, size: int, precision: jax.lax.PrecisionLike
 ) -> jax.Array:
-    """Convolve with one size everywhere."""
+    """Convolve with the same size at every position."""
     if not size:
         outputs = output_grid(x.shape[:-1], spec.stride)
         return jnp.zeros((*outputs, w.shape[-1]), x.dtype)
@@ -242,21 +245,21 @@ def _on_cells(
     side: int,
     precision: str,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Return what computes one size on cells of two positions along each axis.
+    """Return the operands that compute one size on cells of two positions along each axis.
 
     Args:
       x: ``[B, *spatial, C]``.
-      w: ``[K, C, C_out]``, a whole box of taps.
-      far: ``int32[B, *spatial]``, the sizes that are computed on cells, else 0.
-      size: ``int32[]``, 1 or more.
-      spec: the relation, of stride 1.
-      side: of the kernel on cells.
-      precision: as for :func:`voxax.nn.functional.dynamic_conv`.
+      w: ``[K, C, C_out]``, whose K taps are a box with equal sides.
+      far: ``int32[B, *spatial]``, the size at positions that are computed on cells, else 0.
+      size: ``int32[]``, the size, at least 1.
+      spec: offsets of the taps, stride 1, and dilation.
+      side: side of the kernel on cells.
+      precision: as in :func:`voxax.nn.functional.dynamic_conv`.
 
     Returns:
-      The positions of this size ``bool[B, *spatial]``, the cells ``[B, *cells, C]``, the kernel
-      ``[side**D, C, C_out]``, the size on cells, 0 if no cell needs it, and that of each cell
-      ``int32[B, *cells]``, 0 where none of its positions has this size.
+      Five arrays: the positions of this size, ``bool[B, *spatial]``; the cells, ``[B, *cells, C]``;
+      the kernel, ``[side**D, C, C_out]``; the size on cells, ``int32[]``, 0 if no cell needs it;
+      and the size of each cell, ``int32[B, *cells]``, 0 if none of its positions has this size.
     """
     largest, wide = len(taps_by_size(spec)) - 1, accumulator(w.dtype)
     # Taps beyond the size are not read.
@@ -278,7 +281,7 @@ def _on_cells(
 
 
 def _halved(array: jax.Array, axis: int) -> jax.Array:
-    """Split an axis into cells of two, with a zero after an odd one."""
+    """Split an axis into cells of two; a zero is appended to an odd length."""
     extent = array.shape[axis]
     array = jnp.pad(array, [(0, extent % 2 if a == axis else 0) for a in range(array.ndim)])
     return array.reshape(*array.shape[:axis], -(-extent // 2), 2, *array.shape[axis + 1 :])
@@ -286,14 +289,14 @@ def _halved(array: jax.Array, axis: int) -> jax.Array:
 
 @jax.jit
 def _from_cells(total: jax.Array, y: jax.Array, here: jax.Array) -> jax.Array:
-    """Give the positions that are ``here`` the result of their cell; others keep ``total``."""
+    """Return ``total`` with the results ``y`` of cells at the positions in ``here``."""
     for axis, extent in enumerate(here.shape[1:], 1):
         y = jax.lax.slice_in_dim(jnp.repeat(y, 2, axis), 0, extent, axis=axis)
     return jnp.where(here[..., None], y, total)
 
 
 def _cell_sides(spec: KernelSpec) -> np.ndarray:
-    """Return the size on cells of each size, ``int[L + 1]``: that which has every tap's cells."""
+    """Return the size on cells that covers all taps of each size 0 to L, ``int[L + 1]``."""
     sizes = np.arange(len(taps_by_size(spec)))
     low = [-((sizes - 1) // 2 * dilation) // 2 for dilation in spec.dilation]
     high = [(sizes // 2 * dilation + 1) // 2 for dilation in spec.dilation]
@@ -302,23 +305,23 @@ def _cell_sides(spec: KernelSpec) -> np.ndarray:
 
 
 def _shares(largest: int, dilation: int, side: int) -> np.ndarray:
-    """Return the share of each tap in each cell, for each size, ``[L + 1, side, L]``.
+    """Return the share of each tap in each cell, for each size from 0 to L: ``[L + 1, side, L]``.
 
-    From the left position of a cell the tap o is in cell ``floor(o / 2)``, from the right one in
-    ``floor((o + 1) / 2)``: one half each.
+    L is ``largest``. Seen from the left position of a cell, the tap with offset o lies in the cell
+    ``floor(o / 2)``; from the right position, in ``floor((o + 1) / 2)``. Each gets one half.
     """
     shares = np.zeros((largest + 1, side, largest))
     for size in range(1, largest + 1):
         for offset in range(-((size - 1) // 2), size // 2 + 1):
             for cell in (offset * dilation // 2, (offset * dilation + 1) // 2):
                 row = cell + (side - 1) // 2
-                if 0 <= row < side:  # else the size is none of the bank's
+                if 0 <= row < side:  # else the size is not in the bank
                     shares[size, row, offset + (largest - 1) // 2] += 0.5
     return shares
 
 
 def within(taps: tuple[int, ...], size: Any) -> tuple[slice, ...]:
-    """Return the taps of a size along each axis of a kernel."""
+    """Return the slices of a box of taps that a size has, one per axis; None has all taps."""
     sides = [n if size is None else min(n, int(size)) for n in taps]
     first = [(n - 1) // 2 - (side - 1) // 2 for n, side in zip(taps, sides, strict=True)]
     return tuple(slice(low, low + side) for low, side in zip(first, sides, strict=True))

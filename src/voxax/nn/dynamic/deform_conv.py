@@ -1,4 +1,4 @@
-"""Convolve with taps, or with kernels, that each position brings, by group of channels."""
+"""Convolve with offsets of taps, or with kernels, that differ by position and channel group."""
 
 from __future__ import annotations
 
@@ -40,44 +40,48 @@ def deform_conv(
     groups: int = 1,
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, "B *outputs C_out"]:
-    """Convolve with taps moved by ``offsets``, interpolated linearly, zero outside of the grid.
+    """Convolve with taps moved by ``offsets``, with linear interpolation.
 
-    ``y[u] = sum over k of m_gk(u) W_k x_g<stride u + dilation o_k + offsets_gk(u)>``: each of G
-    groups of C / G consecutive channels moves on its own. The versions of the literature:
+    ``y[u] = sum over k of m_gk(u) W_k x_g<stride u + dilation o_k + offsets_gk(u)>``. The taps k
+    move separately for each group g of channels; there are G groups of C / G consecutive channels.
+    ``<...>`` interpolates, and m is the mask. The versions of the literature:
 
     | version | call |
     |---|---|
     | v1 | no ``mask`` |
-    | v2 | ``mask``, ``modulation="sigmoid"`` (or a mask that is one already) |
+    | v2 | ``mask``, ``modulation="sigmoid"`` (or ``"plain"`` with a mask after a sigmoid) |
     | v3 | ``weight=None``, G groups, ``modulation="softmax"`` (over the K taps) |
     | v4 | ``weight=None``, G groups, ``modulation="plain"``: any numbers |
 
-    v3 and v4 sum within channels only; what mixes channels are linear layers around. A place is
-    interpolated from the cells around it, and each cell outside counts as zero, as in torchvision
-    and ONNX.
+    v3 and v4 do not mix channels; linear layers before and after them do. A value is interpolated
+    from the surrounding cells. Every cell outside the grid counts as zero, as in torchvision and
+    ONNX.
 
     Args:
       x: ``[B, *spatial, C]``, 1 to 3 spatial axes, floating point.
-      weight: ``[*T, C / groups, C_out]``, output channels group by group; None sums the taps.
-      offsets: ``[B, *outputs, K, D]``, or with G groups ``[B, *outputs, G, K, D]``, in cells, along
-        the axes in their order, K in lexicographic order, outputs ``ceil(spatial / stride)``.
-        Floats; integers are fetched without interpolation.
-      mask: ``[B, *outputs, K]`` or ``[B, *outputs, G, K]``, floats.
-      modulation: what becomes of the mask before it multiplies.
+      weight: ``[*T, C / groups, C_out]`` with kernel size T along each axis, and output channels
+        ordered by group. None adds the taps without weights.
+      offsets: ``[B, *outputs, K, D]``, or with G groups ``[B, *outputs, G, K, D]``, in cells along
+        the D spatial axes in their order. The K taps are in lexicographic order; ``outputs`` is
+        ``ceil(spatial / stride)``. Integers read cells without interpolation.
+      mask: factor of each tap, ``[B, *outputs, K]`` or ``[B, *outputs, G, K]``, floats; or None.
+      modulation: function applied to the mask first: ``"plain"`` (none), ``"sigmoid"``, or
+        ``"softmax"`` over the K taps.
       bias: ``[C_out]`` or None.
-      kernel_size: given without a weight: an integer or one per axis.
-      stride, dilation, groups: static; ``groups`` are those of the weight.
+      kernel_size: an integer or one per axis; required without a weight.
+      stride, dilation: static, an integer or one per axis.
+      groups: static, number of channel groups of the weight. It is independent of G.
       precision: None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
 
     Returns:
       ``[B, *outputs, C_out]`` (C without a weight) in the promoted dtype of ``x`` and ``weight``,
-      accumulated in at least float32. Differentiable in every float array to any order; where a
-      place crosses a cell, the slope in it jumps. One tap after the other: memory does not grow
-      with K.
+      accumulated in at least float32. It is differentiable in every float array to any order. The
+      gradient of ``offsets`` jumps where a tap moves from one cell to the next. Memory does not
+      grow with K, because taps are processed one after the other.
 
     Raises:
-      InputError: shapes, dtypes or a modulation that do not fit.
+      InputError: shapes or dtypes do not fit, or the modulation is unknown or lacks a mask.
 
     Source: Dai et al., "Deformable Convolutional Networks", ICCV 2017; Zhu et al., "Deformable
     ConvNets v2", CVPR 2019; Wang et al., "InternImage" (v3), CVPR 2023; Xiong et al., "Efficient
@@ -99,7 +103,7 @@ def deform_conv(
     wide = accumulator(dtype)
     mask = _modulated(mask, modulation, wide)
 
-    # Parts of the channels become scenes: each is read at places of its own.
+    # Groups of channels become scenes, because each group is read at different places.
     by_part = jnp.moveaxis(x.reshape(*grid, parts, channels // parts), -2, 1)
     scenes = (grid[0] * parts, *grid[1:])
     rows = by_part.reshape(math.prod(scenes), channels // parts).astype(dtype)
@@ -209,26 +213,27 @@ def local_conv(
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
 ) -> Float[Array, "B ... C"]:
-    """Sum the neighborhood of each position with weights of its own.
+    """Convolve every position with a different kernel, without mixing channels.
 
-    ``y[u, c] = sum over k of kernels[u, k, group of c] * x[stride u + dilation o_k, c]``, zero
-    outside of the grid: channels are not mixed. With kernels that a network computes from ``x``
-    this is involution, with one group (or as many as channels) kernel prediction.
+    ``y[u, c] = sum over k of kernels[u, k, group of c] * x[stride u + dilation o_k, c]``, where x
+    is zero outside the grid. With kernels that a network computes from ``x``, this is involution.
+    With one group, or one per channel, it is kernel prediction.
 
     Args:
       x: ``[B, *spatial, C]``, 1 to 3 spatial axes, floating point.
-      kernels: ``[B, *outputs, K, G]``, G groups of C / G consecutive channels each; or
-        ``[B, *outputs, K]``, one group. K in lexicographic order, outputs ``ceil(spatial /
-        stride)``.
+      kernels: ``[B, *outputs, K, G]`` for G groups of C / G consecutive channels each, or
+        ``[B, *outputs, K]`` for one group. The K taps are in lexicographic order; ``outputs`` is
+        ``ceil(spatial / stride)``.
       kernel_size: an integer or one per axis; size s covers ``-((s - 1) // 2)`` to ``s // 2``.
       stride, dilation: static, an integer or one per axis.
 
     Returns:
-      ``[B, *outputs, C]`` in the promoted dtype of both, summed in at least float32.
-      Differentiable in both to any order. One tap after the other: memory does not grow with K.
+      ``[B, *outputs, C]`` in the promoted dtype of both arguments, summed in at least float32. It
+      is differentiable in both to any order. Memory does not grow with K, because taps are
+      processed one after the other.
 
     Raises:
-      InputError: shapes or dtypes that do not fit.
+      InputError: shapes or dtypes do not fit.
 
     Source: Li et al., "Involution: Inverting the Inherence of Convolution for Visual
     Recognition", CVPR 2021; Mildenhall et al., "Burst Denoising with Kernel Prediction
@@ -263,11 +268,15 @@ def local_conv(
 def _under_taps(
     x: jax.Array, spec: KernelSpec
 ) -> tuple[np.ndarray, Callable[[jax.Array], jax.Array]]:
-    """Pad ``x [B, *spatial, C]`` once, to read it under one tap at a time.
+    """Return where each tap starts in the padded ``x``, and a function that reads one tap.
+
+    Args:
+      x: ``[B, *spatial, C]``; it is padded once.
+      spec: offsets of the taps, stride and dilation.
 
     Returns:
-      ``int32[K, D]``, one row a tap, and a function from such a row to ``[B, *outputs, C]``, zero
-      outside of the grid.
+      The starts, ``int32[K, D]``, one row for each tap; and a function from a row to the values
+      ``[B, *outputs, C]`` at this tap, which are zero outside the grid.
     """
     taps, steps = np.asarray(spec.dilated_offsets), np.asarray(spec.stride)
     last = (np.asarray(output_grid(x.shape[:-1], spec.stride)[1:]) - 1) * steps
