@@ -550,7 +550,7 @@ def _best_jvp(
 
 
 def _stored(x: jax.Array, scene: jax.Array) -> jax.Array:
-    """Return ``x`` in a form that XLA computes only once; no ``scene`` may be negative.
+    """Return ``x``, or zero if every ``scene`` is negative, so that XLA computes it only once.
 
     XLA recomputes a cheap operand in each loop that reads it, and may round it differently there
     (``a * b + c`` with one rounding or two). Then the row that gave the largest value no longer
