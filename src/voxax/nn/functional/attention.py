@@ -177,7 +177,7 @@ def _in_patches_portable(
     scale: float,
     precision: str,
 ) -> tuple[jax.Array, ...]:
-    none = jnp.zeros((packed.shape[0], 0), jnp.int32)  # in place of coordinates, which are not read without a table
+    none = jnp.zeros((packed.shape[0], 0), jnp.int32)  # coordinates are not read
     how = Logits(scale, precision, None, TILE)
     return (_attend(packed, none, Patches(rows, place), None, how, heads, "tiles", beside=0),)
 
@@ -446,7 +446,7 @@ def _cross(
     num_heads: int,
     chosen: AttentionAlgorithm,
 ) -> jax.Array:
-    """Attend from P blocks ``asked [P, L, C]`` to other blocks ``held [..., L, 2 * C]`` by group."""
+    """Attend from blocks ``asked [P, L, C]`` to other blocks ``held [..., L, 2 * C]``, by group."""
     (vectors,) = _parts(asked, num_heads, 1)
     key, value = _parts(held.astype(asked.dtype), num_heads, 2)
     return _across(Side(vectors, mine), Side(key, theirs), value, how, chosen)
@@ -521,7 +521,7 @@ def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Pa
         scene = jnp.where(cut.rows < 0, -1, rows.coords[jnp.maximum(cut.rows, 0), 0])
         return gather_rows(rows.features, cut.rows), scene, cut
     scenes, length, channels = rows.features.shape
-    added = (0, max(-(-length // block), 1) * block - length)  # at least one block, even if it is empty
+    added = (0, max(-(-length // block), 1) * block - length)  # at least one block
     group = jnp.where(rows.valid, jnp.arange(scenes, dtype=jnp.int32)[:, None], -1)
     features = jnp.pad(rows.map(lambda f: f).features, ((0, 0), added, (0, 0)))
     group = jnp.pad(group, ((0, 0), added), constant_values=-1)
