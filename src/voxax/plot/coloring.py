@@ -206,5 +206,5 @@ def _ramp(signed: bool) -> list[str]:
 
 
 def _table(colors: Sequence[str]) -> np.ndarray:
-    """Stack colors as uint8 [len(colors), 3]. An empty list gives one black row."""
+    """Stack colors as uint8 [len(colors), 3]; an empty list gives one black row."""
     return np.stack([rgb(color) for color in colors]) if colors else np.zeros((1, 3), np.uint8)

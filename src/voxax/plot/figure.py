@@ -174,7 +174,7 @@ def thinned(scene: Scene) -> Scene:
 
 
 def views_of(scene: Scene, width: int, tallest: float) -> tuple[View, View]:
-    """Return the views from above and in perspective. Arguments as for :func:`fit_view`."""
+    """Return the views from above and in perspective; arguments as for :func:`fit_view`."""
     above = fit_view(*from_above(scene), width, tallest, False)
     return above, fit_view(*in_perspective(scene), width, tallest, True)
 
@@ -295,7 +295,7 @@ class Entry:
 
 
 class Sheet:
-    """A figure of `width` pixels. :meth:`open` sets its height."""
+    """A figure with a width of `width` pixels; :meth:`open` sets its height."""
 
     def __init__(self, width: int, margin: int, paper: str) -> None:
         figure_class = require("matplotlib.figure").Figure
@@ -318,7 +318,7 @@ class Sheet:
         return y + 14
 
     def open(self, height: int) -> None:
-        """Set the height in pixels. Call it before drawing anything."""
+        """Set the height in pixels, which must be done before drawing anything."""
         self._height = height
         self._figure.set_size_inches(self._width / DPI, height / DPI)
         self._axes = self._figure.add_axes((0, 0, 1, 1), facecolor="none")
@@ -339,7 +339,7 @@ class Sheet:
         self._figure.figimage(image, xo=x, yo=bottom, origin="upper", zorder=-1)
 
     def heading(self, x: float, y: float, name: str, note: str, width: float) -> None:
-        """Write the name of a column, and a note to its right, in smaller type if space is short."""
+        """Write the name of a column and a note to its right, in smaller type if necessary."""
         self.text(x, y, name, size=18, weight="bold")
         if note:
             start = self._text_width(name, size=18, weight="bold") + 16

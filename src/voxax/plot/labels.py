@@ -19,7 +19,7 @@ VERDICTS = (
 
 @dataclass(frozen=True)
 class Labeled:
-    """A cloud with labels. :func:`labeled` checks the arguments and creates it.
+    """A cloud with labels, which :func:`labeled` checks and creates.
 
     Attributes:
       positions: [N, 3] float64, in meters.

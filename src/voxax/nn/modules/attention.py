@@ -82,7 +82,7 @@ class HeadOptions(TypedDict, total=False):
 
 
 class _Heads(CheckedModule):
-    """Base class of the attention modules. Arguments as for :class:`SerializedAttention`."""
+    """Base class of the attention modules; arguments as for :class:`SerializedAttention`."""
 
     def __init__(
         self,

@@ -138,7 +138,7 @@ class DynamicConv(CheckedModule):
         mask: Num[Array, "B *outputs K"] | None = None,
         mixture: Float[Array, "B M"] | Float[Array, "B *outputs M"] | None = None,
     ) -> Float[Array, "B *outputs C_out"]:
-        """Return ``[B, *outputs, C_out]``. Arguments as for the function."""
+        """Return ``[B, *outputs, C_out]``; arguments as for the function."""
         weight = self.weight[...]
         bias = None if self.bias is None else self.bias[...]
         if self.dtype is not None:

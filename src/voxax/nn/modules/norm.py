@@ -1,4 +1,4 @@
-"""Normalization modules for Voxels and Points. They ignore padding rows."""
+"""Normalization modules for Voxels and Points, which ignore padding rows."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class BatchNorm(CheckedModule):
 
 
 class _Affine(CheckedModule):
-    """Base class with a learned scale and bias per channel. Arguments as for :class:`LayerNorm`."""
+    """Base class with a learned scale and bias per channel; arguments as for :class:`LayerNorm`."""
 
     def __init__(
         self,

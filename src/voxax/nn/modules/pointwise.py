@@ -228,7 +228,11 @@ class Dropout(CheckedModule):
     def __call__(
         self, voxels: Scenes, *, rngs: nnx.Rngs | nnx.RngStream | jax.Array | None = None
     ) -> Scenes:
-        """Drop features. ``rngs`` (streams or one ``jax.random`` key) replaces those of the module.
+        """Drop features.
+
+        Args:
+          voxels: Voxels or Points.
+          rngs: streams, or one ``jax.random`` key. None takes the streams of the module.
 
         Raises:
           InputError: in training without a source of keys.
