@@ -324,8 +324,8 @@ class DeformConv(CheckedModule):
 
     See :func:`voxax.nn.functional.deform_conv`. A second convolution of the same kernel size,
     stride and dilation predicts offsets and mask. Its parameters start at zero, so the layer starts
-    as an ordinary convolution. With ``sigmoid`` its result is halved, and with ``softmax`` it is
-    divided by the number of taps.
+    as an ordinary convolution. The initial sum over the taps is halved with ``sigmoid``, and
+    divided by the number of taps with ``softmax``.
 
     Args:
       in_channels, out_channels: numbers of channels C and C_out, equal without a weight.
