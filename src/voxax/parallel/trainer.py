@@ -1,7 +1,7 @@
 """Training with one shard of scenes on each device.
 
-Shards are placed on the devices of a mesh (:func:`on_mesh`), also of several hosts; batch norms
-share their statistics (:func:`synchronize`); the trainer does both.
+:func:`on_mesh` places shards on the devices of a mesh, which may belong to several hosts.
+:func:`synchronize` lets batch norms share their statistics. The trainers do both.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ Axes = str | tuple[str, ...]
 
 
 def on_mesh(shards: Tree, mesh: Mesh, axis: Axes = "data") -> Tree:
-    """Arrays ``[shards, ...]`` as global arrays, one shard on each place of the mesh's axis.
+    """Turn arrays ``[shards, ...]`` into global arrays with one shard per place along a mesh axis.
 
     Args:
-      shards: a pytree of arrays with a leading axis: the shards of this process's devices. With
-        one process, all of them.
+      shards: a pytree of arrays. Their first axis counts the shards for the devices of this
+        process, which are all shards if there is one process.
       mesh: the devices.
-      axis: name of the mesh's axis that shards lie along, or several, the last one fastest.
+      axis: name of the mesh axis along which shards lie, or several names. Along several axes,
+        the last one changes fastest.
 
     Returns:
       The same tree with global ``jax.Array`` leaves ``[places along the axis, ...]``.
 
     Raises:
-      InputError: no such axis, or another number of shards than this process has places.
+      InputError: the mesh has no such axis, or the number of shards differs from the number of
+        places of this process.
     """
     own, total = len(places_of(mesh, axis)), _places(mesh, axis)
     sharding = NamedSharding(mesh, PartitionSpec(axis))
@@ -61,10 +63,10 @@ def on_mesh(shards: Tree, mesh: Mesh, axis: Axes = "data") -> Tree:
 
 
 def places_of(mesh: Mesh, axis: Axes = "data") -> tuple[int, ...]:
-    """The places along an axis of a mesh, or several, that devices of this process hold, ascending.
+    """Return the places along mesh axes that belong to devices of this process, ascending.
 
     Raises:
-      InputError: no such axis.
+      InputError: the mesh has no such axis.
     """
     total = _places(mesh, axis)
     sharding = NamedSharding(mesh, PartitionSpec(axis))
@@ -87,18 +89,19 @@ Module = TypeVar("Module", bound=nnx.Module)
 def synchronize(model: Module, axis: str | tuple[str, ...] = "data") -> Module:
     """Let every :class:`voxax.nn.modules.BatchNorm` of a model share its statistics over an axis.
 
-    The model is changed in place, and returned. From then on it runs inside ``jax.shard_map`` or
-    ``jax.vmap`` with that axis only, in training; evaluation uses running averages anywhere.
+    The model is changed in place and returned. After this, training runs only inside
+    ``jax.shard_map`` or ``jax.vmap`` with that axis. Evaluation uses running averages and runs
+    anywhere.
 
-    The dense layers of detectors share theirs too. They count cells, so each place along the axis
-    has to have as many scenes.
+    The batch norms of dense detector layers share statistics too. They count cells, so each place
+    along the axis needs the same number of scenes.
 
     Args:
       model: any ``flax.nnx`` module.
-      axis: name of the mapped axis, or several.
+      axis: name of the mapped axis, or several names.
 
     Raises:
-      InputError: another ``flax.nnx.BatchNorm`` is among its modules, which would count padding.
+      InputError: the model has another ``flax.nnx.BatchNorm``, which would count padding rows.
     """
     modules: list[tuple[Any, Any]] = list(nnx.iter_modules(model))
     of_grids = {id(m.norm) for _, m in modules if isinstance(m, DenseConvNormAct)}
@@ -114,14 +117,16 @@ def synchronize(model: Module, axis: str | tuple[str, ...] = "data") -> Module:
 
 
 class _OnMesh(StepTrainer):
-    """A trainer whose step takes one shard for each device; a base beside the trainer's class.
+    """Base class of a trainer whose step takes one shard for each device.
+
+    Name it before the class of the trainer.
 
     Args:
-      model: its batch norms are synchronized.
+      model: the module to train. Its batch norms are synchronized.
       optimizer: an optax transformation.
       mesh: the devices, of all processes.
-      *arguments, **options: of the trainer's class.
-      axis: axis of the mesh along which shards lie.
+      *arguments, **options: arguments of the class of the trainer.
+      axis: mesh axis along which shards lie.
     """
 
     def __init__(
@@ -135,7 +140,7 @@ class _OnMesh(StepTrainer):
     ) -> None:
         self.mesh, self.axis = mesh, axis
         synchronized: Any = synchronize(model, axis)
-        options["axis_name"] = axis  # which the class beside this one takes
+        options["axis_name"] = axis  # an argument of the class of the trainer
         super().__init__(synchronized, optimizer, *arguments, **options)
         self._replicate()
 
@@ -145,7 +150,7 @@ class _OnMesh(StepTrainer):
         self._replicate()
 
     def _replicate(self) -> None:
-        """Copy the trainer's state onto each device: otherwise the second step compiles again."""
+        """Copy the state of the trainer to each device, or else the second step would recompile."""
         whole = NamedSharding(self.mesh, PartitionSpec())
         kept = (self.params, self.state, self.optimizer_state)
         self.params, self.state, self.optimizer_state = jax.device_put(kept, whole)
@@ -183,22 +188,23 @@ class _OnMesh(StepTrainer):
 class DataParallelTrainer(_OnMesh, Trainer):
     """A :class:`voxax.models.training.Trainer` whose step takes one shard for each device.
 
-    Loss, gradients and batch statistics are those of all scenes together, counted by voxels, so a
-    step does what one device would do with all scenes in one batch, up to rounding. Parameters
-    and optimizer state are on all devices.
+    Loss, gradients and batch statistics are computed over all scenes together, weighted by voxels.
+    A step therefore gives the result of one device with all scenes in one batch, up to rounding.
+    Parameters and optimizer state are on all devices.
 
-    Its methods take this process's shards, of :func:`voxax.parallel.shard_scenes`. Predictions are
-    ``[shards, capacity]`` and logits ``[shards, capacity, classes]``, with several processes global
-    arrays of which each process has its part; rows dropped are those of all devices.
+    The methods take the shards of this process, from :func:`voxax.parallel.shard_scenes`.
+    Predictions are ``[shards, capacity]`` and logits ``[shards, capacity, classes]``. With several
+    processes they are global arrays, and each process holds a part. The number of dropped rows is
+    summed over all devices.
 
     Args:
-      model: a module from Voxels to Voxels of logits; its batch norms are synchronized.
+      model: a module that maps Voxels to Voxels of logits. Its batch norms are synchronized.
       optimizer: an optax transformation.
       mesh: the devices, of all processes.
-      axis: name of the mesh's axis that scenes are divided over, or that one scene is split over
-        (:class:`voxax.parallel.SceneSplit`); of both, the two names.
-      class_weights: ``float[classes]`` or None.
-      ignore_label, added_loss, on_metrics, keep_programs: as for that one.
+      axis: name of the mesh axis over which scenes are divided, or one scene is split
+        (:class:`voxax.parallel.SceneSplit`). Give both names to do both.
+      class_weights: weight of each class in the loss, ``float[classes]``, or None.
+      ignore_label, added_loss, on_metrics, keep_programs: as in that class.
     """
 
     def __init__(
@@ -230,7 +236,7 @@ class DataParallelSceneTrainer(_OnMesh, SceneTrainer):
 class DataParallelCenterTrainer(_OnMesh, CenterTrainer):
     """A :class:`voxax.models.center_training.CenterTrainer` with one shard for each device.
 
-    All shards have equally many scenes, since dense layers count the cells of each.
+    All shards need the same number of scenes, because batch norms of dense layers count cells.
     """
 
 
@@ -241,5 +247,5 @@ class DataParallelSparseCenterTrainer(_OnMesh, SparseCenterTrainer):
 class DataParallelAnchorTrainer(_OnMesh, AnchorTrainer):
     """A trainer of :class:`voxax.models.SECOND` with one shard for each device.
 
-    All shards have equally many scenes, since dense layers count the cells of each.
+    All shards need the same number of scenes, because batch norms of dense layers count cells.
     """

@@ -1,4 +1,4 @@
-"""A scan with true and found boxes, checked, and how boxes of each kind are drawn."""
+"""Kinds of boxes in pictures of a scan, and how boxes of each kind are drawn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from voxax.errors import InputError
 from voxax.plot.palette import class_colors
 
 TRUE = "#1c2126"  # dashed; found boxes have a full line in the color of their class
-# Pairs of corners, as of voxax.detection.corners: bottom, top, upright.
+# Pairs of corners of voxax.detection.corners: bottom edges, top edges, upright edges.
 EDGES = np.array(
     [[i, (i + 1) % 4] for i in range(4)]
     + [[4 + i, 4 + (i + 1) % 4] for i in range(4)]
@@ -22,9 +22,15 @@ EDGES = np.array(
 
 @dataclass(frozen=True)
 class BoxKind:
-    """Boxes that are drawn alike: `corners` [M, 8, 3] in meters, and names of classes.
+    """Boxes that are drawn in the same style.
 
-    `scores` [M] are NaN without. The name is for legends, and the color "#rrggbb".
+    Attributes:
+      name: the name in legends.
+      color: "#rrggbb".
+      is_true: whether these are true boxes, which are dashed.
+      corners: [M, 8, 3] in meters, for M boxes.
+      scores: [M]; NaN where a box has no score.
+      labels: names of the classes of the boxes, M strings.
     """
 
     name: str
@@ -41,7 +47,10 @@ def box_kinds(
     class_names: Sequence[str],
     min_score: float = 0.0,
 ) -> list[BoxKind]:
-    """Kinds of boxes that there are: those found of each class, then the true ones."""
+    """Return the kinds of boxes to draw: found boxes by class, then the true boxes.
+
+    Found boxes with a score below `min_score` and kinds without boxes are left out.
+    """
     kinds = []
     for objects in (found, truth):
         strange = [] if objects is None else sorted({*objects.classes.tolist()} - {*class_names})
@@ -62,7 +71,7 @@ def box_kinds(
 
 
 def dashed(lines: np.ndarray, step: float = 0.2) -> np.ndarray:
-    """Return [K, 2, 3] pieces of [M, 2, 3] lines: `step` meters drawn, `step` left out."""
+    """Cut lines [M, 2, 3] into dashes [K, 2, 3] of `step` meters with gaps of `step` meters."""
     pieces = [np.zeros((0, 2, 3))]
     for start, end in lines:
         length = float(np.linalg.norm(end - start))

@@ -1,7 +1,7 @@
 """Upright axes, drawn extent, and the camera of the two views.
 
-NumPy only. "Scene" axes here are: first to the right, second away from the reader,
-third up. Both views are drawn in them, so that left and right agree between the two.
+This module needs only NumPy. The axes of a scene are: first to the right, second away from the
+reader, third up. Both views use these axes, so left and right agree in both.
 """
 
 from dataclasses import dataclass
@@ -12,17 +12,18 @@ import numpy as np
 from voxax.errors import InputError
 
 Up = Literal["z", "y", "-y"]
-# Rows: the scene's axes in the cloud's axes. All are rotations, none mirrors.
+# Rows: the axes of the scene in the axes of the cloud. All are rotations without a mirror image.
 UPRIGHT = {
     "z": np.eye(3),
     "y": np.array([[1.0, 0, 0], [0, 0, -1], [0, 1, 0]]),
     "-y": np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]]),
 }
-# A quarter turn that lays a scene longer along y than along x on its side.
+# A quarter turn about the up axis, for a scene that is longer along y than along x.
 QUARTER = np.array([[0.0, 1, 0], [-1, 0, 0], [0, 0, 1]])
 
-# A part of the points is kept out of the picture only if showing it would stretch the
-# extent by more than LONG_TAIL. Heights are cut later: trees and poles are few points.
+# Percent of the points that may be left out at each end of an axis. They are left out only if they
+# make the extent more than LONG_TAIL times longer. Heights are cut less, because trees and poles
+# have few points.
 TAILS = (3.0, 3.0, 0.1)
 LONG_TAIL = 1.5
 FEW = 50
@@ -32,18 +33,18 @@ OVER_WALLS = 52.0
 
 @dataclass(frozen=True)
 class Scene:
-    """Points of a cloud that are drawn, upright and near the origin.
+    """The drawn points of a cloud, upright and near the origin.
 
     Attributes:
-      points: [M, 3] float32, meters: right, away, up; centered on the drawn box.
-      index: [M] int64 rows of the cloud that are drawn.
-      size: [3] float64 meters, the drawn box.
-      right, away: names of the cloud's axes that point there, such as "+x".
-      azimuth, elevation: degrees, the camera of the perspective view.
-      clipped: points of the cloud outside the drawn box.
-      to_cloud: [3, 3] float64, rows are the scene's axes in the cloud's.
-      base: height of the box's lower face, meters, in the cloud's up axis.
-      center: [3] float64, the middle of the drawn box in the scene's axes, before centering.
+      points: [M, 3] float32, meters right, away and up from the center of the drawn box.
+      index: [M] int64, the rows of the cloud that are drawn.
+      size: [3] float64, the size of the drawn box in meters.
+      right, away: names of the axes of the cloud that point right and away, such as "+x".
+      azimuth, elevation: direction to the camera of the perspective view, in degrees.
+      clipped: number of points of the cloud outside the drawn box.
+      to_cloud: [3, 3] float64; its rows are the axes of the scene in the axes of the cloud.
+      base: height of the lower face of the drawn box in meters, along the up axis of the cloud.
+      center: [3] float64, the center of the drawn box in the axes of the scene, before centering.
     """
 
     points: np.ndarray
@@ -59,7 +60,7 @@ class Scene:
     center: np.ndarray
 
     def place(self, positions: np.ndarray) -> np.ndarray:
-        """[..., 3] float64 positions of the cloud in the axes of `points`."""
+        """Convert positions [..., 3] of the cloud to the coordinates of `points`, in float64."""
         return positions @ self.to_cloud.T - self.center
 
 
@@ -71,7 +72,7 @@ def compose(
 ) -> Scene:
     """Choose axes, extent and camera for [N, 3] float64 positions in meters.
 
-    Points in `without`, [N] bool, belong to the extent but not to the drawn ones.
+    Points in `without`, [N] bool, count for the extent but are not drawn.
     """
     if up not in UPRIGHT:
         raise InputError(f'up must be "z", "y" or "-y", not {up!r}.')
@@ -79,7 +80,7 @@ def compose(
     upright = positions @ axes.T
     low, high = drawn_box(upright)
     size = high - low
-    # A camera's own frame has a meaning of left and right; leave it.
+    # Left and right have a meaning in the frame of a camera, so it is not turned.
     if up != "-y" and size[1] > 1.15 * size[0]:
         axes = QUARTER @ axes
         upright = upright @ QUARTER.T
@@ -106,10 +107,10 @@ def compose(
 
 
 def drawn_box(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper corner, [3] float64 each, of the drawn box.
+    """Return the lower and the upper corner, [3] float64 each, of the drawn box.
 
-    The whole extent, except along axes where a few stray points (the long tails of a
-    LiDAR sweep, reflections below ground) would shrink all the others to a spot.
+    The box holds all points, except along axes where a few stray points (the long tails of a
+    LiDAR sweep, reflections below ground) would make the others too small to see.
     """
     if len(points) == 0:
         return np.zeros(3), np.zeros(3)
@@ -156,29 +157,29 @@ def _axis_name(row: np.ndarray) -> str:
 
 
 def sample_rows(rows: int, most: int) -> np.ndarray:
-    """Draw at most `most` of `rows` row numbers at random, with a fixed seed; sorted int64."""
+    """Return at most `most` of `rows` row numbers, drawn with a fixed seed, as sorted int64."""
     if rows <= most:
         return np.arange(rows)
     return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
 def direction(scene: Scene) -> np.ndarray:
-    """[3] float64 unit vector from the scene's center to the camera, in scene axes."""
+    """Return the float64 unit vector [3] from center to camera, in the axes of the scene."""
     azimuth, elevation = np.radians([scene.azimuth, scene.elevation])
     level = np.cos(elevation)
     return np.array([level * np.cos(azimuth), level * np.sin(azimuth), np.sin(elevation)])
 
 
 def from_above(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Image plane coordinates [M, 2] in meters and depth [M] in meters below the box's top."""
+    """Return image plane coordinates [M, 2] and depth [M] below the top of the box, in meters."""
     return scene.points[:, :2], scene.size[2] / 2 - scene.points[:, 2]
 
 
 def in_perspective(scene: Scene, distance: float = 1.9) -> tuple[np.ndarray, np.ndarray]:
-    """Image plane coordinates [M, 2] and depth [M] from the camera, in meters.
+    """Return image plane coordinates [M, 2] and depth [M] from the camera, in meters.
 
-    The camera looks at the scene's center from `distance` half-diagonals away. The plane
-    lies at the center, so lengths there are true and equal in both directions.
+    The camera looks at the center of the scene from `distance` half-diagonals of the drawn box.
+    The image plane goes through the center, so lengths in that plane are true.
     """
     reach = distance * max(float(np.linalg.norm(scene.size)) / 2, 1e-6)
     back = direction(scene)

@@ -1,6 +1,7 @@
 """Colors for the points of a cloud by label, error, feature or tile, each with its legend.
 
-NumPy only. Classes have the colors of all other pictures, numbers run from light to dark.
+This module needs only NumPy. Classes have the same colors in all pictures. Numbers run
+from light to dark.
 """
 
 from collections.abc import Sequence
@@ -20,9 +21,9 @@ from voxax.plot.palette import (
     rgb,
 )
 
-# Integers of so few values are told apart one by one.
+# Integers with at most this number of different values get one color per value.
 FEW_VALUES = 12
-# Shades of a ramp. Its lightest part is left out: it would vanish on a light ground.
+# Number of shades of a ramp, and where it begins: lighter shades vanish on a light background.
 _SHADES, _LIGHTEST = 256, 0.15
 READ = "#2f78b5"
 
@@ -33,9 +34,9 @@ class Coloring:
 
     Attributes:
       colors: uint8 [N, 3].
-      legend: what each color means, ``(words, "#rrggbb")``.
-      note: a sentence about the whole.
-    entries: which entry of the legend a point has, int [N], or None where they blend.
+      legend: a pair ``(words, "#rrggbb")`` for each color.
+      note: a sentence about the whole picture, or empty.
+      entries: the index of the legend entry of each point, int [N]; None if it is not recorded.
     """
 
     colors: np.ndarray
@@ -49,10 +50,10 @@ def by_label(labels: np.ndarray, class_names: Sequence[str] | None = None) -> Co
 
     Args:
       labels: integers [N]; negative is "no label".
-      class_names: the name of class 0, 1, ...; by default "class 3" and the like.
+      class_names: the names of class 0, 1, and so on. None takes "class 0", "class 1".
 
     Raises:
-      InputError: another shape, or a label has no name.
+      InputError: ``labels`` are not integers [N], or a label has no name.
     """
     _check_integers("labels", labels)
     ids, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
@@ -81,10 +82,10 @@ def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
 
     Args:
       prediction: integers [N].
-      truth: integers [N]; negative does not count.
+      truth: integers [N]; a negative one is ignored.
 
     Raises:
-      InputError: other shapes, or two lengths.
+      InputError: the arrays are not integers [N], or have different lengths.
     """
     _check_integers("prediction", prediction)
     _check_integers("truth", truth)
@@ -99,14 +100,15 @@ def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
 
 
 def by_feature(values: np.ndarray) -> Coloring:
-    """Color points by a number: integers of few values one by one, others along a ramp.
+    """Color points by a number, along a ramp of colors.
 
     Args:
-      values: numbers [N]. The ramp runs from their 1st to their 99th percentile, or around 0
-          if values have both signs; values that are not finite are gray.
+      values: numbers [N]. Integers with few different values get one color per value. For others
+          the ramp runs from the 1st to the 99th percentile, and is symmetric around 0 if these
+          have different signs. Values that are not finite are gray.
 
     Raises:
-      InputError: another shape, or no numbers.
+      InputError: ``values`` are not numbers [N].
     """
     if values.ndim != 1 or values.dtype.kind not in "biuf":
         raise InputError(
@@ -138,14 +140,14 @@ def by_feature(values: np.ndarray) -> Coloring:
 
 
 def by_tile(rows: np.ndarray, tile: int) -> Coloring:
-    """Color points by the tile of ``tile`` consecutive rows of their voxels; eight colors repeat.
+    """Color points by the tile of their voxel; eight colors repeat.
 
     Args:
-      rows: integers [N], a point's voxel, negative without one.
-      tile: rows of a tile.
+      rows: integers [N], the row of the voxel of each point; negative if it has none.
+      tile: number of consecutive rows of a tile.
 
     Raises:
-      InputError: another shape.
+      InputError: ``rows`` are not integers [N].
     """
     _check_integers("rows", rows)
     number = np.where(rows < 0, -1, rows // tile)
@@ -158,14 +160,14 @@ def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> 
     """Color one tile of voxels, and the runs of rows that a kernel reads for it.
 
     Args:
-      rows: integers [N], a point's voxel, negative without one.
-      windows: integers [2, tiles, columns]: first row and length of each run, as the map's view
-          ``windows``.
-      number: of the tile, from 0.
-      tile: rows of a tile.
+      rows: integers [N], the row of the voxel of each point; negative if it has none.
+      windows: integers [2, tiles, columns], the first row and the length of each run, as in the
+          view ``windows`` of a kernel map.
+      number: index of the tile, from 0.
+      tile: number of consecutive rows of a tile.
 
     Raises:
-      InputError: another shape, or no such tile.
+      InputError: an array of another shape, or the tile does not exist.
     """
     _check_integers("rows", rows)
     if windows.ndim != 3 or not 0 <= number < windows.shape[1]:
@@ -184,7 +186,7 @@ def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> 
 def _of_entries(
     colors: Sequence[str], words: Sequence[str], index: np.ndarray, note: str = ""
 ) -> Coloring:
-    """Color each point as one entry of the legend."""
+    """Give each point the color of its legend entry, ``index`` [N]."""
     index = index.reshape(-1)
     legend = tuple(zip(words, colors, strict=True))
     return Coloring(_table(colors)[index], legend, note, index)
@@ -204,5 +206,5 @@ def _ramp(signed: bool) -> list[str]:
 
 
 def _table(colors: Sequence[str]) -> np.ndarray:
-    """Stack colors as uint8 [len(colors), 3]; one black row without any."""
+    """Stack colors as uint8 [len(colors), 3]; an empty list gives one black row."""
     return np.stack([rgb(color) for color in colors]) if colors else np.zeros((1, 3), np.uint8)

@@ -1,8 +1,7 @@
-"""Pictures as PNG: a segmentation, or boxes, from above and in perspective; a confusion matrix.
+"""Pictures as PNG files: labeled clouds, boxes, and confusion matrices.
 
-The sheet of paper is measured in pixels from the top left corner, so that panels keep the pixels
-they were computed with. The figure belongs to no pyplot session: no backend is chosen and no
-global state is touched.
+Positions on a sheet are pixels from the top left corner, so panels are not resampled. Drawing does
+not use pyplot: it selects no backend and changes no global state.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from voxax.plot.labels import checked_positions
 from voxax.plot.palette import IGNORED, class_colors, rgb
 from voxax.plot.raster import Raster, rasterize
 
-# Beyond this many points a picture looks no different, and only takes longer.
+# More points than this do not change a picture, and only take longer.
 MOST_DRAWN = 1_500_000
 WIDTH, MARGIN, GAP = 2000, 40, 20
 PAPER, PANEL = "#ffffff", "#f7f8f9"
@@ -52,26 +51,28 @@ def segmentation_png(
 ) -> Path:
     """Draw a labeled cloud from above and in perspective, and return the path.
 
-    With `truth`: columns truth, prediction and error. Without: prediction and height.
-    The first row is seen from above (to scale, with a bar), the second by a camera
-    raised behind the scene. Long tails, such as the few far returns of a LiDAR sweep,
-    are left out, and so are points of a class named "ceiling", which would hide a room;
-    the picture says so. All numbers in the legend and headings count every point.
+    The columns show truth, prediction and error, or prediction and height if `truth` is None.
+    The first row is the view from above, with a scale bar; the second is a perspective view.
+    Long tails, such as the few far returns of a LiDAR sweep, are left out. Points of a class
+    named "ceiling" are left out too, because they would hide a room. The header of the picture
+    states both. The numbers in the legend and headings count every point.
 
     Args:
-      path: the PNG to write; it appears at once or not at all.
+      path: the PNG file, which is written atomically.
       positions: [N, 3] floats, meters. Rows with a coordinate that is not finite are
-          not drawn. N may be 0: the picture then says "no points".
-      prediction: [N] integers, class of each point; negative is "no prediction".
-      truth: [N] integers or None; negative (-1) is "ignored".
-      class_names: the name of class 0, 1, ...; colors follow the names.
-      iou: intersection over union in [0, 1] by class name or number, for the legend;
-          without it the legend gives numbers of points.
-      up: the cloud's axis that points up: "z", "y", or "-y" (a camera's own frame, with
+          not drawn. With N = 0 the picture contains the words "no points".
+      prediction: [N] integers, the class of each point; negative is "no prediction".
+      truth: [N] integers, the true class of each point, or None; negative is "ignored".
+      class_names: the names of class 0, 1, and so on. Each name has its own color.
+      title: heading of the picture.
+      subtitle: line below the title.
+      iou: intersection over union in [0, 1] by class name or number, for the legend.
+          With None the legend shows numbers of points.
+      up: the axis of the cloud that points up: "z", "y", or "-y" (the frame of a camera, with
           y down and z forward).
-      origin_view: "auto", or where the camera of the perspective stands as seen from
-          the scene's center: (azimuth, elevation) in degrees; azimuth 0 is right of
-          the view from above, -90 is its lower edge.
+      origin_view: "auto", or the direction from the center of the scene to the camera of the
+          perspective view: (azimuth, elevation) in degrees. Azimuth 0 is the right side of the
+          view from above, -90 its lower edge.
 
     Raises:
       InputError: shapes, lengths or dtypes do not fit, or `up` is unknown.
@@ -117,7 +118,14 @@ def segmentation_png(
 
 @dataclass(frozen=True)
 class View:
-    """A rastered view: its pixels per meter and its size on the sheet."""
+    """A rasterized view of the points.
+
+    Attributes:
+      raster: the rasterized points, or None without points.
+      scale: pixels per meter.
+      height, width: size on the sheet in pixels.
+      center: place [2] of the image plane at the center of the view, in meters.
+    """
 
     raster: Raster | None
     scale: float
@@ -126,7 +134,7 @@ class View:
     center: np.ndarray
 
     def pixels(self, plane: np.ndarray) -> np.ndarray:
-        """[..., 2] pixels from the panel's upper left corner, of [..., 2] places in the plane."""
+        """Convert places [..., 2] of the image plane to pixels from the upper left corner."""
         away = (plane - self.center) * self.scale
         return np.stack([self.width / 2 + away[..., 0], self.height / 2 - away[..., 1]], axis=-1)
 
@@ -134,23 +142,26 @@ class View:
 def fit_view(
     plane: np.ndarray, depth: np.ndarray, width: int, tallest: float, perspective: bool
 ) -> View:
-    """Choose center, scale and height of a panel `width` pixels wide, and raster the points."""
+    """Choose center, scale and height of a view, and rasterize the points.
+
+    `width` is in pixels, and `tallest` limits the ratio of height to width.
+    """
     if len(plane) == 0:
         return View(None, 1.0, int(0.5 * width), width, np.zeros(2))
     low, high = plane.min(axis=0), plane.max(axis=0)
     if perspective and len(plane) > 1000:
-        # Strays may leave the perspective picture if that brings the others clearly nearer.
+        # Stray points may lie outside the perspective view if this enlarges the others clearly.
         core = np.percentile(plane, [0.7, 99.3], axis=0)
         stray = high - low > 1.15 * (core[1] - core[0])
         low, high = np.where(stray, core[0], low), np.where(stray, core[1], high)
     size = np.maximum(high - low, 1e-9)
-    # The caption goes above the points; below those seen from above, the scale bar.
+    # The caption is above the points. The view from above has a scale bar below the points.
     above, below = (40, 20) if perspective else (46, 66)
     inside = width - 48
     height = int(np.clip(size[1] / size[0], 0.3, tallest) * inside) + above + below
     scale = float(min(inside / size[0], (height - above - below) / size[1]))
     if size.max() <= 1e-6:
-        scale = width / 2.0  # a single place: two meters across
+        scale = width / 2.0  # all points at one place: the view is two meters wide
     center = (low + high) / 2 + np.array([0.0, (above - below) / 2 / scale])
     raster = rasterize(plane, depth, width, height, center, scale, perspective=perspective)
     return View(raster, scale, height, width, center)
@@ -163,7 +174,7 @@ def thinned(scene: Scene) -> Scene:
 
 
 def views_of(scene: Scene, width: int, tallest: float) -> tuple[View, View]:
-    """Return the views from above and in perspective; arguments as of :func:`fit_view`."""
+    """Return the views from above and in perspective; arguments as for :func:`fit_view`."""
     above = fit_view(*from_above(scene), width, tallest, False)
     return above, fit_view(*in_perspective(scene), width, tallest, True)
 
@@ -178,10 +189,10 @@ def draw_panel(
     perspective: bool,
     height: int = 0,
 ) -> int:
-    """Draw a view of points of some colors, uint8 [M, 3], and return the pixel where it begins.
+    """Draw a view with point colors uint8 [M, 3], and return the y pixel of its upper edge.
 
-    The panel's upper left corner is at `place`; it is at least `height` pixels high, with the view
-    in its middle.
+    The upper left corner of the panel is at `place`. The panel is at least `height` pixels high,
+    and the view is in its middle.
     """
     (x, y), height = place, max(height, view.height)
     low = (height - view.height) // 2
@@ -201,8 +212,8 @@ def draw_panel(
 def _columns(
     cloud: lab.Labeled, scene: Scene, colors: list[str]
 ) -> list[tuple[str, str, np.ndarray]]:
-    """Heading, note and [M, 3] uint8 point colors of each column."""
-    # The last row is what -1 points at.
+    """Return heading, note and point colors, uint8 [M, 3], of each column."""
+    # Index -1 selects the last row.
     table = np.stack([rgb(color) for color in [*colors, IGNORED]])
     prediction = table[np.maximum(cloud.prediction[scene.index], -1)]
     if cloud.truth is None:
@@ -222,7 +233,7 @@ def _columns(
 
 
 def _height_range(scene: Scene) -> tuple[float, float]:
-    """Heights in meters between which colors change."""
+    """Return the lower and upper height in meters of the color scale."""
     if len(scene.points) == 0:
         return 0.0, 0.0
     low, high = np.percentile(scene.points[:, 2], [1, 99]) + scene.size[2] / 2 + scene.base
@@ -250,7 +261,7 @@ def _class_entries(
 
 
 def _facts(cloud: lab.Labeled, scene: Scene, roof: np.ndarray) -> str:
-    """Remarks on the drawing itself: points left out, clipped or not drawn."""
+    """Return the line of the header with the numbers of points, clipped, drawn and left out."""
     points = len(cloud.positions)
     facts = [f"{points:,} point{'' if points == 1 else 's'}"]
     if scene.clipped:
@@ -272,9 +283,9 @@ Panel = tuple[float, float, float, float]  # left, top, width, height, in pixels
 
 @dataclass(frozen=True)
 class Entry:
-    """A legend entry: ``"#rrggbb"``, a name, and a number or another short note.
+    """A legend entry: a color ``"#rrggbb"``, a name, and a number or another short note.
 
-    ``line`` is matplotlib's style of a line; without it the entry has a dot.
+    ``line`` is a line style of matplotlib; an empty string draws a dot.
     """
 
     color: str
@@ -284,7 +295,7 @@ class Entry:
 
 
 class Sheet:
-    """A figure `width` pixels wide; its height is set by :meth:`open`."""
+    """A figure with a width of `width` pixels; :meth:`open` sets its height."""
 
     def __init__(self, width: int, margin: int, paper: str) -> None:
         figure_class = require("matplotlib.figure").Figure
@@ -295,7 +306,7 @@ class Sheet:
         self._lines: list[tuple[float, str, dict]] = []
 
     def header(self, title: str, lines: list[str]) -> int:
-        """Reserve a header; returns the pixel where it ends."""
+        """Reserve space for a header, and return the y pixel of its lower edge."""
         y = self._margin
         if title:
             y += 26
@@ -307,7 +318,7 @@ class Sheet:
         return y + 14
 
     def open(self, height: int) -> None:
-        """Fix the height in pixels; all drawing comes after this."""
+        """Set the height in pixels, which must be done before drawing anything."""
         self._height = height
         self._figure.set_size_inches(self._width / DPI, height / DPI)
         self._axes = self._figure.add_axes((0, 0, 1, 1), facecolor="none")
@@ -322,13 +333,13 @@ class Sheet:
             self.text(self._margin, y, text, **style)
 
     def panel(self, x: int, y: int, image: np.ndarray) -> None:
-        """Put an [H, W, 3] uint8 picture with its upper left corner at (x, y)."""
+        """Draw a picture, uint8 [H, W, 3], with its upper left corner at (x, y)."""
         bottom = self._height - y - image.shape[0]
-        # figimage counts from below, and copies pixels without resampling.
+        # figimage counts pixels from below, and copies them without resampling.
         self._figure.figimage(image, xo=x, yo=bottom, origin="upper", zorder=-1)
 
     def heading(self, x: float, y: float, name: str, note: str, width: float) -> None:
-        """Write a column's name, and a note right of it in smaller and smaller type."""
+        """Write the name of a column and a note to its right, in smaller type if necessary."""
         self.text(x, y, name, size=18, weight="bold")
         if note:
             start = self._text_width(name, size=18, weight="bold") + 16
@@ -338,15 +349,15 @@ class Sheet:
             self.text(x + start, y, note, size=size, color=FADED)
 
     def caption(self, x: float, y: float, text: str) -> None:
-        """Small text on a panel."""
+        """Write small text on a panel."""
         self.text(x, y, text, size=13.5, color=FADED, halo=True)
 
     def message(self, x: float, y: float, text: str) -> None:
-        """Text in the middle of an empty panel."""
+        """Write text centered at (x, y)."""
         self.text(x, y, text, size=20, color=FADED, ha="center", va="center")
 
     def scale_bar(self, x: float, y: float, scale: float, width: float) -> None:
-        """A bar of a round length, about a quarter of `width`; `scale` is pixels per meter."""
+        """Draw a bar of a round length, about a quarter of `width`; `scale` is pixels per meter."""
         length = nice_length(0.28 * width / scale)
         right = x + length * scale
         for color, wide in ((WHITE_HALO, 8), (INK, 3.5)):
@@ -359,7 +370,7 @@ class Sheet:
                    ha="center", halo=True)  # fmt: skip
 
     def axes_mark(self, x: float, y: float, right: str, away: str) -> None:
-        """Two small arrows named after the cloud's axes that point right and up."""
+        """Draw arrows to the right and up with the names of these axes of the cloud."""
         arrow = {"arrowstyle": "-|>", "color": FADED, "lw": 1.4, "shrinkA": 0, "shrinkB": 0}
         for tip in ((x + 26, y), (x, y - 26)):
             self._axes.annotate("", tip, (x, y), arrowprops=arrow)
@@ -367,7 +378,7 @@ class Sheet:
         self.text(x - 6, y - 20, away, size=12.5, color=FADED, ha="right", halo=True)
 
     def lines(self, lines: np.ndarray, color: str, style: str, width: float, panel: Panel) -> None:
-        """Draw [M, 2, 2] lines on a panel; what leaves it is cut off."""
+        """Draw M lines [M, 2, 2] on a panel, clipped to the panel."""
         collection = require("matplotlib.collections").LineCollection(
             lines, colors=color, linestyles=style, linewidths=width * 72 / DPI, zorder=2
         )
@@ -375,9 +386,10 @@ class Sheet:
         collection.set_clip_path(self._clip(panel))
 
     def labels(self, texts: Sequence[tuple[float, Place, str, str]], panel: Panel) -> None:
-        """Write (rank, place, text, color) on a panel, without those that cover one of lower rank.
+        """Write texts (rank, place, text, color) on a panel, those of lower rank first.
 
-        A place is the left end of a line of text, in pixels.
+        A text is left out if it would cover another or leave the panel. A place is the left end of
+        the text line, in pixels.
         """
         x, y, width, height = panel
         taken = np.zeros((0, 4))
@@ -398,11 +410,11 @@ class Sheet:
         return patch
 
     def legend_height(self, entries: list[Entry]) -> int:
-        """Pixels that :meth:`legend` takes."""
+        """Return the height of :meth:`legend` in pixels."""
         return LEGEND_LINE * -(-len(entries) // self._legend_columns(entries)[0])
 
     def legend(self, y: float, entries: list[Entry]) -> float:
-        """Entries in columns of equal width; returns the pixel below them."""
+        """Draw entries in columns of equal width, and return the y pixel below them."""
         count, pitch = self._legend_columns(entries)
         for i, entry in enumerate(entries):
             x = self._margin + (i % count) * pitch
@@ -430,7 +442,7 @@ class Sheet:
         return count, min(space / count, widest + 60)
 
     def height_bar(self, y: float, low: float, high: float) -> None:
-        """The colors of heights between `low` and `high` meters."""
+        """Draw the color scale of heights from `low` to `high` meters."""
         gradient = require("matplotlib").colormaps["viridis"](np.linspace(0, 1, 320))[:, :3]
         image = np.broadcast_to((gradient * 255).astype(np.uint8), (16, 320, 3))
         label = "height"
@@ -443,7 +455,7 @@ class Sheet:
         self.text(start + 330, y + 15, last, size=14, color=FADED)
 
     def png(self) -> bytes:
-        """The sheet as a PNG file."""
+        """Return the sheet as the bytes of a PNG file."""
         file, options = io.BytesIO(), {"compress_level": 5}
         self._canvas.print_png(file, metadata={"Software": "voxax"}, pil_kwargs=options)
         return file.getvalue()
@@ -459,7 +471,7 @@ class Sheet:
         halo: bool = False,
         **style: Any,
     ) -> None:
-        """Write `text` at `size` pixels, matplotlib counts in points; `style` is matplotlib's."""
+        """Write `text` at `size` pixels; `style` are text options of matplotlib."""
         style |= {"color": color, "family": FONT, "size": size * 72 / DPI}
         artist = self._axes.text(x, y, text, parse_math=False, **style)
         if halo:
@@ -467,7 +479,7 @@ class Sheet:
             artist.set_path_effects([effects.withStroke(linewidth=3, foreground=WHITE_HALO)])
 
     def _text_width(self, text: str, *, size: float, weight: str = "normal", **_) -> float:
-        """Pixels that `text` takes at `size` pixels."""
+        """Return the width in pixels of `text` at `size` pixels."""
         if not text:
             return 0.0
         properties = require("matplotlib.font_manager").FontProperties(
@@ -478,13 +490,13 @@ class Sheet:
 
 
 def nice_length(length: float) -> float:
-    """The largest 1, 2 or 5 times a power of ten that is at most `length` meters."""
+    """Return the largest 1, 2 or 5 times a power of ten that is at most `length`."""
     power = 10.0 ** np.floor(np.log10(length))
     return float(max(step for step in (1, 2, 5) if step * power <= length * (1 + 1e-9)) * power)
 
 
 def length_text(length: float) -> str:
-    """A round length in meters as text, in the unit that needs the fewest digits."""
+    """Return a round length in meters as text, in the unit that needs the fewest digits."""
     for unit, name in ((1000.0, "km"), (1.0, "m"), (0.01, "cm"), (0.001, "mm")):
         if length >= unit * (1 - 1e-9):
             return f"{length / unit:.4g} {name}"
@@ -492,13 +504,13 @@ def length_text(length: float) -> str:
 
 
 def height_text(low: float, high: float) -> tuple[str, str]:
-    """Both ends of a range of heights in meters, with just enough digits to differ."""
+    """Return both ends of a range of heights in meters, with just enough digits to differ."""
     span = high - low
     digits = 1 if span <= 0 else int(np.clip(1 - np.floor(np.log10(span)), 0, 6))
     return f"{low:.{digits}f} m", f"{high:.{digits}f} m"
 
 
-# Boxes with a lower score would hide the others.
+# Boxes with a lower score are not drawn, because they would hide the others.
 MIN_SCORE = 0.3
 POINT = "#aab3bb"
 
@@ -517,23 +529,23 @@ def detection_png(
 ) -> Path:
     """Draw boxes in a scan from above and in perspective, and return the path.
 
-    Found boxes have a full line in the color of their class and their score, true ones a dashed
-    black line. Scores that would cover others are left out, the lower ones first.
+    Found boxes have a solid line in the color of their class and show their score. True boxes have
+    a dashed black line. If scores would overlap, the lower one is left out.
 
     Args:
-      path: the PNG to write; it appears at once or not at all.
+      path: the PNG file, which is written atomically.
       positions: [N, 3] floats, meters, z up. Rows with a coordinate that is not finite are not
           drawn. N may be 0.
-      found: boxes with names of classes and scores; None for none.
-      truth: boxes with names of classes; None where it is not known.
-      class_names: names of all classes; colors follow the names.
-      title: above the picture.
-      subtitle: below the title.
-      ap: a remark for each class, such as its average precision, for the legend.
-      min_score: found boxes with a lower score are not drawn; the picture says so.
+      found: found boxes with class names and scores, or None.
+      truth: true boxes with class names, or None if unknown.
+      class_names: the names of all classes. Each name has its own color.
+      title: heading of the picture.
+      subtitle: line below the title.
+      ap: a note for each class name, such as its average precision, for the legend.
+      min_score: lowest score of a found box that is drawn. The header states it.
 
     Raises:
-      InputError: positions of another shape, or boxes of a class without a name.
+      InputError: ``positions`` have another shape, or the class of a box is not in ``class_names``.
       MissingExtraError: matplotlib is not installed.
       OSError: the file cannot be written.
     """
@@ -580,7 +592,7 @@ def _dash(kind: BoxKind) -> str:
 
 
 def box_pixels(scene: Scene, view: View, corners: np.ndarray, perspective: bool) -> np.ndarray:
-    """[M, 8, 2] pixels from a panel's upper left corner, of [M, 8, 3] places in the cloud."""
+    """Convert corners [M, 8, 3] in the cloud to pixels [M, 8, 2] from the corner of the panel."""
     places = scene.place(corners.reshape(-1, 3)).astype(np.float32)
     moved = replace(scene, points=places)
     plane = (in_perspective if perspective else from_above)(moved)[0]
@@ -609,10 +621,10 @@ def _draw_boxes(
 
 
 CELL, LEFT = 44, 230
-# With more classes than the first, cells are of the second size, and percentages are left out: of
-# 200 classes, both would take minutes and gigabytes.
+# With more classes than MOST_WRITTEN, cells have SMALL_CELL pixels and no percentages. For 200
+# classes, large cells with percentages would take minutes and gigabytes.
 MOST_WRITTEN, SMALL_CELL = 40, 16
-# Room above the matrix, for the names that stand upright there.
+# Pixels above the matrix for the vertical names.
 ABOVE = 190
 
 
@@ -621,17 +633,18 @@ def confusion_png(
 ) -> Path:
     """Draw a confusion matrix, and return the path.
 
-    Rows are truth, columns predictions; a cell has its percentage of the row. Classes that are
-    neither true nor predicted anywhere are left out. More than 40 classes are shown by color alone.
+    Rows are truth, columns predictions, and a cell shows its percentage of the row. Classes that
+    are neither true nor predicted anywhere are left out. With more than 40 classes cells have
+    colors, but no percentages.
 
     Args:
-      path: the PNG to write; it appears at once or not at all.
-      matrix: [C, C] counts, none negative, as of :func:`voxax.models.metrics.confusion`.
-      class_names: C names.
-      title: above the picture.
+      path: the PNG file, which is written atomically.
+      matrix: [C, C] counts, not negative, as in :func:`voxax.models.metrics.confusion`.
+      class_names: names of the C classes.
+      title: heading of the picture.
 
     Raises:
-      InputError: another shape, or a negative count.
+      InputError: ``matrix`` has another shape or a negative count.
       MissingExtraError: matplotlib is not installed.
       OSError: the file cannot be written.
     """

@@ -1,4 +1,4 @@
-"""A cloud with checked labels, and the counts and shares that legends show."""
+"""A cloud with checked labels, and the counts and percentages in legends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from voxax.errors import InputError
 from voxax.plot import palette
 
 RIGHT, WRONG, SKIPPED = 0, 1, 2
-# Names and colors of these.
+# Name and color of each of the three values.
 VERDICTS = (
     ("correct", palette.CORRECT),
     ("wrong", palette.WRONG),
@@ -19,14 +19,14 @@ VERDICTS = (
 
 @dataclass(frozen=True)
 class Labeled:
-    """A cloud with labels; built by :func:`labeled`, which checks it.
+    """A cloud with labels, which :func:`labeled` checks and creates.
 
     Attributes:
       positions: [N, 3] float64, in meters.
-      prediction: [N] int64 class per point; negative is "no prediction".
-      truth: [N] int64 class per point, negative is "ignored"; None when unknown.
-      class_names: one per class.
-      dropped: how many points were left out because a coordinate was not finite.
+      prediction: [N] int64, the class of each point; negative is "no prediction".
+      truth: [N] int64, the true class of each point, or None if unknown; negative is "ignored".
+      class_names: one name per class.
+      dropped: number of points left out because a coordinate was not finite.
     """
 
     positions: np.ndarray
@@ -36,32 +36,32 @@ class Labeled:
     dropped: int
 
     def verdict(self) -> np.ndarray:
-        """[N] int64: RIGHT, WRONG, or SKIPPED where the truth is ignored or unknown."""
+        """Return RIGHT, WRONG, or SKIPPED (truth ignored or unknown) for each point, [N] int64."""
         if self.truth is None:
             return np.full(len(self.prediction), SKIPPED)
         wrong = np.where(self.prediction == self.truth, RIGHT, WRONG)
         return np.where(self.truth < 0, SKIPPED, wrong)
 
     def verdict_counts(self) -> list[tuple[str, str, int]]:
-        """Name, color and number of points of RIGHT, WRONG and SKIPPED, also where it is 0."""
+        """Return name, color and number of points for each of RIGHT, WRONG and SKIPPED."""
         numbers = np.bincount(self.verdict(), minlength=3).tolist()
         return [(*verdict, number) for verdict, number in zip(VERDICTS, numbers, strict=True)]
 
     def counts(self) -> np.ndarray:
-        """[C] int64: points of each class, in the truth if it is known."""
+        """Return the number of points of each class, [C] int64, by the truth if it is known."""
         labels = self.prediction if self.truth is None else self.truth
         return np.bincount(labels[labels >= 0], minlength=len(self.class_names))
 
     def present(self) -> list[int]:
-        """Classes that at least one point is predicted to be, or is."""
+        """Return the classes that occur in the prediction or in the truth."""
         seen = np.unique(self.prediction)
         if self.truth is not None:
             seen = np.union1d(seen, self.truth)
         return [int(label) for label in seen if label >= 0]
 
     def ceiling(self) -> np.ndarray:
-        """[N] bool: points of a class named "ceiling", by the truth where it is known."""
-        # The last one is what -1 points at.
+        """Return which points are of a class "ceiling", [N] bool, by the truth where known."""
+        # Index -1 selects the last entry.
         table = np.array([*map(is_ceiling, self.class_names), False])
         labels = self.prediction
         if self.truth is not None:
@@ -69,7 +69,7 @@ class Labeled:
         return table[np.maximum(labels, -1)]
 
     def error_sentence(self) -> str:
-        """The share of wrong points among the labeled ones, in words."""
+        """Return a sentence with the percentage of wrong points among the labeled ones."""
         (*_, right), (*_, wrong), _ = self.verdict_counts()
         judged = right + wrong
         if not judged:
@@ -78,7 +78,7 @@ class Labeled:
 
 
 def checked_positions(positions: np.ndarray) -> np.ndarray:
-    """Return positions as an array, or raise :class:`voxax.InputError`: real numbers [N, 3]."""
+    """Return positions as an array; raise :class:`voxax.InputError` unless real numbers [N, 3]."""
     positions = np.asarray(positions)
     if positions.ndim != 2 or positions.shape[1] != 3:
         raise InputError(f"positions must have shape [N, 3], not {list(positions.shape)}.")
@@ -93,9 +93,9 @@ def labeled(
     truth: np.ndarray | None,
     class_names: Sequence[str],
 ) -> Labeled:
-    """Check a cloud and its labels; points with a coordinate that is not finite are dropped.
+    """Check a cloud and its labels, and drop points with a coordinate that is not finite.
 
-    Arguments are as the fields of :class:`Labeled`; positions may be integers too.
+    Arguments as the fields of :class:`Labeled`. Positions may be integers too.
     """
     positions = checked_positions(positions)
     if isinstance(class_names, str):
@@ -137,18 +137,21 @@ def _class_ids(what: str, values: np.ndarray, points: int, names: tuple[str, ...
 
 
 def is_ceiling(name: str) -> bool:
-    """True for a class that hides a room from a viewer above it."""
+    """Return whether the class is a ceiling, which hides a room from a viewer above it."""
     return name.strip().lower() in ("ceiling", "ceilings")
 
 
 def iou_of(iou: Mapping | None, label: int, name: str) -> float | None:
-    """The IoU of a class, looked up by name, then by number; None if missing or not finite."""
+    """Return the IoU of a class by name, else by number; None if missing or not finite."""
     value = None if iou is None else iou.get(name, iou.get(label))
     return None if value is None or not np.isfinite(value) else float(value)
 
 
 def percent(part: int, whole: int) -> str:
-    """A share in words: "3.2 %"; never "0.0 %" or "100.0 %" for a share that is not."""
+    """Return `part` of `whole` in percent, such as "3.2 %".
+
+    More digits are shown where one would round to "0.0 %" or "100.0 %".
+    """
     share = 100.0 * part / whole
     digits = 1
     while digits < 4 and part not in (0, whole) and round(share, digits) in (0.0, 100.0):

@@ -1,6 +1,6 @@
-"""One HTML page with everything in it, to walk around a segmentation in a browser.
+"""Self-contained HTML pages that show a segmentation or boxes in 3-D in a browser.
 
-``PAGE`` holds the HTML, style and script without data; parts in double braces are filled in.
+``PAGE`` contains the HTML, style and script without data. Names in double braces are replaced.
 """
 
 import base64
@@ -24,7 +24,7 @@ from voxax.plot.camera import OVER_WALLS, Scene, compose, direction, sample_rows
 from voxax.plot.palette import IGNORED, class_colors
 
 MOST_POINTS = 60_000
-# Coordinates beyond this lose millimeters in the float32 of a graphics card.
+# Larger coordinates lose millimeters in the float32 arithmetic of a graphics card.
 FAR = 10_000.0
 
 
@@ -42,14 +42,13 @@ def segmentation_html(
 ) -> Path:
     """Write a page that shows the cloud in 3-D, and return its path.
 
-    Colors can be switched between prediction, truth, error and height, and classes can
-    be hidden. The page needs no network: plotly.js (about 5 MB) is inside. At most
-    60,000 points are shown, drawn at random with a fixed seed; the page says so. Numbers
-    of points in the legend count every point.
+    The reader can choose colors by prediction, truth, error or height, and hide classes. The page
+    contains plotly.js (about 5 MB) and needs no network. It shows at most 60,000 points, drawn at
+    random with a fixed seed, and states this. Numbers of points in the legend count every point.
 
     Args:
-      path, positions, prediction, truth, class_names, title, iou, up: as of
-          :func:`voxax.plot.segmentation_png`, and so are the errors. Shown coordinates are
+      path, positions, prediction, truth, class_names, title, iou, up: as in
+          :func:`voxax.plot.segmentation_png`, with the same errors. Shown coordinates are
           rounded to 1/65534 of the longest side.
       summary: values by name for the table beside the picture, such as
           ``{"mean IoU": 0.61, "points": 123389}``.
@@ -82,11 +81,11 @@ def _write(
         "title": html.escape(title),
         "facts": html.escape(_facts(cloud, scene, len(shown))),
         "summary": _table(summary or {}),
-        # "<" could end the script element; JSON may spell it as an escape everywhere.
+        # "<" could end the script element, and JSON allows its escape everywhere.
         "data": text.replace("<", "\\u003c"),
         "plotly": plotly.get_plotlyjs(),
     }
-    # One pass, so that braces in a title or in plotly.js are never taken for a part.
+    # One pass, so that braces in a title or in plotly.js are never replaced.
     page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], PAGE)
     return write_atomically(path, page.encode())
 
@@ -104,13 +103,13 @@ def detection_html(
 ) -> Path:
     """Write a page that shows boxes in a scan in 3-D, and return its path.
 
-    Found boxes have a full line in the color of their class, and their score; true ones a dashed
-    black line. Kinds can be hidden, and found boxes of low scores.
+    Found boxes have a solid line in the color of their class, and show their score. True boxes have
+    a dashed black line. The reader can hide kinds of boxes, and found boxes with low scores.
 
     Args:
-      path, positions, found, truth, class_names: as of :func:`voxax.plot.detection_png`, and so
-          are the errors.
-      title, summary, up: as of :func:`segmentation_html`.
+      path, positions, found, truth, class_names: as in :func:`voxax.plot.detection_png`, with the
+          same errors.
+      title, summary, up: as in :func:`segmentation_html`.
     """
     nothing = np.full(len(lab.checked_positions(positions)), -1)
     kinds = box_kinds(found, truth, class_names)
@@ -125,10 +124,10 @@ def _data(
     iou: Mapping[str, float | None] | None,
     kinds: Sequence[BoxKind],
 ) -> dict:
-    """Data of the page's script; arrays are base64 of little-endian int16."""
+    """Return the data for the script of the page; arrays are base64 of little-endian int16."""
     size = np.abs(scene.to_cloud.T @ scene.size)
     longest = max(float(size.max()), 1e-3)
-    # A flat cloud still needs a box with an inside.
+    # A flat cloud still needs a box of positive volume.
     size = np.maximum(size, 0.02 * longest)
     points = cloud.positions[shown]
     center = (points.min(axis=0) + points.max(axis=0)) / 2 if len(points) else np.zeros(3)
@@ -136,7 +135,7 @@ def _data(
     step = longest / 65_534
     cells = np.clip(np.rint((points - center) / step), -32_767, 32_767)
 
-    # Plotly's cameras count in units of the box's geometric mean side.
+    # The unit of plotly for cameras is the geometric mean of the sides of the box.
     sides = size / np.cbrt(size.prod())
     eye = scene.to_cloud.T @ direction(scene) * np.linalg.norm(sides) * 0.95
     colors, counts = class_colors(cloud.class_names), cloud.counts()

@@ -1,4 +1,4 @@
-"""Convolve a grid with a kernel size, dilation, weights or a stride that the input chooses."""
+"""Convolve a grid with a kernel size, dilation, weight or stride that depends on the input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from voxax.tuning.request import admitted
 
 
 class DYNAMIC_CONV_ALGO_MODE(enum.StrEnum):
-    """Requests for the three products, for users who pin by enum; each is its string."""
+    """Names of the algorithms of :func:`dynamic_conv`; each member equals its string."""
 
     GROUPED = "grouped"
     MASKED = "masked"
@@ -59,56 +59,58 @@ def dynamic_conv(
     coarse_from: int | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, "B *outputs C_out"]:
-    """Convolve with a kernel size, dilation, taps or weights that each position chooses.
+    """Convolve with a kernel size, dilation, taps or weights that differ between positions.
 
     ``y[u] = sum over k of m_k(u) W_k(u) x<stride u + dilation(u) o_k + offsets_k(u)>``, zero
-    outside of the grid. Positions u are those of ``ceil(spatial / stride)``. Size s covers the
-    offsets ``-((s - 1) // 2)`` to ``s // 2`` along each axis, whatever the stride; below 1 it has
-    no tap, above the weight's it has all. All shapes are static: other sizes, offsets or masks
-    do not trigger recompilation.
+    outside of the grid. The positions u form the grid ``ceil(spatial / stride)``. Size s covers the
+    offsets ``-((s - 1) // 2)`` to ``s // 2`` along each axis, for every stride. A size below 1 has
+    no taps; a size above the largest has all K taps. All shapes are static: changing sizes,
+    offsets or masks does not trigger recompilation.
 
     Args:
-      x: ``[B, *spatial, C]``, 1 to 3 spatial axes, floating point.
-      weight: ``[*T, C, C_out]`` with the largest kernel T; ``[M, *T, C, C_out]`` with ``mixture``.
-        Or a kernel of its own for each size, ``{3: [3, 3, C, C_out], 5: [5, 5, C, C_out]}``: sizes
-        take the one that is nearest in taps, of two the smaller. A scene of one size runs its
-        kernel alone (``jax.lax.switch``; under ``jax.vmap`` all would run: give a batch); with
-        a size for each position all run.
-      size: kernel size of each output position, ``[B, *outputs]``, of each scene ``[B]``, or one; a
-        Python integer, or None for all taps, makes it an ordinary convolution. Integers are exact
-        sizes. Floats lie between sizes, where the taps of the next one fade in,
-        :func:`voxax.geometry.nested_sizes.soft_mask`: they have gradients.
-      dilation: integers, or one per axis, static; or an array ``[B, *outputs]`` or
-        ``[B, *outputs, D]``: integers, or floats, which have gradients and are interpolated.
-      offsets: ``[B, *outputs, K, D]``, added to each tap's place (K in lexicographic order): floats
-        are interpolated linearly and have gradients; integers are fetched.
-      mask: ``[B, *outputs, K]``, multiplies each tap.
-      mixture: of M weights, ``[B, *outputs, M]`` or, of each scene, ``[B, M]``.
+      x: ``[B, *spatial, C]``, B scenes with D = 1 to 3 spatial axes, floating point.
+      weight: ``[*T, C, C_out]``, where T is the largest kernel size, with K taps in all;
+        ``[M, *T, C, C_out]`` with ``mixture``. Or a dictionary with one kernel for each size,
+        ``{3: [3, 3, C, C_out], 5: [5, 5, C, C_out]}``. A size takes the kernel with the nearest
+        number of taps, and the smaller one of two that are equally near. With one size per scene,
+        only the kernel of that size runs (``jax.lax.switch``); under ``jax.vmap`` all kernels run,
+        so pass a batch instead. With a size for each position all kernels run.
+      size: kernel size of each output position ``[B, *outputs]``, of each scene ``[B]``, or of all.
+        A Python integer, or None for all taps, gives an ordinary convolution. Integers are exact
+        sizes. Floats may lie between sizes, where the taps of the next size fade in (see
+        :func:`voxax.geometry.nested_sizes.soft_mask`), and have gradients.
+      dilation: static integers, one or one per axis; or an array ``[B, *outputs]`` or
+        ``[B, *outputs, D]``. Float arrays are interpolated and have gradients.
+      offsets: ``[B, *outputs, K, D]``, added to the place of each tap, with taps in lexicographic
+        order. Floats are interpolated linearly and have gradients. Integers need no interpolation.
+      mask: ``[B, *outputs, K]``, a factor for each tap.
+      mixture: factors of the M weights, ``[B, *outputs, M]``, or ``[B, M]`` for each scene.
       stride: static, an integer or one per axis.
-      algorithm: which strategies may be used, forward and backward: ``masked``, ``grouped``,
-        ``tiled``, ``selected``, ``specialized`` (alone, with concrete sizes: one program for each
-        histogram), a member of :class:`DYNAMIC_CONV_ALGO_MODE`, a list of these, or ``"auto"``,
-        with which the tuner measures; None leaves it to :func:`voxax.algorithms` and the
-        environment, and is ``"auto"`` where these say nothing. ``"bank"`` approximates, see
+      algorithm: the allowed algorithms, forward and backward: ``masked``, ``grouped``, ``tiled``,
+        ``selected``, ``specialized``, a member of :class:`DYNAMIC_CONV_ALGO_MODE`, a list of these,
+        or ``"auto"``, which lets the tuner measure. ``specialized`` runs only if it is the only
+        one, for concrete sizes, and compiles one program per histogram of sizes. None follows the
+        enclosing :func:`voxax.algorithms`, then the environment variable, else it is ``"auto"``
+        (see docs/algorithms.md). ``"bank"`` approximates, see
         :func:`voxax.nn.functional.bank_error`. Array dilation, offsets, masks, and soft sizes with
-        another ``tau`` than 1 run as ``masked`` only.
+        ``tau`` other than 1 only run as ``masked``.
       bias: ``[C_out]`` or None.
       tau: width of the soft ramp, in sizes.
-      bank: sizes of ``"bank"``, or how many, chosen so that there is no more to multiply than
-        for the exact result.
-      coarse_from: ``"bank"`` computes sizes from here on, large ones, on a grid of half the
-        resolution: a hierarchical bank, for stride 1. None: none.
+      bank: the sizes of ``"bank"``, or their number. With a number, sizes are chosen so that there
+        are no more multiplications than for the exact result.
+      coarse_from: ``"bank"`` computes this size and larger ones on a grid of half the resolution
+        (a hierarchical bank, for stride 1). None computes no size in this way.
       precision: None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
 
     Returns:
       ``[B, *outputs, C_out]`` in the promoted dtype of ``x`` and ``weight``, accumulated in at
-      least float32. Differentiable in x, weight, and every float argument, to any order, forward
-      and reverse.
+      least float32. The result is differentiable in x, weight and every float argument, to any
+      order, in forward and reverse mode.
 
     Raises:
       InputError: shapes or dtypes that do not fit.
-      AlgorithmError: a request that is not understood, or no admitted strategy can run this.
+      AlgorithmError: the request is unknown, or none of the allowed algorithms can run this.
 
     Examples:
       >>> image, weight = jnp.ones((1, 8, 8, 3)), jnp.ones((3, 3, 3, 8))
@@ -127,7 +129,7 @@ def dynamic_conv(
         y = _own_kernels(x, weight, size, stride, dilation, algorithm, precision)
         return add_bias(y, bias)
     taps = check_operands(x, weight, mixture)
-    # Static for all positions, or an array with that of each.
+    # The dilation is static for all positions, or an array with a value for each position.
     is_array = isinstance(dilation, jax.Array | np.ndarray) and dilation.ndim > 1
     spacing = jnp.asarray(dilation) if is_array else None
     rate: Any = 1 if is_array or dilation is None else dilation
@@ -181,17 +183,18 @@ def bank_error(
     coarse_from: int | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> BankError:
-    """Compute both the bank's result and the exact one, and compare them.
+    """Compare the result of ``algorithm="bank"`` with the exact one.
 
     Args:
       x, weight, size, dilation, stride, bank, coarse_from, precision: as for :func:`dynamic_conv`;
         sizes are integers.
 
     Returns:
-      The bank's sizes, the part of the positions that got another size, the relative error.
+      :class:`BankError`: the sizes of the bank, the fraction of positions whose size changed, and
+      the relative error.
 
     Raises:
-      InputError: as :func:`dynamic_conv`.
+      InputError: as in :func:`dynamic_conv`.
     """
     taps = check_operands(x, weight, None)
     spec = grid_spec(x, taps, stride, dilation)
@@ -216,10 +219,10 @@ def bank_error(
 def _between(
     x: jax.Array, weight: jax.Array, sizes: jax.Array, spec: KernelSpec, options: dict[str, Any]
 ) -> jax.Array:
-    """Interpolate linearly between the exact results of two sizes: a soft ramp of one size."""
+    """Interpolate linearly between the exact results of two adjacent sizes (``tau`` of 1)."""
     below = jax.lax.stop_gradient(jnp.floor(sizes))
     part = (sizes - below)[..., None]
-    # Beyond what the kernel has, both are alike, and the size has no gradient.
+    # Outside the range of sizes both results are equal, and the size has no gradient.
     whole = jnp.clip(below, -1, 2**20).astype(jnp.int32)
     lower = convolve_sized(x, weight, whole, spec, **options)
     upper = convolve_sized(x, weight, whole + 1, spec, **options)
@@ -229,7 +232,7 @@ def _between(
 
 
 def _is_static(size: Any) -> bool:
-    """Return whether the size is the same for all positions, and known to the program."""
+    """Return whether the size is static and the same for all positions."""
     return size is None or (isinstance(size, int | np.integer) and int(size) >= 1)
 
 
@@ -282,7 +285,7 @@ def _own_kernels(
         raise InputError(f"sizes of {size.dtype} with a weight for each size: give integers")
     known = not _compat.is_traced(size) and getattr(size, "is_fully_addressable", True)
     if known and size.shape in ((), x.shape[:1]) and len(x):
-        # No switch, which eager calls would compile each time.
+        # This needs no switch, which every eager call would compile again.
         chosen = every[np.clip(np.asarray(size, np.float64), 0, bank[-1]).astype(np.int64)]
         if (chosen == chosen.flat[0]).all():
             return kernels[chosen.flat[0]](x, arrays)
@@ -308,7 +311,7 @@ def _own_kernels(
 
 
 def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> jax.Array:
-    """Convolve with kernels mixed from several weights, for each scene or each position."""
+    """Convolve with mixtures of several weights, for each scene or each position."""
     count, c_out = weight.shape[0], weight.shape[-1]
     if mixture.shape not in ((outputs[0], count), (*outputs, count)):
         raise InputError(
@@ -317,7 +320,7 @@ def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> j
         )
     mixture = mixture.astype(common_dtype(x.dtype, weight.dtype))
     if mixture.shape == (outputs[0], count) and not whole:
-        # Few weights: they are mixed themselves, and each scene has one convolution.
+        # One mixture per scene: mix the weights, then run one convolution per scene.
         kernels, exactly = weight.astype(mixture.dtype), precision_name(precision)
         mixed = jnp.einsum("bm,m...->b...", mixture, kernels, precision=exactly)
 
@@ -352,7 +355,7 @@ def _only_masked(algorithm: Request) -> None:
 
 
 def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -> tuple[int, ...]:
-    """Check the operands and return the shape of the largest kernel.
+    """Check the operands and return the largest kernel size, one integer per axis.
 
     Raises:
       InputError: shapes or dtypes that do not fit together.
@@ -375,28 +378,28 @@ def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -
 
 
 def expand_size(size: Any, outputs: tuple[int, ...], taps: tuple[int, ...]) -> jax.Array:
-    """Return sizes ``[B, *outputs]``, integers or floats; None is the largest.
+    """Return sizes ``[B, *outputs]``, integers or floats; None gives the largest size.
 
     Raises:
-      InputError: another shape, or sizes that are no numbers.
+      InputError: ``size`` has another shape, or is neither integer nor float.
     """
     if size is None:
         size = largest_size(taps)
     if isinstance(size, np.ndarray) and size.shape == outputs and size.dtype.kind in "iu":
-        # As an array of JAX it would be traced in a trace, and no longer known.
+        # Under a trace, an array of JAX would be traced, and its values no longer known.
         known: Any = np.clip(size, 0, largest_size(taps)).astype(np.int32)
         return known
     size = jnp.asarray(size)
     if jnp.issubdtype(size.dtype, jnp.integer):
-        # Wider integers would wrap around. Others are not clipped: a trace would make of concrete
-        # sizes traced ones.
+        # Wider integers would wrap around. Others are not clipped, because clipping under a trace
+        # would turn concrete sizes into traced ones.
         if jnp.iinfo(size.dtype).max > jnp.iinfo(jnp.int32).max:
             size = jnp.clip(size, 0, largest_size(taps))
         size = size.astype(jnp.int32)
     elif not jnp.issubdtype(size.dtype, jnp.floating):
         raise InputError(f"sizes of {size.dtype}: give integers, or floats for a gradient")
     if size.ndim == 0:
-        # Behind a barrier: XLA would spend seconds on reducing a large constant while it compiles.
+        # The barrier keeps XLA from spending seconds of compilation on folding a large constant.
         return jnp.broadcast_to(jax.lax.optimization_barrier(size), outputs)
     if size.shape == outputs[:1]:
         return jnp.broadcast_to(size.reshape(-1, *(1,) * (len(outputs) - 1)), outputs)
@@ -413,9 +416,9 @@ class BankError:
     """The difference between the result of a bank and the exact one.
 
     Attributes:
-      sizes: ``int32[n]``, the bank's.
-      moved: part of the positions whose size is not in the bank.
-      relative: root mean square of the difference over that of the exact result.
+      sizes: ``int32[n]``, the sizes of the bank.
+      moved: fraction of the positions whose size is not in the bank.
+      relative: root mean square of the difference, divided by that of the exact result.
     """
 
     sizes: jax.Array
@@ -430,23 +433,23 @@ jax.tree_util.register_dataclass(BankError)
 def choose_size(
     scores: Float[Array, "B sizes"], sizes: Sequence[int], *, fallback: int
 ) -> tuple[Int32[Array, " B"], Float[Array, " B"]]:
-    """Return the size with the best score, and a gate through which the scores learn.
+    """Return the size with the best score, and a gate that gives the scores a gradient.
 
-    Give the first to ``dynamic_conv(..., size=, algorithm="selected")``, which runs the compiled
-    kernel of that size, and multiply its result by the second: 1 in value, with the gradient of the
-    chosen size's probability (straight-through; Bengio et al., "Estimating or propagating gradients
-    through stochastic neurons", 2013).
+    Pass the size to ``dynamic_conv(..., size=, algorithm="selected")``, which runs the compiled
+    kernel of that size, and multiply its result by the gate. The gate has the value 1 and the
+    gradient of the probability of the chosen size (straight-through estimator; Bengio et al.,
+    "Estimating or propagating gradients through stochastic neurons", 2013).
 
     Args:
-      scores: ``float[B, len(sizes)]``, of a selector.
+      scores: ``float[B, len(sizes)]``, the score of each size, for each of B scenes.
       sizes: the sizes to choose from.
-      fallback: the size where a score is not finite.
+      fallback: the size for scenes with a score that is not finite. Their gate has no gradient.
 
     Returns:
-      ``int32[B]``, and ``float[B]``.
+      The sizes ``int32[B]`` and the gates ``float[B]``.
 
     Raises:
-      InputError: another shape.
+      InputError: ``scores`` have another shape.
     """
     if scores.ndim != 2 or scores.shape[1] != len(sizes):
         raise InputError(f"scores of shape {scores.shape}: expected [B, {len(sizes)}], one a size")
@@ -472,30 +475,30 @@ def selected_stride_conv(
 ) -> tuple[Float[Array, "B *outputs C_out"], Int32[Array, "B D"]]:
     """Convolve each scene with its own stride.
 
-    Every stride of ``strides`` is one compiled convolution, and of these one runs for each scene
-    (``jax.lax.switch``, scenes one after the other; under ``jax.vmap`` all would run). A scene of
-    stride s fills the first ``ceil(spatial / s)`` outputs of each axis; what lies beyond is zero.
-    :func:`voxax.nn.functional.choose_size` turns learned scores into strides, and into the gate
-    through which they learn.
+    Each of ``strides`` is one compiled convolution. Scenes run one after the other, each with the
+    convolution of its stride (``jax.lax.switch``; under ``jax.vmap`` all would run). A scene of
+    stride s fills the first ``ceil(spatial / s)`` outputs of each axis; the others are zero.
+    :func:`voxax.nn.functional.choose_size` turns learned scores into strides and a gate that gives
+    the scores a gradient.
 
     Args:
-      x: ``[B, *spatial, C]``, 1 to 3 spatial axes, floating point.
-      weight: ``[*T, C, C_out]``.
+      x: ``[B, *spatial, C]``, B scenes with D = 1 to 3 spatial axes, floating point.
+      weight: ``[*T, C, C_out]``, with kernel size T.
       stride: ``int[B]``, the stride of each scene, for all axes.
-      strides: static, distinct, the values that may occur. Where another does: an error if that
-        can be known, else NaN in that scene's outputs, and no extent.
+      strides: the values that may occur, static and distinct. Another value raises an error. Under
+        a trace, it gives a scene of NaN whose number of outputs is 0.
       dilation: static, an integer or one per axis.
-      bias: ``[C_out]`` or None; not added beyond a scene's outputs.
+      bias: ``[C_out]`` or None, added only to the outputs of a scene.
       precision: None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
 
     Returns:
       ``[B, *ceil(spatial / min(strides)), C_out]`` in the promoted dtype of ``x`` and ``weight``,
-      and ``int32[B, D]``, how many outputs of each axis are the scene's. Differentiable in x,
-      weight and bias to any order.
+      and the number of outputs of each scene along each axis, ``int32[B, D]``. The result is
+      differentiable in x, weight and bias to any order.
 
     Raises:
-      InputError: shapes or dtypes that do not fit, a stride that is not listed.
+      InputError: shapes or dtypes that do not fit, or a stride that is not in ``strides``.
     """
     check_operands(x, weight, None)
     values = tuple(int(s) for s in strides)
@@ -530,7 +533,7 @@ def selected_stride_conv(
 
         return run
 
-    # One more for strides that are not listed.
+    # The last branch is for strides that are not listed.
     shape = (*largest, weight.shape[-1])
     branches = [branch(step) for step in values]
     branches.append(lambda x: jnp.nan + zeros(shape, dtype, x))

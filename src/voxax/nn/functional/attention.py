@@ -1,10 +1,10 @@
-"""Attention between voxels: in patches along a curve, in windows, in whole scenes, and across.
+"""Attention between voxels: in patches along a curve, in windows, in scenes, and across sets.
 
-Queries, keys and values are the channels of the input, side by side: ``C`` channels each, of
-``num_heads`` heads one after the other. A linear layer before and one after make a layer of it, as
-in :mod:`voxax.nn.modules`.
+The channels of the input are queries, keys and values, side by side. Each has ``C`` channels, with
+``num_heads`` heads one after the other. The layers in :mod:`voxax.nn.modules` add the linear layers
+before and after.
 
-Logits and softmax are computed in at least float32. Rows see rows of their own scene alone.
+Logits and softmax are computed in at least float32. A row attends only to rows of its own scene.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ SerialOrder = Literal["z", "z-trans", "hilbert", "hilbert-trans"]
 
 
 class Tokens(NamedTuple):
-    """Rows without a place, such as queries of a decoder or words.
+    """Rows without coordinates, such as queries of a decoder or words.
 
     Attributes:
-      features: ``[batch_size, T, C]``.
-      count: ``int32[batch_size]``, how many of each scene exist, the first ones; None is all.
+      features: ``[batch_size, T, C]``, T rows for each scene.
+      count: ``int32[batch_size]``; the first ``count`` rows of a scene exist. None means all T.
     """
 
     features: Num[Array, "B T C"]
@@ -60,17 +60,17 @@ class Tokens(NamedTuple):
 
     @property
     def valid(self) -> jax.Array:
-        """``bool[batch_size, T]``: which rows exist."""
+        """Which rows exist, ``bool[batch_size, T]``."""
         scenes, length, _ = self.features.shape
         slot = jnp.arange(length, dtype=jnp.int32)[None, :]
         if self.count is None:
             return jnp.broadcast_to(slot >= 0, (scenes, length))
-        # Compared as they are: a count of 64 bits would wrap around.
+        # The minimum comes first, because a 64-bit count could wrap around in int32.
         return slot < jnp.minimum(self.count, length).astype(jnp.int32)[:, None]
 
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Tokens:
         """Apply ``fn`` to the features ``[batch_size, T, C]``; rows that do not exist are zero."""
-        # Cleared before as well: a zero cotangent times garbage would reach the weights in fn.
+        # Rows are cleared before too: NaN times a zero cotangent would reach the weights in fn.
         features = fn(self._cleared(self.features))
         return self._replace(features=self._cleared(features))
 
@@ -82,20 +82,20 @@ Queries = TypeVar("Queries", Voxels, Tokens)
 
 
 def serial_order(voxels: Voxels, order: SerialOrder) -> CurveOrder:
-    """Return the rows' order along one of the curves of Point Transformer V3.
+    """Return the order of the rows along one of the curves of Point Transformer V3.
 
     The curve of each scene begins in its lowest corner and fills the smallest cube of ``2**n``
-    cells that holds it. It is computed once for the voxels of a level.
+    cells per axis that contains the scene. All blocks of a level can share the result.
 
     Args:
       voxels: ``capacity`` rows; only their coordinates matter.
       order: ``"z"``, ``"z-trans"``, ``"hilbert"`` or ``"hilbert-trans"``.
 
     Returns:
-      ``int32[capacity]``, the order and its inverse, as :func:`voxax.curve_order`.
+      The order and its inverse, each ``int32[capacity]``, as in :func:`voxax.curve_order`.
 
     Raises:
-      InputError: an unknown order.
+      InputError: ``order`` is unknown.
 
     Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
     """
@@ -118,32 +118,33 @@ def serialized_attention(
     precision: jax.lax.PrecisionLike = None,
     algorithm: AttentionAlgorithm | None = None,
 ) -> Voxels:
-    """Attend inside patches of a fixed length, which follow a space-filling curve.
+    """Attend inside patches of a fixed length along a space-filling curve.
 
     Args:
-      voxels: ``3 * C`` channels: query, key, value.
-      num_heads: H, divides C.
-      patch_size: rows of a patch. A patch is no longer than the capacity, rounded up to 128, unless
-        ``fill="cycle"``.
-      order: the curve, or the rows' order itself.
-      fill: what stands in the rest of a scene's last patch, see
+      voxels: Voxels with ``3 * C`` channels: query, key, value.
+      num_heads: number of heads H, which divides C.
+      patch_size: number of rows of a patch. It is limited to the capacity, rounded up to a multiple
+        of 128, unless ``fill="cycle"``.
+      order: name of the curve, or an order of the rows from :func:`voxax.curve_order`.
+      fill: the rows in the free slots of the last patch of a scene, see
         :func:`voxax.cut_patches`.
       scale: factor on the products of queries and keys; None is ``1 / sqrt(C / H)``.
-      table: ``[D, 2 * reach + 1, H]`` or None. Its entry for the offset in cells, of the query from
-        the key along each axis, is added to the logits; offsets beyond the reach count as the
-        reach.
-      precision: of the products; None keeps the input's full precision (or follows
+      table: ``[D, 2 * reach + 1, H]`` or None, for D spatial axes. For each axis, the entry for the
+        offset in cells from key to query is added to the logits. Offsets beyond the reach
+        count as the reach.
+      precision: precision of the products; None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
       algorithm: ``"tiles"`` (ordinary JAX operations; derivatives of any order), ``"cudnn"``
-        (GPU), ``"splash"`` (TPU); None takes the last two for half precision where this process
-        has such a device, and they take the problem.
+        (GPU), ``"splash"`` (TPU). None takes one of the last two for half precision, if this
+        process has such a device and the algorithm supports the problem; else ``"tiles"``.
 
     Returns:
       Voxels with C channels in the input's dtype.
 
     Raises:
-      InputError: channels, heads, patch size or table that do not fit, an unknown order, or an
-        algorithm that does not take the problem; integers; one shard of a scene.
+      InputError: channels, heads, patch size or table do not fit, the order is unknown, the
+        algorithm does not support the problem, the features are integers, or the voxels are one
+        shard of a scene.
 
     Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
 
@@ -154,7 +155,7 @@ def serialized_attention(
     """
     how = _logits(voxels, num_heads, 3, scale, table, precision)
     along = serial_order(voxels, order) if isinstance(order, str) else order
-    if fill != "cycle":  # where the number of repeats depends on the length
+    if fill != "cycle":  # there the number of repeats depends on the length
         check_length("patch_size", patch_size)
         patch_size = min(patch_size, -(-voxels.capacity // ROWS) * ROWS)
     cut = cut_patches(voxels, patch_size, along, fill=fill)
@@ -176,7 +177,7 @@ def _in_patches_portable(
     scale: float,
     precision: str,
 ) -> tuple[jax.Array, ...]:
-    none = jnp.zeros((packed.shape[0], 0), jnp.int32)  # where coordinates would be read
+    none = jnp.zeros((packed.shape[0], 0), jnp.int32)  # coordinates are not read
     how = Logits(scale, precision, None, TILE)
     return (_attend(packed, none, Patches(rows, place), None, how, heads, "tiles", beside=0),)
 
@@ -218,19 +219,19 @@ def window_attention(
     """Attend to all voxels of the same window.
 
     Args:
-      voxels: ``3 * C`` channels: query, key, value.
-      num_heads: H, divides C.
+      voxels: Voxels with ``3 * C`` channels: query, key, value.
+      num_heads: number of heads H, which divides C.
       windows: from :func:`voxax.cubic_windows` or
-        :func:`voxax.cylindrical_windows`, of these voxels. That they are is not checked: those of
-        other voxels with the same capacity give other groups.
+        :func:`voxax.cylindrical_windows`, for these voxels. This is not checked: windows of other
+        voxels with the same capacity give wrong groups.
       scale, table, precision: as in :func:`serialized_attention`; ``[D, 2 * reach + 1, H]``.
 
     Returns:
       Voxels with C channels in the input's dtype.
 
     Raises:
-      InputError: channels, heads or table that do not fit, windows of another capacity; integers;
-        one shard of a scene.
+      InputError: channels, heads or table do not fit, the windows have another capacity, the
+        features are integers, or the voxels are one shard of a scene.
 
     Source: Liu et al., "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows",
     ICCV 2021.
@@ -245,7 +246,7 @@ def window_attention(
     block = _block_size(voxels.capacity)
     beside = None
     if most is not None:
-        # The rows of a window are consecutive, so the blocks beside a block hold all that it needs.
+        # The rows of a window are consecutive, so a block needs only the blocks next to it.
         block = min(block, max(most, 64))
         beside = -(-(most - 1) // block)
         beside = beside if beside <= 2 else None
@@ -264,28 +265,28 @@ def scene_attention(
     precision: jax.lax.PrecisionLike = None,
     algorithm: AttentionAlgorithm | None = None,
 ) -> Voxels:
-    """Attend to all voxels of the same scene, of any number.
+    """Attend to all voxels of the same scene.
 
-    The time grows with the square of the number of voxels, memory does not.
+    Time grows with the square of the number of voxels; memory does not.
 
     Args:
-      voxels: ``3 * C`` channels: query, key, value.
-      num_heads: H, divides C.
+      voxels: Voxels with ``3 * C`` channels: query, key, value.
+      num_heads: number of heads H, which divides C.
       scale, table, precision, algorithm: as in :func:`serialized_attention`;
-        ``[D, 2 * reach + 1, H]``. ``"cudnn"`` holds ``batch_size * capacity`` rows.
+        ``[D, 2 * reach + 1, H]``. ``"cudnn"`` needs memory for ``batch_size * capacity`` rows.
 
     Returns:
       Voxels with C channels in the input's dtype.
 
     Raises:
-      InputError: as :func:`serialized_attention`.
+      InputError: as in :func:`serialized_attention`.
 
     Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
     """
     how = _logits(voxels, num_heads, 3, scale, table, precision)
     block = _block_size(voxels.capacity)
     chosen = choose(algorithm, _head(voxels, num_heads, 3), how, block)
-    whole = chosen == "cudnn"  # which has no groups
+    whole = chosen == "cudnn"  # it has no groups
     cut = cut_patches(voxels, voxels.capacity if whole else block, fill="short")
     given = voxels.features, voxels.coords, cut, voxels.coords[:, 0], how
     beside = 0 if whole else None
@@ -302,21 +303,21 @@ def cross_attention(
     precision: jax.lax.PrecisionLike = None,
     algorithm: AttentionAlgorithm | None = None,
 ) -> Queries:
-    """Attend to all rows of the same scene of another set.
+    """Attend to the rows of another set that belong to the same scene.
 
     Args:
       query: Voxels, or :class:`Tokens`, with C channels.
-      key_value: Voxels, or Tokens, with ``2 * C`` channels: key, value.
-      num_heads: H, divides C.
+      key_value: the other set, Voxels or Tokens with ``2 * C`` channels: key, value.
+      num_heads: number of heads H, which divides C.
       scale, precision: as in :func:`serialized_attention`, a number and a name.
-      algorithm: ``"tiles"``, ``"splash"`` or None, as there.
+      algorithm: ``"tiles"``, ``"splash"`` or None, as in :func:`serialized_attention`.
 
     Returns:
-      The queries' rows with C channels in the queries' dtype; zero where a scene has no keys.
+      The rows of ``query`` with C channels in its dtype; zero if a scene has no keys.
 
     Raises:
-      InputError: channels, heads or numbers of scenes that do not fit; integers; tokens or a count
-        of another shape; one shard of a scene.
+      InputError: channels, heads or numbers of scenes do not fit, the features are integers, tokens
+        or their count have another shape, or voxels are one shard of a scene.
 
     Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
     """
@@ -350,7 +351,7 @@ def cross_attention(
 
 
 def check_tokens(tokens: Tokens) -> None:
-    """Raise :class:`voxax.InputError` for features or a count of another shape.
+    """Raise :class:`voxax.InputError` if the features or the count have another shape.
 
     Args:
       tokens: features ``[batch_size, T, C]``, count ``int[batch_size]`` or None.
@@ -376,7 +377,7 @@ def _logits(
     table: jax.Array | None,
     precision: jax.lax.PrecisionLike,
 ) -> Logits:
-    """Check the arguments that all kinds share."""
+    """Check the arguments that all kinds of attention share, and return the :class:`Logits`."""
     features = rows.features
     channels = features.shape[-1]
     if num_heads < 1 or channels % (parts * num_heads):
@@ -413,14 +414,16 @@ def _attend(
     chosen: AttentionAlgorithm,
     beside: int | None,
 ) -> jax.Array:
-    """Attend to the rows of the same group: ``[capacity, C]``.
+    """Return what each row attends to in its group, ``[capacity, C]``.
 
     Args:
-      features, coords: of the voxels.
-      cut: their patches.
-      group: ``int32[capacity]``, of each voxel; None: the rows of a patch are a group.
-      how, num_heads, chosen: as above.
-      beside: how many patches on both sides hold rows of a patch's groups; None is any number.
+      features, coords: features and coordinates of the voxels.
+      cut: patches of the voxels.
+      group: ``int32[capacity]``, the group of each voxel. None makes each patch a group.
+      how: scale, precision and table.
+      num_heads: number of heads.
+      chosen: the algorithm.
+      beside: number of patches on each side that can have rows of the same group; None is any.
     """
     sides = functools.partial(_sides, features, coords, group=group, num_heads=num_heads, how=how)
     query, key, value = sides(cut.rows)
@@ -443,7 +446,7 @@ def _cross(
     num_heads: int,
     chosen: AttentionAlgorithm,
 ) -> jax.Array:
-    """Blocks ``[P, L, C]`` of queries and ``[P', L, 2 * C]`` of keys and values, and groups."""
+    """Attend from blocks ``asked [P, L, C]`` to other blocks ``held [..., L, 2 * C]``, by group."""
     (vectors,) = _parts(asked, num_heads, 1)
     key, value = _parts(held.astype(asked.dtype), num_heads, 2)
     return _across(Side(vectors, mine), Side(key, theirs), value, how, chosen)
@@ -452,7 +455,7 @@ def _cross(
 def _across(
     query: Side, key: Side, value: jax.Array, how: Logits, chosen: AttentionAlgorithm
 ) -> jax.Array:
-    """Attend to the rows of a group in all blocks."""
+    """Attend to the rows of the same group in all blocks."""
     if chosen != "splash":
         return attend_across_blocks(query, key, value, how)
     q, k, v = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), (query, key, value))
@@ -460,19 +463,19 @@ def _across(
 
 
 def _block_size(capacity: int) -> int:
-    """Rows of a block, a power of two, so that queries and keys of two make a tile."""
+    """Return the number of rows of a block, a power of two; two blocks make one tile of logits."""
     most = max(8, min(1024, math.isqrt(TILE)))
     return min(1 << (most.bit_length() - 1), 1 << max(capacity - 1, 1).bit_length())
 
 
 def _head(rows: Any, num_heads: int, parts: int) -> jax.ShapeDtypeStruct:
-    """The shape of a row's queries."""
+    """Return shape ``[H, d]`` and dtype of the queries of a row."""
     width = rows.features.shape[-1] // (parts * num_heads)
     return jax.ShapeDtypeStruct((num_heads, width), rows.features.dtype)
 
 
 def _parts(features: jax.Array, num_heads: int, parts: int) -> tuple[jax.Array, ...]:
-    """``[P, L, parts * C]`` as ``parts`` arrays ``[P, L, H, d]``."""
+    """Split ``[P, L, parts * C]`` into ``parts`` arrays ``[P, L, H, d]`` with H heads."""
     split = features.reshape(*features.shape[:2], parts, num_heads, -1)
     return tuple(split[:, :, part] for part in range(parts))
 
@@ -486,11 +489,12 @@ def _sides(
     num_heads: int,
     how: Logits,
 ) -> tuple[Side, Side, jax.Array]:
-    """Queries, keys and values of the voxels in the slots ``rows [P, L]``.
+    """Return queries, keys and values of the voxels in the slots ``rows [P, L]``.
+
+    Empty slots get group -1 and features of zero.
 
     Args:
-      group: ``int32[capacity]``, of each voxel, or None for one; empty slots get -1, and features
-        of zero.
+      group: ``int32[capacity]``, the group of each voxel. None puts all voxels into one group.
     """
     slots = jnp.maximum(rows, 0)
     mine = jnp.where(rows < 0, -1, 0 if group is None else group[slots])
@@ -500,7 +504,7 @@ def _sides(
 
 
 def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
-    """``[P, (2 * reach + 1) * L]``: each patch's rows and those of the next ones of its scene."""
+    """Return the rows of each patch and ``reach`` neighbors, ``[P, (2 * reach + 1) * L]``."""
     patch = jnp.arange(rows.shape[0])[:, None] + jnp.arange(-reach, reach + 1)[None, :]
     scene = jnp.where(rows[:, 0] < 0, -1, coords[jnp.maximum(rows[:, 0], 0), 0])
     theirs = scene.at[jnp.where(patch < 0, rows.shape[0], patch)].get(mode="fill", fill_value=-2)
@@ -510,14 +514,14 @@ def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
 
 
 def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Patches | None]:
-    """Features ``[P, block, C]`` and groups, each block of one scene; for Voxels also patches."""
+    """Return blocks ``[P, block, C]`` with one scene each, groups, and for Voxels their patches."""
     if isinstance(rows, Voxels):
         refuse_shard(rows, "attention")
         cut = cut_patches(rows, block, fill="short")
         scene = jnp.where(cut.rows < 0, -1, rows.coords[jnp.maximum(cut.rows, 0), 0])
         return gather_rows(rows.features, cut.rows), scene, cut
     scenes, length, channels = rows.features.shape
-    added = (0, max(-(-length // block), 1) * block - length)  # one block of none, if there is none
+    added = (0, max(-(-length // block), 1) * block - length)  # at least one block
     group = jnp.where(rows.valid, jnp.arange(scenes, dtype=jnp.int32)[:, None], -1)
     features = jnp.pad(rows.map(lambda f: f).features, ((0, 0), added, (0, 0)))
     group = jnp.pad(group, ((0, 0), added), constant_values=-1)
@@ -525,7 +529,7 @@ def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Pa
 
 
 def _returned(cut: Patches, out: jax.Array) -> jax.Array:
-    """The rows of the voxels ``[capacity, C]`` from their slots ``[P, L, H, d]``."""
+    """Gather the rows of the voxels ``[capacity, C]`` from their slots ``[P, L, H, d]``."""
     return gather_rows(out.reshape(out.shape[0] * out.shape[1], -1), cut.place)
 
 
@@ -543,23 +547,23 @@ def rotary_embedding(
     positions: Num[Array, "N D"],
     base: float = 10.0,
 ) -> Float[Array, "N H d"]:
-    """Turn pairs of channels by angles in proportion to the position.
+    """Rotate pairs of channels by angles in proportion to the position.
 
-    Products of two results depend on the difference of their positions alone. The channels of each
-    head are cut into one part for each axis. Channel ``i`` and ``i + m`` of a part of ``2 * m``
-    turn by ``position * base ** (-i / m)``, in radians.
+    The product of two results depends on their positions only through the difference. The channels
+    of each head are split into one part per axis. Channels ``i`` and ``i + m`` of a part with
+    ``2 * m`` channels are rotated by ``position * base ** (-i / m)`` radians.
 
     Args:
-      x: ``[N, H, d]``, queries or keys; ``d`` is a multiple of ``2 * D``.
-      positions: ``float[N, D]``.
-      base: ratio of the fastest to the slowest turn.
+      x: ``[N, H, d]``, queries or keys of H heads; ``d`` is a multiple of ``2 * D``.
+      positions: ``float[N, D]``, along D axes.
+      base: sets the range of frequencies, from 1 down to nearly ``1 / base``.
 
     Returns:
       ``[N, H, d]`` in the dtype of ``x``, computed in at least float32.
 
     Raises:
-      InputError: shapes that do not fit, integers, channels that cannot be cut, or a base that is
-        not positive.
+      InputError: shapes do not fit, ``x`` has integers, ``d`` cannot be split, or ``base`` is not
+        positive.
 
     Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021; along
     the axes of space, "Utonia: Toward One Encoder for All Point Clouds", arXiv 2603.03283.
@@ -576,7 +580,7 @@ def rotary_embedding(
 
 
 def check_rotary(channels: int, ndim: int, base: float) -> None:
-    """Raise :class:`InputError` unless a head of ``channels`` can be turned along ``ndim`` axes."""
+    """Raise :class:`InputError` unless ``channels`` per head split into pairs for ``ndim`` axes."""
     if channels % (2 * ndim):
         raise InputError(
             f"a head of {channels} channels cannot be turned along {ndim} axes: give a multiple of "

@@ -1,4 +1,4 @@
-"""Batch normalization with what follows it, an added residual and ReLU, in one native call on CPUs.
+"""Batch normalization with an optional residual and ReLU, as one native call on CPUs.
 
 Source: Ioffe and Szegedy, "Batch Normalization", ICML 2015.
 """
@@ -39,11 +39,11 @@ _NATIVE = ("float32", "float64", "bfloat16")
 
 
 class Normalized(NamedTuple):
-    """What :func:`batch_norm` returns.
+    """The result of :func:`batch_norm`.
 
     Attributes:
       features: ``[N, C]``, zero in rows that are not valid.
-      mean, variance: the running averages ``[C]``, new ones in training; without derivatives.
+      mean, variance: the running averages ``[C]``, updated in training; they have no derivatives.
     """
 
     features: jax.Array
@@ -71,15 +71,16 @@ def batch_norm(
 
     Args:
       features: ``[N, C]``.
-      valid: ``bool[N]``; other rows may hold anything.
-      mean, variance: running averages ``[C]``; used as they are unless ``training``.
+      valid: ``bool[N]``, which rows exist; other rows may hold anything.
+      mean, variance: running averages ``[C]``. Evaluation normalizes with them.
       scale, bias: ``[C]``.
-      training: take mean and variance of the valid rows, and update the averages.
-      momentum: weight of the old average.
+      training: whether to normalize with mean and variance of the valid rows, and to update the
+        averages.
+      momentum: weight of the old average, in [0, 1].
       epsilon: added to the variance.
-      axis_name: share the statistics over this mapped axis (or axes) in training.
-      residual: ``[N, C]``, added to the result.
-      relu: return ``max(result, 0)``.
+      axis_name: mapped axis (or axes) over which training shares the statistics.
+      residual: ``[N, C]``, added to the normalized features.
+      relu: whether to return ``max(result, 0)``.
     """
     dtype, wide = fraction_dtype(features.dtype), wide_fraction(features.dtype)
     features = as_dtype(features, dtype)
@@ -112,12 +113,12 @@ def normalize(
 ) -> Rows:
     """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias`` in the dtype of x.
 
-    The result of integers is float32.
+    Integer features give float32.
 
     Args:
       voxels: Voxels or Points, ``C`` channels.
-      mean, variance: ``[C]``, of each channel.
-      scale, bias: ``[C]``; None leaves them out.
+      mean, variance: mean and variance of each channel, ``[C]``.
+      scale, bias: factor and offset of each channel, ``[C]``, or None.
       epsilon: added to the variance.
     """
     channels, dtype = voxels.features.shape[1], fraction_dtype(voxels.features.dtype)
@@ -146,7 +147,7 @@ def _portable(
     relu: bool,
     axis_name: Any = None,
 ) -> tuple[jax.Array, ...]:
-    """Return the features, mean and ``1 / sqrt(variance + epsilon)`` in use, and new averages."""
+    """Return features, the mean and ``1 / sqrt(variance + epsilon)`` used, and new averages."""
     mean, variance = averages = old_mean, old_variance
     if training:
         mean, variance, number = masked_moments(x, valid, axis_name)
@@ -178,7 +179,7 @@ def _attributes(**static: Any) -> dict[str, Any]:
     }
 
 
-_X, _SCALE, _BIAS, _RESIDUAL, _MEAN, _VARIANCE = 0, 2, 3, 4, 5, 6  # places among the arguments
+_X, _SCALE, _BIAS, _RESIDUAL, _MEAN, _VARIANCE = 0, 2, 3, 4, 5, 6  # positions of the arguments
 
 
 def _gradients(
@@ -218,8 +219,9 @@ def _gradients_on_tpu(
     relu: bool,
     **rest: float,
 ) -> tuple[jax.Array, ...] | None:
-    """Return the gradients from two sums of the same pass; derivatives of :func:`_portable` take
-    three, of which each needs the one before.
+    """Return the gradients, from two sums that one pass computes.
+
+    Differentiating :func:`_portable` would take three sums, each of which needs the one before.
     """
     x, valid, scale, _, residual, _, _, y, mean, inverse, *_ = given
     if _MEAN in moves or _VARIANCE in moves:
@@ -302,18 +304,21 @@ def conv_norm(
     requests: dict[str, Request],
     **relation: Any,
 ) -> Voxels | None:
-    """Convolve, normalize by known statistics, add ``residual``, cut off below 0 with ``relu``.
+    """Convolve, normalize with given statistics, add ``residual``, and apply ReLU if ``relu``.
 
     Args:
-      affine: mean, variance, scale and bias of the normalization, ``[C_out]`` each.
+      affine: mean, variance, scale and bias of the normalization, each ``[C_out]``.
       epsilon: added to the variance.
-      residual: voxels whose features are added.
-      requests: algorithms, as :func:`voxax.products.convolve` takes them.
+      relu: whether to return ``max(result, 0)``.
+      residual: voxels whose features are added, or None.
+      requests: requested algorithms by product, keyword arguments of
+        :func:`voxax.products.convolve`.
       voxels, weight, kernel_size, stride, bias, groups, out_voxels, precision, relation: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Returns:
-      Voxels; None where the features are no floats, or the residual's cannot be added as they are.
+      Voxels. None if the features are not floats, or if the residual has other coordinates, another
+      shape or another dtype.
     """
     kernel_map = request_map(voxels, kernel_size, stride, out_voxels=out_voxels, **relation)
     check_weight(weight, kernel_map, voxels.num_channels, groups)
@@ -345,7 +350,7 @@ def conv_norm(
 
 
 def _after_product(y: jax.Array, epilogue: Epilogue) -> jax.Array:
-    """Return ``y`` after bias, batch norm, residual and ReLU, each where it is given."""
+    """Apply bias, batch norm, residual and ReLU to ``y``; ``epilogue`` may omit some of them."""
     e = epilogue
     if e.bias is not None:
         y = clear_rows(add_bias(y, e.bias), e.valid)

@@ -1,7 +1,7 @@
-"""Normalize features without padding: over all rows, over each row, over each scene.
+"""Normalize features over rows or scenes, ignoring padding.
 
-Layer norm and RMS norm see one row. Instance and group norm see one scene: the scenes of a batch
-share no statistics. Batch normalization, over all valid rows, is in ``batch_norm``.
+Layer norm and RMS norm take statistics of each row, instance norm and group norm of each scene. The
+module ``batch_norm`` normalizes over all valid rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from voxax.geometry.row_operations import as_dtype
 
 
 class FeatureRows(Protocol):
-    """Rows of features and a mask of those that exist: Voxels, Points, rows in encoders."""
+    """Rows of features with a mask of valid rows, such as Voxels, Points, or rows in encoders."""
 
     @property
     def features(self) -> jax.Array: ...
@@ -47,15 +47,16 @@ def masked_moments(
     valid: Bool[Array, " N"],
     axis_name: str | tuple[str, ...] | None = None,
 ) -> tuple[Float[Array, " C"], Float[Array, " C"], Float[Array, ""]]:
-    """Return mean and (biased) variance of the valid rows, in float32 or wider.
+    """Return mean and biased variance of the valid rows, in at least float32.
 
     Args:
       features: ``[N, C]``; rows that are not valid may hold anything.
-      valid: ``bool[N]``.
-      axis_name: also reduce over this mapped axis (or axes).
+      valid: ``bool[N]``, which rows exist.
+      axis_name: mapped axis (or axes) over which to reduce too.
 
     Returns:
-      ``(mean [C], variance [C], number [])``; zeros where no row is valid.
+      ``(mean [C], variance [C], number [])``, where number counts the valid rows. All are zero if
+      no row is valid.
     """
     wide = wide_fraction(features.dtype)
     x = clear_padding(features, valid)
@@ -86,8 +87,8 @@ def normalized(
 ) -> jax.Array:
     """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias + residual``, zero in padding.
 
-    In the dtype of ``x``, float32 for integers; ``residual`` may have no rows; ``relu`` cuts
-    negative values off.
+    The result has the dtype of ``features``, float32 for integers. A ``residual`` without rows is
+    not added. With ``relu`` negative values become zero.
     """
     wide = wide_fraction(features.dtype)
     x = clear_padding(features, valid)
@@ -101,9 +102,9 @@ def normalized(
 
 
 def clear_padding(features: jax.Array, valid: jax.Array) -> jax.Array:
-    """Return ``features [N, C]`` in float32 or wider, zero where ``valid`` is False.
+    """Return ``features [N, C]`` in at least float32, zero where ``valid`` is False.
 
-    Call it before anything is computed: garbage times anything would reach the gradient.
+    Call it before computing with the features, or else NaN in padding would reach the gradient.
     """
     wide = wide_fraction(features.dtype)
     return jnp.where(valid[:, None], features.astype(wide), jnp.zeros((), wide))
@@ -120,15 +121,15 @@ def layer_norm(
 
     Args:
       voxels: Voxels or Points, ``C`` channels.
-      scale, bias: ``[C]``; None leaves them out.
-      epsilon: added to the (biased) variance.
+      scale, bias: factor and offset of each channel, ``[C]``, or None.
+      epsilon: added to the biased variance.
 
     Returns:
-      The same voxels; statistics in at least float32, features in the input's dtype
-      (float32 for integers).
+      The same voxels with normalized features in the dtype of the input (float32 for integers).
+      Statistics are computed in at least float32.
 
     Raises:
-      InputError: a scale or bias of another shape.
+      InputError: ``scale`` or ``bias`` has another shape.
 
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
 
@@ -178,19 +179,19 @@ def _with_row_norm(
 
 
 def with_cleared_features(voxels: Rows, features: jax.Array) -> Rows:
-    """Return the same rows with features whose padding is zero already."""
+    """Return the same rows with ``features``, whose padding is already zero."""
     if isinstance(voxels, Voxels | Points):
         return dataclasses.replace(voxels, features=features)
     return voxels.replace_features(features)
 
 
 def _affine(scale: jax.Array | None, bias: jax.Array | None, dtype: Any) -> list[Any]:
-    """Scale and bias in the dtype of sums over features; what is left out has no elements."""
+    """Return scale and bias in the dtype of sums over features; None becomes an empty array."""
     wide = wide_fraction(dtype)
     return [np.zeros(0, wide) if a is None else as_dtype(a, wide) for a in (scale, bias)]
 
 
-# The backward pass computes the few operations again, and so keeps the features alone.
+# The backward pass repeats these few operations, so that only the features are kept for it.
 @functools.partial(jax.jit, static_argnames=("epsilon", "centered"))
 @functools.partial(jax.checkpoint, static_argnums=(4, 5))
 def _row_normed(
@@ -209,7 +210,7 @@ def _row_normed(
         y = y * scale[None, :]
     if bias.shape[0]:
         y = y + bias[None, :]
-    # Without a bias padding is zero here, but its cotangents are not.
+    # Padding is zero already if there is no bias, but its cotangents are not.
     return clear_padding(y, valid).astype(features.dtype)
 
 
@@ -261,23 +262,24 @@ def group_norm(
     bias: Num[Array, " C"] | None = None,
     epsilon: float = 1e-5,
 ) -> Scenes:
-    """Normalize groups of channels of each scene to mean 0, variance 1; ``* scale + bias``.
+    """Normalize groups of channels of each scene to mean 0, variance 1; then ``* scale + bias``.
 
-    Statistics are taken over the group's channels and all voxels of the scene, on all shards where
-    it is split over a mesh axis.
+    Statistics are taken over the channels of the group and all voxels of the scene. If the scene is
+    split over a mesh axis, they include all shards.
 
     Args:
       voxels: Voxels or Points, ``C`` channels; scenes may be empty.
-      num_groups: divides C; group g holds channels ``g * C/num_groups`` and following.
-      scale, bias: ``[C]``; None leaves them out.
-      epsilon: added to the (biased) variance.
+      num_groups: number of groups, which divides C. A group is ``C / num_groups`` consecutive
+        channels.
+      scale, bias: factor and offset of each channel, ``[C]``, or None.
+      epsilon: added to the biased variance.
 
     Returns:
-      The same voxels; statistics in at least float32, features in the input's dtype
-      (float32 for integers).
+      The same voxels with normalized features in the dtype of the input (float32 for integers).
+      Statistics are computed in at least float32.
 
     Raises:
-      InputError: groups that do not divide the channels, a scale or bias of another shape.
+      InputError: the groups do not divide the channels, or ``scale`` or ``bias`` has another shape.
 
     Source: Wu and He, "Group Normalization", ECCV 2018.
     """
@@ -337,7 +339,7 @@ def _scene_norm_portable(
     epsilon: float,
     axis: str | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Return the features, and the mean and ``1 / sqrt(variance + epsilon)`` by scene [B, C]."""
+    """Return the features, and mean and ``1 / sqrt(variance + epsilon)`` by scene, [B, C]."""
     x = clear_padding(features, valid)
     wide, channels = x.dtype, x.shape[1]
     members = (scene[:, None] == jnp.arange(batch_size, dtype=scene.dtype)[None, :]) & valid[
@@ -349,11 +351,11 @@ def _scene_norm_portable(
     number = jnp.maximum(number, 1).astype(wide)
     zero = jnp.zeros((), wide)
 
-    # One scene after the other, by selection. Adding into a few rows by index would collide all
-    # the time, in an order that differs between runs on a GPU; a product with the matrix of
-    # members would carry one scene's NaN into all others.
+    # Scenes are summed one after the other, by selection. Scattered additions into few rows would
+    # collide, in an order that differs between runs on a GPU. A product with the matrix of members
+    # would spread a NaN of one scene to all others.
     def mean_of(values: jax.Array) -> jax.Array:
-        """Return the mean of ``values [N, C]`` in each scene's group, ``[batch_size, C]``."""
+        """Return the mean of ``values [N, C]`` by scene and group, ``[batch_size, C]``."""
         total = jax.lax.map(
             lambda mine: jnp.sum(jnp.where(mine[:, None], values, zero), axis=0), members.T
         )
@@ -363,7 +365,7 @@ def _scene_norm_portable(
         return jnp.repeat(total / number[:, None], channels // groups, axis=1)
 
     def read(statistic: jax.Array) -> jax.Array:
-        """Read the statistic ``[batch_size, C]`` of each row's scene; zero in padding."""
+        """Return the row of ``statistic [batch_size, C]`` for each row's scene; zero in padding."""
 
         def select(rows: jax.Array, scene: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
             mine, value = scene

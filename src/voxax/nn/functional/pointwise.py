@@ -1,4 +1,4 @@
-"""Activations, linear layers and dropout of rows of features, each one native call on CPUs."""
+"""Activations, linear layers and dropout on rows of features, each one native call on CPUs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from voxax.nn.functional.normalization import (
     with_cleared_features,
 )
 
-# Those of the library, in the order of Act in native/src/activation.h, with a function of JAX and
-# the name of its parameter.
+# The functions of the library, in the order of Act in native/src/activation.h. Each has a function
+# of JAX and the name of its parameter.
 _KNOWN: dict[str, tuple[Any, str | None]] = {
     "gelu": (functools.partial(jax.nn.gelu, approximate=False), None),
     "gelu_tanh": (functools.partial(jax.nn.gelu, approximate=True), None),
@@ -39,7 +39,7 @@ _DEFAULTS = {"leaky_relu": 0.01, "elu": 1.0}
 
 
 def takes(name: str, dtype: Any) -> bool:
-    """Return whether :func:`activate` has this function for features of ``dtype``."""
+    """Return whether :func:`activate` has the function ``name`` for features of ``dtype``."""
     return name in _KNOWN and jnp.dtype(dtype).name in FRACTIONS
 
 
@@ -47,15 +47,15 @@ def takes(name: str, dtype: Any) -> bool:
 def activate(
     features: jax.Array, valid: jax.Array, name: str, parameter: float | None = None
 ) -> jax.Array:
-    """Return ``f(x)`` of features ``[N, C]``, zero in rows that are not valid.
+    """Apply an activation function to the features ``[N, C]``; invalid rows become zero.
 
     Half precision is computed in float32.
 
     Args:
       features: ``[N, C]``.
-      valid: ``bool[N]``; other rows may hold anything.
-      name: of the function: see :func:`takes`.
-      parameter: of ``leaky_relu`` and ``elu``; None for the usual one.
+      valid: ``bool[N]``, which rows exist; other rows may hold anything.
+      name: name of the function, such as ``"gelu"``; :func:`takes` returns whether it is known.
+      parameter: slope of ``leaky_relu`` (None is 0.01) or alpha of ``elu`` (None is 1).
     """
     p = _DEFAULTS.get(name, 0.0) if parameter is None else float(parameter)
     return _activation(features, valid, name=name, parameter=p)[0]
@@ -106,14 +106,15 @@ def linear(
     *,
     precision: Any = None,
 ) -> jax.Array:
-    """Return ``features @ weight + bias``, zero in rows that are not valid.
+    """Return ``features @ weight + bias``, zero in invalid rows.
 
     Args:
-      features: ``[N, C_in]``; rows that are not valid may hold anything.
-      valid: ``bool[N]``.
+      features: ``[N, C_in]``; invalid rows may hold anything.
+      valid: ``bool[N]``, which rows exist.
       weight: ``[C_in, C_out]`` of the same dtype.
       bias: ``[C_out]`` of the same dtype, or None.
-      precision: of the product, as ``jax.lax.dot_general`` takes it; the library's is full.
+      precision: precision of the product, as in ``jax.lax.dot_general``. The native call ignores it
+        and has full precision.
     """
     added: Any = np.zeros((0,), features.dtype) if bias is None else bias
     call = _linear if features.dtype.name in _PRODUCTS else _linear_portable
@@ -164,20 +165,20 @@ DropoutMode = Literal["feature", "voxel", "channel", "scene"]
 def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "feature") -> Scenes:
     """Set features to zero with probability ``rate``, and divide the others by ``1 - rate``.
 
-    The expected value of every feature stays as it is (inverted dropout). The voxels stay too:
-    to take voxels away use :func:`voxax.prune`. On shards of a scene each draws numbers of its own,
-    but for ``channel`` and ``scene``, which are one draw for the scene.
+    The expected value of every feature does not change (inverted dropout). No voxels are removed;
+    :func:`voxax.prune` removes voxels. If a scene is split into shards, each shard draws its own
+    numbers. The modes ``channel`` and ``scene`` draw once for the whole scene.
 
     Args:
       voxels: Voxels or Points.
-      rate: in [0, 1], static.
+      rate: probability, a static number in [0, 1].
       key: a ``jax.random`` key.
-      mode: what is dropped together: ``feature`` single features, ``voxel`` all channels of a
-        voxel, ``channel`` a channel in all voxels of a scene (Tompson et al. 2015), ``scene`` all
-        features of a scene (Huang et al. 2016).
+      mode: the features that are dropped together. ``feature``: single features. ``voxel``: all
+        channels of a voxel. ``channel``: a channel in all voxels of a scene (Tompson et al. 2015).
+        ``scene``: all features of a scene (Huang et al. 2016).
 
     Returns:
-      The same voxels in the features' dtype, float32 for integers.
+      The same voxels with features in the dtype of the input, float32 for integers.
 
     Raises:
       InputError: a rate outside [0, 1], or an unknown mode.

@@ -1,4 +1,4 @@
-"""Pool voxels under a kernel, return to the voxels that were pooled, and pool whole scenes."""
+"""Pool voxels under a kernel, undo the pooling, and pool whole scenes."""
 
 from __future__ import annotations
 
@@ -44,21 +44,22 @@ def sum_pool(
     capacity: int | None = None,
     kernel_map: KernelMap | None = None,
 ) -> Voxels:
-    """Sum over the voxels under the kernel.
+    """Return the sum over the voxels under the kernel.
 
     Args:
-      voxels: input, ``C`` channels.
+      voxels: input voxels, ``C`` channels.
       kernel_size, dilation: integers, or one per axis.
-      stride: the same; None takes ``kernel_size`` (every input falls into one window).
+      stride: an integer, or one per axis. None takes ``kernel_size``, so that every input is in
+        exactly one window.
       kernel_shape, generative, out_voxels, capacity, kernel_map: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Returns:
-      Voxels with ``C`` channels in the input's dtype (int32 for 8- and 16-bit integers); a
-      window without voxels (only with ``out_voxels``) gives zeros.
+      Voxels with ``C`` channels in the dtype of the input (int32 for 8- and 16-bit integers). A
+      window without voxels, which only ``out_voxels`` can cause, gives zeros.
 
     Raises:
-      InputError, CapacityError: as there.
+      InputError, CapacityError: as in :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Examples:
       >>> float(functional.sum_pool(voxels, 8).features[0, 0]) == len(cells)
@@ -84,9 +85,9 @@ def mean_pool(
     capacity: int | None = None,
     kernel_map: KernelMap | None = None,
 ) -> Voxels:
-    """Take the mean over the voxels under the kernel that exist.
+    """Return the mean over the voxels under the kernel; missing voxels do not count.
 
-    Arguments, result and errors as in :func:`sum_pool`, but that means of integers are float32.
+    Arguments, result and errors as in :func:`sum_pool`, except that integers give float32.
 
     Examples:
       >>> functional.mean_pool(voxels, 2).stride
@@ -119,13 +120,14 @@ def max_pool(
     kernel_map: KernelMap | None = None,
     return_indices: bool = False,
 ) -> Voxels | tuple[Voxels, Int32[Array, "out_capacity C"]]:
-    """Take the maximum over the voxels under the kernel, channel by channel.
+    """Return the maximum over the voxels under the kernel, channel by channel.
 
     Args:
       voxels, kernel_size, stride, dilation, kernel_shape, generative, out_voxels, capacity,
         kernel_map: as in :func:`sum_pool`.
-      return_indices: also return ``int32[out_capacity, C]``, the input row that each maximum
-        came from (-1: none), for :func:`unpool`. Of equal values the first tap's counts.
+      return_indices: whether to return ``int32[out_capacity, C]`` too, the input row of each
+        maximum, for :func:`unpool`. It is -1 in an empty window. If values are equal, the first
+        tap wins.
 
     Returns:
       ``Voxels``, or ``(Voxels, indices)``. The gradient goes to the rows in ``indices``.
@@ -161,7 +163,7 @@ def min_pool(
     capacity: int | None = None,
     kernel_map: KernelMap | None = None,
 ) -> Voxels:
-    """Take the minimum over the voxels under the kernel.
+    """Return the minimum over the voxels under the kernel, channel by channel.
 
     Arguments, result and errors as in :func:`sum_pool`.
     """
@@ -185,7 +187,7 @@ def _window_map(
     kernel_map: KernelMap | None,
     transposed: bool = False,
 ) -> KernelMap:
-    """Return the map of a pooling window; ``stride=None`` takes ``kernel_size``, a partition."""
+    """Return the kernel map of a pooling window; ``stride=None`` takes ``kernel_size``."""
     if stride is None:
         stride = kernel_size if kernel_map is None else 1
     target = generative, out_voxels, capacity, kernel_map
@@ -197,12 +199,13 @@ def extreme_rows(features: jax.Array, neighbors: jax.Array, *, largest: bool) ->
 
     Args:
       features: ``[N, C]``.
-      neighbors: ``int32[M, K]``, input row or -1.
-      largest: maximum or minimum. NaN wins over every number, as in ``jnp.max``.
+      neighbors: ``int32[M, K]``, the input row of each of K taps for M outputs, or -1.
+      largest: True finds the maximum, False the minimum. NaN wins over every number, as in
+        ``jnp.max``.
 
     Returns:
-      ``int32[M, C]``, -1 where the window is empty. One pass per tap: the gathered
-      ``[M, K, C]`` is never held.
+      ``int32[M, C]``, -1 where the window is empty. One pass per tap avoids an array
+      ``[M, K, C]``.
     """
     features = _compat.without_derivative(features)
     find = _find_natively if features.dtype in _NATIVE_DTYPES else _scan_taps
@@ -210,7 +213,7 @@ def extreme_rows(features: jax.Array, neighbors: jax.Array, *, largest: bool) ->
 
 
 _NATIVE_DTYPES = (jnp.float32, jnp.float64, jnp.bfloat16)
-_TILE = 256  # output rows of a unit of work
+_TILE = 256  # output rows per unit of work
 
 
 def _visit_tiles(features: jax.Array, neighbors: jax.Array, *, largest: bool) -> tuple[jax.Array]:
@@ -250,7 +253,7 @@ _find_natively = natively_on_cpu("extreme_rows", _visit_tiles, _scan_taps, eager
 
 
 def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
-    """Return the mean of the rows under each output's taps, ``[out_capacity, C]``, or zero."""
+    """Return the mean of the rows under the taps of each output, ``[out_capacity, C]``, or zero."""
     check_mean_digits(voxels.features)
     dtype = voxels.features.dtype
     wide = wide_fraction(dtype)
@@ -271,24 +274,25 @@ def unpool(
     kernel_shape: KernelShape = "box",
     kernel_map: KernelMap | None = None,
 ) -> Voxels:
-    """Return pooled features to the voxels that they came from.
+    """Copy pooled features back to the voxels that were pooled.
 
     Args:
       voxels: pooled voxels, ``C`` channels.
-      out_voxels: the voxels to return to; only their coordinates matter.
-      indices: ``int32[capacity, C]`` from :func:`max_pool`: every value goes back to the row
-        it was taken from, all others are zero. Values that return to the same row add up.
-        None copies: every output gets the mean of the pooled voxels whose window holds it, of
-        integers in float32.
-      kernel_size, stride, dilation, kernel_shape, kernel_map: the pooling's, used without
-        ``indices``; ``kernel_map`` is the transposed one, e.g. ``pooling_map.transpose()``.
+      out_voxels: the voxels before pooling; only their coordinates matter.
+      indices: ``int32[capacity, C]`` from :func:`max_pool`. Every value goes back to the row from
+        which it came, values for the same row are added, and all other rows are zero. With None
+        every output gets the mean of the pooled voxels whose window contains it, in float32 for
+        integers.
+      kernel_size, stride, dilation, kernel_shape, kernel_map: as in the pooling; used only
+        without ``indices``. ``kernel_map`` is the transposed map, ``pooling_map.transpose()``.
 
     Returns:
-      Voxels on ``out_voxels``' coordinates with ``C`` channels.
+      Voxels on the coordinates of ``out_voxels``, with ``C`` channels.
 
     Raises:
-      InputError: ``indices`` of another shape than the features, or on one shard of a scene.
-      GeometryMismatchError: a ``kernel_map`` that does not lead back to ``out_voxels``.
+      InputError: ``indices`` and features have different shapes, or ``indices`` are given for one
+        shard of a scene.
+      GeometryMismatchError: the outputs of ``kernel_map`` are not ``out_voxels``.
 
     Examples:
       >>> pooled, rows = functional.max_pool(voxels, 2, return_indices=True)
@@ -313,7 +317,7 @@ def unpool(
 
 
 def _check_target(kernel_map: KernelMap, out_voxels: Voxels) -> None:
-    """Raise :class:`GeometryMismatchError` unless the map leads back to ``out_voxels``."""
+    """Raise :class:`GeometryMismatchError` unless the outputs of the map are ``out_voxels``."""
     out, target = kernel_map.out_geometry, out_voxels.geometry
     agrees = kernel_map.spec.transposed or kernel_map.spec.keeps_coords
     agrees &= (out.capacity, out.stride, out.batch_size) == (
@@ -331,8 +335,10 @@ def _check_target(kernel_map: KernelMap, out_voxels: Voxels) -> None:
 
 
 def _scatter_rows(features: jax.Array, indices: jax.Array, capacity: int) -> jax.Array:
-    """Return ``out [capacity, C]`` with ``out[indices[m, c], c] += features[m, c]``; int32 for 8-
-    and 16-bit integers."""
+    """Return ``out [capacity, C]`` with ``out[indices[m, c], c] += features[m, c]``.
+
+    8- and 16-bit integers give int32.
+    """
     dtype = features.dtype
     summed = put_rows(
         as_dtype(features, accumulator(dtype)), as_dtype(indices, jnp.int32), capacity
@@ -346,15 +352,15 @@ def global_pool(
 ) -> Num[Array, "B C"]:
     """Reduce each scene to one row of features; an empty scene gives zeros.
 
-    Of a scene that is split over a mesh axis, each shard gets the row of the whole scene.
+    If a scene is split over a mesh axis, each shard gets the row of the whole scene.
 
     Args:
-      voxels: ``C`` channels.
+      voxels: Voxels with ``C`` channels.
       reduction: ``mean``, ``sum``, ``max`` or ``min``.
 
     Returns:
-      ``[batch_size, C]`` in the features' dtype, summed in at least float32; sums of 8- and
-      16-bit integers in int32, means of integers in float32.
+      ``[batch_size, C]`` in the dtype of the features, summed in at least float32. Sums of 8- and
+      16-bit integers are int32, means of integers float32.
 
     Raises:
       InputError: an unknown reduction.
@@ -392,14 +398,16 @@ def sum_by_scene(
     *,
     axis: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the sums ``[scenes, C]`` in the accumulator's dtype, and numbers ``int32[scenes]``.
+    """Return the sum ``[scenes, C]`` and the number ``int32[scenes]`` of the rows of each scene.
+
+    Sums have the dtype of :func:`voxax.geometry.dtypes.accumulator`.
 
     Args:
       features: ``[N, C]``.
-      valid: ``bool[N]``; other rows may hold anything.
-      scene: ``int32[N]``.
-      scenes: how many there are.
-      axis: mapped axis over which scenes are split.
+      valid: ``bool[N]``, which rows exist; other rows may hold anything.
+      scene: ``int32[N]``, the scene of each row.
+      scenes: number of scenes.
+      axis: mapped axis over which scenes are split, or None.
     """
     if axis is not None or features.dtype.name not in FRACTIONS:
         return _sums_portable(features, valid, scene, scenes=scenes, axis=axis)
@@ -416,9 +424,9 @@ def best_by_scene(
     largest: bool,
     axis: str | None = None,
 ) -> jax.Array:
-    """Return the largest, or smallest, values ``[scenes, C]``, 0 in scenes without rows.
+    """Return the largest (or smallest) values ``[scenes, C]``, 0 in scenes without rows.
 
-    A NaN beats every number; rows of equal values share the gradient. Arguments as of
+    NaN wins over every number. Rows of equal values share the gradient. Arguments as for
     :func:`sum_by_scene`.
     """
     options = {"scenes": scenes, "largest": largest}
@@ -501,8 +509,8 @@ _extremes = differentiable_operator(
 def _best(
     x: jax.Array, scene: jax.Array, batch_size: int, largest: bool, axis: str | None
 ) -> jax.Array:
-    """Return the largest (smallest) row of each scene, of all its shards: ``[batch_size, C]``."""
-    # Begins with the worst number there is: an infinity would stop ``jax.debug_infs``.
+    """Return the largest (smallest) values of each scene over all shards, ``[batch_size, C]``."""
+    # The start is the worst number that occurs: an infinity would stop ``jax.debug_infs``.
     numbers = jnp.where(x == x, x, jnp.zeros((), x.dtype))
     start = jnp.min(numbers, axis=0) if largest else jnp.max(numbers, axis=0)
     if axis is not None:
@@ -525,11 +533,11 @@ def _best_jvp(
     primals: tuple[jax.Array, jax.Array],
     tangents: tuple[jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
-    """Share the gradient among equal rows, on whichever shard they lie."""
+    """Share the gradient among equal rows of all shards."""
     scene = primals[1]
     x = _stored(primals[0], scene)
     best = _best(x, scene, batch_size, largest, axis)
-    # NaN, which wins, is not equal to itself.
+    # NaN wins, but is not equal to itself.
     wins = (x == best.at[scene].get(mode="clip")) | (x != x)
 
     def total(values: jax.Array) -> jax.Array:
@@ -542,13 +550,13 @@ def _best_jvp(
 
 
 def _stored(x: jax.Array, scene: jax.Array) -> jax.Array:
-    """Return ``x``, computed once, while ``scene`` is not negative.
+    """Return ``x``, or zero if every ``scene`` is negative, so that XLA computes it only once.
 
-    XLA computes a cheap operand again in each loop that reads it, and may round it otherwise
-    there (``a * b + c`` with one rounding or two). The row that gave the largest value is then
-    equal to it no longer, and its gradient is lost: seen on the CPU, of a sum of two poolings
-    under ``JAX_DISABLE_MOST_OPTIMIZATIONS``. ``optimization_barrier`` is gone before loops are
-    fused. A loop whose number of rounds is not known stays.
+    XLA recomputes a cheap operand in each loop that reads it, and may round it differently there
+    (``a * b + c`` with one rounding or two). Then the row that gave the largest value no longer
+    equals it, and its gradient is lost. This was observed on the CPU for the sum of two poolings
+    under ``JAX_DISABLE_MOST_OPTIMIZATIONS``. XLA removes ``optimization_barrier`` before it fuses
+    loops, but it keeps a loop whose number of iterations is unknown.
     """
     x, scene, start = _compat.vary_alike(x, scene, jnp.zeros_like(x))
     rounds = jnp.any(scene >= 0).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""Attention modules: linear layers around the functions of :mod:`voxax.nn.functional.attention`."""
+"""Attention modules with linear layers; see :mod:`voxax.nn.functional.attention`."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from voxax.nn.modules.sparse_convs import ConvOptions, SubMConv, dtypes_of
 
 
 class RelativeTable(CheckedModule):
-    """Learned logits by the offset between two cells along each axis, and by head.
+    """Learned attention logits for each axis, offset between two cells, and head.
 
     Args:
-      num_heads: H.
-      reach: offsets beyond it count as the reach.
-      ndim: spatial axes D.
-      param_dtype: dtype the table is kept in.
-      rngs: None takes a key that no other layer has.
+      num_heads: number of heads H.
+      reach: largest offset in cells; a larger offset counts as this one.
+      ndim: number of spatial axes D.
+      param_dtype: dtype of the table.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
 
     Attributes:
-      weight: ``[D, 2 * reach + 1, H]``.
+      weight: the table, ``[D, 2 * reach + 1, H]``.
 
     Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
     """
@@ -67,7 +67,7 @@ class RelativeTable(CheckedModule):
 
 
 class HeadOptions(TypedDict, total=False):
-    """Keyword arguments that the attention modules share, see :class:`SerializedAttention`."""
+    """Keyword arguments common to the attention modules; see :class:`SerializedAttention`."""
 
     qkv_bias: bool
     scale: float | None
@@ -82,7 +82,7 @@ class HeadOptions(TypedDict, total=False):
 
 
 class _Heads(CheckedModule):
-    """Hold what the attention modules share. Arguments as in :class:`SerializedAttention`."""
+    """Base class of the attention modules; arguments as for :class:`SerializedAttention`."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class _Heads(CheckedModule):
         self.rotary_base, self.precision = rotary_base, precision
 
     def _packed(self, voxels: Voxels, positions: jax.Array | None = None) -> Voxels:
-        """Queries, keys and values side by side, the first two turned."""
+        """Return queries, keys and values side by side, with queries and keys rotated."""
         check_channels(self, self.channels, voxels)
         packed = self.qkv(voxels)
         base = self.rotary_base
@@ -143,24 +143,27 @@ class _Heads(CheckedModule):
 
 
 class SerializedAttention(_Heads):
-    """Attention inside of patches along a curve: :func:`voxax.nn.functional.serialized_attention`.
+    """Attention inside patches along a curve.
+
+    See :func:`voxax.nn.functional.serialized_attention`.
 
     Args:
-      channels: of the input and the output, a multiple of the heads.
-      num_heads: attention heads.
-      patch_size: rows of a patch.
-      order: the curve where the call gives none.
+      channels: number of channels of input and output, a multiple of ``num_heads``.
+      num_heads: number of attention heads.
+      patch_size: number of rows of a patch.
+      order: the curve, unless the call gives one.
       fill, algorithm: as in the function.
-      qkv_bias: add a bias to queries, keys and values.
+      qkv_bias: whether to add a bias to queries, keys and values.
       scale: factor on the products of queries and keys; None is ``1 / sqrt(channels / heads)``.
-      relative_reach: learn a table of logits by the offset along each axis, of this many cells to
-        both sides; None learns none. :func:`relative_reach` is that of Point Transformer V3.
-      rotary_base: turn queries and keys by :func:`voxax.nn.functional.rotary_embedding` at the
-        voxels' centers, in the unit of ``voxel_size``; None turns nothing.
-      ndim: spatial axes.
-      dropout: rate on the output, in training.
+      relative_reach: largest offset in cells, along each axis, for which the module learns logits
+        (:class:`RelativeTable`). None learns no table. :func:`relative_reach` returns the value
+        of Point Transformer V3.
+      rotary_base: base of :func:`voxax.nn.functional.rotary_embedding`, which rotates queries and
+        keys by the centers of the voxels, in the unit of ``voxel_size``. None rotates nothing.
+      ndim: number of spatial axes.
+      dropout: dropout rate on the output, in training.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
 
     Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
 
@@ -198,8 +201,8 @@ class SerializedAttention(_Heads):
 
         Args:
           voxels: ``[capacity, channels]``.
-          order: of the rows; None takes the module's.
-          positions: where ``rotary_base`` turns the rows; None takes the voxels' centers.
+          order: curve or order of the rows; None takes ``order`` of the module.
+          positions: ``[capacity, D]`` for ``rotary_base``; None takes the centers of the voxels.
         """
         options = {"fill": self.fill, "algorithm": self.algorithm, **self._options()}
         order = self.order if order is None else order
@@ -210,12 +213,12 @@ class SerializedAttention(_Heads):
 
 
 class WindowAttention(_Heads):
-    """Attention inside of boxes of cells, :func:`voxax.cubic_windows`.
+    """Attention inside boxes of cells; see :func:`voxax.cubic_windows`.
 
     Args:
-      channels: of the input and the output, a multiple of the heads.
-      num_heads: attention heads.
-      size, shift: of the windows in cells, integers or one per axis.
+      channels: number of channels of input and output, a multiple of ``num_heads``.
+      num_heads: number of attention heads.
+      size, shift: size and shift of the windows in cells, each an integer or one per axis.
       **options: as for :class:`SerializedAttention`.
 
     Source: Liu et al., "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows",
@@ -241,12 +244,12 @@ class WindowAttention(_Heads):
 
 
 class CylinderAttention(_Heads):
-    """Attention inside of windows around an axis, :func:`voxax.cylindrical_windows`.
+    """Attention inside windows around an axis; see :func:`voxax.cylindrical_windows`.
 
     Args:
-      channels: of the input and the output, a multiple of the heads.
-      num_heads: attention heads.
-      size, center, shifted: of the windows, as in the function.
+      channels: number of channels of input and output, a multiple of ``num_heads``.
+      num_heads: number of attention heads.
+      size, center, shifted: describe the windows, as in the function.
       **options: as for :class:`SerializedAttention`.
     """
 
@@ -270,11 +273,11 @@ class CylinderAttention(_Heads):
 
 
 class SceneAttention(_Heads):
-    """Attention in whole scenes: :func:`voxax.nn.functional.scene_attention`.
+    """Attention in whole scenes; see :func:`voxax.nn.functional.scene_attention`.
 
     Args:
-      channels: of the input and the output, a multiple of the heads.
-      num_heads: attention heads.
+      channels: number of channels of input and output, a multiple of ``num_heads``.
+      num_heads: number of attention heads.
       algorithm: as in the function.
       **options: as for :class:`SerializedAttention`.
     """
@@ -296,16 +299,16 @@ class SceneAttention(_Heads):
 
 
 class CrossAttention(CheckedModule):
-    """Attention to another set of rows: :func:`voxax.nn.functional.cross_attention`.
+    """Attention to another set of rows; see :func:`voxax.nn.functional.cross_attention`.
 
     Args:
-      channels: of the queries and the output, a multiple of the heads.
-      num_heads: attention heads.
-      key_channels: of the other set; None is ``channels``.
-      qkv_bias: add a bias to queries, keys and values.
+      channels: number of channels of queries and output, a multiple of ``num_heads``.
+      num_heads: number of attention heads.
+      key_channels: number of channels of the other set; None is ``channels``.
+      qkv_bias: whether to add a bias to queries, keys and values.
       scale, algorithm: as in the function.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
     """
 
     def __init__(
@@ -334,10 +337,14 @@ class CrossAttention(CheckedModule):
         self.algorithm: AttentionAlgorithm | None = algorithm
 
     def __call__(self, query: Queries, key_value: Voxels | Tokens) -> Queries:
-        """Rows of ``query`` (Voxels, or Tokens ``[batch_size, T, C]``) with what they read.
+        """Return the rows of ``query`` with the attended features.
+
+        Args:
+          query: Voxels, or Tokens ``[batch_size, T, C]`` of T rows per scene.
+          key_value: the rows to attend to, Voxels or Tokens with ``key_channels`` channels.
 
         Raises:
-          InputError: other channels, another number of scenes, or tokens of another shape.
+          InputError: channels, numbers of scenes, or shapes of tokens that do not fit.
         """
         attended = cross_attention(
             _mapped(self.query, query),
@@ -363,14 +370,14 @@ def _mapped(linear: Linear, rows: Any) -> Any:
 class ConditionalPosition(CheckedModule):
     """Conditional position encoding: a submanifold convolution, a linear layer and a norm.
 
-    What a voxel gets depends on which neighbors it has, and on their features. Add it to the
-    features (``voxels + position(voxels)``) in front of an attention that knows no positions.
+    The encoding of a voxel depends on which neighbors it has, and on their features. Add it to the
+    features (``voxels + position(voxels)``) before an attention layer that ignores positions.
 
     Args:
-      channels: of the input and the output.
-      kernel_size: of the convolution.
-      **options: of the convolution; ``dtype`` and ``param_dtype`` also of the other layers.
-      rngs: None takes a key that no other layer has.
+      channels: number of channels of input and output.
+      kernel_size: kernel size of the convolution.
+      **options: options of the convolution. The other layers take ``dtype`` and ``param_dtype``.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
 
     Source: Chu et al., "Conditional Positional Encodings for Vision Transformers", ICLR 2023; in
     this form, Wu et al., "Point Transformer V3", CVPR 2024.
@@ -394,17 +401,17 @@ class ConditionalPosition(CheckedModule):
 
 
 class MLP(CheckedModule):
-    """Two linear layers with a GELU (error function) between, and dropout after both.
+    """Two linear layers, with GELU (error function) between them and dropout after each.
 
-    Many rows are taken part by part, and computed again in the backward pass: the hidden channels
-    of all rows are never held, unless there is dropout.
+    Without dropout, many rows are computed in parts, and again in the backward pass, so that the
+    hidden channels of all rows are never in memory at once.
 
     Args:
-      channels: of the input and the output.
-      hidden: channels between.
-      dropout: rate.
+      channels: number of channels of input and output.
+      hidden: number of channels between the layers.
+      dropout: dropout rate.
       dtype, param_dtype: as in :class:`SpatiallySparseConv`.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
     """
 
     PART: ClassVar[int] = 1 << 22  # hidden features at once: 16 MiB in float32
@@ -448,27 +455,26 @@ class MLP(CheckedModule):
         return voxels.map(parts)
 
     def _row_by_row(self) -> bool:
-        """Return whether the layers do what they do here: others are called on all voxels."""
+        """Return whether the layers are unmodified and can run on parts of the rows."""
         layers = self.first, self.second, self.act, self.dropout
         if any(_CALLS.get(type(layer)) is not type(layer).__call__ for layer in layers):
             return False
         return not self.dropout.rate
 
 
-# Before user code can replace them.
+# The methods of the library, saved before user code can replace them.
 _CALLS = {kind: kind.__call__ for kind in (Linear, GELU, Dropout)}
 
 
 class SerialOrders(CheckedModule):
-    """The orders of a level's rows, for its blocks to take in turns.
+    """Orders of the rows of a level; block i takes order i, cyclically.
 
     Args:
-      orders: names, as in :func:`voxax.nn.functional.serial_order`.
-      shuffle: permute them at each call in training, which ``model.train()`` and ``model.eval()``
-        switch.
-      deterministic: evaluation mode from the start.
-      rng_collection: the stream of ``rngs`` that permutations are drawn from.
-      rngs: None takes a key that no other layer has.
+      orders: names of curves, as in :func:`voxax.nn.functional.serial_order`.
+      shuffle: whether each call in training (``model.train()``) permutes the orders.
+      deterministic: start in evaluation mode, which does not permute.
+      rng_collection: name of the stream of ``rngs`` from which permutations are drawn.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
 
     Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
     """
@@ -490,7 +496,7 @@ class SerialOrders(CheckedModule):
         self.rngs = nnx.data(rngs[rng_collection].fork() if shuffle else None)
 
     def __call__(self, voxels: Voxels, number: int) -> list[CurveOrder]:
-        """Return the ``int32[capacity]`` orders of ``number`` blocks."""
+        """Return one order ``int32[capacity]`` for each of ``number`` blocks."""
         names: list[SerialOrder] = [self.orders[i % len(self.orders)] for i in range(number)]
         if self.rngs is None or self.deterministic:
             return [serial_order(voxels, name) for name in names]
@@ -505,13 +511,13 @@ class SerialOrders(CheckedModule):
 
 
 def relative_reach(patch_size: int) -> int:
-    """Return the reach of Point Transformer V3's relative table for a patch size, in cells.
+    """Return the reach, in cells, of the relative table of Point Transformer V3.
 
     Args:
-      patch_size: rows of a patch, an integer.
+      patch_size: number of rows of a patch, an integer.
 
     Raises:
-      InputError: below 1.
+      InputError: ``patch_size`` is below 1.
     """
     check_length("patch_size", patch_size)
     return int((4 * patch_size) ** (1 / 3) * 2)

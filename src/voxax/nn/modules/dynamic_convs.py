@@ -1,4 +1,4 @@
-"""Dynamic convolutions as modules: with weights of their own and the choices that they predict."""
+"""Modules for dynamic convolutions, with learned weights and, for some, predicted choices."""
 
 from __future__ import annotations
 
@@ -40,26 +40,30 @@ from voxax.tuning.request import frozen
 
 
 class DynamicConv(CheckedModule):
-    """:func:`voxax.nn.functional.dynamic_conv` with a weight of its own, on ``[B, *spatial, C]``.
+    """Dynamic convolution with a learned weight, on ``[B, *spatial, C]``.
+
+    See :func:`voxax.nn.functional.dynamic_conv`.
 
     Args:
-      in_channels, out_channels: C, C_out.
-      kernel_size: the largest, an integer or one per axis.
-      ndim: spatial axes, 1 to 3.
+      in_channels, out_channels: numbers of channels C and C_out.
+      kernel_size: the largest kernel size, an integer or one per axis.
+      ndim: number of spatial axes, 1 to 3.
       stride: an integer or one per axis.
-      use_bias: whether there is a bias.
-      num_weights: how many weights a ``mixture`` mixes; None is one weight, and no mixture.
-      bank, coarse_from: of ``algorithm="bank"``; None is the default of the function.
+      use_bias: whether to add a bias.
+      num_weights: number M of weights that ``mixture`` mixes. None is one weight without mixture.
+      bank, coarse_from: options of ``algorithm="bank"``; None is the default of the function.
       tau: width of the ramp of soft sizes.
-      algorithm: which strategies may be used; None leaves it to overlays and the environment.
-      dtype: to compute in; None is that of input and weight.
-      param_dtype: of the parameters.
-      kernel_init, bias_init: initializers; the weight is drawn as ``[K, C, C_out]``.
+      algorithm: the allowed algorithms; None follows the enclosing overlay, then the environment
+        variable (see docs/algorithms.md).
+      dtype: dtype of the computation; None promotes the dtypes of input and weight.
+      param_dtype: dtype of the parameters.
+      kernel_init, bias_init: initializers. The weight is drawn as ``[K, C, C_out]``, with K taps.
       precision: as for the function.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
 
     Attributes:
-      weight: ``[*T, C, C_out]``, with ``num_weights`` M ``[M, *T, C, C_out]``.
+      weight: ``[*T, C, C_out]`` with T the largest kernel size; ``[M, *T, C, C_out]`` with
+        ``num_weights``.
       bias: ``[C_out]`` or None.
 
     Examples:
@@ -134,7 +138,7 @@ class DynamicConv(CheckedModule):
         mask: Num[Array, "B *outputs K"] | None = None,
         mixture: Float[Array, "B M"] | Float[Array, "B *outputs M"] | None = None,
     ) -> Float[Array, "B *outputs C_out"]:
-        """``[B, *outputs, C_out]``; arguments as for the function."""
+        """Return ``[B, *outputs, C_out]``; arguments as for the function."""
         weight = self.weight[...]
         bias = None if self.bias is None else self.bias[...]
         if self.dtype is not None:
@@ -158,28 +162,30 @@ class DynamicConv(CheckedModule):
 
 
 class SparseDynamicConv(CheckedModule):
-    """:func:`voxax.nn.functional.sparse_dynamic_conv` with its weight and, if asked, its choices.
+    """Sparse dynamic convolution with a learned weight, which can predict sizes and mixtures.
 
-    With ``learn_size`` a linear head reads each voxel's size, 1 to ``kernel_size``, from its
-    features. Sizes are whole in training too, so the numbers are those of evaluation; their
-    gradient is that of the ramp between whole sizes, taken at both of its ends: half of what one
-    size more would change plus half of what one size less would. In evaluation mode
-    (``module.eval()``) pairs beyond a size do not exist, and time follows those that do.
+    See :func:`voxax.nn.functional.sparse_dynamic_conv`.
 
-    With ``num_weights`` > 1 a second head mixes as many weights, by softmax (Chen et al., "Dynamic
-    Convolution: Attention over Convolution Kernels", CVPR 2020; there the features of a whole
-    image decide, here those of a voxel).
+    With ``learn_size`` a linear head predicts the size of each voxel, 1 to ``kernel_size``, from
+    its features. Sizes are whole numbers in training too, so training and evaluation give the same
+    result. The gradient with respect to a size is the mean of the differences to the next larger
+    and to the next smaller size. Evaluation (``module.eval()``) skips pairs beyond a size, which
+    saves time.
+
+    With ``num_weights`` > 1 a second linear head mixes that many weights by softmax (Chen et al.,
+    "Dynamic Convolution: Attention over Convolution Kernels", CVPR 2020). In the paper the features
+    of a whole image determine the mixture; here the features of each voxel do.
 
     Args:
-      in_channels, out_channels: channels.
+      in_channels, out_channels: numbers of channels.
       kernel_size: the largest size, an integer.
       stride, dilation: integers, or one per axis; heads need stride 1.
-      ndim: spatial axes, 3 unless the class says otherwise.
-      learn_size: give the module a size head.
-      num_weights: how many weights the second head mixes.
+      ndim: number of spatial axes, 3 unless the class fixes another.
+      learn_size: whether to add a head that predicts sizes.
+      num_weights: number of weights that the second head mixes.
       use_bias, dtype, param_dtype, kernel_init, bias_init, precision, fwd_algo, bwd_algo, rngs: as
         in :class:`SpatiallySparseConv`.
-      algorithm: as of the function.
+      algorithm: as in the function.
     """
 
     NDIM: int | None = None
@@ -236,7 +242,7 @@ class SparseDynamicConv(CheckedModule):
         self.bias = initial_bias(use_bias, bias_init, rngs, out_channels, param_dtype)
 
         def head(features: int) -> nnx.Linear:
-            # Zero: every voxel starts with the middle size, and with equal shares.
+            # Zero weights: every voxel starts with the middle size and equal parts of the weights.
             return nnx.Linear(
                 in_channels, features, kernel_init=jax.nn.initializers.zeros, dtype=dtype,
                 param_dtype=param_dtype, precision=precision, rngs=HostKeys.of(rngs),
@@ -246,7 +252,7 @@ class SparseDynamicConv(CheckedModule):
         self.mixture_head = head(num_weights) if num_weights > 1 else None
 
     def sizes(self, voxels: Voxels) -> jax.Array:
-        """Return the learned size of each voxel, ``float[capacity]``, whole, with a gradient.
+        """Return the predicted size of each voxel, ``float[capacity]``, rounded, with a gradient.
 
         Raises:
           InputError: the module has no size head.
@@ -265,9 +271,10 @@ class SparseDynamicConv(CheckedModule):
         mask: Num[Array, "out_capacity K"] | None = None,
         mixture: Num[Array, "out_capacity M"] | None = None,
     ) -> Voxels:
-        """Convolve; a ``size`` or ``mixture`` given here takes the place of the head's.
+        """Convolve the voxels.
 
-        A ``size`` of floats is soft in training and rounded down in evaluation.
+        A ``size`` or ``mixture`` given here replaces the prediction of the head. Float sizes are
+        soft in training and rounded down in evaluation.
         """
         check_input(self, voxels)
         if size is None and self.size_head is not None:
@@ -295,13 +302,13 @@ class SparseDynamicConv(CheckedModule):
 
 
 class SparseDynamicConv2d(SparseDynamicConv):
-    """:class:`SparseDynamicConv` on two axes."""
+    """A :class:`SparseDynamicConv` with two spatial axes."""
 
     NDIM = 2
 
 
 class SparseDynamicConv3d(SparseDynamicConv):
-    """:class:`SparseDynamicConv` on three axes.
+    """A :class:`SparseDynamicConv` with three spatial axes.
 
     Examples:
       >>> conv = modules.SparseDynamicConv3d(4, 8, 3, learn_size=True, rngs=nnx.Rngs(0))
@@ -313,31 +320,33 @@ class SparseDynamicConv3d(SparseDynamicConv):
 
 
 class DeformConv(CheckedModule):
-    """:func:`voxax.nn.functional.deform_conv` on ``[B, *spatial, C]``, offsets from a convolution.
+    """Deformable convolution on ``[B, *spatial, C]`` that predicts its offsets.
 
-    The convolution that predicts offsets and mask has the same kernel, stride and dilation, and
-    starts at zero: so the layer starts as an ordinary convolution (half of one with ``sigmoid``,
-    the mean of the taps with ``softmax``).
+    See :func:`voxax.nn.functional.deform_conv`. A second convolution of the same kernel size,
+    stride and dilation predicts offsets and mask. Its parameters start at zero, so the layer starts
+    as an ordinary convolution. The initial sum over the taps is halved with ``sigmoid``, and
+    divided by the number of taps with ``softmax``.
 
     Args:
-      in_channels, out_channels: C, C_out; without a weight both are the same.
+      in_channels, out_channels: numbers of channels C and C_out, equal without a weight.
       kernel_size, stride, dilation: integers, or one per axis.
-      ndim: spatial axes, 1 to 3.
-      offset_groups: groups of channels that move on their own.
+      ndim: number of spatial axes, 1 to 3.
+      offset_groups: number of groups of channels, each with its own offsets.
       modulation: ``"sigmoid"`` (v2), ``"softmax"`` (v3), ``"plain"`` (v4); None has no mask (v1).
-      use_weight: False sums the taps within channels (v3, v4).
-      use_bias: whether there is a bias.
-      groups: of the weight.
-      dtype: to compute in; None is that of input and parameters.
-      param_dtype: of the parameters.
-      kernel_init, bias_init: initializers; the weight is drawn as ``[K, C / groups, C_out]``.
+      use_weight: whether there is a weight. False sums the taps of each channel (v3, v4).
+      use_bias: whether to add a bias.
+      groups: number of groups of channels of the weight.
+      dtype: dtype of the computation; None is the dtype of the input.
+      param_dtype: dtype of the parameters.
+      kernel_init, bias_init: initializers. The weight is drawn as ``[K, C / groups, C_out]``, with
+        K taps.
       precision: as for the function.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
 
     Attributes:
-      weight: ``[*T, C / groups, C_out]`` or None.
+      weight: ``[*T, C / groups, C_out]`` with kernel size T, or None.
       bias: ``[C_out]`` or None.
-      predict, predict_bias: of the convolution that predicts.
+      predict, predict_bias: parameters of the convolution that predicts offsets and mask.
 
     Examples:
       >>> conv = modules.DeformConv(3, 8, 3, rngs=nnx.Rngs(0))
@@ -398,7 +407,7 @@ class DeformConv(CheckedModule):
         self.predict_bias = nnx.Param(jnp.zeros((self.predicted,), param_dtype))
 
     def __call__(self, x: Float[Array, "B *spatial C"]) -> Float[Array, "B *outputs C_out"]:
-        """``[B, *outputs, C_out]``."""
+        """Return ``[B, *outputs, C_out]``."""
         ndim, taps = len(self.kernel_size), math.prod(self.kernel_size)
         dtype = x.dtype if self.dtype is None else self.dtype
         x = x.astype(dtype)
@@ -428,19 +437,23 @@ class DeformConv(CheckedModule):
 
 
 class FocalConv(CheckedModule):
-    """:func:`voxax.nn.functional.focal_conv`, importance from a submanifold convolution.
+    """Focal convolution that predicts importance by a submanifold convolution.
+
+    See :func:`voxax.nn.functional.focal_conv`.
 
     Args:
-      in_channels, out_channels: channels.
-      kernel_size: of both convolutions, an integer or one per axis.
-      ndim: spatial axes.
-      threshold: above it an importance counts.
-      capacity: static rows of the result; None as for the function.
+      in_channels, out_channels: numbers of channels.
+      kernel_size: kernel size of both convolutions, an integer or one per axis.
+      ndim: number of spatial axes.
+      threshold: limit of the importance, as in the function.
+      capacity: static number of rows of the result; None as in the function.
       use_bias, param_dtype, kernel_init, precision, rngs: as in :class:`SpatiallySparseConv`.
 
     Attributes:
-      weight: ``[K, C_in, C_out]``; bias: ``[C_out]`` or None.
-      predict, predict_bias: of the convolution that predicts, ``[K, C_in, K]`` and ``[K]``.
+      weight: ``[K, C_in, C_out]``, with K taps.
+      bias: ``[C_out]`` or None.
+      predict, predict_bias: parameters of the convolution that predicts importance,
+        ``[K, C_in, K]`` and ``[K]``.
 
     Source: Chen et al., "Focal Sparse Convolutional Networks for 3D Object Detection", CVPR 2022.
 
@@ -479,7 +492,7 @@ class FocalConv(CheckedModule):
         self.bias = nnx.Param(jnp.zeros((out_channels,), param_dtype)) if use_bias else None
 
     def importance(self, voxels: Voxels) -> jax.Array:
-        """Return ``float[capacity, K]`` in (0, 1), for a loss of its own on where the set grows."""
+        """Return the importance of each tap, ``float[capacity, K]`` in (0, 1), to use in a loss."""
         scores = spatially_sparse_conv(
             voxels,
             self.predict[...],
@@ -490,7 +503,7 @@ class FocalConv(CheckedModule):
         return jax.nn.sigmoid(scores.features)
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """The voxels and those that grew, with ``out_channels`` channels."""
+        """Return the voxels and the added ones, with ``out_channels`` channels."""
         return focal_conv(
             voxels,
             self.weight[...],

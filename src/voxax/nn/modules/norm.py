@@ -1,4 +1,4 @@
-"""Normalization modules that do not see padding; they take Voxels and Points."""
+"""Normalization modules for Voxels and Points, which ignore padding rows."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from voxax.nn.modules.sparse_convs import filled
 
 
 class BatchNorm(CheckedModule):
-    """Batch normalization over the voxels that exist.
+    """Batch normalization over the valid rows.
 
-    In training the statistics are those of the valid rows, and running averages are
-    updated; in evaluation (``model.eval()``) the running averages are used. Padding rows
-    have no influence, whatever they hold, and a batch without voxels leaves the averages.
+    Training takes the statistics of the valid rows and updates the running averages. Evaluation
+    (``model.eval()``) uses the running averages. Padding rows have no influence, whatever they
+    hold. A batch without voxels does not change the averages.
 
     Args:
-      num_features: channels C of the features ``[capacity, C]``.
+      num_features: number of channels C of the features ``[capacity, C]``.
       momentum: weight of the old running average, in [0, 1].
       epsilon: added to the variance.
-      axis_name: mapped axis over which statistics are shared between devices. Devices count
-        by their voxels, so shards of different sizes give the statistics of the whole batch.
-      param_dtype: dtype of scale and bias; the averages have it, and at least float32: a variance
-        has the square of the features' range.
-      use_running_average: evaluation mode from the start.
-      rngs: not used; all modules take it.
+      axis_name: mapped axis over which devices share their statistics. Each device is weighted by
+        its number of voxels, so the statistics are those of the whole batch.
+      param_dtype: dtype of scale and bias. The running averages use it too, but never less than
+        float32, because a variance can overflow a smaller type.
+      use_running_average: start in evaluation mode.
+      rngs: not used; every module accepts it.
 
     Source: Ioffe and Szegedy, "Batch Normalization", ICML 2015.
 
@@ -80,7 +80,7 @@ class BatchNorm(CheckedModule):
     def __call__(
         self, voxels: Rows, *, residual: jax.Array | None = None, relu: bool = False
     ) -> Rows:
-        """Normalize the features; add ``residual [capacity, C]``; with ``relu`` cut off below 0."""
+        """Normalize the features, add ``residual [capacity, C]``, and apply ReLU if ``relu``."""
         check_channels(self, self.num_features, voxels)
         training = not self.use_running_average
         if training:
@@ -107,7 +107,7 @@ class BatchNorm(CheckedModule):
 
 
 class _Affine(CheckedModule):
-    """Hold a learned factor and offset for each channel; arguments as of :class:`LayerNorm`."""
+    """Base class with a learned scale and bias per channel; arguments as for :class:`LayerNorm`."""
 
     def __init__(
         self,
@@ -132,14 +132,16 @@ class _Affine(CheckedModule):
 
 
 class LayerNorm(_Affine):
-    """Mean 0, variance 1 over each voxel's channels. See :func:`voxax.nn.functional.layer_norm`.
+    """Layer normalization: each voxel gets mean 0 and variance 1 over its channels.
+
+    See :func:`voxax.nn.functional.layer_norm`.
 
     Args:
-      num_features: channels.
+      num_features: number of channels C.
       epsilon: added to the variance.
-      use_scale, use_bias: learn a factor, an offset for each channel.
+      use_scale, use_bias: whether to learn a scale and a bias for each channel.
       param_dtype: dtype of scale and bias.
-      rngs: not used; all modules take it.
+      rngs: not used; every module accepts it.
 
     Examples:
       >>> modules.LayerNorm(4)(voxels).num_channels
@@ -151,9 +153,9 @@ class LayerNorm(_Affine):
 
 
 class RMSNorm(_Affine):
-    """Root mean square 1 over each voxel's channels. See :func:`voxax.nn.functional.rms_norm`.
+    """RMS normalization: each voxel gets root mean square 1 over its channels.
 
-    Arguments as for :class:`LayerNorm`; there is no offset.
+    See :func:`voxax.nn.functional.rms_norm`. Arguments as for :class:`LayerNorm`, without a bias.
     """
 
     def __init__(
@@ -173,9 +175,9 @@ class RMSNorm(_Affine):
 
 
 class InstanceNorm(_Affine):
-    """Mean 0, variance 1 of each channel over the voxels of each scene.
+    """Instance normalization: each channel gets mean 0 and variance 1 over the voxels of a scene.
 
-    Training and evaluation do the same. Arguments as for :class:`LayerNorm`. See
+    Training and evaluation compute the same. Arguments as for :class:`LayerNorm`. See
     :func:`voxax.nn.functional.instance_norm`.
     """
 
@@ -184,11 +186,11 @@ class InstanceNorm(_Affine):
 
 
 class GroupNorm(_Affine):
-    """Mean 0, variance 1 of each group of channels over the voxels of each scene.
+    """Group normalization: each group of channels gets mean 0 and variance 1 in each scene.
 
     Args:
-      num_features: channels.
-      num_groups: divides the channels.
+      num_features: number of channels C.
+      num_groups: number of groups; it must divide ``num_features``.
       epsilon, use_scale, use_bias, param_dtype, rngs: as for :class:`LayerNorm`.
 
     See :func:`voxax.nn.functional.group_norm`.
@@ -216,7 +218,7 @@ class GroupNorm(_Affine):
 
 
 def _check_shared(names: str | tuple[str, ...] | None, voxels: FeatureRows) -> None:
-    """Raise :class:`voxax.InputError` where one shard's statistics would pass for the scene's."""
+    """Raise :class:`voxax.InputError` if a split scene would be normalized shard by shard."""
     axis = split_axis(voxels)
     if axis is not None and axis not in ((names,) if isinstance(names, str) else names or ()):
         raise InputError(

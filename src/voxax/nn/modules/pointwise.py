@@ -1,4 +1,4 @@
-"""Modules on each row of features: activation, linear, dropout."""
+"""Modules that act on each row of features: activations, linear layers, dropout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from voxax.products.convolution import precision_name
 
 @dataclasses.dataclass(frozen=True)
 class _Named:
-    """A function of ``jax.nn`` by name: itself it would be copied and pickled as another object."""
+    """A function of ``jax.nn``, stored by name so that copies and pickles compare equal."""
 
     name: str
     options: tuple[tuple[str, Any], ...] = ()
@@ -38,7 +38,7 @@ class _Named:
 
     @property
     def operator(self) -> str:
-        """The name that :func:`voxax.nn.functional.pointwise.activate` may have for it."""
+        """The name of this function in :func:`voxax.nn.functional.pointwise.activate`."""
         if self.name == "gelu":
             return "gelu_tanh" if dict(self.options).get("approximate", True) else "gelu"
         return {"swish": "silu"}.get(self.name, self.name)
@@ -50,11 +50,12 @@ RELU = _Named("relu")
 class Activation(CheckedModule):
     """Apply ``fn`` to the features ``[capacity, C]``; padding stays zero.
 
-    float16 is computed in float32: the square of a feature above 255 has no value in float16, and a
-    derivative through it is NaN.
+    float16 features are computed in float32, because the square of a feature above 255 overflows
+    float16 and gives a NaN derivative.
 
     Args:
-      fn: from an array ``[capacity, C]`` to another of the same shape, such as ``jax.nn.relu6``.
+      fn: function that maps an array ``[capacity, C]`` to one of the same shape, such as
+        ``jax.nn.relu6``.
     """
 
     def __init__(self, fn: Callable[[jax.Array], jax.Array]) -> None:
@@ -76,7 +77,7 @@ class Activation(CheckedModule):
 
 
 class _Smooth(Activation):
-    """An activation with a fraction in it: integer features are taken as float32."""
+    """An activation whose results are not integers: integer features are converted to float32."""
 
     def __call__(self, voxels: Voxels) -> Voxels:
         refuse_arrays(self, voxels)
@@ -87,7 +88,7 @@ class _Smooth(Activation):
 
 
 class ReLU(Activation):
-    """``max(x, 0)``."""
+    """Rectified linear unit, ``max(x, 0)``."""
 
     def __init__(self) -> None:
         super().__init__(RELU)
@@ -97,7 +98,8 @@ class GELU(_Smooth):
     """Gaussian error linear unit.
 
     Args:
-      approximate: the tanh form; False is the one with the error function, PyTorch's default.
+      approximate: whether to use the tanh form. False uses the error function, as PyTorch does by
+        default.
     """
 
     def __init__(self, *, approximate: bool = True) -> None:
@@ -105,30 +107,33 @@ class GELU(_Smooth):
 
 
 class SiLU(_Smooth):
-    """``x * sigmoid(x)``."""
+    """Sigmoid linear unit, ``x * sigmoid(x)``."""
 
     def __init__(self) -> None:
         super().__init__(jax.nn.silu)
 
 
 class LeakyReLU(_Smooth):
-    """``x`` where positive, else ``0.01 x``."""
+    """Leaky ReLU: ``x`` where it is positive, else ``0.01 x``."""
 
     def __init__(self) -> None:
         super().__init__(jax.nn.leaky_relu)
 
 
 class Linear(CheckedModule):
-    """``features @ weight + bias``: a convolution of kernel size 1 without a kernel map.
+    """Linear layer, ``features @ weight + bias``.
+
+    It computes a convolution of kernel size 1 and needs no kernel map.
 
     Args:
-      in_channels, out_channels: of the features, ``[capacity, C_in]`` to ``[capacity, C_out]``.
-      use_bias: add a bias.
+      in_channels, out_channels: C_in and C_out; features ``[capacity, C_in]`` become
+        ``[capacity, C_out]``.
+      use_bias: whether to add a bias.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
-      rngs: None takes a key that no other layer has.
+      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
 
     Raises:
-      InputError: an unknown precision; when called, another number of channels.
+      InputError: the precision is unknown; or, in a call, the number of channels differs.
 
     Examples:
       >>> modules.Linear(4, 20, rngs=nnx.Rngs(0))(voxels).num_channels
@@ -179,7 +184,7 @@ class Linear(CheckedModule):
 
 
 def _is_plain(layer: nnx.Linear) -> bool:
-    """Return whether the layer is flax's own, with nothing in place of its parts."""
+    """Return whether the layer is an unmodified ``flax.nnx.Linear``."""
     own = type(layer) is nnx.Linear and nnx.Linear.__call__ is _FLAX_CALL
     return own and layer.dot_general is jax.lax.dot_general and layer.preferred_element_type is None
 
@@ -188,14 +193,15 @@ _FLAX_CALL = nnx.Linear.__call__
 
 
 class Dropout(CheckedModule):
-    """Inverted dropout, switched by ``model.train()`` and ``model.eval()``.
+    """Inverted dropout, turned on by ``model.train()`` and off by ``model.eval()``.
 
     Args:
       rate: fraction that is dropped, in [0, 1].
       mode: ``feature``, ``voxel`` or ``channel``; see :func:`voxax.nn.functional.dropout`.
-      deterministic: evaluation mode from the start: the input is handed on as it is.
-      rng_collection: the stream of ``rngs`` that keys are drawn from, a new one at each call.
-      rngs: None means that a key (or ``nnx.Rngs``) is given at each call.
+      deterministic: start in evaluation mode, which returns the input unchanged (integers as
+        float32).
+      rng_collection: name of the stream of ``rngs`` from which each call draws a new key.
+      rngs: source of keys. With None every call in training needs a key or ``nnx.Rngs``.
 
     Examples:
       >>> drop = modules.Dropout(0.5, rngs=nnx.Rngs(dropout=0))
@@ -222,10 +228,14 @@ class Dropout(CheckedModule):
     def __call__(
         self, voxels: Scenes, *, rngs: nnx.Rngs | nnx.RngStream | jax.Array | None = None
     ) -> Scenes:
-        """Drop features; ``rngs`` (streams or one ``jax.random`` key) overrides the module's.
+        """Drop features.
+
+        Args:
+          voxels: Voxels or Points.
+          rngs: streams, or one ``jax.random`` key. None takes the streams of the module.
 
         Raises:
-          InputError: in training, and there is no source of keys.
+          InputError: in training without a source of keys.
         """
         if self.deterministic or self.rate == 0:
             dtype = fraction_dtype(voxels.features.dtype)
@@ -248,7 +258,7 @@ class DropPath(Dropout):
     Args:
       rate: fraction that is dropped, in [0, 1].
       mode: ``voxel`` drops the branch of single voxels, as Point Transformer V3 does; ``scene``
-        that of whole scenes.
+        drops the branch of whole scenes.
       deterministic, rng_collection, rngs: as for :class:`Dropout`.
 
     Source: Huang et al., "Deep Networks with Stochastic Depth", ECCV 2016.
@@ -276,10 +286,10 @@ class LayerScale(CheckedModule):
     """Multiply each channel by a learned factor that begins near zero.
 
     Args:
-      num_features: channels.
-      initial: the factor at the start.
-      param_dtype: dtype the factors are kept in.
-      rngs: not used; all modules take it.
+      num_features: number of channels.
+      initial: initial value of the factors.
+      param_dtype: dtype of the factors.
+      rngs: not used; every module accepts it.
 
     Source: Touvron et al., "Going Deeper with Image Transformers", ICCV 2021.
     """

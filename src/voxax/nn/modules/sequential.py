@@ -1,8 +1,8 @@
-"""Layers one after the other. A normalization and what follows it run as one operator, in inference
-on GPUs together with the convolution before.
+"""Apply layers one after the other, and fuse normalization with the layers around it.
 
-Only what is exactly the library's own class is fused, with the library's own ``__call__``: a
-subclass, or a method that somebody put in its place, is called as it is.
+A normalization and the activation after it run as one operator. Inference on GPUs fuses them with
+the convolution before too. Only unmodified classes of the library are fused. A subclass or a
+replaced ``__call__`` is called as it is.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def _fuses(norm: Any, act: Any) -> bool:
 
 
 def norm_act(norm: Any, act: Any, voxels: Any, shortcut: Voxels | None = None) -> Any:
-    """Return ``act(norm(voxels) + shortcut)``, without ``shortcut`` of ``norm(voxels)`` alone.
+    """Return ``act(norm(voxels) + shortcut)``, or ``act(norm(voxels))`` without ``shortcut``.
 
     Args:
       norm, act: layers.
-      voxels: what ``norm`` takes.
-      shortcut: voxels on the same coordinates.
+      voxels: the input of ``norm``.
+      shortcut: voxels on the same coordinates, or None.
 
     Raises:
       GeometryMismatchError: ``shortcut`` has other coordinates.
@@ -66,12 +66,12 @@ def conv_norm_act(
     shortcut: Callable[[], Voxels] | None = None,
     **options: Any,
 ) -> Any:
-    """Return ``act(norm(conv(voxels)) + shortcut())``; in inference on GPUs as one product.
+    """Return ``act(norm(conv(voxels)) + shortcut())``, fused in inference on GPUs.
 
     Args:
       conv, norm, act: layers.
-      voxels, given, options: what ``conv`` takes.
-      shortcut: makes voxels on the coordinates of the convolution's result.
+      voxels, given, options: arguments of ``conv``.
+      shortcut: function that returns voxels on the coordinates of the result of ``conv``, or None.
 
     Raises:
       GeometryMismatchError: ``shortcut`` has other coordinates.
@@ -134,7 +134,7 @@ class Sequential(Module):
     """Apply modules (or any callables on Voxels) one after the other.
 
     Args:
-      *layers: in the order in which they run.
+      *layers: the layers, in the order in which they run.
 
     Examples:
       >>> conv = modules.SubMConv3d(4, 8, use_bias=False, rngs=nnx.Rngs(0))
@@ -172,7 +172,7 @@ class Sequential(Module):
 def _refuse_array_layer(place: int, layer: Any) -> None:
     """Raise :class:`InputError` for layers of flax and functions of JAX, which take arrays."""
     module = isinstance(layer, nnx.Module) and type(layer).__module__.startswith("flax.")
-    module = module and type(layer) is not nnx.Sequential  # hands on what it is given
+    module = module and type(layer) is not nnx.Sequential  # passes its input on unchanged
     function = not isinstance(layer, nnx.Module) and _module_of(layer).startswith("jax.")
     if module or function:
         name = type(layer).__name__ if module else getattr(layer, "__name__", "fn")
@@ -183,7 +183,7 @@ def _refuse_array_layer(place: int, layer: Any) -> None:
 
 
 def _module_of(function: Any) -> str:
-    """Return where a function was defined: ``functools.wraps`` copies the name of another."""
+    """Return the module in which a function was defined, looking through ``functools.wraps``."""
     while not inspect.isfunction(function) and hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     if inspect.isfunction(function):
