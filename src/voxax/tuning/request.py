@@ -238,7 +238,7 @@ def algorithms(
 
     An overlay takes precedence over the environment, and a ``fwd_algo=`` or ``bwd_algo=`` of the
     layer over the overlay. A request of an inner overlay replaces the same request of an outer one;
-    ``"auto"`` admits all algorithms again. Threads that are started inside do not inherit the overlay.
+    ``"auto"`` admits all algorithms again. Threads that are started inside do not inherit it.
 
     Args:
       forward, dgrad, wgrad: requests for the three products of dense and grouped
