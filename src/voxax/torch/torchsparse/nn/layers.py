@@ -27,7 +27,8 @@ class Conv3d(nn.Module):
         stride 1 has half the size as padding, whatever ``padding`` is.
       dilation: 1; TorchSparse accepts other values and ignores them.
       bias: whether to add a bias.
-      transposed: whether to invert the layer with this kernel and stride that made the voxels.
+      transposed: whether outputs are at the inputs of the layer that made these voxels with the
+        same kernel and stride.
       generative: whether a transposed layer outputs all voxels that its taps reach.
       config: modes, see ``nn.functional.conv_config``.
 
