@@ -1,17 +1,17 @@
-"""Draws points into an image: nearest point per pixel, then shading by depth.
+"""Draws points into an image: the nearest point of each pixel, then shading by depth.
 
-One pass finds which point each pixel shows; truth, prediction and error pictures of the
-same view are then just different colors for the same pixels. This takes a fraction of
-the time of scatter plots, and gives shapes an outline where the depth jumps.
+One pass finds the point that each pixel shows. Pictures of truth, prediction and error from one
+viewpoint then differ only in the colors of these points. This takes a fraction of the time of
+scatter plots, and shapes get an outline where the depth jumps.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-# Pixels are computed this many times finer in both directions, then averaged.
+# Number of fine pixels per pixel in each direction; their colors are averaged.
 FINE = 2
-# Radii of points, in fine pixels: a single pixel would vanish in the averaging.
+# Radii of points, in fine pixels. A point of a single fine pixel would vanish in the averaging.
 SMALLEST, LARGEST = 1, 9
 # How far the farthest points of a perspective view fade into the background.
 HAZE = 0.3
@@ -19,12 +19,12 @@ HAZE = 0.3
 
 @dataclass(frozen=True)
 class Raster:
-    """A view with the point, brightness and haze of each fine pixel.
+    """View of points, with the point, brightness and haze of each of H x W fine pixels.
 
     Attributes:
-      owner: [H, W] int32, the row of the point seen there; -1 is background.
+      owner: [H, W] int32, the row of the visible point; -1 is background.
       shade: [H, W] float32, brightness factor in (0, 1].
-      haze: [H, W] float32, part of the background's color mixed in, in [0, 1).
+      haze: [H, W] float32, share of the background's color, in [0, 1).
     """
 
     owner: np.ndarray
@@ -32,7 +32,10 @@ class Raster:
     haze: np.ndarray
 
     def paint(self, colors: np.ndarray, background: np.ndarray) -> np.ndarray:
-        """The picture [H / FINE, W / FINE, 3] uint8 for [M, 3] uint8 colors of the points."""
+        """Return the picture [H / FINE, W / FINE, 3] uint8.
+
+        ``colors`` are the colors of the M points, [M, 3] uint8; ``background`` is one color.
+        """
         background = background.astype(np.float32)
         image = np.broadcast_to(background, (*self.owner.shape, 3)).copy()
         drawn = self.owner >= 0
@@ -56,11 +59,15 @@ def rasterize(
     *,
     perspective: bool,
 ) -> Raster:
-    """Draw points as discs, near ones over far ones.
+    """Draw points as discs; near discs cover far ones.
 
-    Places in the `plane` [M, 2] are meters to the right and up, and `depth` [M] grows away from the
-    viewer. The `center` [2] is in the middle of the picture, of so many pixels, and `scale` is
-    pixels per meter. In perspective nearer points are drawn larger, and far ones paler.
+    Args:
+      plane: [M, 2], meters to the right and up.
+      depth: [M], larger for points farther from the viewer.
+      width, height: size of the picture in pixels.
+      center: [2], position in the plane at the middle of the picture.
+      scale: pixels per meter.
+      perspective: whether nearer points are larger and far points paler.
     """
     width, height = width * FINE, height * FINE
     owner = np.full(height * width, -1, np.int32)
@@ -69,7 +76,7 @@ def rasterize(
     seen = (column >= 0) & (column < width) & (line >= 0) & (line < height)
     order = np.flatnonzero(seen)
     order = order[np.argsort(-depth[order], kind="stable")]
-    # One point per pixel is enough: the nearest covers what those behind it would.
+    # One point per pixel is enough, because the nearest one covers the others.
     owner[line[order] * width + column[order]] = order
     order = order[owner[line[order] * width + column[order]] == order]
     column, line = column[order], line[order]
@@ -98,7 +105,7 @@ def rasterize(
 def _radii(
     column: np.ndarray, line: np.ndarray, depth: np.ndarray | None, width: int, height: int
 ) -> np.ndarray:
-    """[M] int64 radii, in fine pixels, that close the gaps of a surface of usual density."""
+    """Return [M] int64 radii, in fine pixels, that close the gaps in a surface of usual density."""
     if len(column) == 0:
         return np.zeros(0, np.int64)
     cell = max(width, height) // 80 + 1
@@ -111,7 +118,10 @@ def _radii(
 
 
 def _shading(owner: np.ndarray, depth: np.ndarray, scale: float) -> np.ndarray:
-    """[H, W] float32: darker where the surroundings stand nearer ("eye-dome lighting")."""
+    """Return brightness [H, W] float32, darker where the surroundings are nearer to the viewer.
+
+    The method is known as "eye-dome lighting".
+    """
     drawn = owner >= 0
     shade = np.ones(owner.shape, np.float32)
     if not drawn.any():

@@ -1,14 +1,16 @@
-"""The tuner's memory: what was measured on this device, by this process and earlier ones.
+"""The tuner's cache of measurements on this device, by this process and earlier ones.
 
 There is one JSON file for each kind of device, ``tuning/<device>.json`` in the cache directory;
-``docs/cache.md`` shows one. A key has one entry for each jaxlib that measured it, and one predicted
-entry, which holds for every jaxlib. The header's versions are those of the last writer, for people.
-Nothing in the file is trusted: it is data only, of limited size, checked field by field, and it
-names no paths. Several processes may read and write it at once, and any of them may die at any
-moment: each measurement is merged into the file under a lock, and the file is replaced in one step.
+``docs/cache.md`` shows one. A key has one entry for each jaxlib that measured it, and at most one
+predicted entry, which holds for every jaxlib. The versions in the header are those of the last
+writer, for information only. The file is not trusted: it contains only data and no paths, its size
+is limited, and every field is checked. Several processes may read and write it at once, and any of
+them may die at any moment. Each measurement is therefore merged into the file under a lock, and the
+file is replaced in one step.
 
-No disk makes :class:`TuningCache` raise: one warning, and the process goes on with what it measures
-itself. ``defaults/<device>.json`` are caches that come with voxax; see ``defaults/README.md``.
+:class:`TuningCache` does not raise on errors of the disk: it logs one warning, and the process
+continues with its own measurements. The files ``defaults/<device>.json`` are caches that come with
+voxax; see ``defaults/README.md``.
 """
 
 from __future__ import annotations
@@ -51,14 +53,17 @@ _log = logging.getLogger("voxax.tuning")
 _caches: dict[tuple[int, Path, str], TuningCache] = {}
 
 Store = dict[tuple[str, str], Entry]
-"""Entries by problem and by what they are filed under, see :attr:`Entry.filed_under`."""
+"""Entries by the problem's key and by :attr:`Entry.filed_under`."""
 
 Stamp = tuple[int, int, int] | None
-"""Tells one state of a file from another; None: there is no file."""
+"""Inode, time and size of a file, which change with its content; None if there is no file."""
 
 
 def folder(name: str) -> Path:
-    """A folder, which may not exist, in the cache directory; without a home it keeps nothing."""
+    """Return a folder of the cache directory, which may not exist yet.
+
+    Without a home directory, it is below ``os.devnull`` and keeps nothing.
+    """
     try:
         return cache_dir() / name
     except RuntimeError:
@@ -66,38 +71,41 @@ def folder(name: str) -> Path:
 
 
 def cache_for(device: str) -> TuningCache:
-    """The cache of a device, see :func:`device_name`; one instance in a process.
+    """Return the cache of a device named by :func:`device_name`; a process has one instance.
 
-    Ask at each use: ``VOXAX_CACHE_DIR`` may change, and the child of a fork has its own.
+    Call this at each use, because ``VOXAX_CACHE_DIR`` may change, and the child of a fork has its
+    own instance.
     """
-    # In the child of a fork, a thread that is not there may hold the lock of the parent's.
+    # In the child of a fork, the lock of the parent's instance may be held by a thread that exists
+    # in the parent only.
     key = os.getpid(), folder("tuning"), device
     return _caches.get(key) or _caches.setdefault(key, TuningCache(key[1], device))
 
 
 def passed_file(kernel: Hashable, device: str) -> Path:
-    """The empty file that exists once ``kernel`` has passed the tuner's check on this machine.
+    """Return the path of the empty file that exists if ``kernel`` passed the tuner's check here.
 
-    Each check compiles two programs, which every new process would wait for again. The name is a
-    digest of the kernel (values that print alike in every process), the native library's bytes, the
-    device and the versions, so that whatever changes is checked anew.
+    Each check compiles two programs. The file saves this time in later processes. Its name is a
+    digest of the kernel, the native library's bytes, the device and the versions, so a change of
+    any of them leads to a new check. ``kernel`` must have the same ``repr`` in every process.
     """
     known = (kernel, device, _native.fingerprint(), __version__, jaxlib_version())
     return folder("passed") / hashlib.sha256(repr(known).encode()).hexdigest()[:32]
 
 
 def forget_passed() -> None:
-    """Delete all :func:`passed_file`; the next process checks again."""
+    """Delete all files of :func:`passed_file`; the next process checks again."""
     with contextlib.suppress(OSError):
         for path in folder("passed").iterdir():
             path.unlink()
 
 
-@functools.lru_cache(maxsize=64)  # asked for each choice
+@functools.lru_cache(maxsize=64)  # called for each choice
 def device_name(info: HardwareInfo) -> str:
-    """A file-safe name of a kind of device, such as ``cpu-amd-epyc-9r14-2-cores``.
+    """Return a file-safe name of a kind of device, such as ``cpu-amd-epyc-9r14-2-cores``.
 
-    The name of a CPU holds the cores that the process may use, since they decide what is fastest.
+    The name of a CPU contains the number of cores that the process may use, because the fastest
+    algorithm depends on it.
     """
     kind, platform = (
         re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
@@ -114,14 +122,14 @@ def device_name(info: HardwareInfo) -> str:
 
 
 class TuningCache:
-    """Entries by problem for one device; safe to use from several threads.
+    """Cache with the entries of each problem for one device; safe to use from several threads.
 
     Args:
-      directory: the folder of the files; created by the first save.
-      device: the name of the file, without suffix.
+      directory: folder of the file; the first save creates it.
+      device: name of the device from :func:`device_name`, which is the file's name without suffix.
 
     Raises:
-      ValueError: ``device`` is none of :func:`device_name`.
+      ValueError: ``device`` is not a valid name.
     """
 
     def __init__(self, directory: Path, device: str) -> None:
@@ -129,17 +137,17 @@ class TuningCache:
             raise ValueError(f"{device!r} is not a device's name: give one of device_name()")
         self.device = device
         self.path = Path(directory) / f"{device}.json"
-        self._lock = threading.RLock()  # of the fields below, and of saving
+        self._lock = threading.RLock()  # for the fields below, and for saving
         self._file = Contents({}, None)
         self._unsaved: Store = {}
         self._patience = PATIENCE
         self._warned: set[str] = set()
 
     def get(self, key: str) -> Entry | None:
-        """The entry of the problem ``key`` that holds under this jaxlib, or None.
+        """Return the entry of the problem ``key`` that is valid for this jaxlib, or None.
 
-        The first that exists: the user's own measurement, the one shipped for the device, the newer
-        of the user's own and the shipped prediction.
+        The user's own measurement comes first, then the measurement shipped for the device, then
+        the newer one of the user's own prediction and the shipped prediction.
         """
         stores, version = (self._entries(), shipped(self.device)), jaxlib_version()
         found = [store[key, version] for store in stores if (key, version) in store]
@@ -149,12 +157,16 @@ class TuningCache:
         return max(predictions, key=Entry.time, default=None)
 
     def items(self) -> list[tuple[str, Entry]]:
-        """All measured entries of the user's own under this jaxlib, sorted by key."""
+        """Return the user's own measured entries for this jaxlib with their keys, sorted by key."""
         entries, version = self._entries(), jaxlib_version()
         return sorted((key, entry) for (key, filed), entry in entries.items() if filed == version)
 
     def put(self, key: str, entry: Entry) -> Entry:
-        """Remember ``entry``, merged with what is there, which is returned, and save it."""
+        """Merge ``entry`` into the cache, save the cache, and return the merged entry.
+
+        Raises:
+          ValueError: ``key`` is not 1 to 512 printable ASCII characters.
+        """
         if not is_key(key):
             raise ValueError(f"key {key!r} is not 1 to {MAX_KEY} ASCII characters")
         with self._lock:
@@ -163,7 +175,7 @@ class TuningCache:
             return self._entries().get((key, entry.filed_under), entry)
 
     def flush(self) -> bool:
-        """Save what could not be saved before; return whether everything is on disk."""
+        """Save all unsaved entries, and return whether everything is on disk."""
         with self._lock:
             if not self._unsaved:
                 return True
@@ -172,7 +184,7 @@ class TuningCache:
                 self._file = save_file(self.path, self.device, unsaved, self._patience)
             except OSError as error:
                 busy = isinstance(error, TimeoutError)
-                # A process that was stopped may hold the lock for hours: wait for it once.
+                # A suspended process may hold the lock for hours, so only the first save waits.
                 self._patience = 0.0 if busy else PATIENCE
                 why = blocked(self.path.parent) or error
                 self._warn("is locked, saving later" if busy else "cannot be saved", why)
@@ -181,9 +193,9 @@ class TuningCache:
             return True
 
     def _entries(self) -> Store:
-        """What the file holds now, and what could not be saved."""
+        """Return the current entries of the file, merged with the unsaved ones."""
         with self._lock:
-            # A file that is gone was removed by hand: the documented way to start anew.
+            # A missing file was removed by hand, which is the documented way to start anew.
             if self._file.problem == "unreadable" or stamp_of(self.path) != self._file.stamp:
                 self._file = read_file(self.path, self.device)
                 if self._file.problem is not None:
@@ -193,14 +205,17 @@ class TuningCache:
             return merged(self._file.store, self._unsaved)
 
     def _warn(self, what: str, why: object) -> None:
-        if what not in self._warned:  # once: the reason seldom goes away by itself
+        if what not in self._warned:  # once, because the reason seldom disappears by itself
             self._warned.add(what)
             _log.warning("the tuning cache %s %s: %s", self.path, what, why)
 
 
 @functools.lru_cache(maxsize=64)
 def shipped(device: str) -> Store:
-    """The entries shipped for a device, if any; measured ones are marked so. Do not change them."""
+    """Return the entries shipped for a device, possibly none; do not change the result.
+
+    Measured entries have the source ``shipped``.
+    """
     if not is_device(device):
         return {}
     found = read_file(FOLDER / f"{device}.json", device)
@@ -214,14 +229,14 @@ def shipped(device: str) -> Store:
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """The content of a file.
+    """Content of a cache file.
 
     Attributes:
-      store: its well-formed entries.
-      stamp: the state of the file.
-      problem: why nothing was read: ``unusable`` (no JSON, of another format or device, too big, no
-        regular file) or ``unreadable`` (the system refused); None if all is well.
-      reason: the problem in words, or why entries were left out; empty if all is well.
+      store: the well-formed entries of the file.
+      stamp: state of the file at the time of reading.
+      problem: why nothing was read: ``unusable`` (no JSON, of another format or device, too large,
+        not a regular file) or ``unreadable`` (an error of the system); None without a problem.
+      reason: description of the problem, or of the entries that were left out; else empty.
     """
 
     store: Store
@@ -231,7 +246,7 @@ class Contents:
 
 
 def stamp_of(path: Path) -> Stamp:
-    """The state of the file at ``path``; also None where it cannot be asked."""
+    """Return the state of the file at ``path``; None if it is missing or cannot be accessed."""
     try:
         status = path.stat()
     except OSError:
@@ -240,7 +255,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def read_file(path: Path, device: str) -> Contents:
-    """The entries in ``path``, a file for ``device``. Raises nothing."""
+    """Return the content of ``path``, a file for ``device``; errors are in the result."""
     stamp = stamp_of(path)
     try:
         values = parse_document(read_bounded(path, MAX_BYTES)[0])
@@ -258,16 +273,18 @@ def read_file(path: Path, device: str) -> Contents:
 
 
 def save_file(path: Path, device: str, added: Store, patience: float = PATIENCE) -> Contents:
-    """Merge ``added`` into the file, at once for all who read it; creates its folder.
+    """Merge ``added`` into the file in one atomic step, and return its new content.
 
-    A file that is no cache for ``device`` is set aside first, beside the new one.
+    The folder is created if needed. A file that is not a cache for ``device`` is renamed first and
+    stays in the same folder.
 
     Args:
       path, device, added: the file, its device, and the newer entries.
       patience: seconds to wait for the lock.
 
     Raises:
-      OSError: nothing was changed; a TimeoutError where others held the lock all the time.
+      OSError: the file could not be saved and is unchanged.
+      TimeoutError: other processes held the lock for the whole ``patience``.
     """
     for last in (False, False, True):  # the folder may be removed at any moment
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -286,7 +303,7 @@ def _save_locked(path: Path, device: str, added: Store) -> Contents:
             if time.time() - temporary.stat().st_mtime > _TEMPORARY_AGE:
                 temporary.unlink()
     found = read_file(path, device)
-    if found.problem == "unreadable":  # it may hold entries that would be lost
+    if found.problem == "unreadable":  # it may contain entries that would be lost
         raise OSError(errno.EACCES, found.reason, str(path))
     if found.problem is not None:
         number = 1
@@ -303,13 +320,13 @@ def _save_locked(path: Path, device: str, added: Store) -> Contents:
         file.flush()
         os.fsync(file.fileno())
         if found.problem is None and found.stamp is not None and stamp_of(path) is None:
-            # Removed meanwhile, which is a reset: do not bring back what it held.
+            # The file was removed meanwhile, which is a reset: do not restore its entries.
             raise FileNotFoundError(errno.ENOENT, "removed meanwhile", str(path))
     return Contents(store, stamp_of(path))
 
 
 def _encode(device: str, store: Store) -> bytes:
-    """The file's text; drops the oldest entries from ``store`` until it is small enough."""
+    """Return the file's text; drop the oldest entries from ``store`` until it is small enough."""
     excess = len(store) - MAX_ENTRIES
     while True:
         for oldest in sorted(store, key=lambda k: store[k].time())[: max(excess, 0)]:
@@ -321,14 +338,14 @@ def _encode(device: str, store: Store) -> bytes:
 
 
 def remove_file(path: Path) -> None:
-    """Delete the file; its folder stays. Raises OSError where that is not possible."""
+    """Delete the file but not its folder; raise OSError if that is not possible."""
     if path.parent.is_dir():
         with locked(path.with_name(f".{path.stem}.lock"), PATIENCE):
             path.unlink(missing_ok=True)
 
 
 def is_device(name: Any) -> bool:
-    """Return whether ``name`` can be a device's: file-safe, and no path."""
+    """Return whether ``name`` is valid for a device: safe as a file name, and not a path."""
     good = isinstance(name, str) and len(name) <= _MAX_DEVICE
     return good and bool(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name))
 
@@ -339,7 +356,7 @@ def is_key(key: Any) -> bool:
 
 
 def parse_document(raw: bytes) -> dict[str, Any]:
-    """The JSON object of this format in bytes that anybody may have written; else ValueError."""
+    """Return the JSON object in untrusted bytes; raise ValueError unless it has this format."""
     try:
         values = json.loads(raw.decode("utf-8"))
     except (RecursionError, MemoryError):
@@ -352,7 +369,11 @@ def parse_document(raw: bytes) -> dict[str, Any]:
 
 
 def entries_of(raw: Any) -> tuple[Store, list[str]]:
-    """The well-formed entries in ``{key: [entry, ...]}``, and why each other was refused."""
+    """Return the well-formed entries in ``{key: [entry, ...]}``, and a reason for every other.
+
+    Raises:
+      ValueError: ``raw`` is not a dict.
+    """
     if not isinstance(raw, dict):
         raise ValueError("its entries are not an object")
     store: Store = {}
@@ -372,13 +393,13 @@ def entries_of(raw: Any) -> tuple[Store, list[str]]:
 
 
 def add_entry(store: Store, key: str, entry: Entry) -> None:
-    """Merge ``entry``, the newer, into ``store``."""
+    """Merge ``entry``, which is newer than the others, into ``store``."""
     place = key, entry.filed_under
     store[place] = store[place].merged(entry) if place in store else entry
 
 
 def merged(store: Store, added: Store) -> Store:
-    """The entries of both; ``added`` are the newer."""
+    """Return the entries of both stores; those of ``added`` are newer."""
     store = dict(store) if added else store
     for (key, _), entry in added.items():
         add_entry(store, key, entry)
@@ -386,7 +407,7 @@ def merged(store: Store, added: Store) -> Store:
 
 
 def store_to_json(store: Store) -> dict[str, list[dict[str, Any]]]:
-    """``{key: [entry, ...]}``, sorted."""
+    """Return the entries as ``{key: [entry, ...]}`` of JSON values, sorted by key."""
     by_key: dict[str, list[dict[str, Any]]] = {}
     for (key, _), entry in sorted(store.items()):
         by_key.setdefault(key, []).append(entry.to_json())
@@ -394,7 +415,10 @@ def store_to_json(store: Store) -> dict[str, list[dict[str, Any]]]:
 
 
 def document(**content: Any) -> str:
-    """A JSON file for people, with format and versions: a value that fits stands on one line."""
+    """Return readable JSON of the content, with format and versions.
+
+    A value that fits into a line is not broken into several lines.
+    """
     encode = json.JSONEncoder(allow_nan=False).encode
 
     def text(value: Any, indent: int) -> str:

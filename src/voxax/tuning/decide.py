@@ -1,8 +1,8 @@
-"""The tuner's decision: a pure function of the candidates, of what is known and what may be done.
+"""The tuner's decision, a pure function of the candidates, the known entry and the policy.
 
-:func:`decide` reads no clock, file, lock or device. It answers with a choice, and says whether that
-must be checked or measured before it is used; :mod:`voxax.tuning.tuner` does so and asks again.
-The table of decisions stands there.
+:func:`decide` reads no clock, file, lock or device. It returns a choice, and whether the choice
+must be checked or measured before it is used. :mod:`voxax.tuning.tuner` checks or measures, then
+calls it again. The docstring of that module has the table of decisions.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from voxax.tuning.request import AutotuneMode
 from voxax.tuning.space import Candidate, Identity, Space
 
 Source = Literal["measured", "cached", "shipped", "predicted", "pinned"]
-"""``measured``: just now, on this hardware. ``cached``: by an earlier run. ``shipped``: with voxax,
-on hardware of this kind. ``predicted``: without measuring. ``pinned``: the only candidate."""
+"""``measured``: measured just now on this hardware. ``cached``: measured by an earlier run.
+``shipped``: measured on hardware of this kind, and part of voxax. ``predicted``: chosen without a
+measurement. ``pinned``: the only candidate."""
 
 Pending = Literal["check", "measure"] | None
-"""The step before a choice may be used: compare its result with the reference's, or measure all
-candidates. None: the choice stands."""
+"""The step before a choice may be used. ``check`` compares its result with the reference's, and
+``measure`` measures all candidates. None means that the choice is final."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A decision about one problem.
+    """Decision about one problem.
 
     Attributes:
       problem: the product that is executed.
-      kernel, parameters: how it is executed.
-      source: where the decision comes from.
+      kernel, parameters: the kernel that executes the product, and its parameters.
+      source: origin of the decision, see :data:`Source`.
       seconds: measured time of one call, or None.
-      entry: everything measured about this problem, or None.
+      entry: the cache's entry of this problem, or None.
       refused: ``(name, reason)`` of admitted algorithms that cannot run.
-      pending: see :data:`Pending`.
+      pending: step before the choice may be used, see :data:`Pending`.
     """
 
     problem: Problem
@@ -65,15 +66,15 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """The means that the tuner has for a problem, and what it found with them so far.
+    """What the tuner may do for a problem, and its results so far.
 
     Attributes:
-      mode: ``VOXAX_AUTOTUNE``.
-      has_device: candidates can be checked and measured here.
-      ruled: nothing is requested, and the first heuristic is known to be the fastest.
-      foreseen: the choice is told and not used: nothing is checked or measured for it, and a
-        pinned candidate comes with the time that the user's cache has of it.
-      measured: the entry was measured just now.
+      mode: value of ``VOXAX_AUTOTUNE``.
+      has_device: whether candidates can be checked and measured in this process.
+      ruled: whether there is no request and the first heuristic is known to be the fastest.
+      foreseen: whether the choice is only reported. Nothing is checked or measured for it, and a
+        pinned candidate has its time from the user's cache.
+      measured: whether the entry was measured just now.
       rejected: candidates that must not be used on this device, with the reason.
     """
 
@@ -90,11 +91,11 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
 
     Args:
       space: the candidates that the request admits.
-      entry: what the cache knows of the problem, or None.
-      policy: what may be done about it.
+      entry: the cache's entry of the problem, or None.
+      policy: what may be done, and the results so far.
 
     Raises:
-      AlgorithmError: no candidate can run; the message has every reason.
+      AlgorithmError: no candidate can run; the message lists every reason.
     """
     if not space.candidates:
         raise AlgorithmError(_nothing_left(space.problem, space.refused, None))
@@ -104,12 +105,13 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
         entry = None
     known = {} if entry is None else {m.candidate: m for m in entry.measured}
     if entry is not None and not pinned and space.heuristics[0].identity not in known:
-        # A prediction without the default is of other kernels, or of a device with other cores. A
-        # measurement without it is what a pin of another algorithm measured among its own forms.
+        # A prediction without the default belongs to other kernels, or to a device with another
+        # number of cores. A measurement without the default was made while another algorithm was
+        # pinned, among the forms of that algorithm.
         useless = entry.predicted or (policy.ruled and policy.mode == "cached")
         entry, known = (None, {}) if useless else (entry, known)
     records = [known.get(candidate.identity) for candidate in space.candidates]
-    # The fastest that ran to the end; without one, the best that was given up early.
+    # The fastest candidate that ran to the end. If there is none, the best one given up early.
     timed = [
         (m.verdict != "ok", m.seconds, number)
         for number, m in enumerate(records)
@@ -134,7 +136,7 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
     unknown = given_up or None in records or (entry is not None and entry.predicted)
     if policy.mode == "on" and policy.has_device and unknown and not (pinned or policy.measured):
         source, seconds, pending = "predicted", None, "measure"
-    # Times of other devices, and predictions, say nothing about results on this one.
+    # Times of other devices and predictions do not show that results are right on this device.
     elif policy.has_device and not off and source not in ("measured", "cached"):
         pending = None if candidate == space.reference else "check"
     pending = None if policy.foreseen else pending
@@ -143,8 +145,11 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
 
 
 def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, str], ...]]:
-    """The first heuristic that was not rejected, then the reference, then any other candidate;
-    with the refusals of those before. Where nothing is compared, unproven kernels come last."""
+    """Return the first candidate that was not rejected, and the reasons against those before it.
+
+    The order is: the heuristics, the reference, all other candidates. If nothing can be checked,
+    unproven kernels come last among the heuristics.
+    """
     unchecked = policy.mode == "off" or not policy.has_device
     heuristics = sorted(space.heuristics, key=lambda c: unchecked and c.kernel.unproven)
     rest, refused = sorted(space.candidates, key=lambda c: c != space.reference), space.refused
@@ -156,7 +161,7 @@ def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, 
 
 
 def _nothing_left(problem: Problem, refused: Iterable[tuple[str, str]], entry: Entry | None) -> str:
-    """The message of an error: every reason why no admitted candidate can run."""
+    """Return an error message with every reason why no admitted candidate can run."""
     reasons = [f"{name}: {reason}" for name, reason in refused]
     for measured in () if entry is None else entry.measured:
         if measured.verdict in ("failed", "rejected"):

@@ -1,7 +1,7 @@
-"""The record of what was measured for one problem: its key, its values, its form in JSON.
+"""Records of the measurements of one problem: their key, their values and their JSON form.
 
-An entry comes from a file that anybody may have written, so ``from_json`` accepts only well-formed
-values: each check raises ValueError, and nothing else, with a message that is safe to print.
+An entry comes from an untrusted file, so ``from_json`` accepts only well-formed values. Every check
+raises ValueError, and no other error, with a message that is safe to print.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import jaxlib.version
 from voxax.kernels import Parameters, Problem
 
 Verdict = Literal["ok", "rejected", "slow", "failed", "skipped"]
-"""``ok``: may be chosen. ``rejected``: wrong results. ``slow``: given up after early rounds,
-``seconds`` is what was seen. ``failed``: did not compile or run. ``skipped``: its turn did not
-come."""
+"""``ok``: may be chosen. ``rejected``: gave wrong results. ``slow``: was given up early, with
+``seconds`` of the runs until then. ``failed``: did not compile or run. ``skipped``: was not
+measured."""
 
 NO_TIME = "no time was left for it"
-"""The reason of a ``skipped`` candidate that the time of a run was too short for."""
+"""The reason of a candidate that was skipped because the time was used up."""
 
 Source = Literal["measured", "shipped", "predicted"]
 
 PREDICTED = "predicted"
-"""What predicted entries are filed under, instead of a jaxlib: the schedules that rank candidates
-change with the kernels, and those have revisions."""
+"""Part of a predicted entry's key that replaces the version of jaxlib. Predictions depend on the
+kernels, which have revisions, and not on jaxlib."""
 
 MAX_CANDIDATES = 1000
 _MAX_NAME = 64
@@ -39,30 +39,30 @@ _MAX_SPEC = 200  # characters of a map's relation in a key
 
 
 def jaxlib_version() -> str:
-    """The version of the compiler, on which every time depends."""
+    """Return the version of jaxlib, which contains the compiler; all times depend on it."""
     return jaxlib.version.__version__
 
 
 def utc_now() -> str:
-    """The time for :attr:`Entry.when`."""
+    """Return the current time in the form of :attr:`Entry.when`."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One candidate: an algorithm with parameters, and how it did.
+    """Measurement of one candidate, which is an algorithm with parameters.
 
     Attributes:
-      algorithm: its name; not necessarily one of today's.
+      algorithm: name of the algorithm, which may no longer exist.
       parameters: ``((name, value), ...)``, sorted by name.
-      revision: of the algorithm's implementation, at least 0.
-      seconds: of one execution; always known if the verdict is ``ok`` or ``slow``.
-      verdict: see :data:`Verdict`.
-      reason: of a verdict other than ``ok``, for people; made one printable line of at most
-        500 characters.
+      revision: revision of the algorithm's implementation, 0 or more.
+      seconds: time of one execution; None only if the verdict is neither ``ok`` nor ``slow``.
+      verdict: result of the measurement, see :data:`Verdict`.
+      reason: text that explains a verdict other than ``ok``. It is changed to one printable line
+        of at most 500 characters.
 
     Raises:
-      ValueError: unsorted parameters, or no seconds where they are always known.
+      ValueError: unsorted parameters, or no seconds with the verdict ``ok`` or ``slow``.
     """
 
     algorithm: str
@@ -77,45 +77,49 @@ class Measured:
             raise ValueError(f"parameters {self.parameters} of {self.algorithm} are not sorted")
         if self.seconds is None and self.verdict in ("ok", "slow"):
             raise ValueError(f"verdict {self.verdict!r} without seconds")
-        # Often an error's message: many lines, any characters.
+        # This is often the message of an error, with many lines and any characters.
         text = "".join(c if c.isprintable() else " " for c in self.reason[: 4 * _MAX_REASON])
         object.__setattr__(self, "reason", " ".join(text.split())[:_MAX_REASON])
 
     @property
     def candidate(self) -> tuple[str, Parameters, int]:
-        """The identity by which a later measurement replaces this one."""
+        """Algorithm, parameters and revision; a later measurement with the same replaces this."""
         return self.algorithm, self.parameters, self.revision
 
     @property
     def reached(self) -> bool:
-        """False for a candidate whose turn did not come."""
+        """Whether the candidate was tried, that is, not skipped."""
         return self.verdict != "skipped"
 
     def __str__(self) -> str:
         return described(self.algorithm, self.parameters)
 
     def to_json(self) -> dict[str, Any]:
-        """The values for ``json.dumps``."""
+        """Return the values for ``json.dumps``."""
         return {**vars(self), "parameters": dict(self.parameters)}
 
     @classmethod
     def from_json(cls, raw: Any) -> Measured:
-        """The inverse; ValueError, and nothing else, for anything that is not a measurement."""
+        """Return the measurement of values of :meth:`to_json`.
+
+        Raises:
+          ValueError: ``raw`` is not a well-formed measurement.
+        """
         values = _check_fields(cls, raw)
         return cls(**{**values, "parameters": tuple(sorted(values["parameters"].items()))})
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """Everything measured for one problem on one device with one jaxlib.
+    """All measurements of one problem on one device with one jaxlib.
 
     Attributes:
-      measured: the candidates.
-      sample: what they ran on: ``"caller's map"``, or an occupancy's name.
-      source: measured here, shipped with voxax, or predicted without measuring.
-      when: ISO time in UTC, see :func:`utc_now`.
-      seconds_spent: on measuring what is here, compilation included.
-      jaxlib: version that the candidates were compiled with.
+      measured: one measurement per candidate.
+      sample: name of the data that they ran on: ``"caller's map"``, or an occupancy's name.
+      source: ``measured`` here, ``shipped`` with voxax, or ``predicted`` without measuring.
+      when: time of the newest measurement, ISO format in UTC, see :func:`utc_now`.
+      seconds_spent: time spent on these measurements, compilation included.
+      jaxlib: version of jaxlib that compiled the candidates.
     """
 
     measured: tuple[Measured, ...]
@@ -132,20 +136,21 @@ class Entry:
 
     @property
     def filed_under(self) -> str:
-        """What beside its key an entry is found by: the jaxlib, on which measured times depend."""
+        """The version of jaxlib, or ``PREDICTED``; together with the key it identifies an entry."""
         return PREDICTED if self.predicted else self.jaxlib
 
     def time(self) -> datetime.datetime:
-        """:attr:`when`, to compare."""
+        """Return :attr:`when` as a time that can be compared."""
         time = datetime.datetime.fromisoformat(self.when)
         return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
 
     def merged(self, other: Entry) -> Entry:
-        """The candidates of both; ``other``, the newer, is right where both have one.
+        """Return an entry with the candidates of both entries; ``other`` is the newer one.
 
-        Only a candidate that ``other`` did not reach stays as it was. Merging again what is in
-        already changes nothing. Times of another jaxlib do not compare: then the result is
-        ``other``. Nor do predicted and measured ones: those that were measured stay.
+        If both have a candidate, the measurement of ``other`` is kept, unless it was skipped there.
+        Merging the same entry again changes nothing. Times of different jaxlibs cannot be compared,
+        so the result is then ``other``. If only one of the entries was measured instead of
+        predicted, the result is the measured one.
         """
         if other.jaxlib != self.jaxlib or (self.predicted and not other.predicted):
             return other
@@ -164,15 +169,15 @@ class Entry:
 
     @property
     def left_out(self) -> tuple[Measured, ...]:
-        """The candidates that time was too short for."""
+        """The candidates that were skipped because the time was used up."""
         return tuple(m for m in self.measured if m.verdict == "skipped" and m.reason == NO_TIME)
 
     def knows(self, candidate: tuple[str, Parameters, int]) -> bool:
-        """Return whether there is a record of it: the name, parameters and revision."""
+        """Return whether the entry contains this name, parameters and revision."""
         return any(m.candidate == candidate for m in self.measured)
 
     def ranked(self) -> tuple[Measured, ...]:
-        """The candidates that may be chosen, quickest first; newest revisions only."""
+        """Return the candidates that may be chosen, fastest first; newest revisions only."""
         newest: dict[str, int] = {}
         for c in self.measured:
             newest[c.algorithm] = max(c.revision, newest.get(c.algorithm, 0))
@@ -180,7 +185,7 @@ class Entry:
         return tuple(sorted(good, key=lambda c: c.seconds or 0.0))
 
     def summary(self) -> str:
-        """The fastest candidate and the next, on one line."""
+        """Return one line with the fastest candidate and the next."""
         shown = [f"{m} {1e3 * (m.seconds or 0):.3g} ms" for m in self.ranked()[:2]]
         best, second, *_ = *shown, *("nothing could be measured", "none")[len(shown) :]
         return (
@@ -189,18 +194,22 @@ class Entry:
         )
 
     def lines(self) -> Iterator[str]:
-        """A line for each candidate."""
+        """Yield a line for each candidate."""
         for m in self.measured:
             time_text = "" if m.seconds is None else f" {1e3 * m.seconds:.3g} ms"
             yield f"{m}: {m.verdict}{time_text} {m.reason}"
 
     def to_json(self) -> dict[str, Any]:
-        """The values for ``json.dumps``."""
+        """Return the values for ``json.dumps``."""
         return {**vars(self), "measured": [c.to_json() for c in self.measured]}
 
     @classmethod
     def from_json(cls, raw: Any) -> Entry:
-        """The inverse; ValueError, and nothing else, for anything that is not an entry."""
+        """Return the entry of values of :meth:`to_json`.
+
+        Raises:
+          ValueError: ``raw`` is not a well-formed entry.
+        """
         values = _check_fields(cls, raw)
         entry = cls(**{**values, "measured": tuple(map(Measured.from_json, values["measured"]))})
         entry.time()
@@ -208,17 +217,18 @@ class Entry:
 
 
 def described(algorithm: str, parameters: Parameters) -> str:
-    """``name(parameter=value, ...)``."""
+    """Return ``name(parameter=value, ...)``."""
     values = ", ".join(f"{name}={value}" for name, value in parameters)
     return f"{algorithm}({values})" if values else algorithm
 
 
 def key_of(problem: Problem) -> str:
-    """The text that a problem's entry is filed under: everything that may change which algorithm
-    is fastest, but for the device, the jaxlib and the revisions; equal in every process.
+    """Return the key of a problem's entry, which is the same text in every process.
 
-    ``docs/tuning.md`` lists what it holds. For a product on a grid it also holds the grid by powers
-    of two, how alike its sizes are, and how many positions have each.
+    It contains everything that may change which algorithm is fastest, except the device, the jaxlib
+    and the revisions; ``docs/tuning.md`` lists its parts. For a product on a grid it also contains
+    the grid rounded to powers of two, whether the sizes are uniform, and how many positions have
+    each size.
     """
     layer = problem.layer
     relation = "unknown map" if layer.spec is None else str(layer.spec)[:_MAX_SPEC]
@@ -242,13 +252,13 @@ def key_of(problem: Problem) -> str:
 
 
 def family_of(problem: Problem) -> str:
-    """The beginning that the keys of similar problems share."""
+    """Return the first part of a problem's key, which similar problems share."""
     words = (problem.product, problem.layer.kind, problem.dtype, problem.layer.precision)
     return " ".join((*words, f"K{problem.layer.num_offsets} "))
 
 
 def density_bucket(pairs: int, out_rows: int) -> float:
-    """Pairs per output row, rounded to a power of sqrt(2); 0 where there are none."""
+    """Return the pairs per output row, rounded to a power of sqrt(2); 0 without pairs or rows."""
     if pairs <= 0 or out_rows <= 0:
         return 0.0
     return 2 ** (round(2 * math.log2(pairs / out_rows)) / 2)
@@ -259,7 +269,7 @@ def _power(rows: int) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    # Printable: these go to terminals, and a file may come from anywhere.
+    # Printable, because the texts of untrusted files are written to terminals.
     return isinstance(value, str) and 0 < len(value) <= _MAX_NAME and value.isprintable()
 
 
@@ -301,7 +311,11 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _check_fields(cls: type[Measured] | type[Entry], raw: Any) -> dict[str, Any]:
-    """The fields of a record from JSON; ValueError unless all are there and well-formed."""
+    """Return the fields of a record from JSON.
+
+    Raises:
+      ValueError: missing, unknown or malformed fields.
+    """
     expected = {field.name for field in dataclasses.fields(cls)}
     if not isinstance(raw, dict) or raw.keys() != expected:
         raise ValueError(f"{_shown(raw)}: not an object with the fields {sorted(expected)}")
@@ -313,7 +327,7 @@ def _check_fields(cls: type[Measured] | type[Entry], raw: Any) -> dict[str, Any]
 
 
 def _shown(value: Any) -> str:
-    """A short, printable form of anything, for messages."""
+    """Return a short, printable form of any value, for messages."""
     try:
         text = ascii(value)
     except (ValueError, RecursionError):  # integers of thousands of digits; deep nesting

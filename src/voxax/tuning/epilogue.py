@@ -1,4 +1,4 @@
-"""Whether a kernel may apply an epilogue: compared once with its own product, which was checked."""
+"""Check of the epilogue of a kernel, once, against the kernel's own product without epilogue."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _objections: dict[Hashable, str] = {}
 
 
 def applies_epilogue(choice: Choice) -> bool:
-    """Return whether the chosen kernel has an epilogue, and a right one on this device.
+    """Return whether the chosen kernel has an epilogue that is right on this device.
 
-    Compared at the first use for each kind of weight, dtype and precision; not at all where
-    products are not checked: without a device, or with ``VOXAX_AUTOTUNE=off``.
+    The epilogue is checked at its first use for each kind of weight, dtype and precision. Without a
+    device or with ``VOXAX_AUTOTUNE=off`` it is not checked and counts as right.
     """
     p, kernel = choice.problem, choice.kernel
     if kernel.with_epilogue is None:
@@ -61,7 +61,7 @@ def _objection(choice: Choice, sample: Sample) -> str | None:
         return kernel.apply(*arguments, a, b, views), made
 
     product, made = jax.jit(both)(sample.a, sample.b, sample.views, epilogue)
-    if made is None:  # it leaves this one to XLA
+    if made is None:  # the kernel leaves this epilogue to XLA
         return None
     expected = _applied(np.asarray(product).astype(np.float64), epilogue)
     result, dtype = np.asarray(made), np.asarray(product).dtype

@@ -1,4 +1,7 @@
-"""Measuring candidates: timed in turn, compared with the reference, within a budget of time."""
+"""Measurement of candidates, which are timed in turn and compared with the reference.
+
+A budget limits the time.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +26,24 @@ from voxax.tuning.entry import Measured
 from voxax.tuning.sample import Sample, sample_of
 from voxax.tuning.space import Candidate, views_read
 
-# A candidate whose first run takes this many times the best so far is given up.
+# A candidate is given up if its first run takes more than this many times the best so far.
 _HOPELESS = 2.0
-# Those within this factor of the best get a second round.
+# Candidates within this factor of the best get more rounds.
 _CLOSE = 1.25
 _ROUNDS, _MORE_ROUNDS, _MOST_ROUNDS = 5, 9, 50
-# Seconds within which rounds are repeated beyond that (small problems are the noisy ones), and
-# after which they end before.
+# Rounds go on until _QUICK seconds have passed, because small problems are noisy; after _LONG
+# seconds they end early.
 _QUICK, _LONG = 0.2, 0.8
-# As many candidates are compared, however little time there is.
+# This number of candidates is compared even if no time is left.
 _AT_LEAST = 2
-# On accelerators a call is handed over and waited for in up to milliseconds, and takes a tenth of
-# one: so many are made before one wait that together they take _BATCH seconds, at most _MOST_CALLS.
+# On accelerators, starting and awaiting a call may take milliseconds, but the call itself a tenth
+# of one. So each sample makes calls for _BATCH seconds, at most _MOST_CALLS, before one wait.
 _BATCH, _MOST_CALLS = 0.01, 256
 
-# Largest admitted error of the mean and of the worst element, as parts of the reference's root
-# mean square. float32 sums of some thousand products in another order differ by a few 1e-6 of
-# it, half precision by its unit in the last place (2**-11, 2**-8); products at reduced precision
-# (TF32, bfloat16 passes) by theirs.
+# Largest admitted mean error and worst error, relative to the root mean square of the reference.
+# float32 sums of some thousand products in another order differ by a few 1e-6 of it, and half
+# precision by its unit in the last place (2**-11, 2**-8). Products at reduced precision (TF32,
+# bfloat16 passes) differ by the unit of that precision.
 _TOLERANCE: dict[str, tuple[float, float]] = {
     "float64": (1e-12, 1e-10),
     "float32": (1e-5, 1e-3),
@@ -52,7 +55,7 @@ _TOLERANCE: dict[str, tuple[float, float]] = {
 _REDUCED = (1e-2, 1e-1)
 # Three passes of tensor float32 lose a bit or two.
 _ALL_DIGITS = ("highest", "float32", "TF32_TF32_F32_X3")
-# The worst element may differ by so many times the mean.
+# The worst element may differ by this many times the admitted mean error.
 _WORST = 100
 _BLOCK = 2**20  # elements compared at a time
 
@@ -68,7 +71,7 @@ class _Runner:
     calls: int = 1  # of one sample
 
     def once(self) -> float:
-        """Take one more sample, and return the seconds of a call."""
+        """Take one more sample, and return the seconds per call."""
         begin = time.perf_counter()
         for _ in range(self.calls):
             result = self.run()  # a device runs one after another; results are freed as they come
@@ -78,7 +81,7 @@ class _Runner:
 
     @property
     def figure(self) -> float:
-        """The lower quartile: what else runs on a machine can only add time."""
+        """The lower quartile of the samples, because other programs can only add time."""
         return float(np.quantile(self.seconds, 0.25))
 
 
@@ -89,10 +92,11 @@ def on_sample(
     device: Any,
     run: Callable[[Sample], _Result],
 ) -> _Result:
-    """The result of ``run`` on data that the candidates can read, on ``device``; its time counts.
+    """Return the result of ``run`` on data for the candidates, on ``device``.
 
-    It runs in a thread of its own: inside a trace, JAX would record what it computes, and a new
-    thread has no trace. It does not inherit settings either, so 64-bit types are passed on.
+    Its time counts as spent on measuring. It runs in a new thread, because inside a trace JAX would
+    record its operations, and a new thread has no trace. The thread inherits no settings, so the
+    setting of 64-bit types is passed on.
     """
     settings = _compat.thread_settings(device)
 
@@ -115,10 +119,11 @@ def measure(
     sample: Sample,
     budget: float,
 ) -> tuple[Measured, ...]:
-    """Time ``candidates``, the promising ones first, each only if it agrees with ``reference``.
+    """Time ``candidates`` in the given order; only those that agree with ``reference`` are timed.
 
-    Compiling takes half of ``budget`` seconds at most, but two are always compared. Candidates that
-    were not reached are left out. ``docs/tuning.md`` describes the steps.
+    Compiling takes at most half of ``budget`` seconds, but two candidates are always compared.
+    Candidates that were not reached are left out of the result. ``docs/tuning.md`` describes the
+    steps.
     """
     begin = time.perf_counter()
     expected, programs = _compile(problem, reference, candidates, sample, begin + budget / 2)
@@ -140,11 +145,11 @@ def measure(
         if first > _HOPELESS * best:
             done.append(Measured(*runner.candidate.identity, first, "slow"))
             continue
-        if problem.platform != "cpu":  # there calls of one process may run beside each other
+        if problem.platform != "cpu":  # on CPUs, calls of one process may run in parallel
             while runner.calls * runner.seconds[-1] < _BATCH and runner.calls < _MOST_CALLS:
                 runner.calls *= 2
                 runner.once()
-            del runner.seconds[:-1]  # in the short ones, the wait counted
+            del runner.seconds[:-1]  # shorter samples include the time of the wait
         runners.append(runner)
     _rounds(runners, _ROUNDS)
     quickest = min((r.figure for r in runners), default=0.0)
@@ -157,14 +162,14 @@ def measure(
 def check(
     problem: Problem, candidate: Candidate, reference: Candidate, sample: Sample
 ) -> str | None:
-    """The reason why ``candidate`` must not be used, or None; times nothing."""
+    """Return the reason why ``candidate`` must not be used, or None; nothing is timed."""
     expected, (runner,) = _compile(problem, reference, (candidate,), sample, float("inf"))
     verdict = runner if isinstance(runner, Measured) else _verdict(problem, runner, expected)
     return None if verdict is None else verdict.reason
 
 
 def compiled(problem: Problem, candidate: Candidate, sample: Sample) -> Program:
-    """The candidate as a program of no arguments."""
+    """Return the candidate as a compiled program without arguments."""
     kernel, parameters = candidate.kernel, candidate.parameters
     names = tuple(kernel.views_of(problem, parameters))
     operands = (sample.a, sample.b, *(sample.views[name] for name in names))
@@ -178,13 +183,16 @@ def compiled(problem: Problem, candidate: Candidate, sample: Sample) -> Program:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Inside, debugging settings of the whole process do not stop measuring."""
+    """Inside ``with``, ignore debugging settings of the process that would stop measuring."""
     with jax.disable_jit(False), jax.transfer_guard("allow"):
         yield
 
 
 def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measured | None:
-    """The verdict on a wrong result, or None. This run also warms the candidate up."""
+    """Return the verdict on a failed run or a wrong result, or None.
+
+    This run also warms the candidate up.
+    """
     try:
         result = np.asarray(runner.run())
     except Exception as error:
@@ -196,8 +204,11 @@ def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measure
 
 
 def split_terms_of(problem: Problem) -> int:
-    """The products in one sum where the matrix unit takes float32 numbers as three bfloat16 ones
-    each, as a TPU's does; elsewhere 0."""
+    """Return the number of products in one sum on a TPU; 0 on other platforms.
+
+    The matrix unit of a TPU splits each float32 number into three bfloat16 numbers, so the error
+    grows with this number.
+    """
     if problem.platform != "tpu":
         return 0
     if problem.product == "wgrad":
@@ -213,8 +224,11 @@ def _compile(
     sample: Sample,
     deadline: float,
 ) -> tuple[np.ndarray, list[_Runner | Measured]]:
-    """The reference's result; the candidates' programs in order, or how they failed: those begun
-    before ``deadline``, two at least."""
+    """Return the result of the reference, and the compiled candidates in order.
+
+    A candidate that did not compile is given as its failure. Candidates that did not begin to
+    compile before ``deadline`` are left out, except for the first two.
+    """
     settings = _compat.thread_settings()
 
     def build(candidate: Candidate) -> _Runner | Measured:
@@ -225,7 +239,7 @@ def _compile(
             return _failed(candidate, error)
 
     made: list[_Runner | Measured] = []
-    # XLA compiles without Python's lock, so this is as parallel as the machine.
+    # XLA compiles without Python's lock, so the threads use all cores.
     with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
         asked = reference, *candidates
         distinct = dict.fromkeys(asked)  # the reference is most often a candidate too
@@ -246,7 +260,11 @@ def _failed(candidate: Candidate, error: Exception) -> Measured:
 
 
 def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
-    """Run all in turn for ``rounds``; more often while they are quick, three times where slow."""
+    """Run all in turn for ``rounds`` rounds.
+
+    Fast ones run more rounds, until 0.2 seconds have passed. Slow ones run at least three rounds,
+    then stop after 0.8 seconds.
+    """
     begin = time.perf_counter()
     for number in range(_MOST_ROUNDS):
         spent = time.perf_counter() - begin
@@ -264,14 +282,14 @@ def objection(
     name: str = "explicit_gemm",
     split_terms: int = 0,
 ) -> str | None:
-    """The reason why ``result`` cannot stand for ``reference``, or None.
+    """Return the reason why ``result`` is too far from ``reference``, or None.
 
     Args:
-      result, reference: the outputs of the candidate and of the reference on the same data.
-      dtype: of the operands.
+      result, reference: outputs of the candidate and of the reference on the same data.
+      dtype: name of the operands' dtype.
       precision: name of the ``jax.lax.Precision`` that both were computed with.
-      name: the reference's, for messages.
-      split_terms: see :func:`split_terms_of`.
+      name: name of the reference in messages.
+      split_terms: result of :func:`split_terms_of`.
     """
     if result.shape != reference.shape:
         return f"returned shape {result.shape}, expected {reference.shape}"
@@ -285,7 +303,7 @@ def objection(
     wide = np.complex128 if np.iscomplexobj(result) else np.float64
     total = squares = worst = 0.0
     nonzero, unfinished = False, 0
-    for begin in range(0, result.size, _BLOCK):  # whole copies would not fit everywhere
+    for begin in range(0, result.size, _BLOCK):  # copies of all may not fit into memory
         part = slice(begin, begin + _BLOCK)
         got, want = (x.reshape(-1)[part].astype(wide) for x in (result, reference))
         if not np.isfinite(want).all():
@@ -307,7 +325,7 @@ def objection(
     if dtype in ("float32", "complex64") and precision not in _ALL_DIGITS:
         most_mean, most_worst = _REDUCED
     elif dtype == "float32" and split_terms:
-        # Products that are left out, and rounded sums of the others; docs/tuning.md derives it.
+        # Errors of omitted products, and of rounded sums of the others; see docs/tuning.md.
         most_mean = 2.0**-20 + 2.0**-24 * split_terms**0.5
         most_worst = _WORST * most_mean
     if mean > most_mean or worst > most_worst:
@@ -326,9 +344,12 @@ _spent = 0.0
 
 
 def allowance() -> float:
-    """Seconds that the next problem may take: 2, or what is left of the process's 40.
+    """Return the seconds that the next problem may take: 2, or the rest of the process's 40.
 
-    Compiling counts, and so do checks. ``VOXAX_AUTOTUNE_BUDGET`` replaces the 40.
+    Compiling and checks count too. ``VOXAX_AUTOTUNE_BUDGET`` replaces the 40.
+
+    Raises:
+      InputError: an invalid value of ``VOXAX_AUTOTUNE_BUDGET``.
     """
     text = os.environ.get("VOXAX_AUTOTUNE_BUDGET", "").strip()
     try:
@@ -341,14 +362,14 @@ def allowance() -> float:
 
 
 def spend(seconds: float) -> None:
-    """Count time that was spent measuring."""
+    """Add to the time that this process has spent measuring."""
     global _spent
     with _lock:
         _spent += seconds
 
 
 def spent() -> float:
-    """Seconds that this process has spent measuring."""
+    """Return the seconds that this process has spent measuring."""
     return _spent
 
 
@@ -361,10 +382,11 @@ _told = float("-inf")
 
 @contextlib.contextmanager
 def progress(what: str, candidates: int) -> Iterator[None]:
-    """Show what is measured, while it holds up the caller, on a line of at most 80 columns.
+    """Show what is measured while the caller waits, on stderr in a line of at most 80 columns.
 
-    On a terminal the line is cleared afterwards. Elsewhere a line is written every few seconds, of
-    which the first says how to measure nothing. With ``VOXAX_AUTOTUNE_LOG`` the log serves instead.
+    On a terminal the line is cleared afterwards. Elsewhere at most one line is written every five
+    seconds, and a hint before the first explains how to turn measuring off. Nothing is shown with
+    ``VOXAX_AUTOTUNE_LOG=off``.
     """
     global _told
     stream = sys.stderr

@@ -1,10 +1,10 @@
-"""Representative kernel maps, for measuring while the real map is still being traced.
+"""Representative kernel maps, for measurements while the real map is traced.
 
-Sparse convolution is as fast as its map allows: a LiDAR sweep has 3 to 7 of 27 neighbors, a surface
-8 to 15, and random voxels at the same density have none of their runs and clusters. So
-:func:`sample_map` builds maps of a given spec and capacities from recorded scenes, real occupancies
-that come with the package; ``occupancies/README.md`` describes them and compares them with scans.
-All of it is plain NumPy and touches no device.
+The speed of a sparse convolution depends on its map. In a LiDAR sweep a voxel has 3 to 7 of 27
+neighbors, and on a surface 8 to 15. Random voxels of the same density do not have the runs and
+clusters of such scenes. :func:`sample_map` therefore builds maps of a given spec and capacities
+from recorded scenes that come with the package; ``occupancies/README.md`` describes them and
+compares them with scans. This module uses NumPy only and no device.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from voxax.geometry.host import neighbor_table, output_rows
 
 KINDS = ("lidar", "indoor", "airborne", "surface")
 DEFAULT_KIND = "lidar"
-"""The kind that is assumed of a traced map: most sparse networks read LiDAR."""
+"""The kind that is assumed for a traced map, because most sparse networks read LiDAR."""
 
 TIME_STEPS = 4
-"""Steps of a 4-D scene: the record seen again while it moves one cell a step."""
+"""Number of time steps of a 4-D scene, which is the record moved by one cell per step."""
 
 Level = tuple[int, ...]
 
 FILL = 0.88
-"""Share of a capacity that is filled: bucketed capacities are 80 to 100 % full."""
+"""Share of a capacity that is filled; real bucketed capacities are filled to 80 to 100 %."""
 
 
 class SampleMap(NamedTuple):
-    """A kernel map in NumPy. The arrays are read-only.
+    """Kernel map in read-only NumPy arrays.
 
     Attributes:
-      neighbors: ``int32[out_capacity, K]``, input row or -1.
-      in_rows: ``int32[in rows, 1 + D]``, the input's coordinates in canonical order.
-      out_rows: ``int32[out rows, 1 + D]``, the output's.
+      neighbors: ``int32[out_capacity, K]``, input row of each output row and tap, or -1.
+      in_rows: ``int32[N, 1 + D]``, coordinates of the N input rows in canonical order.
+      out_rows: ``int32[M, 1 + D]``, coordinates of the M output rows in canonical order.
     """
 
     neighbors: np.ndarray
@@ -53,26 +53,26 @@ class SampleMap(NamedTuple):
 def sample_map(
     kind: str, spec: KernelSpec, level: Level, in_capacity: int, out_capacity: int
 ) -> SampleMap:
-    """A map of ``spec`` on a recorded scene, about as full as real ones are.
+    """Return a map of ``spec`` on a recorded scene, filled like a typical real map.
 
-    The input side fills ``FILL`` of its capacity, or less where the output side would take more
-    than ``FILL`` of its own. A scene that is too large is cropped to a connected part (LiDAR: a
-    sector around the sensor, which keeps near and far in proportion; else what is nearest to
-    the middle); one that is too small is repeated as further scenes of the batch. A spec whose
-    output set is not its own to choose (stride 1) gets two such sets, of different capacities the
-    smaller inside the larger.
+    The input fills ``FILL`` of its capacity, or less if the output would fill more than ``FILL`` of
+    its own capacity. A scene that is too large is cropped to a connected part: for LiDAR a sector
+    around the sensor, which keeps the proportion of near and far voxels, and otherwise the voxels
+    nearest to the middle. A scene that is too small is repeated as further scenes of the batch. If
+    outputs are at the input's voxels (stride 1), both sides are filled separately. With different
+    capacities, the voxels of the smaller side are then a part of those of the larger side.
 
-    Records have three axes. Two axes see them from above; one axis sees their lines along the
-    first axis, one after another; a fourth axis is time.
+    Recorded scenes have three axes. With two axes they are seen from above. With one axis, their
+    lines along the first axis follow each other. The fourth axis is time.
 
     Args:
       kind: one of ``KINDS``.
-      spec: the relation.
+      spec: kernel shape, stride and similar properties of the map.
       level: total stride of the input geometry, one entry per axis; ``()`` means unknown.
-      in_capacity, out_capacity: static rows of the two sides of the forward relation.
+      in_capacity, out_capacity: static numbers of input and output rows of the forward product.
 
     Raises:
-      InputError: an unknown kind, or a level of other axes.
+      InputError: an unknown kind, or a level with another number of axes than ``spec``.
     """
     level = level or (1,) * spec.ndim
     if len(level) != spec.ndim:
@@ -92,7 +92,10 @@ def sample_map(
 
 
 def nearest_taps(number: int, ndim: int) -> KernelSpec:
-    """A spec of stride 1 with so many taps: a centered box, or the taps nearest to the center."""
+    """Return a spec of stride 1 with ``number`` taps on ``ndim`` axes.
+
+    It is a centered cube if ``number`` fits one, and otherwise the taps nearest to the center.
+    """
     edge = 1
     while edge**ndim < number:
         edge += 1
@@ -105,7 +108,10 @@ def nearest_taps(number: int, ndim: int) -> KernelSpec:
 
 
 def _first_rows(cells: np.ndarray, places: np.ndarray, number: int) -> np.ndarray:
-    """``int32[number, 1 + D]`` in canonical order: whole scenes, then the first cells of one."""
+    """Return ``number`` rows, ``int32[number, 1 + D]``, in canonical order.
+
+    They are whole scenes, then the first cells of one more scene by their ``places``.
+    """
     times, rest = divmod(number, max(len(cells), 1))
     rows = np.concatenate([np.tile(cells, (times, 1)), cells[places < rest]])
     return np.column_stack([np.arange(len(rows), dtype=np.int32) // max(len(cells), 1), rows])
@@ -114,17 +120,17 @@ def _first_rows(cells: np.ndarray, places: np.ndarray, number: int) -> np.ndarra
 def _fit(
     cells: np.ndarray, places: np.ndarray, spec: KernelSpec, in_fill: int, out_fill: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Input and output rows of the map on the most cells, to about 3 %, whose both sides fit."""
-    finer = spec.transposed and not spec.generative  # the cells are the output
+    """Return input and output rows of the largest map that fits both capacities, to about 3 %."""
+    finer = spec.transposed and not spec.generative  # then the cells are the output
     fill, other = (out_fill, in_fill) if finer else (in_fill, out_fill)
     stride = np.asarray(spec.stride, np.int64)
     reach = np.abs(spec.dilated_offsets).max(0) + stride
     fits, fails, best = -1, 1 + (fill if other else 0), (cells, cells)
-    size = min(fill, other // 16) if spec.generative else fill  # a cheap look at how much it grows
+    size = min(fill, other // 16) if spec.generative else fill  # a small map shows the growth
     while fits + 1 < fails:
         size = min(max(size, fits + 1), fails - 1)
         rows = _first_rows(cells, places, size)
-        if spec.generative:  # only absurd strides and dilations take a recorded scene that far
+        if spec.generative:  # outputs beyond the limit occur only with extreme strides, dilations
             rows = rows[(np.abs(rows[:, 1:]) * stride + reach < COORD_LIMIT).all(1)]
         found = output_rows(rows, spec)
         used = max(len(rows) / max(fill, 1), len(found) / max(other, 1))
@@ -140,10 +146,10 @@ def _fit(
 
 @functools.lru_cache(maxsize=len(KINDS))
 def recorded(kind: str) -> np.ndarray:
-    """The recorded voxels ``int32[N, 3]`` in canonical order, read-only.
+    """Return the recorded voxels ``int32[N, 3]`` in canonical order, read-only.
 
     Raises:
-      InputError: for an unknown kind; lists the known ones.
+      InputError: an unknown kind; the message lists the known ones.
     """
     if kind not in KINDS:
         raise InputError(f"unknown occupancy {kind!r}; known: {', '.join(KINDS)}")
@@ -155,11 +161,15 @@ def recorded(kind: str) -> np.ndarray:
 
 
 def unpack(low: np.ndarray, extent: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """``int32[N, 3]`` in canonical order, from the form in which records are stored.
+    """Return voxels ``int32[N, 3]`` in canonical order from their stored form.
 
-    Cells are numbered along the lines of their bounding box, which begins at ``low``. ``steps``
-    holds the bytes of the differences between the numbers of occupied cells, most significant bytes
-    first, because these, mostly zero, compress to nearly nothing.
+    The cells of the bounding box are numbered along its lines. The most significant bytes in
+    ``steps`` are mostly zero and come first, because they compress to nearly nothing.
+
+    Args:
+      low: lowest coordinates of the bounding box.
+      extent: number of cells of the bounding box along each axis.
+      steps: differences between the numbers of successive occupied cells, as bytes.
     """
     numbers = np.cumsum(steps.T.copy().view(">u4").reshape(-1).astype(np.int64))
     cells = np.stack(np.unravel_index(numbers, tuple(int(n) for n in extent)), axis=1)
@@ -169,13 +179,16 @@ def unpack(low: np.ndarray, extent: np.ndarray, steps: np.ndarray) -> np.ndarray
 def scene_cells(
     kind: str, level: Level, spatial_shape: Level | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The record at a level: cells ``int32[N, D]`` in canonical order, and the place of each in the
-    order in which a scene is cropped."""
+    """Return the cells of a recorded scene at a level, and their places in the order of cropping.
+
+    The cells are ``int32[N, D]`` in canonical order. A cropped scene keeps the cells with the first
+    places.
+    """
     rows, ndim = recorded(kind), len(level)
     if ndim == 1:
         rows = np.floor_divide(rows, np.int32(level[0]))
         _, line = np.unique(rows[:, 1:], axis=0, return_inverse=True)
-        # A gap of more than the scene's own length lies between two lines.
+        # The gap between two lines is longer than the scene.
         pitch = 2 * int(np.ptp(rows[:, 0])) + 64
         rows, level = (rows[:, :1] + pitch * line.reshape(-1, 1)).astype(np.int32), (1,)
     elif ndim == 4:
@@ -190,7 +203,7 @@ def scene_cells(
     else:
         distance = np.abs(space - np.median(space, axis=0)).max(1)
     if spatial_shape is not None:
-        # The grid that clips begins at 0: a voxel amid the scene is put into its middle.
+        # The grid of ``spatial_shape`` begins at 0, so a central voxel is moved to its middle.
         extent = np.asarray(spatial_shape, np.int64)
         amid = cells[np.abs(cells - np.median(cells, axis=0)).max(1).argmin()]
         cells = cells - amid.astype(np.int64) + extent // 2

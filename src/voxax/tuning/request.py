@@ -1,14 +1,15 @@
-"""Requests: the algorithms that a user asks for, read as a filter on the registered ones.
+"""Requests for algorithms, which are filters on the registered algorithms.
 
-The first of these that is given decides:
+The first of these sources that has a request decides:
 
 1. the argument of the call or of the layer (``fwd_algo``, ``bwd_algo``, ``dgrad_algo``,
-   ``wgrad_algo``; of dynamic convolutions ``algorithm``), unless it is None;
-2. the overlay around the call (:func:`voxax.algorithms`), the innermost first;
+   ``wgrad_algo``; for dynamic convolutions ``algorithm``), unless it is None;
+2. the enclosing overlay (:func:`voxax.algorithms`); the innermost comes first;
 3. the environment, which is read when a function is traced, never at import. A variable for dgrad
-   or wgrad alone beats the one for both, and a ``VOXAX_`` one its namesake of WarpConvNet, which
-   may name algorithms that voxax does not have: those are skipped with one warning;
-4. otherwise every algorithm is admitted, and the tuner chooses.
+   or wgrad alone takes precedence over the one for both, and a ``VOXAX_`` variable over the same
+   variable of WarpConvNet. WarpConvNet's may name algorithms that voxax does not have, which are
+   skipped with one warning;
+4. without any request, every algorithm is admitted, and the tuner chooses.
 
 ``docs/algorithms.md`` lists the forms of a request and the variables. A variable that is empty or
 blank counts as unset.
@@ -32,20 +33,21 @@ from voxax.kernels import names
 from voxax.kernels.kernel import Product, WeightKind
 
 Request = str | enum.Enum | Sequence["str | enum.Enum"] | None
-"""A name or enum member: that algorithm. A list or tuple: any of it. ``"auto"``: any. ``None``:
-what the overlay, then the environment says, else any."""
+"""A name or enum member admits this algorithm, and a list or tuple any algorithm in it. ``"auto"``
+admits all. None follows the enclosing overlay, then the environment variable, and else admits
+all."""
 
 Resolved = tuple[str, ...]
-"""Canonical names, in the user's order, without duplicates: a filter on the search space."""
+"""Canonical names of the admitted algorithms, in the user's order, without duplicates."""
 
 EVERYTHING = ("auto", "all")
 
 AutotuneMode = Literal["on", "cached", "off"]
-"""``on``: measure what the cache does not know. ``cached``: choose from caches and defaults,
-measure nothing. ``off``: neither measure nor read caches."""
+"""``on`` measures problems that the cache does not contain. ``cached`` chooses from caches and
+defaults and measures nothing. ``off`` neither measures nor reads caches."""
 
 LOGGER = logging.getLogger("voxax.tuning")
-# The level that the variable asked for last, and the handler that was added for it.
+# The last value of the variable, and the handler that was added for it.
 _configured: tuple[str, logging.Handler | None] = "", None
 _LEVELS = {"off": logging.CRITICAL + 1, "info": logging.INFO, "debug": logging.DEBUG}
 
@@ -54,8 +56,8 @@ _ARGUMENTS: dict[Product, str] = {
     "dgrad": "dgrad_algo (or bwd_algo)",
     "wgrad": "wgrad_algo (or bwd_algo)",
 }
-# By kind of weight and product: the overlay's field, and the middles of the variables' names, the
-# one that decides first in front. Grouped weights are dense here.
+# For each kind of weight and product: the overlay's field, and the middle parts of the variables'
+# names in the order of their precedence. Grouped weights count as dense.
 _DEPTHWISE_BACKWARD = "depthwise_backward", ("DEPTHWISE_CONV_BWD",)
 _DYNAMIC_BACKWARD = "dynamic_backward", ("DYNAMIC_CONV_BWD",)
 _SETTINGS: dict[tuple[WeightKind, Product], tuple[str, tuple[str, ...]]] = {
@@ -75,9 +77,9 @@ class Admitted(NamedTuple):
     """The algorithms that a request admits.
 
     Attributes:
-      names: canonical, in the user's order.
-      origin: the argument or setting that asks, e.g. ``fwd_algo`` or
-        ``VOXAX_FWD_ALGO_MODE=implicit_gemm``; empty where no user asked.
+      names: canonical names, in the user's order.
+      origin: the argument or setting with the request, such as ``fwd_algo`` or
+        ``VOXAX_FWD_ALGO_MODE=implicit_gemm``; empty if there is no request.
     """
 
     names: Resolved
@@ -85,21 +87,22 @@ class Admitted(NamedTuple):
 
     @property
     def stated(self) -> bool:
-        """Return whether a user asked, also by ``"auto"``."""
+        """Return whether there is a request, ``"auto"`` included."""
         return bool(self.origin)
 
 
 def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitted:
-    """The algorithms that may execute a product, and the origin of the request.
+    """Return the algorithms that may execute a product, and the origin of the request.
 
     Args:
-      request: the call's own, or None.
-      kind: says which names are known.
+      request: argument of the call or of the layer. None follows the enclosing overlay, then the
+        environment variable.
+      kind: kind of the weight, which has its own set of algorithms.
       product: forward, dgrad or wgrad.
 
     Raises:
-      AlgorithmError: an unknown name (lists the known ones), an empty list, or a value
-        that is no request; the message opens with where it was written.
+      AlgorithmError: an unknown name, an empty list, or a value that is not a request. The message
+        begins with the origin and lists the known names.
     """
     field, stems = _SETTINGS["dense" if kind == "grouped" else kind, product]
     overlay = dict(_compat.overlay.value).get(field)
@@ -122,15 +125,15 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
 
 
 def parse(request: Request, kind: WeightKind, origin: str) -> Resolved:
-    """The algorithms that a request admits; ``origin`` is where it was written, for messages."""
+    """Return the algorithms that a request admits; ``origin`` is named in error messages."""
     return _expanded(frozen(request, kind, origin) or (), names(kind))
 
 
 def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
-    """A request in one hashable spelling, its names checked; None stays None.
+    """Return a request as a tuple of checked names, or None for None.
 
-    ``"auto"`` stays a word: what it stands for depends on the kind of the weight. Arguments and
-    errors are those of :func:`parse`.
+    The word ``"auto"`` is kept, because its meaning depends on the kind of the weight. Arguments
+    and errors are those of :func:`parse`.
     """
     if request is None:
         return None
@@ -162,7 +165,7 @@ def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
 
 
 def _text(entry: Any, origin: str, listed: str) -> str:
-    """The string of a name or of an enum member, this library's or another's."""
+    """Return the string of a name or of an enum member, which may be another library's."""
     text = entry.value if isinstance(entry, enum.Enum) else entry
     if isinstance(text, str):
         return text
@@ -176,7 +179,7 @@ def _text(entry: Any, origin: str, listed: str) -> str:
 
 
 def _canonical(text: str, known: Resolved) -> str | None:
-    """The known name, or ``"auto"``, that a text stands for; None for an unknown one."""
+    """Return the known name, or ``"auto"``, that a text means; None for an unknown text."""
     word = text.lower()
     if word in EVERYTHING:
         return EVERYTHING[0]
@@ -185,18 +188,20 @@ def _canonical(text: str, known: Resolved) -> str | None:
 
 
 def _expanded(words: Iterable[str], known: Resolved) -> Resolved:
-    """The names that frozen words stand for."""
+    """Return the names that words of :func:`frozen` mean."""
     every = (known if word == EVERYTHING[0] else (word,) for word in words)
     return tuple(dict.fromkeys(name for some in every for name in some))
 
 
 class Overlay(contextlib.ContextDecorator):
-    """Requests by field, for the calls inside ``with``; made by :func:`algorithms`.
+    """Context manager and decorator with the requests of :func:`algorithms`.
 
-    It may be entered many times, inside itself and in several threads, and is also a decorator.
-    Its value is part of the key of ``jax.jit``'s caches: a jitted function that is called inside is
-    traced anew for a new overlay and found again for an old one, also when it was compiled outside
-    before.
+    It may be entered many times, inside itself and in several threads. Its requests are part of the
+    key of ``jax.jit``'s caches: a jitted function is traced again when it is first called inside an
+    overlay with other requests, and later calls find the compiled program.
+
+    Args:
+      fields: pairs of a field and its request; the fields are arguments of :func:`algorithms`.
     """
 
     def __init__(self, fields: tuple[tuple[str, Resolved], ...]) -> None:
@@ -229,25 +234,25 @@ def algorithms(
     dynamic_forward: Request = None,
     dynamic_backward: Request = None,
 ) -> Overlay:
-    """Request algorithms for every convolution inside ``with`` whose call requests none.
+    """Request algorithms for every convolution inside ``with`` that has no request of its own.
 
-    An overlay beats the environment; a ``fwd_algo=`` or ``bwd_algo=`` of the layer beats the
-    overlay. An inner overlay beats an outer one, request by request; ``"auto"`` takes an
-    outer one back. Threads that are started inside do not inherit it.
+    An overlay takes precedence over the environment, and a ``fwd_algo=`` or ``bwd_algo=`` of the
+    layer over the overlay. A request of an inner overlay replaces the same request of an outer one;
+    ``"auto"`` admits all algorithms again. Threads that are started inside do not inherit it.
 
     Args:
       forward, dgrad, wgrad: requests for the three products of dense and grouped
-        convolutions; None leaves what holds outside.
-      backward: for dgrad and wgrad, where they are not given themselves.
-      depthwise_forward, depthwise_backward: the same for depthwise convolutions.
-      dynamic_forward, dynamic_backward: the same for ``dynamic_conv``, whose argument is
+        convolutions; None keeps the request of the outer overlay or of the environment.
+      backward: request for dgrad and wgrad if these are None.
+      depthwise_forward, depthwise_backward: requests for depthwise convolutions.
+      dynamic_forward, dynamic_backward: requests for ``dynamic_conv``, whose own argument is
         ``algorithm``.
 
     Returns:
-      A context manager, which may be entered again; also a decorator.
+      A context manager that may be entered several times; also a decorator.
 
     Raises:
-      AlgorithmError: a request that is not understood; at once, not when a layer runs.
+      AlgorithmError: an invalid request. It is raised by this call, before any layer runs.
 
     Examples:
       >>> layer = modules.SubMConv3d(4, 8, rngs=nnx.Rngs(0))
@@ -273,18 +278,18 @@ def algorithms(
 
 
 def autotune_mode(platform: str = "", ruled: bool = False) -> AutotuneMode:
-    """``VOXAX_AUTOTUNE`` in lower case; where unset ``cached`` on TPUs and by rule, else ``on``.
+    """Return ``VOXAX_AUTOTUNE`` in lower case, or the default if it is unset.
 
-    A TPU's compiler takes seconds for each candidate, and choices predicted for TPUs come with
-    voxax: they are taken at once, until ``vx.tune`` measures. By rule nothing is measured either,
-    so such runs have the same bits.
+    The default is ``cached`` on TPUs and if ``ruled``, otherwise ``on``. A TPU's compiler takes
+    seconds for each candidate, so the predicted choices that come with voxax are used until
+    ``vx.tune`` measures. If ``ruled``, nothing is measured, so that runs give the same bits.
 
     Args:
-      platform: that a product runs on, ``tpu`` for one.
-      ruled: nothing is requested, and a kernel is :attr:`Kernel.decisive`.
+      platform: platform that a product runs on, such as ``tpu``.
+      ruled: whether there is no request and a kernel is :attr:`Kernel.decisive`.
 
     Raises:
-      InputError: another value.
+      InputError: an unknown value of ``VOXAX_AUTOTUNE``.
     """
     value = _read("VOXAX_AUTOTUNE").lower() or ("cached" if ruled or platform == "tpu" else "on")
     for mode in get_args(AutotuneMode):
@@ -294,14 +299,14 @@ def autotune_mode(platform: str = "", ruled: bool = False) -> AutotuneMode:
 
 
 def configure_log() -> None:
-    """Make the logger ``voxax.tuning`` as talkative as ``VOXAX_AUTOTUNE_LOG`` says.
+    """Set the level of the logger ``voxax.tuning`` from ``VOXAX_AUTOTUNE_LOG``.
 
-    ``info`` is one line for each tuned problem, ``debug`` one for each candidate, ``off`` is
-    silence, warnings included. Lines go to stderr where the application has set up no
-    handler. While the variable is unset, and never was set, the logger is left alone.
+    ``info`` logs one line for each tuned problem, and ``debug`` one for each candidate too. ``off``
+    logs nothing, not even warnings. Lines go to stderr if the application has no log handler. The
+    logger is unchanged unless the variable is set, or was set at an earlier call.
 
     Raises:
-      InputError: another value.
+      InputError: an unknown value of the variable.
     """
     global _configured
     value = _read("VOXAX_AUTOTUNE_LOG").lower()
@@ -324,10 +329,9 @@ def configure_log() -> None:
 def reload_environment() -> None:
     """Make a changed environment take effect in programs that are already compiled.
 
-    The environment is read when a function is traced, so a jitted one that is compiled
-    already keeps its choice; so do voxax's own programs for eager calls, with respect to
-    ``VOXAX_AUTOTUNE``. After this call, every jitted function of the process is traced anew
-    at its next call, in all threads.
+    The environment is read when a function is traced, so a compiled function keeps its algorithms.
+    voxax's own programs for eager calls keep the value of ``VOXAX_AUTOTUNE`` too. After this call,
+    every jitted function of the process is traced again at its next call, in all threads.
     """
     _warn_of_peer.cache_clear()
     next_epoch()
@@ -339,15 +343,16 @@ _epoch = 0
 
 
 def epoch() -> int:
-    """The number of times that this process was told to forget what its job agreed on.
+    """Return how often this process has discarded the decisions of its job.
 
-    In a job of several processes all must call :func:`reload_environment` and ``vx.tune`` alike.
+    In a job of several processes, all must call :func:`reload_environment` and ``vx.tune`` equally
+    often and in the same order.
     """
     return _epoch
 
 
 def next_epoch() -> None:
-    """Ask the job anew from here on."""
+    """Discard the decisions of the job, so that it decides again."""
     global _epoch
     _epoch += 1
 
@@ -357,7 +362,7 @@ def _read(name: str) -> str:
 
 
 def _of_peer(name: str, value: str, kind: WeightKind) -> Resolved:
-    """The algorithms that a string written for another library admits; warns of unknown words."""
+    """Return the algorithms that another library's variable admits; warn about unknown words."""
     known = names(kind)
     inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
     words = {word: _canonical(word, known) for word in map(str.strip, inner.split(","))}
@@ -372,7 +377,7 @@ def _of_peer(name: str, value: str, kind: WeightKind) -> Resolved:
 def _warn_of_peer(
     name: str, value: str, unknown: tuple[str, ...], known: Resolved, some_left: bool
 ) -> None:
-    """Once per setting."""
+    """Warn about unknown algorithms in another library's variable, once per value."""
     rest = "the others are used" if some_left else "none is left, so all algorithms are admitted"
     warnings.warn(
         f"{name}={value}: voxax has no algorithm {', '.join(map(repr, unknown))}; {rest}. Known: "

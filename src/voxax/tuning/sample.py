@@ -1,6 +1,6 @@
-"""The data that a problem is measured on: operands, and a kernel map as its views.
+"""The data that a problem is measured on: operands, and the arrays of a kernel map.
 
-The map is the caller's where it is concrete, else a recorded one.
+The map is the caller's if it is concrete, and otherwise a recorded one.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from voxax.kernels import Layer, Problem
 from voxax.tuning.occupancy import DEFAULT_KIND, nearest_taps, sample_map
 
 CALLERS_MAP = "caller's map"
-"""Name of a sample on the map that the product runs on."""
+"""Name of a sample that uses the map that the product runs on."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Concrete operands and views of one problem.
+    """Concrete operands and map of one problem.
 
     Attributes:
-      a, b: the operands of the product, normally distributed in every row.
-      views: the map's arrays by name.
-      name: ``"caller's map"``, or the recorded occupancy it stands on.
+      a, b: operands of the product, with normally distributed values in every row.
+      views: arrays of the map by name.
+      name: ``"caller's map"``, or the name of the recorded occupancy or of the sizes.
     """
 
     a: jax.Array
@@ -41,12 +41,13 @@ class Sample:
 def sample_of(
     problem: Problem, views: Mapping[str, jax.Array] | None, needed: Mapping[str, View | None]
 ) -> Sample:
-    """A sample on the caller's map where its table is given, else on a recorded one.
+    """Return a sample on the caller's map if its table is given, and otherwise on a recorded map.
 
     Args:
       problem: the problem that is measured.
-      views: concrete arrays of the caller's map, or None.
-      needed: the views that candidates read, by name, and what builds each (None: the map).
+      views: concrete arrays of the caller's map by name, or None.
+      needed: builder of each array that candidates read, by the array's name; None for arrays that
+        the map itself builds.
     """
     if problem.layer.kind == "dynamic":
         sizes, name = sizes_of(problem, views)
@@ -55,7 +56,7 @@ def sample_of(
         neighbors, name = np.asarray(views["neighbors"]), CALLERS_MAP
     else:
         neighbors, name = recorded_map(problem.layer), DEFAULT_KIND
-    # In NumPy: compiling the views' builders would take longer than measuring.
+    # NumPy builds the arrays, because compiling their builders would take longer than measuring.
     built = table_views(
         neighbors,
         problem.layer.spec,
@@ -69,10 +70,10 @@ def sample_of(
 
 
 def recorded_map(layer: Layer) -> np.ndarray:
-    """The neighbors of a map like the layer's on a recorded scene.
+    """Return the neighbors of a map like the layer's on a recorded scene, ``int32[M, K]``.
 
-    Where it has no pair at all (huge strides), it has one for each row, through one tap: on an
-    empty map every candidate would be right, and the one that skips most the fastest.
+    A map without any pair, as with huge strides, gets one pair for each row, through one tap.
+    Otherwise every candidate would be right, and the fastest would be the one that skips most.
     """
     spec = layer.spec or nearest_taps(layer.num_offsets, len(layer.level) or 3)
     rows = layer.in_capacity, layer.out_capacity
@@ -84,8 +85,11 @@ def recorded_map(layer: Layer) -> np.ndarray:
 
 
 def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[np.ndarray, str]:
-    """Sizes of a dynamic problem: the caller's, else random ones from 1 to the largest, or what
-    the layer says of them."""
+    """Return the sizes of a dynamic problem, and their name.
+
+    They are the caller's if ``views`` has them. Otherwise they follow the layer's description of
+    its sizes, or are random from 1 to the largest.
+    """
     if views is not None and "sizes" in views:
         return np.asarray(views["sizes"]).reshape(-1), CALLERS_MAP
     rng = np.random.default_rng(0)
@@ -108,20 +112,20 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
 
 
 def taps_of(problem: Problem, sizes: np.ndarray) -> int:
-    """Pairs of a position and a tap that its size has."""
+    """Return the number of pairs of a position and a tap that the position's size includes."""
     counts = _counts(problem)
     return int(counts[np.clip(sizes, 0, len(counts) - 1)].sum())
 
 
 def _counts(problem: Problem) -> np.ndarray:
-    """How many taps each size has, from size 0 to the largest."""
+    """Return the number of taps of each size, from size 0 to the largest."""
     if problem.layer.spec is None:
         raise ValueError("a dynamic problem has a spec")
     return taps_within(problem.layer.spec.offsets)
 
 
 def _operands(problem: Problem) -> tuple[jax.Array, jax.Array]:
-    """Normally distributed in every row."""
+    """Return both operands, with normally distributed values or small integers in every row."""
     rng, kind = np.random.default_rng(0), np.dtype(jnp.dtype(problem.dtype))
 
     def values(shape: tuple[int, ...]) -> jax.Array:

@@ -1,8 +1,8 @@
-"""One process of a job decides, and the others take its decision.
+"""Agreement in a job: one process decides, and the others use its decision.
 
-The processes of a multi-process JAX job must choose alike, or their compiled programs differ.
-They agree through the key-value store of ``jax.distributed``'s coordinator, and never through a
-collective: a process that finds its answer in its own cache would not join one.
+The processes of a multi-process JAX job must choose the same algorithms, or their compiled programs
+differ. They agree through the key-value store of ``jax.distributed``'s coordinator. A collective
+would not work, because a process that finds its answer in its own cache would not join it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _DECIDED, _FAILED = "decided:", "failed:"
 _SLICE = 2.0  # seconds of one wait inside the coordinator's client, where Ctrl-C is not heard
 
 _answers: dict[tuple[Any, str], str] = {}
-"""By (job, topic): the answer that this process was told, or decided."""
+"""The answer that this process received or decided, by job and topic."""
 
 
 def agree(topic: str, decide: Callable[[], str], *, timeout: float = 600.0) -> str:
-    """The answer to ``topic`` that all processes of this job use.
+    """Return the answer to ``topic`` that all processes of this job use.
 
-    The first process that claims the topic decides; the others wait for its answer. A process that
-    is alone, or whose job was shut down, decides each time. In a job a topic is decided once. Where
-    the decision raised or took longer than ``timeout``, or the coordinator is gone, a process logs
-    a warning and decides for itself: only then can two processes differ.
+    The first process that claims the topic decides, and the others wait for its answer. A job
+    decides each topic once; a process without a job, or after its shutdown, decides at every call.
+    If the decision raised or took longer than ``timeout``, or the coordinator is gone, a waiting
+    process logs a warning and decides for itself. Only then can two processes differ.
 
     Args:
-      topic: any text that describes the decision completely, equal in all processes.
-      decide: finds the answer, a text; some 100 kB are fine.
-      timeout: seconds to wait for another process's answer.
+      topic: text that describes the decision completely and is equal in all processes.
+      decide: function that returns the answer, a text of at most some 100 kB.
+      timeout: seconds to wait for the answer of another process.
 
     Raises:
       Exception: whatever ``decide`` raises in this process.
@@ -48,7 +48,7 @@ def agree(topic: str, decide: Callable[[], str], *, timeout: float = 600.0) -> s
     client, name = job
     if (name, topic) in _answers:
         return _answers[name, topic]
-    # Hashed, since topics are longer than keys should be and may hold slashes.
+    # Hashed, because topics are longer than keys should be and may contain slashes.
     digest = hashlib.sha256(topic.encode("utf-8", "backslashreplace")).hexdigest()
     key, shown = f"voxax/tuning/{digest}", repr(topic if len(topic) <= 120 else f"{topic[:117]}...")
     answer, problem = None, ""
@@ -79,12 +79,12 @@ def agree(topic: str, decide: Callable[[], str], *, timeout: float = 600.0) -> s
         except Exception as error:
             text = "the answer to %s did not reach the other processes: %s"
             _log.warning(text, shown, _brief(error))
-    # Two threads may come here at once; both keep what the first of them brings.
+    # Two threads may arrive here at once; both use the answer of the first one.
     return _answers.setdefault((name, topic), answer)
 
 
 def _wait(client: Any, key: str, timeout: float) -> tuple[str | None, str]:
-    """``(answer, "")``, or ``(None, why there is none)``."""
+    """Return ``(answer, "")``, or ``(None, reason)`` if no answer came."""
     end = time.monotonic() + timeout
     while True:
         # At least a millisecond, so that an answer that is already there is always seen.
@@ -103,6 +103,6 @@ def _wait(client: Any, key: str, timeout: float) -> tuple[str | None, str]:
 
 
 def _brief(error: BaseException) -> str:
-    """The first line of an error, of bounded length."""
+    """Return the type and the first line of an error, with bounded length."""
     line = (str(error).splitlines() or [""])[0][:200]
     return f"{type(error).__name__}: {line.encode('ascii', 'backslashreplace').decode()}"

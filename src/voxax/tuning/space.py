@@ -1,4 +1,7 @@
-"""The candidates of a problem: admitted by the request, run by the hardware, served by views."""
+"""The candidates of a problem.
+
+The request admits them, the hardware can run them, and the map has the arrays that they read.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from voxax.tuning.entry import described, family_of, key_of
 from voxax.tuning.request import Resolved
 
 Identity = tuple[str, Parameters, int]
-"""Algorithm, parameters and revision: what a measurement is filed under within an entry."""
+"""Algorithm, parameters and revision, the key of a measurement within an entry."""
 
 _ANYWHERE = HardwareInfo(platform="any", device_kind="unknown")
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One kernel with one set of parameters."""
+    """A kernel with one set of parameters."""
 
     kernel: Kernel
     parameters: Parameters
@@ -36,14 +39,16 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """Candidates, the promising ones first, and why other algorithms are not among them.
+    """The candidates of a problem, the promising ones first, and the refused algorithms.
 
     Attributes:
-      problem: the product that they compute.
-      candidates: runnable, at least one for each algorithm that is not refused. Algorithms that
-        are preferred on this hardware come first, the others in the request's order.
-      heuristics: the candidate to take unmeasured, of each algorithm in the same order.
-      refused: ``(algorithm's name, reason)``.
+      problem: the product that the candidates compute.
+      candidates: runnable candidates, at least one for each algorithm that is not refused.
+        Algorithms that are preferred on this hardware come first, then the others; each group is in
+        the order of the request.
+      heuristics: for each of these algorithms, in the same order, the candidate that is used
+        without a measurement.
+      refused: ``(name, reason)`` of each refused algorithm.
     """
 
     problem: Problem
@@ -53,17 +58,17 @@ class Space:
 
     @functools.cached_property
     def key(self) -> str:
-        """What the problem's entry is filed under."""
+        """The key of the problem's entry in the cache."""
         return key_of(self.problem)
 
     @functools.cached_property
     def family(self) -> str:
-        """The beginning that the keys of similar problems share."""
+        """The first part of the key, which the keys of similar problems share."""
         return family_of(self.problem)
 
     @functools.cached_property
     def reference(self) -> Candidate:
-        """The candidate that every other must agree with."""
+        """The candidate whose result every other must agree with."""
         return reference_of(self.problem)
 
 
@@ -73,7 +78,14 @@ def space_of(
     hardware: HardwareInfo,
     available_views: Iterable[str] | None = None,
 ) -> Space:
-    """Build the :class:`Space` of a problem; ``available_views`` None means every view."""
+    """Return the :class:`Space` of a problem.
+
+    Args:
+      problem: the product to compute.
+      admitted: names of the algorithms that the request admits.
+      hardware: hardware that runs the product.
+      available_views: names of the map's arrays that are available; None means all.
+    """
     refused: list[tuple[str, str]] = []
     available = None if available_views is None else set(available_views)
     runnable: list[tuple[bool, Candidate, list[Candidate]]] = []
@@ -89,7 +101,7 @@ def space_of(
             refused.append((name, reason or "the map came without the views it reads"))
             continue
         first = Candidate(kernels[0], kernels[0].heuristic(problem, hardware))
-        # The form that it is preferred for may read views that did not come.
+        # The form for which the algorithm is preferred may read arrays that are not available.
         preferred = first in found and first.kernel.preferred(problem, hardware)
         runnable.append((not preferred, first if first in found else found[0], found))
     runnable.sort(key=lambda item: item[0])
@@ -104,7 +116,7 @@ def space_of(
 def _running(
     name: str, problem: Problem, hardware: HardwareInfo
 ) -> tuple[list[Kernel], str | None]:
-    """The kernels of an algorithm that run this problem, or none and the reason."""
+    """Return the kernels of an algorithm that run this problem, or none and the reason."""
     kernels = lookup(name, problem.layer.kind)
     running = [kernel for kernel in kernels if kernel.refusal(problem, hardware) is None]
     if not running:
@@ -115,7 +127,10 @@ def _running(
 
 
 def reference_of(problem: Problem) -> Candidate:
-    """The candidate that every other must agree with: explicit_gemm as im2col, or its like."""
+    """Return the candidate whose result every other must agree with.
+
+    It is ``explicit_gemm`` as im2col, ``explicit`` for depthwise and ``masked`` for dynamic layers.
+    """
     name = {"depthwise": "explicit", "dynamic": "masked"}.get(problem.layer.kind, "explicit_gemm")
     reference = _portable(name, problem)
     assert reference is not None
@@ -123,7 +138,10 @@ def reference_of(problem: Problem) -> Candidate:
 
 
 def _portable(name: str, problem: Problem) -> Candidate | None:
-    """The kernel of an algorithm that runs on every platform, as it is taken unmeasured there."""
+    """Return the kernel of an algorithm that runs on every platform, or None.
+
+    Its parameters are those that are used without a measurement.
+    """
     for kernel in lookup(name, problem.layer.kind):
         if kernel.platform == "any":
             return Candidate(kernel, kernel.heuristic(problem, _ANYWHERE))
@@ -131,7 +149,10 @@ def _portable(name: str, problem: Problem) -> Candidate | None:
 
 
 def views_read(problem: Problem, candidates: Iterable[Candidate]) -> dict[str, View | None]:
-    """The arrays that the candidates read, by name, and what builds each (None: the map)."""
+    """Return the builder of each array that the candidates read, by the array's name.
+
+    The builder is None for arrays that the map itself builds.
+    """
     views: dict[str, View | None] = {}
     for candidate in candidates:
         views.update(candidate.kernel.views_of(problem, candidate.parameters))
@@ -141,16 +162,16 @@ def views_read(problem: Problem, candidates: Iterable[Candidate]) -> dict[str, V
 def views_of(
     requests: Iterable[tuple[Problem, Resolved]], hardware: HardwareInfo, every: bool
 ) -> dict[str, View | None]:
-    """The arrays that the products of one layer may read, sorted by name, and their builders.
+    """Return the arrays that the products of one layer may read, sorted by name.
 
     Args:
-      requests: each product's problem, and the algorithms that are admitted.
-      hardware: the hardware that will most likely run them.
-      every: arrays for all candidates; otherwise for those that are taken unmeasured, on this or
-        on another platform.
+      requests: the problem of each product, and the algorithms that its request admits.
+      hardware: the hardware that will most likely run the products.
+      every: True returns the arrays of all candidates; False only those of the candidates that are
+        used without a measurement, on this platform or on another.
 
     Returns:
-      For each name what builds it; None for those that the map itself builds.
+      Builder of each array by name; None for arrays that the map itself builds.
     """
     views: dict[str, View | None] = {}
     for problem, admitted in requests:

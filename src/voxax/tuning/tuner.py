@@ -1,10 +1,10 @@
-"""Choosing an algorithm and its parameters for a problem.
+"""The choice of an algorithm and its parameters for a problem.
 
-:func:`voxax.tuning.decide.decide` follows this table; :func:`choose` measures and checks what the
-table asks for, and decides again. A request is a filter on the candidates, so a pinned algorithm is
-kept whatever the cache says. :func:`voxax.tuning.request.autotune_mode` chooses the column;
-``cached`` also holds with ``on`` where this process has no device of the platform, or has no time
-left for measuring.
+:func:`voxax.tuning.decide.decide` follows this table. :func:`choose` measures or checks as the
+table demands, then decides again. A request is a filter on the candidates, so a pinned algorithm is
+used whatever the cache contains. :func:`voxax.tuning.request.autotune_mode` chooses the column. In
+the mode ``on``, the column ``cached`` applies if this process has no device of the platform, or no
+time left for measuring.
 
 ==========  =========================  ===================  ======================  ============
 candidates  the cache has              ``on``               ``cached``              ``off``
@@ -27,14 +27,15 @@ several     a measurement made just    its fastest, or an   (not measured)      
 - *error*: :class:`AlgorithmError` with every reason.
 - *default*: the heuristic of the first algorithm of the space; where nothing is checked, of the
   first whose kernel is not :attr:`Kernel.unproven`.
-- *checked*: compared with the reference, once for each kind of problem, where there is a device.
-  A candidate that disagrees is rejected. A rejected pin is an error; rejected times count as
-  nothing; after a rejected default come the other heuristics, the reference, and any candidate.
-- *measure*: as many candidates as the time allows; all are remembered, also as skipped. If
-  measuring fails, the default is used. Later runs never stop for what was skipped: reports name
-  it, and ``vx.tune`` measures it.
+- *checked*: compared with the reference, once for each kind of problem, if there is a device. A
+  candidate with another result is rejected. If it was pinned, this is an error. If it came from
+  shipped or predicted times, these are ignored. If it was the default, the other heuristics, the
+  reference and the other candidates follow in this order.
+- *measure*: as many candidates are measured as the time allows. The cache contains the others as
+  skipped. If measuring fails, the default is used. Later runs do not measure the skipped ones:
+  reports name them, and ``vx.tune`` measures them.
 
-In a job of several processes one decides, and the others take its decision.
+In a job of several processes, one decides, and the others use its decision.
 """
 
 from __future__ import annotations
@@ -76,7 +77,11 @@ _unmeasured = contextvars.ContextVar("voxax_unmeasured", default="")
 
 @contextlib.contextmanager
 def unmeasured(*, foreseen: bool = False) -> Iterator[None]:
-    """Inside, this thread chooses as with ``VOXAX_AUTOTUNE=off``, or as :func:`foresee` does."""
+    """Inside ``with``, choose as with ``VOXAX_AUTOTUNE=off`` in this thread, and never measure.
+
+    Args:
+      foreseen: choose as :func:`foresee` does instead.
+    """
     token = _unmeasured.set("foreseen" if foreseen else "off")
     try:
         yield
@@ -92,7 +97,7 @@ _listeners = contextvars.ContextVar("voxax_choices", default=())
 def record_choices() -> Iterator[list[Choice]]:
     """Collect every choice of this thread inside ``with`` in a list.
 
-    A choice is made when a product is lowered: a function that is already compiled makes none.
+    A choice is made when a product is lowered, so a compiled function makes none.
     """
     heard: list[Choice] = []
     token = _listeners.set((*_listeners.get(), heard))
@@ -109,16 +114,16 @@ def choose(
     *,
     stated: bool = True,
 ) -> Choice:
-    """The algorithm and parameters to execute ``problem`` with; see the table above.
+    """Return the algorithm and parameters to execute ``problem`` with; see the table above.
 
     Args:
       problem: a product of one layer.
-      admitted: names that the request admits.
-      available_views: names of the map's arrays that came along; None means all.
-      stated: the user asked, also by ``"auto"``.
+      admitted: names of the algorithms that the request admits.
+      available_views: names of the map's arrays that are available; None means all.
+      stated: whether the user made a request, ``"auto"`` included.
 
     Raises:
-      AlgorithmError: no admitted algorithm can run; all reasons are given at once.
+      AlgorithmError: no admitted algorithm can run; the message lists all reasons.
     """
     configure_log()
     space, cache, policy, device = _situation(problem, admitted, stated, available_views)
@@ -141,10 +146,10 @@ def foresee(
     *,
     stated: bool = True,
 ) -> Choice:
-    """Return the choice of :func:`choose` from what is known now; measure and check nothing.
+    """Return the expected choice of :func:`choose`, without measuring or checking.
 
-    A choice that would be measured first is given as ``predicted``. One that is pinned comes with
-    the time that the user's cache has of it. Arguments and errors are those of :func:`choose`.
+    If :func:`choose` would measure first, the source of the result is ``predicted``. A pinned
+    choice has its time from the user's cache. Arguments and errors are those of :func:`choose`.
     """
     space, cache, policy, device = _situation(problem, admitted, stated, available_views)
     return _settle(space, cache, dataclasses.replace(policy, foreseen=True), device)
@@ -159,16 +164,17 @@ def tune(
     anew: bool = False,
     budget: float | None = None,
 ) -> None:
-    """Measure a problem before it is met. See :func:`voxax.tune`.
+    """Measure a problem in advance and store the result in the cache, see :func:`voxax.tune`.
 
     Args:
       problem: the problem to measure.
-      admitted: the filter.
-      views: concrete arrays of a real map, by name; a problem that was measured on another map is
-        then measured again. None: on a concrete map like it, else on a recorded occupancy.
-      also: the same product under other keys, for which the times hold too.
-      anew: measure also what the cache knows.
-      budget: seconds, compiling included; None is no limit.
+      admitted: names of the algorithms that the request admits.
+      views: concrete arrays of a real map, by name. A problem that was measured on a recorded
+        occupancy is then measured again. None takes a recorded concrete map that fits the problem,
+        and otherwise a recorded occupancy.
+      also: problems of the same product with other keys, which get the same times.
+      anew: whether to measure even if the cache contains all candidates.
+      budget: limit in seconds, compiling included; None sets no limit.
     """
     space, cache, _, device = _situation(problem, admitted, True)
     if device is None or len(space.candidates) < 2:
@@ -193,7 +199,7 @@ def tune(
 def _situation(
     problem: Problem, admitted: Resolved, stated: bool, views: Iterable[str] | None = None
 ) -> tuple[Space, TuningCache, Policy, Any]:
-    """The candidates, the cache, what may be done, and the device or None."""
+    """Return the candidates, the cache, the policy, and the device or None."""
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, views)
     ruled = not stated and any(c.kernel.decisive(problem, hardware) for c in space.heuristics[:1])
@@ -204,9 +210,9 @@ def _situation(
 
 
 def _agreed(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Choice:
-    """The choice of :func:`_settle`, which one process of a job makes for all.
+    """Return the choice of :func:`_settle`, which one process of a job makes for all.
 
-    Also where it comes from caches alone: the processes may have different ones.
+    This includes choices from caches, because the processes may have different caches.
     """
     made: list[Choice] = []
 
@@ -228,7 +234,7 @@ def _agreed(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Ch
 
 
 def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Choice:
-    """Decide, and do what the decision asks for, until the choice stands."""
+    """Decide, then check or measure as the decision demands, until the choice is final."""
     asks = policy.mode != "off" and (policy.foreseen or len(space.candidates) > 1)
     entry = cache.get(space.key) if asks else None
     while True:
@@ -239,7 +245,7 @@ def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Ch
             reason = _objection(space, choice, device)
             if reason is None:
                 return dataclasses.replace(choice, pending=None)
-            if choice.source != "pinned":  # of which an error with the reason follows
+            if choice.source != "pinned":  # a pinned one leads to an error with the reason
                 known = (choice.source, choice, space.key, reason)
                 _LOG.warning("the %s choice %s for %s is not used: it %s", *known)
             rejected = {**policy.rejected, choice.candidate.identity: reason}
@@ -251,7 +257,7 @@ def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Ch
                 views = concrete_map(space.problem)
                 entry = _measure(space, cache, device, entry, views, budget)
                 policy = dataclasses.replace(policy, measured=True)
-            except Exception as error:  # out of memory, say: no reason to stop the caller
+            except Exception as error:  # for example out of memory: do not stop the caller
                 reason = f"{type(error).__name__}: {error}"[:500]
                 _warn_once(f"{space.key} could not be measured, and its default is used: {reason}")
                 policy = dataclasses.replace(policy, mode="off")
@@ -265,14 +271,17 @@ def _measure(
     views: _Views,
     budget: float,
 ) -> Entry:
-    """Measure the candidates, and remember all of them with what was ``known``."""
+    """Measure the candidates, store the results in the cache, and return the merged entry.
+
+    Candidates that were fast in ``known`` and in similar problems are measured first.
+    """
     begin = time.perf_counter()
     similar = [entry for other, entry in cache.items() if other.startswith(space.family)]
     tried = _likely_first(space, similar if known is None else [*similar, known])
 
     def run(sample: Sample) -> tuple[str, tuple[Measured, ...]]:
         found = measure(space.problem, tried, space.reference, sample, budget)
-        if all(m.seconds is None for m in found):  # none works: the others get their turn
+        if all(m.seconds is None for m in found):  # none works: measure the others too
             reached = {m.candidate for m in found}
             rest = [c for c in tried if c.identity not in reached]
             forever = float("inf")
@@ -295,10 +304,12 @@ def _measure(
 
 
 def _likely_first(space: Space, known: Iterable[Entry]) -> list[Candidate]:
-    """The candidates in the order to try them, since most of the time is spent on compiling.
+    """Return the candidates in the order in which to measure them, the promising ones first.
 
-    They are sorted by their times over the best in ``known``, where the last entry that has one
-    holds: those of similar problems, then the problem's own. Candidates without any come last.
+    The order matters, because most of the time is spent on compiling. A candidate is ranked by the
+    ratio of its time to the best time of the same entry. If several entries in ``known`` have a
+    time, the last one counts; the entry of the problem itself is the last. Candidates without a
+    time come last.
     """
     ratios: dict[Identity, float] = {}
     for entry in known:
@@ -308,17 +319,18 @@ def _likely_first(space: Space, known: Iterable[Entry]) -> list[Candidate]:
 
 
 _objections: dict[Hashable, str | None] = {}
-"""By kind of problem, kernel, parameters and device; without parameters where any have passed."""
+"""Results of checks by kind of problem, kernel, device and parameters. A key without parameters
+means that the kernel passed with some parameters."""
 
 
 def _objection(space: Space, choice: Choice, device: Any) -> str | None:
-    """The reason why an unmeasured candidate must not be used on this device, or None.
+    """Return the reason why an unmeasured candidate must not be used on this device, or None.
 
-    Checked at the first use for each product, kind of weight, dtype and precision. A check that
-    could not be made counts against the candidate, but is not remembered. It takes of the time that
-    measuring may take, since two programs are compiled for it. When that is used up, and always for
-    :attr:`Kernel.decisive` ones, kernels are taken that passed with other parameters, but for
-    pinned ones. That one of the decisive passed is remembered on disk.
+    A candidate is checked at its first use for each product, kind of weight, dtype and precision. A
+    check that fails to run counts against the candidate, but is not stored. A check compiles two
+    programs, and its time is part of the budget for measuring. If the budget is used up, or if the
+    kernel is :attr:`Kernel.decisive`, an earlier success with other parameters is enough, unless
+    the candidate is pinned. For decisive kernels, a success is stored on disk too.
     """
     p, candidate = choice.problem, choice.candidate
     name, parameters, revision = candidate.identity

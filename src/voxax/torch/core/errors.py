@@ -1,4 +1,4 @@
-"""The error of every call that a layer refuses, and the checks that raise it."""
+"""The error for wrong arguments of layers, and the checks that raise it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class ArgumentError(InputError, AssertionError):
-    """A wrong argument.
+    """Error of a wrong argument.
 
-    The libraries whose names the packages here have raise ``AssertionError`` for some of them and
-    ``ValueError`` for others; this is both.
+    spconv, TorchSparse and MinkowskiEngine raise ``AssertionError`` for some wrong arguments and
+    ``ValueError`` for others. This class is a subclass of both.
     """
 
 
 def check_cpu(tensor: Tensor, what: str) -> None:
-    """Raise :class:`ArgumentError` for a tensor on another device: nothing is copied silently."""
+    """Raise :class:`ArgumentError` unless the tensor is on the CPU; nothing is copied silently."""
     if tensor.device.type != "cpu":
         raise ArgumentError(
             f"{what} on {tensor.device}: voxax.torch runs on the CPU. Move the model and its "
@@ -31,13 +31,13 @@ def check_cpu(tensor: Tensor, what: str) -> None:
 
 
 def check_device(device: Any) -> None:
-    """Raise :class:`ArgumentError` for a device, by name or number, that is not the CPU."""
+    """Raise :class:`ArgumentError` unless ``device``, a name or a number, is the CPU."""
     if isinstance(device, int) or torch.device(device).type != "cpu":
         raise ArgumentError(f"device={device}: voxax.torch runs on the CPU")
 
 
 def check_rows(features: Tensor, rows: int) -> None:
-    """Raise :class:`ArgumentError` unless these are so many rows, of any dtype."""
+    """Raise :class:`ArgumentError` unless ``features`` has this number of rows; any dtype fits."""
     check_cpu(features, "features")
     if features.shape[0] != rows:
         found = f"{features.shape[0]} rows of features for {rows} rows of indices"
@@ -45,7 +45,10 @@ def check_rows(features: Tensor, rows: int) -> None:
 
 
 def check_features(features: Tensor, rows: int, channels: int | None = None) -> None:
-    """Raise :class:`ArgumentError` unless these are floats of so many rows and channels."""
+    """Raise :class:`ArgumentError` unless ``features`` is ``[rows, channels]`` of floats.
+
+    None as ``channels`` accepts any number of channels.
+    """
     check_cpu(features, "features")
     if features.dtype not in FLOATS:
         raise ArgumentError(
@@ -59,10 +62,14 @@ def check_features(features: Tensor, rows: int, channels: int | None = None) -> 
 
 
 def whole(name: str, value: Any) -> int:
-    """Return an argument as Python's integer.
+    """Return an argument as a Python integer.
 
-    It is an integer of Python or NumPy, or a tensor or an array that holds one; anything else
-    raises :class:`ArgumentError`, which says the name.
+    Args:
+      name: name of the argument, for the message.
+      value: an integer of Python or NumPy, or a tensor or an array with one integer.
+
+    Raises:
+      ArgumentError: any other value.
     """
     try:
         return operator.index(value)
@@ -71,12 +78,15 @@ def whole(name: str, value: Any) -> int:
 
 
 def is_single(value: Any) -> bool:
-    """Return whether this is one number, not one for each axis."""
+    """Return whether ``value`` is a single number instead of a list of numbers."""
     return getattr(value, "ndim", None) == 0 or isinstance(value, int | float)
 
 
 def wholes(name: str, value: Any, ndim: int) -> list[int]:
-    """Return one integer for each axis, of one or as many, or raise :class:`ArgumentError`."""
+    """Return one integer per axis, or raise :class:`ArgumentError`.
+
+    ``value`` is one integer for all ``ndim`` axes, or a sequence with one integer per axis.
+    """
     values = [value] * ndim if is_single(value) else list(value)
     if len(values) != ndim:
         found = f"{name}={values} for {ndim} axes"

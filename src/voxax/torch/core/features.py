@@ -1,7 +1,7 @@
-"""Features that wait for a batch norm, so that one native pass computes it with what follows.
+"""Features with a delayed batch norm, which one native pass computes with the next layers.
 
-What follows may be a residual sum and a ReLU. One by one they are three passes of PyTorch, whose
-idle threads spin in the time of the native kernels between them.
+The next layers may be a residual sum and a ReLU. PyTorch computes the three in separate passes, and
+its idle threads spin while native kernels run between these passes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from voxax.torch.core.products import bits
 
 
 class Statistics(NamedTuple):
-    """Mean and variance, ``[C]``; of the rows themselves, or running averages."""
+    """Mean and variance of C channels, both ``[C]``.
+
+    Attributes:
+      mean: mean of each channel.
+      variance: biased variance of each channel.
+      own: True for the statistics of the rows themselves, False for running averages.
+    """
 
     mean: torch.Tensor
     variance: torch.Tensor
@@ -29,7 +35,7 @@ class Statistics(NamedTuple):
 
 
 def is_native(rows: torch.Tensor, norm: nn.Module) -> bool:
-    """Return whether calling the norm is :func:`statistics` and :func:`batch_norm`, and no more."""
+    """Return whether :func:`statistics` and :func:`batch_norm` may replace a call of ``norm``."""
     if not isinstance(norm, nn.BatchNorm1d) or not (is_known(norm) and nobody_listens()):
         return False
     if rows.dtype not in (torch.float32, torch.float64) or rows.shape[1] != norm.num_features:
@@ -47,7 +53,7 @@ def _takes_own(norm: nn.BatchNorm1d) -> bool:
 
 @torch.no_grad()
 def statistics(rows: torch.Tensor, norm: nn.BatchNorm1d) -> Statistics:
-    """Return what rows are normalized by now; in training, move the running averages."""
+    """Return the statistics that normalize the rows; in training, update the running averages."""
     averages = norm.running_mean, norm.running_var
     if not _takes_own(norm):
         mean, variance = (average.clone() for average in averages if average is not None)
@@ -81,17 +87,17 @@ def batch_norm(
     residual: torch.Tensor | None = None,
     relu: bool = False,
 ) -> torch.Tensor:
-    """Return ``(rows - mean) / sqrt(variance + eps) * weight + bias``, and what follows it.
+    """Return ``(rows - mean) / sqrt(variance + eps) * weight + bias``, plus ``residual``.
 
-    Gradients pass through the statistics where these are the rows' own.
+    Gradients pass through the statistics if these are those of the rows themselves.
 
     Args:
-      rows: ``[N, C]`` of float32 or float64, as all others are.
-      weight, bias: ``[C]``.
-      found: what :func:`statistics` gives.
+      rows: features ``[N, C]``, float32 or float64; the other arrays have the same dtype.
+      weight, bias: scale and shift of each channel, ``[C]``.
+      found: result of :func:`statistics`.
       eps: epsilon of the norm.
-      residual: ``[N, C]``, added; None: nothing is.
-      relu: set negative results to 0.
+      residual: ``[N, C]``, added to the normalized rows; None adds nothing.
+      relu: whether to set negative results to 0 at the end.
     """
     return _BatchNorm.apply(rows, weight, bias, residual, found, eps, relu)
 
@@ -150,7 +156,7 @@ def _derivable(
     found: Statistics,
     eps: float,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the gradients in operations of PyTorch, which have derivatives of their own."""
+    """Return the gradients, computed by operations of PyTorch that can be differentiated again."""
     mean, variance = found.mean, found.variance
     if found.own:
         variance, mean = torch.var_mean(x, 0, correction=0)
@@ -167,12 +173,13 @@ def _all(rows: torch.Tensor) -> np.ndarray:
 
 
 class Later:
-    """The rows of a normalization, and of a sum and a ReLU after it.
+    """Delayed result of a batch norm, optionally followed by a residual sum and a ReLU.
 
-    Running averages have moved when it is made, and its numbers and gradients are of that moment.
+    The constructor updates the running averages. Results and gradients use the statistics and
+    parameters at the time of construction.
 
     Args:
-      rows: ``[N, C]``, to which nothing is written before :meth:`result`.
+      rows: ``[N, C]``; no code may write to them before :meth:`result`.
       norm: a layer that :func:`voxax.torch.core.features.is_native` accepts.
     """
 
@@ -188,11 +195,11 @@ class Later:
         self._behind: weakref.WeakSet[Later] = weakref.WeakSet()
 
     def added(self, residual: torch.Tensor, inplace: bool) -> Self | None:
-        """Return what waits for the sum too, None where a sum does not fit any more.
+        """Return a delayed result that includes the sum; None if the sum cannot be delayed.
 
         Args:
-          residual: ``[N, C]``, to which nothing is written before :meth:`result`.
-          inplace: this result is the sum; otherwise it stays what it is.
+          residual: ``[N, C]``; no code may write to it before :meth:`result`.
+          inplace: whether to change and return this object instead of a copy.
         """
         if not self._is_open() or self._residual is not None or self._relu:
             return None
@@ -203,7 +210,10 @@ class Later:
         return made
 
     def rectified(self, inplace: bool) -> Self | None:
-        """Return what waits for a ReLU too, None where the result is there; see :meth:`added`."""
+        """Return a delayed result that includes a ReLU; None if the ReLU cannot be delayed.
+
+        ``inplace`` is as in :meth:`added`.
+        """
         if not self._is_open():
             return None
         made = self if inplace else self._copy()
@@ -220,7 +230,10 @@ class Later:
         return made
 
     def result(self) -> torch.Tensor:
-        """Return ``[N, C]``, the same tensor in every call; what was made of it is computed too."""
+        """Return the result ``[N, C]``, the same tensor in every call.
+
+        The copies that :meth:`added` and :meth:`rectified` made are computed too.
+        """
         if self._found is None:
             grad, inference = self._modes
             with torch.inference_mode(inference), torch.set_grad_enabled(grad):
@@ -237,18 +250,21 @@ def _modes() -> tuple[bool, bool]:
 
 
 class Features:
-    """Rows, or rows that wait for ``later``. Tensors that share memory share these.
+    """Rows of features, which may be delayed; tensors that share memory share one object.
 
-    They are ``own`` until code other than layers has seen them: before, no other code can write to
-    them. ``read`` lists the readers of what ``later`` reads.
+    Args:
+      rows: features ``[N, C]``; None if ``later`` is given.
+      later: delayed result that gives the rows, or None.
+      own: whether only layers have seen the rows, so that no other code can write to them.
+      read: for each array that ``later`` reads, the set of delayed results that read it.
     """
 
     def __init__(
         self, rows: Any, later: Later | None = None, own: bool = False, read: tuple[Any, ...] = ()
     ) -> None:
         self._rows, self._later, self._read = rows, later, read
-        # What waits and reads these rows: computed before anybody gets them and could write to
-        # them. None from then on.
+        # The delayed results that read these rows. They are computed before other code gets the
+        # rows and could write to them. None after that.
         self._readers: WeakSet[Later] | None = WeakSet() if own else None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -256,24 +272,24 @@ class Features:
 
     @property
     def waits(self) -> bool:
-        """Whether the rows wait."""
+        """Whether the rows are delayed."""
         return self._later is not None
 
     def rows(self) -> Any:
-        """Return the rows for a layer, which does not write to them."""
+        """Return the rows to a layer, which must not write to them."""
         if self._later is not None:
             self._rows, self._later = self._later.result(), None
         return self._rows
 
     def shown(self) -> Any:
-        """Return the rows for any caller."""
+        """Return the rows to any caller, which may write to them."""
         rows, readers, self._readers = self.rows(), self._readers, None
         for later in list(readers or ()):
             later.result()
         return rows
 
     def normalized(self, norm: nn.Module) -> Features | None:
-        """Return features that wait for the norm of these; None where PyTorch must compute it."""
+        """Return features with a delayed norm of these; None if PyTorch must compute the norm."""
         if not is_native(self.rows(), norm):
             return None
         later = Later(self.rows(), norm)  # type: ignore[arg-type]
@@ -282,16 +298,16 @@ class Features:
         return _waiting(later, self._readers)
 
     def rectified(self, inplace: bool) -> Features | None:
-        """Return features that wait for a ReLU of these; None where it must be computed now."""
+        """Return features with a delayed ReLU of these; None if it must be computed now."""
         later = None if self._later is None else self._later.rectified(inplace)
         if later is None:
             return None
         return self if inplace else _waiting(later, *self._read)
 
     def added(self, other: Features, inplace: bool = False) -> Features | None:
-        """Return features that wait for the sum of both; None where it must be computed now.
+        """Return features with a delayed sum of both; None if it must be computed now.
 
-        In place they are these, and wait already.
+        If ``inplace``, these features must be delayed already. They are changed and returned.
         """
         pairs = ((self, other), (other, self))
         for one, two in pairs[:1] if inplace else pairs:

@@ -21,15 +21,16 @@ Unique = tuple[np.ndarray, np.ndarray]
 
 
 class KernelMap:
-    """A relation between the rows of two voxel sets.
+    """Relation between N input rows and M output rows through K taps.
 
     Attributes:
       table: ``int32[M, K]``: input row under each tap of an output row, or -1. Taps are in the
         order of a flattened kernel.
-      in_rows, out_rows, taps: N, M and K.
-      symmetric: both sides are one set, and tap k read backwards is tap K - 1 - k.
-      order: ``int32[M]``, the output row that each row of the table is for, in an order in which
-        neighbors follow each other and stay in a cache; None: the same row.
+      in_rows, out_rows, taps: the numbers N, M and K.
+      symmetric: whether input and output voxels are the same and tap ``K - 1 - k`` is the reverse
+        of tap k.
+      order: ``int32[M]``, the output row of each row of the table. Neighbors follow each other in
+        this order, so that their features stay in a cache. None means row m for row m.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class KernelMap:
 
     @property
     def neighbors(self) -> Tensor:
-        """``int32[M, K]``: the table by output row."""
+        """The table in the order of output rows, ``int32[M, K]``."""
         if self.order is None:
             return self.table
         return torch.empty_like(self.table).index_copy_(0, self.order.long(), self.table)
@@ -54,7 +55,7 @@ class KernelMap:
     @property
     @untransformed
     def backwards(self) -> Tensor:
-        """``int32[N, K]``: output row that an input row reaches through each tap, or -1."""
+        """Output row that each input row reaches through each tap, ``int32[N, K]``, or -1."""
         if self._backwards is None:
             near, mirror = self.neighbors, self.symmetric
             self._backwards = near.flip(1).contiguous() if mirror else invert(near, self.in_rows)
@@ -62,11 +63,11 @@ class KernelMap:
 
     @property
     def counts(self) -> Tensor:
-        """``int64[M]``: number of input rows that an output row reads."""
+        """Number of input rows that each output row reads, ``int64[M]``."""
         return (self.neighbors >= 0).sum(1)
 
     def by_tap(self) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Yield, for each tap that occurs, its output rows, their input rows and the tap."""
+        """Yield output rows, input rows and tap, for each tap that has pairs."""
         neighbors = self.neighbors
         for tap in range(self.taps):
             rows = torch.nonzero(neighbors[:, tap] >= 0).flatten()
@@ -75,13 +76,15 @@ class KernelMap:
 
     @untransformed
     def transpose(self) -> KernelMap:
-        """Return the map of the adjoint: inputs and outputs change places."""
+        """Return the kernel map of the adjoint, with inputs and outputs exchanged."""
         return KernelMap(self.backwards, self.out_rows, False, self.neighbors)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """``(int32[2, K, N], int32[K])``: input and output rows tap by tap, -1 after the last.
+        """Return the input and output rows of each tap, and the number of pairs of each tap.
 
-        By input row; of a symmetric map's taps after the center, by output row.
+        They are ``int32[2, K, N]``, -1 after the last pair of a tap, and ``int32[K]``. The pairs of
+        a tap are sorted by input row. If ``symmetric``, those of a tap after the center are sorted
+        by output row.
         """
         pairs, numbers = pairs_of(self.backwards)
         if self.symmetric:
@@ -91,7 +94,12 @@ class KernelMap:
 
     @staticmethod
     def of_pairs(pairs: Tensor, numbers: Tensor, in_rows: int, rows: int) -> KernelMap:
-        """Return the map of pairs as :meth:`pairs` has them, onto so many output rows."""
+        """Return the map of given pairs.
+
+        Args:
+          pairs, numbers: as :meth:`pairs` returns them.
+          in_rows, rows: numbers of input rows and of output rows.
+        """
         rows = whole("rows", rows)
         neighbors = pairs.new_full((rows, pairs.shape[1]), -1)
         for tap, number in enumerate(numbers.tolist()):
@@ -102,9 +110,13 @@ class KernelMap:
 
 
 class PairMap(KernelMap):
-    """A relation in which an output row may read several input rows through one tap.
+    """Relation in which an output row may read several input rows through one tap.
 
-    No table has room for that. ``pairs`` and ``numbers`` are as :meth:`KernelMap.pairs` has them.
+    A table cannot hold such a relation.
+
+    Args:
+      pairs, numbers: as :meth:`KernelMap.pairs` returns them.
+      in_rows, out_rows: numbers of input rows and of output rows.
     """
 
     def __init__(self, pairs: Tensor, numbers: Tensor, in_rows: int, out_rows: int) -> None:
@@ -113,7 +125,7 @@ class PairMap(KernelMap):
 
     @property
     def neighbors(self) -> Tensor:
-        """Raise :class:`ArgumentError`: there is no table."""
+        """Raise :class:`ArgumentError`, because this relation has no table."""
         raise ArgumentError(
             "no table holds the pairs of voxels that occur several times: it has one row for each "
             "tap. Take the pairs of each tap, or merge the voxels"
@@ -123,28 +135,28 @@ class PairMap(KernelMap):
 
     @property
     def counts(self) -> Tensor:
-        """As :attr:`KernelMap.counts`."""
+        """Number of input rows that each output row reads, ``int64[M]``."""
         rows = [torch.empty(0, dtype=torch.int64), *(outs for outs, _, _ in self.by_tap())]
         return torch.bincount(torch.cat(rows), minlength=self.out_rows)
 
     def by_tap(self) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """As :meth:`KernelMap.by_tap`."""
+        """Yield the same as :meth:`KernelMap.by_tap`."""
         for tap, number in enumerate(self._numbers.tolist()):
             if number:
                 ins, outs = self._pairs[:, tap, :number].long()
                 yield outs, ins, tap
 
     def transpose(self) -> KernelMap:
-        """As :meth:`KernelMap.transpose`."""
+        """Return the same as :meth:`KernelMap.transpose`."""
         return PairMap(self._pairs.flip(0), self._numbers, self.out_rows, self.in_rows)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """As :meth:`KernelMap.pairs`."""
+        """Return the same as :meth:`KernelMap.pairs`."""
         return self._pairs.clone(), self._numbers.clone()
 
 
 def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
-    """``(int32[2, K, N], int32[K])`` of a table ``int32[N, K]`` of output rows, or -1."""
+    """Return the pairs of :meth:`KernelMap.pairs` for a table of output rows ``int32[N, K]``."""
     rows, taps = backwards.shape
     pairs, numbers = backwards.new_full((2, taps, rows), -1), backwards.new_zeros((taps,))
     for ins, outs, tap in KernelMap(backwards, 0).by_tap():
@@ -154,7 +166,7 @@ def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def invert(neighbors: Tensor, in_rows: int) -> Tensor:
-    """``int32[in_rows, K]``: the output row of each input row and tap, or -1."""
+    """Return the output row of each input row and tap, ``int32[in_rows, K]``, or -1."""
     if host.available():
         threads = torch.get_num_threads()
         return torch.from_numpy(host.invert_table(neighbors.numpy(), in_rows, threads))
@@ -165,12 +177,16 @@ def invert(neighbors: Tensor, in_rows: int) -> Tensor:
 
 
 def unique_rows(rows: np.ndarray) -> Unique:
-    """Return the distinct rows in lexicographic order, and the place of each row among them."""
+    """Return the distinct rows in lexicographic order, and each row's index among these."""
     return coordinates.unique_rows(rows, torch.get_num_threads())
 
 
 def distinct_rows(unique: Unique) -> Unique:
-    """``(int64[U], int64[N])``: the first row of each kind, ascending, and the kind of each row."""
+    """Return the first row of each distinct value, ascending, and each row's index among these.
+
+    They are ``int64[U]`` and ``int64[N]`` for U distinct values among N rows. ``unique`` is the
+    result of :func:`unique_rows`.
+    """
     distinct, places = unique
     first = np.empty(len(distinct), np.int64)
     first[places[::-1]] = np.arange(len(places))[::-1]
@@ -182,7 +198,7 @@ def distinct_rows(unique: Unique) -> Unique:
 
 @functools.lru_cache(maxsize=256)
 def box(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> np.ndarray:
-    """``int32[K, D]``: offsets around the center of a box, along the last axis first."""
+    """Return the offsets of a box from its center, ``int32[K, D]``, with the last axis fastest."""
     sizes = zip(kernel_size, dilation, strict=True)
     steps = [[(k - size // 2) * step for k in range(size)] for size, step in sizes]
     offsets = np.asarray(list(itertools.product(*steps)), np.int32)
@@ -191,9 +207,12 @@ def box(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> np.ndarray:
 
 
 def kept_map(rows: np.ndarray, offsets: np.ndarray, unique: Unique | None = None) -> KernelMap:
-    """Return the map of a layer that keeps the voxels, see ``Sites.kept``.
+    """Return the map of a layer whose outputs are at the input voxels, see ``Sites.kept``.
 
-    Rows ``int32[N, 1 + D]`` in any order are distinct; ``unique`` is their :func:`unique_rows`.
+    Args:
+      rows: distinct voxels ``int32[N, 1 + D]``, in any order.
+      offsets: offset of each tap, ``int32[K, D]``.
+      unique: :func:`unique_rows` of the rows; None computes them.
     """
     unique = unique_rows(rows) if unique is None else unique
     kernel_map = onto_map(unique, unique, offsets)
@@ -204,12 +223,12 @@ def kept_map(rows: np.ndarray, offsets: np.ndarray, unique: Unique | None = None
 def onto_map(
     unique: Unique, out_unique: Unique, offsets: np.ndarray, stride: Sizes | None = None
 ) -> KernelMap:
-    """Return the map onto given voxels, see ``Sites.onto``.
+    """Return the map of a layer with given output voxels, see ``Sites.onto``.
 
     Args:
-      unique, out_unique: :func:`unique_rows` of inputs and outputs, all distinct.
-      offsets: ``int32[K, D]``.
-      stride: one per axis; None: 1.
+      unique, out_unique: :func:`unique_rows` of inputs and outputs; the rows of each are distinct.
+      offsets: offset of each tap, ``int32[K, D]``.
+      stride: one integer per axis; None means 1.
     """
     (ordered, places), (outs, out_places) = unique, out_unique
     centers, threads = outs, torch.get_num_threads()
@@ -229,7 +248,10 @@ def onto_map(
 
 
 def _row_at(places: np.ndarray) -> np.ndarray | None:
-    """``int32[N]``: the row at each place of distinct rows; None where they are in order."""
+    """Return the row at each place, ``int32[N]``; None if place n has row n for all n.
+
+    ``places`` is the place of each of N distinct rows.
+    """
     given = np.arange(len(places), dtype=np.int32)
     if np.array_equal(places, given):
         return None
@@ -241,17 +263,17 @@ def _row_at(places: np.ndarray) -> np.ndarray | None:
 def expanded_map(
     rows: np.ndarray, offsets: np.ndarray, stride: Sizes | None = None, by_row: bool = True
 ) -> tuple[KernelMap, np.ndarray]:
-    """Return the map onto every voxel ``row * stride + offsets[k]``, and these voxels.
+    """Return the map with outputs at every voxel ``row * stride + offsets[k]``, and these voxels.
 
     Args:
       rows: ``int32[N, 1 + D]``, without duplicates.
-      offsets: ``int32[K, D]``.
-      stride: one per axis; None: 1.
-      by_row: outputs come in the order of a loop over rows, and inside it over taps; otherwise of
-        one over taps, and inside it over rows.
+      offsets: offset of each tap, ``int32[K, D]``.
+      stride: one integer per axis; None means 1.
+      by_row: True orders outputs by a loop over rows with an inner loop over taps; False by a loop
+        over taps with an inner loop over rows.
 
     Raises:
-      ArgumentError: voxels beyond 32 bits.
+      ArgumentError: output coordinates beyond 32 bits.
     """
     moved = rows[:, None].astype(np.int64) * (1 if stride is None else [1, *stride])
     moved = moved + np.concatenate([np.zeros((len(offsets), 1), np.int64), offsets], axis=1)
@@ -263,9 +285,13 @@ def expanded_map(
 
 
 def _found_map(cells: np.ndarray, kept: np.ndarray, by_row: bool) -> tuple[KernelMap, np.ndarray]:
-    """Return the map onto the cells ``int32[N, K, 1 + D]`` that are kept, in this order of theirs.
+    """Return the map of the kept cells, and the distinct cells in the order of their occurrence.
 
-    Where not ``by_row``, they are ``[K, N, 1 + D]``.
+    Args:
+      cells: output voxel of each row and tap, ``int32[N, K, 1 + D]``; ``int32[K, N, 1 + D]`` if
+        ``by_row`` is False.
+      kept: mask of the cells that become outputs, ``bool[N, K]`` or ``bool[K, N]``.
+      by_row: whether the first axis of ``cells`` is the rows.
     """
     reached = cells[kept]
     first, place = distinct_rows(unique_rows(reached))
@@ -285,14 +311,14 @@ def reached_map(
     out_shape: Sizes,
     transposed: bool,
 ) -> tuple[KernelMap, np.ndarray]:
-    """Return the map of a layer onto every voxel that a tap reaches, and these voxels.
+    """Return the map of a layer with outputs at every voxel that a tap reaches, and these voxels.
 
-    They come in the order of a loop over taps, and inside it over input rows.
+    The outputs are ordered by a loop over taps with an inner loop over input rows.
 
     Args:
       rows: ``int32[N, 1 + D]``, without duplicates.
-      kernel_size, stride, padding, dilation: one per axis.
-      out_shape: outputs lie in it.
+      kernel_size, stride, padding, dilation: one integer per axis.
+      out_shape: spatial shape of the output; voxels outside it are left out.
       transposed: as in :func:`voxax._native.host_products.reached_rows`.
     """
     sizes = kernel_size, stride, padding, dilation, out_shape

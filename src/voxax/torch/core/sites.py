@@ -1,4 +1,4 @@
-"""The voxels of a tensor: checked once, with the maps that were built from them."""
+"""The voxels of a tensor, which are checked once, and the kernel maps built from them."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from voxax.torch.core.uncompiled import untransformed
 
 
 class Sites:
-    """Indices with the maps that layers built from them.
+    """Voxels of a tensor, with the kernel maps that layers built from them.
 
-    A tensor hands its sites on to those with the same indices, so a map is built once however many
-    layers ask for it. Copies and pickles have none of them, and they do not outlive a write into
-    the indices: these are compared with a copy, since writes through ``.data`` and ``.numpy()``
-    leave a tensor's version as it is. Measured on one core of an EPYC: 0.04 ms for each layer on
-    76,556 voxels, where PyTorch's comparison takes 0.2 ms.
+    Tensors with the same indices share their sites, so each map is built only once. Copies and
+    pickles contain no maps. A write to the indices makes the maps invalid. Writes through ``.data``
+    and ``.numpy()`` do not change a tensor's version, so the indices are compared with a copy. On
+    one core of an EPYC, the comparison takes 0.04 ms for each layer on 76,556 voxels; PyTorch's
+    takes 0.2 ms.
 
     Args:
       indices: ``int32[N, 1 + D]``, batch index first, in any order.
-      spatial_shape: D sizes, in which the coordinates lie; None: they are any integers.
+      spatial_shape: D sizes of the grid; None allows any coordinates.
       batch_size: number of scenes.
-      made: by a layer, so that nothing needs to be checked.
+      made: whether a layer made the indices, so that no check is needed.
 
     Raises:
-      ArgumentError: indices on another device or outside these sizes.
+      ArgumentError: indices on another device, or outside ``spatial_shape`` or ``batch_size``.
     """
 
     @untransformed
@@ -62,8 +62,8 @@ class Sites:
         self._duplicates: Duplicates | None = None
         self._sorted: Unique | None = None
         self._maps: dict[bytes, KernelMap] = {}
-        # Where other maps lead. These sites are not among them: the cycle would keep all until
-        # Python's collector comes.
+        # Maps with other output voxels, and these voxels. ``self`` must not be among them, because
+        # the reference cycle would keep all of them until Python's garbage collection.
         self._reached: dict[tuple, tuple[KernelMap, Self]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,17 +75,26 @@ class Sites:
         self._begin()
 
     def are_of(self, indices: Tensor, spatial_shape: Sizes, batch_size: int) -> bool:
-        """Return whether these are the sites of this tensor, unchanged."""
+        """Return whether these are the sites of a tensor with these unchanged members."""
         same = self.indices is indices and self.batch_size == batch_size
         return same and self.spatial_shape == list(spatial_shape) and self.hold(indices)
 
     @untransformed
     def hold(self, indices: Tensor) -> bool:
-        """Return whether the maps are those of the voxels that the tensor holds now."""
+        """Return whether ``indices`` still contains the voxels that the maps were built from."""
         return np.array_equal(self.rows, indices.numpy())
 
     def submanifold(self, kernel_size: Sizes, dilation: Sizes) -> KernelMap:
-        """As :meth:`kept`, of a box with odd sizes, taps along the last axis first."""
+        """Return the map of :meth:`kept` for a box.
+
+        The last axis varies fastest in the order of the taps.
+
+        Args:
+          kernel_size, dilation: one integer per axis; sizes are odd.
+
+        Raises:
+          ArgumentError: even sizes, or errors of :meth:`duplicates`.
+        """
         if any(size % 2 == 0 for size in kernel_size):
             raise ArgumentError(
                 f"a submanifold kernel of size {list(kernel_size)}: only odd sizes have a center"
@@ -94,9 +103,10 @@ class Sites:
 
     @untransformed
     def kept(self, offsets: np.ndarray) -> KernelMap:
-        """Return the map onto the same voxels: tap k of row m reads ``m + offsets[k]``.
+        """Return the map with outputs at the same voxels.
 
-        Offsets are ``int32[K, D]``, in the order of the taps. Raises as :meth:`duplicates` does.
+        Tap k of the output at voxel v reads ``v + offsets[k]``. ``offsets`` are ``int32[K, D]``, in
+        the order of the taps. Errors are those of :meth:`duplicates`.
         """
         key, several = offsets.tobytes(), self.duplicates()
         if key not in self._maps:
@@ -108,10 +118,14 @@ class Sites:
 
     @untransformed
     def onto(self, out: Sites, offsets: np.ndarray, stride: Sizes | None = None) -> KernelMap:
-        """Return the map onto given voxels: tap k of row m reads ``m * stride + offsets[k]``.
+        """Return the map with outputs at the voxels of ``out``.
 
-        It is not kept here. Of a transposed layer it is the ``transpose()`` of the map back. Raises
-        :class:`ArgumentError` for voxels of either side that occur several times.
+        Tap k of the output at voxel v reads ``v * stride + offsets[k]``. The map is not stored. For
+        a transposed layer, build the map from its outputs to its inputs and take the
+        ``transpose()``.
+
+        Raises:
+          ArgumentError: inputs or outputs that occur several times.
         """
         self._refuse_duplicates()
         out._refuse_duplicates()
@@ -121,10 +135,12 @@ class Sites:
     def expanded(
         self, offsets: np.ndarray, stride: Sizes | None = None, by_row: bool = True
     ) -> tuple[KernelMap, Self]:
-        """Return the map onto every voxel ``row * stride + offsets[k]``, and these.
+        """Return the map with outputs at every ``row * stride + offsets[k]``, and these voxels.
 
-        As :func:`voxax.torch.core.kernel_map.expanded_map`. Raises :class:`ArgumentError` for
-        voxels that occur several times, too.
+        Arguments are those of :func:`voxax.torch.core.kernel_map.expanded_map`.
+
+        Raises:
+          ArgumentError: errors of ``expanded_map``, or voxels that occur several times.
         """
         key = ("expanded", offsets.tobytes(), *(stride or ()), by_row)
         self._refuse_duplicates()
@@ -136,10 +152,13 @@ class Sites:
 
     @untransformed
     def reached(self, *sizes: Sizes, transposed: bool = False) -> tuple[KernelMap, Self]:
-        """Return the map onto every voxel that a tap of a box reaches, and these.
+        """Return the map with outputs at every voxel that a tap of a box reaches, and these voxels.
 
-        Sizes as of :func:`voxax.torch.core.kernel_map.reached_map`. Raises as :meth:`duplicates`
-        does, and :class:`ArgumentError` for inputs without output, or an output without cells.
+        Sizes are those of :func:`voxax.torch.core.kernel_map.reached_map`.
+
+        Raises:
+          ArgumentError: errors of :meth:`duplicates`, inputs that reach no output at all, or an
+            output shape without cells.
         """
         key = (transposed, *map(tuple, sizes))
         known, several = self._reached.get(key), self.duplicates()
@@ -162,7 +181,10 @@ class Sites:
         return type(self)(torch.from_numpy(rows), spatial_shape, self.batch_size, made=True)
 
     def duplicates(self) -> Duplicates | None:
-        """Return which rows are one voxel, None where no two are; raises as :meth:`accept`."""
+        """Return the rows that share a voxel, or None if all voxels are distinct.
+
+        Errors are those of :meth:`accept`.
+        """
         if self._made:
             return None
         if self._duplicates is None:
@@ -175,7 +197,7 @@ class Sites:
         return self._duplicates
 
     def accept(self, duplicates: Duplicates) -> None:
-        """Raise :class:`ArgumentError`; a package whose layers compute with them does not."""
+        """Raise :class:`ArgumentError`; subclasses whose layers allow duplicates override this."""
         raise ArgumentError(
             f"{duplicates.described(self.rows)}: voxels are distinct. Merge them, for example with "
             "torch.unique(indices, dim=0, return_inverse=True)"
@@ -186,7 +208,7 @@ class Sites:
             Sites.accept(self, several)
 
     def unique(self) -> Unique:
-        """Return the rows in lexicographic order, and the place of each of them."""
+        """Return the distinct rows in lexicographic order, and each row's index among these."""
         if self._sorted is None:
             self._sorted = unique_rows(self.rows)
         return self._sorted

@@ -1,4 +1,4 @@
-"""Arguments: one integer or one for each axis, and coordinates that have 32 bits."""
+"""Checks of arguments: one integer or one per axis, and coordinates of 32 bits."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ from voxax.torch.core.errors import ArgumentError, check_cpu, wholes
 
 
 def convert_to_int_list(arg: Any, dimension: int) -> list[int]:
-    """Return one integer for each axis, of one or as many in any container, or raise."""
+    """Return one integer per axis.
+
+    Args:
+      arg: one integer for all axes, or a container with one integer per axis.
+      dimension: number of axes.
+
+    Raises:
+      ArgumentError: other values.
+    """
     return wholes("sizes", arg, dimension)
 
 
 def convert_to_int_tensor(arg: Any, dimension: int) -> torch.Tensor:
-    """As :func:`convert_to_int_list`, in an ``int32`` tensor."""
+    """Return the integers of :func:`convert_to_int_list` as an ``int32[dimension]`` tensor."""
     return torch.tensor(convert_to_int_list(arg, dimension), dtype=torch.int32)
 
 
 def positive(name: str, arg: Any, dimension: int) -> list[int]:
-    """Return one integer of 1 or more for each axis, or raise."""
+    """Return one integer of 1 or more per axis, or raise :class:`ArgumentError`."""
     values = wholes(name, arg, dimension)
     if min(values) < 1:
         raise ArgumentError(f"{name}={values}: expected integers of 1 or more")
@@ -28,17 +36,18 @@ def positive(name: str, arg: Any, dimension: int) -> list[int]:
 
 
 def checked_dimension(dimension: Any) -> int:
-    """Return the number of spatial axes, 1 or more, or raise."""
+    """Return the number of spatial axes, 1 or more, or raise :class:`ArgumentError`."""
     if not isinstance(dimension, int) or dimension < 1:
         raise ArgumentError(f"dimension={dimension!r}: give the number of spatial axes, 1 or more")
     return dimension
 
 
 def floored(values: torch.Tensor) -> torch.Tensor:
-    """Return coordinates in ``int32``, which are floored if they have another dtype.
+    """Return coordinates as ``int32``; floats are rounded down.
 
     Raises:
-      ArgumentError: no numbers, beyond 32 bits or not finite, or another device.
+      ArgumentError: booleans or complex numbers, values beyond 32 bits or not finite, or a device
+        other than the CPU.
     """
     check_cpu(values, "coordinates")
     if values.dtype is torch.int32:

@@ -1,7 +1,7 @@
 """spconv's PyTorch layers on the CPU: ``import voxax.torch.spconv as spconv``.
 
-In place of ``import spconv.pytorch as spconv``. The layers call voxax's native kernels directly:
-no program is compiled, whatever the number of voxels.
+This line replaces ``import spconv.pytorch as spconv``. The layers call voxax's native kernels
+directly, so nothing is compiled when the number of voxels changes.
 """
 
 from voxax.torch.core.errors import ArgumentError
@@ -58,7 +58,7 @@ from voxax.torch.spconv.tables import ConcatTable as ConcatTable
 from voxax.torch.spconv.tables import JoinTable as JoinTable
 
 SpconvError = ArgumentError
-"""A wrong argument: an ``InputError``, and as in spconv an ``AssertionError``."""
+"""Error of a wrong argument: an ``InputError`` and, as in spconv, an ``AssertionError``."""
 __version__ = "2.3.8"
 """The version of spconv that this package follows."""
 SPCONV_VERSION_NUMBERS = [2, 3, 8]

@@ -33,24 +33,28 @@ __all__ = ["ImplicitGemmIndiceData", "IndiceData", "SparseModule", "tv"]
 
 
 class SparseConvolution(Window):
-    """Base of all convolutions; arguments as in PyTorch where not said here.
+    """Base of all convolutions; other arguments are those of PyTorch.
 
     Args:
       ndim: number of spatial axes.
       kernel_size, stride, padding, dilation, output_padding: integers, or one per axis.
-      groups: 1.
-      subm: keep the voxels; stride and padding then mean nothing.
-      transposed: outputs at ``in * stride - padding + k * dilation``.
-      inverse: back to the voxels of the layer that has the same ``indice_key``.
-      indice_key: share the kernel map with other layers.
-      algo: the form of the pairs in ``indice_dict``. Results do not depend on it, but pooling's.
-      fp32_accum, large_kernel_fast_algo: accepted; sums are in float32 at least.
-      record_voxel_count: keep the largest number of outputs, see :meth:`get_max_num_voxels`.
-      act_type, act_alpha, act_beta: function after the layer, in evaluation mode only.
-      name: by which ``benchmark_record`` has the layer.
+      groups: 1; other values are an error.
+      subm: whether outputs are at the input's voxels; stride and padding are then ignored.
+      transposed: whether outputs are at ``in * stride - padding + k * dilation``.
+      inverse: whether outputs are at the input voxels of the layer with the same ``indice_key``.
+      indice_key: name under which layers share a kernel map; None shares none.
+      algo: form of the pairs in ``indice_dict``. A convolution's results do not depend on it, but
+        those of a pooling do. None chooses by the number of taps.
+      fp32_accum: ignored; sums are in float32 or a wider dtype.
+      large_kernel_fast_algo: whether None as ``algo`` means ``MaskImplicitGemm`` up to 128 taps
+        instead of 32.
+      record_voxel_count: whether to record the largest number of outputs, see
+        :meth:`get_max_num_voxels`.
+      act_type, act_alpha, act_beta: activation after the layer, in evaluation mode only.
+      name: key of the layer in ``benchmark_record``.
 
     Raises:
-      SpconvError: sizes that are no kernel, or groups.
+      SpconvError: invalid sizes, or ``groups`` other than 1.
     """
 
     IS_CONVOLUTION = True
@@ -114,7 +118,7 @@ class SparseConvolution(Window):
         self.register_load_state_dict_pre_hook(_to_saved_layout)
 
     def reset_parameters(self) -> None:
-        """Draw weights and bias from PyTorch's generator, the numbers that spconv draws."""
+        """Draw weights and bias from PyTorch's generator; the numbers equal spconv's."""
         root = math.sqrt(self.in_channels * math.prod(self.kernel_size))
         # Kaiming's uniform distribution with a = sqrt(5), in this order of operations.
         bound = math.sqrt(3.0) * (nn.init.calculate_gain("leaky_relu", math.sqrt(5)) / root)
@@ -123,7 +127,7 @@ class SparseConvolution(Window):
             nn.init.uniform_(self.bias, -1 / root, 1 / root)
 
     def is_inverseable(self) -> bool:
-        """Return whether an inverse convolution can lead back from this layer."""
+        """Return whether an inverse convolution can return to the input voxels of this layer."""
         return self.indice_key is not None and not self.subm
 
     def extra_repr(self) -> str:
@@ -164,7 +168,10 @@ class SparseConvolution(Window):
     def with_epilogue(
         self, input: SparseConvTensor, norm: nn.BatchNorm1d | None = None, relu: bool = False
     ) -> SparseConvTensor:
-        """Convolve; with gradients off, also normalize with running statistics and apply a ReLU."""
+        """Return the convolution, optionally followed by a batch norm and a ReLU.
+
+        The norm uses its running statistics. Pass ``norm`` or ``relu`` only if gradients are off.
+        """
         record = self._begin(input, "SparseConvolution", self.in_channels)
         check_cpu(self.weight, "weight")
         axes = input.indices.shape[1] - 1
@@ -215,7 +222,10 @@ class SparseConvolution(Window):
         act_alpha: float = 0,
         act_beta: float = 0,
     ) -> SparseConvTensor:
-        """Convolve with these, for subclasses that make their weight, or change the result."""
+        """Return the convolution with the given weight and bias.
+
+        Subclasses call or override it in order to compute the weight or to change the result.
+        """
         if channel_scale is not None or output_scale is not None:
             raise ArgumentError("channel_scale and output_scale are for int8, which GPUs have only")
         layer = copy.copy(self)
@@ -228,14 +238,14 @@ class SparseConvolution(Window):
     def _check_subm_reuse_valid(
         self, inp: SparseConvTensor, spatial_shape: list[int], datas: Pairs
     ) -> None:
-        """Raise :class:`SpconvError` unless this layer can use these pairs, for subclasses."""
+        """Raise :class:`SpconvError` unless this layer can use the pairs; for subclasses."""
         del spatial_shape
         self._check_reuse(inp.sites(), datas)
 
     def _check_inverse_reuse_valid(
         self, inp: SparseConvTensor, spatial_shape: list[int], datas: Pairs
     ) -> None:
-        """Raise :class:`SpconvError` unless this layer can go back along these pairs."""
+        """Raise :class:`SpconvError` unless this layer can use the inverse of the pairs."""
         del spatial_shape
         self._checked_inverse(inp.sites(), datas)
 
@@ -245,7 +255,7 @@ class SparseConvolution(Window):
         return {**found, "input_channels": self.in_channels, "out_channels": self.out_channels}
 
     def _relation(self, input: SparseConvTensor) -> tuple[KernelMap, Sites, dict]:
-        """Return the map, where it leads, and the pairs by key after this layer."""
+        """Return the kernel map, the output voxels, and all pairs by key after this layer."""
         data, sites = input.find_indice_pair(self.indice_key), input.sites()
         if data is not None and data.algo != self.algo:
             raise ArgumentError(
@@ -313,7 +323,7 @@ class SparseConvolution(Window):
 def _to_saved_layout(
     layer: SparseConvolution, state_dict: dict[str, Tensor], prefix: str, *rest: Any
 ) -> None:
-    """Turn a weight of another layout, which the environment names, into [C_out, *k, C_in]."""
+    """Change a weight of the layout that the environment names to ``[C_out, *k, C_in]``."""
     del rest
     layout, key, ndim = constants.SAVED_WEIGHT_LAYOUT, f"{prefix}weight", layer.ndim
     if layout not in ("", "KRSC", "RSKC", "RSCK"):
@@ -324,7 +334,7 @@ def _to_saved_layout(
 
 
 def _folded(norm: nn.BatchNorm1d, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the factor of each output channel and the new bias, ``[C_out]`` both."""
+    """Return the norm as a factor of each output channel and a bias, both ``[C_out]``."""
     assert norm.running_var is not None
     assert norm.running_mean is not None
     factor = torch.rsqrt(norm.running_var + norm.eps)
@@ -340,13 +350,13 @@ def _same_dtype(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 SparseConvolutionBase = SparseConvolution
-"""spconv's name of what layers of quantized inference share with others."""
+"""spconv's name for the base class that it shares with layers of quantized inference."""
 
 
 class _OfDimension(SparseConvolution):
-    """Base of the classes of one dimension."""
+    """Base of the classes with a fixed number of dimensions."""
 
-    # Keeps the voxels, output padding, is transposed, leads back.
+    # ``subm``, ``output_padding``, ``transposed`` and ``inverse``.
     KIND: ClassVar[tuple[bool, int, bool, bool]] = (False, 0, False, False)
 
 

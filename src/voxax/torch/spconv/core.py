@@ -25,21 +25,21 @@ _warned = False
 
 
 def strict(on: bool = True) -> None:
-    """Let layers of this process refuse voxels that occur several times, or compute with them.
+    """Set whether the layers of this process refuse voxels that occur several times.
 
     Args:
-      on: refuse them, with a :class:`SpconvError`. False, as at the start: they warn once and
-        follow spconv's rule on a CPU, see :class:`voxax.torch.core.duplicates.Duplicates`.
+      on: True raises :class:`SpconvError`. False, the initial setting, warns once and follows
+        spconv's rule on a CPU, see :class:`voxax.torch.core.duplicates.Duplicates`.
     """
     global _strict
     _strict = bool(on)
 
 
 class Sites(_Sites):
-    """Sites of which some may be one voxel."""
+    """Sites in which a voxel may occur several times."""
 
     def accept(self, duplicates: Duplicates) -> None:
-        """Warn, once in a process, or after :func:`strict` raise :class:`SpconvError`."""
+        """Warn once per process; after :func:`strict` raise :class:`SpconvError` instead."""
         global _warned
         if _strict:
             super().accept(duplicates)
@@ -55,14 +55,15 @@ class Sites(_Sites):
 
 
 class Pairs:
-    """What a layer was and where it led; the pairs in spconv's forms are made when asked for.
+    """A layer's arguments, voxels and kernel map; subclasses build spconv's forms on request.
 
     Attributes:
-      kernel_map: from ``indices`` to ``out_indices``.
-      sites, out_sites: both sides with their maps.
-      is_subm, algo, ksize, stride, dilation, padding: of the layer.
-      indices, out_indices: ``int32[N, 1 + D]`` and ``int32[M, 1 + D]``.
-      spatial_shape, out_spatial_shape: D sizes.
+      kernel_map: map from ``indices`` to ``out_indices``.
+      sites, out_sites: input and output voxels, each with the maps built from them.
+      is_subm, algo, ksize, stride, dilation, padding: arguments of the layer.
+      indices, out_indices: input and output voxels, ``int32[N, 1 + D]`` and ``int32[M, 1 + D]``:
+        batch index, then D coordinates.
+      spatial_shape, out_spatial_shape: D sizes of the input's and of the output's grid.
     """
 
     def __init__(self, kernel_map: KernelMap, sites: Sites, out: Sites, *layer: Any) -> None:
@@ -74,22 +75,23 @@ class Pairs:
 
     @classmethod
     def of(cls, kernel_map: KernelMap, sites: Sites, out: Sites, *layer: Any) -> Self:
-        """Return the pairs that a layer leaves under its key."""
+        """Return the pairs that a layer stores under its key."""
         made = cls.__new__(cls)
         Pairs.__init__(made, kernel_map, sites, out, *layer)
         return made
 
 
 def listed_numbers(numbers: Tensor) -> Tensor:
-    """Return a submanifold layer's numbers as spconv lists them: 0 from the center on.
+    """Return the numbers of pairs of a submanifold layer as in spconv: 0 from the center on.
 
-    The center has all rows, and a tap after it as many as its mirror image.
+    The others are redundant: the center has one pair per row, and a tap after it has as many pairs
+    as its mirror image.
     """
     return numbers.where(torch.arange(len(numbers)) < len(numbers) // 2, 0)
 
 
 def full_numbers(listed: Tensor, rows: int) -> Tensor:
-    """Undo :func:`listed_numbers`, for a layer on so many rows."""
+    """Return all numbers of pairs, the inverse of :func:`listed_numbers`, for ``rows`` rows."""
     center = len(listed) // 2
     return torch.cat([listed[:center], listed.new_tensor([rows]), listed[:center].flip(0)])
 
@@ -100,12 +102,13 @@ def _sites(indices: Tensor, spatial_shape: list[int]) -> Sites:
 
 
 class IndiceData(Pairs):
-    """Of layers with ``algo=ConvAlgo.Native``. Other code makes it from pairs.
+    """The pairs of a layer with ``algo=ConvAlgo.Native``; other code constructs it from pairs.
 
     Args:
-      indice_pairs: ``int32[2, K, N]``, -1 after the last of each tap.
-      indice_pair_num: is the number of those before.
-      voxel_num: kept.
+      indice_pairs: ``int32[2, K, N]``: input and output rows of each of the K taps, -1 after the
+        last pair of a tap.
+      indice_pair_num: ignored; pairs are counted in ``indice_pairs``.
+      voxel_num: any value; stored as an attribute.
     """
 
     def __init__(
@@ -133,23 +136,23 @@ class IndiceData(Pairs):
 
     @property
     def indice_pairs(self) -> Tensor:
-        """``int32[2, K, N]``: input and output rows of each tap, -1 after the last."""
+        """Input and output rows of each of the K taps, ``int32[2, K, N]``; -1 after the last."""
         return self.kernel_map.pairs()[0]
 
     @property
     def indice_pair_num(self) -> Tensor:
-        """``int32[K]``: number of pairs of each tap; of submanifold layers 0 from the center on."""
+        """Number of pairs of each tap, ``int32[K]``; see :func:`listed_numbers` if ``is_subm``."""
         numbers = self.kernel_map.pairs()[1]
         return listed_numbers(numbers) if self.is_subm else numbers
 
 
 class ImplicitGemmIndiceData(Pairs):
-    """Of all other layers. Other code makes it from a table.
+    """The pairs of a layer with another ``algo``; other code constructs it from a table.
 
     Args:
-      pair_fwd: ``int32[K, M]``: input row of each tap and output row, or -1.
-      pair_bwd, masks and the like: are made anew when asked for, or empty.
-      in_voxel_num, out_voxel_num: kept.
+      pair_fwd: ``int32[K, M]``: input row of each of the K taps and M output rows, or -1.
+      pair_bwd, masks and similar: ignored; the attributes are computed on request, or empty.
+      in_voxel_num, out_voxel_num: any values; stored as attributes.
     """
 
     def __init__(
@@ -183,29 +186,29 @@ class ImplicitGemmIndiceData(Pairs):
 
     @property
     def pair_mask_fwd_splits(self) -> list[Tensor]:
-        """Of a GPU's kernel: empty."""
+        """Empty list; only GPU kernels use it."""
         return []
 
     pair_mask_bwd_splits = mask_argsort_fwd_splits = mask_argsort_bwd_splits = pair_mask_fwd_splits
 
     @property
     def masks(self) -> list[np.ndarray]:
-        """Of a GPU's kernel: one of all ones."""
+        """List with one mask of all ones; only GPU kernels use it."""
         return [np.full(1, 0xFFFFFFFF, np.uint32)]
 
     @property
     def pair_fwd(self) -> Tensor:
-        """``int32[K, M]``: input row of each tap and output row, or -1."""
+        """Input row of each tap and output row, ``int32[K, M]``, or -1."""
         return _table(self.kernel_map)
 
     @property
     def pair_bwd(self) -> Tensor:
-        """``int32[K, N]``: output row of each tap and input row, or -1."""
+        """Output row of each tap and input row, ``int32[K, N]``, or -1."""
         return _table(self.kernel_map, back=True)
 
 
 def _table(kernel_map: KernelMap, back: bool = False) -> Tensor:
-    """Return the table tap by tap, on memory of its own: layers go on to use the map."""
+    """Return a copy of the table with taps first; the map still belongs to the layers."""
     if isinstance(kernel_map, PairMap):
         raise ArgumentError(
             "tables of pairs (pair_fwd, pair_bwd) of voxels that occur several times: a table "
@@ -221,11 +224,11 @@ def expand_nd(ndim: int, val: int | Sequence[int] | np.ndarray) -> list[int]:
 
 
 def scatter_nd(indices: Tensor, updates: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return zeros of ``shape`` with ``updates`` at ``indices``, of which none occurs twice.
+    """Return zeros of ``shape`` with ``updates`` at ``indices``.
 
     Args:
-      indices: ``int[..., n]``, positions along the first n axes.
-      updates: ``[..., *shape[n:]]``.
+      indices: ``int[..., n]``, distinct positions along the first n axes.
+      updates: ``[..., *shape[n:]]``, the values at these positions.
       shape: shape of the result.
     """
     ndim, sizes = indices.shape[-1], [whole("shape", size) for size in shape]
@@ -257,7 +260,7 @@ def _check_tensors(features: Tensor, indices: Tensor, spatial_shape: Any, batch_
 
 
 class ThrustSortAllocator:
-    """Stand-in for the memory that sorting on a GPU uses; a CPU needs none."""
+    """Stand-in for spconv's allocator of GPU memory for sorting, which a CPU does not need."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -271,14 +274,16 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
     Args:
       features: ``[N, C]`` of float32, float64, float16 or bfloat16.
-      indices: ``int32[N, 1 + D]``: batch index, then D coordinates in ``spatial_shape``'s order;
-        D is 1 to 4. Layers check that they are inside and distinct.
-      spatial_shape: D sizes.
-      batch_size: number of scenes, 1 or more; a scene may be missing.
-      grid, voxel_num, permanent_thrust_allocator, enable_timer, force_algo: kept, without meaning
-        on a CPU.
-      indice_dict: pairs by ``indice_key``.
-      benchmark: layers with a name note their times in ``benchmark_record``.
+      indices: ``int32[N, 1 + D]``: batch index, then D coordinates in the order of
+        ``spatial_shape``; D is 1 to 4. Layers check that they are inside ``spatial_shape`` and
+        distinct.
+      spatial_shape: D sizes of the grid.
+      batch_size: number of scenes, 1 or more; a scene may have no voxels.
+      grid, voxel_num, force_algo: stored as attributes; a CPU does not use them.
+      permanent_thrust_allocator: ignored.
+      enable_timer: whether spconv's timer on a GPU is on; a CPU does not use it.
+      indice_dict: pairs by ``indice_key``; None begins with an empty dict.
+      benchmark: whether layers with a name record their times in ``benchmark_record``.
 
     Raises:
       SpconvError: other shapes or dtypes, or tensors on another device.
@@ -318,7 +323,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
     @property
     def features(self) -> Tensor:
-        """``[N, C]``. Not to be set: see :meth:`replace_feature`."""
+        """Features ``[N, C]``; setting them is an error, see :meth:`replace_feature`."""
         return self._features
 
     @features.setter
@@ -329,7 +334,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
     @property
     def spatial_shape(self) -> list[int]:
-        """D sizes; of fractions the whole part, as in spconv."""
+        """D sizes of the grid; as in spconv, fractions are truncated."""
         return self._spatial_shape
 
     @spatial_shape.setter
@@ -369,7 +374,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         return self._sites
 
     def on(self, sites: Sites, features: Tensor) -> SparseConvTensor:
-        """Return a tensor at other voxels, with all else as here."""
+        """Return a tensor with other voxels and features; all other members stay."""
         made = self.replace_feature(features)
         made.indices, made.spatial_shape = sites.indices, list(sites.spatial_shape)
         made._sites = sites
@@ -389,7 +394,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         return self.replace_feature(self.features)
 
     def select_by_index(self, valid_indices: Tensor) -> SparseConvTensor:
-        """Return the rows that an index or a mask picks, without the pairs of layers before."""
+        """Return the rows that an index or a mask selects; ``indice_dict`` is empty."""
         made = self.replace_feature(self.features[valid_indices])
         made.indices, made.indice_dict = self.indices[valid_indices], {}
         return made
@@ -400,16 +405,20 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
     @classmethod
     def from_dense(cls, x: Tensor) -> SparseConvTensor:
-        """Return the cells of ``[B, *spatial_shape, C]`` in which a channel is not zero."""
+        """Return the cells of ``x [B, *spatial_shape, C]`` in which any channel is nonzero."""
         sparse = x.to_sparse(x.ndim - 1)
         indices = sparse.indices().t().contiguous().int()
         return cls(sparse.values(), indices, list(x.shape[1:-1]), x.shape[0])
 
     @uncompiled
     def dense(self, channels_first: bool = True) -> Tensor:
-        """Return ``[B, C, *spatial_shape]``, or ``[B, *spatial_shape, C]``, zero elsewhere.
+        """Return a dense tensor ``[B, C, *spatial_shape]`` with zeros in cells without a voxel.
 
-        The last row of a voxel stays, and all of its rows receive the gradient, as in spconv.
+        Where a voxel occurs several times, its last row is taken, and all of its rows receive the
+        gradient, as in spconv.
+
+        Args:
+          channels_first: False returns ``[B, *spatial_shape, C]``.
         """
         duplicates, features = self.sites().duplicates(), self.features
         if duplicates is not None:
@@ -419,7 +428,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         return made.movedim(-1, 1).contiguous() if channels_first else made
 
     def find_indice_pair(self, key: str | None) -> IndiceData | ImplicitGemmIndiceData | None:
-        """Return the pairs that a layer left under this ``indice_key``, or None."""
+        """Return the pairs that a layer stored under the ``indice_key`` named ``key``, or None."""
         return None if key is None else self.indice_dict.get(key)
 
     def __add__(self, other: SparseConvTensor | Tensor) -> SparseConvTensor:

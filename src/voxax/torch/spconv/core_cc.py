@@ -1,7 +1,8 @@
-"""Names of spconv's binary that other code uses: facts of a CPU build of 2.3.8, and voxels.
+"""Names of spconv's binary that other code uses: facts about a CPU build of 2.3.8, and voxels.
 
-The rest of ``spconv.core_cc`` is functions in C++ on memory that a caller prepares; what they do
-is in :mod:`voxax.torch.spconv.ops`. The constants are those of ``spconv.cppconstants``.
+The other functions of ``spconv.core_cc`` are in C++ and write to memory that the caller prepares.
+:mod:`voxax.torch.spconv.ops` has functions with the same results. The constants have the values of
+``spconv.cppconstants``.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from voxax.torch.spconv.ops import CPU_ONLY_BUILD, INT32_MAX
 BUILD_CUMM_VERSION = "0.7.11"
 BUILD_PCCM_VERSION = "0.4.16"
 HAS_BOOST = True
-"""Overlaps of turned boxes are in :mod:`voxax.torch.spconv.voxel_generators`, without Boost."""
+"""True, because :mod:`voxax.torch.spconv.voxel_generators` computes overlaps of turned boxes.
+
+It does so without Boost.
+"""
 COMPILED_CUDA_ARCHS: set[tuple[int, int]] = set()
 COMPILED_CUDA_GEMM_ARCHS: set[tuple[int, int]] = set()
 
 
 class _Named(type):
-    """Raises errors for missing names that say where to look."""
+    """Metaclass that raises an error for a missing name; the message says where to look."""
 
     def __getattr__(cls, name: str) -> NoReturn:
         raise AttributeError(
@@ -30,7 +34,7 @@ class _Named(type):
 
 
 class SpconvOps(metaclass=_Named):
-    """Facts of the build."""
+    """Facts about the build."""
 
     @staticmethod
     def is_cpu_only_build() -> bool:
@@ -49,20 +53,20 @@ class SpconvOps(metaclass=_Named):
 
 
 class BoxOps(metaclass=_Named):
-    """:mod:`voxax.torch.spconv.voxel_generators` has what it does."""
+    """Facts about operators on boxes; they are in :mod:`voxax.torch.spconv.voxel_generators`."""
 
     @staticmethod
     def has_boost() -> bool:
-        """Return whether overlaps of turned boxes are there: True."""
+        """Return True, because overlaps of turned boxes are available."""
         return HAS_BOOST
 
 
 class CompileInfo(metaclass=_Named):
-    """Nothing is compiled for CUDA."""
+    """Facts about compilation for CUDA, which this build does not have."""
 
     @staticmethod
     def get_compiled_cuda_arch() -> list[tuple[int, int]]:
-        """Return none."""
+        """Return an empty list."""
         return []
 
     get_compiled_gemm_cuda_arch = get_compiled_cuda_arch
@@ -78,6 +82,6 @@ MODULES: dict[str, dict[str, type]] = {
     "spconv.core_cc.cumm": {},
     "spconv.core_cc.cumm.common": {"CompileInfo": CompileInfo},
 }
-"""The binary's modules and what they hold."""
+"""Contents of each module of the binary, by the module's name."""
 for _kind in voxel_generators.KINDS:
     MODULES[f"spconv.core_cc.csrc.sparse.all.ops_cpu{_kind.NDIM}d"] = {"Point2VoxelCPU": _kind}

@@ -1,4 +1,7 @@
-"""spconv's functions on pairs, for code that calls them itself; the layers need sizes and maps."""
+"""spconv's functions on pairs, for code that calls them directly.
+
+The layers use only output sizes and kernel maps.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ INT32_MAX = 2**31 - 1
 
 
 def get_current_stream() -> int:
-    """Return 0: a CPU has no streams."""
+    """Return 0, because a CPU has no streams."""
     return 0
 
 
@@ -52,7 +55,10 @@ def get_deconv_output_size(
     dilation: Sizes,
     output_padding: Sizes,
 ) -> list[int]:
-    """Return the spatial shape after a transposed convolution. As in spconv, without dilation."""
+    """Return the spatial shape after a transposed convolution.
+
+    As in spconv, ``dilation`` is ignored.
+    """
     del dilation
     given = _whole_sizes(input_size, kernel_size, stride, padding, output_padding)
     if min(given[1]) < 0:
@@ -68,12 +74,12 @@ def relation(
     transposed: bool = False,
     output_padding: Sizes = (),
 ) -> tuple[KernelMap, Sites]:
-    """Return the kernel map of a layer, and where it leads.
+    """Return the kernel map of a layer, and its output voxels.
 
     Args:
-      sites: the layer's inputs.
-      sizes: kernel size, stride, padding and dilation, one per axis.
-      subm, transposed, output_padding: as the layers have them.
+      sites: input voxels of the layer.
+      sizes: kernel size, stride, padding and dilation, each with one integer per axis.
+      subm, transposed, output_padding: as in the layers.
     """
     if subm:
         return sites.submanifold(sizes[0], sizes[3]), sites
@@ -99,13 +105,15 @@ def get_indice_pairs(
     transpose: bool = False,
     num_out_act_bound: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return output indices ``int32[M, 1 + D]``, pairs ``int32[2, K, N]`` and pairs of each tap.
+    """Return output indices, pairs, and the number of pairs of each tap.
 
-    Arguments as the layers have them, one integer per axis. A submanifold layer's numbers are 0
-    from the center on, since symmetry gives them. ``num_out_act_bound`` means nothing here.
+    They are ``int32[M, 1 + D]``, ``int32[2, K, N]`` and ``int32[K]``, for N input rows, M output
+    rows, D axes and K taps. The arguments are those of the layers, with one integer per axis.
+    The numbers of a submanifold layer are 0 from the center on, because they follow from symmetry.
+    ``num_out_act_bound`` is ignored.
 
     Raises:
-      SpconvError: as the layers; or an algorithm other than ``ConvAlgo.Native``.
+      SpconvError: errors of the layers, or an algorithm other than ``ConvAlgo.Native``.
     """
     del num_out_act_bound
     if algo is not ConvAlgo.Native:
@@ -135,14 +143,15 @@ def get_indice_pairs_implicit_gemm(
     direct_table: bool = SPCONV_USE_DIRECT_TABLE,
     do_sort: bool = SPCONV_DO_SORT,
 ) -> tuple[Any, ...]:
-    """Return spconv's nine values: output indices, pairs of each tap, tables and masks.
+    """Return spconv's nine values: output indices, numbers of pairs of each tap, tables and masks.
 
-    ``pair_fwd int32[K, M]`` and ``pair_bwd int32[K, N]`` hold rows or -1. Masks and their order
-    are those of a GPU kernel and empty here. Arguments as the layers have them; ``alloc``,
-    ``timer``, ``num_out_act_bound``, ``direct_table`` and ``do_sort`` mean nothing.
+    The tables ``pair_fwd int32[K, M]`` and ``pair_bwd int32[K, N]`` contain rows or -1, for N input
+    rows, M output rows and K taps. The masks of each row and their order are for GPU kernels and
+    empty here. The arguments are those of the layers; ``alloc``, ``timer``, ``num_out_act_bound``,
+    ``direct_table`` and ``do_sort`` are ignored.
 
     Raises:
-      SpconvError: as the layers; or ``ConvAlgo.Native``.
+      SpconvError: errors of the layers, or ``ConvAlgo.Native``.
     """
     del alloc, timer, num_out_act_bound, direct_table, do_sort
     if algo is ConvAlgo.Native:
@@ -164,17 +173,20 @@ def _map_of(
 
 
 def by_tap(filters: Tensor) -> Tensor:
-    """``[K, C_in, C_out]`` of filters ``[C_out, *kernel_size, C_in]``, on the same memory."""
+    """Return filters ``[C_out, *kernel_size, C_in]`` as ``[K, C_in, C_out]``, on the same memory.
+
+    K is the number of taps.
+    """
     return filters.reshape(filters.shape[0], -1, filters.shape[-1]).permute(1, 2, 0)
 
 
 def table_map(pair_fwd: Tensor, in_rows: int) -> KernelMap:
-    """Return the map of ``pair_fwd int32[K, M]``."""
+    """Return the kernel map of a table ``pair_fwd int32[K, M]`` for K taps and M output rows."""
     return KernelMap(pair_fwd.t().contiguous(), in_rows)
 
 
 def activate(x: Tensor, act_type: Activation, alpha: float) -> Tensor:
-    """Apply the function after a layer."""
+    """Return the activation ``act_type`` of ``x``; ``alpha`` is the slope of a leaky ReLU."""
     if act_type is Activation.ReLU:
         return torch.relu(x)
     if act_type is Activation.Sigmoid:
@@ -199,7 +211,10 @@ def indice_conv(
     act_beta: float = 0.0,
     act_type: Activation = Activation.None_,
 ) -> Tensor:
-    """Return ``[num_activate_out, C_out]`` of pairs as :func:`get_indice_pairs` gives them."""
+    """Return the convolution ``[num_activate_out, C_out]`` along given pairs.
+
+    The pairs are those of :func:`get_indice_pairs`.
+    """
     del algo, timer, act_beta
     sizes = indice_pair_num, features.shape[0], num_activate_out, inverse, subm
     out = convolve(features, by_tap(filters), _map_of(indice_pairs, *sizes))
@@ -245,7 +260,10 @@ def implicit_gemm(
     output_add_scale: float = 0.0,
     output_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, None, int]:
-    """Return ``[M, C_out]`` of a table ``pair_fwd int32[K, M]``, and two values without meaning.
+    """Return the convolution ``[M, C_out]`` for a table ``pair_fwd int32[K, M]``, None and -1.
+
+    K is the number of taps and M the number of output rows. None and -1 stand for
+    values of spconv's GPU kernels.
 
     Raises:
       SpconvError: arguments of quantized inference, which runs on GPUs only.
@@ -278,12 +296,15 @@ def _gradients(
 
 
 def largest(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """``[M, C]``: the largest value under each window, and 0 at least, as spconv has it."""
+    """Return the largest value under each window, ``[M, C]``; as in spconv, 0 or more."""
     return extreme(features, kernel_map).clamp_(min=0)
 
 
 def largest_backward(features: Tensor, out: Tensor, grad: Tensor, kernel_map: KernelMap) -> Tensor:
-    """``[N, C]``: each window's gradient, at every value in it that equals its result."""
+    """Return the gradient of :func:`largest`, ``[N, C]``.
+
+    Every value that equals the result of its window receives the window's full gradient.
+    """
     total = torch.zeros_like(features, dtype=torch.promote_types(features.dtype, torch.float32))
     for rows, ins, _ in kernel_map.by_tap():
         total.index_add_(0, ins, torch.where(features[ins] == out[rows], grad[rows], 0).to(total))
@@ -291,7 +312,10 @@ def largest_backward(features: Tensor, out: Tensor, grad: Tensor, kernel_map: Ke
 
 
 def average_backward(grad: Tensor, kernel_map: KernelMap, number: Tensor) -> Tensor:
-    """``[N, C]``: spconv's gradient, which sums ``grad * number`` instead of ``grad / number``."""
+    """Return spconv's gradient of an average, ``[N, C]``.
+
+    It sums ``grad * number`` where a derivative would sum ``grad / number``.
+    """
     wide = torch.promote_types(grad.dtype, torch.float32)
     scaled = grad.to(wide) * number[:, None].to(wide)
     total = scaled.new_zeros((kernel_map.in_rows, grad.shape[1]))
@@ -303,7 +327,7 @@ def average_backward(grad: Tensor, kernel_map: KernelMap, number: Tensor) -> Ten
 def indice_maxpool(
     features: Tensor, indice_pairs: Tensor, indice_pair_num: Tensor, num_activate_out: int
 ) -> Tensor:
-    """:func:`largest` of pairs."""
+    """Return :func:`largest` for pairs ``int32[2, K, N]``."""
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return largest(features, _map_of(indice_pairs, *sizes))
 
@@ -315,7 +339,7 @@ def indice_maxpool_backward(
     indice_pairs: Tensor,
     indice_pair_num: Tensor,
 ) -> Tensor:
-    """:func:`largest_backward` of pairs."""
+    """Return :func:`largest_backward` for pairs ``int32[2, K, N]``."""
     sizes = indice_pair_num, features.shape[0], out_bp.shape[0]
     return largest_backward(features, out_features, out_bp, _map_of(indice_pairs, *sizes))
 
@@ -323,7 +347,7 @@ def indice_maxpool_backward(
 def indice_maxpool_implicit_gemm(
     features: Tensor, indice_pairs: Tensor, num_activate_out: int
 ) -> Tensor:
-    """:func:`largest` of a table ``int32[K, M]``."""
+    """Return :func:`largest` for a table ``int32[K, M]``."""
     del num_activate_out
     return largest(features, table_map(indice_pairs, features.shape[0]))
 
@@ -331,7 +355,7 @@ def indice_maxpool_implicit_gemm(
 def indice_maxpool_implicit_gemm_backward(
     features: Tensor, out_features: Tensor, out_bp: Tensor, indice_pairs: Tensor
 ) -> Tensor:
-    """:func:`largest_backward` of the table backwards, ``int32[K, N]``."""
+    """Return :func:`largest_backward` for the backward table ``int32[K, N]``."""
     kernel_map = table_map(indice_pairs, out_bp.shape[0]).transpose()
     return largest_backward(features, out_features, out_bp, kernel_map)
 
@@ -339,7 +363,10 @@ def indice_maxpool_implicit_gemm_backward(
 def indice_avgpool_implicit_gemm(
     features: Tensor, indice_pairs: Tensor, num_activate_out: int, calc_count: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean over the voxels under each window, and their number if asked for."""
+    """Return the mean over the voxels under each window, and the number of these voxels.
+
+    The number is empty unless ``calc_count``.
+    """
     del num_activate_out
     count = (indice_pairs >= 0).sum(0, dtype=torch.int32) if calc_count else torch.empty(0)
     return mean(features, table_map(indice_pairs, features.shape[0])), count
@@ -348,20 +375,20 @@ def indice_avgpool_implicit_gemm(
 def indice_avgpool_implicit_gemm_backward(
     out_bp: Tensor, indice_pairs: Tensor, count_out: Tensor
 ) -> Tensor:
-    """:func:`average_backward` of the table backwards, ``int32[K, N]``."""
+    """Return :func:`average_backward` for the backward table ``int32[K, N]``."""
     kernel_map = table_map(indice_pairs, out_bp.shape[0]).transpose()
     return average_backward(out_bp, kernel_map, count_out)
 
 
 def maximum_value_int_(ten: Tensor, value: int) -> None:
-    """Raise every element below ``value`` to it, in place."""
+    """Set every element below ``value`` to ``value``, in place."""
     ten.clamp_(min=whole("value", value))
 
 
 def global_pool_rearrange(coords: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
-    """Return the rows of each scene ``int32[batch_size, N]`` and their number.
+    """Return the rows of each scene, ``int32[batch_size, N]``, and their number.
 
-    Behind a scene's last row stands nothing of meaning.
+    Ignore the entries after the last row of a scene.
     """
     scene, batch_size = coords[:, 0].long(), whole("batch_size", batch_size)
     counts = torch.bincount(scene, minlength=batch_size).to(torch.int32)

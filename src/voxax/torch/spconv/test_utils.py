@@ -13,7 +13,7 @@ from voxax.torch.core.errors import whole
 
 
 class TestCase(unittest.TestCase):
-    """Comparisons of arrays."""
+    """Test case with comparisons of arrays."""
 
     def assertAllEqual(self, a: Any, b: Any) -> None:
         """Fail unless all values are equal, or NaN on both sides."""
@@ -22,14 +22,14 @@ class TestCase(unittest.TestCase):
     def assertAllClose(
         self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, msg: str = ""
     ) -> None:
-        """Fail unless ``|a - b| <= atol + rtol |b|``, for every entry of two dicts."""
+        """Fail unless ``|a - b| <= atol + rtol |b|`` everywhere; dicts are compared by entry."""
         pairs = [(a[key], b[key]) for key in a | b] if isinstance(a, dict) else [(a, b)]
         for one, other in pairs:
             np.testing.assert_allclose(one, other, rtol=rtol, atol=atol, err_msg=msg)
 
 
 def params_grid(*params: Sequence[Any]) -> list[list[Any]]:
-    """Return every combination, the last parameter fastest."""
+    """Return every combination of values; the last parameter varies fastest."""
     return [list(row) for row in itertools.product(*params)]
 
 
@@ -47,12 +47,17 @@ def generate_sparse_data(
 
     Args:
       shape: D sizes of the grid; coordinates are multiples of ``shape_scale``.
-      num_points: voxels of each scene.
-      num_channels, integer, data_range, dtype: of the features: C, whether integers, and ends.
+      num_points: number of voxels of each of the B scenes.
+      num_channels: number of feature channels C.
+      integer: whether features are integers.
+      data_range: low and high end of the features' range.
+      with_dense: whether to return ``features_dense`` too.
+      dtype: dtype of the features.
+      shape_scale: step between neighboring coordinates.
 
     Returns:
-      ``features [N, C]``, ``indices int32[N, D + 1]`` with the scene last, and ``features_dense
-      [B, C, *shape]`` if asked for.
+      A dict with ``features [N, C]``, ``indices int32[N, D + 1]`` whose last column is the scene,
+      and, if ``with_dense``, ``features_dense [B, C, *shape]``.
     """
     shape = [whole("shape", size) for size in shape]
     channels, scale = whole("num_channels", num_channels), whole("shape_scale", shape_scale)

@@ -13,18 +13,18 @@ from voxax.torch.core.errors import ArgumentError, check_cpu, whole
 
 
 class PointToVoxel:
-    """Collects the points of each cell, first come, first served, as spconv does on a CPU.
+    """Collects the points of each cell in the order of the points, as spconv does on a CPU.
 
     Args:
       vsize_xyz: edge lengths of a cell, one per axis.
-      coors_range_xyz: low corner, then high corner.
-      num_point_features: columns of the points, their coordinates first.
-      max_num_voxels: points of further cells are dropped.
-      max_num_points_per_voxel: further points of a cell are dropped.
-      device: the CPU.
+      coors_range_xyz: low corner of the grid, then high corner.
+      num_point_features: number of columns of the points; the coordinates are the first.
+      max_num_voxels: largest number of cells V; points of further cells are dropped.
+      max_num_points_per_voxel: largest number of points P of a cell; further ones are dropped.
+      device: the CPU; other devices are an error.
 
     Attributes:
-      vsize, grid_size, grid_stride, coors_range: as spconv has them, in reversed order of axes.
+      vsize, grid_size, grid_stride, coors_range: sizes as in spconv, in reversed order of axes.
 
     Raises:
       SpconvError: another device, or sizes that make no grid.
@@ -71,24 +71,24 @@ class PointToVoxel:
     def __call__(
         self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the first three of :meth:`generate_voxel_with_id`."""
+        """Return the first three results of :meth:`generate_voxel_with_id`."""
         return self.generate_voxel_with_id(pc, clear_voxels, empty_mean)[:3]
 
     def generate_voxel_with_id(
         self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Collect points.
+        """Return the points of each cell, the cells, and the cell of each point.
 
         Args:
-          pc: ``[N, num_point_features]``.
-          clear_voxels: accepted; places without a point are always 0 or the mean.
-          empty_mean: places without a point hold the mean of their cell's. spconv adds, on a CPU,
-            the mean of the cell before.
+          pc: points ``[N, num_point_features]``.
+          clear_voxels: ignored; slots without a point always contain 0 or the mean.
+          empty_mean: whether slots without a point contain the mean of the cell's points. On a
+            CPU, spconv adds the mean of the previous cell too.
 
         Returns:
-          ``(float32[V, P, F], int32[V, D], int32[V], int64[N])``: points of each cell, its
-          coordinates in reversed order of axes, the number of points kept, and the cell of each
-          point, -1 where it has none.
+          ``(float32[V, P, F], int32[V, D], int32[V], int64[N])``: the points of each cell with F
+          columns, its D coordinates in reversed order of axes, its number of points, and the cell
+          of each point, -1 for points without a cell.
 
         Raises:
           SpconvError: points of another shape or on another device, or float64 points so far
@@ -145,12 +145,12 @@ class PointToVoxel:
 def gather_features_by_pc_voxel_id(
     seg_res_features: Tensor, pc_voxel_id: Tensor, invalid_value: float = 0
 ) -> Tensor:
-    """Return each point's row of its voxel's features, ``[N, ...]``.
+    """Return the features of each point's voxel, ``[N, ...]``.
 
     Args:
-      seg_res_features: ``[V, ...]``.
-      pc_voxel_id: ``int64[N]``, -1 for points without a voxel.
-      invalid_value: what these get.
+      seg_res_features: features of the voxels, ``[V, ...]``.
+      pc_voxel_id: voxel of each point, ``int64[N]``, -1 for points without a voxel.
+      invalid_value: value for points without a voxel.
     """
     shape = pc_voxel_id.shape[0], *seg_res_features.shape[1:]
     other = seg_res_features.new_full(shape, invalid_value)

@@ -1,7 +1,7 @@
-"""``spconv.utils``: points to voxels on arrays, overlaps of turned boxes, and suppression by them.
+"""``spconv.utils``: voxels of points on arrays, overlaps of turned boxes, and suppression.
 
-Boxes are convex, ``[N, 4, 2]`` corners. spconv's numbers have a meaning for corners in clockwise
-order; here the order is either, and clockwise ones give the same numbers.
+Boxes are convex and have corners ``[N, 4, 2]``. spconv's results are correct only for corners in
+clockwise order. Here corners may have either order, and clockwise corners give spconv's numbers.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ Corners = Sequence[tuple[float, float]]
 def rbbox_iou(
     box_corners: Array, qbox_corners: Array, standup_iou: Array, standup_thresh: float
 ) -> Array:
-    """Return intersection over union of all pairs, ``[N, K]``. Other shapes are an error.
+    """Return the intersection over union of all pairs of boxes, ``[N, K]``.
 
     Args:
       box_corners, qbox_corners: ``[N, 4, 2]`` and ``[K, 4, 2]``.
-      standup_iou: ``[N, K]``, for example of the boxes around them.
-      standup_thresh: pairs of at most this ``standup_iou`` get 0.
+      standup_iou: ``[N, K]``, for example the overlaps of the axis-aligned bounding boxes.
+      standup_thresh: threshold; pairs whose ``standup_iou`` is not above it get 0.
+
+    Raises:
+      SpconvError: other shapes.
     """
     return _of_pairs(_iou, box_corners, qbox_corners, standup_iou, standup_thresh)
 
@@ -39,12 +42,12 @@ def rbbox_iou(
 def rbbox_intersection(
     box_corners: Array, qbox_corners: Array, standup_iou: Array, standup_thresh: float
 ) -> Array:
-    """Return the areas that all pairs share, ``[N, K]``; the rest as :func:`rbbox_iou`."""
+    """Return the common area of all pairs of boxes, ``[N, K]``; arguments as :func:`rbbox_iou`."""
     return _of_pairs(_shared, box_corners, qbox_corners, standup_iou, standup_thresh)
 
 
 def rbbox_iou_loss(box_corners: Array, qbox_corners: Array) -> Array:
-    """Return intersection over union of each box and the one in the same row, ``[N]``."""
+    """Return the intersection over union of the two boxes in each row, ``[N]``."""
     first, second = _checked(box_corners), _checked(qbox_corners)
     if len(first) != len(second):
         raise ArgumentError(f"{len(first)} boxes and {len(second)}: expected pairs")
@@ -54,13 +57,15 @@ def rbbox_iou_loss(box_corners: Array, qbox_corners: Array) -> Array:
 def non_max_suppression_cpu(
     boxes: Array, order: Array, thresh: float, eps: float = 0.0
 ) -> list[int]:
-    """Return which boxes stay, in their order. spconv writes beyond its memory here.
+    """Return the indices of the boxes that are kept, the best box first.
+
+    spconv's own function writes beyond its memory.
 
     Args:
       boxes: ``[N, 4]``: low and high corner.
-      order: ``[N]``, the best box first.
-      thresh: boxes of at least this intersection over union with a better one go.
-      eps: is added to all edge lengths.
+      order: ``[N]``, indices of the boxes, the best box first.
+      thresh: a box is removed if its intersection over union with a better one is this or more.
+      eps: length that is added to all edges.
     """
     low, high = boxes[:, :2], boxes[:, 2:4]
     areas = (high - low + eps).prod(1)
@@ -76,12 +81,14 @@ def non_max_suppression_cpu(
 def rotate_non_max_suppression_cpu(
     boxes: Array, order: Array, standup_iou: Array, thresh: float
 ) -> list[int]:
-    """As :func:`non_max_suppression_cpu`, of turned boxes. spconv puts N zeros before them.
+    """Return the indices of the turned boxes that are kept, the best box first.
+
+    The result of spconv's own function begins with N zeros.
 
     Args:
       boxes: corners, ``[N, 4, 2]``.
-      order, thresh: as there.
-      standup_iou: ``[N, N]``: pairs of at most 0 are not compared.
+      order, thresh: as in :func:`non_max_suppression_cpu`.
+      standup_iou: ``[N, N]``; a pair is compared only if its value is above 0.
     """
     corners = _checked(boxes)
 
@@ -132,7 +139,7 @@ def _checked(corners: Array) -> list[Corners]:
 
 
 def _area(corners: Corners) -> float:
-    """Return the area, below 0 for clockwise corners; far boxes lose no digits."""
+    """Return the area, negative for clockwise corners; boxes far from the origin stay exact."""
     x0, y0 = corners[0] if corners else (0.0, 0.0)
     moved = [(x - x0, y - y0) for x, y in corners]
     return 0.5 * sum(x * v - u * y for (x, y), (u, v) in _edges(moved))
@@ -143,7 +150,10 @@ def _edges(corners: Corners) -> Iterator[tuple[tuple[float, float], tuple[float,
 
 
 def _shared(a: Corners, b: Corners) -> float:
-    """Return the common area: ``a``, cut along each edge of ``b`` (Sutherland and Hodgman)."""
+    """Return the common area of two boxes.
+
+    The polygon ``a`` is cut along each edge of ``b`` (Sutherland and Hodgman).
+    """
     rest = a
     for (x0, y0), (x1, y1) in _edges(b):
         sides = [(x1 - x0) * (y - y0) - (y1 - y0) * (x - x0) for x, y in rest]
@@ -168,18 +178,18 @@ __all__ = ["tv"]
 
 
 class _Point2VoxelCPU(PointToVoxel):
-    """:class:`voxax.torch.spconv.utils.PointToVoxel` on arrays, of one number of dimensions."""
+    """:class:`voxax.torch.spconv.utils.PointToVoxel` on arrays, with fixed dimensions."""
 
     def point_to_voxel(self, pc: Any, clear_voxels: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the first three of :meth:`generate_voxel_with_id`.
+        """Return the first three results of :meth:`generate_voxel_with_id`.
 
-        Points are an array or a :class:`~voxax.torch.spconv.tensorview.Tensor`.
+        Points ``pc`` are an array or a :class:`~voxax.torch.spconv.tensorview.Tensor`.
         """
         del clear_voxels
         return self._voxels(pc, empty_mean=False)
 
     def point_to_voxel_empty_mean(self, pc: Any, clear_voxels: bool = True) -> tuple[Tensor, ...]:
-        """As :meth:`point_to_voxel`; places without a point hold the mean of their cell's."""
+        """Return :meth:`point_to_voxel` with each cell's mean in slots without a point."""
         del clear_voxels
         return self._voxels(pc, empty_mean=True)
 
@@ -194,5 +204,5 @@ KINDS = tuple(
     type(f"Point2VoxelCPU{ndim}d", (_Point2VoxelCPU,), {"NDIM": ndim, "__module__": __name__})
     for ndim in range(1, 5)
 )
-"""By number of dimensions."""
+"""Classes for 1 to 4 dimensions, in this order."""
 Point2VoxelCPU1d, Point2VoxelCPU2d, Point2VoxelCPU3d, Point2VoxelCPU4d = KINDS

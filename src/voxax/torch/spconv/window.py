@@ -31,8 +31,9 @@ class Window(SparseModule):
 
     Args:
       sizes: kernel size, stride, padding and dilation, each an integer or one per axis.
-      most_taps: windows with more taps have the pairs of ``ConvAlgo.Native``.
-      counts: keep the largest number of outputs, in a buffer of the checkpoint.
+      most_taps: if ``algo`` is None, windows with more taps have the pairs of ``ConvAlgo.Native``
+        and others those of ``ConvAlgo.MaskImplicitGemm``.
+      counts: whether to record the largest number of outputs, in a buffer of the checkpoint.
     """
 
     NDIM: ClassVar[int]
@@ -67,7 +68,7 @@ class Window(SparseModule):
             self.register_load_state_dict_pre_hook(_add_missing)
 
     def get_max_num_voxels(self) -> Tensor | None:
-        """Return ``int32[1]``, or None where nothing is recorded."""
+        """Return the largest number of outputs so far, ``int32[1]``; None if not recorded."""
         return getattr(self, _BUFFER, None)
 
     def _count(self, rows: int) -> None:
@@ -79,7 +80,7 @@ class Window(SparseModule):
         return {name: getattr(self, name) for name in names}
 
     def _begin(self, input: Any, kind: str, channels: int | None = None) -> Record:
-        """Check the input, and note when the layer begins."""
+        """Check the input and return a record that starts now."""
         if not isinstance(input, SparseConvTensor):
             raise ArgumentError(f"{type(input).__name__} where a SparseConvTensor is expected")
         check_features(input.features, input.indices.shape[0], channels)
@@ -88,7 +89,7 @@ class Window(SparseModule):
     def _left(
         self, input: SparseConvTensor, kernel_map: KernelMap, sites: Sites, out: Sites
     ) -> dict[str, Any]:
-        """Return the pairs by key after this layer."""
+        """Return ``indice_dict`` with the pairs of this layer under its key."""
         if self.indice_key is None:
             return input.indice_dict
         kind = IndiceData if self.algo is ConvAlgo.Native else ImplicitGemmIndiceData
@@ -98,7 +99,7 @@ class Window(SparseModule):
 
 
 class Record:
-    """Times of one call of a layer, noted under its name if ``input.benchmark`` is set."""
+    """Times of one call of a layer, stored under the layer's name if ``input.benchmark``."""
 
     def __init__(self, layer: Window, input: SparseConvTensor, kind: str) -> None:
         self.entry = None
@@ -111,14 +112,14 @@ class Record:
         self.rows, self.start = input.features.shape[0], time.time()
 
     def found(self) -> None:
-        """Note the time that the kernel map took."""
+        """Record the time that the kernel map took."""
         if self.entry is not None:
             now = time.time()
             self.entry["indice_gen_time"].append(now - self.start)
             self.start = now
 
     def done(self, out: SparseConvTensor) -> None:
-        """Note the rest."""
+        """Record the remaining time and the numbers of rows."""
         if self.entry is not None:
             self.entry["time"].append(time.time() - self.start)
             self.entry["num_points"].append(self.rows)
@@ -126,6 +127,6 @@ class Record:
 
 
 def _add_missing(module: nn.Module, state_dict: dict, prefix: str, *rest: Any) -> None:
-    """Let checkpoints without the buffer load."""
+    """Add the buffer to a checkpoint without it, so that the checkpoint loads."""
     del module, rest
     state_dict.setdefault(prefix + _BUFFER, torch.zeros(1, dtype=torch.int32))

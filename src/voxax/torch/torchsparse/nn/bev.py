@@ -1,8 +1,8 @@
 """Layers that project voxels along one axis onto the plane of the other two.
 
-``dim`` is that axis: 0, 1 or 2 for x, y or z; sizes and offsets are of x, y and z. So it is in
-TorchSparse 1.4. TorchSparse 2.1 has the same code on coordinates whose columns it has moved: there
-the batch index is taken for x.
+``dim`` is this axis: 0, 1 or 2 for x, y or z. Sizes and offsets are given for x, y and z. This
+agrees with TorchSparse 1.4. TorchSparse 2.1 moved the columns of coordinates but kept this code,
+so it takes the batch index for x.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from voxax.torch.torchsparse.utils.grids import make_ntuple, per_axis
 
 
 class _ToBEV(nn.Module):
-    """Base of the layers, with sizes that are 1 or more."""
+    """Base of the layers; ``sizes`` become attributes and must be 1 or more."""
 
     def __init__(self, dim: int, **sizes: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class _ToBEV(nn.Module):
 
     @uncompiled
     def _plane(self, input: SparseTensor, step: int = 1) -> tuple[torch.Tensor, SparseTensor]:
-        """Return the voxel on the plane of each row, and a tensor of these, in order."""
+        """Return each row's voxel on the plane, and a tensor of all these voxels in order."""
         check_tensors(type(self).__name__, input)
         cells, stride = input._cells().clone(), tuple(n * step for n in input.stride)
         cells[:, 1:] = cells[:, 1:].div(step, rounding_mode="floor")
@@ -58,13 +58,16 @@ class _ToBEV(nn.Module):
 
 
 class ToBEVReduction(_ToBEV):
-    """The mean over all voxels along the axis, at 0 of it, in lexicographic order."""
+    """Mean over the voxels along the axis.
+
+    The outputs are at coordinate 0 of the axis, in lexicographic order.
+    """
 
     def __init__(self, dim: int = 1) -> None:
         super().__init__(dim)
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Return the means."""
+        """Return the tensor of the means."""
         places, output = self._plane(input)
         total = input.feats.new_zeros(len(output.coords), input.feats.shape[1])
         output.feats = total.index_add(0, places, input.feats) / torch.bincount(places)[:, None]
@@ -72,7 +75,7 @@ class ToBEVReduction(_ToBEV):
 
 
 class _Convolution(_ToBEV):
-    """Base of layers with a matrix for each coordinate along the axis, and a bias."""
+    """Base of layers with a weight matrix for each coordinate along the axis, and a bias."""
 
     in_channels: int
     n_kernels: int
@@ -83,14 +86,14 @@ class _Convolution(_ToBEV):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the kernel from the range of ``1 / sqrt(in_channels)``."""
+        """Draw the kernel uniformly from ``-b`` to ``b``, where b is ``1 / sqrt(in_channels)``."""
         bound = 1 / math.sqrt(self.in_channels)
         with torch.no_grad():
             self.kernel.uniform_(-bound, bound)
 
     @uncompiled
     def _summed(self, input: SparseTensor, places: torch.Tensor, rows: int) -> torch.Tensor:
-        """``[rows, C_out]``: the sums of the products of voxels, and of a bias for each."""
+        """Return the sums of the voxels' products plus a bias per voxel, ``[rows, C_out]``."""
         along = input._cells()[:, 1 + self.dim].long()
         if len(along) and not 0 <= int(along.min()) <= int(along.max()) < self.n_kernels:
             raise ArgumentError(
@@ -107,14 +110,16 @@ class _Convolution(_ToBEV):
 
 
 class ToBEVConvolution(_Convolution):
-    """The sum of products of the voxels along the axis with the matrix of their coordinate.
+    """Sum over the voxels along the axis, each multiplied by the matrix of its coordinate.
+
+    The outputs are at coordinate 0 of the axis, in lexicographic order.
 
     Args:
       in_channels, out_channels: numbers of channels.
       n_kernels: number of coordinates along the axis, in strides of the tensor.
-      stride: stride of the layer; TorchSparse's raises for any but 1.
-      dim: the axis, of which outputs are at 0, in lexicographic order.
-      bias: whether each product has one added.
+      stride: stride of the layer. TorchSparse's layer raises for strides other than 1.
+      dim: the axis that is summed over, 0 to 2.
+      bias: whether to add a bias to the product of each voxel.
     """
 
     stride: int
@@ -133,14 +138,14 @@ class ToBEVConvolution(_Convolution):
         self._parameters_of(bias, *channels.values())
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Convolve; an error for coordinates without a matrix."""
+        """Return the sums; coordinates without a matrix are an error."""
         places, output = self._plane(input, self.stride)
         output.feats = self._summed(input, places, len(output.coords))
         return output
 
 
 class _Grid(_ToBEV):
-    """Base of layers onto a dense grid of ``shape`` cells that begins at ``offset``."""
+    """Base of layers with output on a dense grid of ``shape`` cells that begins at ``offset``."""
 
     def _grid_of(self, shape: Any, offset: Any) -> None:
         self.offset: torch.Tensor
@@ -152,7 +157,7 @@ class _Grid(_ToBEV):
         self.bev_shape = self.shape[self.bev_dims]
 
     def _places(self, input: SparseTensor) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Return the cell of each row on the plane and along the axis, and the plane's sizes."""
+        """Return each row's cell on the plane and along the axis, and ``[B, *plane]`` sizes."""
         check_tensors(type(self).__name__, input)
         steps, cells = torch.tensor(input.stride), input._cells().long()
         at = (cells[:, 1:] * steps - self.offset[0, :3]).div(steps, rounding_mode="floor")
@@ -170,19 +175,20 @@ class _Grid(_ToBEV):
 
 
 def _dense(feats: torch.Tensor, places: torch.Tensor, sizes: list[int], cells: int) -> torch.Tensor:
-    """``[B, cells * C, *plane]``: sums of the features at their places, and 0."""
+    """Return a grid ``[B, cells * C, *plane]`` with the sum of the features in each cell."""
     channels = feats.shape[1]
     grid = feats.new_zeros(math.prod(sizes) * cells, channels).index_add(0, places, feats)
     return grid.view(*sizes, cells * channels).permute(0, 3, 1, 2).contiguous()
 
 
 class ToDenseBEVConvolution(_Convolution, _Grid):
-    """:class:`ToBEVConvolution` onto a dense grid, ``[B, out_channels, *plane]``.
+    """:class:`ToBEVConvolution` with output on a dense grid, ``[B, out_channels, *plane]``.
 
     Args:
-      in_channels, out_channels, dim, bias: as there.
-      shape: number of cells of each axis, in strides of the tensor; also of kernels.
-      offset: coordinates at which the plane begins.
+      in_channels, out_channels, dim, bias: as in :class:`ToBEVConvolution`.
+      shape: number of cells along each axis, in strides of the tensor. The layer has
+        ``shape[dim]`` matrices.
+      offset: coordinates of the first cell of the plane.
     """
 
     def __init__(
@@ -200,19 +206,21 @@ class ToDenseBEVConvolution(_Convolution, _Grid):
         self._parameters_of(bias, *channels.values())
 
     def forward(self, input: SparseTensor) -> torch.Tensor:
-        """Return the grid; an error for voxels outside it."""
+        """Return the grid; voxels outside it are an error."""
         places, _, sizes = self._places(input)
         reached, rows = torch.unique(places, return_inverse=True)
         return _dense(self._summed(input, rows, len(reached)), reached, sizes, 1)
 
 
 class ToBEVHeightCompression(_Grid):
-    """The features of all cells along the axis as channels, ``[B, cells * channels, *plane]``.
+    """Dense grid whose channels are the features of all cells along the axis.
+
+    The output is ``[B, cells * channels, *plane]``. Voxels beyond an end of the axis are added to
+    the cell at that end.
 
     Args:
-      channels: channels of the input.
-      shape, offset, dim: as of :class:`ToDenseBEVConvolution`; voxels beyond the ends of the axis
-        are added to the last cell.
+      channels: number of channels of the input.
+      shape, offset, dim: as in :class:`ToDenseBEVConvolution`.
     """
 
     def __init__(
@@ -222,7 +230,7 @@ class ToBEVHeightCompression(_Grid):
         self._grid_of(shape, offset)
 
     def forward(self, input: SparseTensor) -> torch.Tensor:
-        """Return the grid; an error for voxels outside its plane."""
+        """Return the grid; voxels outside its plane are an error."""
         places, along, sizes = self._places(input)
         cells = int(self.shape[self.dim])
         places = places * cells + along.clamp(0, cells - 1)

@@ -1,4 +1,4 @@
-"""Layers."""
+"""TorchSparse's convolution, norms, activations, global poolings and crop."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from voxax.torch.torchsparse.utils.grids import per_axis
 
 
 class Conv3d(nn.Module):
-    """A convolution: of stride 1 onto the same voxels, of another onto coarser ones.
+    """Convolution; stride 1 keeps the voxels, and a larger stride has coarser outputs.
 
     Args:
       in_channels, out_channels: numbers of channels.
-      kernel_size, stride, padding: one integer, or one per axis. The padding of an axis with an odd
-        size and stride 1 is half the size.
-      dilation: 1; TorchSparse accepts others and does not use them.
-      bias: whether there is one.
-      transposed: back through the layer of this kernel and stride that made the voxels.
-      generative: let a transposed layer output all voxels that its taps reach.
+      kernel_size, stride, padding: one integer, or one per axis. An axis with an odd size and
+        stride 1 has half the size as padding, whatever ``padding`` is.
+      dilation: 1; TorchSparse accepts other values and ignores them.
+      bias: whether to add a bias.
+      transposed: whether outputs are at the inputs of the layer that made these voxels with the
+        same kernel and stride.
+      generative: whether a transposed layer outputs all voxels that its taps reach.
       config: modes, see ``nn.functional.conv_config``.
 
     Attributes:
-      kernel: ``[K, in_channels, out_channels]``, without K where there is one tap and no stride;
-        taps along the first axis first where K is odd, otherwise along the last.
+      kernel: ``[K, in_channels, out_channels]`` for K taps; ``[in_channels, out_channels]`` for one
+        tap with stride 1. The taps are ordered along the first axis first if K is odd, otherwise
+        along the last axis first.
       bias: ``[out_channels]`` or None.
     """
 
@@ -71,7 +73,7 @@ class Conv3d(nn.Module):
         self.reset_parameters()
 
     def extra_repr(self) -> str:
-        """Return what differs from the defaults."""
+        """Return the arguments that differ from the defaults."""
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
         text += f", stride={self.stride}" if self.stride != (1, 1, 1) else ""
         text += f", dilation={self.dilation}" if self.dilation != 1 else ""
@@ -80,7 +82,7 @@ class Conv3d(nn.Module):
         return text + (", generative=True" if self.generative else "")
 
     def reset_parameters(self) -> None:
-        """Set initial values: uniform, as many bits of the generator as in TorchSparse."""
+        """Draw uniform initial values; the generator advances as it does in TorchSparse."""
         channels = self.out_channels if self.transposed else self.in_channels
         bound = 1 / math.sqrt(channels * self.kernel_volume)
         with torch.no_grad():
@@ -88,17 +90,17 @@ class Conv3d(nn.Module):
                 parameter.uniform_(-bound, bound)
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Convolve."""
+        """Return the convolution."""
         sizes = self.stride, self.padding, self.dilation
         options = self._config, self.transposed, self.generative, self.training
         return conv3d(input, self.kernel, self.kernel_size, self.bias, *sizes, *options)
 
 
 class _OfFeatures(nn.Module):
-    """A module of PyTorch, the next base, applied to the features."""
+    """Base that applies the next base class, a module of PyTorch, to the features."""
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Apply it, now or when the result is needed."""
+        """Return the tensor with the module's result, which may be computed when it is read."""
         check_tensors(type(self).__name__, input)
         feats = self._waiting(input._features)
         return rows.fapply(input, super().forward) if feats is None else with_features(input, feats)
@@ -115,7 +117,7 @@ class BatchNorm(_OfFeatures, nn.BatchNorm1d):
 
 
 class InstanceNorm(_OfFeatures, nn.InstanceNorm1d):
-    """``torch.nn.InstanceNorm1d`` of the features: it normalizes each row, as in TorchSparse."""
+    """``torch.nn.InstanceNorm1d`` of the features; as in TorchSparse, it normalizes each row."""
 
 
 class ReLU(_OfFeatures, nn.ReLU):
@@ -137,10 +139,10 @@ know(BatchNorm, ReLU)
 
 
 class GroupNorm(nn.GroupNorm):
-    """``torch.nn.GroupNorm`` of the voxels of each scene."""
+    """``torch.nn.GroupNorm`` over the voxels of each scene."""
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Normalize."""
+        """Return the normalized tensor."""
         out = torch.zeros_like(input.feats)
         for scene in rows.rows_of_scenes(input):
             if len(scene):
@@ -150,24 +152,24 @@ class GroupNorm(nn.GroupNorm):
 
 
 class GlobalAvgPool(nn.Module):
-    """The mean of each scene, ``[B, C]``."""
+    """Mean over the voxels of each scene, ``[B, C]``."""
 
     forward = staticmethod(rows.global_avg_pool)
 
 
 class GlobalMaxPool(nn.Module):
-    """The largest value of each scene, ``[B, C]``."""
+    """Largest value of each channel in each scene, ``[B, C]``."""
 
     forward = staticmethod(rows.global_max_pool)
 
 
 class SparseCrop(nn.Module):
-    """The voxels with ``coords_min <= (x, y, z) < coords_max``."""
+    """Layer that keeps the voxels with ``coords_min <= (x, y, z) < coords_max``."""
 
     def __init__(self, coords_min: Any = None, coords_max: Any = None) -> None:
         super().__init__()
         self.coords_min, self.coords_max = coords_min, coords_max
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Crop."""
+        """Return the tensor with the voxels inside the limits."""
         return rows.spcrop(input, self.coords_min, self.coords_max)

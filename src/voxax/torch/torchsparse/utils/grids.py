@@ -1,4 +1,4 @@
-"""Sizes of one number or one per axis, and dense grids of these."""
+"""Checks of sizes, given as one number or one per axis, and dense grids."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from voxax.torch.core.errors import ArgumentError, check_cpu, check_features, wh
 
 
 def make_ntuple(x: Any, ndim: int) -> tuple[int, ...]:
-    """Return one integer per axis, of one integer or a list, tuple or tensor of as many."""
+    """Return one integer per axis; ``x`` is one integer, or a list, tuple or tensor of ``ndim``."""
     values = x.reshape(-1) if isinstance(x, torch.Tensor) and x.ndim else x
     return tuple(wholes("size", values, ndim))
 
 
 def per_axis(name: str, x: Any, least: int = 1) -> tuple[int, ...]:
-    """Return three integers, each ``least`` or more; :class:`ArgumentError` otherwise."""
+    """Return three integers, each ``least`` or more, or raise :class:`ArgumentError`."""
     sizes = make_ntuple(x, ndim=3)
     if min(sizes) < least:
         raise ArgumentError(f"{name}={x}: expected {least} or more")
@@ -25,7 +25,7 @@ def per_axis(name: str, x: Any, least: int = 1) -> tuple[int, ...]:
 
 
 def check_integers(name: str, tensor: torch.Tensor, columns: int, more: str = "") -> None:
-    """Raise :class:`ArgumentError` unless this is ``int32[N, columns]`` on the CPU."""
+    """Raise :class:`ArgumentError` unless the tensor is ``int32[N, columns]`` on the CPU."""
     check_cpu(tensor, name)
     if tensor.dtype is not torch.int32 or tensor.ndim != 2 or tensor.shape[1] != columns:
         shape = f"{list(tensor.shape)} and {tensor.dtype}"
@@ -38,25 +38,25 @@ def make_tensor(x: Sequence[int], dtype: torch.dtype, device: Any) -> torch.Tens
 
 
 def make_divisible(x: int, divisor: int) -> int:
-    """Return the smallest multiple of ``divisor`` that is ``x`` or more."""
+    """Return the smallest multiple of ``divisor`` that is at least ``x``."""
     return -(-x // divisor) * divisor
 
 
 def to_dense(
     feats: torch.Tensor, coords: torch.Tensor, spatial_range: Sequence[int]
 ) -> torch.Tensor:
-    """Return the rows in a grid of zeros.
+    """Return a dense grid with the features at their coordinates and zeros elsewhere.
 
     Args:
-      feats: ``[N, C]``.
-      coords: ``[N, 4]``: batch index, x, y, z.
+      feats: features ``[N, C]``.
+      coords: coordinates ``[N, 4]``: batch index, x, y, z.
       spatial_range: number of scenes, then the size of each axis.
 
     Returns:
       ``[*spatial_range, C]``.
 
     Raises:
-      ArgumentError: coordinates outside the range, or another number of rows.
+      ArgumentError: coordinates outside the range, or unequal numbers of rows.
     """
     sizes = make_ntuple(spatial_range, ndim=4)
     check_features(feats, coords.shape[0])
