@@ -156,7 +156,7 @@ def print_table(
 ) -> None:
     """Print a table; the columns in ``numbers`` are aligned to the right.
 
-    Without a terminal, lines are not broken up to a width of ``most`` characters.
+    Without a terminal, the table is as wide as its content, at most ``most`` characters.
     """
     table = Table(title=title)
     for name in names:

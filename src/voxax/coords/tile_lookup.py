@@ -123,7 +123,7 @@ def _in_tiles(rows: jax.Array, padding: int) -> jax.Array:
 
 
 def _ranges(tiles: jax.Array, known: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the least and the greatest number of each word in known rows, ``int32[W]`` each."""
+    """Return the smallest and largest value of each word where ``known``, ``int32[W]`` each."""
     most = jnp.iinfo(tiles.dtype).max
     least = jnp.min(jnp.where(known, tiles, most), axis=(0, 2))
     return least, jnp.max(jnp.where(known, tiles, ~most), axis=(0, 2))

@@ -67,6 +67,9 @@ def rotate_z(
     Args:
       max_angle: greatest angle in radians; pi allows every direction.
       center: [3], a point on the axis; the default is the sensor's place in a sweep.
+
+    Raises:
+      InputError: `max_angle` is negative or not finite.
     """
     _check_generator(rng)
     _check(max_angle >= 0 and math.isfinite(max_angle), "max_angle must be >= 0", max_angle)
@@ -87,6 +90,9 @@ def flip(
       axes: 0 for x, 1 for y, 2 for z.
       probability: the probability for each axis, 0 to 1.
       center: [3], a point that stays where it is.
+
+    Raises:
+      InputError: an axis or the probability is out of range.
     """
     _check_generator(rng)
     _check(all(axis in (0, 1, 2) for axis in axes), "axes must be among 0, 1, 2", tuple(axes))
@@ -112,6 +118,9 @@ def scale(
       low: smallest factor, above 0.
       high: largest factor.
       center: [3], a point that stays where it is.
+
+    Raises:
+      InputError: not 0 < low <= high.
     """
     _check_generator(rng)
     _check(0 < low <= high < math.inf, "low and high must satisfy 0 < low <= high", (low, high))
@@ -128,6 +137,9 @@ def jitter(
     Args:
       sigma: standard deviation, in the units of the positions.
       limit: greatest size of the noise, which is clipped to -limit..limit.
+
+    Raises:
+      InputError: `sigma` or `limit` is negative or NaN.
     """
     _check_generator(rng)
     _check(0 <= sigma < math.inf and limit >= 0, "sigma and limit must be >= 0", (sigma, limit))
@@ -173,6 +185,9 @@ def drop(cloud: PointCloud, rng: np.random.Generator, *, probability: float = 0.
 
     Args:
       probability: the probability for each point, 0 to 1.
+
+    Raises:
+      InputError: `probability` is out of range.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -193,6 +208,9 @@ def tilt(
       max_angle: greatest angle in radians.
       probability: the probability of the turn around each axis, 0 to 1.
       center: [3], a point that stays where it is; None is the middle of the cloud's extent.
+
+    Raises:
+      InputError: an argument is out of range.
     """
     _check_generator(rng)
     _check(max_angle >= 0 and math.isfinite(max_angle), "max_angle must be >= 0", max_angle)
@@ -225,6 +243,10 @@ def elastic_distortion(
           edge of a cell, and the magnitude a factor on the noise; both have the unit of the
           positions.
       probability: the probability that all distortions happen, else none does; 0 to 1.
+
+    Raises:
+      InputError: an argument is out of range, a position is not finite, or the cloud has too
+          many cells.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -251,6 +273,9 @@ def auto_contrast(
     Args:
       probability: the probability of the change, 0 to 1.
       blend: share of the stretched colors in the result, 0 to 1; None draws a share.
+
+    Raises:
+      InputError: the cloud has no colors, or an argument is out of range.
     """
     _check(blend is None or 0 <= blend <= 1, "blend must be within 0..1", blend)
     colors = _colors_to_change(cloud, rng, probability)
@@ -274,6 +299,9 @@ def chromatic_translation(
     Args:
       ratio: greatest size of the number, as a share of the range of the colors.
       probability: the probability of the change, 0 to 1.
+
+    Raises:
+      InputError: the cloud has no colors, or an argument is out of range.
     """
     _check(0 <= ratio <= 1, "ratio must be within 0..1", ratio)
     colors = _colors_to_change(cloud, rng, probability)
@@ -294,6 +322,9 @@ def chromatic_jitter(
     Args:
       sigma: standard deviation, as a share of the range of the colors.
       probability: the probability of the change, 0 to 1.
+
+    Raises:
+      InputError: the cloud has no colors, or an argument is out of range.
     """
     _check(0 <= sigma < math.inf, "sigma must be >= 0", sigma)
     colors = _colors_to_change(cloud, rng, probability)
@@ -314,6 +345,9 @@ def drop_color(
     Args:
       ratio: share of the points, 0 to 1; 1 sets all colors to 0.
       probability: the probability of the change, 0 to 1.
+
+    Raises:
+      InputError: the cloud has no colors, or an argument is out of range.
     """
     _check(0 <= ratio <= 1, "ratio must be within 0..1", ratio)
     colors = _colors_to_change(cloud, rng, probability)
@@ -336,6 +370,9 @@ def dropout(
     Args:
       ratio: share of the points that are left out, 0 to 1.
       probability: the probability of the change, 0 to 1.
+
+    Raises:
+      InputError: an argument is out of range.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -357,6 +394,10 @@ def mix3d(cloud: PointCloud, other: PointCloud, *, centered: bool = True) -> Poi
       centered: whether to move `other` so that the middles of both extents in x and y, and the
           heights of both lowest points, agree. Use True for rooms, and False for sweeps, whose
           sensors are already in the same place.
+
+    Raises:
+      InputError: one cloud has labels and the other none, or an attribute of both differs in
+          dtype or columns.
     """
     if centered and len(cloud) and len(other):
         offset = _middle(cloud) - _middle(other)
@@ -384,6 +425,10 @@ def polarmix(
       cloud, other: labeled sweeps, with their sensors at the origin.
       pasted: labels of the objects to add, such as cars and persons.
       probability: the probability that the half is replaced, 0 to 1.
+
+    Raises:
+      InputError: a sweep without labels, an attribute of both differs in dtype or columns, or an
+          argument is out of range.
     """
     _check_generator(rng)
     _check_probability(probability)

@@ -262,8 +262,8 @@ def _failed(candidate: Candidate, error: Exception) -> Measured:
 def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
     """Run all in turn for ``rounds`` rounds.
 
-    Fast ones run more rounds, until 0.2 seconds have passed. Slow ones run at least three rounds,
-    then stop after 0.8 seconds.
+    If all rounds together take less than 0.2 seconds, more rounds follow, up to a limit. After 0.8
+    seconds three rounds suffice.
     """
     begin = time.perf_counter()
     for number in range(_MOST_ROUNDS):

@@ -582,8 +582,8 @@ def _call(
         before selected.
       table: ``int32[K, M]``, input row or -1.
       x: the input from ``windows.in_windows``.
-      others: other operands with their specs. None stands for blocks of ``config.rows`` columns, by
-        the group that the step before selected.
+      others: other operands with their block specs. With a spec of None, a step reads the block of
+        ``config.rows`` columns of the group that the previous step selected.
       results: descriptions of the results.
       scratch: scratch shapes. If a result is summed, the first must be ``int32[1, config.rows]``.
         It holds the largest neighbor of each row of the step before, or -1.

@@ -321,7 +321,10 @@ def _shares(largest: int, dilation: int, side: int) -> np.ndarray:
 
 
 def within(taps: tuple[int, ...], size: Any) -> tuple[slice, ...]:
-    """Return the slices of a box of taps that a size has, one per axis; None has all taps."""
+    """Return a slice for each axis: the central part of a box of ``taps`` that ``size`` uses.
+
+    A ``size`` of None uses all taps.
+    """
     sides = [n if size is None else min(n, int(size)) for n in taps]
     first = [(n - 1) // 2 - (side - 1) // 2 for n, side in zip(taps, sides, strict=True)]
     return tuple(slice(low, low + side) for low, side in zip(first, sides, strict=True))
