@@ -1,4 +1,4 @@
-"""Layers: :mod:`voxax.nn.functional` on arrays and Voxels, :mod:`voxax.nn.modules` in flax.nnx."""
+"""Neural network layers, as functions (``functional``) and as flax.nnx modules (``modules``)."""
 
 import lazy_loader as _lazy
 

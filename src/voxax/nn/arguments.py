@@ -1,4 +1,4 @@
-"""Check the arguments of layers, and build their results."""
+"""Check the arguments of layers, and turn their output features into Voxels."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def request_map(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
-    """Return the kernel map that an operator's arguments describe, or check the given one.
+    """Build the kernel map that a layer's arguments describe, or check and return ``kernel_map``.
 
     Raises:
-      InputError: ``kernel_map`` together with arguments that it already fixes, or a map of
-        another capacity.
-      GeometryMismatchError: a map of other voxels; only in eager calls.
+      InputError: ``kernel_map`` is given together with arguments that it already fixes, or it has
+        another input capacity than ``voxels``.
+      GeometryMismatchError: ``kernel_map`` is for other voxels; checked only in eager calls.
     """
     if kernel_map is not None:
         given = {
@@ -95,7 +95,7 @@ def request_map(
 
 @functools.lru_cache(maxsize=256)
 def warn_if_inputs_unused(spec: KernelSpec) -> None:
-    """Warn, once per spec, about a kernel smaller than its stride."""
+    """Warn, once per spec, if the kernel is smaller than the stride, so inputs are never read."""
     extents = [
         (max(axis) - min(axis)) * d + 1
         for axis, d in zip(zip(*spec.offsets, strict=True), spec.dilation, strict=True)
@@ -109,7 +109,7 @@ def warn_if_inputs_unused(spec: KernelSpec) -> None:
 
 
 def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int) -> None:
-    """Raise :class:`InputError` unless the weight (or its shape) fits the map, channels and groups.
+    """Raise :class:`InputError` unless the weight's shape fits the map, input channels and groups.
 
     The expected shape is ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups.
     """
@@ -143,7 +143,7 @@ def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int)
 
 
 def check_shape(name: str, array: Any, *expected: tuple[int, ...]) -> None:
-    """Raise :class:`InputError` unless the array has floats and one of the shapes."""
+    """Raise :class:`InputError` unless ``array`` has floats and one of the ``expected`` shapes."""
     if array.shape not in expected:
         shapes = " or ".join(str(list(shape)) for shape in expected)
         raise InputError(f"{name} of shape {tuple(array.shape)}: expected {shapes}")
@@ -152,10 +152,10 @@ def check_shape(name: str, array: Any, *expected: tuple[int, ...]) -> None:
 
 
 def static(value: Any) -> Any:
-    """Return an argument in hashable form: sequences and arrays as tuples, scalars as Python's.
+    """Return an argument as a hashable value: tuples for sequences and arrays, Python scalars.
 
-    Modules are compared and hashed by their static attributes. An array among these would count as
-    a parameter.
+    Modules are compared and hashed by their static attributes. flax would treat an array among
+    these attributes as a parameter.
     """
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         value = value.tolist()
@@ -165,7 +165,11 @@ def static(value: Any) -> Any:
 
 
 def own_ndim(module: Any, ndim: int | None) -> int:
-    """Return the number of spatial axes of a convolution module: ``ndim``, the class's, or 3."""
+    """Return a convolution module's number of spatial axes: ``ndim``, else ``module.NDIM``, else 3.
+
+    Raises:
+      InputError: ``ndim`` contradicts ``module.NDIM``.
+    """
     if ndim is not None and module.NDIM not in (None, ndim):
         raise InputError(
             f"{type(module).__name__} has {module.NDIM} axes, got ndim={ndim}: leave ndim out, or "
@@ -175,7 +179,7 @@ def own_ndim(module: Any, ndim: int | None) -> int:
 
 
 def check_groups(groups: int, in_channels: int, out_channels: int) -> None:
-    """Raise :class:`InputError` unless the groups divide both channel numbers."""
+    """Raise :class:`InputError` unless ``groups`` divides ``in_channels`` and ``out_channels``."""
     if groups < 1 or in_channels % groups or out_channels % groups:
         raise InputError(
             f"groups={groups} must divide in_channels={in_channels} and out_channels={out_channels}"
@@ -185,7 +189,7 @@ def check_groups(groups: int, in_channels: int, out_channels: int) -> None:
 def check_keeps_voxels(
     module: Any, stride: int | Sequence[int], transposed: bool, generative: bool
 ) -> None:
-    """Raise :class:`InputError` for arguments of a submanifold module that would move voxels."""
+    """Raise :class:`InputError` if a submanifold module gets arguments that would change voxels."""
     given = {"transposed": transposed, "generative": generative}
     clash = [name for name, is_given in given.items() if is_given]
     if np.any(np.asarray(stride) != 1):
@@ -199,11 +203,11 @@ def check_keeps_voxels(
 
 
 def refuse_arrays(layer: Any, voxels: Any) -> None:
-    """Raise :class:`InputError` for arrays and containers where a layer takes Voxels or Points.
+    """Raise :class:`InputError` if a layer's input is neither Voxels nor Points but, say, an array.
 
     Args:
-      layer: a module, or a function's name.
-      voxels: what the layer was called with.
+      layer: the module, or the name of the function.
+      voxels: the input of the layer's call.
     """
     if hasattr(voxels, "features"):
         return
@@ -218,7 +222,7 @@ def refuse_arrays(layer: Any, voxels: Any) -> None:
 
 
 def refuse_points(layer: Any, voxels: Any) -> None:
-    """Raise :class:`InputError` for Points where a layer needs neighbors on a lattice."""
+    """Raise :class:`InputError` if a layer that needs voxels on a lattice is called with Points."""
     if not hasattr(voxels, "geometry") and hasattr(voxels, "batch_index"):
         name = layer if isinstance(layer, str) else type(layer).__name__
         raise InputError(
@@ -228,7 +232,7 @@ def refuse_points(layer: Any, voxels: Any) -> None:
 
 
 def check_channels(module: Any, expected: int, voxels: Any) -> None:
-    """Raise :class:`InputError` unless the voxels (of JAX or PyTorch) have these channels."""
+    """Raise :class:`InputError` unless voxels (of JAX or PyTorch) have ``expected`` channels."""
     refuse_arrays(module, voxels)
     if voxels.num_channels != expected:
         raise InputError(
@@ -240,7 +244,7 @@ def check_channels(module: Any, expected: int, voxels: Any) -> None:
 def by_product(
     fwd_algo: Request, bwd_algo: Request, dgrad_algo: Request = None, wgrad_algo: Request = None
 ) -> dict[str, Request]:
-    """Return the request of each product; ``bwd_algo`` is the default of both gradients."""
+    """Return the algorithm requests by product; ``bwd_algo`` is the default of dgrad and wgrad."""
     return {
         "fwd_algo": fwd_algo,
         "dgrad_algo": bwd_algo if dgrad_algo is None else dgrad_algo,
@@ -278,7 +282,7 @@ def output_voxels(
     out_voxels: Voxels | None = None,
     bias: jax.Array | None = None,
 ) -> Voxels:
-    """Return a layer's output features ``[out_capacity, C]`` plus ``bias [C]`` as Voxels."""
+    """Return Voxels at the map's outputs with ``features [out_capacity, C]`` plus ``bias [C]``."""
     target = None if out_voxels is None else out_voxels.geometry
     geometry = result_geometry(kernel_map, voxels.geometry, target)
     out = dataclasses.replace(voxels, geometry=geometry, features=features)
@@ -287,13 +291,13 @@ def output_voxels(
 
 
 def add_bias(y: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """Return ``y [..., C] + bias [C]`` in the dtype of ``y``; None adds nothing.
+    """Return ``y [..., C] + bias [C]`` in the dtype of ``y``, or ``y`` if ``bias`` is None.
 
-    The sum is taken in the accumulator's dtype, so that the gradient of the bias, a sum over all
-    positions, is accumulated in it.
+    The addition uses the accumulator's dtype (at least float32), so that the gradient of the bias,
+    a sum over all positions, is accumulated in this dtype too.
 
     Raises:
-      InputError: a bias of another shape, or floats mixed with integers.
+      InputError: the bias has another shape or is a bool, or floats are mixed with integers.
     """
     if bias is None:
         return y

@@ -1,4 +1,4 @@
-"""A step of a model as a pure function of its state: evaluation, or training."""
+"""Turn a model into a pure function that computes one evaluation or training step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from voxax.geometry.voxels import Voxels
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A pure function and all its arguments except the voxels.
+    """One evaluation or training step: a pure function and all its arguments except the voxels.
 
     Attributes:
       call: the function, called as ``call(*state, *fresh, voxels)``.
-      state: parameters and other variables, which the caller holds already.
-      fresh: shapes of the optimizer's state, which a run creates.
+      state: parameters and other variables of the model, which exist already.
+      fresh: shapes and dtypes of the optimizer's state, which does not exist yet.
     """
 
     call: Callable[..., Any]
@@ -35,7 +35,11 @@ class Step:
 def step_of(
     model: Callable[..., Any], params: Any, training: bool, optimizer: Any, loss: Any
 ) -> Step:
-    """Return the evaluation or training step of a model. Arguments as in :func:`voxax.fits`."""
+    """Return the evaluation or training step of a model. Arguments as in :func:`voxax.fits`.
+
+    Evaluation computes the model's output. Training computes the loss and its gradients and, with
+    an optimizer, the new parameters.
+    """
     call, weights, rest = _functional(model, params, training)
     if not training:
         return Step(lambda w, r, v: call(w, r, v)[0], (weights, rest))
@@ -67,8 +71,8 @@ def step_of(
 def _functional(model: Any, params: Any, training: bool) -> tuple[Any, Any, Any]:
     """Return ``(call, weights, rest)``, with ``call(weights, rest, voxels) -> (output, new rest)``.
 
-    A flax.nnx module is split, and called as a copy in training or evaluation mode. flax is used
-    only if the caller has imported it.
+    ``weights`` are the parameters, ``rest`` the other variables of a flax.nnx module. A copy of the
+    module is called, in training or evaluation mode. flax is not imported here.
     """
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(model, nnx.Module):

@@ -1,4 +1,4 @@
-"""flax.nnx modules over :mod:`voxax.nn.functional`. Needs ``pip install "voxax[nn]"``."""
+"""Layers as flax.nnx modules with parameters. Needs ``pip install "voxax[nn]"``."""
 
 import lazy_loader as _lazy
 

@@ -1,4 +1,4 @@
-"""Attention modules with linear layers; see :mod:`voxax.nn.functional.attention`."""
+"""Attention modules: :mod:`voxax.nn.functional.attention` between learned linear layers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from voxax.nn.modules.sparse_convs import ConvOptions, SubMConv, dtypes_of
 
 
 class RelativeTable(CheckedModule):
-    """Learned attention logits for each axis, offset between two cells, and head.
+    """Table of learned attention logits (a relative position bias) by axis, cell offset and head.
 
     Args:
       num_heads: number of heads H.
       reach: largest offset in cells; a larger offset counts as this one.
       ndim: number of spatial axes D.
       param_dtype: dtype of the table.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
     Attributes:
       weight: the table, ``[D, 2 * reach + 1, H]``.
@@ -118,7 +118,7 @@ class _Heads(CheckedModule):
         self.rotary_base, self.precision = rotary_base, precision
 
     def _packed(self, voxels: Voxels, positions: jax.Array | None = None) -> Voxels:
-        """Return queries, keys and values side by side, with queries and keys rotated."""
+        """Return Voxels with queries, keys and values as channels, rotated if ``rotary_base``."""
         check_channels(self, self.channels, voxels)
         packed = self.qkv(voxels)
         base = self.rotary_base
@@ -143,16 +143,17 @@ class _Heads(CheckedModule):
 
 
 class SerializedAttention(_Heads):
-    """Attention inside patches along a curve.
+    """Attention inside patches of voxels that are neighbors along a space-filling curve.
 
     See :func:`voxax.nn.functional.serialized_attention`.
 
     Args:
       channels: number of channels of input and output, a multiple of ``num_heads``.
       num_heads: number of attention heads.
-      patch_size: number of rows of a patch.
-      order: the curve, unless the call gives one.
-      fill, algorithm: as in the function.
+      patch_size: number of rows (voxels) of a patch.
+      order: name of the curve; an order that is given in the call replaces it.
+      fill, algorithm: how free slots of patches are filled, and how attention is computed, as in
+        the function.
       qkv_bias: whether to add a bias to queries, keys and values.
       scale: factor on the products of queries and keys; None is ``1 / sqrt(channels / heads)``.
       relative_reach: largest offset in cells, along each axis, for which the module learns logits
@@ -163,7 +164,7 @@ class SerializedAttention(_Heads):
       ndim: number of spatial axes.
       dropout: dropout rate on the output, in training.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
     Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
 
@@ -197,11 +198,11 @@ class SerializedAttention(_Heads):
         order: SerialOrder | CurveOrder | None = None,
         positions: Float[Array, "capacity D"] | None = None,
     ) -> Voxels:
-        """Return the attended features ``[capacity, channels]``.
+        """Return the voxels with attended features ``[capacity, channels]``.
 
         Args:
-          voxels: ``[capacity, channels]``.
-          order: curve or order of the rows; None takes ``order`` of the module.
+          voxels: Voxels with features ``[capacity, channels]``.
+          order: name of a curve, or order of the rows; None takes ``order`` of the module.
           positions: ``[capacity, D]`` for ``rotary_base``; None takes the centers of the voxels.
         """
         options = {"fill": self.fill, "algorithm": self.algorithm, **self._options()}
@@ -213,7 +214,7 @@ class SerializedAttention(_Heads):
 
 
 class WindowAttention(_Heads):
-    """Attention inside boxes of cells; see :func:`voxax.cubic_windows`.
+    """Attention among the voxels of each box of cells; see :func:`voxax.cubic_windows`.
 
     Args:
       channels: number of channels of input and output, a multiple of ``num_heads``.
@@ -244,12 +245,13 @@ class WindowAttention(_Heads):
 
 
 class CylinderAttention(_Heads):
-    """Attention inside windows around an axis; see :func:`voxax.cylindrical_windows`.
+    """Attention in windows of cylinder coordinates; see :func:`voxax.cylindrical_windows`.
 
     Args:
       channels: number of channels of input and output, a multiple of ``num_heads``.
       num_heads: number of attention heads.
-      size, center, shifted: describe the windows, as in the function.
+      size: ``(radius, sectors, height)`` of the windows, as in the function.
+      center, shifted: x and y of the cylinder's axis; whether to move windows by half their size.
       **options: as for :class:`SerializedAttention`.
     """
 
@@ -273,12 +275,12 @@ class CylinderAttention(_Heads):
 
 
 class SceneAttention(_Heads):
-    """Attention in whole scenes; see :func:`voxax.nn.functional.scene_attention`.
+    """Attention among all voxels of a scene; see :func:`voxax.nn.functional.scene_attention`.
 
     Args:
       channels: number of channels of input and output, a multiple of ``num_heads``.
       num_heads: number of attention heads.
-      algorithm: as in the function.
+      algorithm: how attention is computed, as in the function.
       **options: as for :class:`SerializedAttention`.
     """
 
@@ -299,16 +301,16 @@ class SceneAttention(_Heads):
 
 
 class CrossAttention(CheckedModule):
-    """Attention to another set of rows; see :func:`voxax.nn.functional.cross_attention`.
+    """Attention from one set of rows to another; see :func:`voxax.nn.functional.cross_attention`.
 
     Args:
       channels: number of channels of queries and output, a multiple of ``num_heads``.
       num_heads: number of attention heads.
-      key_channels: number of channels of the other set; None is ``channels``.
+      key_channels: number of channels of the rows to attend to; None is ``channels``.
       qkv_bias: whether to add a bias to queries, keys and values.
-      scale, algorithm: as in the function.
+      scale, algorithm: factor on the logits, and how attention is computed, as in the function.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
     """
 
     def __init__(
@@ -344,7 +346,7 @@ class CrossAttention(CheckedModule):
           key_value: the rows to attend to, Voxels or Tokens with ``key_channels`` channels.
 
         Raises:
-          InputError: channels, numbers of scenes, or shapes of tokens that do not fit.
+          InputError: channels, numbers of scenes, or shapes of tokens do not fit.
         """
         attended = cross_attention(
             _mapped(self.query, query),
@@ -377,7 +379,7 @@ class ConditionalPosition(CheckedModule):
       channels: number of channels of input and output.
       kernel_size: kernel size of the convolution.
       **options: options of the convolution. The other layers take ``dtype`` and ``param_dtype``.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
     Source: Chu et al., "Conditional Positional Encodings for Vision Transformers", ICLR 2023; in
     this form, Wu et al., "Point Transformer V3", CVPR 2024.
@@ -403,18 +405,18 @@ class ConditionalPosition(CheckedModule):
 class MLP(CheckedModule):
     """Two linear layers, with GELU (error function) between them and dropout after each.
 
-    Without dropout, many rows are computed in parts, and again in the backward pass, so that the
-    hidden channels of all rows are never in memory at once.
+    Without dropout, large inputs are computed part by part, and again in the backward pass, so that
+    the hidden features of all rows never exist at the same time.
 
     Args:
       channels: number of channels of input and output.
       hidden: number of channels between the layers.
       dropout: dropout rate.
       dtype, param_dtype: as in :class:`SpatiallySparseConv`.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
     """
 
-    PART: ClassVar[int] = 1 << 22  # hidden features at once: 16 MiB in float32
+    PART: ClassVar[int] = 1 << 22  # hidden features of a part: 16 MiB in float32
 
     def __init__(
         self,
@@ -467,14 +469,14 @@ _CALLS = {kind: kind.__call__ for kind in (Linear, GELU, Dropout)}
 
 
 class SerialOrders(CheckedModule):
-    """Orders of the rows of a level; block i takes order i, cyclically.
+    """Give each attention block an order of the voxels along a curve; block i takes order i mod n.
 
     Args:
-      orders: names of curves, as in :func:`voxax.nn.functional.serial_order`.
+      orders: names of n curves, as in :func:`voxax.nn.functional.serial_order`.
       shuffle: whether each call in training (``model.train()``) permutes the orders.
       deterministic: start in evaluation mode, which does not permute.
       rng_collection: name of the stream of ``rngs`` from which permutations are drawn.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: keys of the permutations; None uses a fixed seed, with a new key for every module.
 
     Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
     """
@@ -496,7 +498,7 @@ class SerialOrders(CheckedModule):
         self.rngs = nnx.data(rngs[rng_collection].fork() if shuffle else None)
 
     def __call__(self, voxels: Voxels, number: int) -> list[CurveOrder]:
-        """Return one order ``int32[capacity]`` for each of ``number`` blocks."""
+        """Return one order of the rows (a CurveOrder) for each of ``number`` blocks."""
         names: list[SerialOrder] = [self.orders[i % len(self.orders)] for i in range(number)]
         if self.rngs is None or self.deterministic:
             return [serial_order(voxels, name) for name in names]
@@ -511,7 +513,7 @@ class SerialOrders(CheckedModule):
 
 
 def relative_reach(patch_size: int) -> int:
-    """Return the reach, in cells, of the relative table of Point Transformer V3.
+    """Return the ``relative_reach``, in cells, that Point Transformer V3 uses for a patch size.
 
     Args:
       patch_size: number of rows of a patch, an integer.

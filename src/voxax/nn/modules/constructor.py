@@ -1,4 +1,4 @@
-"""Signatures of module constructors, and checks of their arguments."""
+"""Base classes of the modules, which check constructor arguments and show their signatures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SEED, _STEP = 0x5EED1E55, 0x9E3779B1  # an odd step reaches every number of 31 
 
 
 def own_rngs(rngs: nnx.Rngs | None) -> nnx.Rngs:
-    """Return ``rngs``, or new streams with a key that no other layer has if it is None.
+    """Return ``rngs``. If it is None, return new streams with a key that no other layer gets.
 
     The default seed is fixed, so the weights depend only on the order in which layers are built.
     """
@@ -69,7 +69,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def with_signature(function: _Function) -> _Function:
-    """Let ``inspect.signature`` show the keys of a function's ``**options: Unpack[...]``."""
+    """Decorate a function to show the keys of ``**options: Unpack[...]`` in its signature."""
     function.__signature__ = _signature(function)  # pyright: ignore[reportFunctionMemberAccess]
     return function
 
@@ -83,9 +83,9 @@ def _constructor(cls: type) -> inspect.Signature:
 
 
 class _ConstructorSignature:
-    """Signature of a class for ``inspect.signature``: that of its constructor.
+    """Attribute ``__signature__`` that makes ``inspect.signature(cls)`` show the constructor.
 
-    The signature that the metaclass of flax provides has no parameter names.
+    Without it, the signature is that of flax's metaclass, which has no parameter names.
     """
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
@@ -102,7 +102,7 @@ class Module(nnx.Module):
 
 
 class CheckedModule(Module):
-    """Base of modules whose constructors refuse unknown arguments and impossible values."""
+    """Base class of modules whose constructors refuse unknown arguments and impossible values."""
 
     _may_be_zero: ClassVar[tuple[str, ...]] = ()
 

@@ -1,4 +1,4 @@
-"""Modules for sets of voxels. The constructor takes the static arguments, the call the voxels."""
+"""Modules that combine, select, grow and merge voxels. Constructors take the static arguments."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Size = int | Sequence[int]
 
 
 class _SetOperation(CheckedModule):
-    """Base of set operations.
+    """Base of operations on two sets of voxels.
 
     Args:
-      reduction: how the features of one site merge.
-      capacity: static number of rows of the result.
+      reduction: how two features at the same site are merged, such as ``"sum"``.
+      capacity: static number of rows of the result; None as in the functions.
     """
 
     FUNCTION: ClassVar[Callable[..., Voxels]]
@@ -38,19 +38,19 @@ class _SetOperation(CheckedModule):
 
 
 class Union(_SetOperation):
-    """The voxels of either operand. Arguments as in :func:`voxax.union`."""
+    """Return all voxels that are in ``a`` or in ``b``. Arguments as in :func:`voxax.union`."""
 
     FUNCTION = staticmethod(geometry.union)
 
 
 class Intersection(_SetOperation):
-    """The voxels of both operands. Arguments as in :func:`voxax.intersection`."""
+    """Return the voxels in both ``a`` and ``b``. Arguments as in :func:`voxax.intersection`."""
 
     FUNCTION = staticmethod(geometry.intersection)
 
 
 class Cat(CheckedModule):
-    """Concatenation of the channels of several Voxels. Arguments as in :func:`voxax.cat`."""
+    """Concatenate the channels of several Voxels. Arguments as in :func:`voxax.cat`."""
 
     def __init__(self, join: Join = "same", *, capacity: int | None = None) -> None:
         self.join: Join = join
@@ -61,14 +61,14 @@ class Cat(CheckedModule):
 
 
 class Inject(CheckedModule):
-    """Features of voxels at the coordinates of other voxels. See :func:`voxax.inject`."""
+    """Copy features of voxels to the coordinates of other voxels. See :func:`voxax.inject`."""
 
     def __call__(self, voxels: Voxels, out_voxels: Voxels) -> Voxels:
         return geometry.inject(voxels, out_voxels)
 
 
 class Prune(CheckedModule):
-    """The voxels that a mask selects. Arguments as in :func:`voxax.prune`."""
+    """Keep only the voxels where a mask is True. Arguments as in :func:`voxax.prune`."""
 
     def __init__(self, *, capacity: int | None = None) -> None:
         self.capacity = static(capacity)
@@ -78,7 +78,7 @@ class Prune(CheckedModule):
 
 
 class TopK(CheckedModule):
-    """The ``k`` best voxels of every scene. Arguments as in :func:`voxax.top_k`."""
+    """Keep the ``k`` voxels of every scene with the highest scores. See :func:`voxax.top_k`."""
 
     def __init__(self, k: int, *, capacity: int | None = None) -> None:
         self.k, self.capacity = static(k), static(capacity)
@@ -88,7 +88,7 @@ class TopK(CheckedModule):
 
 
 class Crop(CheckedModule):
-    """The voxels in a static box. Arguments as in :func:`voxax.crop`."""
+    """Keep only the voxels inside a fixed box. Arguments as in :func:`voxax.crop`."""
 
     def __init__(self, low: Size, high: Size, *, capacity: int | None = None) -> None:
         self.low, self.high, self.capacity = static(low), static(high), static(capacity)
@@ -98,7 +98,7 @@ class Crop(CheckedModule):
 
 
 class Dilate(CheckedModule):
-    """Every site that a kernel reaches. Arguments as in :func:`voxax.dilate`."""
+    """Add a voxel at every site that a kernel reaches. Arguments as in :func:`voxax.dilate`."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Dilate(CheckedModule):
 
 
 class Refine(CheckedModule):
-    """Every voxel split into children. Arguments as in :func:`voxax.refine`."""
+    """Split every voxel into ``factor**D`` voxels. Arguments as in :func:`voxax.refine`."""
 
     def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
         self.factor, self.capacity = static(factor), static(capacity)
@@ -132,7 +132,7 @@ class Refine(CheckedModule):
 
 
 class Coarsen(CheckedModule):
-    """The voxels of every coarse cell, merged into one. Arguments as in :func:`voxax.coarsen`."""
+    """Merge the voxels of every coarse cell into one. Arguments as in :func:`voxax.coarsen`."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Coarsen(CheckedModule):
 
 
 class ToBEV(CheckedModule):
-    """The voxels of every column along an axis, merged. Arguments as in :func:`voxax.to_bev`."""
+    """Merge every column of voxels along an axis into one voxel. See :func:`voxax.to_bev`."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class ToBEV(CheckedModule):
 
 
 class Batch(CheckedModule):
-    """Scenes joined into one batch. Arguments as in :func:`voxax.batch`."""
+    """Join Voxels of several scenes into one batch. Arguments as in :func:`voxax.batch`."""
 
     def __init__(self, *, capacity: int | None = None) -> None:
         self.capacity = static(capacity)

@@ -1,4 +1,4 @@
-"""Modules for dynamic convolutions, with learned weights and, for some, predicted choices."""
+"""Dynamic convolution modules: kernel size, offsets or weights depend on the position or input."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from voxax.tuning.request import frozen
 
 
 class DynamicConv(CheckedModule):
-    """Dynamic convolution with a learned weight, on ``[B, *spatial, C]``.
+    """Convolve grids ``[B, *spatial, C]`` with a kernel size or dilation for each position.
 
-    See :func:`voxax.nn.functional.dynamic_conv`.
+    See :func:`voxax.nn.functional.dynamic_conv`. The module has a learned weight.
 
     Args:
       in_channels, out_channels: numbers of channels C and C_out.
@@ -51,15 +51,16 @@ class DynamicConv(CheckedModule):
       stride: an integer or one per axis.
       use_bias: whether to add a bias.
       num_weights: number M of weights that ``mixture`` mixes. None is one weight without mixture.
-      bank, coarse_from: options of ``algorithm="bank"``; None is the default of the function.
-      tau: width of the ramp of soft sizes.
-      algorithm: the allowed algorithms; None follows the enclosing overlay, then the environment
-        variable (see docs/algorithms.md).
+      bank, coarse_from: for ``algorithm="bank"``, the sizes, and the smallest size that is computed
+        at half resolution; None is the default of ``dynamic_conv``.
+      tau: width, in sizes, of the ramp by which taps fade in if sizes are floats.
+      algorithm: the allowed algorithms; None follows the enclosing :func:`voxax.algorithms`, then
+        the environment variable (see docs/algorithms.md).
       dtype: dtype of the computation; None promotes the dtypes of input and weight.
       param_dtype: dtype of the parameters.
       kernel_init, bias_init: initializers. The weight is drawn as ``[K, C, C_out]``, with K taps.
-      precision: as for the function.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      precision: precision of the products, as in ``dynamic_conv``.
+      rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
     Attributes:
       weight: ``[*T, C, C_out]`` with T the largest kernel size; ``[M, *T, C, C_out]`` with
@@ -138,7 +139,7 @@ class DynamicConv(CheckedModule):
         mask: Num[Array, "B *outputs K"] | None = None,
         mixture: Float[Array, "B M"] | Float[Array, "B *outputs M"] | None = None,
     ) -> Float[Array, "B *outputs C_out"]:
-        """Return ``[B, *outputs, C_out]``; arguments as for the function."""
+        """Convolve ``x``. Arguments are as in :func:`voxax.nn.functional.dynamic_conv`."""
         weight = self.weight[...]
         bias = None if self.bias is None else self.bias[...]
         if self.dtype is not None:
@@ -162,15 +163,15 @@ class DynamicConv(CheckedModule):
 
 
 class SparseDynamicConv(CheckedModule):
-    """Sparse dynamic convolution with a learned weight, which can predict sizes and mixtures.
+    """Sparse convolution whose kernel size and weights can differ between voxels.
 
     See :func:`voxax.nn.functional.sparse_dynamic_conv`.
 
-    With ``learn_size`` a linear head predicts the size of each voxel, 1 to ``kernel_size``, from
-    its features. Sizes are whole numbers in training too, so training and evaluation give the same
-    result. The gradient with respect to a size is the mean of the differences to the next larger
-    and to the next smaller size. Evaluation (``module.eval()``) skips pairs beyond a size, which
-    saves time.
+    With ``learn_size`` a linear head predicts the kernel size of each voxel, 1 to ``kernel_size``,
+    from its features. Sizes are whole numbers in training too, so training and evaluation give the
+    same result. The gradient with respect to a size is the mean of the differences to the next
+    larger and to the next smaller size. Evaluation (``module.eval()``) skips taps beyond a size,
+    which saves time.
 
     With ``num_weights`` > 1 a second linear head mixes that many weights by softmax (Chen et al.,
     "Dynamic Convolution: Attention over Convolution Kernels", CVPR 2020). In the paper the features
@@ -180,12 +181,12 @@ class SparseDynamicConv(CheckedModule):
       in_channels, out_channels: numbers of channels.
       kernel_size: the largest size, an integer.
       stride, dilation: integers, or one per axis; heads need stride 1.
-      ndim: number of spatial axes, 3 unless the class fixes another.
+      ndim: number of spatial axes, 3 unless the class has another number.
       learn_size: whether to add a head that predicts sizes.
-      num_weights: number of weights that the second head mixes.
+      num_weights: number of weights that the second head mixes; 1 adds no second head.
       use_bias, dtype, param_dtype, kernel_init, bias_init, precision, fwd_algo, bwd_algo, rngs: as
         in :class:`SpatiallySparseConv`.
-      algorithm: as in the function.
+      algorithm: the allowed strategies, ``"grouped"`` and ``"masked"``, as in the function above.
     """
 
     NDIM: int | None = None
@@ -252,7 +253,7 @@ class SparseDynamicConv(CheckedModule):
         self.mixture_head = head(num_weights) if num_weights > 1 else None
 
     def sizes(self, voxels: Voxels) -> jax.Array:
-        """Return the predicted size of each voxel, ``float[capacity]``, rounded, with a gradient.
+        """Predict the kernel size of each voxel: whole numbers, ``float[capacity]``, with gradient.
 
         Raises:
           InputError: the module has no size head.
@@ -271,10 +272,10 @@ class SparseDynamicConv(CheckedModule):
         mask: Num[Array, "out_capacity K"] | None = None,
         mixture: Num[Array, "out_capacity M"] | None = None,
     ) -> Voxels:
-        """Convolve the voxels.
+        """Return the convolved voxels. ``mask`` has a factor for each voxel and tap.
 
-        A ``size`` or ``mixture`` given here replaces the prediction of the head. Float sizes are
-        soft in training and rounded down in evaluation.
+        A ``size`` (one number, or ``[out_capacity]``) or ``mixture`` replaces the prediction of the
+        head. Float sizes are soft in training and rounded down in evaluation.
         """
         check_input(self, voxels)
         if size is None and self.size_head is not None:
@@ -320,28 +321,28 @@ class SparseDynamicConv3d(SparseDynamicConv):
 
 
 class DeformConv(CheckedModule):
-    """Deformable convolution on ``[B, *spatial, C]`` that predicts its offsets.
+    """Deformable convolution on grids ``[B, *spatial, C]``, which predicts the offsets of its taps.
 
     See :func:`voxax.nn.functional.deform_conv`. A second convolution of the same kernel size,
-    stride and dilation predicts offsets and mask. Its parameters start at zero, so the layer starts
-    as an ordinary convolution. The initial sum over the taps is halved with ``sigmoid``, and
-    divided by the number of taps with ``softmax``.
+    stride and dilation predicts the offset and the mask of each tap. Its parameters start at zero,
+    so the layer starts as an ordinary convolution, whose sum over the taps is halved with
+    ``sigmoid`` and divided by the number of taps with ``softmax``.
 
     Args:
       in_channels, out_channels: numbers of channels C and C_out, equal without a weight.
       kernel_size, stride, dilation: integers, or one per axis.
       ndim: number of spatial axes, 1 to 3.
-      offset_groups: number of groups of channels, each with its own offsets.
+      offset_groups: number of groups of channels that have different offsets.
       modulation: ``"sigmoid"`` (v2), ``"softmax"`` (v3), ``"plain"`` (v4); None has no mask (v1).
       use_weight: whether there is a weight. False sums the taps of each channel (v3, v4).
       use_bias: whether to add a bias.
-      groups: number of groups of channels of the weight.
+      groups: number of channel groups of the weight (grouped convolution).
       dtype: dtype of the computation; None is the dtype of the input.
       param_dtype: dtype of the parameters.
       kernel_init, bias_init: initializers. The weight is drawn as ``[K, C / groups, C_out]``, with
         K taps.
-      precision: as for the function.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      precision: precision of the products, as in ``deform_conv``.
+      rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
     Attributes:
       weight: ``[*T, C / groups, C_out]`` with kernel size T, or None.
@@ -407,7 +408,7 @@ class DeformConv(CheckedModule):
         self.predict_bias = nnx.Param(jnp.zeros((self.predicted,), param_dtype))
 
     def __call__(self, x: Float[Array, "B *spatial C"]) -> Float[Array, "B *outputs C_out"]:
-        """Return ``[B, *outputs, C_out]``."""
+        """Predict offsets and mask from ``x``, and return the convolution of ``x`` with them."""
         ndim, taps = len(self.kernel_size), math.prod(self.kernel_size)
         dtype = x.dtype if self.dtype is None else self.dtype
         x = x.astype(dtype)
@@ -437,16 +438,16 @@ class DeformConv(CheckedModule):
 
 
 class FocalConv(CheckedModule):
-    """Focal convolution that predicts importance by a submanifold convolution.
+    """Focal convolution: add voxels next to important voxels, then convolve onto all of them.
 
-    See :func:`voxax.nn.functional.focal_conv`.
+    A submanifold convolution predicts the importance. See :func:`voxax.nn.functional.focal_conv`.
 
     Args:
       in_channels, out_channels: numbers of channels.
       kernel_size: kernel size of both convolutions, an integer or one per axis.
       ndim: number of spatial axes.
-      threshold: limit of the importance, as in the function.
-      capacity: static number of rows of the result; None as in the function.
+      threshold: a voxel or a tap is important if its importance exceeds this number.
+      capacity: static number of rows of the result; None as in ``focal_conv``.
       use_bias, param_dtype, kernel_init, precision, rngs: as in :class:`SpatiallySparseConv`.
 
     Attributes:
@@ -492,7 +493,7 @@ class FocalConv(CheckedModule):
         self.bias = nnx.Param(jnp.zeros((out_channels,), param_dtype)) if use_bias else None
 
     def importance(self, voxels: Voxels) -> jax.Array:
-        """Return the importance of each tap, ``float[capacity, K]`` in (0, 1), to use in a loss."""
+        """Predict the importance of each tap, ``float[capacity, K]`` in (0, 1), for use in a loss."""
         scores = spatially_sparse_conv(
             voxels,
             self.predict[...],
@@ -503,7 +504,7 @@ class FocalConv(CheckedModule):
         return jax.nn.sigmoid(scores.features)
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return the voxels and the added ones, with ``out_channels`` channels."""
+        """Return the input voxels and the added voxels, with ``out_channels`` channels."""
         return focal_conv(
             voxels,
             self.weight[...],

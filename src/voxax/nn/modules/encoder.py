@@ -28,11 +28,11 @@ from voxax.nn.modules.pointwise import Linear
 
 @dataclasses.dataclass(frozen=True)
 class PointRows:
-    """Features of points. Points without a voxel count as padding.
+    """Features of points, and the voxel of each point. Points without a voxel count as padding.
 
     Attributes:
       features: ``[N, C]``.
-      inverse: ``int32[N]``, the voxel of each point, or -1.
+      inverse: ``int32[N]``, row of each point's voxel, or -1 for no voxel.
     """
 
     features: jax.Array
@@ -67,16 +67,16 @@ def decorate(
     parts: tuple[bool, bool, bool],
     dtype: Any,
 ) -> jax.Array:
-    """Return the input of the first layer for each point; zero where the inverse is -1.
+    """Return the encoder's input features of each point; zero where ``inverse`` is -1.
 
     Args:
-      features, positions: ``[N, C]`` and ``[N, D]``.
-      coords: ``int32[capacity, 1 + len(axes)]``, coordinates of the voxels on ``axes``.
-      inverse: ``int32[N]``, the voxel of each point.
+      features, positions: ``[N, C]`` and ``[N, D]``, of the points.
+      coords: ``int32[capacity, 1 + len(axes)]``, scene and coordinates of the voxels on ``axes``.
+      inverse: ``int32[N]``, row of each point's voxel, or -1.
       size: ``[len(axes)]``, edge lengths of a voxel.
       origin: ``float32[3, len(axes)]``. The sum of the three parts is the lattice's origin minus
         the origin of the positions.
-      axes: axes of the positions that the lattice has.
+      axes: indices of the position axes along which voxels are cut.
       parts: three flags: whether to append the positions, the offsets from the mean of the voxel's
         points, and the offsets from the voxel's center.
       dtype: dtype of the result.
@@ -106,17 +106,17 @@ def decorate(
 
 
 class VoxelFeatureEncoder(CheckedModule):
-    """A small network on every point, merged by voxel.
+    """Turn points into voxels by a small network on every point, reduced over each voxel.
 
-    Each point enters with its features, then its position, then its offset from the mean of
-    its voxel's points. Every layer is a linear map, batch normalization over the points, ReLU,
-    and the maximum (or mean) over each voxel. Between layers, each voxel's result is appended to
-    the features of its points. A voxel holds any number of points, and uses all of them ("dynamic
-    voxelization"). Points that voxelization drops have no influence on any statistic.
+    The input of a point is its features, its position, and its offset from the mean of its voxel's
+    points. Every layer is a linear map, batch normalization over the points, ReLU, and the maximum
+    (or mean) over each voxel. Between layers, each voxel's result is appended to the features of
+    its points. A voxel uses all of its points, however many there are ("dynamic voxelization").
+    Points that voxelization drops have no influence on any statistic.
 
     Args:
       in_channels: channels of the point features, positions not counted; may be 0.
-      channels: output channels of each layer; the last layer's are the channels of the voxels.
+      channels: output channels of each layer; an integer for one layer. The last is the result's.
       voxel_size: edge length in the positions' unit, a number or one per axis.
       ndim: spatial axes D of the points.
       reduction: ``max`` or ``mean``.
@@ -124,13 +124,13 @@ class VoxelFeatureEncoder(CheckedModule):
       use_positions, use_mean_offset, use_center_offset: whether a point's input contains its
         position, its offset from the mean of the voxel's points, and its offset from the voxel's
         center.
-      capacity: static number of rows of the result. None takes one of a few sizes eagerly, and N
-        under ``jax.jit``.
-      momentum, epsilon, axis_name: arguments of the batch normalization.
+      capacity: static number of rows of the result. None takes one of a few sizes in eager calls,
+        and the number of points under ``jax.jit``.
+      momentum, epsilon, axis_name: arguments of :class:`BatchNorm`.
       dtype: dtype of the layers' computation and of the result; None is ``param_dtype``.
         Offsets are always taken in at least float32.
       param_dtype: dtype of the stored parameters.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
     Source: Zhou and Tuzel, "VoxelNet: End-to-End Learning for Point Cloud Based 3D Object
     Detection", CVPR 2018. Its limits on voxels and points are removed as in Zhou et al.,
@@ -208,8 +208,8 @@ class VoxelFeatureEncoder(CheckedModule):
           batch_size: static number of scenes; None reads it from ``batch_index`` in eager calls.
 
         Raises:
-          InputError, CapacityError: as :func:`voxax.voxelize`. InputError also for another number
-            of axes or channels than the module was built for.
+          InputError, CapacityError: as in :func:`voxax.voxelize`. InputError also if the number of
+            axes or channels differs from the module's.
         """
         points = self._points(positions, features, batch_index, batch_size)
         if _compat.is_on_explicit_mesh(points):
@@ -270,16 +270,16 @@ class VoxelFeatureEncoder(CheckedModule):
 
 
 class PillarEncoder(VoxelFeatureEncoder):
-    """A small network on the points of each vertical pillar, a voxel of all axes but one.
+    """Turn points into pillars, voxels of unlimited height, by a small network on every point.
 
-    Each point enters with its features, its position, its offset from the mean of its pillar's
-    points on all axes, and its offset from the pillar's center on all axes but the vertical one.
-    The result has ``ndim - 1`` axes, and ``to_dense`` turns it into the pseudo-image.
+    The input of a point is its features, its position, its offset from the mean of its pillar's
+    points on all axes, and its offset from the pillar's center on all axes except the vertical one.
+    The result has ``ndim - 1`` axes. Its method ``to_dense`` returns the pseudo-image.
 
     Args:
       in_channels: channels of the point features, positions not counted; may be 0.
-      channels: output channels of one layer, or of each of several.
-      voxel_size: edge length of a pillar, a number or one for each of its axes.
+      channels: output channels of each layer, an integer for one layer.
+      voxel_size: edge length of a pillar in the positions' unit, a number or one per pillar axis.
       axis: the vertical axis of the positions.
       ndim: spatial axes D of the points, at least 2.
       use_center_offset, reduction, use_positions, use_mean_offset, capacity, momentum, epsilon,

@@ -42,12 +42,13 @@ class GridPool(CheckedModule):
       reduction: ``max``, ``mean``, ``sum`` or ``min``.
       norm: a function from a number of channels to a norm module; None adds no norm.
       activation: a function on Voxels; None adds no activation.
-      capacity: static number of rows of the coarse level; None takes the plan's, else the input's.
+      capacity: static number of rows of the result; None takes that of :func:`voxax.plan`, if the
+        voxels were planned, else the input's.
       use_bias, dtype, param_dtype, precision: arguments of the linear layer.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
     Raises:
-      InputError: an unknown reduction; when called, other channels.
+      InputError: the reduction is unknown; or, in a call, the number of channels differs.
       CapacityError: the coarse level does not fit ``capacity``; only in eager calls.
     """
 
@@ -87,9 +88,9 @@ class GridPool(CheckedModule):
 
 
 class GridUnpool(CheckedModule):
-    """Unpooling of a coarse level to the voxels of a skip connection, and the sum of both.
+    """Copy coarse features to the fine voxels of a skip connection, and add the skip features.
 
-    Each of the two inputs first goes through its own linear layer, norm and activation.
+    Before the sum, each of the two inputs goes through a separate linear layer, norm, activation.
 
     Args:
       in_channels: channels of the coarse level.
@@ -125,8 +126,8 @@ class GridUnpool(CheckedModule):
         """Return ``(sum, projected skip)``, both on the voxels of ``skip``.
 
         Raises:
-          InputError: an input with another number of channels.
-          GeometryMismatchError: voxels that were not pooled from those of ``skip``.
+          InputError: the number of channels of an input differs from the module's.
+          GeometryMismatchError: ``voxels`` were not pooled from the voxels of ``skip``.
         """
         fine = self.after_skip(self.proj_skip(skip))
         coarse = self.after(self.proj(voxels))

@@ -1,4 +1,4 @@
-"""Keys of random streams, equal to the keys that flax computes.
+"""Draw keys from random streams without compiling programs; the keys are the same as in flax.
 
 flax compiles two programs for the next key of a stream, and two more for the key of a seed. A new
 process would compile them before it draws the first weight.
@@ -20,7 +20,7 @@ def next_key(stream: nnx.RngStream) -> jax.Array:
     """Return the key that ``stream()`` would return, and advance the stream's count.
 
     Nothing is compiled if the key and the count are known. A traced program for CPUs computes the
-    key by one operator of the library. flax computes keys of other kinds than JAX's default one.
+    key by one operator of the library. If the key is not of JAX's default kind, flax computes it.
     """
     key, count = stream.key.get_value(), stream.count.get_value()
     if type(stream) is not nnx.RngStream or key.shape or not is_plain_key(key):
@@ -37,7 +37,7 @@ def next_key(stream: nnx.RngStream) -> jax.Array:
 
 
 def rngs_of(seed: int) -> nnx.Rngs:
-    """Return ``nnx.Rngs(seed)`` for a seed below 2**31."""
+    """Return ``nnx.Rngs(seed)`` for a seed below 2**31, without compiling a program."""
     if not _compat.is_evaluating() or jax.config.jax_default_prng_impl != PLAIN_KEY:  # pyright: ignore[reportAttributeAccessIssue]
         return nnx.Rngs(seed)
     words = jax.device_put(np.array([0, seed], np.uint32))
@@ -45,16 +45,16 @@ def rngs_of(seed: int) -> nnx.Rngs:
 
 
 class HostKeys:
-    """Source of keys for a layer of flax, to pass as ``rngs=``."""
+    """Source of keys to pass as ``rngs=`` to a flax layer; :func:`next_key` computes the keys."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self._rngs = rngs
 
     @classmethod
     def of(cls, rngs: nnx.Rngs) -> Any:
-        """Return a source of keys of ``rngs``, which advances the counts of these streams."""
+        """Return a source that draws its keys from ``rngs`` and advances the counts there."""
         return cls(rngs)
 
     def params(self) -> jax.Array:
-        """Return the next key of the stream of weights."""
+        """Return the next key of the stream ``params``, for initial weights."""
         return next_key(self._rngs.params)

@@ -33,15 +33,15 @@ class BatchNorm(CheckedModule):
     """Batch normalization over the valid rows.
 
     Training takes the statistics of the valid rows and updates the running averages. Evaluation
-    (``model.eval()``) uses the running averages. Padding rows have no influence, whatever they
-    hold. A batch without voxels does not change the averages.
+    (``model.eval()``) uses the running averages. Padding rows have no influence. A batch without
+    voxels does not change the averages.
 
     Args:
       num_features: number of channels C of the features ``[capacity, C]``.
       momentum: weight of the old running average, in [0, 1].
       epsilon: added to the variance.
-      axis_name: mapped axis over which devices share their statistics. Each device is weighted by
-        its number of voxels, so the statistics are those of the whole batch.
+      axis_name: mapped axis (or axes) over which devices share their statistics; None shares none.
+        Devices are weighted by number of voxels, so the statistics are those of the whole batch.
       param_dtype: dtype of scale and bias. The running averages use it too, but never less than
         float32, because a variance can overflow a smaller type.
       use_running_average: start in evaluation mode.
@@ -107,7 +107,7 @@ class BatchNorm(CheckedModule):
 
 
 class _Affine(CheckedModule):
-    """Base class with a learned scale and bias per channel; arguments as for :class:`LayerNorm`."""
+    """Base of norms with a learned scale and bias per channel. Arguments: :class:`LayerNorm`."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class InstanceNorm(_Affine):
 
 
 class GroupNorm(_Affine):
-    """Group normalization: each group of channels gets mean 0 and variance 1 in each scene.
+    """Group normalization: each group of channels gets mean 0, variance 1 over a scene's voxels.
 
     Args:
       num_features: number of channels C.
@@ -218,7 +218,7 @@ class GroupNorm(_Affine):
 
 
 def _check_shared(names: str | tuple[str, ...] | None, voxels: FeatureRows) -> None:
-    """Raise :class:`voxax.InputError` if a split scene would be normalized shard by shard."""
+    """Raise :class:`voxax.InputError` if each shard of a split scene would be normalized alone."""
     axis = split_axis(voxels)
     if axis is not None and axis not in ((names,) if isinstance(names, str) else names or ()):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Modules that convolve over neighboring points."""
+"""Convolution modules for point clouds, which sum over the neighbors of each query point."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from voxax.nn.modules.sparse_convs import Initializer, he_normal
 
 
 class ContinuousConv(CheckedModule):
-    """:func:`voxax.nn.functional.continuous_conv` as a module that owns the weight.
+    """Convolve points with a kernel that is interpolated from a learned grid of weight matrices.
 
     Args:
       in_channels, out_channels: numbers of channels C and C_out.
-      kernel_size: size of the grid of matrices, an integer or one per axis.
+      kernel_size: number T of grid nodes along each axis, an integer or one per axis.
       radius: radius of the ball of neighbors, in the unit of the positions.
       ndim: number of axes, 1 to 3.
-      mapping, window, normalize: as in :func:`voxax.nn.functional.continuous_conv`.
-      use_bias, param_dtype, kernel_init, precision, rngs: as in ``DynamicConv``.
+      mapping, window, normalize: map from the ball to the grid, weight of a neighbor by distance,
+        and division by the sum of these weights; see :func:`voxax.nn.functional.continuous_conv`.
+      use_bias, param_dtype, kernel_init, precision, rngs: as in :class:`DynamicConv`.
 
     Attributes:
       weight: ``[*T, C, C_out]``.
@@ -69,7 +70,7 @@ class ContinuousConv(CheckedModule):
     def __call__(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> Points:
-        """Return the queries with ``C_out`` channels."""
+        """Return ``queries`` (None: ``points``) with C_out channels, convolved over neighbors."""
         return continuous_conv(
             points,
             self.weight[...],
@@ -85,9 +86,9 @@ class ContinuousConv(CheckedModule):
 
 
 class KernelPointConv(CheckedModule):
-    """:func:`voxax.nn.functional.kernel_point_conv` as a module, rigid or deformable.
+    """Kernel point convolution (KPConv) of points with a learned weight, rigid or deformable.
 
-    A deformable module predicts each query's offsets, in units of the extent, by a rigid
+    A deformable module predicts an offset for each kernel point of each query, by a rigid
     convolution over the same neighbors. The weights of this convolution start at zero.
 
     Args:
@@ -98,12 +99,12 @@ class KernelPointConv(CheckedModule):
       ndim: number of axes.
       deformable: whether to predict offsets of the kernel points.
       modulated: whether to predict a factor for each kernel point, which is twice a sigmoid.
-      influence: as in :func:`voxax.nn.functional.kernel_point_conv`.
-      use_bias, param_dtype, kernel_init, precision, rngs: as in ``DynamicConv``.
+      influence: function of distance, see :func:`voxax.nn.functional.kernel_point_conv`.
+      use_bias, param_dtype, kernel_init, precision, rngs: as in :class:`DynamicConv`.
 
     Attributes:
       weight: ``[K, C, C_out]``.
-      predict, predict_bias: weight and bias of the convolution that predicts, or None.
+      predict, predict_bias: weight and bias of the predicting convolution; None if there is none.
       bias: ``[C_out]`` or None.
 
     Source: Thomas et al., "KPConv", ICCV 2019.
@@ -143,16 +144,16 @@ class KernelPointConv(CheckedModule):
     def __call__(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> Points:
-        """Return the queries with ``C_out`` channels."""
+        """Return ``queries`` (None: ``points``) with C_out channels, convolved over neighbors."""
         offsets, factors = self.predictions(points, neighbors, queries)
         return self._convolve(points, neighbors, queries, self.weight, self.bias, offsets, factors)
 
     def predictions(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> tuple[jax.Array | None, jax.Array | None]:
-        """Return offsets ``[M, K, D]``, in the unit of the positions, and factors ``[M, K]``.
+        """Predict offsets ``[M, K, D]`` of kernel points, as positions, and factors ``[M, K]``.
 
-        None stands for each that is not predicted.
+        Offsets are None unless ``deformable`` is set, and factors unless ``modulated`` is set.
         """
         if self.predict is None:
             return None, None

@@ -77,7 +77,7 @@ class Activation(CheckedModule):
 
 
 class _Smooth(Activation):
-    """An activation whose results are not integers: integer features are converted to float32."""
+    """Base of activations with fractional results: integer features become float32 first."""
 
     def __call__(self, voxels: Voxels) -> Voxels:
         refuse_arrays(self, voxels)
@@ -130,7 +130,7 @@ class Linear(CheckedModule):
         ``[capacity, C_out]``.
       use_bias: whether to add a bias.
       dtype, param_dtype, precision: as in :class:`SpatiallySparseConv`.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
     Raises:
       InputError: the precision is unknown; or, in a call, the number of channels differs.
@@ -196,10 +196,11 @@ class Dropout(CheckedModule):
     """Inverted dropout, turned on by ``model.train()`` and off by ``model.eval()``.
 
     Args:
-      rate: fraction that is dropped, in [0, 1].
-      mode: ``feature``, ``voxel`` or ``channel``; see :func:`voxax.nn.functional.dropout`.
-      deterministic: start in evaluation mode, which returns the input unchanged (integers as
-        float32).
+      rate: probability of dropping, in [0, 1].
+      mode: what is dropped together: ``feature``, ``voxel``, ``channel`` or ``scene``; see
+        :func:`voxax.nn.functional.dropout`.
+      deterministic: whether to start in evaluation mode, which drops nothing (integer features
+        become float32).
       rng_collection: name of the stream of ``rngs`` from which each call draws a new key.
       rngs: source of keys. With None every call in training needs a key or ``nnx.Rngs``.
 
@@ -228,14 +229,14 @@ class Dropout(CheckedModule):
     def __call__(
         self, voxels: Scenes, *, rngs: nnx.Rngs | nnx.RngStream | jax.Array | None = None
     ) -> Scenes:
-        """Drop features.
+        """Return ``voxels`` with features dropped in training, and all features in evaluation.
 
         Args:
           voxels: Voxels or Points.
           rngs: streams, or one ``jax.random`` key. None takes the streams of the module.
 
         Raises:
-          InputError: in training without a source of keys.
+          InputError: the module is in training mode and there is no source of keys.
         """
         if self.deterministic or self.rate == 0:
             dtype = fraction_dtype(voxels.features.dtype)
@@ -253,10 +254,10 @@ class Dropout(CheckedModule):
 
 
 class DropPath(Dropout):
-    """Drop a residual branch at random (stochastic depth).
+    """Set the output of a residual branch to zero at random, in training (stochastic depth).
 
     Args:
-      rate: fraction that is dropped, in [0, 1].
+      rate: probability of dropping, in [0, 1].
       mode: ``voxel`` drops the branch of single voxels, as Point Transformer V3 does; ``scene``
         drops the branch of whole scenes.
       deterministic, rng_collection, rngs: as for :class:`Dropout`.

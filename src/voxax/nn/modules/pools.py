@@ -1,4 +1,4 @@
-"""Pooling modules."""
+"""Modules that pool voxels, undo the pooling, and fold blocks of voxels into channels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from voxax.nn.modules.constructor import CheckedModule
 
 
 class _Window(CheckedModule):
-    """Base of modules with a window. Arguments as in :func:`voxax.nn.functional.sum_pool`."""
+    """Base of pooling and unpooling. Arguments as in :func:`voxax.nn.functional.sum_pool`."""
 
     def __init__(
         self,
@@ -30,14 +30,15 @@ class _Window(CheckedModule):
 
 
 class _Pool(_Window):
-    """Pooling over the voxels under a kernel.
+    """Base of modules that reduce the voxels of each window to one voxel.
 
     Args:
       kernel_size: cells of the window along each axis, an integer or one per axis.
       dilation: input cells from one cell of the window to the next, an integer or one per axis.
-      stride: input cells to one output cell; None is ``kernel_size``.
+      stride: input cells per output cell; None is ``kernel_size``.
       kernel_shape, generative: as in :func:`voxax.nn.functional.sum_pool`.
-      capacity: static number of rows of a new output set; None takes the plan's, else the input's.
+      capacity: static number of rows of new output voxels. None takes that of :func:`voxax.plan`,
+        else the input's; if ``generative``, it counts the voxels, in eager calls only.
     """
 
     FUNCTION: ClassVar[Any]
@@ -88,7 +89,7 @@ class _Pool(_Window):
 
 
 class MaxPool(_Pool):
-    """:func:`voxax.nn.functional.max_pool` as a module.
+    """Maximum over the voxels of each window; see :func:`voxax.nn.functional.max_pool`.
 
     Call it with ``return_indices=True`` to get the indices that :class:`Unpool` takes.
 
@@ -111,13 +112,13 @@ class MaxPool(_Pool):
 
 
 class MinPool(_Pool):
-    """:func:`voxax.nn.functional.min_pool` as a module."""
+    """Minimum over the voxels of each window; see :func:`voxax.nn.functional.min_pool`."""
 
     FUNCTION = staticmethod(functional.min_pool)
 
 
 class MeanPool(_Pool):
-    """:func:`voxax.nn.functional.mean_pool` as a module.
+    """Mean over the voxels of each window; see :func:`voxax.nn.functional.mean_pool`.
 
     Examples:
       >>> modules.MeanPool(3, stride=2)(voxels).stride
@@ -128,13 +129,13 @@ class MeanPool(_Pool):
 
 
 class SumPool(_Pool):
-    """:func:`voxax.nn.functional.sum_pool` as a module."""
+    """Sum over the voxels of each window; see :func:`voxax.nn.functional.sum_pool`."""
 
     FUNCTION = staticmethod(functional.sum_pool)
 
 
 class Unpool(_Window):
-    """Unpooling to the voxels that were pooled. See :func:`voxax.nn.functional.unpool`."""
+    """Copy pooled features to the voxels before pooling; see :func:`voxax.nn.functional.unpool`."""
 
     def __call__(
         self, voxels: Voxels, out_voxels: Voxels, indices: Int[Array, "capacity C"] | None = None
@@ -151,11 +152,11 @@ class Unpool(_Window):
 
 
 class _Blocks(CheckedModule):
-    """Base of modules on blocks of voxels.
+    """Base of modules that fold blocks of voxels into channels, or back.
 
     Args:
       factor: edge of a block in voxels, an integer or one per axis.
-      capacity: static number of rows of the result.
+      capacity: static number of rows of the result; None as in the functions.
     """
 
     def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:
@@ -163,14 +164,14 @@ class _Blocks(CheckedModule):
 
 
 class SpaceToChannel(_Blocks):
-    """Folding of blocks into channels. See :func:`voxax.nn.functional.space_to_channel`."""
+    """Fold blocks of voxels into channels; see :func:`voxax.nn.functional.space_to_channel`."""
 
     def __call__(self, voxels: Voxels) -> Voxels:
         return functional.space_to_channel(voxels, self.factor, capacity=self.capacity)
 
 
 class ChannelToSpace(_Blocks):
-    """Unfolding of channels into blocks. See :func:`voxax.nn.functional.channel_to_space`."""
+    """Unfold channels into blocks of voxels; see :func:`voxax.nn.functional.channel_to_space`."""
 
     def __call__(self, voxels: Voxels, out_voxels: Voxels | None = None) -> Voxels:
         capacity = self.capacity if out_voxels is None else None
@@ -178,7 +179,7 @@ class ChannelToSpace(_Blocks):
 
 
 class GlobalPool(CheckedModule):
-    """One row ``[C]`` for each scene. See :func:`voxax.nn.functional.global_pool`.
+    """Reduce each scene to one row of features; see :func:`voxax.nn.functional.global_pool`.
 
     Examples:
       >>> modules.GlobalPool("max")(voxels).shape

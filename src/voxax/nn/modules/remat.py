@@ -1,4 +1,4 @@
-"""Gradient checkpointing of a module."""
+"""Gradient checkpointing (rematerialization) of a module."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Remat(CheckedModule):
     requests is built once, kept, and available to later layers.
 
     Args:
-      block: the module to wrap, called with the wrapper's arguments. It may change the values
-        of its variables when called, not its structure.
+      block: the module to wrap, called with the wrapper's arguments. A call may change the values
+        of the module's variables, but not its structure.
       policy: a policy from ``jax.checkpoint_policies``, which selects intermediate results to keep;
         None keeps none.
       prevent_cse: as in ``jax.checkpoint``; False is enough, and faster, inside ``jax.lax.scan``.
@@ -77,7 +77,7 @@ class Remat(CheckedModule):
 
 
 def _changed(before: nnx.State, after: nnx.State) -> dict[Any, Any]:
-    """Return the variables in ``after`` that hold other arrays than ``before``, by path."""
+    """Return a dict from path to variable, of those variables whose arrays were replaced."""
     known = dict(nnx.to_flat_state(before))
 
     def same(path: Any, variable: Any) -> bool:
@@ -89,9 +89,9 @@ def _changed(before: nnx.State, after: nnx.State) -> dict[Any, Any]:
 
 @dataclasses.dataclass
 class _Result:
-    """The result of a block, split into arrays computed inside and values from outside.
+    """The result of a block, split into arrays that the checkpoint computes and other values.
 
-    The checkpoint would return a copy of a geometry. The copy would not count as the same
+    ``jax.checkpoint`` would return a copy of a geometry. The copy would not count as the same
     coordinates, and would lack the kernel maps.
     """
 

@@ -1,8 +1,8 @@
 """Apply layers one after the other, and fuse normalization with the layers around it.
 
-A normalization and the activation after it run as one operator. Inference on GPUs fuses them with
-the convolution before too. Only unmodified classes of the library are fused. A subclass or a
-replaced ``__call__`` is called as it is.
+A normalization and the activation after it run as one operator. Inference on GPUs also fuses the
+convolution before them. Only unmodified classes of the library are fused. A subclass or a replaced
+``__call__`` is called as it is.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _in_one(
 
 
 def _adds_to(shortcut: Voxels, voxels: Any) -> bool:
-    """Return whether the features can be added as they are."""
+    """Return whether both have the same coordinates, shape and dtype, so features can be added."""
     if not isinstance(voxels, Voxels) or shortcut.geometry is not voxels.geometry:
         return False
     a, b = shortcut.features, voxels.features
@@ -170,7 +170,7 @@ class Sequential(Module):
 
 
 def _refuse_array_layer(place: int, layer: Any) -> None:
-    """Raise :class:`InputError` for layers of flax and functions of JAX, which take arrays."""
+    """Raise :class:`InputError` if ``layer`` is of flax or JAX, and so takes arrays, not Voxels."""
     module = isinstance(layer, nnx.Module) and type(layer).__module__.startswith("flax.")
     module = module and type(layer) is not nnx.Sequential  # passes its input on unchanged
     function = not isinstance(layer, nnx.Module) and _module_of(layer).startswith("jax.")

@@ -1,4 +1,4 @@
-"""Modules of sparse convolutions: dense and depthwise, for one to four axes."""
+"""Sparse convolution modules, ordinary, grouped and depthwise, for one to four spatial axes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from voxax.tuning.request import frozen
 
 
 def he_normal(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-    """Draw from a normal distribution of variance ``2 / fan_in``.
+    """Draw initial weights from a normal distribution of variance ``2 / fan_in``.
 
-    The fan-in is the product of all axes but the last. Outside a trace NumPy draws the numbers,
-    because ``jax.nn.initializers.he_normal`` would compile several programs for every shape. Their
-    distribution is the same as in a trace, their values are not.
+    The fan-in is the product of all axes except the last. Outside a trace NumPy draws the numbers,
+    because ``jax.nn.initializers.he_normal`` would compile several programs for every shape. The
+    distribution is the same as under a trace, but the values differ.
 
     Source: He et al., "Delving Deep into Rectifiers", ICCV 2015.
     """
@@ -75,14 +75,14 @@ def initial_bias(
 
 
 class Dtypes(TypedDict, total=False):
-    """Arguments that all layers with parameters have."""
+    """Keyword arguments of all layers with parameters."""
 
     dtype: Any
     param_dtype: Any
 
 
 class AlgorithmOptions(TypedDict, total=False):
-    """Arguments that select how convolutions are computed."""
+    """Keyword arguments that select how convolutions are computed."""
 
     precision: jax.lax.PrecisionLike
     fwd_algo: Request
@@ -92,7 +92,7 @@ class AlgorithmOptions(TypedDict, total=False):
 
 
 class LayerOptions(Dtypes, AlgorithmOptions, total=False):
-    """Arguments that networks pass on to every layer. Layers on grids take no algorithms."""
+    """Keyword arguments that networks pass to every layer; layers on grids take no algorithms."""
 
 
 class NetworkOptions(LayerOptions, total=False):
@@ -102,7 +102,7 @@ class NetworkOptions(LayerOptions, total=False):
 
 
 class ConvOptions(NetworkOptions, total=False):
-    """Arguments that a block passes on to its convolution, besides ``rngs``."""
+    """Keyword arguments that a block passes to its convolution, besides ``rngs``."""
 
     dilation: int | Sequence[int]
     groups: int
@@ -115,18 +115,18 @@ class ConvOptions(NetworkOptions, total=False):
 
 
 def dtypes_of(options: LayerOptions) -> Dtypes:
-    """Return the dtypes among the options of a layer."""
+    """Return the entries ``dtype`` and ``param_dtype`` of a layer's options, if they exist."""
     found: Any = {k: v for k, v in options.items() if k in Dtypes.__annotations__}
     return found
 
 
 class Convolution(CheckedModule):
-    """Base of dense and depthwise convolution modules.
+    """Base class of sparse convolution modules. A call runs :attr:`FUNCTION` on the parameters.
 
     Attributes:
       weight, bias: the parameters; bias may be None.
-      relation: keyword arguments of :attr:`FUNCTION` that describe the kernel map.
-      options: other static keyword arguments of :attr:`FUNCTION`.
+      relation: keyword arguments of :attr:`FUNCTION` that describe the kernel map, such as stride.
+      options: other static keyword arguments of :attr:`FUNCTION`, such as precision.
     """
 
     NDIM: ClassVar[int | None] = None
@@ -144,7 +144,7 @@ class Convolution(CheckedModule):
         dtype: Any,
         options: dict[str, Any],
     ) -> KernelSpec:
-        """Keep the static arguments and return the spec, which fixes the number of taps."""
+        """Store the static arguments as attributes, and return the spec of the kernel map."""
         self.in_channels, self.ndim = in_channels, own_ndim(self, ndim)
         shape = static_shape(relation["kernel_shape"])
         relation = {name: static(value) for name, value in relation.items()}
@@ -205,16 +205,16 @@ class SpatiallySparseConv(Convolution):
       in_channels, out_channels: features of each input voxel, ``[capacity, C_in]``, and of each
         output voxel, ``[out_capacity, C_out]``.
       kernel_size: taps along each axis, an integer or one per axis.
-      stride: input cells to one output cell, an integer or one per axis.
+      stride: input cells per output cell along each axis, an integer or one per axis.
       dilation: input cells from one tap to the next, an integer or one per axis.
-      groups: channel groups; divides both channel numbers.
-      ndim: number of spatial axes; None is the number of the class, or 3 where it has none. With
-        an integer ``kernel_size`` it fixes the number of taps.
-      transposed: whether to apply the adjoint relation, from coarse to fine voxels. The call then
-        needs ``out_voxels``, unless ``generative`` is True.
-      generative: whether to output every site that a tap reaches.
+      groups: number of channel groups, which divides both numbers of channels.
+      ndim: number of spatial axes; None takes that of the class, or 3 in a class for any number.
+      transposed: whether to convolve from coarse to fine voxels (the adjoint). The call then needs
+        ``out_voxels``, unless ``generative`` is True.
+      generative: whether to create an output voxel at every site that a tap reaches.
       use_bias: whether to add a bias.
-      capacity: static number of rows of a new output set; None takes the plan's, else the input's.
+      capacity: static number of rows of new output voxels. None takes that of :func:`voxax.plan`,
+        else the input's; if ``generative``, it counts the voxels, in eager calls only.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used; see
         :func:`voxax.nn.functional.spatially_sparse_conv`. Names are checked when the module is
         built.
@@ -224,7 +224,7 @@ class SpatiallySparseConv(Convolution):
         ``[K, C_in/G, C_out]``: fan-in is ``K * C_in / G``.
       precision, kernel_shape, spatial_shape: see
         :func:`voxax.nn.functional.spatially_sparse_conv`.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
     Examples:
       >>> conv = modules.SpatiallySparseConv(4, 8, 2, stride=2, ndim=3, rngs=nnx.Rngs(0))
@@ -346,17 +346,17 @@ class SpatiallySparseDepthwiseConv(Convolution):
 
 
 def static_requests(kind: WeightKind, *requests: Request) -> dict[str, Resolved | None]:
-    """Return the requests by argument name (``fwd_algo``, ...) in a uniform, hashable form.
+    """Return the algorithm requests by argument name (``fwd_algo``, ...) as hashable values.
 
     Raises:
-      AlgorithmError: a request that is not understood.
+      AlgorithmError: a request is unknown.
     """
     names = ("fwd_algo", "bwd_algo", "dgrad_algo", "wgrad_algo")
     return {n: frozen(request, kind, n) for n, request in zip(names, requests, strict=False)}
 
 
 def check_input(module: Any, voxels: Voxels) -> None:
-    """Raise :class:`InputError` unless the voxels have the module's axes and channels."""
+    """Raise :class:`InputError` unless the voxels have the module's number of axes and channels."""
     name = type(module).__name__
     refuse_arrays(module, voxels)
     refuse_points(module, voxels)
@@ -368,22 +368,22 @@ def check_input(module: Any, voxels: Voxels) -> None:
 
 
 class SparseConv1d(SpatiallySparseConv):
-    """:class:`SpatiallySparseConv` on one axis; submanifold at stride 1."""
+    """:class:`SpatiallySparseConv` on one axis; stride 1 keeps the voxels (submanifold)."""
 
     NDIM = 1
 
 
 class SparseConv2d(SpatiallySparseConv):
-    """:class:`SpatiallySparseConv` on two axes; submanifold at stride 1."""
+    """:class:`SpatiallySparseConv` on two axes; stride 1 keeps the voxels (submanifold)."""
 
     NDIM = 2
 
 
 class SparseConv3d(SpatiallySparseConv):
-    """:class:`SpatiallySparseConv` on three axes; submanifold at stride 1.
+    """:class:`SpatiallySparseConv` on three axes; stride 1 keeps the voxels (submanifold).
 
-    At stride 1, spconv's ``SparseConv3d`` also creates output voxels around the input. Pass
-    ``generative=True`` to get them here, and ``spatial_shape=`` to clip them as spconv does.
+    spconv's ``SparseConv3d`` creates output voxels around the input at stride 1 too. To get these
+    voxels here, pass ``generative=True``, and ``spatial_shape=`` to clip them as spconv does.
 
     Examples:
       >>> down = modules.SparseConv3d(4, 8, kernel_size=2, stride=2, rngs=nnx.Rngs(0))
@@ -398,15 +398,15 @@ class SparseConv3d(SpatiallySparseConv):
 
 
 class SparseConv4d(SpatiallySparseConv):
-    """:class:`SpatiallySparseConv` on four axes (space and time); submanifold at stride 1."""
+    """:class:`SpatiallySparseConv` on four axes, such as space and time; stride 1 keeps voxels."""
 
     NDIM = 4
 
 
 class SubMConv(SpatiallySparseConv):
-    """Submanifold convolution: the output voxels are the input's.
+    """Submanifold convolution: the output voxels are the input voxels.
 
-    Arguments as in :class:`SpatiallySparseConv`. A stride other than 1, ``transposed`` and
+    Arguments are as in :class:`SpatiallySparseConv`. A stride other than 1, ``transposed`` and
     ``generative`` raise :class:`voxax.InputError`.
 
     Source: Graham, Engelcke, van der Maaten, "3D Semantic Segmentation with Submanifold
@@ -448,11 +448,11 @@ class SubMConv4d(SubMConv):
 
 
 class SparseConvTranspose(SpatiallySparseConv):
-    """Transposed convolution, the adjoint of the strided one.
+    """Transposed convolution from coarse to fine voxels, the adjoint of a strided convolution.
 
-    Called with ``out_voxels``, it outputs these voxels, like spconv's ``SparseInverseConv``. With
-    ``generative=True`` it creates every site that a tap reaches, like ``SparseConvTranspose``.
-    Arguments as in :class:`SpatiallySparseConv`.
+    A call with ``out_voxels`` outputs these voxels, like spconv's ``SparseInverseConv``. With
+    ``generative=True`` the output has a voxel at every site that a tap reaches, like spconv's
+    ``SparseConvTranspose``. Arguments are as in :class:`SpatiallySparseConv`.
     """
 
     def __init__(

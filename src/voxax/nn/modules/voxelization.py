@@ -16,13 +16,13 @@ from voxax.nn.modules.constructor import CheckedModule
 
 
 class Voxelize(CheckedModule):
-    """Merging of points into voxels. See :func:`voxax.voxelize`.
+    """Merge points into voxels. See :func:`voxax.voxelize`.
 
     Args:
       voxel_size: edge length in the positions' unit, a number or one per axis.
-      reduction: how the features of a voxel's points merge.
-      capacity: static number of rows of the result. None takes one of a few sizes eagerly, and N
-        under ``jax.jit``.
+      reduction: how the features of a voxel's points are merged, such as ``"mean"``.
+      capacity: static number of rows of the result. None takes one of a few sizes in eager calls,
+        and the number of points under ``jax.jit``.
       origin: position of the lattice origin; None is zero.
       return_inverse: whether to also return the voxel row of each point.
     """
@@ -48,7 +48,7 @@ class Voxelize(CheckedModule):
         *,
         batch_size: int | None = None,
     ) -> Any:
-        """Return the voxels of ``positions`` (Points or an array), or ``(Voxels, inverse)``."""
+        """Return the Voxels of the points, or ``(Voxels, inverse)`` with ``return_inverse``."""
         return voxelize(
             positions,
             features,
@@ -63,7 +63,7 @@ class Voxelize(CheckedModule):
 
 
 class Devoxelize(CheckedModule):
-    """Voxel features read at positions. See :func:`voxax.devoxelize`."""
+    """Read or interpolate voxel features at positions. See :func:`voxax.devoxelize`."""
 
     def __init__(
         self, interpolation: Interpolation = "trilinear", *, normalize: bool = False
@@ -77,7 +77,7 @@ class Devoxelize(CheckedModule):
         positions: Float[Array | np.ndarray, "N D"] | Points,
         batch_index: Int[Array | np.ndarray, " N"] | None = None,
     ) -> Any:
-        """Return features ``[N, C]`` for an array of positions, and Points for Points."""
+        """Return features ``[N, C]`` if ``positions`` is an array, or Points if it is Points."""
         return devoxelize(
             voxels,
             positions,
@@ -88,7 +88,7 @@ class Devoxelize(CheckedModule):
 
 
 class Splat(CheckedModule):
-    """Distribution of point features to given voxels. See :func:`voxax.splat`."""
+    """Add point features to the existing voxels around each point. See :func:`voxax.splat`."""
 
     def __init__(self, interpolation: Interpolation = "trilinear") -> None:
         self.interpolation: Interpolation = interpolation
@@ -100,5 +100,5 @@ class Splat(CheckedModule):
         out_voxels: Voxels,
         batch_index: Int[Array | np.ndarray, " N"] | None = None,
     ) -> Voxels:
-        """Return voxels on the geometry of ``out_voxels``."""
+        """Return Voxels at the coordinates of ``out_voxels``, with sums of point features."""
         return splat(positions, features, out_voxels, batch_index, interpolation=self.interpolation)
