@@ -1,7 +1,7 @@
-"""Conversion of weights from and to other libraries. Needs ``pip install "voxax[nn]"``.
+"""Convert weights from and to other libraries, such as spconv. Needs ``pip install "voxax[nn]"``.
 
 State dicts are dictionaries from names to NumPy arrays or PyTorch tensors; PyTorch itself is needed
-only to read a checkpoint file.
+only to read and write files in its format.
 """
 
 import lazy_loader as _lazy

@@ -1,7 +1,7 @@
-"""Files of state dicts: PyTorch, safetensors, and files of Hugging Face repositories.
+"""Read and write files of weights: PyTorch and safetensors, also from Hugging Face repositories.
 
-Tensors become NumPy arrays without an import of their library. PyTorch is needed only for its own
-files, and runs no code from them.
+Tensors are converted to NumPy arrays without an import of PyTorch. Only PyTorch files need PyTorch,
+which loads them without running code from them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
     The array shares the memory of a tensor in host memory.
 
     Raises:
-      InputError: not numbers, or a tensor that is no plain array; the message names it.
+      InputError: ``value`` has no numbers, or is a tensor that is not a plain array, such as a
+        sparse one. The message contains ``name``.
     """
     if not isinstance(name, str):
         raise InputError(f"{name!r} of the state dict is {type(name).__name__}, not a name")
@@ -70,16 +71,16 @@ def read_checkpoint(
         file of a Hugging Face repository, ``hf://owner/name/file`` or
         ``hf://owner/name/resolve/revision/file``.
       key: name of the entry that is the state dict, such as ``"state_dict"`` or
-        ``"model_state"``; None takes the whole file. Of several names the first that the file has
-        is taken, or the whole file if it has none of them.
+        ``"model_state"``; None takes the whole file. If several names are given, the first that the
+        file has is taken, or the whole file if it has none of them.
 
     Returns:
-      Arrays of the tensors' shapes and dtypes, by name.
+      A dict from names to arrays with the shapes and dtypes of the tensors.
 
     Raises:
       MissingExtraError: the package that the file needs is not installed.
       FileFormatError: the file is unreadable, needs code to load, or has no state dict at ``key``.
-      FileNotFoundError: no such file.
+      FileNotFoundError: the file does not exist.
     """
     path = _local(path)
     if path.suffix.lower() == SAFETENSORS:
@@ -90,11 +91,11 @@ def read_checkpoint(
 def read_with_config(
     path: Location, key: Sequence[str], config: str = "config"
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the state dict of :func:`read_checkpoint`, and an entry of plain values of the file.
+    """Return a file's state dict, as :func:`read_checkpoint` does, and its dict of settings.
 
     Args:
       path, key: as in :func:`read_checkpoint`.
-      config: name of the entry; without it the second result is empty.
+      config: name of the entry with the settings; if the file lacks it, the second dict is empty.
     """
     path = _local(path)
     if path.suffix.lower() == SAFETENSORS:
@@ -107,11 +108,11 @@ def read_with_config(
 
 
 def check_place(path: Location) -> None:
-    """Check that a path of this machine leads to a file.
+    """Check that a local path leads to a file. ``hf://`` paths are not checked.
 
     Raises:
-      FileNotFoundError: no such file.
-      FileFormatError: it is a folder, a pipe or a device.
+      FileNotFoundError: the path does not exist.
+      FileFormatError: the path is a folder, a pipe or a device.
     """
     if _is_hub(path):
         return
@@ -132,7 +133,7 @@ def write_checkpoint(path: str | os.PathLike[str], state_dict: Mapping[str, Any]
 
     Raises:
       MissingExtraError: the package that the file needs is not installed.
-      InputError: an entry that holds no numbers, or a path in a Hugging Face repository.
+      InputError: an entry has no numbers, or the path is in a Hugging Face repository.
     """
     if _is_hub(path):
         raise InputError(f"{path} is read only: write a file, and upload it")
@@ -164,7 +165,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _local(path: Location) -> Path:
-    """Return the path of a file on this machine; files of a repository are downloaded."""
+    """Return the local path of a file; a file of a Hugging Face repository is downloaded."""
     name = os.fspath(path)
     if not _is_hub(name):
         return Path(name)
@@ -248,7 +249,7 @@ def _state_dict(path: Path, content: Any, key: str | Sequence[str] | None) -> di
 
 
 def _stored(path: Path, name: str, tensor: Any) -> np.ndarray:
-    """Return the array of a file's tensor, which shares its memory."""
+    """Return a file's tensor as an array that shares its memory; check its size in the file."""
     try:
         array = as_numpy(name, tensor)
     except InputError as error:

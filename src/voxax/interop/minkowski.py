@@ -1,4 +1,4 @@
-"""Weights from and to MinkowskiEngine.
+"""Convert weights from and to MinkowskiEngine.
 
 The layout is read from the sources of MinkowskiEngine 0.5.4 (``kernel_region.hpp``,
 ``MinkowskiConvolution.py``); the library was not run. A box kernel counts its taps with the first
@@ -30,11 +30,11 @@ def from_minkowski(
     names: Names = None,
     axes: peer.Axes = None,
 ) -> dict[str, str]:
-    """Set all parameters and statistics of ``model`` to those of a MinkowskiEngine model.
+    """Load all parameters and statistics of a MinkowskiEngine model into ``model``.
 
-    Arguments, result and errors are those of :func:`from_spconv`. A kernel that reaches other
-    offsets raises InputError too. The peer's name of a batch norm or linear layer may leave out the
-    inner ``bn`` or ``linear``.
+    Arguments, result and errors are as in :func:`from_spconv`. InputError is raised too if a kernel
+    of ``model`` has other offsets than MinkowskiEngine's kernel. In ``names``, the name of a batch
+    norm or linear layer may leave out the inner ``bn`` or ``linear``.
     """
     return load(state_dict, model, Minkowski(axes), names)
 
@@ -46,11 +46,11 @@ def to_minkowski(
     axes: peer.Axes = None,
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return a MinkowskiEngine state dict with the arrays of ``model``, in NumPy.
+    """Return a MinkowskiEngine state dict with the arrays of ``model``, as NumPy arrays by name.
 
-    Arguments and errors are those of :func:`to_spconv`. Without ``like``, a ``Linear`` is written
-    as a ``MinkowskiLinear``. With ``like``, it may also be written as a convolution of kernel size
-    1, which networks often have instead.
+    Arguments and errors are as in :func:`to_spconv`. Without ``like``, a ``Linear`` is written as a
+    ``MinkowskiLinear``. With ``like``, it may also be written as a convolution of kernel size 1,
+    which many networks use in place of a linear layer.
     """
     return dump(model, Minkowski(axes), names, like)
 
@@ -61,11 +61,11 @@ def minkowski_offsets(
     *,
     ndim: int = 3,
 ) -> peer.Offsets:
-    """Return the offsets of a MinkowskiEngine kernel, in its order, as a ``kernel_shape=`` here.
+    """Return the tap offsets of a MinkowskiEngine kernel, for ``kernel_shape=`` of a voxax layer.
 
-    A layer needs them where MinkowskiEngine's kernel reaches other offsets than ours: even sizes
-    from 4 on with a stride other than the size, odd sizes from 3 on with a stride equal to the
-    size.
+    A layer needs them where the kernel of MinkowskiEngine has other offsets than that of voxax:
+    even sizes from 4 on with a stride other than the size, odd sizes from 3 on with a stride equal
+    to the size.
 
     Args:
       kernel_size: an integer, or one per axis; odd for a cross.
@@ -73,7 +73,7 @@ def minkowski_offsets(
       ndim: number of spatial axes.
 
     Returns:
-      ``K`` offsets of ``ndim`` integers.
+      ``K`` offsets of ``ndim`` integers, in MinkowskiEngine's order.
     """
     size = per_axis(kernel_size, ndim, "kernel_size")
     if kernel_shape == "box":
@@ -91,7 +91,7 @@ def minkowski_offsets(
 
 
 class Minkowski(peer.Peer):
-    """State dicts of MinkowskiEngine."""
+    """How MinkowskiEngine stores layers in state dicts."""
 
     name = "MinkowskiEngine"
     wrappers: ClassVar = {"norm": "bn", "linear": "linear"}
@@ -125,7 +125,7 @@ class Minkowski(peer.Peer):
 
 
 def _order(offsets: np.ndarray, is_cross: bool) -> np.ndarray | None:
-    """Return ``int[K]``, our tap at each place of MinkowskiEngine's kernel; None without any.
+    """Return ``int[K]``, the voxax tap at each place of MinkowskiEngine's kernel; None if unlike.
 
     With one axis, boxes and crosses have the same offsets in different orders. Custom offsets then
     count as a cross if they are in the order of a cross.

@@ -1,7 +1,7 @@
-"""The form in which another library (a "peer") stores the layers of a model.
+"""Describe how another library (a "peer") stores the layers of a model in a state dict.
 
-:class:`LayerWeights` holds the arrays of one layer by role. A :class:`Form` states the name, the
-shape and the order of taps of one array in a peer.
+:class:`LayerWeights` has the arrays of one layer by role (weight, bias, mean, var). A :class:`Form`
+states the name, the shape and the order of taps of one array in a peer.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from voxax.nn.modules import (
 
 Role = Literal["weight", "bias", "mean", "var"]
 Offsets = tuple[tuple[int, ...], ...]
-"""Offsets of the taps of a kernel, in a library's order."""
+"""Offsets of a kernel's taps, in the order in which a library stores the taps."""
 Axes = Sequence[int] | Literal["reversed"] | None
-"""The peer's spatial axis for each axis of the model."""
+"""The peer's spatial axis for each axis of the model; None is the same order."""
 
 _NORMS = (BatchNorm, LayerNorm, GroupNorm, InstanceNorm, RMSNorm, nnx.BatchNorm)
 # Roles by the attributes that hold them, in the order of PyTorch's state dicts.
@@ -52,16 +52,16 @@ _MEMBERS: dict[Role, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class LayerWeights:
-    """One layer of a model.
+    """One layer of a model with its arrays.
 
     Attributes:
       path: path of attributes in the model, such as ``down_blocks.0.1.first.conv``.
       kind: kind of the layer; dense kinds are flax's convolutions on grids.
       arrays: the variables that the layer has, by role.
       spec: the kernel spec of a convolution; None for other layers.
-      is_cross: whether it is a convolution with ``kernel_shape="cross"``.
+      is_cross: whether the layer is a convolution with ``kernel_shape="cross"``.
       groups: groups of a convolution; 1 for other layers.
-      in_order: whether its attributes are in the order in which its constructor made them.
+      in_order: whether the layer's attributes still have the order in which they were created.
     """
 
     path: str
@@ -76,7 +76,7 @@ class LayerWeights:
 
     @property
     def is_product(self) -> bool:
-        """Whether each row is multiplied by one matrix: one tap at offset 0, and no stride."""
+        """Whether the layer multiplies each row by one matrix: one tap at offset 0, no stride."""
         spec = self.spec
         return self.kind == "linear" or (
             self.kind == "conv"
@@ -88,7 +88,7 @@ class LayerWeights:
 
     @property
     def convolution(self) -> KernelSpec:
-        """The kernel spec of a layer that is known to be a convolution."""
+        """The kernel spec of this layer, which must be a convolution."""
         assert self.spec is not None
         return self.spec
 
@@ -107,7 +107,7 @@ def find_layers(model: nnx.Module) -> list[LayerWeights]:
     shared layer is listed once, at the first path that leads to it.
 
     Raises:
-      InputError: a parameter or statistic that belongs to no such layer.
+      InputError: a parameter or statistic belongs to no such layer.
     """
     return list(_walk(model, (), set()))
 
@@ -177,10 +177,10 @@ def _is_as_constructed(holder: nnx.Module) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """One way to store an array.
+    """One way in which a peer stores an array of a layer.
 
     Attributes:
-      member: the last part of the tensor's name.
+      member: the last part of the tensor's name, such as ``weight``.
       shape: shape of the peer's tensor.
       read: function from the peer's tensor to this library's array.
       write: inverse of ``read``.
@@ -194,7 +194,7 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """Base of the descriptions of other libraries' state dicts.
+    """Base class of descriptions of how another library (the peer) stores layers in state dicts.
 
     Attributes:
       axes: the peer's spatial axis for each axis of the model; None is the same order,
@@ -228,7 +228,7 @@ class Peer:
         return self.wrappers.get(layer.kind, "")
 
     def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
-        """Return the ways to store each array of a layer; the first is written by default.
+        """Return, by role, the ways to store each array of a layer; the first is the default.
 
         Raises:
           InputError: the peer does not have such a layer.
@@ -259,12 +259,12 @@ class Peer:
     def weight_forms(self, layer: LayerWeights) -> list[Form]:
         """Return the ways to store the weight of a convolution or linear layer.
 
-        For a linear layer the first is PyTorch's matrix.
+        The first way to store a linear layer is PyTorch's matrix ``[out, in]``.
         """
         raise NotImplementedError
 
     def peer_offsets(self, layer: LayerWeights) -> np.ndarray:
-        """Return ``int[K, D]``: our offsets, in our tap order, with the axes in the peer's order.
+        """Return the offsets ``int[K, D]`` of a layer's taps, with the axes in the peer's order.
 
         Raises:
           InputError: ``axes`` is not a permutation of ``0`` to ``ndim - 1``.
@@ -286,7 +286,7 @@ class Peer:
         return given
 
     def _dense_form(self, layer: LayerWeights) -> Form:
-        """Return PyTorch's form of a convolution on a grid, ``[out, in, *k]`` of ``[*k, in, out]``.
+        """Return PyTorch's form ``[out, in, *k]`` of a weight ``[*k, in, out]`` of a flax grid conv.
 
         A transposed convolution is ``[in, out, *k]``, and flax counts its taps from the other end.
         """
@@ -313,12 +313,12 @@ class Peer:
         make: Callable[..., Offsets],
         note: str = "",
     ) -> InputError:
-        """Return the error for a kernel whose taps the peer has at other offsets.
+        """Return the error for a kernel whose taps have other offsets in the peer.
 
         Args:
           layer: the convolution.
-          offsets: ``int[K, D]``, our taps, with the axes in the peer's order.
-          make: function from a kernel size to the peer's taps.
+          offsets: ``int[K, D]``, offsets of the layer's taps, with the axes in the peer's order.
+          make: function from a kernel size to the offsets of the peer's taps.
           note: further text on the peer's kernels, for the message.
         """
         size = (np.ptp(offsets, axis=0) + 1).tolist()
@@ -334,12 +334,12 @@ class Peer:
 
 
 def reshaped(member: str, shape: tuple[int, ...], own: tuple[int, ...]) -> Form:
-    """Return the form of another shape with the same numbers in the same order."""
+    """Return the form of an array that the peer stores in another shape, in the same order."""
     return Form(member, shape, lambda x: x.reshape(own), lambda x: x.reshape(shape))
 
 
 def linear_form(own: tuple[int, ...]) -> Form:
-    """Return PyTorch's form of a linear layer: ``[out, in]`` for our ``[in, out]``.
+    """Return PyTorch's form of a linear layer: ``[out, in]`` for the ``[in, out]`` of voxax.
 
     A weight ``[1, in, out]``, of a convolution with one tap, has the same form.
     """
@@ -357,18 +357,18 @@ def reordered(member: str, layer: LayerWeights, order: np.ndarray) -> Form:
 
     Args:
       member: the last part of the tensor's name.
-      layer: the convolution; the peer's weight has the shape of ours.
-      order: ``int[K]``, the number of our tap at each place of the peer.
+      layer: the convolution; the peer's weight has the same shape.
+      order: ``int[K]``, index of the layer's tap at each place of the peer's weight.
     """
     back = np.argsort(order)
     return Form(member, layer.shape("weight"), lambda x: x[back], lambda x: x[order])
 
 
 def paddings(padding: int | Sequence[int], ndim: int) -> tuple[int, ...]:
-    """Return one padding for each axis.
+    """Return a padding, one integer or one per axis, as a tuple with one integer for each axis.
 
     Raises:
-      InputError: another number of paddings, or a negative padding.
+      InputError: the number of paddings is wrong, or a padding is negative.
     """
     low = (padding,) * ndim if isinstance(padding, int) else tuple(padding)
     if len(low) != ndim or min(low) < 0:
@@ -377,12 +377,12 @@ def paddings(padding: int | Sequence[int], ndim: int) -> tuple[int, ...]:
 
 
 def ranges_by_parity(size: Sequence[int]) -> list[range]:
-    """Return the taps along each axis: centered for an odd size, from 0 for an even size."""
+    """Return the range of offsets along each axis: centered for an odd size, from 0 for an even."""
     return [range(k) if k % 2 == 0 else range(-(k // 2), k // 2 + 1) for k in size]
 
 
 def first_axis_fastest(ranges: Sequence[Sequence[int]]) -> Offsets:
-    """Return the offsets of a box, counted with the first axis fastest."""
+    """Return the offsets of a box, given by a range for each axis, with the first axis fastest."""
     # product() has its last factor fastest.
     return tuple(taps[::-1] for taps in itertools.product(*ranges[::-1]))
 
@@ -394,16 +394,16 @@ def grid_size(offsets: np.ndarray) -> tuple[int, ...] | None:
 
 
 def grid_steps(offsets: np.ndarray) -> tuple[int, ...] | None:
-    """Return the distance of neighboring offsets along each axis; None where they differ.
+    """Return the distance of neighboring offsets along each axis, 1 if there is a single offset.
 
-    It is 1 along an axis with a single offset.
+    Return None if the distances along an axis differ.
     """
     steps = [set(np.diff(np.unique(column)).tolist()) for column in offsets.T]
     return tuple(next(iter(s), 1) for s in steps) if all(len(s) < 2 for s in steps) else None
 
 
 def places_of(offsets: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
-    """Return ``int[K]``: at place i, the number of the tap with offset ``wanted[i]``.
+    """Return ``int[K]``, for each row of ``wanted`` the index of the equal row of ``offsets``.
 
     Return None unless both have the same set of offsets.
     """
@@ -413,6 +413,6 @@ def places_of(offsets: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
 
 
 def named_ranges(offsets: np.ndarray) -> str:
-    """Return the ranges of offsets for messages, as ``-1..1 x 0..1``."""
+    """Return the range of offsets along each axis as text, such as ``-1..1 x 0..1``."""
     ends = zip(offsets.min(0), offsets.max(0), strict=True)
     return " x ".join(f"{low}..{high}" for low, high in ends)

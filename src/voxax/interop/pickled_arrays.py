@@ -1,4 +1,4 @@
-"""Read NumPy arrays and numbers in PyTorch's pickles without the functions that these name."""
+"""Safe replacements of the NumPy functions that PyTorch's files with NumPy arrays would call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class _Dtype:
-    """Replacement of ``numpy.dtype`` in a pickle, whose state could change the real dtype."""
+    """Replacement of ``numpy.dtype`` in a pickle; the pickled state could change the real dtype."""
 
     def __init__(self, kind: str, *_: Any) -> None:
         self.dtype = np.dtype(kind)
@@ -19,7 +19,7 @@ class _Dtype:
 
 
 class PickledArray:
-    """Replacement of ``numpy.ndarray`` in a pickle; checks the state before it takes memory."""
+    """Replacement of ``numpy.ndarray`` in a pickle; ``values`` is the array, if it has numbers."""
 
     values: np.ndarray | None = None
 
@@ -39,7 +39,7 @@ def _scalar(kind: _Dtype, data: bytes) -> Any:
 
 
 def numpy_globals() -> list[Any]:
-    """Return the replacements of the names in pickles of arrays, for NumPy 1 and 2."""
+    """Return the replacements, for ``torch.serialization.safe_globals``, for NumPy 1 and 2."""
     functions = {"_reconstruct": _reconstruct, "scalar": _scalar}
     return [
         PickledArray,

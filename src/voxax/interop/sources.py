@@ -1,4 +1,4 @@
-"""Names and layouts of the layers of a published network in several codebases."""
+"""Load and write weights of published networks in the names and layouts of other codebases."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from voxax.interop.state_dict import (
 )
 
 ENTRIES = ("state_dict", "model_state", "model_state_dict", "model")
-"""Names under which PyTorch files of Pointcept, OpenPCDet and others hold the state dict."""
+"""Names of the entry with the state dict in PyTorch files of Pointcept, OpenPCDet and others."""
 REFERENCE = 1e-3, 0.99
 """Epsilon and momentum of batch norms in OpenPCDet, Pointcept and their released networks."""
 TORCH = 1e-5, 0.9
-"""Epsilon and momentum of PyTorch's defaults; the momentum is the share of the old average."""
+"""Epsilon and momentum of PyTorch's batch norms; the momentum is the share of the old average."""
 MOMENTUM = "momentum"
-"""The only setting that does not change what a network computes from its weights."""
+"""Name of the only setting that does not change what a network computes from its weights."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """An attribute of modules in a codebase that a file of weights does not hold.
+    """A module attribute, such as epsilon, that a codebase sets and a file of weights lacks.
 
     Attributes:
       modules: regular expression that is searched for in the paths of modules.
@@ -49,7 +49,7 @@ class Setting:
 
 
 def norm_settings(epsilon: float, momentum: float, modules: str = "") -> tuple[Setting, ...]:
-    """Return the settings of batch norms; ``momentum`` belongs to the running statistics.
+    """Return two :class:`Setting` objects, for epsilon and momentum of batch norms.
 
     Args:
       epsilon: number that is added to the variance.
@@ -61,14 +61,14 @@ def norm_settings(epsilon: float, momentum: float, modules: str = "") -> tuple[S
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The form of a network in one codebase.
+    """How one codebase names, stores and sets up the layers of a network.
 
     Attributes:
       peer: layouts in which the codebase stores each kind of layer.
       rename: function from the path of a layer in voxax to its name in the codebase.
-      unused: names in files of the codebase that the voxax network has no use for.
-      settings: attributes of modules that the weights do not hold, and that may differ from the
-        voxax network.
+      unused: names in files of the codebase that the voxax network does not need.
+      settings: attributes of modules that the weights lack, and that may differ from the voxax
+        network.
       refusal: the reason, if the weights cannot be loaded because the codebase's network
         computes something else with the same names; else empty.
     """
@@ -80,7 +80,7 @@ class Source:
     refusal: str = ""
 
     def places(self, model: nnx.Module) -> dict[str, tuple[Any, Setting]]:
-        """Return a dict from the path of each set attribute to its module and setting."""
+        """Return a dict from the path of each attribute in ``settings`` to module and setting."""
         found = {}
         for path, module in nnx.iter_modules(model):
             name = ".".join(map(str, path))
@@ -90,22 +90,22 @@ class Source:
         return found
 
     def set_up(self, model: nnx.Module) -> None:
-        """Set the attributes of the modules of a model to the settings of the codebase."""
+        """Set attributes of the modules of ``model`` as ``settings`` of the codebase say."""
         for module, setting in self.places(model).values():
             setattr(module, setting.name, setting.value)
 
 
 @runtime_checkable
 class Released(Protocol):
-    """A network for which other codebases have weights."""
+    """Interface of networks for which other codebases have weights."""
 
     def sources(self) -> Mapping[str, Source]:
-        """Return a dict from codebase names to forms; :func:`weights_of` writes the first one."""
+        """Return the Source by codebase name; :func:`weights_of` writes the first by default."""
         ...
 
 
 def renaming(*rules: tuple[str, str | Callable[[re.Match[str]], str]]) -> Callable[[str], str]:
-    """Return a function that applies ``(pattern, replacement)`` rules to a name, in order."""
+    """Return a function that applies ``re.sub(pattern, replacement, name)`` for each rule."""
 
     def rename(path: str) -> str:
         for pattern, replacement in rules:
@@ -134,7 +134,7 @@ def by_part(**parts: tuple[str, Callable[[str], str]]) -> Callable[[str], str]:
 def torch_pointcloud_sources(
     peer: Peer, rename: Callable[[str], str], norms: str = ""
 ) -> dict[str, Source]:
-    """Return the two forms of torch-pointcloud: with its default settings, and as released.
+    """Return two :class:`Source` of torch-pointcloud: with default settings, and as released.
 
     Args:
       peer, rename: as in :class:`Source`.
@@ -152,18 +152,18 @@ def load_weights(
     key: str | None = None,
     set_up: bool = True,
 ) -> str:
-    """Load all parameters and statistics of ``model`` from a file; return the name of the source.
+    """Load all weights of ``model`` from a file; return the name of the codebase that wrote it.
 
     The model changes only if everything fits. The arrays of the model take the dtypes of the file,
-    and its modules take the :class:`Setting` values of the source.
+    and its modules take the :class:`Setting` values of the codebase, such as epsilon.
 
     Args:
-      model: a network with :class:`Source` forms; changed in place.
+      model: a network of :mod:`voxax.models` with published weights; changed in place.
       path: as in :func:`read_checkpoint`.
       source: name of the codebase that wrote the file. None finds the codebase by the names in the
         file, and warns if several codebases have these names and different settings.
       key: entry of the file that is the state dict; None looks for the usual entries.
-      set_up: whether the modules take the settings of the source.
+      set_up: whether the modules take the settings of the codebase.
 
     Raises:
       InputError: the file is of another network or has other sizes (the message lists the names
@@ -189,10 +189,9 @@ def load_weights_part(
     source: str | None = None,
     key: str | None = None,
 ) -> tuple[str, PartReport]:
-    """Load the layers that a file has in the right shapes; return the source and a report.
+    """Load only layers that the file has in the right shapes; return codebase name and report.
 
-    Arguments and errors are those of :func:`load_weights`. A file without any fitting layer also
-    raises InputError.
+    Arguments and errors are as in :func:`load_weights`. InputError is raised too if no layer fits.
     """
     found = _found(model, path, source, key)
     report = load_part(found.named, model, found.form.peer, found.rename)
@@ -204,7 +203,7 @@ def load_weights_part(
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """The state dict of a file, and the form in which it holds the layers of a model."""
+    """The state dict of a file, and the codebase whose names and layouts it has."""
 
     source: str
     form: Source
@@ -216,7 +215,7 @@ class _Found:
         return self.prefix + self.form.rename(layer)
 
     def set_up(self, model: nnx.Module, path: Location) -> None:
-        """Set the model to the settings of the source; warn if the source may be another one."""
+        """Set the model to the codebase's settings; warn if another codebase has the same names."""
         self.form.set_up(model)
         if self.doubt:
             warnings.warn(
@@ -257,7 +256,7 @@ def _found(model: nnx.Module, path: Location, source: str | None, key: str | Non
 
 
 def _doubt(model: nnx.Module, chosen: str, equal: Mapping[str, Source]) -> str:
-    """Return how sources with the same names differ from the chosen one; empty if they do not."""
+    """Return, as text, how codebases with the same names differ from the chosen one; or ``""``."""
     own = equal[chosen].places(model)
     for name, form in equal.items():
         if form.refusal:
@@ -274,8 +273,8 @@ def weights_of(model: nnx.Module, source: str | None = None) -> dict[str, np.nda
     """Return the arrays of ``model`` with the names and layouts of a codebase.
 
     Args:
-      model: a network with :class:`Source` forms.
-      source: name of the codebase; None takes the first form of the network.
+      model: a network of :mod:`voxax.models` with published weights.
+      source: name of the codebase; None takes the first codebase of the network.
 
     Returns:
       A dict from the names to NumPy arrays in the shapes of the codebase.
@@ -290,7 +289,7 @@ def weights_of(model: nnx.Module, source: str | None = None) -> dict[str, np.nda
 
 
 def set_up(model: nnx.Module, source: str) -> None:
-    """Set the modules of ``model`` to the settings of a codebase, see :class:`Setting`.
+    """Set attributes of the modules of ``model``, such as epsilon, as a codebase has them.
 
     Raises:
       InputError: the model has no sources, or ``source`` is unknown.
@@ -299,11 +298,11 @@ def set_up(model: nnx.Module, source: str) -> None:
 
 
 def check_settings(model: nnx.Module, source: str | None = None) -> None:
-    """Warn if modules of ``model`` have other settings than a codebase.
+    """Warn if modules of ``model`` have other settings, such as epsilon, than in a codebase.
 
     Args:
-      model: a network with :class:`Source` forms.
-      source: name of the codebase; None takes the first form of the network.
+      model: a network of :mod:`voxax.models` with published weights.
+      source: name of the codebase; None takes the first codebase of the network.
     """
     name, form = _source_of(model, source)
     others = {
@@ -338,7 +337,7 @@ def _sources_of(model: nnx.Module) -> Mapping[str, Source]:
 
 
 def _prefix(state: Mapping[str, Any], model: nnx.Module, form: Source) -> tuple[int, str]:
-    """Return the number of names that belong to the network, and their common prefix.
+    """Return how many names in a state dict belong to the network, and their common prefix.
 
     Wrappers add a prefix, such as ``module.`` in data-parallel training, or ``backbone.`` in the
     network of a task.

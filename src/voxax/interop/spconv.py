@@ -1,7 +1,7 @@
-"""Weights from and to spconv.
+"""Convert weights from and to spconv.
 
-The layout is read from spconv 2.3.8, and results were compared with it on CPU. As here, the last
-axis of a kernel is counted fastest, and kernels are not flipped. ``SparseInverseConv`` and
+The layout is read from spconv 2.3.8, and results were compared with it on CPU. As in voxax, the
+last axis of a kernel is counted fastest, and kernels are not flipped. ``SparseInverseConv`` and
 ``SparseConvTranspose`` use tap k for the same offset as the convolution that they undo. Batch norm
 and linear layers are PyTorch's.
 """
@@ -34,33 +34,33 @@ def from_spconv(
     axes: peer.Axes = None,
     layout: Layout = "KRSC",
 ) -> dict[str, str]:
-    """Set all parameters and statistics of ``model`` to those of an spconv model.
+    """Load all parameters and statistics of an spconv model (the peer) into ``model``.
 
     A state dict has neither strides nor paddings, so you must make sure that the layers are the
-    same; see the page on other libraries. Nothing is changed unless everything fits. The model's
-    arrays take the dtypes of the tensors.
+    same; see the page on other libraries. The model changes only if everything fits. Its arrays
+    take the dtypes of the tensors.
 
     Args:
       state_dict: arrays or PyTorch tensors by name, or the path of a file that holds them
         (:func:`read_checkpoint`).
       model: model of convolutions, linear layers and normalizations; changed in place.
-      names: which tensors belong to which layer. None: the peer's module has the layer's path
-        in ``model``. A dict from paths (of layers, or of modules that contain them) to the peer's
-        names, or a function from a path to the peer's name. ``"order"``: both define their layers
-        in the same order, and ``model`` is as its constructor left it.
-      axes: the peer's spatial axis for each axis of the model: ``(2, 1, 0)`` where voxels here
-        are x, y, z and the peer was given z, y, x, or ``"reversed"`` for layers of any number of
-        axes. None is the same order.
+      names: the peer's name of each layer. None: the same as the layer's path in ``model``. A dict
+        from paths (of layers, or of modules that contain them) to the peer's names, or a function
+        from a path to the peer's name. ``"order"``: both models define their layers in the same
+        order, and ``model`` is as its constructor left it.
+      axes: the peer's spatial axis for each axis of the model: ``(2, 1, 0)`` if voxels are x, y, z
+        in ``model`` and z, y, x in the peer, or ``"reversed"`` for layers of any number of axes.
+        None is the same order.
       layout: order of the axes of convolution weights: ``"KRSC"`` in spconv 2.2 and later, and in
         2.0 and 2.1 with implicit gemm; ``"RSKC"`` in 2.0 and 2.1 with the native algorithm;
         ``"RSCK"`` in 1.x.
 
     Returns:
-      The peer's name by the path of each layer.
+      A dict from the path of each layer to the peer's name.
 
     Raises:
-      InputError: a layer without tensors, tensors without a layer, another shape, a layer that
-        spconv does not have.
+      InputError: a layer has no tensors, a tensor has no layer, a shape differs, or spconv lacks
+        a layer.
     """
     return load(state_dict, model, Spconv(axes, layout=layout), names)
 
@@ -73,18 +73,18 @@ def to_spconv(
     layout: Layout = "KRSC",
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return an spconv state dict with the arrays of ``model``, in NumPy.
+    """Return an spconv state dict with the arrays of ``model``, as NumPy arrays by name.
 
-    ``peer.load_state_dict({k: torch.from_numpy(v) for k, v in result.items()})`` takes it.
+    ``peer.load_state_dict({k: torch.from_numpy(v) for k, v in result.items()})`` loads it.
 
     Args:
       model, names, axes, layout: as in :func:`from_spconv`.
-      like: the peer's own state dict. The result has its names, without counters. Its shapes
-        decide between several ways to store a layer, such as a linear layer as a 1x1x1
-        convolution. ``names="order"`` needs it.
+      like: state dict of the spconv model that will load the result, or None. The result has its
+        names, without counters. Its shapes decide between several ways to store a layer, such as a
+        linear layer as a 1x1x1 convolution. ``names="order"`` needs it.
 
     Raises:
-      InputError: as :func:`from_spconv`.
+      InputError: as in :func:`from_spconv`.
     """
     return dump(model, Spconv(axes, layout=layout), names, like)
 
@@ -96,10 +96,10 @@ def spconv_offsets(
     *,
     ndim: int = 3,
 ) -> peer.Offsets:
-    """Return the offsets that a strided spconv layer reads, as a ``kernel_shape=`` here.
+    """Return the tap offsets of a strided spconv layer, for ``kernel_shape=`` of a voxax layer.
 
     A ``SparseConv`` reads the input at ``out * stride - padding + tap * dilation``. Without
-    ``kernel_shape``, a layer here has ``padding = dilation * ((kernel_size - 1) // 2)``, or 0 where
+    ``kernel_shape``, a voxax layer has ``padding = dilation * ((kernel_size - 1) // 2)``, or 0 if
     stride and kernel size are equal. Give the layer no ``dilation``, since the offsets contain it.
 
     Args:
@@ -117,7 +117,7 @@ def spconv_offsets(
 
 @dataclasses.dataclass(frozen=True)
 class Spconv(peer.Peer):
-    """State dicts of spconv.
+    """How spconv stores layers in state dicts.
 
     Attributes:
       layout: as in :func:`from_spconv`.
@@ -150,8 +150,7 @@ class Spconv(peer.Peer):
     def _single_tap(self, own: tuple[int, ...], ndim: int) -> peer.Form:
         """Return the form of a kernel with one tap and no stride.
 
-        spconv multiplies by the matrix ``[in, out]`` that lies in the weight's memory, whatever
-        its layout says.
+        spconv reads the memory of such a weight as a matrix ``[in, out]``, in every layout.
         """
         return peer.reshaped("weight", self._shape((1,) * ndim, *own[-2:]), own)
 
@@ -189,7 +188,7 @@ class Spconv(peer.Peer):
 
 
 def _check_places(layer: peer.LayerWeights, spec: KernelSpec) -> None:
-    """Refuse boxes whose taps spconv has at other offsets, since a state dict does not show it."""
+    """Raise :class:`InputError` if spconv's taps have other offsets; state dicts do not show it."""
     # In the order of our axes, as the message's proposal needs them.
     offsets = np.asarray(spec.offsets)
     steps = peer.grid_steps(offsets)

@@ -1,4 +1,4 @@
-"""Load state dicts of any peer into a model, and write a model's arrays as one."""
+"""Load state dicts of other libraries ("peers") into a model, and write a model as a state dict."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from voxax.interop.peer import Form, LayerWeights, Peer, Role, find_layers
 StateDict = Mapping[str, Any] | str | os.PathLike[str]
 """Tensors by name, or the path of a file that holds them."""
 Names = Mapping[str, str] | Callable[[str], str] | Literal["order"] | None
-"""The peer's name for the path of each layer; None where both are the same."""
+"""The peer's name for the path of each layer; None if both are the same."""
 
-# Counters, which no layer here has: of batch norms and averaged models in PyTorch, of spconv, and
-# of OpenPCDet.
+# Counters, which no layer of voxax has: of batch norms and averaged models in PyTorch, of spconv,
+# and of OpenPCDet.
 COUNTERS = ("num_batches_tracked", "n_averaged", "max_num_voxels_during_training", "global_step")
 
 
@@ -47,7 +47,7 @@ def peer_names(
     """Return the peer's name of each layer.
 
     Raises:
-      InputError: an entry of ``names`` for no layer, or one name for two layers.
+      InputError: an entry of ``names`` fits no layer, or two layers have the same name.
     """
     if names is None:
         result = [layer.path for layer in layers]
@@ -71,10 +71,10 @@ def peer_names(
 def bind(
     layers: list[LayerWeights], groups: Mapping[str, Mapping[str, str]], peer: Peer, names: Names
 ) -> list[str]:
-    """Return each layer's prefix in ``groups``; every group is used once.
+    """Assign a group of tensors to each layer; return the prefixes, the keys of ``groups``.
 
     Raises:
-      InputError: as :func:`peer_names`; a layer without a group, a group without a layer.
+      InputError: as in :func:`peer_names`; or a layer has no group, or a group has no layer.
     """
     if isinstance(names, str):
         if names != "order":
@@ -92,7 +92,7 @@ def bind(
 
 
 def _renamed(path: str, names: Mapping[str, str], used: set[str]) -> str:
-    """Return ``path`` with its longest prefix that is in ``names`` replaced."""
+    """Replace the longest prefix of ``path`` that is in ``names``; add the prefix to ``used``."""
     parts = path.split(".")
     for length in range(len(parts), -1, -1):
         head = ".".join(parts[:length])
@@ -134,7 +134,7 @@ def _in_order(
 
 
 def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> dict[str, str]:
-    """Set the arrays of ``model``, and return names as :func:`voxax.interop.from_spconv` does."""
+    """Load a state dict into ``model``. Result as in :func:`voxax.interop.from_spconv`."""
     if not isinstance(state_dict, Mapping):
         state_dict = read_checkpoint(state_dict)
     layers = _layers_of(model, peer)
@@ -151,12 +151,12 @@ def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> 
 
 @dataclasses.dataclass(frozen=True)
 class PartReport:
-    """Result of :func:`load_part`.
+    """Report of :func:`load_part`: which layers were loaded.
 
     Attributes:
-      taken: number of layers that were set.
-      kept: paths of the layers that keep their values, each with what the file has instead.
-      left: tensors of the file that no layer takes.
+      taken: number of layers that were loaded.
+      kept: paths of the layers that were not loaded, each with a text on what the file has instead.
+      left: names of tensors of the file that no layer takes.
     """
 
     taken: int
@@ -167,7 +167,7 @@ class PartReport:
 def load_part(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> PartReport:
-    """Set the layers of ``model`` whose tensors all exist in the right shapes; keep the others."""
+    """Load the layers of ``model`` whose tensors all exist in the right shapes; keep the others."""
     layers = _layers_of(model, peer)
     groups = groups_of(state_dict)
     arrays, kept, used = [], [], set()
@@ -216,7 +216,7 @@ def _read(
 def dump(
     model: nnx.Module, peer: Peer, names: Names, like: Mapping[str, Any] | None
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of ``model`` by name, as :func:`voxax.interop.to_spconv` does."""
+    """Return the arrays of ``model`` by the peer's names, as :func:`voxax.interop.to_spconv`."""
     layers = _layers_of(model, peer)
     written: dict[str, np.ndarray] = {}
     if like is None:
@@ -285,7 +285,7 @@ def check_names(
 def fitting_peer(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> Peer:
-    """Return the peer, or its other version, whose layouts fit most tensors of a state dict."""
+    """Return ``peer``, or the one of ``peer.others()`` that fits more tensors of a state dict."""
     layers = find_layers(model)
     wanted = peer_names(layers, names)
     given = {name: np.shape(value) for name, value in state_dict.items()}
@@ -318,10 +318,10 @@ def _choose(
     state_dict: Mapping[str, Any],
     peer: Peer,
 ) -> dict[Role, Form]:
-    """Return the form in which each array of ``layer`` is stored; every member is used.
+    """Return the form in which a state dict stores each array of ``layer``, by role.
 
     Raises:
-      InputError: an array that is not stored, a tensor that no array takes, another shape.
+      InputError: an array is not stored, no array takes a tensor, or a shape differs.
     """
     chosen: dict[Role, Form] = {}
     for role, forms in peer.forms(layer).items():

@@ -1,4 +1,4 @@
-"""Weights from and to TorchSparse.
+"""Convert weights from and to TorchSparse.
 
 The layout is read from the sources of TorchSparse 2.1.0 (``sparsemapping_cuda.cu``,
 ``nn/modules/conv.py``); the library was not run. A kernel with an odd number of taps is counted
@@ -32,10 +32,10 @@ def from_torchsparse(
     names: Names = None,
     axes: peer.Axes = None,
 ) -> dict[str, str]:
-    """Set all parameters and statistics of ``model`` to those of a TorchSparse model.
+    """Load all parameters and statistics of a TorchSparse model into ``model``.
 
-    Arguments, result and errors are those of :func:`from_spconv`. A kernel that reaches other
-    offsets raises InputError too.
+    Arguments, result and errors are as in :func:`from_spconv`. InputError is raised too if a kernel
+    of ``model`` has other offsets than TorchSparse's kernel.
     """
     return load(state_dict, model, TorchSparse(axes), names)
 
@@ -47,9 +47,9 @@ def to_torchsparse(
     axes: peer.Axes = None,
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return a TorchSparse state dict with the arrays of ``model``, in NumPy.
+    """Return a TorchSparse state dict with the arrays of ``model``, as NumPy arrays by name.
 
-    Arguments and errors are those of :func:`to_spconv`.
+    Arguments and errors are as in :func:`to_spconv`.
     """
     return dump(model, TorchSparse(axes), names, like)
 
@@ -59,9 +59,9 @@ def torchsparse_offsets(
     stride: int | Sequence[int] = 1,
     padding: int | Sequence[int] = 0,
 ) -> peer.Offsets:
-    """Return the offsets of a TorchSparse kernel, in its order, as a ``kernel_shape=`` here.
+    """Return the tap offsets of a TorchSparse kernel, for ``kernel_shape=`` of a voxax layer.
 
-    A layer needs them where TorchSparse's kernel reaches other offsets than ours. These are strided
+    A layer needs them where TorchSparse's kernel has other offsets than voxax's. These are strided
     kernels whose padding is not ``(k - 1) // 2``, or not 0 where stride and size are equal. At
     stride 1 they are kernels with an even number of taps and a size above 2.
 
@@ -70,7 +70,7 @@ def torchsparse_offsets(
       padding: padding of a strided layer; ignored at stride 1, as in TorchSparse.
 
     Returns:
-      ``K`` offsets of three integers.
+      ``K`` offsets of three integers, in TorchSparse's order.
     """
     size, step = per_axis(kernel_size, 3, "kernel_size"), per_axis(stride, 3, "stride")
     low = peer.paddings(padding, 3)
@@ -87,7 +87,7 @@ def _counted(ranges: Sequence[Sequence[int]]) -> peer.Offsets:
 
 
 class TorchSparse(peer.Peer):
-    """State dicts of TorchSparse."""
+    """How TorchSparse stores layers in state dicts."""
 
     name = "TorchSparse"
     depthwise = False
@@ -130,7 +130,7 @@ def _check_kind(layer: peer.LayerWeights, spec: KernelSpec) -> None:
 def _check_places(
     layer: peer.LayerWeights, spec: KernelSpec, offsets: np.ndarray, size: tuple[int, ...]
 ) -> None:
-    """Refuse kernels whose taps TorchSparse has elsewhere, since a state dict does not show it."""
+    """Raise :class:`InputError` if TorchSparse's taps have other offsets than the layer's."""
     low = offsets.min(0)
     wanted = np.asarray(torchsparse_offsets(size)).min(0)
     kept = spec.keeps_coords

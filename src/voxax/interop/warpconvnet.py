@@ -1,9 +1,9 @@
-"""Weights from and to WarpConvNet.
+"""Convert weights from and to WarpConvNet.
 
 The layout is read from the sources of WarpConvNet 1.8.1 (``kernel_map.cuh``, ``torch_discrete.py``,
-``nn/modules/sparse_conv.py``); the library was not run. As here, the last axis of a kernel is
-counted fastest, and kernels are not flipped. Weights have our shapes, also grouped and depthwise
-ones. Odd sizes reach ``-(k // 2)`` to ``k // 2``, even sizes ``0`` to ``k - 1``, whatever the
+``nn/modules/sparse_conv.py``); the library was not run. As in voxax, the last axis of a kernel is
+counted fastest, and kernels are not flipped. Weights, also grouped and depthwise ones, have the
+same shapes. Odd sizes reach ``-(k // 2)`` to ``k // 2``, even sizes ``0`` to ``k - 1``, for every
 stride. A transposed convolution uses tap k for the same offset as the convolution that it undoes.
 Batch norm and linear layers are PyTorch's, in inner modules ``norm`` and ``block``.
 """
@@ -29,11 +29,11 @@ def from_warpconvnet(
     names: Names = None,
     axes: peer.Axes = None,
 ) -> dict[str, str]:
-    """Set all parameters and statistics of ``model`` to those of a WarpConvNet model.
+    """Load all parameters and statistics of a WarpConvNet model into ``model``.
 
-    Arguments, result and errors are those of :func:`from_spconv`. A kernel that reaches other
-    offsets raises InputError too. The peer's name of a batch norm or linear layer may leave out the
-    inner ``norm`` or ``block``.
+    Arguments, result and errors are as in :func:`from_spconv`. InputError is raised too if a kernel
+    of ``model`` has other offsets than WarpConvNet's kernel. In ``names``, the name of a batch norm
+    or linear layer may leave out the inner ``norm`` or ``block``.
     """
     return load(state_dict, model, _WarpConvNet(axes), names)
 
@@ -45,17 +45,17 @@ def to_warpconvnet(
     axes: peer.Axes = None,
     like: Mapping[str, Any] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return a WarpConvNet state dict with the arrays of ``model``, in NumPy.
+    """Return a WarpConvNet state dict with the arrays of ``model``, as NumPy arrays by name.
 
-    Arguments and errors are those of :func:`to_spconv`.
+    Arguments and errors are as in :func:`to_spconv`.
     """
     return dump(model, _WarpConvNet(axes), names, like)
 
 
 def warpconvnet_offsets(kernel_size: int | Sequence[int], *, ndim: int = 3) -> peer.Offsets:
-    """Return the offsets of a WarpConvNet kernel, in its order, as a ``kernel_shape=`` here.
+    """Return the tap offsets of a WarpConvNet kernel, for ``kernel_shape=`` of a voxax layer.
 
-    A layer needs them where WarpConvNet's kernel reaches other offsets than ours: even sizes from 4
+    A layer needs them where WarpConvNet's kernel has other offsets than voxax's: even sizes from 4
     on with a stride other than the size, odd sizes from 3 on with a stride equal to the size.
 
     Args:
@@ -63,7 +63,7 @@ def warpconvnet_offsets(kernel_size: int | Sequence[int], *, ndim: int = 3) -> p
       ndim: number of spatial axes.
 
     Returns:
-      ``K`` offsets of ``ndim`` integers.
+      ``K`` offsets of ``ndim`` integers, in WarpConvNet's order.
     """
     size = per_axis(kernel_size, ndim, "kernel_size")
     return tuple(itertools.product(*peer.ranges_by_parity(size)))

@@ -1,4 +1,4 @@
-"""Convolve with a few sizes, the bank, to which all others are rounded: ``algorithm="bank"``.
+"""Convolve with kernel sizes that are rounded to a few sizes, the bank (``algorithm="bank"``).
 
 Every position takes the nearest size of the bank. The result is exact only if all sizes are in the
 bank. Large sizes can be computed on a grid of half the resolution.
@@ -168,9 +168,9 @@ def by_convolutions(
     return total
 
 
-@functools.lru_cache(maxsize=1024)  # asked in every eager call
+@functools.lru_cache(maxsize=1024)  # called in every eager call
 def _banks(spec: KernelSpec, bank: int | tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the banks to choose from, each with ascending sizes; a given bank is the only one.
+    """Return the banks to choose from, each with ascending sizes; only one if sizes are given.
 
     Raises:
       InputError: the bank is empty, or has a size that the weight lacks.
@@ -191,10 +191,10 @@ def _banks(spec: KernelSpec, bank: int | tuple[int, ...]) -> tuple[tuple[int, ..
 def rounded(
     sizes: jax.Array, spec: KernelSpec, bank: int | tuple[int, ...]
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Return the ascending sizes of the bank, and the nearest one of each position; 0 stays 0."""
+    """Return the ascending sizes of the bank, and ``sizes`` rounded to the bank; 0 stays 0."""
     counts, every = np.asarray(taps_by_size(spec)), _banks(spec, bank)
     sizes = jnp.clip(sizes, 0, len(counts) - 1)
-    # The nearest by number of taps. Of two equally near sizes, the smaller.
+    # The nearest size is that with the nearest number of taps; the smaller if two are equally near.
     gaps = np.array([np.abs(counts[:, None] - counts[list(chosen)][None]) for chosen in every])
     nearest = np.array([np.asarray(c)[g.argmin(1)] for c, g in zip(every, gaps, strict=True)])
     nearest[:, 0] = 0  # size 0 has no tap, and no kernel
@@ -212,7 +212,7 @@ def rounded(
 
 
 def taps_by_size(spec: KernelSpec) -> list[int]:
-    """Return the number of taps of each size.
+    """Return a list whose entry s is the number of taps of kernel size s.
 
     Raises:
       InputError: the taps are not a box with equal sides.
@@ -296,7 +296,7 @@ def _from_cells(total: jax.Array, y: jax.Array, here: jax.Array) -> jax.Array:
 
 
 def _cell_sides(spec: KernelSpec) -> np.ndarray:
-    """Return the size on cells that covers all taps of each size 0 to L, ``int[L + 1]``."""
+    """Return, for sizes 0 to L, the kernel size on cells that covers the taps, ``int[L + 1]``."""
     sizes = np.arange(len(taps_by_size(spec)))
     low = [-((sizes - 1) // 2 * dilation) // 2 for dilation in spec.dilation]
     high = [(sizes // 2 * dilation + 1) // 2 for dilation in spec.dilation]
@@ -308,7 +308,7 @@ def _shares(largest: int, dilation: int, side: int) -> np.ndarray:
     """Return the share of each tap in each cell, for each size from 0 to L: ``[L + 1, side, L]``.
 
     L is ``largest``. Seen from the left position of a cell, the tap with offset o lies in the cell
-    ``floor(o / 2)``; from the right position, in ``floor((o + 1) / 2)``. Each gets one half.
+    ``floor(o / 2)``; from the right position, in ``floor((o + 1) / 2)``. Each cell gets one half.
     """
     shares = np.zeros((largest + 1, side, largest))
     for size in range(1, largest + 1):

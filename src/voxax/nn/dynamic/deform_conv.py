@@ -40,7 +40,7 @@ def deform_conv(
     groups: int = 1,
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, "B *outputs C_out"]:
-    """Convolve with taps moved by ``offsets``, with linear interpolation.
+    """Convolve a grid with taps moved by ``offsets``, with linear interpolation (deformable).
 
     ``y[u] = sum over k of m_gk(u) W_k x_g<stride u + dilation o_k + offsets_gk(u)>``. The taps k
     move separately for each group g of channels; there are G groups of C / G consecutive channels.
@@ -213,7 +213,7 @@ def local_conv(
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
 ) -> Float[Array, "B ... C"]:
-    """Convolve every position with a different kernel, without mixing channels.
+    """Convolve every position of a grid with a different given kernel, without mixing channels.
 
     ``y[u, c] = sum over k of kernels[u, k, group of c] * x[stride u + dilation o_k, c]``, where x
     is zero outside the grid. With kernels that a network computes from ``x``, this is involution.

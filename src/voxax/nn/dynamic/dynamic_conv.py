@@ -59,13 +59,13 @@ def dynamic_conv(
     coarse_from: int | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, "B *outputs C_out"]:
-    """Convolve with a kernel size, dilation, taps or weights that differ between positions.
+    """Convolve a grid with a kernel size, dilation, taps or weights that differ between positions.
 
-    ``y[u] = sum over k of m_k(u) W_k(u) x<stride u + dilation(u) o_k + offsets_k(u)>``, zero
-    outside of the grid. The positions u form the grid ``ceil(spatial / stride)``. Size s covers the
-    offsets ``-((s - 1) // 2)`` to ``s // 2`` along each axis, for every stride. A size below 1 has
-    no taps; a size above the largest has all K taps. All shapes are static: changing sizes,
-    offsets or masks does not trigger recompilation.
+    ``y[u] = sum over k of m_k(u) W_k(u) x<stride u + dilation(u) o_k + offsets_k(u)>``, where x is
+    zero outside of the grid. The positions u form the grid ``ceil(spatial / stride)``. Size s
+    covers the offsets ``-((s - 1) // 2)`` to ``s // 2`` along each axis, for every stride. A size
+    below 1 has no taps; a size above the largest has all K taps. All shapes are static: changing
+    sizes, offsets or masks does not trigger recompilation.
 
     Args:
       x: ``[B, *spatial, C]``, B scenes with D = 1 to 3 spatial axes, floating point.
@@ -88,14 +88,14 @@ def dynamic_conv(
       stride: static, an integer or one per axis.
       algorithm: the allowed algorithms, forward and backward: ``masked``, ``grouped``, ``tiled``,
         ``selected``, ``specialized``, a member of :class:`DYNAMIC_CONV_ALGO_MODE`, a list of these,
-        or ``"auto"``, which lets the tuner measure. ``specialized`` runs only if it is the only
-        one, for concrete sizes, and compiles one program per histogram of sizes. None follows the
-        enclosing :func:`voxax.algorithms`, then the environment variable, else it is ``"auto"``
+        or ``"auto"``, which lets the tuner measure. ``specialized`` runs only if no other one is
+        allowed, for concrete sizes, and compiles one program per histogram of sizes. None follows
+        the enclosing :func:`voxax.algorithms`, then the environment variable, else it is ``"auto"``
         (see docs/algorithms.md). ``"bank"`` approximates, see
         :func:`voxax.nn.functional.bank_error`. Array dilation, offsets, masks, and soft sizes with
         ``tau`` other than 1 only run as ``masked``.
       bias: ``[C_out]`` or None.
-      tau: width of the soft ramp, in sizes.
+      tau: width, in sizes, of the ramp by which a tap fades in if sizes are floats.
       bank: the sizes of ``"bank"``, or their number. With a number, sizes are chosen so that there
         are no more multiplications than for the exact result.
       coarse_from: ``"bank"`` computes this size and larger ones on a grid of half the resolution
@@ -183,7 +183,7 @@ def bank_error(
     coarse_from: int | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> BankError:
-    """Compare the result of ``algorithm="bank"`` with the exact one.
+    """Measure the error of ``dynamic_conv(..., algorithm="bank")`` against the exact result.
 
     Args:
       x, weight, size, dilation, stride, bank, coarse_from, precision: as for :func:`dynamic_conv`;
@@ -245,7 +245,7 @@ def _own_kernels(
     algorithm: Request,
     precision: jax.lax.PrecisionLike,
 ) -> jax.Array:
-    """Convolve each scene, or each position, with the kernel whose size is nearest."""
+    """Convolve each scene, or each position, with the kernel in ``weights`` of nearest size."""
     ndim, bank = grid_axes(x), sorted(weights)
     if not bank or size is None:
         raise InputError(
@@ -311,7 +311,7 @@ def _own_kernels(
 
 
 def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> jax.Array:
-    """Convolve with mixtures of several weights, for each scene or each position."""
+    """Convolve by ``run`` with a mixture of several weights for each scene or each position."""
     count, c_out = weight.shape[0], weight.shape[-1]
     if mixture.shape not in ((outputs[0], count), (*outputs, count)):
         raise InputError(
@@ -378,7 +378,7 @@ def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -
 
 
 def expand_size(size: Any, outputs: tuple[int, ...], taps: tuple[int, ...]) -> jax.Array:
-    """Return sizes ``[B, *outputs]``, integers or floats; None gives the largest size.
+    """Broadcast ``size`` to ``[B, *outputs]``, integers or floats; None is the largest size.
 
     Raises:
       InputError: ``size`` has another shape, or is neither integer nor float.
@@ -413,12 +413,13 @@ def expand_size(size: Any, outputs: tuple[int, ...], taps: tuple[int, ...]) -> j
 
 @dataclasses.dataclass(frozen=True)
 class BankError:
-    """The difference between the result of a bank and the exact one.
+    """The error of ``algorithm="bank"``; result of :func:`bank_error`.
 
     Attributes:
       sizes: ``int32[n]``, the sizes of the bank.
-      moved: fraction of the positions whose size is not in the bank.
-      relative: root mean square of the difference, divided by that of the exact result.
+      moved: fraction of the positions whose size is not in the bank, ``float32[]``.
+      relative: root mean square of the difference to the exact result, divided by the root mean
+        square of the exact result; a scalar.
     """
 
     sizes: jax.Array
@@ -433,7 +434,7 @@ jax.tree_util.register_dataclass(BankError)
 def choose_size(
     scores: Float[Array, "B sizes"], sizes: Sequence[int], *, fallback: int
 ) -> tuple[Int32[Array, " B"], Float[Array, " B"]]:
-    """Return the size with the best score, and a gate that gives the scores a gradient.
+    """Return each scene's size with the best score, and a gate that gives the scores a gradient.
 
     Pass the size to ``dynamic_conv(..., size=, algorithm="selected")``, which runs the compiled
     kernel of that size, and multiply its result by the gate. The gate has the value 1 and the
@@ -473,11 +474,11 @@ def selected_stride_conv(
     bias: Float[Array, " C_out"] | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> tuple[Float[Array, "B *outputs C_out"], Int32[Array, "B D"]]:
-    """Convolve each scene with its own stride.
+    """Convolve each scene of a batch with a stride that an array selects at run time.
 
     Each of ``strides`` is one compiled convolution. Scenes run one after the other, each with the
     convolution of its stride (``jax.lax.switch``; under ``jax.vmap`` all would run). A scene of
-    stride s fills the first ``ceil(spatial / s)`` outputs of each axis; the others are zero.
+    stride s fills the first ``ceil(spatial / s)`` outputs of each axis; other outputs are zero.
     :func:`voxax.nn.functional.choose_size` turns learned scores into strides and a gate that gives
     the scores a gradient.
 

@@ -1,4 +1,4 @@
-"""Convolve voxels onto a set that grows around important voxels."""
+"""Focal convolution: a sparse convolution that adds voxels around important voxels."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def focal_conv(
     wgrad_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Voxels:
-    """Convolve onto the voxels and onto the neighbors that important voxels add.
+    """Convolve onto the input voxels and onto new voxels next to important input voxels.
 
     A voxel is important if its importance at the kernel's center exceeds the threshold. It adds
-    each neighbor ``site + offset[k] * dilation`` whose ``importance[row, k]`` exceeds it too.
-    Threshold 1 is submanifold convolution; a threshold below 0 dilates everywhere.
+    each neighbor ``site + offset[k] * dilation`` whose ``importance[row, k]`` exceeds the threshold
+    too. With threshold 1 no voxel is added (submanifold convolution); below 0 all neighbors are.
 
     Args:
       voxels: input with ``C_in`` channels.
@@ -50,13 +50,13 @@ def focal_conv(
       kernel_size, dilation: integers, or one per axis; the stride is 1.
       bias: ``[C_out]`` or None.
       groups: number of channel groups.
-      threshold: limit of the importance, a number; may be traced.
+      threshold: importance above which a voxel or tap is important; may be traced.
       gate: whether to multiply each voxel's features by its importance at the center before the
         convolution, which gives this importance a gradient. The importance of other taps has no
         gradient; the source trains it with a separate loss.
-      capacity: static number of rows of the result. None takes one of a few sizes eagerly, and
-        K + 1 times the input's under ``jax.jit``, which always suffices and is usually far too
-        many.
+      capacity: static number of rows of the result. None takes one of a few sizes in eager calls,
+        and K + 1 times the input's under ``jax.jit``, which always suffices but is usually far too
+        large.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
 
@@ -65,9 +65,9 @@ def focal_conv(
       :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Raises:
-      InputError: shapes or dtypes that do not fit.
-      CapacityError: the result does not fit; only in eager calls. Under ``jax.jit`` lost voxels
-        are counted in ``num_dropped``.
+      InputError: shapes or dtypes do not fit.
+      CapacityError: the result does not fit; only in eager calls. Under ``jax.jit`` the result
+        counts the lost voxels in ``num_dropped``.
 
     Source: Chen et al., "Focal Sparse Convolutional Networks for 3D Object Detection", CVPR 2022.
     """

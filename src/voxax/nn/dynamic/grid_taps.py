@@ -26,7 +26,7 @@ from voxax.products.convolution import precision_name, sized_spec
 
 
 def grid_axes(x: Any) -> int:
-    """Return the number of spatial axes of ``x [B, *spatial, C]``; other than 1 to 3 raises."""
+    """Return the number of spatial axes of ``x [B, *spatial, C]``; raise unless it is 1 to 3."""
     if not 3 <= x.ndim <= 5:
         raise InputError(
             f"x of shape {x.shape}: expected [B, *spatial, C] with 1 to 3 spatial axes"
@@ -43,8 +43,7 @@ def grid_spec(
     """Return the spec of a kernel on the grid of ``x [B, *spatial, C]``; every size is centered.
 
     Raises:
-      InputError: other than one to three spatial axes, no floats, or kernel arguments that do not
-        fit.
+      InputError: ``x`` has not 1 to 3 spatial axes or no floats, or kernel arguments do not fit.
     """
     ndim = grid_axes(x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -54,7 +53,7 @@ def grid_spec(
 
 
 def scan_taps(add: Callable[[Any, Any], Any], total: Any, by_tap: Any) -> Any:
-    """Return ``total`` after ``total = add(total, entry)`` for the entry of each tap.
+    """Loop over taps: return ``total`` after ``total = add(total, entry)`` for each tap's entry.
 
     Args:
       add: function that adds the contribution of one tap.
@@ -80,7 +79,7 @@ def sampled_conv(
     tau: float,
     precision: jax.lax.PrecisionLike,
 ) -> jax.Array:
-    """Run the general form of :func:`voxax.nn.functional.dynamic_conv` in ordinary JAX.
+    """Run :func:`voxax.nn.functional.dynamic_conv` with taps at any places, in ordinary JAX.
 
     Taps that an integer size leaves out are not read. A mask multiplies the values, so a NaN in
     the input stays NaN where the mask is zero.
@@ -148,7 +147,7 @@ def centers(outputs: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
 def fetch(
     source: jax.Array, grid: tuple[int, ...], place: jax.Array, reads: jax.Array | None, dtype: Any
 ) -> jax.Array:
-    """Return the values ``[B, *outputs, C]`` at places; zero outside of the grid.
+    """Read, or interpolate, the grid's values ``[B, *outputs, C]`` at places; zero outside.
 
     Args:
       source: rows of the grid, ``[N + 1, C]``; the last row is zero.

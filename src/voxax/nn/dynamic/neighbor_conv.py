@@ -1,10 +1,10 @@
-"""Convolve over neighboring points, continuously or with kernel points.
+"""Convolve point clouds over the neighbors of each point: continuous and kernel point convolution.
 
 Both compute ``y[m] = sum_t (sum_j c[m, j, t] x[j]) W_t``. They differ in the coefficients ``c``,
-functions of the place of neighbor j around query m. :func:`continuous_conv` reads a grid of
-matrices at any place. :func:`kernel_point_conv` has a weight at each of a few kernel points, rigid
-or deformable. Queries are computed block by block, and each block again in the backward pass. So
-the coefficients of only one block exist at a time, and the products ``c x W`` are never stored.
+functions of the place of neighbor j around query m. :func:`continuous_conv` interpolates a grid of
+matrices. :func:`kernel_point_conv` has a weight at each of a few kernel points, rigid or
+deformable. Queries are computed block by block, and each block again in the backward pass. So the
+coefficients of only one block exist at a time, and the products ``c x W`` are never stored.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def neighbor_conv(
       accumulated in at least float32.
 
     Raises:
-      InputError: shapes or dtypes that do not fit.
+      InputError: shapes or dtypes do not fit.
     """
     queries = points if queries is None else queries
     check_neighbors(points, queries, neighbors)
@@ -119,10 +119,10 @@ def in_blocks(
     positions: jax.Array,
     extra: Any,
 ) -> jax.Array:
-    """Return the results ``[M, ...]`` of a function on blocks of ``(rows, positions, extra)``.
+    """Run a function on blocks of m queries, and return the joined results ``[M, ...]``.
 
     Args:
-      run: function from a block to ``[m, ...]``.
+      run: function from a block's ``(rows, positions, extra)`` to ``[m, ...]``.
       elements: number of array elements that one query needs.
       rows: ``int32[M, k]``, rows of the neighbors, or -1.
       positions: ``float[M, D]``, positions of the queries.
@@ -144,7 +144,7 @@ def in_blocks(
 
 
 def around_queries(points: Points, rows: jax.Array, positions: jax.Array, extra: Any) -> Around:
-    """Return the neighborhoods of a block, for the functions that :func:`in_blocks` runs."""
+    """Return the neighborhoods of a block of queries, as :func:`in_blocks` passes the block."""
     exists = rows >= 0
     wide = max(points.positions.dtype, positions.dtype, key=lambda dtype: dtype.itemsize)
     near = points.positions.at[jnp.maximum(rows, 0)].get(mode="clip").astype(wide)
@@ -154,7 +154,7 @@ def around_queries(points: Points, rows: jax.Array, positions: jax.Array, extra:
 
 
 def check_neighbors(points: Points, queries: Points, neighbors: Neighbors) -> None:
-    """Raise :class:`InputError` unless these are neighbors of the queries among the points."""
+    """Raise :class:`InputError` unless points, queries and neighbors have fitting axes and rows."""
     if points.ndim != queries.ndim:
         raise InputError(f"queries of {queries.ndim} axes among points of {points.ndim}")
     if neighbors.rows.shape[0] != queries.capacity:
@@ -165,7 +165,7 @@ def check_neighbors(points: Points, queries: Points, neighbors: Neighbors) -> No
 
 
 def length(places: jax.Array) -> jax.Array:
-    """Return the norm along the last axis, with slope zero at zero."""
+    """Return the norm along the last axis; its gradient at the zero vector is zero, not NaN."""
     squares = jnp.sum(places**2, axis=-1)
     positive = squares > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1)), 0)
@@ -204,7 +204,7 @@ def continuous_conv(
     bias: Float[Array, " C_out"] | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
-    """Convolve points with a kernel that is a continuous function of the place.
+    """Convolve points with a kernel that is a continuous function of the relative position.
 
     ``y(q) = 1/n(q) sum over i of a(|r|^2) W(map(r)) x_i`` with ``r = (p_i - q) / radius``. W is a
     grid of matrices on the cube ``[-1, 1]^D``, interpolated linearly. The corners of the grid are
@@ -293,7 +293,7 @@ def to_cube(places: jax.Array, mapping: Mapping) -> jax.Array:
     x, y, z = (places[..., axis] for axis in range(3))
     radius, flat_radius = length(places), length(places[..., :2])
     cap = 5 / 4 * z**2 > flat_radius**2
-    # Where a branch does not hold, it is computed from a harmless number.
+    # Where a branch does not apply, it is computed from a harmless number.
     share = _ratio(3 * radius, radius + jnp.abs(z))
     tall = jnp.sqrt(jnp.where(cap & (share > 0), share, 1))
     scale = jnp.where(cap, tall, _ratio(radius, jnp.where(cap, 1, flat_radius)))
@@ -326,8 +326,8 @@ def kernel_point_positions(
     """Return kernel points ``float64[number, ndim]``: one in the center, the others far apart.
 
     The points minimize the sum over pairs of ``1 / distance`` plus the sum of squared norms. They
-    are then scaled so that the mean norm of all but the center is ``radius``. They are computed on
-    the host from fixed random places, so every call returns the same points.
+    are then scaled so that the mean norm of all except the center is ``radius``. They are computed
+    on the host from fixed random places, so every call returns the same points.
 
     Args:
       number: static number of points, at least 1; 15 is usual in three axes.
@@ -336,7 +336,7 @@ def kernel_point_positions(
         times the extent.
 
     Raises:
-      InputError: a number below 1, or another number of axes.
+      InputError: ``number`` is below 1, or ``ndim`` is not 1 to 4.
 
     Source: supplement of Thomas et al., "KPConv", ICCV 2019.
     """
@@ -385,7 +385,7 @@ def kernel_point_conv(
     bias: Float[Array, " C_out"] | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
-    """Convolve points with a weight at each kernel point.
+    """Convolve points with a weight matrix at each kernel point around a query (KPConv).
 
     ``y(q) = sum over i, k of h(|p_i - q - (kp_k + offset_k(q))|) m_k(q) W_k x_i``.
 

@@ -51,20 +51,20 @@ def sparse_dynamic_conv(
     wgrad_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Voxels:
-    """Convolve with a kernel whose size, dilation, mask and weights each output voxel chooses.
+    """Convolve voxels with a kernel size, dilation, mask or weights given for each output voxel.
 
     ``y[u] = sum_k m_k(u) * x[stride * u + d(u) * o_k] @ W_k(u)``: m is 1 for the taps of u's size
     and else 0 (or a ramp, see ``tau``), times ``mask``; d is the dilation; W is the weight, or
     a mixture of several. Shapes do not depend on the values, so new sizes compile nothing.
 
     Size s has the offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation. So
-    the kernel of size 3 is part of that of size 4, and so on. With hard sizes no product, forward
-    or backward, computes a pair that the output's size leaves out.
+    the kernel of size 3 is part of that of size 4, and so on. With hard sizes (``tau=None``) no
+    product, forward or backward, computes a tap that the output's size leaves out.
 
     Args:
       voxels: input with ``C_in`` channels.
       weight: ``[K, C_in, C_out]`` or, with groups, ``[K, G, C_in/G, C_out/G]``, for the largest
-        size; with ``mixture`` M of them along a new first axis.
+        size; with ``mixture``, M such weights along a new first axis.
       kernel_size: the largest size: an integer, or one per axis.
       stride: an integer, or one per axis. ``stride == kernel_size`` keeps the offsets above.
       dilation: static integers, or ``int[out_capacity]``, the dilation of each output voxel.
@@ -78,18 +78,18 @@ def sparse_dynamic_conv(
         (:func:`voxax.geometry.nested_sizes.soft_mask`). With ``tau <= 1`` whole sizes give the same
         numbers as hard sizes.
       mask: ``[out_capacity, K]``, a factor for each tap; None is 1.
-      mixture: ``[out_capacity, M]``, the share of each weight; None has a single weight.
-      dilations: the values that an array ``dilation`` may have. Another value raises if known;
+      mixture: ``[out_capacity, M]``, the share of each weight; None if there is a single weight.
+      dilations: the values that an array ``dilation`` may have. Another value raises an error;
         under ``jax.jit`` it sets the voxel's outputs to NaN (integer products to 0).
       capacity, out_voxels, kernel_map, kernel_shape: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
       algorithm: which strategies may be used, a request as in
         :func:`voxax.nn.functional.dynamic_conv`. Both strategies give the same result. ``grouped``
-        computes only pairs within the sizes: with hard sizes by one product over the map without
-        the other pairs, with soft sizes by one product for each size, over the taps that it adds to
-        the smaller sizes. ``masked`` computes one product for each tap, scaled by its factors; a
-        mask needs it. If both are admitted, ``grouped`` is taken where it can run. The other
-        strategies run on grids only.
+        computes only taps within the sizes: with hard sizes by one product over the map without the
+        other taps, with soft sizes by one product for each size, over the taps that it adds to the
+        smaller sizes. ``masked`` computes one product for each tap, scaled by its factors; a mask
+        needs it. If both are allowed, ``grouped`` is taken where it can run. The other strategies
+        run on grids only.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
 
@@ -99,9 +99,9 @@ def sparse_dynamic_conv(
       weight, bias, mask, mixture and soft sizes.
 
     Raises:
-      InputError: shapes or dtypes that do not fit; the message names them.
-      AlgorithmError: as in :func:`voxax.nn.functional.spatially_sparse_conv`, or no admitted
-        strategy can run this.
+      InputError: shapes or dtypes do not fit; the message names them.
+      AlgorithmError: as in :func:`voxax.nn.functional.spatially_sparse_conv`, or none of the
+        allowed strategies can run this.
       CapacityError: as in :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Source: sizes and gates of Chen et al., "Dynamic Convolution: Attention over Convolution
@@ -201,7 +201,7 @@ def _of_rows(
     """Return ``value`` as an array of ``shape``, 0 in padding rows; None stays None.
 
     Raises:
-      InputError: another shape, or no real number.
+      InputError: ``value`` has another shape, or is not of real numbers.
     """
     if value is None:
         return None
@@ -241,7 +241,7 @@ def _strategy(algorithm: Request, mask: Any) -> str:
 
 
 def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]) -> None:
-    """Raise :class:`InputError` for factors with integer features and weight."""
+    """Raise :class:`InputError` if any factor is given, and features and weight are integers."""
     given = [name for name, value in factors.items() if value is not None]
     if given and not jnp.issubdtype(common_dtype(features.dtype, weight.dtype), jnp.inexact):
         raise InputError(
@@ -269,7 +269,7 @@ def _shells(
     tau: float,
     requests: dict[str, Any],
 ) -> jax.Array:
-    """Return the sum of one product for each size, over the taps that it adds, times their ramp."""
+    """Convolve with soft sizes: one product per size, over the taps that it adds, times a ramp."""
     offsets = np.asarray(kernel_map.spec.offsets)
     reach = reaching_size(offsets)
     total, dtype = None, None
@@ -307,7 +307,7 @@ def _mixed(features: jax.Array, mixture: jax.Array, groups: int) -> jax.Array:
 def _by_dilation(
     dilation: jax.Array, values: tuple[int, ...], first: KernelMap, map_of: Any, products: Any
 ) -> jax.Array:
-    """Return the sum of the products for each dilation, over the pairs of voxels that have it.
+    """Return the sum of one product for each dilation, for the outputs with this dilation.
 
     A single table of neighbors is not enough. With two dilations, two outputs can share an input
     through one tap, but the adjoint's table has only one entry for this input and tap.

@@ -1,4 +1,4 @@
-"""Layers as functions on Voxels and arrays."""
+"""Neural network layers as functions on Voxels and arrays, with weights as arguments."""
 
 import lazy_loader as _lazy
 

@@ -1,10 +1,10 @@
 """Attention between voxels: in patches along a curve, in windows, in scenes, and across sets.
 
-The channels of the input are queries, keys and values, side by side. Each has ``C`` channels, with
-``num_heads`` heads one after the other. The layers in :mod:`voxax.nn.modules` add the linear layers
-before and after.
+The channels of the input are ``C`` channels of queries, then ``C`` of keys, then ``C`` of values.
+Each of these parts consists of ``num_heads`` heads, one after the other. The modules in
+:mod:`voxax.nn.modules` add the linear layers before and after.
 
-Logits and softmax are computed in at least float32. A row attends only to rows of its own scene.
+Logits and softmax are computed in at least float32. A row attends only to rows of the same scene.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def serialized_attention(
     precision: jax.lax.PrecisionLike = None,
     algorithm: AttentionAlgorithm | None = None,
 ) -> Voxels:
-    """Attend inside patches of a fixed length along a space-filling curve.
+    """Let voxels attend to each other inside patches of fixed length along a space-filling curve.
 
     Args:
       voxels: Voxels with ``3 * C`` channels: query, key, value.
@@ -126,8 +126,8 @@ def serialized_attention(
       patch_size: number of rows of a patch. It is limited to the capacity, rounded up to a multiple
         of 128, unless ``fill="cycle"``.
       order: name of the curve, or an order of the rows from :func:`voxax.curve_order`.
-      fill: the rows in the free slots of the last patch of a scene, see
-        :func:`voxax.cut_patches`.
+      fill: which rows fill the free slots of a scene's last patch: ``"overlap"``, ``"cycle"`` or
+        ``"short"``; see :func:`voxax.cut_patches`.
       scale: factor on the products of queries and keys; None is ``1 / sqrt(C / H)``.
       table: ``[D, 2 * reach + 1, H]`` or None, for D spatial axes. For each axis, the entry for the
         offset in cells from key to query is added to the logits. Offsets beyond the reach
@@ -216,7 +216,7 @@ def window_attention(
     table: Float[Array, "D offsets H"] | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Voxels:
-    """Attend to all voxels of the same window.
+    """Let each voxel attend to all voxels of the same window.
 
     Args:
       voxels: Voxels with ``3 * C`` channels: query, key, value.
@@ -224,7 +224,8 @@ def window_attention(
       windows: from :func:`voxax.cubic_windows` or
         :func:`voxax.cylindrical_windows`, for these voxels. This is not checked: windows of other
         voxels with the same capacity give wrong groups.
-      scale, table, precision: as in :func:`serialized_attention`; ``[D, 2 * reach + 1, H]``.
+      scale, table, precision: as in :func:`serialized_attention`: factor on the products, relative
+        table ``[D, 2 * reach + 1, H]`` or None, and precision of the products.
 
     Returns:
       Voxels with C channels in the input's dtype.
@@ -265,15 +266,15 @@ def scene_attention(
     precision: jax.lax.PrecisionLike = None,
     algorithm: AttentionAlgorithm | None = None,
 ) -> Voxels:
-    """Attend to all voxels of the same scene.
+    """Let each voxel attend to all voxels of the same scene.
 
     Time grows with the square of the number of voxels; memory does not.
 
     Args:
       voxels: Voxels with ``3 * C`` channels: query, key, value.
       num_heads: number of heads H, which divides C.
-      scale, table, precision, algorithm: as in :func:`serialized_attention`;
-        ``[D, 2 * reach + 1, H]``. ``"cudnn"`` needs memory for ``batch_size * capacity`` rows.
+      scale, table, precision, algorithm: as in :func:`serialized_attention`. Algorithm ``"cudnn"``
+        needs memory for ``batch_size * capacity`` rows.
 
     Returns:
       Voxels with C channels in the input's dtype.
@@ -303,13 +304,14 @@ def cross_attention(
     precision: jax.lax.PrecisionLike = None,
     algorithm: AttentionAlgorithm | None = None,
 ) -> Queries:
-    """Attend to the rows of another set that belong to the same scene.
+    """Let each row attend to the rows of another set that belong to the same scene.
 
     Args:
       query: Voxels, or :class:`Tokens`, with C channels.
       key_value: the other set, Voxels or Tokens with ``2 * C`` channels: key, value.
       num_heads: number of heads H, which divides C.
-      scale, precision: as in :func:`serialized_attention`, a number and a name.
+      scale, precision: factor on the products and their precision, see
+        :func:`serialized_attention`.
       algorithm: ``"tiles"``, ``"splash"`` or None, as in :func:`serialized_attention`.
 
     Returns:
@@ -351,7 +353,7 @@ def cross_attention(
 
 
 def check_tokens(tokens: Tokens) -> None:
-    """Raise :class:`voxax.InputError` if the features or the count have another shape.
+    """Raise :class:`voxax.InputError` if features or count of ``tokens`` have a wrong shape.
 
     Args:
       tokens: features ``[batch_size, T, C]``, count ``int[batch_size]`` or None.
@@ -414,7 +416,7 @@ def _attend(
     chosen: AttentionAlgorithm,
     beside: int | None,
 ) -> jax.Array:
-    """Return what each row attends to in its group, ``[capacity, C]``.
+    """Return the features that each voxel gets by attention in its group, ``[capacity, C]``.
 
     Args:
       features, coords: features and coordinates of the voxels.
@@ -446,7 +448,7 @@ def _cross(
     num_heads: int,
     chosen: AttentionAlgorithm,
 ) -> jax.Array:
-    """Attend from blocks ``asked [P, L, C]`` to other blocks ``held [..., L, 2 * C]``, by group."""
+    """Attend from queries ``asked [P, L, C]`` to ``held [..., L, 2 * C]``, keys and values."""
     (vectors,) = _parts(asked, num_heads, 1)
     key, value = _parts(held.astype(asked.dtype), num_heads, 2)
     return _across(Side(vectors, mine), Side(key, theirs), value, how, chosen)
@@ -455,7 +457,7 @@ def _cross(
 def _across(
     query: Side, key: Side, value: jax.Array, how: Logits, chosen: AttentionAlgorithm
 ) -> jax.Array:
-    """Attend to the rows of the same group in all blocks."""
+    """Return the attention of each query to the keys of the same group in all blocks."""
     if chosen != "splash":
         return attend_across_blocks(query, key, value, how)
     q, k, v = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), (query, key, value))
@@ -504,7 +506,7 @@ def _sides(
 
 
 def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
-    """Return the rows of each patch and ``reach`` neighbors, ``[P, (2 * reach + 1) * L]``."""
+    """Return the rows of each patch and of ``reach`` patches on both sides, ``[P, slots]``."""
     patch = jnp.arange(rows.shape[0])[:, None] + jnp.arange(-reach, reach + 1)[None, :]
     scene = jnp.where(rows[:, 0] < 0, -1, coords[jnp.maximum(rows[:, 0], 0), 0])
     theirs = scene.at[jnp.where(patch < 0, rows.shape[0], patch)].get(mode="fill", fill_value=-2)
@@ -514,7 +516,7 @@ def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
 
 
 def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Patches | None]:
-    """Return blocks ``[P, block, C]`` with one scene each, groups, and for Voxels their patches."""
+    """Return blocks ``[P, block, C]`` of one scene each, their groups, and Patches for Voxels."""
     if isinstance(rows, Voxels):
         refuse_shard(rows, "attention")
         cut = cut_patches(rows, block, fill="short")
@@ -549,9 +551,10 @@ def rotary_embedding(
 ) -> Float[Array, "N H d"]:
     """Rotate pairs of channels by angles in proportion to the position.
 
-    The product of two results depends on their positions only through the difference. The channels
-    of each head are split into one part per axis. Channels ``i`` and ``i + m`` of a part with
-    ``2 * m`` channels are rotated by ``position * base ** (-i / m)`` radians.
+    The dot product of a rotated query and a rotated key depends only on the difference of their
+    positions. The channels of each head are split into one part per axis. Channels ``i`` and
+    ``i + m`` of a part with ``2 * m`` channels are rotated by ``position * base ** (-i / m)``
+    radians.
 
     Args:
       x: ``[N, H, d]``, queries or keys of H heads; ``d`` is a multiple of ``2 * D``.

@@ -1,6 +1,6 @@
-"""Exact softmax attention in tiles: no array is larger than a tile, forward and backward.
+"""Exact softmax attention in tiles: only one tile of logits exists at a time.
 
-A loop takes the queries head by head and block by block. The backward pass computes its steps again
+A loop runs over heads and blocks of queries. The backward pass computes each step of the loop again
 (Rabe and Staats, "Self-attention Does Not Need O(n^2) Memory", 2021). The code uses ordinary JAX
 operations, so it runs on every platform and has derivatives of any order.
 
@@ -46,7 +46,7 @@ class Side(NamedTuple):
 )
 @dataclasses.dataclass(frozen=True)
 class Logits:
-    """How logits follow from queries and keys.
+    """The rule that computes attention logits from queries and keys.
 
     Attributes:
       scale: factor on the products; static.
@@ -201,7 +201,7 @@ def _sees(query: Side, key: Side) -> jax.Array:
 
 
 def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
-    """Return ``[Lq, 1]``, the largest logit of the keys a query sees; the lowest number if none."""
+    """Return ``[Lq, 1]``, each query's largest logit; a very low number if it sees no key."""
     logits = jax.lax.stop_gradient(logits)
     return jnp.max(jnp.where(seen, logits, _lowest(logits.dtype)), axis=1, keepdims=True)
 
@@ -209,7 +209,7 @@ def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
 def _sums(
     logits: jax.Array, largest: jax.Array, seen: jax.Array, value: jax.Array, precision: str
 ) -> jax.Array:
-    """Return ``[Lq, d + 1]``: sums of weighted values, and in the last column of the weights."""
+    """Return ``[Lq, d + 1]``: sums of the weighted values; the last column is the weights' sum."""
     # Select before exp, because an infinite weight would reach the gradient as 0 * inf.
     weights = jnp.exp(jnp.where(seen, logits - largest, _lowest(logits.dtype)))
     return jnp.einsum(

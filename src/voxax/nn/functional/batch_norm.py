@@ -67,13 +67,15 @@ def batch_norm(
     residual: jax.Array | None = None,
     relu: bool = False,
 ) -> Normalized:
-    """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias + residual``, and averages.
+    """Normalize each channel over the valid rows, and update the running averages in training.
+
+    The features become ``(x - mean) / sqrt(variance + epsilon) * scale + bias + residual``.
 
     Args:
       features: ``[N, C]``.
       valid: ``bool[N]``, which rows exist; other rows may hold anything.
       mean, variance: running averages ``[C]``. Evaluation normalizes with them.
-      scale, bias: ``[C]``.
+      scale, bias: learned factor and offset of each channel, ``[C]``.
       training: whether to normalize with mean and variance of the valid rows, and to update the
         averages.
       momentum: weight of the old average, in [0, 1].
@@ -111,9 +113,9 @@ def normalize(
     bias: Num[Array, " C"] | None = None,
     epsilon: float = 1e-5,
 ) -> Rows:
-    """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias`` in the dtype of x.
+    """Normalize with given statistics: ``(x - mean) / sqrt(variance + epsilon) * scale + bias``.
 
-    Integer features give float32.
+    The result has the dtype of the features, or float32 for integers.
 
     Args:
       voxels: Voxels or Points, ``C`` channels.
@@ -147,7 +149,7 @@ def _portable(
     relu: bool,
     axis_name: Any = None,
 ) -> tuple[jax.Array, ...]:
-    """Return features, the mean and ``1 / sqrt(variance + epsilon)`` used, and new averages."""
+    """Return new features, used mean and ``1 / sqrt(variance + epsilon)``, and new averages."""
     mean, variance = averages = old_mean, old_variance
     if training:
         mean, variance, number = masked_moments(x, valid, axis_name)
@@ -190,7 +192,7 @@ def _gradients(
     relu: bool,
     **rest: float,
 ) -> tuple[jax.Array, ...]:
-    """Return the gradients; ``given`` are the arguments of :func:`_portable`, then its results."""
+    """Return gradients; ``given`` are the arguments of :func:`_portable`, then its results."""
     x, valid, scale, _, residual, _, _, y, mean, inverse, *_ = given
     none = jnp.zeros((0, x.shape[1]), x.dtype)
     wants_residual = _RESIDUAL in moves and residual.shape[0] > 0
@@ -219,7 +221,7 @@ def _gradients_on_tpu(
     relu: bool,
     **rest: float,
 ) -> tuple[jax.Array, ...] | None:
-    """Return the gradients, from two sums that one pass computes.
+    """Return the gradients from two sums of one pass, or None for gradients of the averages.
 
     Differentiating :func:`_portable` would take three sums, each of which needs the one before.
     """
@@ -311,14 +313,13 @@ def conv_norm(
       epsilon: added to the variance.
       relu: whether to return ``max(result, 0)``.
       residual: voxels whose features are added, or None.
-      requests: requested algorithms by product, keyword arguments of
-        :func:`voxax.products.convolve`.
+      requests: algorithm requests, as keyword arguments of :func:`voxax.products.convolve`.
       voxels, weight, kernel_size, stride, bias, groups, out_voxels, precision, relation: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Returns:
-      Voxels. None if the features are not floats, or if the residual has other coordinates, another
-      shape or another dtype.
+      Voxels, or None if fusion is impossible: the features are not floats, or the residual has
+      other coordinates, another shape or another dtype.
     """
     kernel_map = request_map(voxels, kernel_size, stride, out_voxels=out_voxels, **relation)
     check_weight(weight, kernel_map, voxels.num_channels, groups)

@@ -1,4 +1,4 @@
-"""Fold voxels of a block into the channels of one coarse voxel, and back."""
+"""Fold the voxels of a block into the channels of one coarse voxel, and unfold them again."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from voxax.nn.arguments import output_voxels, request_map
 def space_to_channel(
     voxels: Voxels, factor: int | Sequence[int] = 2, *, capacity: int | None = None
 ) -> Voxels:
-    """Fold blocks of ``factor`` voxels into one coarse voxel with all their channels.
+    """Fold each block of voxels into one coarse voxel that has the channels of all of them.
 
     Args:
       voxels: input with ``C`` channels.
       factor: edge of a block, an integer or one per axis.
-      capacity: static number of rows of the coarse level; None takes the plan's, else the input's.
+      capacity: static number of rows of the result; None takes that of :func:`voxax.plan`, if the
+        voxels were planned, else the input's.
 
     Returns:
-      Voxels at ``unique(floor(coords / factor))`` with ``factor**D * C`` channels: those of the
-      block's cells in lexicographic order. Channels of cells without a voxel are zero.
+      Voxels at ``unique(floor(coords / factor))`` with ``factor**D * C`` channels: the channels of
+      the block's cells in lexicographic order. Channels of cells without a voxel are zero.
 
     Raises:
-      InputError: a factor below 1, or of another number of axes.
+      InputError: the factor is below 1, or has another number of axes.
       CapacityError: the coarse level does not fit ``capacity``; only in eager calls.
     """
     ndim = voxels.geometry.ndim
@@ -53,7 +54,7 @@ def channel_to_space(
     """Unfold channels into voxels: the inverse of :func:`space_to_channel`.
 
     Args:
-      voxels: input with ``factor**D * C`` channels, the block's cells in lexicographic order.
+      voxels: input with ``factor**D * C`` channels, ordered by cell as in :func:`space_to_channel`.
       factor: edge of a block, an integer or one per axis.
       out_voxels: the fine voxels to return to; None creates every cell of every block.
       capacity: static number of rows of the result if ``out_voxels`` is None; needed under
@@ -63,7 +64,7 @@ def channel_to_space(
       Voxels with ``C`` channels on the fine lattice.
 
     Raises:
-      InputError: the number of channels is no multiple of the block's cells.
+      InputError: the number of channels is not a multiple of the number of cells of a block.
     """
     blocks = per_axis(factor, voxels.geometry.ndim, "factor")
     cells = math.prod(blocks)

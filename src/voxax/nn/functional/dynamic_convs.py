@@ -1,4 +1,4 @@
-"""The public functions of :mod:`voxax.nn.dynamic`, since a stub takes names of its own package."""
+"""Import the functions of :mod:`voxax.nn.dynamic`, so that ``__init__.pyi`` here can list them."""
 
 from voxax.nn.dynamic.deform_conv import deform_conv as deform_conv
 from voxax.nn.dynamic.deform_conv import local_conv as local_conv

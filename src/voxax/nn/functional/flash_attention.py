@@ -1,6 +1,6 @@
 """Attention by kernels that JAX provides: cuDNN on NVIDIA GPUs, splash attention on TPUs.
 
-Both have a gradient, but neither second derivatives nor a forward mode.
+Both kernels have a gradient, but no second derivatives and no forward mode.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def refusal(
 
 
 def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Return attention within each patch ``[P, L, H, d]`` of one group, with empty slots last."""
+    """Return attention within each patch, ``[P, L, H, d]``; empty slots come last in a patch."""
     group = query.group
     # A patch of length 0 would divide by zero, so its first empty slot counts as a row.
     number = jnp.maximum(jnp.sum(group >= 0, axis=1, dtype=jnp.int32), 1)
@@ -76,7 +76,7 @@ def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array
 
 
 def by_splash(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Return attention ``[P, Lq, H, d]`` to keys ``[P, Lk, H, d]`` of the same patch and group."""
+    """Return attention ``[P, Lq, H, d]`` to the keys ``[P, Lk, H, d]`` of the same patch, group."""
     # This imports Pallas, which few programs need.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 

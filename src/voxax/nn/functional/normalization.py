@@ -52,7 +52,7 @@ def masked_moments(
     Args:
       features: ``[N, C]``; rows that are not valid may hold anything.
       valid: ``bool[N]``, which rows exist.
-      axis_name: mapped axis (or axes) over which to reduce too.
+      axis_name: mapped axis (or axes) whose devices share the statistics, or None.
 
     Returns:
       ``(mean [C], variance [C], number [])``, where number counts the valid rows. All are zero if
@@ -179,7 +179,7 @@ def _with_row_norm(
 
 
 def with_cleared_features(voxels: Rows, features: jax.Array) -> Rows:
-    """Return the same rows with ``features``, whose padding is already zero."""
+    """Return ``voxels`` with new ``features [N, C]``, whose padding rows are zero already."""
     if isinstance(voxels, Voxels | Points):
         return dataclasses.replace(voxels, features=features)
     return voxels.replace_features(features)
@@ -306,7 +306,7 @@ def instance_norm(
     bias: Num[Array, " C"] | None = None,
     epsilon: float = 1e-5,
 ) -> Scenes:
-    """Normalize each channel of each scene to mean 0 and variance 1 over its voxels.
+    """Normalize each channel to mean 0 and variance 1 over the voxels of a scene.
 
     Arguments, result and errors as in :func:`group_norm`, with one group for each channel.
 
@@ -339,7 +339,7 @@ def _scene_norm_portable(
     epsilon: float,
     axis: str | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Return the features, and mean and ``1 / sqrt(variance + epsilon)`` by scene, [B, C]."""
+    """Return new features, and mean and ``1 / sqrt(variance + epsilon)`` by scene, ``[B, C]``."""
     x = clear_padding(features, valid)
     wide, channels = x.dtype, x.shape[1]
     members = (scene[:, None] == jnp.arange(batch_size, dtype=scene.dtype)[None, :]) & valid[

@@ -23,8 +23,8 @@ from voxax.nn.functional.normalization import (
     with_cleared_features,
 )
 
-# The functions of the library, in the order of Act in native/src/activation.h. Each has a function
-# of JAX and the name of its parameter.
+# The native activations, in the order of Act in native/src/activation.h. Each entry is the function
+# of JAX with the same values, and the name of its parameter.
 _KNOWN: dict[str, tuple[Any, str | None]] = {
     "gelu": (functools.partial(jax.nn.gelu, approximate=False), None),
     "gelu_tanh": (functools.partial(jax.nn.gelu, approximate=True), None),
@@ -39,7 +39,7 @@ _DEFAULTS = {"leaky_relu": 0.01, "elu": 1.0}
 
 
 def takes(name: str, dtype: Any) -> bool:
-    """Return whether :func:`activate` has the function ``name`` for features of ``dtype``."""
+    """Return whether :func:`activate` can apply the function ``name`` to features of ``dtype``."""
     return name in _KNOWN and jnp.dtype(dtype).name in FRACTIONS
 
 

@@ -1,4 +1,4 @@
-"""Pool voxels under a kernel, undo the pooling, and pool whole scenes."""
+"""Pool the voxels of each window, undo the pooling, and pool whole scenes."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def sum_pool(
     capacity: int | None = None,
     kernel_map: KernelMap | None = None,
 ) -> Voxels:
-    """Return the sum over the voxels under the kernel.
+    """Sum the features of the input voxels in the window of each output voxel.
 
     Args:
       voxels: input voxels, ``C`` channels.
-      kernel_size, dilation: integers, or one per axis.
+      kernel_size, dilation: cells of the window, and their spacing: integers, or one per axis.
       stride: an integer, or one per axis. None takes ``kernel_size``, so that every input is in
         exactly one window.
       kernel_shape, generative, out_voxels, capacity, kernel_map: as in
@@ -85,7 +85,7 @@ def mean_pool(
     capacity: int | None = None,
     kernel_map: KernelMap | None = None,
 ) -> Voxels:
-    """Return the mean over the voxels under the kernel; missing voxels do not count.
+    """Average the features of the voxels in each output's window; missing voxels do not count.
 
     Arguments, result and errors as in :func:`sum_pool`, except that integers give float32.
 
@@ -120,14 +120,14 @@ def max_pool(
     kernel_map: KernelMap | None = None,
     return_indices: bool = False,
 ) -> Voxels | tuple[Voxels, Int32[Array, "out_capacity C"]]:
-    """Return the maximum over the voxels under the kernel, channel by channel.
+    """Take the maximum over the voxels in each output's window, channel by channel.
 
     Args:
       voxels, kernel_size, stride, dilation, kernel_shape, generative, out_voxels, capacity,
         kernel_map: as in :func:`sum_pool`.
       return_indices: whether to return ``int32[out_capacity, C]`` too, the input row of each
-        maximum, for :func:`unpool`. It is -1 in an empty window. If values are equal, the first
-        tap wins.
+        maximum, for :func:`unpool`. The row is -1 in an empty window. Of equal values, the one at
+        the first tap is taken.
 
     Returns:
       ``Voxels``, or ``(Voxels, indices)``. The gradient goes to the rows in ``indices``.
@@ -163,7 +163,7 @@ def min_pool(
     capacity: int | None = None,
     kernel_map: KernelMap | None = None,
 ) -> Voxels:
-    """Return the minimum over the voxels under the kernel, channel by channel.
+    """Take the minimum over the voxels in each output's window, channel by channel.
 
     Arguments, result and errors as in :func:`sum_pool`.
     """
@@ -195,7 +195,7 @@ def _window_map(
 
 
 def extreme_rows(features: jax.Array, neighbors: jax.Array, *, largest: bool) -> jax.Array:
-    """Return the input row of each window's largest (or smallest) value.
+    """Return the input row of the largest (or smallest) value in each window, for each channel.
 
     Args:
       features: ``[N, C]``.
@@ -253,7 +253,7 @@ _find_natively = natively_on_cpu("extreme_rows", _visit_tiles, _scan_taps, eager
 
 
 def window_mean(voxels: Voxels, kmap: KernelMap) -> jax.Array:
-    """Return the mean of the rows under the taps of each output, ``[out_capacity, C]``, or zero."""
+    """Return the mean of the rows in each output's window, ``[out_capacity, C]``; zero if empty."""
     check_mean_digits(voxels.features)
     dtype = voxels.features.dtype
     wide = wide_fraction(dtype)
@@ -279,10 +279,10 @@ def unpool(
     Args:
       voxels: pooled voxels, ``C`` channels.
       out_voxels: the voxels before pooling; only their coordinates matter.
-      indices: ``int32[capacity, C]`` from :func:`max_pool`. Every value goes back to the row from
-        which it came, values for the same row are added, and all other rows are zero. With None
-        every output gets the mean of the pooled voxels whose window contains it, in float32 for
-        integers.
+      indices: ``int32[capacity, C]`` from :func:`max_pool`. Every value is copied to the row from
+        which the pooling took it. Values for the same row are added, and other rows are zero. With
+        None every output gets the mean of the pooled voxels whose window contains it, in float32
+        for integers.
       kernel_size, stride, dilation, kernel_shape, kernel_map: as in the pooling; used only
         without ``indices``. ``kernel_map`` is the transposed map, ``pooling_map.transpose()``.
 
@@ -424,7 +424,7 @@ def best_by_scene(
     largest: bool,
     axis: str | None = None,
 ) -> jax.Array:
-    """Return the largest (or smallest) values ``[scenes, C]``, 0 in scenes without rows.
+    """Return the largest (or smallest) values of each scene, ``[scenes, C]``; 0 if it has no rows.
 
     NaN wins over every number. Rows of equal values share the gradient. Arguments as for
     :func:`sum_by_scene`.
@@ -533,7 +533,7 @@ def _best_jvp(
     primals: tuple[jax.Array, jax.Array],
     tangents: tuple[jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
-    """Share the gradient among equal rows of all shards."""
+    """Differentiate :func:`_best`: rows with the same extreme value share the gradient."""
     scene = primals[1]
     x = _stored(primals[0], scene)
     best = _best(x, scene, batch_size, largest, axis)

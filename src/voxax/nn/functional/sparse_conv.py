@@ -1,4 +1,4 @@
-"""Convolve on the voxels that exist."""
+"""Sparse convolution of Voxels: strided, submanifold, transposed or generative."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxax.tuning import Request
 
 
 class SPARSE_CONV_FWD_ALGO_MODE(enum.StrEnum):
-    """Requests for the algorithm of a product, as an enum. Each member equals its string."""
+    """Names of algorithms for ``fwd_algo=`` of sparse convolutions; a member equals its string."""
 
     EXPLICIT_GEMM = "explicit_gemm"
     IMPLICIT_GEMM = "implicit_gemm"
@@ -25,7 +25,7 @@ class SPARSE_CONV_FWD_ALGO_MODE(enum.StrEnum):
 
 
 SPARSE_CONV_BWD_ALGO_MODE = SPARSE_CONV_FWD_ALGO_MODE
-"""Requests for the algorithm of a gradient, the same as for the forward product."""
+"""Names of algorithms for ``bwd_algo=``, the same as for the forward product."""
 
 
 @checked_operator
@@ -51,27 +51,28 @@ def spatially_sparse_conv(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> Voxels:
-    """Convolve on the voxels that exist.
+    """Convolve voxels, and compute the result only at voxels (sparse convolution).
 
     ``weight[k]`` multiplies the input at ``out * stride + offset[k] * dilation``. At the active
     outputs, the result equals ``jax.lax.conv_general_dilated`` on the densified grid. A kernel
     of size k covers offsets ``-((k-1)//2)`` to ``k//2``, or ``0`` to ``k-1`` when
     ``stride == k``. Stride 1 keeps the voxels (submanifold convolution, Graham et al. 2018).
-    Stride s leads to voxels at ``unique(floor(coords / s))``.
+    With stride s the output voxels are ``unique(floor(coords / s))``.
 
     Args:
       voxels: input with ``C_in`` channels.
-      weight: ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with ``groups=G``; K in
+      weight: ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with ``groups=G``; the K taps in
         lexicographic order, last axis fastest (a dense kernel, flattened).
       kernel_size, stride, dilation: integers, or one per axis.
       bias: ``[C_out]`` or None.
       groups: number of channel groups.
-      transposed: whether to run the adjoint relation, onto ``out_voxels``.
-      generative: whether to output every site that a tap reaches.
-      out_voxels: the voxels to produce: the target of a transposed convolution, or any
-        coordinates on the lattice that ``stride`` leads to.
-      capacity: static number of rows of a new output set; None takes the plan's, else the input's.
-      kernel_map: a map built before. Leave out all arguments that describe a map then.
+      transposed: whether to convolve from coarse voxels to the fine ``out_voxels`` (the adjoint).
+      generative: whether to create an output voxel at every site that a tap reaches.
+      out_voxels: voxels whose coordinates the result gets: the target of a transposed convolution,
+        or any voxels on the lattice of the output.
+      capacity: static number of rows of new output voxels. None takes that of :func:`voxax.plan`,
+        else the input's; if ``generative``, it counts the voxels, in eager calls only.
+      kernel_map: an existing map, in place of all arguments that describe a map.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used: a name, an
         enum member, a list or tuple of them, ``"[a,b]"``, ``"auto"``; None leaves it to
         :func:`voxax.algorithms` and the environment. ``bwd_algo`` applies to dgrad
@@ -90,9 +91,9 @@ def spatially_sparse_conv(
       Integers of 8 and 16 bits give int32.
 
     Raises:
-      InputError: shapes that do not fit, a transposed convolution without a target.
+      InputError: shapes do not fit, or a transposed convolution has no target.
       CapacityError: the outputs do not fit ``capacity``; only in eager calls.
-      AlgorithmError: a request that is not understood, or no admitted algorithm can run this.
+      AlgorithmError: a request is unknown, or none of the allowed algorithms can run this.
 
     Examples:
       >>> weight = jnp.ones((27, 4, 8))

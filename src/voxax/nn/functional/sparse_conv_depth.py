@@ -1,4 +1,4 @@
-"""Convolve each channel with one filter, on the voxels that exist."""
+"""Sparse depthwise convolution: one filter for each channel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from voxax.tuning import Request
 
 
 class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
-    """Requests for the algorithm of a depthwise product. Each member equals its string."""
+    """Names of algorithms for ``fwd_algo=`` of depthwise convolutions; members equal strings."""
 
     EXPLICIT = "explicit"
     IMPLICIT = "implicit"
@@ -28,7 +28,7 @@ class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
 
 
 SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE = SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE
-"""Requests for the algorithm of a depthwise gradient, the same as for the forward product."""
+"""Names of algorithms for ``bwd_algo=``, the same as for the forward product."""
 
 
 @checked_operator
@@ -41,14 +41,15 @@ def spatially_sparse_depthwise_conv(
     bwd_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Num[Array, "out_capacity C"]:
-    """Convolve: ``y[m, c] = sum_k features[neighbors[m, k], c] * weight[k, c]``.
+    """Convolve depthwise: ``y[m, c] = sum_k features[neighbors[m, k], c] * weight[k, c]``.
 
     Args:
       features: ``[in_capacity, C]``.
       depthwise_weight: ``[K, C]``.
-      kernel_map: the relation, from :func:`voxax.kernel_map`.
-      num_out_coords: static; the map's output capacity or, where it is known (eagerly), its number
-        of output voxels. The number of rows of the result is the capacity in both cases.
+      kernel_map: table of ``neighbors``, the input row of each output and tap, from
+        :func:`voxax.kernel_map`.
+      num_out_coords: only checked: the map's output capacity or, in eager calls, its number of
+        output voxels. The result has ``out_capacity`` rows in any case.
       fwd_algo, bwd_algo: requests as in :func:`voxax.nn.functional.spatially_sparse_conv`, for
         the depthwise algorithms ``explicit`` and ``implicit`` (or with ``_gemm`` appended).
       precision: see :func:`voxax.nn.functional.spatially_sparse_conv`.
@@ -57,8 +58,8 @@ def spatially_sparse_depthwise_conv(
       ``[out_capacity, C]``.
 
     Raises:
-      InputError: shapes that do not fit the map.
-      AlgorithmError: a request that is not understood, or no admitted algorithm can run this.
+      InputError: shapes do not fit the map.
+      AlgorithmError: a request is unknown, or none of the allowed algorithms can run this.
 
     Examples:
       >>> kmap = vx.kernel_map(voxels, kernel_size=3)
@@ -90,7 +91,7 @@ def spatially_sparse_depthwise_conv(
 
 
 def _check_outputs(number: int, kernel_map: KernelMap) -> None:
-    """Raise :class:`InputError` unless the map has this many output rows, or output voxels."""
+    """Raise :class:`InputError` unless the map has ``number`` output rows, or output voxels."""
     rows, count = kernel_map.out_capacity, kernel_map.out_geometry.count
     known = int(count) if _compat.is_readable(count) else None
     number = check_whole("num_out_coords", number, 0)
@@ -122,11 +123,11 @@ def depthwise_conv(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> Voxels:
-    """Run :func:`spatially_sparse_depthwise_conv` on Voxels, and return Voxels.
+    """Convolve Voxels with one filter for each channel, and return Voxels.
 
     Args:
       voxels: input with ``C`` channels.
-      depthwise_weight: ``[K, C]``.
+      depthwise_weight: ``[K, C]``, with K taps.
       bias: ``[C]`` or None.
       kernel_size, stride, dilation, transposed, generative, out_voxels, capacity, kernel_map,
         kernel_shape, spatial_shape, precision: as in

@@ -493,7 +493,7 @@ class FocalConv(CheckedModule):
         self.bias = nnx.Param(jnp.zeros((out_channels,), param_dtype)) if use_bias else None
 
     def importance(self, voxels: Voxels) -> jax.Array:
-        """Predict the importance of each tap, ``float[capacity, K]`` in (0, 1), for use in a loss."""
+        """Predict the importance of each voxel's taps, ``float[capacity, K]`` in (0, 1)."""
         scores = spatially_sparse_conv(
             voxels,
             self.predict[...],
