@@ -34,8 +34,7 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
     The array shares the memory of a tensor in host memory.
 
     Raises:
-      InputError: ``value`` has no numbers, or is a tensor that is not a plain array, such as a
-        sparse one. The message contains ``name``.
+      InputError: ``value`` has no numbers, or is no plain tensor; the message contains ``name``.
     """
     if not isinstance(name, str):
         raise InputError(f"{name!r} of the state dict is {type(name).__name__}, not a name")

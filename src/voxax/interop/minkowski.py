@@ -3,7 +3,7 @@
 The layout is read from the sources of MinkowskiEngine 0.5.4 (``kernel_region.hpp``,
 ``MinkowskiConvolution.py``); the library was not run. A box kernel counts its taps with the first
 axis fastest. An odd size reaches ``-(k // 2)`` to ``k // 2``, an even size ``0`` to ``k - 1``,
-whatever the stride. A cross begins with its center; each axis follows, first its positive offsets,
+for every stride. A cross begins with its center; each axis follows, first its positive offsets,
 then its negative ones. Kernels are not flipped, and a transposed convolution uses tap k for the
 same offset as the convolution that it undoes. Batch norm and linear layers are PyTorch's, in inner
 modules ``bn`` and ``linear``.
@@ -32,9 +32,9 @@ def from_minkowski(
 ) -> dict[str, str]:
     """Load all parameters and statistics of a MinkowskiEngine model into ``model``.
 
-    Arguments, result and errors are as in :func:`from_spconv`. InputError is raised too if a kernel
-    of ``model`` has other offsets than MinkowskiEngine's kernel. In ``names``, the name of a batch
-    norm or linear layer may leave out the inner ``bn`` or ``linear``.
+    Arguments, errors and the result, MinkowskiEngine's names by layer path, are as in
+    :func:`from_spconv`. InputError is raised too if a kernel of ``model`` has other offsets than
+    MinkowskiEngine's. ``names`` of batch norms and linear layers may omit ``bn`` or ``linear``.
     """
     return load(state_dict, model, Minkowski(axes), names)
 

@@ -182,7 +182,7 @@ class Form:
     Attributes:
       member: the last part of the tensor's name, such as ``weight``.
       shape: shape of the peer's tensor.
-      read: function from the peer's tensor to this library's array.
+      read: function from the peer's tensor to the array of voxax.
       write: inverse of ``read``.
     """
 
@@ -286,7 +286,7 @@ class Peer:
         return given
 
     def _dense_form(self, layer: LayerWeights) -> Form:
-        """Return PyTorch's form ``[out, in, *k]`` of a weight ``[*k, in, out]`` of a flax grid conv.
+        """Return PyTorch's form ``[out, in, *k]`` of a flax convolution's weight ``[*k, in, out]``.
 
         A transposed convolution is ``[in, out, *k]``, and flax counts its taps from the other end.
         """

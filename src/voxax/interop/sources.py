@@ -90,7 +90,7 @@ class Source:
         return found
 
     def set_up(self, model: nnx.Module) -> None:
-        """Set attributes of the modules of ``model`` as ``settings`` of the codebase say."""
+        """Set the attributes in ``settings`` on the modules of ``model`` that have them."""
         for module, setting in self.places(model).values():
             setattr(module, setting.name, setting.value)
 
@@ -167,8 +167,8 @@ def load_weights(
 
     Raises:
       InputError: the file is of another network or has other sizes (the message lists the names
-        that are missing, unexpected and misshapen); the model has no sources; or ``source`` is
-        unknown.
+        that are missing, unexpected and misshapen); the model has no published weights; or
+        ``source`` is unknown.
       FileFormatError, FileNotFoundError, MissingExtraError: as in :func:`read_checkpoint`.
     """
     found = _found(model, path, source, key)
@@ -215,7 +215,7 @@ class _Found:
         return self.prefix + self.form.rename(layer)
 
     def set_up(self, model: nnx.Module, path: Location) -> None:
-        """Set the model to the codebase's settings; warn if another codebase has the same names."""
+        """Apply the codebase's settings to ``model``; warn if the codebase was not certain."""
         self.form.set_up(model)
         if self.doubt:
             warnings.warn(

@@ -31,7 +31,7 @@ def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
     """Group tensor names by their prefix before the last dot; counters are left out.
 
     Returns:
-      For each prefix, the full names by their last part.
+      A dict from each prefix to a dict from the last part of a name to the full name.
     """
     groups: dict[str, dict[str, str]] = {}
     for tensor in tensors:

@@ -34,8 +34,8 @@ def from_torchsparse(
 ) -> dict[str, str]:
     """Load all parameters and statistics of a TorchSparse model into ``model``.
 
-    Arguments, result and errors are as in :func:`from_spconv`. InputError is raised too if a kernel
-    of ``model`` has other offsets than TorchSparse's kernel.
+    Arguments, errors and the result, TorchSparse's names by layer path, are as in
+    :func:`from_spconv`. InputError is raised too if a kernel has other offsets in TorchSparse.
     """
     return load(state_dict, model, TorchSparse(axes), names)
 

@@ -31,9 +31,9 @@ def from_warpconvnet(
 ) -> dict[str, str]:
     """Load all parameters and statistics of a WarpConvNet model into ``model``.
 
-    Arguments, result and errors are as in :func:`from_spconv`. InputError is raised too if a kernel
-    of ``model`` has other offsets than WarpConvNet's kernel. In ``names``, the name of a batch norm
-    or linear layer may leave out the inner ``norm`` or ``block``.
+    Arguments, errors and the result, WarpConvNet's names by layer path, are as in
+    :func:`from_spconv`. InputError is raised too if a kernel of ``model`` has other offsets than
+    WarpConvNet's. ``names`` of batch norms and linear layers may omit ``norm`` or ``block``.
     """
     return load(state_dict, model, _WarpConvNet(axes), names)
 

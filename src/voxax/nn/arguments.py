@@ -95,7 +95,7 @@ def request_map(
 
 @functools.lru_cache(maxsize=256)
 def warn_if_inputs_unused(spec: KernelSpec) -> None:
-    """Warn, once per spec, if the kernel is smaller than the stride, so inputs are never read."""
+    """Warn, once per spec, if the kernel is smaller than the stride, so that it skips inputs."""
     extents = [
         (max(axis) - min(axis)) * d + 1
         for axis, d in zip(zip(*spec.offsets, strict=True), spec.dilation, strict=True)
@@ -165,11 +165,7 @@ def static(value: Any) -> Any:
 
 
 def own_ndim(module: Any, ndim: int | None) -> int:
-    """Return a convolution module's number of spatial axes: ``ndim``, else ``module.NDIM``, else 3.
-
-    Raises:
-      InputError: ``ndim`` contradicts ``module.NDIM``.
-    """
+    """Return a convolution module's number of spatial axes: ``ndim``, ``module.NDIM``, or 3."""
     if ndim is not None and module.NDIM not in (None, ndim):
         raise InputError(
             f"{type(module).__name__} has {module.NDIM} axes, got ndim={ndim}: leave ndim out, or "

@@ -37,8 +37,7 @@ def step_of(
 ) -> Step:
     """Return the evaluation or training step of a model. Arguments as in :func:`voxax.fits`.
 
-    Evaluation computes the model's output. Training computes the loss and its gradients and, with
-    an optimizer, the new parameters.
+    A training step computes the loss, its gradients and, with an optimizer, the new parameters.
     """
     call, weights, rest = _functional(model, params, training)
     if not training:

@@ -39,9 +39,8 @@ def bank_conv(
 ) -> jax.Array:
     """Convolve each position with the nearest size of a bank.
 
-    The result is approximate unless all sizes are in the bank. ``dynamic_conv(...,
-    algorithm="bank")`` calls this function. :func:`voxax.nn.functional.bank_error` measures the
-    error.
+    ``dynamic_conv(..., algorithm="bank")`` calls this function. Its result is approximate, see
+    :func:`voxax.nn.functional.bank_error`, unless all sizes are in the bank.
 
     Args:
       x: ``[B, *spatial, C]``.

@@ -109,7 +109,7 @@ def dynamic_conv(
       order, in forward and reverse mode.
 
     Raises:
-      InputError: shapes or dtypes that do not fit.
+      InputError: shapes or dtypes do not fit.
       AlgorithmError: the request is unknown, or none of the allowed algorithms can run this.
 
     Examples:
@@ -358,7 +358,7 @@ def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -
     """Check the operands and return the largest kernel size, one integer per axis.
 
     Raises:
-      InputError: shapes or dtypes that do not fit together.
+      InputError: shapes or dtypes do not fit together.
     """
     ndim = grid_axes(x)
     lead = 0 if mixture is None else 1
@@ -418,8 +418,7 @@ class BankError:
     Attributes:
       sizes: ``int32[n]``, the sizes of the bank.
       moved: fraction of the positions whose size is not in the bank, ``float32[]``.
-      relative: root mean square of the difference to the exact result, divided by the root mean
-        square of the exact result; a scalar.
+      relative: root mean square of the difference, divided by that of the exact result; a scalar.
     """
 
     sizes: jax.Array
@@ -499,7 +498,7 @@ def selected_stride_conv(
       differentiable in x, weight and bias to any order.
 
     Raises:
-      InputError: shapes or dtypes that do not fit, or a stride that is not in ``strides``.
+      InputError: shapes or dtypes do not fit, or a stride is not in ``strides``.
     """
     check_operands(x, weight, None)
     values = tuple(int(s) for s in strides)

@@ -53,10 +53,9 @@ def focal_conv(
       threshold: importance above which a voxel or tap is important; may be traced.
       gate: whether to multiply each voxel's features by its importance at the center before the
         convolution, which gives this importance a gradient. The importance of other taps has no
-        gradient; the source trains it with a separate loss.
+        gradient; the paper trains it with a separate loss.
       capacity: static number of rows of the result. None takes one of a few sizes in eager calls,
-        and K + 1 times the input's under ``jax.jit``, which always suffices but is usually far too
-        large.
+        and K + 1 times the input's under ``jax.jit``, which suffices but is usually far too large.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
 

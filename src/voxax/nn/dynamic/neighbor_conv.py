@@ -40,7 +40,7 @@ class Around(NamedTuple):
       places: ``float[m, k, D]``, positions of the neighbors minus the query's; zero in empty slots.
       rows: ``int32[m, k]``, rows of the neighbors; -1 in empty slots.
       exists: ``bool[m, k]``, whether a slot has a neighbor.
-      extra: the block's part of the arrays with an entry for each query.
+      extra: the block's part of the arrays ``extra`` of :func:`neighbor_conv`.
     """
 
     places: jax.Array
@@ -69,7 +69,7 @@ def neighbor_conv(
       weight: ``[T, C, C_out]``.
       coefficients: function from a block of queries to ``float[m, k, T]``; values in empty slots
         are not used.
-      extra: a tree of arrays ``[M, ...]``, of which ``coefficients`` gets the block's part.
+      extra: a tree of arrays ``[M, ...]``; ``coefficients`` gets the block's part of each array.
       bias: ``[C_out]`` or None.
       precision: as for ``dynamic_conv``.
 
@@ -177,10 +177,10 @@ Window = Callable[[jax.Array], jax.Array]
 
 @checked_operator
 def poly6(squares: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return the window ``(1 - q)^3`` of ``q = r^2 / R^2``; zero for q above 1.
+    """Return a smooth weight by distance r, ``(1 - q)^3`` with ``q = r^2 / R^2``; zero for q > 1.
 
     Args:
-      squares: ``float[...]``, q of each neighbor.
+      squares: ``float[...]``, the squared relative distance q of each neighbor.
 
     Returns:
       ``float[...]``, 1 at the center.
@@ -227,12 +227,12 @@ def continuous_conv(
 
     Returns:
       The queries with ``C_out`` channels in the promoted dtype of features and weight, accumulated
-      in at least float32. Differentiable in features, weight, bias, radius and both positions (on
-      the seams of the mapping and of the grid, from one side). Queries are computed block by
-      block, so memory does not grow with (points) times (taps).
+      in at least float32. Differentiable in features, weight, bias, radius and both positions; at
+      kinks of the mapping and of the interpolation, the derivative is one-sided. Queries are
+      computed block by block, so memory does not grow with (points) times (taps).
 
     Raises:
-      InputError: shapes, dtypes or a mapping that do not fit.
+      InputError: shapes or dtypes do not fit, or the mapping is unknown.
 
     Source: Ummenhofer et al., "Lagrangian Fluid Simulation with Continuous Convolutions", ICLR
     2020; the mapping of Griepentrog et al., "A bi-Lipschitz continuous, volume preserving map from
@@ -332,8 +332,8 @@ def kernel_point_positions(
     Args:
       number: static number of points, at least 1; 15 is usual in three axes.
       ndim: number of axes, 1 to 4.
-      radius: mean distance from the center, in the unit of the positions; the source takes 1.5
-        times the extent.
+      radius: mean distance from the center, in the unit of the positions; KPConv takes 1.5 times
+        the extent.
 
     Raises:
       InputError: ``number`` is below 1, or ``ndim`` is not 1 to 4.
@@ -397,10 +397,8 @@ def kernel_point_conv(
       kernel_points: ``float[K, D]``, positions relative to the query, in the unit of the positions;
         see :func:`voxax.nn.functional.kernel_point_positions`.
       queries: M points of the output; None takes ``points``.
-      extent: distance sigma that a kernel point reaches, in the unit of the positions; may be
-        traced.
-      offsets: ``[M, K, D]``, displacements of each query's kernel points (deformable); None is a
-        rigid kernel.
+      extent: distance sigma that a kernel point reaches, in the positions' unit; may be traced.
+      offsets: ``[M, K, D]``, displacements of each query's kernel points; None is a rigid kernel.
       modulation: ``[M, K]``, factors m of each query's kernel points; None is 1.
       influence: function h of a distance d. ``linear``: ``max(0, 1 - d / sigma)``. ``gaussian``: a
         Gaussian of standard deviation ``0.3 sigma``, 1 at d = 0. ``constant``: 1.
@@ -414,7 +412,7 @@ def kernel_point_conv(
       the slope is zero where a neighbor lies on a kernel point.
 
     Raises:
-      InputError: shapes, dtypes or an influence that do not fit.
+      InputError: shapes or dtypes do not fit, or the influence is unknown.
 
     Source: Thomas et al., "KPConv: Flexible and Deformable Convolution for Point Clouds", ICCV
     2019.
@@ -475,7 +473,7 @@ def kernel_point_penalty(
       pairs of kernel points the square of their linear influence on each other.
 
     Raises:
-      InputError: shapes or dtypes that do not fit.
+      InputError: shapes or dtypes do not fit.
 
     Source: equations 9 and 10 of Thomas et al., 2019, which sum over the points.
     """

@@ -48,7 +48,7 @@ SerialOrder = Literal["z", "z-trans", "hilbert", "hilbert-trans"]
 
 
 class Tokens(NamedTuple):
-    """Rows without coordinates, such as queries of a decoder or words.
+    """Rows of features without coordinates, such as decoder queries or words, in B scenes.
 
     Attributes:
       features: ``[batch_size, T, C]``, T rows for each scene.
@@ -129,9 +129,8 @@ def serialized_attention(
       fill: which rows fill the free slots of a scene's last patch: ``"overlap"``, ``"cycle"`` or
         ``"short"``; see :func:`voxax.cut_patches`.
       scale: factor on the products of queries and keys; None is ``1 / sqrt(C / H)``.
-      table: ``[D, 2 * reach + 1, H]`` or None, for D spatial axes. For each axis, the entry for the
-        offset in cells from key to query is added to the logits. Offsets beyond the reach
-        count as the reach.
+      table: ``[D, 2 * reach + 1, H]`` or None, for D spatial axes. For each axis, the entry of the
+        offset in cells from key to query, clipped to the reach, is added to the logits.
       precision: precision of the products; None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
       algorithm: ``"tiles"`` (ordinary JAX operations; derivatives of any order), ``"cudnn"``
@@ -221,9 +220,8 @@ def window_attention(
     Args:
       voxels: Voxels with ``3 * C`` channels: query, key, value.
       num_heads: number of heads H, which divides C.
-      windows: from :func:`voxax.cubic_windows` or
-        :func:`voxax.cylindrical_windows`, for these voxels. This is not checked: windows of other
-        voxels with the same capacity give wrong groups.
+      windows: from :func:`voxax.cubic_windows` or :func:`voxax.cylindrical_windows`, for these
+        voxels. This is not checked: windows of other voxels of the same capacity give wrong groups.
       scale, table, precision: as in :func:`serialized_attention`: factor on the products, relative
         table ``[D, 2 * reach + 1, H]`` or None, and precision of the products.
 
@@ -310,8 +308,7 @@ def cross_attention(
       query: Voxels, or :class:`Tokens`, with C channels.
       key_value: the other set, Voxels or Tokens with ``2 * C`` channels: key, value.
       num_heads: number of heads H, which divides C.
-      scale, precision: factor on the products and their precision, see
-        :func:`serialized_attention`.
+      scale, precision: factor and precision of the products, as in :func:`serialized_attention`.
       algorithm: ``"tiles"``, ``"splash"`` or None, as in :func:`serialized_attention`.
 
     Returns:
@@ -551,10 +548,9 @@ def rotary_embedding(
 ) -> Float[Array, "N H d"]:
     """Rotate pairs of channels by angles in proportion to the position.
 
-    The dot product of a rotated query and a rotated key depends only on the difference of their
-    positions. The channels of each head are split into one part per axis. Channels ``i`` and
-    ``i + m`` of a part with ``2 * m`` channels are rotated by ``position * base ** (-i / m)``
-    radians.
+    The dot product of two results depends only on the difference of their positions. The channels
+    of each head are split into one part per axis. Channels ``i`` and ``i + m`` of a part with
+    ``2 * m`` channels are rotated by ``position * base ** (-i / m)`` radians.
 
     Args:
       x: ``[N, H, d]``, queries or keys of H heads; ``d`` is a multiple of ``2 * D``.

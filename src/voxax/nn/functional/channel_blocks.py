@@ -23,8 +23,7 @@ def space_to_channel(
     Args:
       voxels: input with ``C`` channels.
       factor: edge of a block, an integer or one per axis.
-      capacity: static number of rows of the result; None takes that of :func:`voxax.plan`, if the
-        voxels were planned, else the input's.
+      capacity: static rows of the result; None takes that of :func:`voxax.plan`, else the input's.
 
     Returns:
       Voxels at ``unique(floor(coords / factor))`` with ``factor**D * C`` channels: the channels of

@@ -554,9 +554,8 @@ def _stored(x: jax.Array, scene: jax.Array) -> jax.Array:
 
     XLA recomputes a cheap operand in each loop that reads it, and may round it differently there
     (``a * b + c`` with one rounding or two). Then the row that gave the largest value no longer
-    equals it, and its gradient is lost. This was observed on the CPU for the sum of two poolings
-    under ``JAX_DISABLE_MOST_OPTIMIZATIONS``. XLA removes ``optimization_barrier`` before it fuses
-    loops, but it keeps a loop whose number of iterations is unknown.
+    equals it, and its gradient is lost (seen on CPU with ``JAX_DISABLE_MOST_OPTIMIZATIONS``). XLA
+    removes ``optimization_barrier`` before it fuses loops, but keeps a loop of unknown length.
     """
     x, scene, start = _compat.vary_alike(x, scene, jnp.zeros_like(x))
     rounds = jnp.any(scene >= 0).astype(jnp.int32)

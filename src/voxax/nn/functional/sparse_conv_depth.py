@@ -46,8 +46,7 @@ def spatially_sparse_depthwise_conv(
     Args:
       features: ``[in_capacity, C]``.
       depthwise_weight: ``[K, C]``.
-      kernel_map: table of ``neighbors``, the input row of each output and tap, from
-        :func:`voxax.kernel_map`.
+      kernel_map: from :func:`voxax.kernel_map`, with the input row of each output and tap.
       num_out_coords: only checked: the map's output capacity or, in eager calls, its number of
         output voxels. The result has ``out_capacity`` rows in any case.
       fwd_algo, bwd_algo: requests as in :func:`voxax.nn.functional.spatially_sparse_conv`, for

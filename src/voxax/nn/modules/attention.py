@@ -118,7 +118,7 @@ class _Heads(CheckedModule):
         self.rotary_base, self.precision = rotary_base, precision
 
     def _packed(self, voxels: Voxels, positions: jax.Array | None = None) -> Voxels:
-        """Return Voxels with queries, keys and values as channels, rotated if ``rotary_base``."""
+        """Return Voxels whose channels are queries, keys and values; queries and keys are rotated."""
         check_channels(self, self.channels, voxels)
         packed = self.qkv(voxels)
         base = self.rotary_base
@@ -152,8 +152,7 @@ class SerializedAttention(_Heads):
       num_heads: number of attention heads.
       patch_size: number of rows (voxels) of a patch.
       order: name of the curve; an order that is given in the call replaces it.
-      fill, algorithm: how free slots of patches are filled, and how attention is computed, as in
-        the function.
+      fill, algorithm: how to fill incomplete patches and compute attention, as in the function.
       qkv_bias: whether to add a bias to queries, keys and values.
       scale: factor on the products of queries and keys; None is ``1 / sqrt(channels / heads)``.
       relative_reach: largest offset in cells, along each axis, for which the module learns logits

@@ -74,9 +74,9 @@ def decorate(
       coords: ``int32[capacity, 1 + len(axes)]``, scene and coordinates of the voxels on ``axes``.
       inverse: ``int32[N]``, row of each point's voxel, or -1.
       size: ``[len(axes)]``, edge lengths of a voxel.
-      origin: ``float32[3, len(axes)]``. The sum of the three parts is the lattice's origin minus
-        the origin of the positions.
-      axes: indices of the position axes along which voxels are cut.
+      origin: ``float32[3, len(axes)]``, three parts whose sum is the lattice's origin minus the
+        origin of the positions.
+      axes: indices of the position axes that the voxel lattice has.
       parts: three flags: whether to append the positions, the offsets from the mean of the voxel's
         points, and the offsets from the voxel's center.
       dtype: dtype of the result.

@@ -42,8 +42,7 @@ class GridPool(CheckedModule):
       reduction: ``max``, ``mean``, ``sum`` or ``min``.
       norm: a function from a number of channels to a norm module; None adds no norm.
       activation: a function on Voxels; None adds no activation.
-      capacity: static number of rows of the result; None takes that of :func:`voxax.plan`, if the
-        voxels were planned, else the input's.
+      capacity: static rows of the result; None takes that of :func:`voxax.plan`, else the input's.
       use_bias, dtype, param_dtype, precision: arguments of the linear layer.
       rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
 
@@ -90,7 +89,7 @@ class GridPool(CheckedModule):
 class GridUnpool(CheckedModule):
     """Copy coarse features to the fine voxels of a skip connection, and add the skip features.
 
-    Before the sum, each of the two inputs goes through a separate linear layer, norm, activation.
+    First, each of the two inputs goes through a linear layer, a norm and an activation of its own.
 
     Args:
       in_channels: channels of the coarse level.

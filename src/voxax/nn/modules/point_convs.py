@@ -151,7 +151,7 @@ class KernelPointConv(CheckedModule):
     def predictions(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> tuple[jax.Array | None, jax.Array | None]:
-        """Predict offsets ``[M, K, D]`` of kernel points, as positions, and factors ``[M, K]``.
+        """Predict kernel point offsets ``[M, K, D]``, in positions' units, and factors ``[M, K]``.
 
         Offsets are None unless ``deformable`` is set, and factors unless ``modulated`` is set.
         """

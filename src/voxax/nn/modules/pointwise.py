@@ -197,10 +197,9 @@ class Dropout(CheckedModule):
 
     Args:
       rate: probability of dropping, in [0, 1].
-      mode: what is dropped together: ``feature``, ``voxel``, ``channel`` or ``scene``; see
+      mode: ``feature``, ``voxel``, ``channel`` or ``scene``, what is dropped together; see
         :func:`voxax.nn.functional.dropout`.
-      deterministic: whether to start in evaluation mode, which drops nothing (integer features
-        become float32).
+      deterministic: whether to start in evaluation mode, which drops nothing.
       rng_collection: name of the stream of ``rngs`` from which each call draws a new key.
       rngs: source of keys. With None every call in training needs a key or ``nnx.Rngs``.
 

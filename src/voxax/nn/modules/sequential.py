@@ -170,7 +170,7 @@ class Sequential(Module):
 
 
 def _refuse_array_layer(place: int, layer: Any) -> None:
-    """Raise :class:`InputError` if ``layer`` is of flax or JAX, and so takes arrays, not Voxels."""
+    """Raise :class:`InputError` if ``layer`` is a flax layer or JAX function, which take arrays."""
     module = isinstance(layer, nnx.Module) and type(layer).__module__.startswith("flax.")
     module = module and type(layer) is not nnx.Sequential  # passes its input on unchanged
     function = not isinstance(layer, nnx.Module) and _module_of(layer).startswith("jax.")

@@ -92,7 +92,7 @@ class AlgorithmOptions(TypedDict, total=False):
 
 
 class LayerOptions(Dtypes, AlgorithmOptions, total=False):
-    """Keyword arguments that networks pass to every layer; layers on grids take no algorithms."""
+    """Keyword arguments that networks pass to every layer: dtypes and, not on grids, algorithms."""
 
 
 class NetworkOptions(LayerOptions, total=False):
@@ -121,7 +121,7 @@ def dtypes_of(options: LayerOptions) -> Dtypes:
 
 
 class Convolution(CheckedModule):
-    """Base class of sparse convolution modules. A call runs :attr:`FUNCTION` on the parameters.
+    """Base class of sparse convolution modules, which call :attr:`FUNCTION` with their weights.
 
     Attributes:
       weight, bias: the parameters; bias may be None.
@@ -202,8 +202,8 @@ class SpatiallySparseConv(Convolution):
     """Spatially sparse convolution in any number of dimensions.
 
     Args:
-      in_channels, out_channels: features of each input voxel, ``[capacity, C_in]``, and of each
-        output voxel, ``[out_capacity, C_out]``.
+      in_channels, out_channels: numbers of channels of the input features ``[capacity, C_in]`` and
+        of the output features ``[out_capacity, C_out]``.
       kernel_size: taps along each axis, an integer or one per axis.
       stride: input cells per output cell along each axis, an integer or one per axis.
       dilation: input cells from one tap to the next, an integer or one per axis.
@@ -292,7 +292,7 @@ class SpatiallySparseDepthwiseConv(Convolution):
     """Spatially sparse depthwise convolution: one filter per channel.
 
     Args:
-      channels: features of each voxel, for both input and output ``[capacity, C]``.
+      channels: number C of channels of both input and output features, ``[capacity, C]``.
       kernel_size, stride, dilation, kernel_shape, ndim, transposed, use_bias, capacity, precision:
         as in :class:`SpatiallySparseConv`.
       fwd_algo, bwd_algo: which depthwise algorithms may be used; see
