@@ -118,7 +118,7 @@ class _Heads(CheckedModule):
         self.rotary_base, self.precision = rotary_base, precision
 
     def _packed(self, voxels: Voxels, positions: jax.Array | None = None) -> Voxels:
-        """Return Voxels whose channels are queries, keys and values; queries and keys are rotated."""
+        """Return Voxels whose channels are queries and keys, rotated by position, and values."""
         check_channels(self, self.channels, voxels)
         packed = self.qkv(voxels)
         base = self.rotary_base

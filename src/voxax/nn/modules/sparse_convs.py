@@ -382,8 +382,8 @@ class SparseConv2d(SpatiallySparseConv):
 class SparseConv3d(SpatiallySparseConv):
     """:class:`SpatiallySparseConv` on three axes; stride 1 keeps the voxels (submanifold).
 
-    spconv's ``SparseConv3d`` creates output voxels around the input at stride 1 too. To get these
-    voxels here, pass ``generative=True``, and ``spatial_shape=`` to clip them as spconv does.
+    At stride 1, spconv's ``SparseConv3d`` adds output voxels around the input. To get these voxels
+    here, pass ``generative=True``, and ``spatial_shape=`` to clip them as spconv does.
 
     Examples:
       >>> down = modules.SparseConv3d(4, 8, kernel_size=2, stride=2, rngs=nnx.Rngs(0))
