@@ -195,7 +195,7 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
         raise FileFormatError(
             f"{path} has tensors of the dtype {error}, which NumPy has not: convert the file first"
         ) from error
-    except Exception as error:  # SafetensorError derives from Exception alone
+    except Exception as error:  # SafetensorError derives directly from Exception
         raise FileFormatError(
             f"{path} is no whole .safetensors file: {error}. Download or save it again"
         ) from error
@@ -217,7 +217,7 @@ def _read_torch(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except (FileNotFoundError, FileFormatError):
         raise
-    except Exception as error:  # a broken pickle may raise any
+    except Exception as error:  # a broken pickle may raise any exception
         raise FileFormatError(
             f"{path} is no PyTorch file of tensors alone ({_first_line(error)}): save "
             "model.state_dict(), and pass that file"

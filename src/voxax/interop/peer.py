@@ -37,7 +37,7 @@ Axes = Sequence[int] | Literal["reversed"] | None
 """The peer's spatial axis for each axis of the model; None is the same order."""
 
 _NORMS = (BatchNorm, LayerNorm, GroupNorm, InstanceNorm, RMSNorm, nnx.BatchNorm)
-# Roles by the attributes that hold them, in the order of PyTorch's state dicts.
+# The attribute for each role, in the order of PyTorch's state dicts.
 _CONV_ROLES: dict[Role, str] = {"weight": "weight", "bias": "bias"}
 _LINEAR_ROLES: dict[Role, str] = {"weight": "kernel", "bias": "bias"}
 _NORM_ROLES: dict[Role, str] = {"weight": "scale", "bias": "bias", "mean": "mean", "var": "var"}
@@ -234,7 +234,7 @@ class Peer:
           InputError: the peer does not have such a layer.
         """
         found: dict[Role, list[Form]] = {}
-        for role in layer.arrays:  # one number for each channel, or a row of them
+        for role in layer.arrays:  # shape [C] or [1, C]
             own = layer.shape(role)
             found[role] = [reshaped(_MEMBERS[role], shape, own) for shape in (own, (1, *own))]
         if layer.kind == "depthwise" and not self.depthwise:
@@ -244,9 +244,9 @@ class Peer:
             )
         if layer.kind in ("dense", "dense_transposed"):
             found["weight"] = [self._dense_form(layer)]
-        elif layer.kind == "scale":  # PyTorch has none of its own: the name is Sonata's
+        elif layer.kind == "scale":  # PyTorch has no such layer; the name is that of Sonata
             found["weight"] = [reshaped("gamma", layer.shape("weight"), layer.shape("weight"))]
-        elif layer.kind == "table":  # the name and the shape are Pointcept's
+        elif layer.kind == "table":  # the name and the shape are those of Pointcept
             axes, offsets, heads = own = layer.shape("weight")
             found["weight"] = [reshaped("rpe_table", (axes * offsets, heads), own)]
         elif layer.kind != "norm":
@@ -292,7 +292,7 @@ class Peer:
         """
         own = layer.shape("weight")
         ndim = len(own) - 2
-        taps = [int(axis) for axis in np.argsort(self._peer_axes(ndim))]  # ours, in their order
+        taps = [int(axis) for axis in np.argsort(self._peer_axes(ndim))]  # in the peer's order
         mirrored = layer.kind == "dense_transposed"
         order = [ndim, ndim + 1, *taps] if mirrored else [ndim + 1, ndim, *taps]
 
@@ -323,7 +323,7 @@ class Peer:
         """
         size = (np.ptp(offsets, axis=0) + 1).tolist()
         theirs = np.asarray(make(size, ndim=len(size)))
-        # A layer is built in the order of our axes.
+        # The layer's kernel size is in the model's order of axes.
         ours = (np.ptp(layer.convolution.offsets, axis=0) + 1).tolist()
         arguments = f"{ours}" if len(ours) == 3 else f"{ours}, ndim={len(ours)}"
         return InputError(

@@ -189,7 +189,7 @@ class Spconv(peer.Peer):
 
 def _check_places(layer: peer.LayerWeights, spec: KernelSpec) -> None:
     """Raise :class:`InputError` if spconv's taps have other offsets; state dicts do not show it."""
-    # In the order of our axes, as the message's proposal needs them.
+    # The axes are in the model's order, because the message proposes arguments of the layer.
     offsets = np.asarray(spec.offsets)
     steps = peer.grid_steps(offsets)
     if steps is None:

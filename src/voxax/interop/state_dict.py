@@ -22,8 +22,8 @@ StateDict = Mapping[str, Any] | str | os.PathLike[str]
 Names = Mapping[str, str] | Callable[[str], str] | Literal["order"] | None
 """The peer's name for the path of each layer; None if both are the same."""
 
-# Counters, which no layer of voxax has: of batch norms and averaged models in PyTorch, of spconv,
-# and of OpenPCDet.
+# Counters of PyTorch (batch norms, averaged models), spconv and OpenPCDet. No layer of voxax has
+# such counters.
 COUNTERS = ("num_batches_tracked", "n_averaged", "max_num_voxels_during_training", "global_step")
 
 
@@ -297,7 +297,7 @@ def fitting_peer(
             for form in version.forms(layer).get("weight", ())
         )
 
-    return max((peer, *peer.others()), key=number)  # the first among equals
+    return max((peer, *peer.others()), key=number)  # the first of several equals
 
 
 def _layers_of(model: nnx.Module, peer: Peer) -> list[LayerWeights]:
@@ -361,5 +361,5 @@ def _on_device(name: str, array: np.ndarray) -> jax.Array:
 
 
 def _on_host(layer: LayerWeights, role: Role, form: Form) -> np.ndarray:
-    # A copy: PyTorch warns about arrays that cannot be written to, as JAX's are.
+    # A copy, because PyTorch warns about read-only arrays such as those of JAX.
     return np.array(form.write(np.asarray(layer.arrays[role][...])), order="C")

@@ -70,7 +70,7 @@ class Tokens(NamedTuple):
 
     def map(self, fn: Callable[[jax.Array], jax.Array]) -> Tokens:
         """Apply ``fn`` to the features ``[batch_size, T, C]``; rows that do not exist are zero."""
-        # Rows are cleared before too: NaN times a zero cotangent would reach the weights in fn.
+        # Rows are also cleared before: NaN times a zero cotangent would reach the weights in fn.
         features = fn(self._cleared(self.features))
         return self._replace(features=self._cleared(features))
 
@@ -154,7 +154,7 @@ def serialized_attention(
     """
     how = _logits(voxels, num_heads, 3, scale, table, precision)
     along = serial_order(voxels, order) if isinstance(order, str) else order
-    if fill != "cycle":  # there the number of repeats depends on the length
+    if fill != "cycle":  # with "cycle" the number of repeats depends on the length
         check_length("patch_size", patch_size)
         patch_size = min(patch_size, -(-voxels.capacity // ROWS) * ROWS)
     cut = cut_patches(voxels, patch_size, along, fill=fill)
@@ -285,7 +285,7 @@ def scene_attention(
     how = _logits(voxels, num_heads, 3, scale, table, precision)
     block = _block_size(voxels.capacity)
     chosen = choose(algorithm, _head(voxels, num_heads, 3), how, block)
-    whole = chosen == "cudnn"  # it has no groups
+    whole = chosen == "cudnn"  # cuDNN has no groups
     cut = cut_patches(voxels, voxels.capacity if whole else block, fill="short")
     given = voxels.features, voxels.coords, cut, voxels.coords[:, 0], how
     beside = 0 if whole else None

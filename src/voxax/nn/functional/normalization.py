@@ -191,7 +191,7 @@ def _affine(scale: jax.Array | None, bias: jax.Array | None, dtype: Any) -> list
     return [np.zeros(0, wide) if a is None else as_dtype(a, wide) for a in (scale, bias)]
 
 
-# The backward pass repeats these few operations, so that only the features are kept for it.
+# The backward pass repeats these few operations, so that it needs only the features.
 @functools.partial(jax.jit, static_argnames=("epsilon", "centered"))
 @functools.partial(jax.checkpoint, static_argnums=(4, 5))
 def _row_normed(

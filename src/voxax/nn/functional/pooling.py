@@ -510,7 +510,7 @@ def _best(
     x: jax.Array, scene: jax.Array, batch_size: int, largest: bool, axis: str | None
 ) -> jax.Array:
     """Return the largest (smallest) values of each scene over all shards, ``[batch_size, C]``."""
-    # The start is the worst number that occurs: an infinity would stop ``jax.debug_infs``.
+    # The initial value is the worst number that occurs: ``jax.debug_infs`` would refuse infinity.
     numbers = jnp.where(x == x, x, jnp.zeros((), x.dtype))
     start = jnp.min(numbers, axis=0) if largest else jnp.max(numbers, axis=0)
     if axis is not None:
@@ -537,7 +537,7 @@ def _best_jvp(
     scene = primals[1]
     x = _stored(primals[0], scene)
     best = _best(x, scene, batch_size, largest, axis)
-    # NaN wins, but is not equal to itself.
+    # NaN wins, but NaN is not equal to itself.
     wins = (x == best.at[scene].get(mode="clip")) | (x != x)
 
     def total(values: jax.Array) -> jax.Array:

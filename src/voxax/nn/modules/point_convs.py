@@ -129,7 +129,7 @@ class KernelPointConv(CheckedModule):
     ):
         rngs = own_rngs(rngs)
         places = kernel_point_positions(num_kernel_points, ndim, radius=1.5 * extent)
-        # Static, so no parameter: tuples, which a module may hold.
+        # Tuples are static attributes; flax would treat an array as a parameter.
         self.kernel_points = tuple(map(tuple, places.tolist()))
         self.influence: Influence = influence
         self.extent, self.precision = float(extent), precision

@@ -70,7 +70,7 @@ class Remat(CheckedModule):
 
         remat = jax.checkpoint(run, policy=self.policy, prevent_cse=self.prevent_cse)
         arrays, changed = remat(state, [leaves[place] for place in places])
-        # Only changed variables: a module that is merely read may belong to an outer trace.
+        # Set only changed variables: a module that is only read may belong to an outer trace.
         if changed:
             nnx.update(self.block, nnx.from_flat_state(zip(paths, changed, strict=True)))
         return result.join(arrays)

@@ -172,7 +172,7 @@ class Sequential(Module):
 def _refuse_array_layer(place: int, layer: Any) -> None:
     """Raise :class:`InputError` if ``layer`` is a flax layer or JAX function, which take arrays."""
     module = isinstance(layer, nnx.Module) and type(layer).__module__.startswith("flax.")
-    module = module and type(layer) is not nnx.Sequential  # passes its input on unchanged
+    module = module and type(layer) is not nnx.Sequential  # it may have layers that take Voxels
     function = not isinstance(layer, nnx.Module) and _module_of(layer).startswith("jax.")
     if module or function:
         name = type(layer).__name__ if module else getattr(layer, "__name__", "fn")
