@@ -172,15 +172,12 @@ def direction(scene: Scene) -> np.ndarray:
 
 
 def from_above(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Project a scene from above: image coordinates [M, 2], and depth [M] below the box's top.
-
-    All are in meters.
-    """
+    """Project from above: coordinates [M, 2], and depth [M] below the box's top, in meters."""
     return scene.points[:, :2], scene.size[2] / 2 - scene.points[:, 2]
 
 
 def in_perspective(scene: Scene, distance: float = 1.9) -> tuple[np.ndarray, np.ndarray]:
-    """Project a scene in perspective: image coordinates [M, 2], and depth [M] from the camera.
+    """Project in perspective: coordinates [M, 2], and depth [M] from the camera, in meters.
 
     The camera looks at the center of the scene from `distance` half-diagonals of the drawn box.
     The image plane goes through the center, so lengths in that plane are in meters of the scene.

@@ -296,10 +296,7 @@ class Entry:
 
 
 class Sheet:
-    """A figure to draw on, `width` pixels wide, with `margin` pixels at the sides.
-
-    Call :meth:`header` first, then :meth:`open`, which sets the height, then the other methods.
-    """
+    """A figure, `width` pixels wide; call :meth:`header` and :meth:`open` first, then draw."""
 
     def __init__(self, width: int, margin: int, paper: str) -> None:
         figure_class = require("matplotlib.figure").Figure
