@@ -35,7 +35,7 @@ def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterato
     deleted.
 
     Args:
-      path: the file to replace or create, in an existing folder.
+      path: the file to create or replace, in an existing folder.
       private: whether only the owner may read and write the file; otherwise the umask decides.
 
     Raises:

@@ -392,11 +392,10 @@ def environment_key() -> Hashable:
 def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Make the operands of a primitive agree in their ``shard_map`` axes and in their mesh.
 
-    Inside ``shard_map``, every array is marked as varying over each axis over which any array
-    varies. Otherwise the gradient of an operand that all shards share would be that of one shard
-    instead of the sum. Outside of ``shard_map``, arrays that are split over explicit axes of a mesh
-    are gathered, and all arrays are put on this mesh, because ``jax.vmap`` over an explicit axis
-    splits the carry of a loop.
+    Inside ``shard_map``, every array is marked as varying over each axis over which any varies, so
+    that the gradient of an operand that all shards share is the sum over the shards. Outside,
+    arrays that are split over explicit axes of a mesh are gathered, and all arrays are put on this
+    mesh, because ``jax.vmap`` over an explicit axis splits the carry of a loop.
     """
     if not any(map(_is_placed, arrays)):
         return arrays
@@ -746,9 +745,8 @@ def staged_primitive(
       output_shapes: a function of ``(*shapes, **params)`` that returns a ``ShapeDtypeStruct``, or a
         tuple of them.
       many: whether the result is a tuple of arrays, instead of one array.
-      eager: a function of ``(*arrays, **params)`` for concrete operands, whose results have the
-        same bits as those of the compiled program. It returns None for operands that it does not
-        support, which the compiled program then takes. None: there is no such function.
+      eager: a function of ``(*arrays, **params)`` for concrete operands, with bitwise the results
+        of the compiled program, or None. It returns None for operands that it does not support.
       platforms: the platforms for which ``implementation`` differs from ``any``.
 
     The compiled eager path keeps one jitted program for each set of parameters. Otherwise each
@@ -934,8 +932,7 @@ def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
 def constants_of(program: Any) -> list[Any] | None:
     """Return the fill value of each result of a closed jaxpr, if all results are constant arrays.
 
-    The return value is None if a result depends on the arguments, or on operations other than
-    broadcast and dtype conversion.
+    It is None if a result depends on arguments, or on operations except broadcast and conversion.
     """
     known: dict[Any, Any] = {}
 
@@ -997,10 +994,7 @@ def tpu_versions() -> tuple[str, ...]:
 
 
 def tpu_info_of_version(name: str) -> Any:
-    """Return the ``pltpu.TpuInfo`` of the chip ``name`` (``v5e``, ``7x``), or None if unknown.
-
-    It describes both cores of the chip if JAX joins them into one device.
-    """
+    """Return the ``pltpu.TpuInfo`` of a chip (``v5e``, ``7x``), of both cores if JAX joins them."""
     try:
         from jax.experimental.pallas import tpu as pltpu
 
@@ -1238,8 +1232,7 @@ def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any
     Bodies of inner functions and loops are searched too, once each.
 
     Returns:
-      ``[(equation, scope, place)]`` in the order of the program; ``scope`` is the equation's
-      ``jax.named_scope`` path.
+      ``[(equation, jax.named_scope path, place)]`` in the order of the program.
     """
     found: list[tuple[Any, str, Place]] = []
 

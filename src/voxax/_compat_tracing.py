@@ -305,12 +305,11 @@ _STOPS_UNLESS_KNOWN = (
 def answering(handler: Handler) -> contextlib.AbstractContextManager[None]:
     """Return a context in which ``handler(kind, tracer, context)`` supplies values of tracers.
 
-    It is called where Python requests a value, in this thread only. ``kind`` is ``bool``, ``int``,
-    ``float``, ``complex``, ``index``, ``array``, ``tolist``, ``tobytes``, ``dlpack``, ``static`` (a
-    static argument of a JAX function), ``setitem``, ``format``, ``text`` (a format without a
-    specification, which every tracer allows) or ``hash``; ``context`` is JAX's text about the
-    request. JAX has no hook for this, so the few methods that raise are replaced while any thread
-    is in the context; in other threads they behave as usual.
+    Python code of this thread calls the handler where it needs a value. ``kind`` is ``bool``,
+    ``int``, ``float``, ``complex``, ``index``, ``array``, ``tolist``, ``tobytes``, ``dlpack``,
+    ``static`` (a static argument of a JAX function), ``setitem``, ``format``, ``text`` (a format
+    without a specification, which every tracer allows) or ``hash``; ``context`` is text. JAX has no
+    hook for this, so methods of tracers are replaced while any thread is in the context.
     """
     return _patched(_handler, handler)
 

@@ -78,8 +78,7 @@ class Ending:
     def leave(self) -> None:
         """End the process with the exit status of a signal, if one came after :meth:`finish`.
 
-        Register this method with ``atexit`` before other modules register functions, so that their
-        functions run first.
+        Register this method with ``atexit`` first, so that functions of other modules run before.
         """
         if self._late is not None:
             with contextlib.suppress(OSError, ValueError):

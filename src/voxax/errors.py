@@ -72,10 +72,7 @@ def check_whole(name: str, value: Any, least: int = 1) -> int:
 
 
 def check_known(name: str, value: object, known: Sequence[str]) -> None:
-    """Raise :class:`InputError` unless ``value`` is in ``known``; suggest the closest name.
-
-    ``name`` is what the message calls the value, e.g. "algorithm".
-    """
+    """Raise :class:`InputError` unless ``value`` is in ``known``; ``name`` says what it is."""
     if value not in known:
         close = difflib.get_close_matches(str(value), known, 1)
         hint = f". Did you mean {close[0]!r}?" if close else ""

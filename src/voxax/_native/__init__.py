@@ -1,9 +1,8 @@
 """The native library: C++ kernels for CPUs, which XLA programs and NumPy code of voxax call.
 
-The library is optional. If it was not built, cannot be loaded, or was built for a different version
-of XLA's foreign function interface than the installed jaxlib has, :func:`unavailable` returns the
-reason, and ordinary JAX code runs instead. The library is loaded and registered at the first use.
-The environment variable ``VOXAX_NATIVE=off`` disables it.
+The library is optional. If it is missing, cannot be loaded, or does not fit the installed jaxlib's
+foreign function interface, :func:`unavailable` returns the reason, and ordinary JAX code runs
+instead. It is loaded at the first use. The environment variable ``VOXAX_NATIVE=off`` disables it.
 """
 
 from __future__ import annotations
@@ -86,10 +85,9 @@ def refusal(calls: Mapping[str, int]) -> str | None:
 def target(name: str) -> str:
     """Return the FFI target name under which this process calls the library function ``name``.
 
-    It contains the version of the whole library's interface, because the names that a program calls
-    are part of the key of JAX's compilation cache on disk. Otherwise a cached program for another
-    version would pass wrong arguments. Exported programs in files use ``name`` itself, and state
-    the versions that they need.
+    The target name contains the version of the library's interface, because such names are in the
+    keys of JAX's compilation cache: a program for another version would pass wrong arguments.
+    Exported programs in files use ``name`` itself, and state the versions that they need.
     """
     return f"{name}_{_ABI}"
 
@@ -101,10 +99,7 @@ def simd() -> str | None:
 
 
 def fingerprint() -> str | None:
-    """Return an identifier of the loaded native code, for keys of caches; None if unloaded.
-
-    It consists of a digest of the library's file and the name of the instruction set in use.
-    """
+    """Return a digest of the library's file, and its instruction set; None if unloaded."""
     path, used = _path(), simd()
     return None if path is None or used is None else f"{_digest(path)} {used}"
 

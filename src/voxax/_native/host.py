@@ -40,8 +40,7 @@ def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndar
     """Sort the rows of ``int32[N, W]`` and remove duplicates.
 
     Returns:
-      ``(unique, inverse)``: the sorted distinct rows, ``int32[M, W]``, and the index in ``unique``
-      of each given row, ``int32[N]``.
+      ``(unique int32[M, W], inverse int32[N])``; ``unique[inverse]`` are the given rows.
     """
     rows = np.ascontiguousarray(rows)
     unique = np.empty_like(rows)

@@ -110,11 +110,7 @@ def _orders(order: np.ndarray | None, neighbors: np.ndarray) -> bool:
 def extreme_rows(
     x: np.ndarray, neighbors: np.ndarray, *, largest: bool = True, threads: int = 1
 ) -> np.ndarray:
-    """Return the row of ``x`` with the largest or smallest value of each window and channel.
-
-    Window m has the rows ``neighbors[m]`` that are not -1. The result is ``int32[M, C]``, with -1
-    for empty windows.
-    """
+    """Return ``int32[M, C]``, the row of the largest or smallest value per window, or -1."""
     found = np.empty((len(neighbors), x.shape[1]), np.int32)
     sizes = *neighbors.shape, x.shape[1], ELEMENTS[x.dtype]
     call("extreme_rows", x, len(x), neighbors, *sizes, int(largest), _TILE, threads, found)
@@ -133,9 +129,8 @@ def reached_rows(
         inputs are at ``out * stride - padding + k * dilation``.
 
     Returns:
-      ``(out int32[M, 1 + D], neighbors int32[M, K])``. ``out`` has the output coordinates in the
-      order in which a loop over taps, with an inner loop over inputs, reaches them first.
-      ``neighbors`` has the input row of each output and tap, or -1.
+      ``(out int32[M, 1 + D], neighbors int32[M, K])``: the output coordinates in the order in which
+      a loop over taps, then inputs, reaches them, and the input row of each tap, or -1.
 
     Raises:
       ValueError: there are too many outputs for 32-bit row numbers, or cells for 64 bits.

@@ -95,9 +95,7 @@ def library_call(
     aliases: dict[int, int] | None = None,
     **attributes: Any,
 ) -> Any:
-    """Call a function of the native library in a JAX program, and return its results.
-
-    Under ``vmap`` the calls run one after another.
+    """Call a native function in a JAX program; under ``vmap``, calls run one after another.
 
     Args:
       name: name of the function, a key of ``voxax._native.CALLS``.

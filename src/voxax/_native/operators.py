@@ -1,8 +1,7 @@
 """Operators of the native library that XLA programs call, and ctypes calls for NumPy arrays.
 
-An operator takes arrays, integers and real numbers, and checks them itself: see
-``native/src/operators.h``. One Python function of ``(call, *arrays, **static)`` serves both
-callers: ``call`` is :func:`by_xla` or :func:`on_numpy`.
+An operator takes arrays, integers and real numbers, and checks them: ``native/src/operators.h``. A
+Python function of ``(call, ...)`` serves both, with :func:`by_xla` or :func:`on_numpy` as ``call``.
 """
 
 from __future__ import annotations
@@ -93,8 +92,7 @@ def differentiable_operator(
         :func:`by_xla` or :func:`on_numpy`.
       portable: the same function in ordinary JAX, without ``call``.
       gradients: a function of ``(call, cotangent, *arrays, *results, moves=, **static)`` that
-        returns one cotangent for each argument index in ``moves``, or None to differentiate
-        ``portable``.
+        returns one cotangent for each index in ``moves``, or None to differentiate ``portable``.
     """
 
     return differentiable_on_cpu(

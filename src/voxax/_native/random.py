@@ -1,7 +1,4 @@
-"""Random numbers equal to those of ``jax.random``, which the native library computes on CPUs.
-
-XLA is slow at them on CPUs.
-"""
+"""The random numbers of ``jax.random``, from the native library on CPUs, where XLA is slow."""
 
 from __future__ import annotations
 

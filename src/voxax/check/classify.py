@@ -200,10 +200,7 @@ def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.
 
 
 def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the finding's code for a condition, and the node that it controls, such as an ``if``.
-
-    `chain` has the syntax nodes around the condition, innermost first.
-    """
+    """Return the finding's code for a condition, and the node it controls, such as an ``if``."""
     inner: ast.AST | None = None
     for node in chain:
         if isinstance(node, ast.IfExp) and node.test is inner:

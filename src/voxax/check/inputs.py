@@ -33,10 +33,7 @@ def examples_of(
     named: Mapping[str, Any],
     also: Sequence[Sequence[Any] | Mapping[str, Any]],
 ) -> list[Inputs]:
-    """Return all example inputs of ``function``: the first example, and those in ``also``.
-
-    The arguments are those of :func:`voxax.check.check_static`.
-    """
+    """Return the first example and the examples in ``also``, as in ``voxax.check.check_static``."""
     first = _bound(function, positional, named)
     names = parameters(function)[: len(first.positional)]
     found = [first]

@@ -227,10 +227,7 @@ def _kind_of(value: Any) -> tuple[Any, ...]:
 def _weakly(
     one: Sequence[Any], two: Sequence[Any], names: Sequence[str | None]
 ) -> list[tuple[int, str]]:
-    """Return ``(index, name)`` of arguments that are a number in one call, an array in the other.
-
-    The result is empty if the types of two calls, `one` and `two`, differ in anything else.
-    """
+    """Return ``(index, name)`` of arguments that are a number in one call, an array in another."""
     if len(one) != len(two):
         return []
     different = [i for i, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]

@@ -282,10 +282,7 @@ def _question(kind: str, where: Place, tracer: Any, module: str) -> Question:
 
 
 def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, ...]]:
-    """Return the argument names that a value depends on (or None), and the steps that compute it.
-
-    The steps are names of the user's lines, last step first, then the arguments.
-    """
+    """Return the arguments that a value depends on, and the user's lines that compute it."""
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     unknown = False

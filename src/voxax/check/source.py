@@ -94,8 +94,7 @@ class Place:
 
     Attributes:
       site: the range of source code in the user's innermost frame.
-      api: the library function that `site` calls; None if no library function is involved, as in
-        ``if x:``.
+      api: the library function that `site` calls; None if Python itself acts, as in ``if x:``.
       inside: the library functions that run within `site`, innermost first; the last is `api`.
       callers: the user's calls that lead to `site`, innermost first.
     """

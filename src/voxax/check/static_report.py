@@ -30,8 +30,7 @@ class Report:
       programs: number of programs that are compiled for the given examples.
       framework: ``jax`` or ``torch``.
       incomplete: reason why the search for findings ended early; empty if it was complete.
-      verification: the result of ``verify=True``; its ``holds`` is False if it contradicts the
-          verdict. None without verification.
+      verification: result of ``verify=True``, which may contradict the verdict; else None.
     """
 
     name: str

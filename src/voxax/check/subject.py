@@ -227,10 +227,7 @@ def kind_of(value: Any) -> str:
 def staged(
     subject: Subject, arguments: Arguments, held: frozenset[str]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """Return a function of only the traced leaves, and the example values of these leaves.
-
-    All other leaves, and Python numbers named in `held`, are constants of the function.
-    """
+    """Return a function of the traced leaves, with all others constant, and the leaf values."""
     traced = arguments.traced(held)
 
     def function(*values: Any) -> Any:

@@ -311,10 +311,7 @@ def _counted(node: ast.For, function: ast.AST, library: str) -> str:
 
 
 def _bounded_loop(node: ast.For, count: ast.expr, carried: Sequence[str]) -> str:
-    """Suggest a loop of a fixed number of turns, of which ``torch.where`` discards the last ones.
-
-    The user chooses the number, ``bound``.
-    """
+    """Suggest a loop of ``bound`` turns, chosen by the user, that masks out superfluous turns."""
     index = node.target.id if isinstance(node.target, ast.Name) else "_"
     index = "turn" if index == "_" else index
     keep = "".join(f"    {name}_before = {name}\n" for name in carried)

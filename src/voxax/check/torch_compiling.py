@@ -48,10 +48,7 @@ def compiling() -> Iterator[None]:
 
 
 def _builtins_of_export() -> contextlib.AbstractContextManager[Any]:
-    """Return a context that replaces Python's ``max`` and ``min``, as ``torch.export`` does it.
-
-    In the context, these functions apply operators of PyTorch to tensors.
-    """
+    """Return a context in which Python's ``max`` and ``min`` of tensors are PyTorch operators."""
     try:
         from torch._export.non_strict_utils import (  # pyright: ignore[reportMissingImports]
             _override_builtin_ops,

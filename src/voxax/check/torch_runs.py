@@ -179,11 +179,7 @@ def copied(module: Any, shared: Mapping[int, Any] = MappingProxyType({})) -> Any
 
 
 def values_of(arguments: Arguments, held: frozenset[str], own: bool = True) -> list[Any]:
-    """Return the leaves for one run: copies of tensors, symbolic numbers, and other values.
-
-    Numbers named in `held` stay Python numbers. If `own` is False, all numbers do, and no origins
-    of tensors are recorded.
-    """
+    """Return the leaves for one run; numbers not in `held` are symbolic, unless `own` is False."""
     return [_value(leaf, held, own) for leaf in arguments.leaves]
 
 
@@ -208,10 +204,7 @@ def _without_values(value: Any, mode: Any) -> Any:
 
 @contextlib.contextmanager
 def repeatable() -> Any:
-    """Return a context in which PyTorch draws the same random numbers every time.
-
-    The state of the user's generator does not change.
-    """
+    """Return a context with the same PyTorch random numbers every time; restore the generator."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
@@ -294,10 +287,7 @@ def _pass(
 
 
 def stored(subject: TorchSubject, watch: Watch) -> dict[int, tuple[Any, tuple[Frame, ...]]]:
-    """Return ``{id: (weak reference, frames)}`` of tensors of a finished run that still exist.
-
-    The frames are those that made the tensor. Tensors of the module and arguments are left out.
-    """
+    """Return ``{id: (weak reference, frames)}`` of a finished run's tensors that still exist."""
     gc.collect()
     known = subject.own_tensors() | watch.given | set(map(id, watch.foreign))
     return {

@@ -94,10 +94,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One operator that ran, and its frames; `structure` and `constants` identify it in a program.
-
-    `structure` has the name and the shapes, `constants` the Python values and parameter names.
-    """
+    """One operator that ran: its name and shapes, its Python values, and its frames."""
 
     structure: tuple[Any, ...]
     constants: tuple[Any, ...]

@@ -72,8 +72,7 @@ def compose(
 ) -> Scene:
     """Choose axes, extent and camera for a picture of [N, 3] float64 positions in meters.
 
-    `up` and `origin_view` are as in :func:`voxax.plot.segmentation_png`. Points in the mask
-    `without`, [N] bool, count for the extent but are not drawn.
+    Points in the mask `without`, [N] bool, count for the extent but are not drawn.
     """
     if up not in UPRIGHT:
         raise InputError(f'up must be "z", "y" or "-y", not {up!r}.')

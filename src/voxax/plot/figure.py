@@ -144,8 +144,7 @@ def fit_view(
 ) -> View:
     """Choose center, scale and height of a view of projected points, and rasterize the points.
 
-    `plane` [M, 2] and `depth` [M] are in meters, `width` is in pixels, and `tallest` limits the
-    ratio of height to width.
+    The points are in meters, `width` is in pixels, and `tallest` limits height / width.
     """
     if len(plane) == 0:
         return View(None, 1.0, int(0.5 * width), width, np.zeros(2))

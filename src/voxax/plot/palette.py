@@ -114,10 +114,9 @@ def _least_confusable(taken: list[str], turn: int) -> str:
 
 
 def color_gaps(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-    """Return the perceived difference of each color in ``first`` from each color in ``second``.
+    """Return the perceived differences between all pairs of colors, in CIELAB units.
 
-    The result is float64 [len(first), len(second)] in CIELAB units: the smaller one of the
-    differences for normal and for deuteranopic eyes.
+    They are [len(first), len(second)], the least of those for normal and for deuteranopic eyes.
     """
     gaps = []
     for matrix in (np.eye(3), _DEUTERANOPIA):

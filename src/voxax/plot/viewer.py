@@ -43,9 +43,8 @@ class Viewer:
     """A web server that shows a point cloud on a page with a choice of colors, until ``stop()``.
 
     Every browser that opens ``url`` sees the same colors. If every point has an entry of the
-    legend, such as its class, the points of an entry can be hidden. The page loads nothing from
-    other servers. It shows at most 1,000,000 points, chosen at random with a fixed seed, and says
-    so.
+    legend, such as its class, the points of an entry can be hidden. The page uses no other server.
+    It shows at most 1,000,000 points, chosen at random with a fixed seed, and says so.
 
     Args:
       positions: [N, 3] floats, in meters; N is at least 1.
