@@ -133,7 +133,7 @@ def is_mapped(*values: Any) -> bool:
 
 def _value_in(tracer: Any, names: Sequence[str]) -> Any:
     """Return the attribute with the first of ``names`` that the tracer's class has, or None."""
-    # The class is asked, because JAX takes long to find that a tracer lacks an attribute.
+    # This checks the class, because JAX takes long to find that a tracer lacks an attribute.
     name = next((name for name in names if _private(type(tracer), name) is not None), None)
     return None if name is None else _private(tracer, name)
 
@@ -222,7 +222,7 @@ _COPIES = (
 
 
 def without_tangent(value: Any) -> Any:
-    """Return the plain array of an integer tracer to which jvp or grad added an empty tangent."""
+    """Return the primal value of an integer tracer of jvp or grad, whose tangent is empty."""
     while isinstance(value, jax.core.Tracer):
         primal = _private(value, "primal")
         if primal is None or jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
@@ -235,7 +235,7 @@ def origin(value: Any) -> Any:
     """Return the earliest value that an integer array is known to be an unchanged copy of.
 
     A function under ``jit``, ``checkpoint`` or a custom derivative returns even an unchanged
-    argument as a new tracer. From this tracer, the argument is found.
+    argument as a new tracer. Given this tracer, the result is the argument.
     """
     while isinstance(value, jax.core.Tracer):
         known = without_tangent(value)
@@ -264,7 +264,7 @@ def _operand(tracer: Any) -> Any:
 
 
 def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
-    """Return the index of the operand that an equation returns as ``variable``, or None."""
+    """Return the index of the operand that an equation returns unchanged as a result, or None."""
     made = _private(equation, "outvars", ())
     place = next((i for i, out in enumerate(made) if out is variable), None)
     name = _private(_private(equation, "primitive"), "name")
@@ -305,7 +305,7 @@ def _scan_parts(params: Any) -> tuple[int, int]:
 
 
 def _argument(body: Any, place: int) -> int | None:
-    """Return the index of the argument that a jaxpr returns as result ``place``, or None."""
+    """Return the index of the argument that is, unchanged, result ``place`` of a jaxpr, or None."""
     results, arguments = _private(body, "outvars", ()), _private(body, "invars", ())
     if place >= len(results):
         return None
@@ -340,10 +340,10 @@ def known_equal(a: Any, b: Any) -> bool:
     return dims[0] is not _UNKNOWN and dims[0] == dims[1] and known_equal(ours, theirs)
 
 
-# Values that are part of the key of jax.jit's caches: a function is traced anew for a new value,
-# and its trace is found again for an old value. Values are hashable. New threads see the global
-# value, which is the one given here unless `set_global` changes it. A context that these functions
-# return can be entered only once.
+# The values of these variables are part of the key of jax.jit's caches: JAX traces a function again
+# for a new value, and reuses its trace for an old value. Values are hashable. New threads see the
+# global value, which is the one given here unless `set_global` changes it. Calling a variable with
+# a value returns a context, which can be entered only once.
 _trace_token = jax.make_user_context(None)
 _environment_token = jax.make_user_context(0)
 overlay: Any = jax.make_user_context(())
@@ -714,7 +714,7 @@ def save_as_matrix_product(primitive: Primitive) -> None:
 
 
 def is_evaluating() -> bool:
-    """Return whether operations on concrete arrays run now, which is so outside of every trace."""
+    """Return whether operations on concrete arrays run eagerly here, instead of being traced."""
     here = _extend_core.get_opaque_trace_state()
     with jax.core.eval_context():
         return here == _extend_core.get_opaque_trace_state()
@@ -745,8 +745,8 @@ def staged_primitive(
       output_shapes: a function of ``(*shapes, **params)`` that returns a ``ShapeDtypeStruct``, or a
         tuple of them.
       many: whether the result is a tuple of arrays, instead of one array.
-      eager: a function of ``(*arrays, **params)`` for concrete operands, with bitwise the results
-        of the compiled program, or None. It returns None for operands that it does not support.
+      eager: None, or a function of ``(*arrays, **params)`` for concrete operands, with bitwise the
+        results of the compiled program. It returns None for operands that it does not support.
       platforms: the platforms for which ``implementation`` differs from ``any``.
 
     The compiled eager path keeps one jitted program for each set of parameters. Otherwise each
@@ -1219,7 +1219,7 @@ def scope_of(equation: Any) -> str:
     return str(equation.source_info.name_stack)
 
 
-# Primitives whose functions run several times, or on a part of the operands.
+# Primitives whose inner functions run several times, or on a part of the operands.
 _NOT_ENTERED = ("while", "scan", "cond", "shard_map", "xla_pmap")
 
 Place = tuple[int, ...]

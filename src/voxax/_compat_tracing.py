@@ -294,7 +294,7 @@ def _ask(kind: str, tracer: Any, context: str = "") -> Any:
     return handler(kind, tracer, context)
 
 
-# Functions of JAX that only ask whether a value is known, and raise if it is not.
+# Functions of JAX that only check whether a value is known, and raise if it is not.
 _STOPS_UNLESS_KNOWN = (
     "expand_bool_indices",
     "is_constant_dim",
@@ -460,7 +460,7 @@ def of_checkify(recorded: Any) -> bool:
 
 
 def leaked_tracers(function: Callable[..., Any], values: Sequence[Any]) -> list[tuple[Any, str]]:
-    """Trace ``function(*values)``, and return the tracers that ``jax.checking_leaks`` finds after.
+    """Trace ``function(*values)``, and return the tracers that something still refers to then.
 
     The result is ``[(tracer, JAX's text about the object that refers to it)]``. Tracers that are
     operands of other leaked tracers are left out.

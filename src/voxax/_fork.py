@@ -9,7 +9,7 @@ import threading
 from voxax import _compat, _own_process
 from voxax.errors import VoxaxError
 
-# Number of the process that imported voxax, or of the fork of it that was checked last.
+# ID of the process that imported voxax, or of the fork of that process that was checked last.
 _own = _own_process.PID
 _broken = False
 _watching = False

@@ -50,7 +50,7 @@ class UnknownNameError(VoxaxError, AttributeError):
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """Return ``value`` as an ``int``; raise :class:`InputError` if it is none or is too small.
+    """Return ``value`` as an ``int``; raise :class:`InputError` if it is no integer or too small.
 
     Args:
       name: name of the argument, for the message.
@@ -72,7 +72,7 @@ def check_whole(name: str, value: Any, least: int = 1) -> int:
 
 
 def check_known(name: str, value: object, known: Sequence[str]) -> None:
-    """Raise :class:`InputError` unless ``value`` is in ``known``; ``name`` says what it is."""
+    """Raise :class:`InputError` unless ``value`` is in ``known``; ``name`` is for the message."""
     if value not in known:
         close = difflib.get_close_matches(str(value), known, 1)
         hint = f". Did you mean {close[0]!r}?" if close else ""

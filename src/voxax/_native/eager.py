@@ -67,7 +67,7 @@ def _place(args: Sequence[Any]) -> tuple[Any, bool] | None:
     """Return the CPU that computes with the operands, and whether any operand is committed to it.
 
     As under ``jit``, operands that are not committed to a device are computed on the default
-    device. The result is None if no single CPU of this process can compute, or with NaN checks.
+    device. The result is None if no single CPU of this process can compute, or JAX checks for NaN.
     """
     pinned = None
     for arg in args:

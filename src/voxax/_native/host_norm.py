@@ -39,8 +39,7 @@ def batch_norm(
       scale, bias, old_mean, old_variance: ``[C]`` of float32, or float64 if ``x`` is float64.
       residual: ``[N, C]`` in the dtype of ``x``, added before ReLU, or None.
       y: the result, ``[N, C]`` in the dtype of ``x``; None only computes the returned values.
-      momentum, epsilon, training, relu: as for
-        :func:`voxax.nn.functional.batch_norm.batch_norm`.
+      momentum, epsilon, training, relu: as for that function.
       threads: the largest number of threads.
 
     Returns:

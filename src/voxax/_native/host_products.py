@@ -110,7 +110,10 @@ def _orders(order: np.ndarray | None, neighbors: np.ndarray) -> bool:
 def extreme_rows(
     x: np.ndarray, neighbors: np.ndarray, *, largest: bool = True, threads: int = 1
 ) -> np.ndarray:
-    """Return ``int32[M, C]``, the row of the largest or smallest value per window, or -1."""
+    """Return the row of ``x`` with the largest or smallest value in each window and channel.
+
+    Window m has the rows ``neighbors[m]`` except -1. The result is ``int32[M, C]``, -1 if empty.
+    """
     found = np.empty((len(neighbors), x.shape[1]), np.int32)
     sizes = *neighbors.shape, x.shape[1], ELEMENTS[x.dtype]
     call("extreme_rows", x, len(x), neighbors, *sizes, int(largest), _TILE, threads, found)

@@ -314,7 +314,7 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
 def _goes_through(node: ast.AST, inner: ast.AST | None) -> bool:
     """Return True for a loop or comprehension over the entries of an expression.
 
-    Until Python 3.12, the place where Python asks for the entries is the whole loop.
+    Up to Python 3.12, Python reports the whole loop as the place that reads the entries.
     """
     if isinstance(node, ast.For):
         return inner is None or node.iter is inner

@@ -152,10 +152,8 @@ class Finding:
         from the syntax.
       module: the path of the submodule that contains the place; empty outside of submodules.
       callers: the user's calls that lead to the place, innermost first.
-      ignored: the reason that a comment in the source gives for ignoring this finding; None
-        without a comment.
-      reason: why this is a problem here, if the documentation page of `code` does not fit; else
-        empty.
+      ignored: the reason in a source comment that ignores this finding; None without a comment.
+      reason: why this is a problem, if the usual reason for `code` does not fit; else empty.
     """
 
     code: str

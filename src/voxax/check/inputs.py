@@ -17,7 +17,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """The arguments of one call: the positional ones in order, the named ones sorted by name."""
+    """The arguments of one call: positional arguments in order, named arguments by name."""
 
     positional: tuple[Any, ...]
     named: dict[str, Any]

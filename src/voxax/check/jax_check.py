@@ -220,7 +220,7 @@ def _faults(
     decided: dict[Site, Question] = {}
     error, last = whole.error, whole.asked
     questions += _keys(first, whole.error)
-    # A line that reads several numbers in turn asks only for the first until that is held.
+    # A line that reads several numbers in turn reads only the first until that one is static.
     while by_number := of_numbers(questions, arguments.numbers() - held):
         held = joined(decided, by_number)
         again = trace(subject, arguments, own, held)

@@ -115,7 +115,7 @@ def unrepeatable(one: Any, two: Any, own: str | None) -> list[Finding]:
         if where is not None and not _same_operation(a, b):
             return [_unrepeatable(where)]
     shorter, longer = sorted((one.jaxpr.eqns, two.jaxpr.eqns), key=len)
-    for equation in longer[len(shorter) :]:  # a loop that Python unrolls, more often one time
+    for equation in longer[len(shorter) :]:  # a loop that Python unrolls more often in one trace
         where = place(_compat_tracing.frames_of(equation), own)
         if where is not None:
             return [_unrepeatable(where)]
@@ -238,7 +238,7 @@ def _weakly(
 
 
 def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]) -> str:
-    """Return source text of arrays to pass instead of numbers, as ``jnp.asarray(1, 'int32')``."""
+    """Return source text of arrays to pass instead of numbers: ``jnp.asarray(1, 'int32')``."""
     shown = []
     for i, name in names:
         strong = [types[i][1] for _, types in calls if not types[i][2]]
@@ -413,7 +413,7 @@ def _same_results(one: Any, two: Any) -> bool:
 
 
 def vary(value: Any, seed: int) -> Any:
-    """Return another input of the same type: floats permuted and scaled, Python numbers raised.
+    """Return another input of the same type: permuted and scaled floats, or a larger number.
 
     `seed` selects the input; 0 is the example itself. Arrays of integers and booleans do not
     change, because coordinates must stay sorted and the rows of a kernel map belong together.

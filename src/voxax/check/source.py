@@ -166,12 +166,12 @@ def scope_in(equation: Any, outer: str) -> str:
     return "/".join(part for part in (outer, _compat.scope_of(equation)) if part)
 
 
-# The function of JAX through which every call of a compiled function goes.
+# The function of JAX that handles every call of a compiled function.
 _COMPILED_CALL = "cache_miss"
 
 
 def _is_wrapper(code: types.CodeType, owner: str) -> bool:
-    """Return True for code that is no API of a library: wrappers, and methods as ``__bool__``."""
+    """Return True for code that is not an API function: wrappers, methods such as ``__bool__``."""
     return (
         owner in ("std", "voxax")
         or code.co_name in _WRAPPERS
@@ -197,7 +197,7 @@ def raised_frames(error: BaseException) -> list[Frame]:
 
 
 def _without_hooks(frames: list[Frame]) -> list[Frame]:
-    """Remove the frames of an audit hook, because the time limit may be raised in one.
+    """Remove the innermost frames if they are in an audit hook, where a time limit may raise.
 
     The hook belongs to an installed package, and a library called it, not the user.
     """

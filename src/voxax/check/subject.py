@@ -67,7 +67,7 @@ def subject_of(target: Any) -> Subject:
     """Return the :class:`Subject` of a JAX function or an nnx module."""
     if not is_module(target):
         name = getattr(target, "__qualname__", None) or type(target).__name__
-        # Take the inner function of a compiled one: else a Python value that is held static here
+        # Take the inner function of a compiled function: else a Python value that is static here
         # would be traced after all.
         # Unwrap only one level: vmap, grad or a decorator below it is part of the program.
         inner = target.__wrapped__ if _compat_tracing.is_jitted(target) else target
@@ -227,7 +227,7 @@ def kind_of(value: Any) -> str:
 def staged(
     subject: Subject, arguments: Arguments, held: frozenset[str]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """Return a function of the traced leaves, with all others constant, and the leaf values."""
+    """Return a function of the traced leaves (all others are constant), and the leaves' values."""
     traced = arguments.traced(held)
 
     def function(*values: Any) -> Any:

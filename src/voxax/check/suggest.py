@@ -20,7 +20,7 @@ _MASKED = {
     "jnp": ("sum", "mean", "prod", "any", "all", "std", "var"),
     "torch": ("sum", "any"),
 }
-# Calls in a condition that guard another operand, or that ask Python.
+# Calls in a condition that guard another operand, or that only Python can answer.
 _GUARDS = ("isinstance", "issubclass", "hasattr", "callable", "len", "any", "all")
 _IN_PLACE = {ast.Add: "add", ast.Mult: "multiply", ast.Div: "divide", ast.Pow: "power"}
 

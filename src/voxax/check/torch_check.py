@@ -172,7 +172,7 @@ def _faults(
         if cut_short(first):
             questions = [*earlier, *questions]
             break
-        # A line that reads several numbers in turn asked for the first alone.
+        # A line that reads several numbers in turn has read only the first of them.
         by_number = of_numbers(questions, numbers - held - hidden)
         if not by_number:
             break
@@ -297,8 +297,7 @@ def _twice(
     """Run one module twice on the same inputs; report differences, and tensors that outlive a call.
 
     A tensor that the first call stores is harmless if the second call replaces it without reading
-    it. A tensor to which only a graph of gradients refers is reported at the write that added the
-    graph.
+    it. A tensor that only a graph of gradients keeps is reported at the write that added the graph.
     """
     subject.reuse = True  # so that a counter in the module shows
     try:

@@ -179,7 +179,7 @@ def copied(module: Any, shared: Mapping[int, Any] = MappingProxyType({})) -> Any
 
 
 def values_of(arguments: Arguments, held: frozenset[str], own: bool = True) -> list[Any]:
-    """Return the leaves for one run; numbers not in `held` are symbolic, unless `own` is False."""
+    """Return leaves for one run: copied tensors, and if `own` symbolic numbers, except `held`."""
     return [_value(leaf, held, own) for leaf in arguments.leaves]
 
 
@@ -204,7 +204,7 @@ def _without_values(value: Any, mode: Any) -> Any:
 
 @contextlib.contextmanager
 def repeatable() -> Any:
-    """Return a context with the same PyTorch random numbers every time; restore the generator."""
+    """Return a context with fixed PyTorch random numbers; the user's generator is unchanged."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)

@@ -208,7 +208,7 @@ def inputs_of(arguments: Arguments, held: frozenset[str], seed: int) -> list[Any
 
 
 def _vary(leaf: Any, held: frozenset[str], seed: int) -> Any:
-    """Return a leaf for the run `seed`: floats permuted and scaled; integers may be indices."""
+    """Return a leaf for the run `seed`: floats are permuted and scaled, integer tensors kept."""
     value = leaf.value
     if leaf.kind == "number" and leaf.name not in held:
         return torch.tensor(value if isinstance(value, bool) else value + seed)

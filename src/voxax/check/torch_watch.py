@@ -36,14 +36,14 @@ _HOST = ("tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "__cuda_array
 _CONDITIONS = ("__bool__", "is_nonzero", "equal", "allclose", "__contains__", "is_same_size")
 _NUMBERS = ("__int__", "__index__", "__float__", "__complex__", "item", "__hash__", "__round__")
 _TEXT = ("__format__", "__repr__", "__str__")
-# They turn Python numbers into values of tensors, on which the program does not depend.
+# Functions that turn Python numbers into values of tensors, on which the program does not depend.
 _VALUES = ("tensor", "as_tensor", "scalar_tensor", "asarray", "sym_float", "sym_int")
-# The numbers that they take are lengths, though PyTorch declares them as values.
+# Functions whose number arguments are lengths, though PyTorch declares them as values.
 _LENGTHS = ("arange", "linspace", "logspace", "range")
-# They replace the dtype in a question about a size and in one about a number.
+# Descriptions in place of the dtype, for a request about a size and one about a number.
 SIZE = "size"
 FLOAT = "Python float"
-# Values determine the number of their results, and no shape bounds it.
+# Operators for which values determine the size of the result, and no shape bounds it.
 _COUNTING = (torch.ops.aten.repeat_interleave, torch.ops.aten.bincount)
 # Functions that differentiate in the forward pass.
 _AUTOGRAD = ("grad", "backward")

@@ -5,9 +5,8 @@ Every ``where`` of a program is tested: the elementwise operations before it are
 differentiated at a few values of their inputs. Zero is one of these values unless the input is
 known to be positive; the sign of an input is inferred from the operations that computed it. A
 finding is a combination of values for which the result is finite and the derivative is NaN. The
-tested values may never occur together in the program, so a finding is evidence, not a proof. The
-bodies of functions with a custom derivative (``custom_jvp``, ``custom_vjp``) are not
-differentiated.
+tested values may never occur together in the program, so a finding is evidence, not a proof.
+Functions with a custom derivative (``custom_jvp``, ``custom_vjp``) are not differentiated.
 """
 
 from __future__ import annotations
