@@ -1,4 +1,4 @@
-"""Errors for arguments that other libraries have, such as spconv, and voxax spells differently."""
+"""Errors for arguments of other libraries, such as spconv's ``indice_key``, that voxax lacks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Colors for the points of a cloud by label, error, feature or tile, with a legend.
 
-This module needs only NumPy. Classes have the same colors in all pictures. Larger numbers have
-darker colors.
+This module needs only NumPy. Classes have the same colors in all pictures. Numbers run from light
+to dark, or from orange over white to blue if some are negative.
 """
 
 from collections.abc import Sequence

@@ -48,7 +48,7 @@ class Labeled:
         return [(*verdict, number) for verdict, number in zip(VERDICTS, numbers, strict=True)]
 
     def counts(self) -> np.ndarray:
-        """Count the points of each class, [C] int64, by the truth, or by the prediction without."""
+        """Count the points of each class, [C] int64, by the truth, or the prediction if unknown."""
         labels = self.prediction if self.truth is None else self.truth
         return np.bincount(labels[labels >= 0], minlength=len(self.class_names))
 

@@ -116,7 +116,8 @@ def _least_confusable(taken: list[str], turn: int) -> str:
 def color_gaps(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
     """Return the perceived differences between all pairs of colors, in CIELAB units.
 
-    They are [len(first), len(second)], the least of those for normal and for deuteranopic eyes.
+    The result is float64 [len(first), len(second)]: the smaller of the differences that normal and
+    that deuteranopic (red-green-blind) eyes see.
     """
     gaps = []
     for matrix in (np.eye(3), _DEUTERANOPIA):

@@ -40,7 +40,7 @@ class Stepped:
 
 
 class Viewer:
-    """A web server that shows a point cloud on a page with a choice of colors, until ``stop()``.
+    """A web server whose page shows a point cloud with a choice of colors, until :meth:`stop`.
 
     Every browser that opens ``url`` sees the same colors. If every point has an entry of the
     legend, such as its class, the points of an entry can be hidden. The page uses no other server.
