@@ -1,7 +1,7 @@
-"""Annotations of arrays in jaxtyping's notation, dtype and shape: ``Float[Array, "N C"]``.
+"""Type annotations for the dtype and shape of arrays, such as ``Float[Array, "N C"]``.
 
-Each name is ``typing.Annotated``, so type checkers see the array, readers see the shape, and voxax
-does not need jaxtyping. Tests replace this module by jaxtyping to check dtypes and shapes.
+The notation is that of jaxtyping, but every name here is ``typing.Annotated``: type checkers see
+only the array type, and voxax does not need jaxtyping. Tests replace this module by jaxtyping.
 """
 
 from typing import Annotated as Bool

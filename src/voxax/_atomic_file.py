@@ -1,4 +1,4 @@
-"""Writing a file in one step: a reader sees the old file or the whole new one."""
+"""Functions that replace a file in one step: a reader sees the old file or the whole new one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import BinaryIO
 def write_atomically(
     path: str | os.PathLike[str], data: bytes | str, *, private: bool = False
 ) -> Path:
-    """Write ``data`` to ``path`` and return the path; text is written as UTF-8.
+    """Write ``data`` to the file ``path`` in one step, and return the path.
 
     Args:
       path, private: as for :func:`replacing`.
-      data: the whole content.
+      data: the whole content of the file; text is written as UTF-8.
 
     Raises:
-      OSError: the folder does not exist or cannot be written to; an older file is unchanged.
+      OSError: the folder does not exist or cannot be written to; an existing file is unchanged.
     """
     with replacing(path, private=private) as file:
         file.write(data.encode() if isinstance(data, str) else data)
@@ -29,12 +29,13 @@ def write_atomically(
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[BinaryIO]:
-    """Return a context with a temporary file, which is renamed to ``path`` at its end.
+    """Return a context with a writable temporary file, which is renamed to ``path`` at the end.
 
-    After an error in the context, an older file is unchanged and the temporary file is deleted.
+    After an error in the context, an existing file ``path`` is unchanged, and the temporary file is
+    deleted.
 
     Args:
-      path: the file to replace or create, in an existing folder.
+      path: the file to create or replace, in an existing folder.
       private: whether only the owner may read and write the file; otherwise the umask decides.
 
     Raises:

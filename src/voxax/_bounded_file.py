@@ -1,4 +1,4 @@
-"""Reading a whole file of limited size: a pipe, a device or a huge file is refused instead."""
+"""Functions that read a whole file of limited size, and refuse pipes, devices and larger files."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MEBIBYTE = 1 << 20
 
 
 def read_bounded(path: str | os.PathLike[str], most: int) -> tuple[bytes, os.stat_result]:
-    """Return the content of a regular file, and its status when it was opened.
+    """Return the content of a regular file, and its ``os.stat_result`` from when it was opened.
 
     Args:
       path: the file.
-      most: largest size of the file, in bytes.
+      most: the largest allowed size of the file, in bytes.
 
     Raises:
       OSError: the file cannot be read.
-      ValueError: it is no regular file, or too large.
+      ValueError: the path is not a regular file, or the file is too large.
     """
     # Opening a pipe would otherwise wait for its writer.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -42,8 +42,8 @@ def bounded_text(path: str | os.PathLike[str], most: int) -> str:
     """Return the text of a UTF-8 file of at most ``most`` bytes.
 
     Raises:
-      FileFormatError: the file is missing, cannot be read, is no regular file, too large, or no
-        UTF-8 text.
+      FileFormatError: the file is missing or too large, cannot be read, is not a regular file, or
+        is not UTF-8 text.
     """
     try:
         return read_bounded(path, most)[0].decode("utf-8")
@@ -55,16 +55,16 @@ def bounded_text(path: str | os.PathLike[str], most: int) -> str:
 
 
 def bounded_json(path: str | os.PathLike[str], most: int, kind: str = "") -> Any:
-    """Return the content of a JSON file of at most ``most`` bytes.
+    """Return the decoded content of a JSON file of at most ``most`` bytes.
 
     Args:
       path: the file.
-      most: largest size of the file, in bytes.
-      kind: what the file should contain, for the message after "is no JSON", such as
-        ``" with a list points"``.
+      most: the largest allowed size of the file, in bytes.
+      kind: what the file should contain, such as ``" with a list points"``; an error message
+        repeats it after the words "is no JSON".
 
     Raises:
-      FileFormatError: as for :func:`bounded_text`, or the file is no JSON.
+      FileFormatError: as for :func:`bounded_text`, or the file is not JSON.
     """
     try:
         return json.loads(bounded_text(path, most))

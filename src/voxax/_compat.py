@@ -1,9 +1,9 @@
-"""Every difference between JAX versions, and every semi-public JAX name, in one place.
+"""The only module that uses semi-public JAX names, or code for different JAX versions.
 
 ``jax.extend``, ``jax.interpreters``, ``jax.core`` and ``jax._src`` may change between releases;
 no other module of voxax imports them (a test checks this). The one exception is
-``_compat_tracing``, with private parts of JAX that only the checker needs, so that importing voxax
-does not load them.
+``_compat_tracing``, with private parts of JAX that only ``voxax.check`` needs, so that importing
+voxax does not load them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 
 
 def _private(value: Any, name: str, default: Any = None) -> Any:
-    """Return an attribute that no public interface of JAX has, or ``default`` if it is missing.
+    """Return the private attribute ``name`` of a JAX object, or ``default`` if it is missing.
 
-    If the attribute is missing, voxax is slower but still correct: a test hides each one in turn.
+    Without the attribute voxax is slower but still correct; a test hides every such attribute once.
     """
     return getattr(value, name, default)
 
@@ -49,18 +49,18 @@ _UNKNOWN = object()
 
 
 def _trace_of(value: Any) -> Any:
-    """Return the trace of a value: None for a concrete value, ``_UNKNOWN`` if JAX hides it."""
+    """Return the trace of a tracer, ``_UNKNOWN`` if JAX hides it, or None for a concrete value."""
     return _private(value, "_trace", _UNKNOWN) if isinstance(value, jax.core.Tracer) else None
 
 
 def is_hidden(*values: Any) -> bool:
-    """Return whether there are arrays and all are tracers whose trace JAX hides."""
+    """Return whether ``values`` have arrays, and all arrays are tracers whose trace JAX hides."""
     leaves = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]
     return bool(leaves) and all(_trace_of(leaf) is _UNKNOWN for leaf in leaves)
 
 
 def current_trace() -> Any:
-    """Return an object that is equal to itself only within the current trace."""
+    """Return an object that identifies the current trace: equal within the trace, else unequal."""
     return _extend_core.get_opaque_trace_state()
 
 
@@ -71,7 +71,7 @@ def may_live_with(value: Any, mark: Any) -> bool:
 
 
 def context_of(*values: Any) -> contextlib.AbstractContextManager | None:
-    """Return a context to compute arrays from ``values`` alone, or None.
+    """Return a context for computing arrays that depend only on ``values``, or None.
 
     In the context, operations are recorded at the trace level of ``values``, even if the current
     level is nested deeper. They run eagerly if all values are concrete. The result is None if
@@ -111,7 +111,7 @@ def is_traced(*values: Any) -> bool:
 def is_evaluated(*values: Any) -> bool:
     """Return whether all arrays have values, including under ``jax.grad``, ``jvp`` or ``vmap``.
 
-    JAX evaluates primitives of such arrays at once.
+    JAX evaluates primitives of such arrays immediately, and does not record them for later.
     """
     for leaf in jax.tree.leaves(values):
         while isinstance(leaf, jax.core.Tracer):
@@ -122,7 +122,7 @@ def is_evaluated(*values: Any) -> bool:
 
 
 def is_mapped(*values: Any) -> bool:
-    """Return whether ``jax.vmap`` maps an array, including beneath ``jax.grad`` or ``jax.jvp``."""
+    """Return whether ``jax.vmap`` maps any array in ``values``, also inside ``jax.grad`` or jvp."""
     for leaf in jax.tree.leaves(values):
         while isinstance(leaf, jax.core.Tracer):
             if _value_in(leaf, ("val",)) is not None:
@@ -132,14 +132,14 @@ def is_mapped(*values: Any) -> bool:
 
 
 def _value_in(tracer: Any, names: Sequence[str]) -> Any:
-    """Return a tracer's attribute of the first of these names that its class has, or None."""
-    # The class is asked, because JAX takes long to find that a tracer lacks an attribute.
+    """Return the attribute with the first of ``names`` that the tracer's class has, or None."""
+    # This checks the class, because JAX takes long to find that a tracer lacks an attribute.
     name = next((name for name in names if _private(type(tracer), name) is not None), None)
     return None if name is None else _private(tracer, name)
 
 
 def without_derivative(array: Any) -> Any:
-    """Return ``jax.lax.stop_gradient(array)``; eager calls under ``jax.grad`` compile nothing."""
+    """Return ``jax.lax.stop_gradient(array)``, without compiling it in eager ``jax.grad`` calls."""
     while isinstance(array, jax.core.Tracer):
         primal = _value_in(array, ("primal",))
         if primal is None:
@@ -149,7 +149,7 @@ def without_derivative(array: Any) -> Any:
 
 
 def is_symbolic(*sizes: Any) -> bool:
-    """Return whether one of these sizes is a symbol of ``jax.export``."""
+    """Return whether any of the array sizes is a symbolic dimension of ``jax.export``."""
     return not all(isinstance(size, int) for size in sizes)
 
 
@@ -161,10 +161,10 @@ def is_begun() -> bool:
 
 
 def put_on(device: Any, array: np.ndarray, *, committed: bool) -> jax.Array:
-    """Return ``jax.device_put`` of a NumPy array to one device, in a quarter of the time.
+    """Put a NumPy array on one device, in a quarter of the time of ``jax.device_put``.
 
-    An eager layer makes about ten arrays. ``committed`` says whether the array is committed to the
-    device.
+    One eager call of a layer does this about ten times. ``committed`` is whether the result is
+    committed to the device, in the sense of JAX.
     """
     from jax._src.interpreters import pxla
 
@@ -193,10 +193,10 @@ def is_readable(array: Any) -> bool:
 
 
 def as_one_program(function: _Function) -> _Function:
-    """Return ``function`` so that eager calls with JAX arrays run as one compiled program.
+    """Wrap ``function`` so that an eager call with JAX arrays runs as one compiled program.
 
     This is faster than one program for each operation. In a trace, and for NumPy arrays, the
-    function is called as it is.
+    function is called without ``jax.jit``.
     """
     compiled = jax.jit(function, inline=True)
 
@@ -222,7 +222,7 @@ _COPIES = (
 
 
 def without_tangent(value: Any) -> Any:
-    """Return an integer array without the empty tangents that transformations added to it."""
+    """Return the primal value of an integer tracer of jvp or grad, whose tangent is empty."""
     while isinstance(value, jax.core.Tracer):
         primal = _private(value, "primal")
         if primal is None or jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
@@ -232,10 +232,10 @@ def without_tangent(value: Any) -> Any:
 
 
 def origin(value: Any) -> Any:
-    """Return the value that an integer array is known to be a copy of, such as a call's argument.
+    """Return the earliest value that an integer array is known to be an unchanged copy of.
 
-    A function under ``jit``, ``checkpoint`` or a custom derivative returns an argument that it does
-    not change as a new tracer.
+    A function under ``jit``, ``checkpoint`` or a custom derivative returns even an unchanged
+    argument as a new tracer. Given this tracer, the result is the argument.
     """
     while isinstance(value, jax.core.Tracer):
         known = without_tangent(value)
@@ -251,7 +251,7 @@ def origin(value: Any) -> Any:
 
 
 def _operand(tracer: Any) -> Any:
-    """Return the operand that the operation of ``tracer`` returned unchanged, or ``tracer``."""
+    """Return the operand that the operation returned unchanged as ``tracer``, or ``tracer``."""
     equation, variable = _private(tracer, "parent"), _private(tracer, "val")
     operands = _private(equation, "in_tracers")
     if equation is None or operands is None or variable is None:
@@ -264,7 +264,7 @@ def _operand(tracer: Any) -> Any:
 
 
 def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
-    """Return the number of the operand that an equation returns as ``variable``, or None."""
+    """Return the index of the operand that an equation returns unchanged as a result, or None."""
     made = _private(equation, "outvars", ())
     place = next((i for i, out in enumerate(made) if out is variable), None)
     name = _private(_private(equation, "primitive"), "name")
@@ -297,7 +297,7 @@ def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
 
 
 def _scan_parts(params: Any) -> tuple[int, int]:
-    """Return the numbers of constants and of carried values among the operands of a scan's body."""
+    """Return how many operands of a scan's body are constants, and how many are carried values."""
     if "num_carry" in params:
         return params["num_consts"], params["num_carry"]
     consts, state, *_ = map(len, params["ft_in"].unpack())  # JAX 0.12
@@ -305,7 +305,7 @@ def _scan_parts(params: Any) -> tuple[int, int]:
 
 
 def _argument(body: Any, place: int) -> int | None:
-    """Return the number of the argument that a jaxpr returns as result ``place``, or None."""
+    """Return the index of the argument that is, unchanged, result ``place`` of a jaxpr, or None."""
     results, arguments = _private(body, "outvars", ()), _private(body, "invars", ())
     if place >= len(results):
         return None
@@ -322,9 +322,9 @@ def _argument(body: Any, place: int) -> int | None:
 
 
 def known_equal(a: Any, b: Any) -> bool:
-    """Return whether two integer arrays are known to be equal.
+    """Return whether two integer arrays are known to be equal; False may mean "unknown".
 
-    They are if they are one array, or if both are concrete and have equal values.
+    They are known to be equal if both are copies of one array, or concrete with equal values.
     """
     a, b = origin(a), origin(b)
     if a is b:
@@ -340,10 +340,10 @@ def known_equal(a: Any, b: Any) -> bool:
     return dims[0] is not _UNKNOWN and dims[0] == dims[1] and known_equal(ours, theirs)
 
 
-# Values that are part of the key of jax.jit's caches: a function is traced anew for a new value,
-# and its trace is found again for an old value. Values are hashable. New threads see the global
-# value, which is the one given here unless `set_global` changes it. A context that these functions
-# return can be entered only once.
+# The values of these variables are part of the key of jax.jit's caches: JAX traces a function again
+# for a new value, and reuses its trace for an old value. Values are hashable. New threads see the
+# global value, which is the one given here unless `set_global` changes it. Calling a variable with
+# a value returns a context, which can be entered only once.
 _trace_token = jax.make_user_context(None)
 _environment_token = jax.make_user_context(0)
 overlay: Any = jax.make_user_context(())
@@ -358,21 +358,21 @@ class _Fresh(NamedTuple):
 def fresh_trace() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which every jitted function is traced anew, even if it was traced before.
 
-    It is needed to watch a trace, since an abstract evaluation does not enter functions whose trace
-    is cached. JAX keeps the traces of the context, megabytes each time, and never uses them again:
-    use :func:`separate_traces` where this happens often.
+    Code that watches a trace needs it, since an abstract evaluation does not enter functions whose
+    trace is cached. JAX keeps the traces of every such context (megabytes), and never uses them
+    again, so use :func:`separate_traces` where this happens often.
     """
     return _trace_token(_Fresh(_trace_token.value, next(_tokens)))
 
 
 def own_traces() -> contextlib.AbstractContextManager[Any]:
-    """Return a context that undoes :func:`fresh_trace`, for functions that run no user's code."""
+    """Return a context that undoes :func:`fresh_trace`; functions inside may use cached traces."""
     token = _trace_token.value
     return _trace_token(token.outer) if isinstance(token, _Fresh) else contextlib.nullcontext()
 
 
 def separate_traces(key: Hashable) -> contextlib.AbstractContextManager[Any]:
-    """Return a context whose traces are only found again in contexts with the same key."""
+    """Return a context whose cached jit traces are reused only in contexts with the same key."""
     return _trace_token(key)
 
 
@@ -385,17 +385,17 @@ def retrace_everything() -> None:
 
 
 def environment_key() -> Hashable:
-    """Return a value that changes with :func:`retrace_everything` and in :func:`fresh_trace`."""
+    """Return a cache key that :func:`retrace_everything` and :func:`fresh_trace` change."""
     return _environment_token.value, _trace_token.value
 
 
 def vary_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Return arrays, inside ``shard_map`` marked as varying over every axis that one varies over.
+    """Make the operands of a primitive agree in their ``shard_map`` axes and in their mesh.
 
-    The gradient of an unmarked operand that all shards share would be the gradient of one shard
-    instead of the sum. Outside of ``shard_map``, arrays that are split over explicit axes of a mesh
-    are gathered, and all arrays are put on this mesh, because ``jax.vmap`` over an explicit axis
-    splits the carry of a loop.
+    Inside ``shard_map``, every array is marked as varying over each axis over which any varies, so
+    that the gradient of an operand that all shards share is the sum over the shards. Outside,
+    arrays that are split over explicit axes of a mesh are gathered, and all arrays are put on this
+    mesh, because ``jax.vmap`` over an explicit axis splits the carry of a loop.
     """
     if not any(map(_is_placed, arrays)):
         return arrays
@@ -429,7 +429,7 @@ def _is_on_one_device(array: Any) -> bool:
 
 
 def gathered(tree: Any) -> Any:
-    """Return a tree whose arrays are not split over explicit axes of a mesh.
+    """Gather the arrays of a pytree that are split over explicit axes of a mesh.
 
     An explicit sharding is part of an array's type, and no operation on coordinates has a rule for
     split rows. Arrays over automatic axes, and arrays inside ``shard_map``, are left unchanged.
@@ -452,7 +452,7 @@ def _is_split(tree: Any) -> bool:
 def on_whole_arrays(
     function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
-    """Return the result of a function with its arguments gathered, inside their mesh.
+    """Call a function with arguments gathered by :func:`gathered`, and their mesh as current mesh.
 
     Arrays that the function creates then belong to the mesh too, as JAX requires of operations on
     several arrays that run eagerly or under ``jax.vmap``. If the function fails under ``jax.vmap``
@@ -470,7 +470,7 @@ def on_whole_arrays(
 
 
 def _is_of_split_batch(leaf: Any) -> bool:
-    """Return whether an array is under ``jax.vmap`` over an explicit axis."""
+    """Return whether ``jax.vmap`` maps an array over an axis that is split over a mesh."""
     dim, value = _private(leaf, "batch_dim"), _private(leaf, "val")
     if not isinstance(dim, int) or value is None:
         return False
@@ -479,7 +479,7 @@ def _is_of_split_batch(leaf: Any) -> bool:
 
 
 def _on_whole_batch(function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Return the function mapped over the gathered batch, with its results split again.
+    """Call a function under ``jax.vmap`` on the gathered batch, and split its results again.
 
     JAX has no rule for some operations on a split batch, such as taking rows of an array that all
     devices share.
@@ -541,9 +541,9 @@ _PLAIN = frozenset((type(None), bool, int, float, str, types.FunctionType, types
 def is_on_explicit_mesh(*values: Any) -> bool:
     """Return whether an array in ``values`` (pytrees allowed) is on a mesh with explicit axes.
 
-    The array may be split or not. Every operator calls this. A class of immutable objects may have
-    an attribute ``is_on_explicit_mesh`` with the answer for its arrays, so that trees of many
-    leaves are walked only once.
+    The array may be split or not. Every operator calls this function, so it must be fast: a class
+    of immutable objects may have an attribute ``is_on_explicit_mesh`` with the answer for its
+    arrays, so that trees of many leaves are walked only once.
     """
     for value in values:
         kind = type(value)
@@ -573,14 +573,14 @@ def _is_explicit(sharding: Any) -> bool:
 
 
 def _typed_sharding(leaf: Any) -> Any:
-    """Return the sharding in an array's type; None for an array on one device."""
+    """Return the sharding in an array's type; None for arrays on one device and other objects."""
     if _is_on_one_device(leaf) or not isinstance(leaf, jax.Array):
         return None
     return getattr(jax.typeof(leaf), "sharding", None)
 
 
 def _explicit_spec(leaf: Any) -> tuple[Any, ...]:
-    """Return the explicit mesh axes of each dimension of an array; empty if none is split."""
+    """Return the mesh axes that split each dimension of an array, or () if nothing is split."""
     sharding = _typed_sharding(leaf)
     spec = tuple(getattr(sharding, "spec", ()))
     return spec if any(axes is not None for axes in spec) else ()
@@ -597,7 +597,7 @@ def _varying(aval: Any) -> frozenset[Any]:
 
 
 def shape_like(shape: Sequence[int], dtype: Any, like: jax.Array) -> jax.ShapeDtypeStruct:
-    """Return the shape of a kernel's output that varies over the same mesh axes as ``like``."""
+    """Return a ``ShapeDtypeStruct`` that varies over the same ``shard_map`` axes as ``like``."""
     aval = jax.typeof(like)
     if not _varying(aval):
         return jax.ShapeDtypeStruct(tuple(shape), dtype)
@@ -609,13 +609,13 @@ def shape_like(shape: Sequence[int], dtype: Any, like: jax.Array) -> jax.ShapeDt
 
 
 def thread_settings(device: Any = None) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-    """Return this thread's JAX settings that affect what a program computes, for another thread.
+    """Copy this thread's JAX settings (64-bit mode, default device) for use in another thread.
 
-    Threads do not inherit these settings. Enter the result in the other thread:
-    ``with settings():``.
+    Threads do not inherit these settings. The result is a function that returns a context; enter
+    the context in the other thread: ``with settings():``.
 
     Args:
-      device: the default device there; None takes this thread's default device.
+      device: the default device in the other thread; None takes this thread's default device.
     """
     x64 = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
     place = device or getattr(jax.config, "jax_default_device", None)
@@ -632,12 +632,12 @@ add_tangents = ad.add_jaxvals
 
 
 def no_tangent(value: Any) -> Zero:
-    """Return the zero tangent of a constant value."""
+    """Return JAX's symbolic zero tangent for a value that is constant under differentiation."""
     return Zero(jax.typeof(value).to_tangent_aval())
 
 
 def set_rules(primitive: Primitive, jvp: Any, transpose: Any, batch: Any) -> None:
-    """Set JAX's rules of differentiation and batching for a primitive.
+    """Register JAX's rules ``jvp``, ``transpose`` and ``batch`` (``jax.vmap``) for a primitive.
 
     ``transpose`` is None for a primitive that is not linear.
     """
@@ -648,13 +648,13 @@ def set_rules(primitive: Primitive, jvp: Any, transpose: Any, batch: Any) -> Non
 
 
 def set_batch_rule(primitive: Primitive, batch: Callable[..., Any]) -> None:
-    """Set the rule of ``jax.vmap`` for a primitive.
+    """Register the rule of ``jax.vmap`` for a primitive.
 
-    A batch that is split over explicit axes of a mesh is gathered, and the results are split.
+    A batch that is split over explicit axes of a mesh is gathered first, and the results are split.
 
     Args:
       batch: a function of ``(operands, dims, **params)`` that returns ``(out, out_dim)``, or lists
-        of both.
+        of both for a primitive with several results.
     """
 
     def rule(args: Any, dims: Any, **params: Any) -> Any:
@@ -678,7 +678,7 @@ def set_batch_rule(primitive: Primitive, batch: Callable[..., Any]) -> None:
 
 
 def set_dce_rule(primitive: Primitive, rule: Callable[[Sequence[bool], Any], Any]) -> None:
-    """Set the rule that drops a primitive's unused results.
+    """Register the rule by which JAX's dead-code elimination drops unused results of a primitive.
 
     Args:
       rule: a function of ``(used outputs, equation)`` that returns ``(used inputs, equation)``.
@@ -688,7 +688,7 @@ def set_dce_rule(primitive: Primitive, rule: Callable[[Sequence[bool], Any], Any
 
 
 def save_as_matrix_product(primitive: Primitive) -> None:
-    """Let policies of ``jax.checkpoint`` treat a primitive as a matrix product.
+    """Let policies of ``jax.checkpoint`` save results of a primitive like those of matrix products.
 
     Policies such as ``dots_saveable`` only know JAX's own primitives. A policy may also name the
     primitive itself. Results that a policy would offload are kept on the device.
@@ -714,14 +714,14 @@ def save_as_matrix_product(primitive: Primitive) -> None:
 
 
 def is_evaluating() -> bool:
-    """Return whether operations on concrete arrays run at once: outside of all transformations."""
+    """Return whether operations on concrete arrays run eagerly here, instead of being traced."""
     here = _extend_core.get_opaque_trace_state()
     with jax.core.eval_context():
         return here == _extend_core.get_opaque_trace_state()
 
 
 def evaluating() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which operations on concrete arrays run at once, inside a trace too."""
+    """Return a context in which operations on concrete arrays run eagerly, even inside a trace."""
     return jax.core.eval_context()
 
 
@@ -734,10 +734,10 @@ def staged_primitive(
     eager: Callable[..., Any] | None = None,
     platforms: Sequence[str] = ("cpu", "gpu", "tpu"),
 ) -> Primitive:
-    """Return a primitive, called ``name`` in jaxprs, without rules of differentiation.
+    """Create a JAX primitive with eager evaluation and lowering, but no differentiation rules.
 
     Args:
-      name: the primitive's name.
+      name: the primitive's name in jaxprs.
       implementation: a function of ``(platform, *operands, **params)`` in ordinary JAX, called when
         the primitive is lowered for ``platform`` (``cpu``, ``gpu``, ``tpu``, or ``any`` for a
         platform unknown to voxax). Inside ``shard_map`` all operands must vary over the same mesh
@@ -745,8 +745,8 @@ def staged_primitive(
       output_shapes: a function of ``(*shapes, **params)`` that returns a ``ShapeDtypeStruct``, or a
         tuple of them.
       many: whether the result is a tuple of arrays, instead of one array.
-      eager: a function of ``(*arrays, **params)`` for concrete operands, with the same bits as the
-        compiled program. It returns None if it does not take them. None for no such function.
+      eager: None, or a function of ``(*arrays, **params)`` for concrete operands, with bitwise the
+        results of the compiled program. It returns None for operands that it does not support.
       platforms: the platforms for which ``implementation`` differs from ``any``.
 
     The compiled eager path keeps one jitted program for each set of parameters. Otherwise each
@@ -794,12 +794,12 @@ _eager_program = contextvars.ContextVar("voxax_eager_program", default=False)
 
 
 def lowers_eager_program() -> bool:
-    """Return whether a primitive is being lowered for an eager call of only this primitive."""
+    """Return whether the program being lowered is an eager call of a single voxax primitive."""
     return _eager_program.get()
 
 
 def stable_custom_calls() -> frozenset[str]:
-    """Return the custom calls that programs of ``jax.export`` may make: JAX keeps them stable."""
+    """Return the names of the custom calls that JAX allows in programs of ``jax.export``."""
     from jax._src.export import _export
 
     return frozenset(_export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE)
@@ -810,7 +810,7 @@ _native_exports = contextvars.ContextVar("voxax_native_exports", default=False)
 
 @contextlib.contextmanager
 def exporting_native_calls() -> Iterator[None]:
-    """Return a context in which this thread's exported programs for CPUs call the native kernels.
+    """Return a context in which ``jax.export`` for CPUs in this thread keeps native kernel calls.
 
     The caller has to allow these custom calls in ``jax.export``, and to note in the file that the
     program needs them.
@@ -830,9 +830,9 @@ def exports_native_calls() -> bool:
 def register_lowering(
     primitive: Primitive, platform: str | None, plain: Any, partitioned: Any, exported: Any
 ) -> None:
-    """Register functions in ordinary JAX to which a primitive is lowered.
+    """Register functions in ordinary JAX to which a primitive is lowered on a platform.
 
-    Each is a function of ``(*arrays, **params)``.
+    The functions take ``(*arrays, **params)``.
 
     Args:
       primitive: the primitive. With ``multiple_results`` the functions return a tuple, else one
@@ -867,7 +867,7 @@ def register_lowering(
 
 
 def _with_own_functions(ctx: Any) -> Any:
-    """Return the context of a rule with its own cache of lowered jitted functions.
+    """Return the lowering context ``ctx`` with a separate, empty cache of lowered functions.
 
     JAX lowers a jitted function once for a program, whatever the platform. In a program for several
     platforms, a function that a GPU's rule lowers first would otherwise run on CPUs too.
@@ -884,10 +884,10 @@ _absent_device = contextvars.ContextVar("voxax_absent_device", default=None)
 
 
 def absent_device() -> Any | None:
-    """Return the device for which a program is being lowered, if it is absent, else None.
+    """Return the device for which a program is being lowered, if this machine lacks it, else None.
 
-    A program is for an absent device of ``jax.experimental.topologies`` if the sharding of its
-    arguments names the device.
+    Such a device comes from ``jax.experimental.topologies``: the sharding of the program's
+    arguments names it.
     """
     return _absent_device.get()
 
@@ -901,7 +901,7 @@ def _device_elsewhere(context: Any, platform: str | None) -> Any | None:
 
 
 def _is_partitioned(context: Any) -> bool:
-    """Return whether XLA partitions the program over devices, as for a ``jit`` over a mesh."""
+    """Return whether XLA itself partitions the program over devices: ``jit`` over a mesh."""
     axes, mesh = _private(context, "manual_axes"), _private(context, "mesh")
     if axes is not None and mesh is not None:  # shard_map, of all axes of the mesh or of some
         return axes | set(mesh.manual_axes) != frozenset(mesh.axis_names)
@@ -911,7 +911,7 @@ def _is_partitioned(context: Any) -> bool:
 def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
     """Return the abstract value of an output that is not split, on the same mesh as ``operand``.
 
-    It varies over the same axes of an enclosing ``shard_map``.
+    The output varies over the same axes of an enclosing ``shard_map`` as the operand.
     """
     mesh = operand.sharding.mesh
     explicit = jax.sharding.AxisType.Explicit in (getattr(mesh, "axis_types", None) or ())
@@ -930,9 +930,9 @@ def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
 
 
 def constants_of(program: Any) -> list[Any] | None:
-    """Return one number for each result of a jaxpr, if each result is filled with one number.
+    """Return the fill value of each result of a closed jaxpr, if all results are constant arrays.
 
-    None if a result depends on the arguments, or on operations other than broadcast and conversion.
+    It is None if a result depends on arguments, or on operations except broadcast and conversion.
     """
     known: dict[Any, Any] = {}
 
@@ -959,10 +959,10 @@ JAX_VERSION = jax.__version__
 def tpu_info(device_kind: str | None, num_cores: int | None) -> Any:
     """Return JAX's table entry for a kind of TPU device, or None if JAX does not know the kind.
 
-    No device is touched. Pallas is imported here and not with voxax.
+    No device is used. Pallas is imported by this call, not by importing voxax.
 
     Args:
-      device_kind: the runtime's name, e.g. ``TPU v5 lite``.
+      device_kind: the runtime's name of the device, e.g. ``TPU v5 lite``.
       num_cores: number of TensorCores of one device; None means 1.
 
     Returns:
@@ -994,7 +994,7 @@ def tpu_versions() -> tuple[str, ...]:
 
 
 def tpu_info_of_version(name: str) -> Any:
-    """Return the entry of the chip ``name`` (``v5e``, ``7x``), both cores if JAX joins them."""
+    """Return the ``pltpu.TpuInfo`` of a chip (``v5e``, ``7x``), of both cores if JAX joins them."""
     try:
         from jax.experimental.pallas import tpu as pltpu
 
@@ -1010,17 +1010,17 @@ def tpu_info_of_version(name: str) -> Any:
 
 
 def known_tpu_infos() -> list[Any]:
-    """Return the entries of all TPUs that this version of JAX knows."""
+    """Return the ``pltpu.TpuInfo`` of every TPU chip that this version of JAX knows."""
     return [info for name in tpu_versions() if (info := tpu_info_of_version(name)) is not None]
 
 
 def has_libtpu() -> bool:
-    """Return whether the TPU compiler is installed."""
+    """Return whether the TPU compiler, the package libtpu, is installed."""
     return importlib.util.find_spec("libtpu") is not None
 
 
 def tpu_topology(name: str) -> list[Any]:
-    """Return the devices of a TPU topology, which may be absent. This needs libtpu."""
+    """Return the devices of a TPU topology, such as ``v5e:2x2``. It needs libtpu, but no TPU."""
     from jax.experimental import topologies
 
     return list(topologies.get_topology_desc(platform="tpu", topology_name=name).devices)
@@ -1037,12 +1037,12 @@ _TRITON_DTYPES = {
 
 
 def triton_dtype(dtype: Any) -> str:
-    """Return Triton's name of a dtype."""
+    """Return Triton's name of a dtype, such as ``fp32`` for float32."""
     return _TRITON_DTYPES[jax.numpy.dtype(dtype).name]
 
 
 def missing_for_triton() -> str | None:
-    """Return a text of what calls of Triton kernels lack, and what to install, or None."""
+    """Return a text on what to install to run Triton kernels, or None if nothing is missing."""
     if importlib.util.find_spec("triton") is None:
         return "the package triton, which is not installed: pip install 'voxax[triton]'"
     # The module is empty without the plugin.
@@ -1060,20 +1060,20 @@ def compiled_by_triton(
     stages: int,
     options: Sequence[tuple[str, int]] = (),
 ) -> Any:
-    """Return a compiled Triton kernel. No GPU is needed. Triton caches results on disk.
+    """Compile a Triton kernel for a GPU. No GPU is needed. Triton caches results on disk.
 
     Args:
       kernel: a function under ``triton.jit``.
-      types: Triton's types of the parameters that are no constants, in order. Arrays must start at
-        multiples of 16 bytes, as JAX's arrays do.
+      types: Triton's types of the non-constant parameters, in order. Arrays must start at multiples
+        of 16 bytes, as JAX's arrays do.
       constants: the kernel's constants, by name.
       generation: the compute capability, such as ``9.0``, or AMD's name, such as ``gfx942``.
-      warps: number of warps as JAX's launcher counts them, of 32 threads, on AMD's GPUs of 64.
+      warps: number of warps. JAX's launcher gives a warp 32 threads, or 64 on AMD's GPUs.
       stages: the option ``num_stages`` of Triton's compiler.
       options: other options of Triton's compiler, by name.
 
     Raises:
-      RuntimeError: Triton compiled for another number of threads than JAX would launch.
+      RuntimeError: Triton compiled for a different number of threads than JAX would launch.
     """
     import triton  # pyright: ignore[reportMissingImports]
     from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingImports]
@@ -1113,15 +1113,15 @@ _PTX_OF = {"10.3": 88, "12.1": 88, "11.0": 90}
 
 
 def ptx_version(generation: str) -> int:
-    """Return the version of PTX, times ten, for a compute capability.
+    """Return the version of PTX, times ten, to generate for a compute capability such as ``9.0``.
 
-    It is 8.7, of CUDA 12.8, or a later version if the GPU needs it.
+    It is 87 (PTX 8.7 of CUDA 12.8), or more if the GPU needs a later version.
     """
     return _PTX_OF.get(generation, 87)
 
 
 def assembled_ptx() -> int | None:
-    """Return the newest version of PTX, times ten, that JAX's assembler takes, or None."""
+    """Return the newest PTX version, times ten, that JAX's ptxas takes, or None if unknown."""
     plugin = importlib.util.find_spec("jax_cuda12_plugin")
     package = "nvidia-cuda-nvcc" if plugin is None else "nvidia-cuda-nvcc-cu12"
     try:
@@ -1144,15 +1144,15 @@ def triton_call(
     stages: int,
     options: tuple[tuple[str, int], ...] = (),
 ) -> jax.Array:
-    """Return the result of a Triton kernel.
+    """Run a Triton kernel in a JAX program, and return its result.
 
     The kernel's parameters are operands, sizes, result and constants, in this order.
 
     Args:
-      operands: the arrays.
-      sizes: integers of 32 bits.
+      operands: the input arrays.
+      sizes: integers that are passed as 32-bit scalars.
       out: shape and dtype of the result.
-      programs: number of programs.
+      programs: number of program instances, the size of the one-dimensional grid.
       kernel, constants, generation, warps, stages, options: see :func:`compiled_by_triton`.
     """
     return _triton_call_p.bind(
@@ -1189,7 +1189,7 @@ def _lower_triton_call(
     stages: int,
     options: tuple[tuple[str, int], ...],
 ) -> Any:
-    """Lower to the custom call of JAX's GPU plugins, with PTX, or for AMD's GPUs a file's name."""
+    """Lower ``triton_call`` to JAX's custom call, with PTX code, or an AMD code file's name."""
     arrays = [f"*{triton_dtype(a.dtype)}" for a in (*ctx.avals_in, out)]
     types = (*arrays[:-1], *["i32"] * len(sizes), arrays[-1])
     made = compiled_by_triton(kernel, types, dict(constants), generation, warps, stages, options)
@@ -1219,20 +1219,20 @@ def scope_of(equation: Any) -> str:
     return str(equation.source_info.name_stack)
 
 
-# Primitives whose functions run several times, or on a part of the operands.
+# Primitives whose inner functions run several times, or on a part of the operands.
 _NOT_ENTERED = ("while", "scan", "cond", "shard_map", "xla_pmap")
 
 Place = tuple[int, ...]
-"""The place of an equation in a jaxpr: the numbers of the equations around it, then its own."""
+"""The position of an equation in nested jaxprs: one index per level, the outermost jaxpr first."""
 
 
 def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any, str, Place]]:
     """Return every equation of a closed jaxpr that applies one of ``primitives``.
 
-    Functions and loops inside are entered, each once.
+    Bodies of inner functions and loops are searched too, once each.
 
     Returns:
-      ``[(equation, scope, place)]`` in the order of the program.
+      ``[(equation, jax.named_scope path, place)]`` in the order of the program.
     """
     found: list[tuple[Any, str, Place]] = []
 
@@ -1255,10 +1255,10 @@ def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any
 def watch(
     closed: Any, arguments: Sequence[Any], *primitives: Primitive
 ) -> list[tuple[Any, tuple[Any, ...], Place]]:
-    """Evaluate a closed jaxpr, and return each application of one of ``primitives``.
+    """Evaluate a closed jaxpr, and return the operand values of each use of ``primitives``.
 
-    Functions called inside (jit, remat, custom derivatives) are entered; loops and functions
-    over shards are not.
+    Uses inside called functions (jit, remat, custom derivatives) are included; uses inside loops,
+    branches and ``shard_map`` are not.
 
     Returns:
       ``[(equation, operands, place)]`` in order, with the same places as in :func:`applications`.
@@ -1304,7 +1304,7 @@ def watch(
 def only_results(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     """Return ``function`` compiled, without the equations that its results do not depend on.
 
-    ``jax.jit`` alone would keep equations with side effects, such as ``jax.debug.callback``.
+    ``jax.jit`` itself would keep equations with side effects, such as ``jax.debug.callback``.
     """
 
     def run(*arguments: Any) -> list[Any]:
@@ -1323,7 +1323,7 @@ def only_results(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]
 
 
 def coordinator() -> tuple[Any, str] | None:
-    """Return the key-value client of a job of several processes, or None.
+    """Return JAX's key-value client, which the processes of one distributed job share, or None.
 
     Returns:
       ``(client, a name for the job)``. It is None for a single process, before

@@ -1,9 +1,8 @@
-"""Tracing with example values, with private parts of JAX that only the checker needs.
+"""Tracing for ``voxax.check`` that goes on where Python code needs the value of a tracer.
 
-They are separate from ``_compat``, so that a version of JAX that moves them only breaks
-``voxax.check``. JAX raises at the first place where Python needs the value of a tracer. Here every
-such request goes to a handler, which may answer with the value for the example inputs, so that the
-trace goes on.
+JAX raises at the first such place. Here every such request goes to a handler, which may return
+the value that the tracer has for example inputs. This needs private parts of JAX. They are separate
+from ``_compat``, so that a version of JAX that moves them only breaks ``voxax.check``.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _patching = threading.RLock()
 
 @dataclasses.dataclass(eq=False)
 class Node:
-    """One operation, recorded while tracing, with its operands and its place in the source."""
+    """One operation, recorded while tracing; ``values`` are its results once computed."""
 
     primitive: Any
     inputs: tuple[Any, ...]
@@ -90,7 +89,7 @@ class ExampleTracer(core.Tracer):  # pyright: ignore[reportMissingTypeArgument]
 
 
 class ExampleTrace(core.Trace):
-    """A trace that only records operations; a value is computed when it is requested."""
+    """A JAX trace that only records operations; a value is computed when it is requested."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +108,7 @@ class ExampleTrace(core.Trace):
         return tracer
 
     def is_large(self, size: int) -> bool:
-        """Return whether a size in bytes is so large that an endless loop must have made it."""
+        """Return whether a size in bytes exceeds the limit, as values from endless loops do."""
         return _is_large(size, self.given)
 
     def stage_value(self, val: Any) -> Any:
@@ -159,7 +158,7 @@ class ExampleTrace(core.Trace):
 
 
 class _LimitedTrace(core.EvalTrace):
-    """A trace that computes every operation at once, and raises if a result is too large."""
+    """A trace that evaluates every operation eagerly, and raises if a result is too large."""
 
     def __init__(self, given: int) -> None:
         super().__init__()
@@ -173,10 +172,10 @@ class _LimitedTrace(core.EvalTrace):
 
 
 def eagerly(given: int) -> contextlib.AbstractContextManager[Any]:
-    """Return a context without tracing, which raises ``TraceLimit`` if a result is too large.
+    """Return a context of eager evaluation, which raises ``TraceLimit`` if a result is too large.
 
     Args:
-      given: bytes of the arguments.
+      given: size of the arguments in bytes; the limit for results grows with it.
     """
     return core.set_current_trace(_LimitedTrace(given))
 
@@ -198,23 +197,23 @@ def _bytes(aval: Any) -> int:
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """Return a context that evaluates eagerly, even inside a trace."""
+    """Return a context that evaluates operations eagerly, even inside a trace."""
     with core.eval_context(), jax.disable_jit(False), own_traces():
         yield
 
 
 class TraceLimit(BaseException):
-    """A trace exceeds its number of operations, its time or its memory."""
+    """A trace exceeds the limit of its number of operations, its time or its memory."""
 
 
 def is_key(value: Any) -> bool:
-    """Return whether a value or abstract value has a dtype of random keys, unknown to NumPy."""
+    """Return whether a value or abstract value is a typed random key, unknown to NumPy."""
     dtype = getattr(value, "dtype", None)
     return dtype is not None and jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def example_of(tracer: Any) -> Any:
-    """Return the value of any tracer for the example inputs, or ones if it is unknown."""
+    """Return the value of a tracer for the example inputs, or an array of ones if it is unknown."""
     if not isinstance(tracer, core.Tracer):
         return tracer
     if isinstance(tracer, ExampleTracer):
@@ -236,9 +235,9 @@ def _made_up(aval: Any) -> Any:
 
 
 def _evaluate(tracer: ExampleTracer) -> Any:
-    """Return the value of a tracer, evaluating only the operations that it needs.
+    """Return the value of a tracer, evaluating only the operations that it depends on.
 
-    There is no recursion, because traces can be long.
+    The code does not recurse, because traces can be long.
     """
     with outside():
         stack = [tracer]
@@ -281,7 +280,7 @@ def _apply(node: Node) -> list[Any]:
 
 
 def base_tracer(tracer: Any) -> Any:
-    """Return the recorded tracer beneath tracers of differentiation and vmap, or None."""
+    """Return the :class:`ExampleTracer` inside nested grad and vmap tracers, or None."""
     while isinstance(tracer, core.Tracer) and not isinstance(tracer, ExampleTracer):
         inner = getattr(tracer, "primal", None)
         tracer = inner if inner is not None else getattr(tracer, "val", None)
@@ -295,7 +294,7 @@ def _ask(kind: str, tracer: Any, context: str = "") -> Any:
     return handler(kind, tracer, context)
 
 
-# Functions of JAX that only ask whether a value is known, and raise if it is not.
+# Functions of JAX that only check whether a value is known, and raise if it is not.
 _STOPS_UNLESS_KNOWN = (
     "expand_bool_indices",
     "is_constant_dim",
@@ -304,13 +303,13 @@ _STOPS_UNLESS_KNOWN = (
 
 
 def answering(handler: Handler) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which ``handler(kind, tracer, context)`` returns values of tracers.
+    """Return a context in which ``handler(kind, tracer, context)`` supplies values of tracers.
 
-    It affects this thread only. ``kind`` is ``bool``, ``int``, ``float``, ``complex``, ``index``,
-    ``array``, ``tolist``, ``tobytes``, ``dlpack``, ``static`` (a static argument of a JAX
-    function), ``setitem``, ``format``, ``text`` (a format without a specification, which every
-    tracer allows) or ``hash``. JAX has no hook for this, so the few methods that raise are replaced
-    while any thread is in the context; in other threads they behave as usual.
+    Python code of this thread calls the handler where it needs a value. ``kind`` is ``bool``,
+    ``int``, ``float``, ``complex``, ``index``, ``array``, ``tolist``, ``tobytes``, ``dlpack``,
+    ``static`` (a static argument of a JAX function), ``setitem``, ``format``, ``text`` (a format
+    without a specification, which every tracer allows) or ``hash``; ``context`` is text. JAX has no
+    hook for this, so methods of tracers are replaced while any thread is in the context.
     """
     return _patched(_handler, handler)
 
@@ -318,8 +317,8 @@ def answering(handler: Handler) -> contextlib.AbstractContextManager[None]:
 def noticing(notice: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
     """Return a context that calls ``notice(kind)`` when Python requests the value of a tracer.
 
-    It affects this thread only. The request raises as usual. Kinds are those of :func:`answering`
-    for numbers and arrays.
+    It affects this thread only. The request then raises as usual. The kinds are those kinds of
+    :func:`answering` that request numbers or arrays.
     """
     return _patched(_notice, notice)
 
@@ -442,7 +441,7 @@ def _is_concrete(original: Any) -> Any:
 def frames_of(recorded: Any) -> list[tuple[types.CodeType, int]]:
     """Return the frames in which an equation, tracer or :class:`Node` was traced, innermost first.
 
-    Each frame is ``(code, instruction)``. JAX's own frames are included.
+    A frame is ``(code object, index of its instruction)``. JAX's own frames are included.
     """
     sources = (getattr(recorded, name, None) for name in ("source_info", "source", "_line_info"))
     tracebacks = (getattr(source, "traceback", None) for source in sources)
@@ -451,7 +450,7 @@ def frames_of(recorded: Any) -> list[tuple[types.CodeType, int]]:
 
 
 def of_checkify(recorded: Any) -> bool:
-    """Return whether ``checkify`` added an equation to a program."""
+    """Return whether ``jax.experimental.checkify`` added this equation to a program."""
     for code, _ in frames_of(recorded):
         if code.co_filename == checkify.__file__:
             return True
@@ -461,10 +460,10 @@ def of_checkify(recorded: Any) -> bool:
 
 
 def leaked_tracers(function: Callable[..., Any], values: Sequence[Any]) -> list[tuple[Any, str]]:
-    """Return the tracers that ``jax.checking_leaks`` finds alive after tracing.
+    """Trace ``function(*values)``, and return the tracers that something still refers to then.
 
-    Each comes with JAX's text about the object that refers to it. Tracers to which only other
-    leaked tracers refer, as their operands, are left out.
+    The result is ``[(tracer, JAX's text about the object that refers to it)]``. Tracers that are
+    operands of other leaked tracers are left out.
     """
     leaked, text = [], ""
     try:
@@ -496,11 +495,11 @@ def is_jitted(target: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class CompiledFunction:
-    """A function under ``jax.jit``, as an equation describes it.
+    """A function under ``jax.jit``, as the equation that calls it describes the function.
 
     Attributes:
-      name, file, line: name, file and line of its definition.
-      arguments: names of the traced arguments; None for captured values.
+      name, file, line: name of the function, and file and line of its definition.
+      arguments: names of the traced arguments; a name is None for a captured value.
     """
 
     name: str
@@ -510,7 +509,7 @@ class CompiledFunction:
 
 
 def compiled_function(equation: Any) -> CompiledFunction | None:
-    """Return the compiled function that an equation calls, or None if it calls none."""
+    """Return the jitted function that an equation calls, or None for other equations."""
     if equation.primitive.name not in ("jit", "pjit"):
         return None
     body = equation.params["jaxpr"]

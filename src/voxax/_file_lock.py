@@ -1,4 +1,4 @@
-"""A lock between processes: a file that only one process can hold at a time."""
+"""A lock between processes: a lock file that only one process can own at a time."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 @contextlib.contextmanager
 def locked(path: Path, patience: float) -> Iterator[None]:
-    """Return a context that holds the lock ``path``.
+    """Return a context in which this process owns the lock file ``path``.
 
-    The lock is released when the process ends, however it ends. On a file system without locks, a
-    second file exists while the lock is held; if that file is old, a dead process left it, and it
-    is deleted.
+    The lock is also released when the process ends, however it ends. On a file system without
+    locks, the lock is a second file ``<path>-held``, which exists while the lock is owned; if that
+    file is older than a minute, a dead process left it, and it is deleted.
 
     Args:
-      path: the lock file in an existing folder; it is created and not deleted.
-      patience: the longest time to wait, in seconds.
+      path: the lock file in an existing folder; it is created if necessary, and never deleted.
+      patience: the longest time to wait for the lock, in seconds.
 
     Raises:
-      TimeoutError: other processes held the lock all the time.
+      TimeoutError: other processes owned the lock during the whole time.
       OSError: the file cannot be created.
     """
     lock: filelock.BaseFileLock = filelock.FileLock(path, patience, 0o600, poll_interval=0.01)

@@ -1,4 +1,4 @@
-"""Arguments of other libraries, with their counterparts in voxax."""
+"""Errors for arguments of other libraries, such as spconv's ``indice_key``, that voxax lacks."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _FOREIGN = {
 
 
 def refuse_foreign(name: str, options: Mapping[str, Any], own: Collection[str] = ()) -> None:
-    """Raise :class:`InputError` for arguments of other libraries.
+    """Raise :class:`InputError` for an argument of another library; name its voxax counterpart.
 
     Args:
       name: name of the module or function, for the message.
-      options: the arguments that were given by name.
-      own: names of the arguments that the module or function has.
+      options: names and values of the keyword arguments that the caller gave.
+      own: names of the arguments that the module or function really has.
     """
     for option in options:
         if option in _FOREIGN and option not in own:

@@ -1,4 +1,4 @@
-"""Detection of forked processes, in which JAX would wait forever for its parent's threads."""
+"""Detection of forked processes, in which JAX would wait forever for threads of the parent."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import threading
 from voxax import _compat, _own_process
 from voxax.errors import VoxaxError
 
-# Number of the process that imported voxax, or of the fork of it that was checked last.
+# ID of the process that imported voxax, or of the fork of that process that was checked last.
 _own = _own_process.PID
 _broken = False
 _watching = False
 
 
 def check_process() -> None:
-    """Raise :class:`voxax.VoxaxError` in a fork of a process that had used JAX.
+    """Raise :class:`voxax.VoxaxError` if this process is a fork of one that had used JAX.
 
-    Call it before an eager call uses JAX. The first call registers a function that notes the state
-    of JAX in later forks.
+    Call this function before an eager operation uses JAX. Its first call also registers a function
+    that runs in every later fork and notes whether the parent had used JAX.
     """
     global _own, _watching
     if not _watching:
@@ -46,9 +46,9 @@ def _in_child() -> None:
 
 
 def _has_lost_threads() -> bool:
-    """Return whether the process has no threads but Python's, so that JAX's threads are lost.
+    """Return whether this process has only Python's own threads, so that JAX's threads are lost.
 
-    This is only known on Linux, and assumed on other systems.
+    Linux can tell; on other systems the result is True.
     """
     if not sys.platform.startswith("linux"):
         return True

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C, SIGTERM and SIGHUP: signals that wait, that repeat, or that Python drops."""
+"""Handling of Ctrl-C, SIGTERM and SIGHUP in commands: end cleanly, and never lose a signal."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _sent: collections.deque[int] = collections.deque()
 
 
 class Ending:
-    """The handling of SIGTERM and SIGHUP in a command, see :func:`ended_by_signals`.
+    """The signal handlers of a command, and the signal that came; see :func:`ended_by_signals`.
 
     Attributes:
-      number: number of the first signal, or None before it.
+      number: number of the first SIGTERM or SIGHUP; None if none has come yet.
     """
 
     def __init__(self, first: Callable[[], object]) -> None:
@@ -35,7 +35,7 @@ class Ending:
         self._late: tuple[int, float] | None = None
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the first signal raises :class:`KeyboardInterrupt`."""
+        """Handle SIGTERM or SIGHUP: raise :class:`KeyboardInterrupt` at the first signal only."""
         del frame
         if self.number is None:
             self.number = number
@@ -45,22 +45,22 @@ class Ending:
             raise KeyboardInterrupt
 
     def again(self, number: int, frame: FrameType | None) -> None:
-        """Handle Ctrl-C after :meth:`take`: give the watching thread time to end the process."""
+        """Handle Ctrl-C after a first signal: let the watching thread end the process first."""
         time.sleep(10 * _MOMENT)
         signal.default_int_handler(number, frame)
 
     def status(self, status: int) -> int:
-        """Return the exit status of a command that ended with ``status``.
+        """Return the exit status to use for a command that ended with ``status``.
 
-        A signal replaces 0 and 130, the status of Ctrl-C.
+        If a signal came, 128 + its number replaces the statuses 0 and 130 (Ctrl-C).
         """
         return 128 + self.number if self.number is not None and status in (0, 130) else status
 
     def finish(self) -> None:
-        """Let signals, including Ctrl-C, wait for :meth:`leave`; a second one ends the process.
+        """Only note later signals and Ctrl-C until :meth:`leave`; a second one ends the process.
 
-        At the end of the process Python joins threads. An exception would then be printed, but not
-        change the exit status.
+        Call it when a command is done. While Python then joins its threads, an exception would be
+        printed, but would not change the exit status.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -76,9 +76,9 @@ class Ending:
             os._exit(128 + number)
 
     def leave(self) -> None:
-        """End the process with the status of a signal that came after :meth:`finish`.
+        """End the process with the exit status of a signal, if one came after :meth:`finish`.
 
-        Register it with ``atexit`` before other modules do, so that their functions run first.
+        Register this method with ``atexit`` first, so that functions of other modules run before.
         """
         if self._late is not None:
             with contextlib.suppress(OSError, ValueError):
@@ -91,8 +91,8 @@ def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[End
     """Return a context in which SIGTERM and SIGHUP raise :class:`KeyboardInterrupt` like Ctrl-C.
 
     A signal that was ignored before, or that has a handler, keeps this handling. A second signal
-    ends the process at once, whatever it does. But a second Ctrl-C after Ctrl-C is handled as the
-    first one.
+    ends the process immediately, whatever it does. Only a second Ctrl-C after a first Ctrl-C raises
+    :class:`KeyboardInterrupt` again.
 
     Args:
       first: a function to call at the first SIGTERM or SIGHUP, before the exception.
@@ -117,9 +117,9 @@ def ended_by_signals(first: Callable[[], object] = lambda: None) -> Iterator[End
 
 @contextlib.contextmanager
 def _second_ends(numbers: list[int]) -> Iterator[None]:
-    """Return a context that ends the process at a second signal.
+    """Return a context in which a second signal ends the process.
 
-    This works even while the main thread runs no Python code.
+    A thread reads the signals, so this works even while the main thread runs no Python code.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -154,7 +154,7 @@ def _watch(reader: int, numbers: list[int]) -> None:
 
 
 def _is_waited_for(number: int, handler: object) -> bool:
-    """Return whether ``handler`` ends a command: Python's for Ctrl-C, or one of this module."""
+    """Return whether ``handler`` is Python's default for Ctrl-C, or a method of :class:`Ending`."""
     if number == signal.SIGINT and handler is signal.default_int_handler:
         return True
     return isinstance(getattr(handler, "__self__", None), Ending)
@@ -164,7 +164,7 @@ def _is_waited_for(number: int, handler: object) -> bool:
 def uninterrupted() -> Iterator[None]:
     """Return a context that delays Ctrl-C to its end, where it raises :class:`KeyboardInterrupt`.
 
-    Inside :func:`ended_by_signals` this holds for SIGTERM and SIGHUP too.
+    Inside :func:`ended_by_signals`, SIGTERM and SIGHUP are delayed too.
     """
     # Other threads cannot set handlers, and a handler that is not Python's cannot be restored.
     ours = signal.getsignal(signal.SIGINT) is not None
@@ -192,11 +192,11 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def never_dropped() -> Iterator[None]:
-    """Return a context that raises a Ctrl-C again that Python dropped.
+    """Return a context that repeats a :class:`KeyboardInterrupt` that Python dropped.
 
-    It is raised a moment later, or at the end of the context. Python drops exceptions in
-    ``__del__`` and in callbacks of its garbage collector, and JAX has such a callback, so the
-    command would otherwise go on to its end.
+    The exception is raised a moment later, or at the end of the context. Python drops exceptions in
+    ``__del__`` and in callbacks of its garbage collector, and JAX has such a callback. Without this
+    context the command would ignore that Ctrl-C.
     """
     lock, dropped, ended = _thread.allocate_lock(), False, False
     before = sys.unraisablehook

@@ -1,7 +1,7 @@
-"""Upper limits of the numbers that a user, a configuration, a checkpoint or a program gives.
+"""Upper limits for numbers that come from users, configurations, checkpoints or programs.
 
-Each limit is far above the values of any training. A number within its limit may make a call fail,
-but does not end the process.
+Every limit is far above the values of real trainings. A number within its limit may make a call
+fail, but does not crash the process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The number of the process that imported voxax, which a fork compares with its own."""
+"""The ID of the process that imported voxax; a forked process has another ID."""
 
 import os
 

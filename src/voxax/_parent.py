@@ -15,7 +15,7 @@ def end_with(parent: int) -> None:
     A killed parent cannot stop its children, which would wait for work, or go on compiling.
 
     Args:
-      parent: number of the process that started this one.
+      parent: ID of the process that started this one.
     """
 
     def watch() -> None:

@@ -22,11 +22,11 @@ class InputError(VoxaxError, ValueError):
 
 
 class CapacityError(VoxaxError, ValueError):
-    """More rows are needed than the static capacity holds."""
+    """A result needs more rows than its array of static size (its capacity) has."""
 
 
 class GeometryMismatchError(VoxaxError, ValueError):
-    """Two operands are on different coordinates."""
+    """Two operands have different voxel coordinates, and so cannot be combined row by row."""
 
 
 class AlgorithmError(VoxaxError, ValueError):
@@ -42,7 +42,7 @@ class MissingExtraError(VoxaxError, ImportError):
 
 
 class ModuleLoadedError(VoxaxError, ImportError):
-    """Another package with the requested name is loaded already."""
+    """A package such as spconv is already loaded under the name that voxax's substitute needs."""
 
 
 class UnknownNameError(VoxaxError, AttributeError):
@@ -50,7 +50,7 @@ class UnknownNameError(VoxaxError, AttributeError):
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """Return ``value`` as an integer, or raise :class:`InputError`.
+    """Return ``value`` as an ``int``; raise :class:`InputError` if it is no integer or too small.
 
     Args:
       name: name of the argument, for the message.
@@ -72,7 +72,7 @@ def check_whole(name: str, value: Any, least: int = 1) -> int:
 
 
 def check_known(name: str, value: object, known: Sequence[str]) -> None:
-    """Raise :class:`InputError` unless ``value`` is one of the known names."""
+    """Raise :class:`InputError` unless ``value`` is in ``known``; ``name`` is for the message."""
     if value not in known:
         close = difflib.get_close_matches(str(value), known, 1)
         hint = f". Did you mean {close[0]!r}?" if close else ""
@@ -80,12 +80,12 @@ def check_known(name: str, value: object, known: Sequence[str]) -> None:
 
 
 def listed(items: Iterable[Any], most: int = 6, show: Callable[[Any], str] = repr) -> str:
-    """Return a text of the first items, each cut to 200 characters, and the number of the others.
+    """Return a text for messages: the first items, and how many more there are.
 
     Args:
       items: the items.
       most: the largest number of items to show.
-      show: a function that returns the text of an item.
+      show: a function that returns the text of an item, which is cut to 200 characters.
     """
     shown = [f"{show(item):.200}" for item in items]
     more = f", and {len(shown) - most} more" if len(shown) > most else ""
@@ -93,11 +93,11 @@ def listed(items: Iterable[Any], most: int = 6, show: Callable[[Any], str] = rep
 
 
 def import_extra(action: str, extra: str, *modules: str) -> ModuleType:
-    """Import optional modules and return the first.
+    """Import modules of optional dependencies, and return the first module.
 
     Args:
-      action: what needs the modules, as the message begins, e.g. ``"reading .laz"``.
-      extra: the extra of voxax that installs them.
+      action: what needs the modules, as the start of the error message, e.g. ``"reading .laz"``.
+      extra: the extra of voxax that installs the modules, e.g. ``"plot"``.
       modules: dotted names of the modules.
 
     Raises:

@@ -1,8 +1,8 @@
-"""The native library: kernels for CPUs, called through XLA's foreign function interface.
+"""The native library: C++ kernels for CPUs, which XLA programs and NumPy code of voxax call.
 
-The library is optional. If it was not built, cannot be loaded, or was built for another interface
-than the installed jaxlib has, :func:`unavailable` returns the reason and everything runs on XLA
-alone. It is loaded and registered at the first use. ``VOXAX_NATIVE=off`` disables it.
+The library is optional. If it is missing, cannot be loaded, or does not fit the installed jaxlib's
+foreign function interface, :func:`unavailable` returns the reason, and ordinary JAX code runs
+instead. It is loaded at the first use. The environment variable ``VOXAX_NATIVE=off`` disables it.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ CALLS = {
     "voxax_list_pairs": 1,
     "voxax_search_points": 1,
 }
-"""The functions that XLA calls, by name, each with the version of its interface.
+"""The functions that XLA calls: the version of the interface of each function, by its name.
 
-Exported programs in files call them, so raise the version when operands, attributes or results
-change.
+Exported programs in files call these functions, so raise a function's version when its operands,
+attributes or results change.
 """
 _ABI = 12  # the number in handlers.cc
 
@@ -66,10 +66,10 @@ def unavailable() -> str | None:
 
 
 def refusal(calls: Mapping[str, int]) -> str | None:
-    """Return the reason why this process cannot run a program that makes these calls, or None.
+    """Return the reason why this process cannot run an exported program, or None if it can.
 
     Args:
-      calls: the version of each function by name, as in :data:`CALLS`.
+      calls: the native functions that the program calls: versions by name, as in :data:`CALLS`.
     """
     reason = unavailable() if calls else None
     if reason is not None:
@@ -83,23 +83,23 @@ def refusal(calls: Mapping[str, int]) -> str | None:
 
 
 def target(name: str) -> str:
-    """Return the name by which programs of this process call a function of the library.
+    """Return the FFI target name under which this process calls the library function ``name``.
 
-    The name contains the number of the interface, because JAX finds compiled programs on disk by
-    the names that they call. A program for another interface would otherwise pass wrong arguments.
-    Exported programs in files use names without the number, and state the versions that they need.
+    The target name contains the version of the library's interface, because such names are in the
+    keys of JAX's compilation cache: a program for another version would pass wrong arguments.
+    Exported programs in files use ``name`` itself, and state the versions that they need.
     """
     return f"{name}_{_ABI}"
 
 
 def simd() -> str | None:
-    """Return the kernels' instruction set (``avx512``, ``avx2``, ``portable``), or None."""
+    """Return the instruction set in use (``avx512``, ``avx2``, ``portable``); None if unloaded."""
     library, _ = _loaded()
     return None if library is None else library.voxax_simd().decode()
 
 
 def fingerprint() -> str | None:
-    """Return a digest of the library's file and the instruction set that it uses, or None."""
+    """Return a digest of the library's file, and its instruction set; None if unloaded."""
     path, used = _path(), simd()
     return None if path is None or used is None else f"{_digest(path)} {used}"
 
@@ -110,14 +110,14 @@ def _digest(path: Path) -> str:
 
 
 def use_simd(name: str | None) -> bool:
-    """Use another instruction set, None for the best, and return whether this CPU has it."""
+    """Set the kernels' instruction set (None: the best), and return whether this CPU has it."""
     library, _ = _loaded()
     return library is not None and bool(library.voxax_use_simd(name and name.encode()))
 
 
 @functools.cache
 def _loaded() -> tuple[ctypes.CDLL | None, str | None]:
-    """Return ``(library, None)`` with its functions registered, or ``(None, reason)``."""
+    """Return ``(library, None)`` with its functions registered in XLA, or ``(None, reason)``."""
     found, reason = library()
     if found is None:
         return None, reason
@@ -149,7 +149,7 @@ def _registered(library: ctypes.CDLL) -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _interface() -> tuple[int, int] | None:
-    """Return major and minor version of the installed jaxlib's interface; None if unknown."""
+    """Return ``(major, minor)`` version of the installed jaxlib's FFI; None if unknown."""
     import jax
 
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
@@ -164,7 +164,7 @@ def _interface() -> tuple[int, int] | None:
 
 @functools.cache
 def library() -> tuple[ctypes.CDLL | None, str | None]:
-    """Return ``(library, None)``, opened at the first call, or ``(None, reason)``."""
+    """Open the library at the first call; return ``(library, None)`` or ``(None, reason)``."""
     if os.environ.get("VOXAX_NATIVE", "on").strip().lower() in ("off", "0", "false", "no"):
         return None, "the native kernels are switched off by VOXAX_NATIVE"
     path = _path()
@@ -180,7 +180,7 @@ def library() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _path() -> Path | None:
-    """Return the library's path, or None. An editable install has two folders of the package."""
+    """Find the library's file, or None. An editable install has two folders of this package."""
     name = "libvoxax_native.dylib" if sys.platform == "darwin" else "libvoxax_native.so"
     paths = (Path(folder) / name for folder in __path__)
     return next((path for path in paths if path.is_file()), None)

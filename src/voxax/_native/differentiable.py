@@ -1,9 +1,9 @@
 """Functions with a native implementation on CPUs, and with derivatives of any order.
 
-The library computes the value, and the gradients of reverse mode. Everything else is ordinary JAX
-on the portable implementation: forward mode, derivatives of gradients, ``vmap``. So a function has
-three primitives: the value, its tangent (linear in the tangents of the arguments), and its
-gradients, the transpose of the tangent.
+The native library computes the value and the gradients of reverse mode. Forward mode, derivatives
+of gradients and ``vmap`` are ordinary JAX on a portable implementation. So a function has three
+primitives: the value, its tangent (linear in the tangents of the arguments), and its gradients, the
+transpose of the tangent.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def differentiable_on_cpu(
 ) -> Body:
     """Return a function that runs ``native`` on CPUs with the library, ``portable`` elsewhere.
 
-    The first result has derivatives, the others have none. Programs of ``jax.export`` contain the
-    portable implementation.
+    Its first result can be differentiated, the other results cannot. Programs of ``jax.export``
+    contain the portable implementation.
 
     Args:
       name: name of the primitive, as it appears in a jaxpr.
       native, portable: functions of ``(*arrays, **static)`` in ordinary JAX that return tuples of
-        arrays, of the same shapes and dtypes; ``static`` is hashable.
+        arrays, of the same shapes and dtypes; the values in ``static`` are hashable.
       gradients: a function of ``(cotangent, *arrays, *results, moves=, **static)``. ``moves`` has
-        the places of the arguments that are differentiated; it returns one cotangent for each, or
-        None to take the derivative of ``portable``.
-      eager, eager_gradients: ``native`` and ``gradients`` for NumPy arrays, with the same bits, so
-        that eager calls on a CPU compile nothing.
+        the positions of the arguments to differentiate. It returns one cotangent for each position,
+        or None to take the derivative of ``portable``.
+      eager, eager_gradients: ``native`` and ``gradients`` for NumPy arrays, with bitwise equal
+        results, so that eager calls on a CPU compile nothing.
       shapes: a function of ``(*arrays, **static)`` that returns a ``ShapeDtypeStruct`` for each
         result, and only reads shapes and dtypes of the arrays. None traces ``native`` or
         ``portable`` for them.
@@ -53,7 +53,7 @@ def differentiable_on_cpu(
     """
 
     def first(arrays: Sequence[Any], moves: tuple[int, ...], static: tuple) -> Any:
-        """Return the first result as a function of the arguments in ``moves``, and these."""
+        """Return the first result as a function of the arguments at ``moves``, and their values."""
 
         def function(*moved: Any) -> jax.Array:
             return portable(*_replaced(arrays, moves, moved), **dict(static))[0]
@@ -161,11 +161,11 @@ def _primitive(
     eager: HostBody | None = None,
     on_tpu: Body | None = None,
 ) -> Any:
-    """Return a primitive of several results.
+    """Create a primitive with several results.
 
     It runs ``native`` on CPUs with the library, ``on_tpu`` on TPUs if given, and otherwise
-    ``portable``. ``shapes`` takes abstract values instead of arrays, and returns one for each
-    result.
+    ``portable``. ``shapes`` takes abstract values of the arguments, and returns one abstract value
+    for each result.
     """
 
     def run(platform: str, *args: Any, **params: Any) -> Any:
@@ -187,7 +187,7 @@ def _primitive(
 
 
 def _pushed_through(primitive: Any, body: Body) -> Callable[..., Any]:
-    """Return the JVP rule of a primitive, which is the JVP of its portable ``body``."""
+    """Return the JVP rule of a primitive, which differentiates its portable function ``body``."""
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
         moves = [i for i, t in enumerate(tangents) if not isinstance(t, _compat.Zero)]

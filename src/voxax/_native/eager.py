@@ -1,7 +1,7 @@
 """Eager calls on one CPU: NumPy and the library read arrays in place, and nothing is compiled.
 
-A primitive is evaluated by a function for NumPy wherever its operands have values: outside of every
-trace, and inside ``jax.grad`` and similar transformations, which evaluate primitives at once.
+A function for NumPy evaluates a primitive wherever its operands have values: outside of every
+trace, and inside ``jax.grad`` and similar transformations, which evaluate primitives immediately.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from voxax._native.host import BadRowError
 HostBody = Callable[..., Any]
 """A function of ``(*NumPy arrays, **static)`` that returns an array or a tuple of arrays.
 
-It returns None if it does not take the arguments. A result is one of the arguments, or has its own
-memory; JAX takes memory of :func:`voxax._native.memory.empty_array` without a copy. It never writes
-to its arguments.
+The function returns None if it does not support the arguments. It never writes to them. A result is
+one of the arguments, or has its own memory; JAX uses memory of
+:func:`voxax._native.memory.empty_array` without a copy.
 """
 
 
 def on_host(body: HostBody) -> Callable[..., Any]:
-    """Return a function of JAX or NumPy arrays that calls ``body`` with NumPy arrays.
+    """Wrap ``body`` in a function of JAX or NumPy arrays that calls it with NumPy arrays.
 
-    It returns None where the compiled program has to run instead: for arrays on several devices or
-    on an accelerator, with JAX's checks for NaN or infinity, or if ``body`` does not take the
-    arguments.
+    The wrapper returns JAX arrays, or None where the compiled program has to run instead: for
+    arrays on several devices or on an accelerator, with JAX's checks for NaN or infinity, or if
+    ``body`` does not support the arguments.
     """
 
     @functools.wraps(body)
@@ -64,10 +64,10 @@ def on_host(body: HostBody) -> Callable[..., Any]:
 
 
 def _place(args: Sequence[Any]) -> tuple[Any, bool] | None:
-    """Return the CPU of the operands, and whether any is committed to it, or None.
+    """Return the CPU that computes with the operands, and whether any operand is committed to it.
 
     As under ``jit``, operands that are not committed to a device are computed on the default
-    device. None means that the operands are on another device, or cannot be read.
+    device. The result is None if no single CPU of this process can compute, or JAX checks for NaN.
     """
     pinned = None
     for arg in args:
@@ -100,7 +100,7 @@ def default_device() -> Any:
 
 
 def threads() -> int:
-    """Return the number of threads of a native function in an eager call: the process's cores."""
+    """Return the number of threads for native functions in eager calls: the process's cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

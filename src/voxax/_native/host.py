@@ -1,7 +1,7 @@
-"""Native functions on coordinates for NumPy arrays, which need neither JAX nor a device.
+"""Native functions on voxel coordinates for NumPy arrays, which need neither JAX nor a device.
 
-They are called through ctypes, so other Python threads run meanwhile. They run on the calling
-thread unless `threads` is larger than 1, so they work in any number of forked processes.
+They are called through ctypes, which releases the GIL. They run on the calling thread unless
+`threads` is larger than 1, so they work in any number of forked processes.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ _INT32_MAX = 2**31 - 1
 
 
 class BadRowError(ValueError):
-    """A kernel map names rows that do not exist."""
+    """A kernel map contains row numbers of rows that do not exist."""
 
 
 def available() -> bool:
-    """Return whether this process can call the library."""
+    """Return whether this process can call the native library."""
     return library()[0] is not None
 
 
 def _unset(*shape: int) -> np.ndarray:
-    """Return an uninitialized int32 array of a shape."""
+    """Return an uninitialized int32 array of the given shape."""
     return empty_array(shape, np.int32)
 
 
 def takes_rows(rows: np.ndarray) -> bool:
-    """Return whether :func:`unique_rows` takes these rows."""
+    """Return whether :func:`unique_rows` is available and supports this array."""
     return available() and rows.dtype == np.int32 and rows.ndim == 2 and 1 <= rows.shape[1] <= 5
 
 
 def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Sort the distinct rows of ``int32[N, W]``.
+    """Sort the rows of ``int32[N, W]`` and remove duplicates.
 
     Returns:
-      ``(sorted distinct rows int32[M, W], the index among them of each given row int32[N])``.
+      ``(unique int32[M, W], inverse int32[N])``; ``unique[inverse]`` are the given rows.
     """
     rows = np.ascontiguousarray(rows)
     unique = np.empty_like(rows)
@@ -50,7 +50,7 @@ def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndar
 
 
 def takes_offsets(sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray) -> bool:
-    """Return whether :func:`find_neighbors` takes these arguments."""
+    """Return whether :func:`find_neighbors` is available and supports these arguments."""
     return (
         available()
         and sorted_rows.dtype == np.int32
@@ -67,9 +67,9 @@ def find_neighbors(
     rows: int,
     threads: int = 1,
 ) -> np.ndarray:
-    """Return the row of each center's neighbor at each of K offsets, as ``int32[rows, K]``.
+    """Return the row of ``center + offset`` in ``sorted_rows``, or -1, as ``int32[rows, K]``.
 
-    See :func:`voxax.coords.host.find_neighbors`.
+    The arguments are those of :func:`voxax.coords.host.find_neighbors`.
 
     Raises:
       ValueError: the shapes of the arrays do not fit, or `rows` is less than the number of centers.
@@ -97,15 +97,15 @@ def find_neighbors(
 
 
 def takes_table(neighbors: np.ndarray) -> bool:
-    """Return whether :func:`invert_table` and :func:`list_pairs` take this table."""
+    """Return whether :func:`invert_table` and :func:`list_pairs` support this table."""
     return available() and neighbors.dtype == np.int32 and neighbors.ndim == 2
 
 
 def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.ndarray:
-    """Return the output row of each input row and of each of K taps, or -1.
+    """Return the output row that reads each input row at each of K taps, ``int32[in_rows, K]``.
 
-    `neighbors` is a table ``int32[rows, K]`` of input rows or -1; the result is
-    ``int32[in_rows, K]``.
+    `neighbors` is the table of the opposite direction: ``int32[rows, K]``, the input row that each
+    output row reads at each tap. -1 means "none" in both tables.
     """
     neighbors = np.ascontiguousarray(neighbors)
     found = _unset(in_rows, neighbors.shape[1])
@@ -114,14 +114,14 @@ def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.nd
 
 
 def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """List the pairs of input and output rows in a table ``neighbors[rows, K]``.
+    """List the pairs of input and output rows of a kernel map, tap by tap.
 
-    The table has the input row of each output row and of each of K taps, or -1.
+    `neighbors` is ``int32[rows, K]``, the input row of each output row at each of K taps, or -1.
 
     Returns:
-      ``(pairs int32[2, places], starts int32[K + 1])``. `pairs` has the input rows, then the output
-      rows, ordered by tap and output row, with -1 after the last pair. `starts` has the position of
-      each tap's first pair, then the number of pairs.
+      ``(pairs int32[2, places], starts int32[K + 1])``. ``pairs[0]`` has the input rows and
+      ``pairs[1]`` the output rows, ordered by tap and output row, with -1 after the last pair.
+      `starts` has the position of each tap's first pair, then the number of pairs.
     """
     neighbors = np.ascontiguousarray(neighbors)
     pairs = _unset(2, places)
@@ -131,7 +131,7 @@ def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarr
 
 
 def takes_positions(local: np.ndarray) -> bool:
-    """Return whether :func:`find_cells` takes these positions."""
+    """Return whether :func:`find_cells` is available and supports these positions."""
     known = local.dtype == np.float32 or local.dtype == np.float64
     return available() and known and 1 <= local.shape[1] <= 4
 
@@ -139,9 +139,9 @@ def takes_positions(local: np.ndarray) -> bool:
 def find_cells(
     local: np.ndarray, scale: Any, inverse: Any, edge: Any, size: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cell of each position, ``int32[N, D]``, and whether it is known, ``bool[N]``.
+    """Return the grid cell of each position, ``int32[N, D]``, and whether it has one, ``bool[N]``.
 
-    See :func:`voxax.geometry.cells.cells`.
+    For the arguments see :func:`voxax.geometry.cells.cells`.
 
     Raises:
       ValueError: the lattice and the positions differ in their number of axes.
@@ -166,7 +166,7 @@ def find_cells(
 
 
 def call(name: str, *arguments: Any) -> int:
-    """Call ``voxax_host_<name>`` and return its result.
+    """Call the library's function ``voxax_host_<name>``, and return its integer result.
 
     Args:
       name: the name of the native function, without the prefix ``voxax_host_``.
@@ -175,8 +175,8 @@ def call(name: str, *arguments: Any) -> int:
     Raises:
       RuntimeError: the native library is not available.
       MemoryError: the function could not allocate memory.
-      BadRowError: a kernel map names rows that do not exist.
-      ValueError: the function does not take arrays of these shapes.
+      BadRowError: a kernel map contains row numbers of rows that do not exist.
+      ValueError: the function does not support arrays of these shapes.
     """
     found, reason = library()
     if found is None:

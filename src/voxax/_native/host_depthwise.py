@@ -1,7 +1,6 @@
-"""Depthwise products for NumPy arrays: no JAX, no program to compile.
+"""Depthwise sparse convolution and its gradients for NumPy arrays, computed by the native library.
 
-They work as in :mod:`voxax._native.host_products`. Results have the same bits for any number of
-threads.
+No JAX is needed, and nothing is compiled. Results have the same bits for any number of threads.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ def depthwise(
     reverse: bool = False,
     threads: int = 1,
 ) -> None:
-    """Write ``y[m] = sum_k x[neighbors[m, k]] * w[k]``, or the gradient of the weight.
+    """Write ``y[m] = sum_k x[neighbors[m, k]] * w[k]``, or the gradient of the weight, to ``y``.
 
-    All arrays are dense in memory.
+    All arrays are C-contiguous.
 
     Args:
       x: ``[N, C]`` of float32, float64, or uint16 with the bits of bfloat16.
-      w: ``[K, C]`` of the same dtype; for ``wgrad`` the gradients of the outputs ``[M, C]``.
+      w: the weight, ``[K, C]`` of the same dtype; for ``wgrad`` the output gradients, ``[M, C]``.
       neighbors: ``int32[M, K]``, rows of ``x`` or -1.
       y: the result, ``[M, C]`` of the same dtype; for ``wgrad`` ``[K, C]``.
       wgrad: whether to compute ``y[k] = sum_m x[neighbors[m, k]] * w[m]`` instead.
@@ -39,7 +38,7 @@ def depthwise(
       threads: the largest number of threads.
 
     Raises:
-      ValueError: shapes that do not fit, or rows outside of ``x`` in the map.
+      ValueError: the shapes or dtypes do not fit, or ``neighbors`` has rows outside of ``x``.
     """
     (rows, taps), channels = neighbors.shape, x.shape[1]
     given, made = ((rows, taps) if wgrad else (taps, rows)), y.shape
@@ -61,12 +60,12 @@ def depthwise_gradients(
     reverse: bool = False,
     threads: int = 1,
 ) -> None:
-    """Write the gradients of features ``[N, C]`` and weight ``[K, C]``.
+    """Write the gradients of the input features and of the weight to ``dx`` and ``dw``.
 
     Args:
-      dy: the gradient of the outputs, ``[M, C]``; all arrays but ``neighbors`` have its dtype.
-      x, w: the features and the weight of the product.
-      neighbors: ``int32[N, K]``, rows of ``dy`` or -1.
+      dy: the gradient of the outputs, ``[M, C]``. All other float arrays have its dtype.
+      x, w: the features ``[N, C]`` and the weight ``[K, C]`` of the forward product.
+      neighbors: ``int32[N, K]``, the row of ``dy`` for each row of ``x`` and each tap, or -1.
       dx, dw: the results, in the shapes of ``x`` and ``w``.
       reverse, threads: as in :func:`depthwise`.
 

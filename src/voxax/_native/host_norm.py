@@ -1,7 +1,6 @@
-"""Batch normalization for NumPy arrays: no JAX, no program to compile.
+"""Batch normalization and its gradients for NumPy arrays, computed by the native library.
 
-It works as in :mod:`voxax._native.host_products`. Results have the same bits for any number of
-threads.
+No JAX is needed, and nothing is compiled. Results have the same bits for any number of threads.
 """
 
 from __future__ import annotations
@@ -30,26 +29,25 @@ def batch_norm(
     relu: bool,
     threads: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Write the normalized rows to ``y``; see :func:`voxax.nn.functional.batch_norm.batch_norm`.
+    """Normalize the rows of ``x`` by channel, and write them to ``y``.
 
-    All arrays are dense in memory.
+    See :func:`voxax.nn.functional.batch_norm.batch_norm`. All arrays are C-contiguous.
 
     Args:
       x: ``[N, C]`` of float32, float64, or uint16 with the bits of bfloat16.
-      valid: ``bool[N]``, which rows are voxels.
+      valid: ``bool[N]``, False for padding rows.
       scale, bias, old_mean, old_variance: ``[C]`` of float32, or float64 if ``x`` is float64.
-      residual: ``[N, C]`` in the dtype of ``x``, or None.
-      y: the result, ``[N, C]`` in the dtype of ``x``; None computes no result.
-      momentum, epsilon, training, relu: as for
-        :func:`voxax.nn.functional.batch_norm.batch_norm`.
+      residual: ``[N, C]`` in the dtype of ``x``, added before ReLU, or None.
+      y: the result, ``[N, C]`` in the dtype of ``x``; None only computes the returned values.
+      momentum, epsilon, training, relu: as for that function.
       threads: the largest number of threads.
 
     Returns:
-      The mean and ``1 / sqrt(variance + epsilon)`` that were used, and the new averages of mean and
-      variance, ``[C]`` each.
+      Four arrays ``[C]``: the mean and ``1 / sqrt(variance + epsilon)`` that were used, and the new
+      running averages of mean and variance.
 
     Raises:
-      ValueError: shapes or dtypes that do not fit.
+      ValueError: the shapes or dtypes do not fit.
     """
     rows = tuple(array for array in (x, y, residual) if array is not None)
     _check(rows, valid, (scale, bias, old_mean, old_variance))
@@ -78,10 +76,10 @@ def batch_norm_gradients(
     relu: bool,
     threads: int = 1,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Write the gradients of ``x`` and of the residual, and return those of scale and bias ``[C]``.
+    """Write the gradients of ``x`` and residual; return the gradients of scale and bias, ``[C]``.
 
     Args:
-      dy: gradient of ``y``; ``x``, ``y``, ``dx`` and ``dresidual`` have its shape and dtype.
+      dy: the gradient of ``y``; ``x``, ``y``, ``dx`` and ``dresidual`` have its shape and dtype.
       x, y: input and result of :func:`batch_norm`.
       mean, inverse: the first two results of :func:`batch_norm`.
       dx, dresidual: the gradients to write; ``dresidual`` is None without a residual.

@@ -1,7 +1,7 @@
-"""Products, pooling and strided kernel maps for NumPy arrays: no JAX, no program to compile.
+"""Sparse convolution products, pooling and strided kernel maps for NumPy arrays.
 
-They work as in :mod:`voxax._native.host`, but on several threads. Results have the same bits for
-any number of threads.
+The native library computes them on several threads. No JAX is needed, and nothing is compiled.
+Results have the same bits for any number of threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TILE, _TILE_OF_FEW, _FEW_ROWS, _WEIGHT_TILE = 256, 128, 8192, 2048
 
 
 def elements_of(array: np.ndarray) -> np.ndarray:
-    """Return the array for the functions of this module, with bfloat16 as its bits, uint16."""
+    """View a bfloat16 array as uint16, as this module needs it; return other arrays unchanged."""
     return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
 
@@ -37,23 +37,23 @@ def product(
     reverse: bool = False,
     threads: int = 1,
 ) -> None:
-    """Write ``y[m] = sum_k x[neighbors[m, k]] @ weight[k]``.
+    """Write the sparse convolution ``y[m] = sum_k x[neighbors[m, k]] @ weight[k]`` to ``y``.
 
-    All arrays but ``weight`` are dense in memory.
+    All arrays except ``weight`` are C-contiguous.
 
     Args:
       x: ``[N, C_in]`` of float32, float64, or uint16 with the bits of bfloat16.
       weight: ``[K, C_in, C_out]`` of the same dtype, with any strides.
       neighbors: ``int32[M, K]``, rows of ``x`` or -1.
-      y: the result, ``[M, C_out]`` of the same dtype, best at a multiple of 64 bytes.
-      order: ``int32[M]``, the row of ``y`` for each row of the map; None is the same row.
+      y: the result, ``[M, C_out]`` of the same dtype, fastest if its address is a multiple of 64.
+      order: ``int32[M]``, the row of ``y`` for each row of the map; None means the same row.
       bias: ``[C_out]`` of the same dtype, added to every row, or None.
       relu: whether to set negative results to 0.
       reverse: whether tap k of the map multiplies ``weight[K - 1 - k]``.
       threads: the largest number of threads.
 
     Raises:
-      ValueError: shapes that do not fit, or rows outside of ``x`` in the map.
+      ValueError: the shapes or dtypes do not fit, or ``neighbors`` has rows outside of ``x``.
     """
     taps, depth, columns = weight.shape
     fits = x.shape[1] == depth and neighbors.shape[1] == taps
@@ -80,13 +80,13 @@ def weight_product(
     order: np.ndarray | None = None,
     threads: int = 1,
 ) -> None:
-    """Write ``dw[k] = sum_m x[neighbors[m, k]]^T @ dy[m]``.
+    """Write the gradient of the weight, ``dw[k] = sum_m x[neighbors[m, k]]^T @ dy[m]``, to ``dw``.
 
     Args:
       x, neighbors, threads: as in :func:`product`.
-      dy: ``[M, C_out]`` of the same dtype.
+      dy: the gradient of the outputs, ``[M, C_out]`` of the same dtype.
       dw: the result, ``[K, C_in, C_out]`` of the same dtype.
-      order: ``int32[M]``, the row of ``dy`` for each row of the map; None is the same row.
+      order: ``int32[M]``, the row of ``dy`` for each row of the map; None means the same row.
 
     Raises:
       ValueError: as in :func:`product`.
@@ -110,7 +110,10 @@ def _orders(order: np.ndarray | None, neighbors: np.ndarray) -> bool:
 def extreme_rows(
     x: np.ndarray, neighbors: np.ndarray, *, largest: bool = True, threads: int = 1
 ) -> np.ndarray:
-    """Return ``int32[M, C]``, the row in each window with the largest or smallest value, or -1."""
+    """Return the row of ``x`` with the largest or smallest value in each window and channel.
+
+    Window m has the rows ``neighbors[m]`` except -1. The result is ``int32[M, C]``, -1 if empty.
+    """
     found = np.empty((len(neighbors), x.shape[1]), np.int32)
     sizes = *neighbors.shape, x.shape[1], ELEMENTS[x.dtype]
     call("extreme_rows", x, len(x), neighbors, *sizes, int(largest), _TILE, threads, found)
@@ -120,7 +123,7 @@ def extreme_rows(
 def reached_rows(
     coords: np.ndarray, sizes: Sequence[Sequence[int]], transposed: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the output rows of a strided or transposed layer, and the input row for each tap.
+    """Return the output voxels of a strided or transposed layer, and its kernel map.
 
     Args:
       coords: ``int32[N, 1 + D]``, batch index first.
@@ -129,11 +132,11 @@ def reached_rows(
         inputs are at ``out * stride - padding + k * dilation``.
 
     Returns:
-      ``(out int32[M, 1 + D], neighbors int32[M, K])``: outputs in the order in which a loop over
-      taps, with an inner loop over inputs, reaches them; -1 where a tap has no input.
+      ``(out int32[M, 1 + D], neighbors int32[M, K])``: the output coordinates in the order in which
+      a loop over taps, then inputs, reaches them, and the input row of each tap, or -1.
 
     Raises:
-      ValueError: too many outputs to number them in 32 bits, or too many cells for 64 bits.
+      ValueError: there are too many outputs for 32-bit row numbers, or cells for 64 bits.
     """
     kernel, *_, shape = sizes
     cells = math.prod(map(int, shape)) * (int(coords[:, 0].max(initial=0)) + 1)
@@ -154,11 +157,11 @@ def reached_rows(
 
 
 def renumber_table(table: np.ndarray, order: np.ndarray, *, threads: int = 1) -> None:
-    """Replace each place in a table by the row at this place, ``order[place]``; -1 stays.
+    """Replace each entry ``e`` of a table by ``order[e]``, in place; entries -1 stay.
 
     Args:
-      table: ``int32[N, K]`` of places or -1, dense in memory; it is changed in place.
-      order: ``int32[N]``, the row at each place.
+      table: ``int32[N, K]`` of indices into ``order`` or -1, C-contiguous; it is changed.
+      order: ``int32[N]``, the new entries.
       threads: the largest number of threads.
     """
     call("renumber_table", table, *table.shape, order, threads)

@@ -1,7 +1,7 @@
-"""Memory for the results of eager calls, which later calls use again.
+"""A pool of memory blocks for the results of eager calls: later calls use freed blocks again.
 
-The system provides large blocks page by page, clears each page when it is first written to, and
-takes blocks back when they are freed. In a loop over scans this takes a sixth of the time.
+Without it, the system provides large blocks page by page, clears each page when it is first written
+to, and takes blocks back when they are freed, which is a sixth of the time of a loop over scans.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _lock = threading.Lock()
 
 
 def empty_array(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Return an uninitialized array, in memory that JAX takes without a copy.
+    """Return an uninitialized NumPy array, in memory that JAX can use without a copy.
 
-    Its memory is used again when nothing refers to the array or to views of it any more.
+    Its memory is reused when nothing refers to the array or to views of it any more.
     """
     dtype = np.dtype(dtype)
     size = math.prod(map(int, shape)) * dtype.itemsize
@@ -63,7 +63,7 @@ _UNUSED = _references([np.empty(0)], 0)
 
 
 def _forget() -> None:
-    """Drop kept memory and the lock in a forked process, where a lost thread may hold the lock."""
+    """Drop kept memory and the lock in a forked process, as no thread there may free the lock."""
     global _lock
     _lock = threading.Lock()
     _kept.clear()

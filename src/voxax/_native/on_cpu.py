@@ -1,4 +1,4 @@
-"""Functions with a native implementation on CPUs."""
+"""JAX functions that run in the native library on CPUs, and as ordinary JAX elsewhere."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def natively_on_cpu(
     Args:
       name: name of the primitive, as it appears in a jaxpr.
       native, portable, tpu, gpu: functions of ``(*arrays, **static)`` in ordinary JAX that return
-        tuples of arrays, of the same shapes and dtypes; ``static`` is hashable. Under ``vmap`` the
-        function that runs is mapped.
-      eager: the library's function for NumPy arrays, of ``(*arrays, **static)``, with the same bits
-        as ``native``, so that eager calls on a CPU compile nothing; None has no such function.
+        tuples of arrays, of the same shapes and dtypes; the values in ``static`` are hashable.
+        Under ``vmap`` the function that runs is mapped.
+      eager: a function of ``(*arrays, **static)`` for NumPy arrays, with results bitwise equal to
+        ``native``, so that eager calls on a CPU compile nothing; None if there is none.
     """
 
     def run(platform: str, *args: Any, axes: tuple, static: tuple) -> Any:
@@ -95,13 +95,13 @@ def library_call(
     aliases: dict[int, int] | None = None,
     **attributes: Any,
 ) -> Any:
-    """Return the results of a function of the library. Under ``vmap`` calls run one after another.
+    """Call a native function in a JAX program; under ``vmap``, calls run one after another.
 
     Args:
-      name: name of the function.
+      name: name of the function, a key of ``voxax._native.CALLS``.
       results: shape and dtype of each result.
       arrays: the operands.
-      aliases: by the place of an operand, the place of the result that may take its memory.
+      aliases: maps the index of an operand to the index of the result that may reuse its memory.
       attributes: static attributes of the call.
     """
     target = name if _compat.exports_native_calls() else _native.target(name)

@@ -1,7 +1,7 @@
-"""Operators of the library with two callers: XLA, in programs, and ctypes, for NumPy arrays.
+"""Operators of the native library that XLA programs call, and ctypes calls for NumPy arrays.
 
-An operator takes arrays, integers and real numbers, and checks them itself: see
-``native/src/operators.h``. One function of ``(call, *arrays, **static)`` describes both calls.
+An operator takes arrays, integers and real numbers, and checks them: ``native/src/operators.h``. A
+Python function of ``(call, ...)`` serves both, with :func:`by_xla` or :func:`on_numpy` as ``call``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from voxax._native.on_cpu import library_call
 _KINDS = ("float32", "float64", "bfloat16", "float16", "int32", "uint32", "bool")
 
 FRACTIONS = _KINDS[:4]
-"""Dtypes of features that the operators take."""
+"""Names of the dtypes of features that the operators support."""
 
 
 def by_xla(
@@ -34,10 +34,10 @@ def by_xla(
     numbers: Sequence[float] = (0.0,),
     in_place: bool = False,
 ) -> tuple[jax.Array, ...]:
-    """Return the results of the operator ``name``, called in a program.
+    """Call the operator ``name`` of the native library in a JAX program.
 
     Args:
-      name: the operator.
+      name: the operator, without the prefix ``voxax_``.
       results: shape and dtype of each result.
       arrays: the operands.
       sizes: integers that the operator reads.
@@ -58,12 +58,12 @@ def on_numpy(
     numbers: Sequence[float] = (0.0,),
     in_place: bool = False,
 ) -> tuple[np.ndarray, ...]:
-    """Return the results of the operator ``name`` on NumPy arrays, which are not changed.
+    """Call the operator ``name`` of the native library for NumPy arrays, which are not changed.
 
-    Arguments are those of :func:`by_xla`; ``in_place`` is ignored.
+    The arguments are those of :func:`by_xla`; ``in_place`` is ignored.
 
     Raises:
-      ValueError: arrays that do not fit.
+      ValueError: the shapes or dtypes do not fit.
     """
     del in_place
     dense = [np.ascontiguousarray(a).reshape(np.shape(a)) for a in arrays]
@@ -81,9 +81,9 @@ def on_numpy(
 def differentiable_operator(
     name: str, value: Callable[..., Any], portable: Body, gradients: Callable[..., Any]
 ) -> Body:
-    """Return a function that runs an operator on CPUs with the library, ``portable`` elsewhere.
+    """Return a differentiable function that runs operators on CPUs, ``portable`` elsewhere.
 
-    It works as :func:`voxax._native.differentiable.differentiable_on_cpu`. Eager calls on a CPU
+    It is made by :func:`voxax._native.differentiable.differentiable_on_cpu`. Eager calls on a CPU
     compile nothing.
 
     Args:
@@ -92,7 +92,7 @@ def differentiable_operator(
         :func:`by_xla` or :func:`on_numpy`.
       portable: the same function in ordinary JAX, without ``call``.
       gradients: a function of ``(call, cotangent, *arrays, *results, moves=, **static)`` that
-        returns one cotangent for each place in ``moves``, or None to differentiate ``portable``.
+        returns one cotangent for each index in ``moves``, or None to differentiate ``portable``.
     """
 
     return differentiable_on_cpu(

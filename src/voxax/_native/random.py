@@ -1,4 +1,4 @@
-"""The random numbers of ``jax.random``, computed by the library on CPUs, where XLA is slow."""
+"""The random numbers of ``jax.random``, from the native library on CPUs, where XLA is slow."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 _PARITY, _MASK = 0x1BD11BDA, 2**32 - 1
 
 PLAIN_KEY = "threefry2x32"
-"""The generator of the keys that the library takes."""
+"""The name of the only random generator whose keys the native library supports."""
 
 
 def is_plain_key(key: Any) -> bool:
-    """Return whether the library draws the same numbers as JAX with this key."""
+    """Return whether the native library draws the same numbers as JAX for this random key."""
     if not jax.config.jax_threefry_partitionable or getattr(key, "shape", None) is None:  # pyright: ignore[reportAttributeAccessIssue]
         return False
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
@@ -30,10 +30,10 @@ def is_plain_key(key: Any) -> bool:
 
 
 def fold_in(words: jax.Array, number: jax.Array) -> jax.Array:
-    """Return the words of ``jax.random.fold_in(key, number)``, ``uint32[2]``.
+    """Return the key data, ``uint32[2]``, of ``jax.random.fold_in(key, number)``.
 
     Args:
-      words: ``uint32[2]``, the data of a key for which :func:`is_plain_key` is true.
+      words: ``uint32[2]``, the key data of ``key``, for which :func:`is_plain_key` is true.
       number: ``uint32[]``, the number to fold in.
     """
     return _fold_in(words, number)[0]

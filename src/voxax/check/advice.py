@@ -1,6 +1,6 @@
-"""Advice of findings: what to write in place of code that XLA cannot compile.
+"""The texts of advice for each code of finding: what to write instead of code that XLA refuses.
 
-This module has every text that a finding's ``fix`` can be, so that tests can check each text.
+Every possible value of :attr:`Finding.fix` is here, so that tests can check each text.
 """
 
 from __future__ import annotations

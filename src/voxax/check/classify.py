@@ -1,4 +1,4 @@
-"""Turn requests for traced values into findings: code, message, and what to write instead."""
+"""Turn recorded reads of traced values into findings: code, message, and what to write instead."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _FLAGS = {
 
 
 def classify(question: Question) -> Finding:
-    """Return the finding for a place where a JAX program reads a value."""
+    """Return the finding for a recorded read of a traced value in a JAX program."""
     chain = enclosing(question.place.site)
     code, subject = _code(question, chain)
     text = _message(code, question)
@@ -72,7 +72,7 @@ def classify(question: Question) -> Finding:
 
 
 def classify_torch(question: Question) -> Finding:
-    """Return the finding for a place where a PyTorch program reads a value."""
+    """Return the finding for a recorded read of a tensor's value in a PyTorch program."""
     chain = enclosing(question.place.site)
     code, subject = _torch_code(question, chain)
     text = _message(code, question)
@@ -108,7 +108,7 @@ _TORCH_SIZES = {
 
 
 def _branched(key: str, branch: ast.AST | None) -> str:
-    """Return the key of the advice for a branch, which depends on what its sides do."""
+    """Return the key of the advice for an ``if``, which depends on statements such as ``raise``."""
     sides = (*branch.body, *branch.orelse) if isinstance(branch, ast.If) else ()
     if any(isinstance(side, ast.Raise) for side in sides):
         return f"{key} raises"
@@ -149,7 +149,7 @@ def _suggestion(
 
 
 def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the code of a finding for JAX, and the syntax node that it is about."""
+    """Return the finding's code, such as VX101, and the syntax node it is about, for JAX."""
     kind, api = question.kind, question.place.api
     if kind == "mask":
         return "VX105", first_of(chain, ast.Subscript)
@@ -175,7 +175,7 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
 
 
 def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the code of a finding for PyTorch, and the syntax node that it is about."""
+    """Return the finding's code, such as VX101, and the syntax node it is about, for PyTorch."""
     kind, api = question.kind, question.place.api
     if kind == "mask":
         return "VX105", first_of(chain, ast.Subscript) or first_of(chain, ast.Call)
@@ -200,7 +200,7 @@ def _torch_code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.
 
 
 def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the code for a condition, and the syntax node that it decides."""
+    """Return the finding's code for a condition, and the node it controls, such as an ``if``."""
     inner: ast.AST | None = None
     for node in chain:
         if isinstance(node, ast.IfExp) and node.test is inner:
@@ -220,7 +220,7 @@ def condition_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
 
 
 def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the code and the node for a function of JAX that needs a static value."""
+    """Return the finding's code and node for a call of a JAX function that needs static values."""
     api, inside = question.place.api or "", set(question.place.inside)
     call = first_of(chain, ast.Call)
     if cut := cut_of(chain):
@@ -233,7 +233,7 @@ def _static(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST 
 
 
 def lacks_size(api: str, call: ast.AST | None) -> bool:
-    """Return True if a call lacks the argument of ``SIZE_ARGUMENT``, so that it counts values."""
+    """Return True if a call lacks the argument (``SIZE_ARGUMENT``) that fixes its result's size."""
     if api not in SIZE_ARGUMENT or not isinstance(call, ast.Call):
         return False
     if len(call.args) > 2 and api.startswith("segment"):
@@ -242,7 +242,7 @@ def lacks_size(api: str, call: ast.AST | None) -> bool:
 
 
 def _bound(api: str, call: ast.AST | None) -> str:
-    """Return advice that names the argument which bounds a function's results; empty if none."""
+    """Return advice on the argument that fixes the size of a result, or an empty string."""
     if lacks_size(api, call):
         return ADVICE["VX106 with an argument"].format(api=api, argument=SIZE_ARGUMENT[api])
     parameters = _parameters(api)
@@ -264,7 +264,7 @@ def _parameters(api: str) -> Sequence[str]:
 
 
 def number_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
-    """Return the code and the node for a value that becomes a Python number, from its use."""
+    """Return code and node for a value that becomes a Python number, from the number's use."""
     if found := _role(chain):
         return found
     code = next((code for code, _, _ in _later_roles(chain)), "VX108")
@@ -274,7 +274,7 @@ def number_of(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None]:
 def _later_roles(
     chain: Sequence[ast.AST],
 ) -> Iterator[tuple[str, Sequence[ast.AST], ast.AST | None]]:
-    """Yield the code, chain and node of each use of a number after its assignment to a name."""
+    """Yield ``(code, chain, node)`` of each later use of the name that a number is assigned to."""
     statement, function = first_of(chain, ast.stmt), first_of(chain, FUNCTIONS)
     for name in stored([statement]) if isinstance(statement, ast.Assign) else []:
         for use in _loads(function, name, statement):
@@ -283,7 +283,7 @@ def _later_roles(
 
 
 def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
-    """Return the code and the node that use a chain's innermost expression; None if unknown."""
+    """Return code and node of the construct that uses a chain's innermost expression, or None."""
     if cut := cut_of(chain):
         return "VX104", cut
     inner: ast.AST | None = None
@@ -314,7 +314,7 @@ def _role(chain: Sequence[ast.AST]) -> tuple[str, ast.AST | None] | None:
 def _goes_through(node: ast.AST, inner: ast.AST | None) -> bool:
     """Return True for a loop or comprehension over the entries of an expression.
 
-    Until Python 3.12, the place where Python asks for the entries is the whole loop.
+    Up to Python 3.12, Python reports the whole loop as the place that reads the entries.
     """
     if isinstance(node, ast.For):
         return inner is None or node.iter is inner
@@ -327,7 +327,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def cut_of(chain: Sequence[ast.AST]) -> ast.Subscript | None:
-    """Return the subscript whose slice contains the innermost expression; None without one."""
+    """Return the subscript whose slice contains the chain's innermost expression, or None."""
     inside = False
     for node in chain:
         inside = inside or isinstance(node, ast.Slice)
@@ -354,7 +354,7 @@ def _expressions(chain: Sequence[ast.AST]) -> list[ast.AST]:
 
 
 def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[list[ast.AST]]:
-    """Return the places that read a name after a statement, as chains with the inner node first."""
+    """Return the reads of a name after a statement, as chains of nodes with the innermost first."""
     if function is None or after is None:
         return []
     found: list[list[ast.AST]] = []

@@ -1,6 +1,6 @@
-"""Findings: their codes and verdicts, their places, and the comments that ignore them.
+"""Findings of the checker: codes, verdicts, places in the source, and comments that ignore them.
 
-``# voxax: ignore[CODE] reason`` in the source ignores a finding.
+The comment ``# voxax: ignore[CODE] reason`` in the source ignores a finding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from voxax.check.source import Place, Site, excerpt, statement_lines
 
 
 class Verdict(enum.StrEnum):
-    """The number of programs that a function compiles to, best first."""
+    """How many programs a function compiles to; the verdicts are sorted from best to worst."""
 
     STATIC = "static"
     PER_VALUE = "static per value"
@@ -36,10 +36,10 @@ def worst(verdicts: list[Verdict]) -> Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """The properties of all findings of one code.
+    """The properties that all findings with one code, such as VX101, share.
 
     `verdict` is the best verdict that a function with such a finding can have. `why` is the reason
-    why XLA cannot compile the code, or the cost of compiling it.
+    why XLA cannot compile the user's code, or the cost of compiling it.
     """
 
     name: str
@@ -139,23 +139,21 @@ CODES = {row[0]: Code(*row) for row in _TABLE}
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A place that keeps a function from being one good static program.
+    """A problem at one place in the source that keeps a function from being a good static program.
 
     Attributes:
       code: the code of the problem, e.g. ``VX101``; see :data:`voxax.check.CODES`.
       site: the place in the user's source.
       message: one sentence about this place.
-      depends_on: the steps from the arguments to the value, last step first, arguments at the end.
-      arguments: the names of the arguments that the value depends on.
+      depends_on: the steps that compute the offending value from the arguments, last step first.
+      arguments: the names of the arguments that the offending value depends on.
       fix: what to write instead, in words and code.
-      suggestion: the statement to write instead, with the names of the source; empty if it cannot
-        be derived from the syntax.
+      suggestion: the new statement, with the names of the source; empty if it cannot be derived
+        from the syntax.
       module: the path of the submodule that contains the place; empty outside of submodules.
       callers: the user's calls that lead to the place, innermost first.
-      ignored: the reason that a comment in the source gives for ignoring this finding; None
-        without a comment.
-      reason: why this is a problem here, if the documentation page of `code` does not fit; else
-        empty.
+      ignored: the reason in a source comment that ignores this finding; None without a comment.
+      reason: why this is a problem, if the usual reason for `code` does not fit; else empty.
     """
 
     code: str
@@ -219,11 +217,11 @@ class Finding:
 
     @property
     def why(self) -> str:
-        """The reason why XLA cannot compile this, or its cost."""
+        """The reason why XLA cannot compile the code at this place, or the cost of compiling it."""
         return self.reason or self.about.why
 
     def excerpt(self) -> str:
-        """Return the source line with carets below the place."""
+        """Return the source line, and a line of carets that mark the place."""
         return excerpt(self.site)
 
 

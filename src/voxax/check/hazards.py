@@ -24,7 +24,7 @@ _DEBUG_CALLBACKS = ("debug_callback", "debug_print")
 def equations(
     jaxpr: Any, own: str | None, scope: str = "", call: Place | None = None
 ) -> Iterator[tuple[Any, str, Any, Place | None]]:
-    """Yield each equation, also nested ones: ``(equation, name scope, its jaxpr, its place)``."""
+    """Yield ``(equation, name scope, its jaxpr, its place)`` of each equation, also nested ones."""
     for equation in jaxpr.eqns:
         inner = scope_in(equation, scope)
         where = place_of(equation, call, own)
@@ -76,10 +76,10 @@ _EXPLICIT = {"astype", "_astype", "asarray", "array", "_convert_element_type_fro
 
 
 def _implicit(equation: Any, where: Place, jaxpr: Any, own: str | None) -> bool:
-    """Return True for a conversion to the dtype of a wider operand.
+    """Return True if a dtype conversion was caused only by a wider dtype of another operand.
 
-    A mean of half-precision values also converts to float32, but this does not count: its other
-    operands come from the same call of the user.
+    A mean of half-precision values also converts to float32, but this does not count, since the
+    other operands come from the same call in the user's code.
     """
     if _EXPLICIT & set(where.inside):
         return False
@@ -125,14 +125,14 @@ def _bytes(value: Any) -> int:
 
 
 def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
-    """Report each place that asked for a 64-bit dtype and got 32 bits, with its message."""
+    """Turn places that requested a 64-bit dtype and got 32 bits, with messages, into findings."""
     return [Finding.at(where, "VX305", text, ADVICE["VX305"]) for where, text in places]
 
 
 def leaked(
     function: Callable[..., Any], values: Sequence[Any], definition: Site, own: str | None
 ) -> list[Finding]:
-    """Find values of the trace that are still referenced after the function has returned."""
+    """Find traced values that something still refers to after the function has returned."""
     found = []
     for tracer, text in _compat_tracing.leaked_tracers(function, values):
         where = place(_compat_tracing.frames_of(tracer), own)

@@ -17,7 +17,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """The arguments of one call: the positional ones in order, the named ones sorted by name."""
+    """The arguments of one call: positional arguments in order, named arguments by name."""
 
     positional: tuple[Any, ...]
     named: dict[str, Any]
@@ -33,7 +33,7 @@ def examples_of(
     named: Mapping[str, Any],
     also: Sequence[Sequence[Any] | Mapping[str, Any]],
 ) -> list[Inputs]:
-    """Return the example inputs of ``function``; see :func:`voxax.check.check_static`."""
+    """Return the first example and the examples in ``also``, as in ``voxax.check.check_static``."""
     first = _bound(function, positional, named)
     names = parameters(function)[: len(first.positional)]
     found = [first]
@@ -102,9 +102,9 @@ def lacking(function: Callable[..., Any], named: Collection[str]) -> str:
 
 
 def as_static(function: Callable[..., Any], leaves: Iterable[tuple[str, str]]) -> str:
-    """Return text that explains how to make leaves of the arguments static for ``jax.jit``.
+    """Return advice on how to make leaves of the arguments static for ``jax.jit``.
 
-    Each leaf is a pair of its name and the name of its argument.
+    A leaf is given as ``(name of the leaf, name of the argument that contains it)``.
     """
     known = {p.name: p for p in _known(function)}
     order = list(known)

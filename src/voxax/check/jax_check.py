@@ -1,4 +1,4 @@
-"""Check functions of JAX and modules of flax.nnx."""
+"""The check of JAX functions and flax.nnx modules: it traces them and collects findings."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _Raised = tuple[BaseException, Place | None]
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """The result of ``jax.jit`` for a function: its closed jaxpr, or the error with its place.
+    """The result of tracing a function: `program` is the closed jaxpr, or None after an error.
 
-    `truncations` are the places where 64-bit values were cut to 32 bits, with the message of JAX.
-    `asked` has the kind and the place of each request of Python for the value of a traced array.
-    `result` is the tree of the types that the function returns.
+    `error` is ``(error, its place)`` or None. `truncations` are the places where 64-bit values were
+    cut to 32 bits, with the message of JAX. `asked` has the kind and the place of each request of
+    Python for the value of a traced array. `result` is the pytree of the types of the results.
     """
 
     program: Any
@@ -99,10 +99,10 @@ def report_of(
     incomplete: str,
     framework: str,
 ) -> Report:
-    """Make the report of findings, at most one for each place and code.
+    """Make the report of a check, with at most one finding for each place and code.
 
     `held` has the names of the Python numbers that must be static. `incomplete` is the reason why
-    the search is incomplete, or an empty string.
+    the search for findings is incomplete, or an empty string.
     """
     seen: dict[tuple[Any, ...], Finding] = {}
     for finding in found:
@@ -143,7 +143,7 @@ _TRUNCATED = "will be truncated to dtype"
 def trace(
     subject: Subject, arguments: Arguments, own: str | None, held: frozenset[str] = frozenset()
 ) -> Traced:
-    """Trace as ``jax.jit`` does, with the Python numbers in ``held`` static."""
+    """Trace the subject as ``jax.jit`` does, with the Python numbers named in ``held`` static."""
     places: list[tuple[Place, str]] = []
 
     thread, usual = threading.get_ident(), warnings.showwarning
@@ -183,7 +183,7 @@ def trace(
 
 @contextlib.contextmanager
 def _replaying(recording: Recording) -> Iterator[None]:
-    """Answer requests for values with the recorded answers, so the program follows the examples."""
+    """Return a context that answers requests for values as recorded, to trace the same program."""
     answers = iter(recording.answers)
 
     def handler(kind: str, tracer: Any, context: str) -> Any:
@@ -197,11 +197,11 @@ def _replaying(recording: Recording) -> Iterator[None]:
 def _faults(
     subject: Subject, arguments: Arguments, whole: Traced, own: str | None
 ) -> tuple[Recording, frozenset[str], list[Finding], str]:
-    """Find everything that prevents tracing of the function.
+    """Find everything that prevents tracing of the function; `whole` is the result of tracing it.
 
     Returns:
-      ``(a pass with the example values, Python numbers that must be static, findings, why the
-      search is incomplete)``.
+      ``(recording of a run with the example values, names of Python numbers that must be static,
+      findings, why the search is incomplete)``.
     """
     unheard = [where for _, where in whole.asked if swallowed(where)]
     site = definition(subject.target)
@@ -220,7 +220,7 @@ def _faults(
     decided: dict[Site, Question] = {}
     error, last = whole.error, whole.asked
     questions += _keys(first, whole.error)
-    # A line that reads several numbers in turn asks only for the first until that is held.
+    # A line that reads several numbers in turn reads only the first until that one is static.
     while by_number := of_numbers(questions, arguments.numbers() - held):
         held = joined(decided, by_number)
         again = trace(subject, arguments, own, held)
@@ -263,7 +263,7 @@ def _faults(
 
 
 def _keys(recording: Recording, error: _Raised) -> list[Question]:
-    """Return the requests for the text of a value that the function uses as a key.
+    """Return the requests for a value's text, if using such a text as a key raised ``error``.
 
     Converting a tracer to text succeeds, so JAX raises nothing. The lookup of that text as a key
     raises the error.
@@ -273,12 +273,12 @@ def _keys(recording: Recording, error: _Raised) -> list[Question]:
 
 
 def of_numbers(questions: Sequence[Question], numbers: frozenset[str]) -> list[Question]:
-    """Return the questions whose answers depend only on Python numbers."""
+    """Return the questions whose answers depend only on the Python numbers named in `numbers`."""
     return [q for q in questions if q.arguments and q.arguments <= numbers]
 
 
 def joined(decided: dict[Site, Question], questions: Sequence[Question]) -> frozenset[str]:
-    """Merge questions into `decided`, one for each site, and return all arguments in `decided`."""
+    """Add questions to `decided`, merged by site, and return all argument names in `decided`."""
     for question in questions:
         site = question.place.site
         earlier = decided.setdefault(site, question)
@@ -288,7 +288,7 @@ def joined(decided: dict[Site, Question], questions: Sequence[Question]) -> froz
 
 
 def endless(error: BaseException, where: Place | None, site: Site) -> Finding:
-    """Report a program that was ended because it ran too long or asked for too many values."""
+    """Report a run that was stopped because it took too long or read too many values."""
     return Finding.at(
         where or site,
         "VX191",
@@ -307,7 +307,7 @@ def _is_known(where: Place | None, known: set[tuple[str, int]]) -> bool:
 
 
 def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
-    """Report arguments that ``jit`` can neither trace nor take as static."""
+    """Report arguments that ``jit`` can neither trace nor treat as static, as they have no hash."""
     found = []
     traced = [(e.name, e.value) for e in arguments.leaves if e.kind == "static" and not e.declared]
     for name, value in (*traced, *arguments.declared):
@@ -347,11 +347,11 @@ def _untraceable(
     known: set[tuple[str, int]],
     ends: bool = True,
 ) -> Finding:
-    """Report an error of tracing: VX190 for one of JAX, VX191 for one of the function itself.
+    """Report an error of tracing: VX191 if a run without compilation raises it too, else VX190.
 
-    A run without compilation raises an error of the function too. If such a run raises a different
-    error than tracing does, the tracing error is reported, because only that one reaches the user:
-    JAX checks the carry of a ``scan`` first, for example.
+    VX190 is an error of JAX, VX191 an error of the function itself. If the run without compilation
+    raises a different error, the tracing error is reported, because only that error reaches the
+    user: JAX checks the carry of a ``scan`` first, for example.
     """
     plain = _without_jit(subject, arguments, own) if ends else None
     usual = dry_run(subject.function, arguments, own) if ends else None
@@ -376,7 +376,7 @@ def _raised(subject: Subject, code: str, raised: _Raised, fix: str) -> Finding:
 
 
 def _same_error(one: _Raised, two: _Raised) -> bool:
-    """Return True for errors of one class whose texts differ at most in how they name an array."""
+    """Return True for errors of one class with texts that are equal except for names of arrays."""
     texts = (_ARRAY.sub("array", str(error)) for error, _ in (one, two))
     return type(one[0]) is type(two[0]) and next(texts) == next(texts)
 
@@ -386,7 +386,7 @@ _ARRAY = re.compile(r"\w*Tracer(<[^>]*>|\(~?\w*\[[^\]]*\]\))?|[\w.]*ArrayImpl")
 
 
 def _without_jit(subject: Subject, arguments: Arguments, own: str | None) -> _Raised | None:
-    """Return the error of the function when nothing is traced, not even the bodies of loops."""
+    """Run the function without any tracing, even of loop bodies, and return its error, or None."""
     # Copy the arrays because the function may write into NumPy arrays.
     values = [
         jax.numpy.asarray(leaf.value) if leaf.kind == "array" else leaf.value
@@ -409,7 +409,7 @@ def _without_jit(subject: Subject, arguments: Arguments, own: str | None) -> _Ra
 
 
 def refuse(inputs: Inputs) -> None:
-    """Raise InputError for example inputs that are shapes without values."""
+    """Raise InputError if an example input is a ``jax.ShapeDtypeStruct``, which has no values."""
     for leaf in jax.tree.leaves((inputs.positional, inputs.named)):
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise InputError(

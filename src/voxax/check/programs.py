@@ -1,7 +1,7 @@
-"""Count compiled programs by the differences between examples and traces, and by compiling.
+"""Find what makes ``jax.jit`` compile more than one program, and count programs by compiling.
 
-``jit`` compiles another program for a Python number in place of an array because the number has a
-weak type and an array of the same dtype has none.
+For example, ``jit`` compiles one program for a Python number and another for an array of the same
+dtype, because the number has a weak type and the array has none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WARNINGS = threading.RLock()
 
 
 def signature(arguments: Arguments, held: frozenset[str]) -> tuple[Any, ...]:
-    """Return a key of the arguments; ``jit`` compiles one program for each key."""
+    """Return a hashable key of the arguments; ``jit`` compiles one program for each key."""
     return (arguments.structure, *(_kind(leaf, held) for leaf in arguments.leaves))
 
 
@@ -55,14 +55,14 @@ def _canonical(value: Any) -> Any:
 
 
 def programs(examples: Sequence[Arguments], held: frozenset[str]) -> int:
-    """Return the number of programs that the examples need."""
+    """Return the number of programs that ``jit`` compiles for the examples."""
     return len({signature(a, held) for a in examples})
 
 
 def differences(
     first: Arguments, others: Sequence[Arguments], site: Site, held: frozenset[str]
 ) -> list[Finding]:
-    """Report shapes, dtypes and structures that differ between the examples."""
+    """Report arguments whose shape, dtype or tree structure differs between the examples."""
     found = []
     shapes: dict[str, set[str]] = {}
     types: dict[str, set[str]] = {}
@@ -89,7 +89,7 @@ def differences(
 
 
 def _apart(first: Arguments, other: Arguments) -> str:
-    """Describe how the structures of two examples differ."""
+    """Describe in words how the argument structures of two examples differ."""
     one, two = ([leaf.name for leaf in example.leaves] for example in (first, other))
     alone = {"the first": set(one) - set(two), "another": set(two) - set(one)}
     if not any(alone.values()):
@@ -102,12 +102,12 @@ def _apart(first: Arguments, other: Arguments) -> str:
 
 
 def typed(kind: tuple[Any, ...]) -> str:
-    """Describe the dtype and weak type of ``(shape, dtype, is weak)`` in words."""
+    """Describe in words the dtype of ``(shape, dtype, is weak)``, and whether the type is weak."""
     return f"{kind[1]}{' of weak type (a Python number)' if kind[2] else ''}"
 
 
 def unrepeatable(one: Any, two: Any, own: str | None) -> list[Finding]:
-    """Report the first line at which two traces of one function differ."""
+    """Report the first source line at which two traces (closed jaxprs) of one function differ."""
     if one is None or two is None:
         return []
     for a, b in _pairs(one, two):
@@ -115,7 +115,7 @@ def unrepeatable(one: Any, two: Any, own: str | None) -> list[Finding]:
         if where is not None and not _same_operation(a, b):
             return [_unrepeatable(where)]
     shorter, longer = sorted((one.jaxpr.eqns, two.jaxpr.eqns), key=len)
-    for equation in longer[len(shorter) :]:  # a loop that Python unrolls, more often one time
+    for equation in longer[len(shorter) :]:  # a loop that Python unrolls more often in one trace
         where = place(_compat_tracing.frames_of(equation), own)
         if where is not None:
             return [_unrepeatable(where)]
@@ -140,7 +140,7 @@ def _pairs(one: Any, two: Any) -> Iterator[tuple[Any, Any]]:
 
 
 class _Applied:
-    """An equation with the constants that it reads."""
+    """An equation, and its operands in ``read``: the value of a constant, None for variables."""
 
     def __init__(self, equation: Any, constants: dict[Any, Any]):
         self.equation = equation
@@ -190,7 +190,7 @@ def _array(value: Any) -> Any:
 
 
 def called_with_both(closed: Any, own: str | None) -> list[Finding]:
-    """Report calls of a compiled function that differ from an earlier call only in weak types."""
+    """Report calls of an inner jitted function that differ from an earlier call by weak types."""
     calls: dict[str, dict[tuple[Any, ...], tuple[Any, Place]]] = {}
     found = []
     for equation, scope, _, where in equations(closed.jaxpr, own):
@@ -227,7 +227,7 @@ def _kind_of(value: Any) -> tuple[Any, ...]:
 def _weakly(
     one: Sequence[Any], two: Sequence[Any], names: Sequence[str | None]
 ) -> list[tuple[int, str]]:
-    """Return the arguments whose types differ, if each differs by a number in place of an array."""
+    """Return ``(index, name)`` of arguments that are a number in one call, an array in another."""
     if len(one) != len(two):
         return []
     different = [i for i, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
@@ -238,7 +238,7 @@ def _weakly(
 
 
 def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]) -> str:
-    """Return the source text of the arrays to pass instead of numbers."""
+    """Return source text of arrays to pass instead of numbers: ``jnp.asarray(1, 'int32')``."""
     shown = []
     for i, name in names:
         strong = [types[i][1] for _, types in calls if not types[i][2]]
@@ -258,10 +258,10 @@ def _numbers(names: Sequence[tuple[int, str]], *calls: tuple[Any, Sequence[Any]]
 def fed_back(
     subject: Subject, arguments: Arguments, held: frozenset[str], program: Any, site: Site
 ) -> list[Finding]:
-    """Report state that begins as a number and is returned as an array.
+    """Report state that a caller passes as a number at first and the function returns as an array.
 
-    An argument is state if the function returns the variable of its name. A tree of several leaves
-    is also state if the function returns a tree of the same structure at the same position.
+    An argument is state if the function returns a variable of the argument's name. A tree of
+    several leaves is also state if a tree of its structure is returned at the same position.
     """
     if subject.first or program.result is None:
         return []
@@ -310,7 +310,7 @@ def _alike(argument: Any, part: Any) -> bool:
 
 
 def _returned(site: Site, name: str) -> Iterator[int]:
-    """Yield the positions at which a function returns the value of a name."""
+    """Yield the positions in the returned tuple at which a function returns the variable `name`."""
     tree = tree_of(site.file)
     for function in ast.walk(tree) if tree is not None else ():
         if not isinstance(function, ast.FunctionDef) or function.lineno != site.line:
@@ -342,11 +342,11 @@ INPUTS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """The result of compiling for several inputs of equal shape.
+    """The result of compiling and running a function for several inputs of equal shape.
 
     `inputs` and `programs` count the inputs and the compiled programs. `error` is the error of
-    compiling or running, if any. `holds` says whether the result agrees with the verdict. `differs`
-    says that the program compiles but computes something else than Python does.
+    compiling or running, or None. `holds` is whether the result agrees with the report's verdict.
+    `differs` is True if the program compiles but computes something else than Python does.
     """
 
     inputs: int
@@ -413,10 +413,10 @@ def _same_results(one: Any, two: Any) -> bool:
 
 
 def vary(value: Any, seed: int) -> Any:
-    """Return another input of this type: the values of the example, permuted and scaled.
+    """Return another input of the same type: permuted and scaled floats, or a larger number.
 
-    Arrays of integers and booleans do not change, because coordinates must stay sorted and the rows
-    of a kernel map belong together.
+    `seed` selects the input; 0 is the example itself. Arrays of integers and booleans do not
+    change, because coordinates must stay sorted and the rows of a kernel map belong together.
     """
     if seed == 0 or _compat_tracing.is_key(value):
         return value

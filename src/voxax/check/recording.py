@@ -1,4 +1,4 @@
-"""Run a function on tracers that know example values, and record each question for a value."""
+"""Run a function on tracers that know example values, and record every read of a value."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MOST_PASSES = 24
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A request of Python for the value of a tracer.
+    """A request of Python for the value of a tracer, such as ``if x > 0`` makes it.
 
-    `kind` is a kind of request of ``_compat_tracing.answering``. `arguments` has the names of the
+    `kind` is one of the kinds in ``_compat_tracing.answering``. `arguments` has the names of the
     arguments that the value depends on, or None if they are unknown. `chain` has the steps from the
-    arguments to the value, last step first.
+    arguments to the value, last step first. `module` is the path of the submodule.
     """
 
     kind: str
@@ -52,12 +52,12 @@ Key = tuple[Site, str, str | None]
 
 @dataclasses.dataclass
 class Recording:
-    """The questions and answers of one pass.
+    """The questions (requests for values) and answers of one pass, that is one run of a function.
 
     `turned` has the branches whose first answer is negated. `questions` has each place and kind
-    once. `error` is the error that ended the pass early, with its place, or None. `large` says that
-    some result is too large to compute. `texts` has the requests for the text of a value; they
-    matter if the text is a name or a key, and not if it is output.
+    once. `error` is the error that ended the pass early, with its place, or None. `large` is True
+    if some result is too large to compute. `texts` has the requests for the text of a value, which
+    matter only if the function uses the text as a name or a key.
     """
 
     turned: frozenset[Key] = frozenset()
@@ -69,10 +69,10 @@ class Recording:
     _asked: dict[Key, int] = dataclasses.field(default_factory=dict)
 
     def answer(self, kind: str, where: Place, value: Any, question: Callable[[], Question]) -> Any:
-        """Record a question and return its answer.
+        """Record a question, and return the value that the function gets as its answer.
 
-        `value` is the true answer. Branches in `turned` and endless loops get another answer.
-        `question` makes the record of the question and is called once for each key.
+        `value` is the true answer. Branches in `turned` and endless loops get a different answer.
+        `question` makes the record of the question; it is called once for each place and kind.
         """
         key = (where.site, kind, where.api)
         array = isinstance(value, np.ndarray)
@@ -89,9 +89,9 @@ class Recording:
         return value
 
     def _known(self, question: Question) -> Question:
-        """Return the question, with unknown arguments if earlier answers may have decided it.
+        """Return the question, with `arguments` None if its value may come from earlier answers.
 
-        A value without arguments may be computed from an earlier answer, which is a plain number.
+        An answer is a plain number, so a value that is computed from it seems to depend on nothing.
         """
         behind = any(q.arguments != frozenset() for q in self.questions.values())
         if behind and question.arguments == frozenset():
@@ -107,11 +107,12 @@ def record_all(
     module_of: Callable[[Any], str] = lambda frame: "",
     one_pass: Callable[..., Recording] | None = None,
 ) -> tuple[Recording, list[Question], str]:
-    """Record every question that ``function`` asks, on both sides of every branch.
+    """Record every read of a traced value in ``function``, on both sides of every branch.
 
-    `held` has the names of the Python numbers that are static. `own` is the library that contains
-    the function. `module_of` returns the submodule of a frame. `one_pass` runs the function once,
-    with some branches turned; None uses the pass for JAX.
+    The function runs once for the example values, then again with branches that take the opposite
+    side. `held` has the names of the Python numbers that are static. `own` is the library that
+    contains the function. `module_of` returns the submodule of a frame. `one_pass` runs the
+    function once; None uses the pass for JAX.
 
     Returns:
       ``(the pass with the example values, the questions of all passes, why passes are missing or
@@ -199,11 +200,11 @@ def _record(
 def dry_run(
     function: Callable[..., Any], arguments: Arguments, own: str | None
 ) -> tuple[tuple[BaseException, Place | None] | None] | None:
-    """Run ``function`` as without ``jit``, but trace JAX's own loops and branches.
+    """Run ``function`` as without ``jit``, but trace the bodies of JAX's own loops and branches.
 
     Returns:
-      A tuple of one element: the error with its place, or None if the run succeeds. None in place
-      of the tuple if the run was cut short.
+      A tuple of one element: the error with its place, or None if the run succeeds. If the run was
+      cut short, the result is None instead of the tuple.
     """
 
     def handler(kind: str, tracer: Any, context: str) -> Any:
@@ -230,14 +231,14 @@ def dry_run(
 
 
 def new_trace(end: float) -> ExampleTrace:
-    """Make a trace that raises ``TraceLimit`` after too many operations or after the time `end`."""
+    """Make a trace that raises ``TraceLimit`` after too many operations or at the time `end`."""
     trace = ExampleTrace()
     trace.limit, trace.end = MOST_OPERATIONS, end
     return trace
 
 
 def followed(arguments: Arguments, held: frozenset[str], trace: ExampleTrace) -> list[Any]:
-    """Return the leaves of the arguments, with tracers of ``trace`` for those that are traced."""
+    """Return the leaves of the arguments, where tracers of ``trace`` replace the traced leaves."""
     traced = set(arguments.traced(held))
     return [
         trace.argument(leaf.value, leaf.name) if i in traced else leaf.value
@@ -247,7 +248,7 @@ def followed(arguments: Arguments, held: frozenset[str], trace: ExampleTrace) ->
 
 @contextlib.contextmanager
 def by_example(trace: ExampleTrace, handler: _compat_tracing.Handler) -> Iterator[None]:
-    """Trace operations, and answer Python code that asks for a tracer's value with `handler`."""
+    """Return a context that records operations in ``trace``; `handler` supplies tracers' values."""
     with (
         jax.disable_jit(),
         _compat.fresh_trace(),
@@ -281,7 +282,7 @@ def _question(kind: str, where: Place, tracer: Any, module: str) -> Question:
 
 
 def _ancestry(tracer: ExampleTracer) -> tuple[frozenset[str] | None, tuple[str, ...]]:
-    """Return the arguments that a value depends on, and the user's lines on the way."""
+    """Return the arguments that a value depends on, and the user's lines that compute it."""
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     unknown = False

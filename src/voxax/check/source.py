@@ -1,4 +1,4 @@
-"""Places in the user's source: the innermost frame of the user, and the syntax around it."""
+"""Find places in the user's source: frames that are not a library's, and the syntax around them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _standard_library() -> tuple[str, str]:
 
 
 def library_of(file: str) -> str | None:
-    """Return the library of a file (``jax``, ``std``, ...), or None for a file of the user."""
+    """Return the library that a file belongs to (``jax``, ``std``, ...), or None for user code."""
     if file.startswith("<frozen"):
         return "std"
     for name, folder in _library_folders():
@@ -72,7 +72,7 @@ def library_of(file: str) -> str | None:
 
 
 def site_at(code: types.CodeType, instruction: int) -> Site:
-    """Return the range of source code of one instruction."""
+    """Return the range of source code of one bytecode instruction, given by its byte offset."""
     position = next(itertools.islice(code.co_positions(), max(instruction, 0) // 2, None), None)
     line, end_line, column, end_column = position or (None, None, None, None)
     line = line or code.co_firstlineno
@@ -83,19 +83,19 @@ def site_at(code: types.CodeType, instruction: int) -> Site:
 
 
 def _characters(file: str, line: int, offset: int) -> int:
-    """Convert an offset in UTF-8 bytes, as Python counts columns, into characters."""
+    """Convert a column of a line from UTF-8 bytes, as Python counts it, to characters."""
     text = linecache.getline(file, line).encode()
     return len(text[:offset].decode(errors="ignore"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A place of the user's code, with the calls that lead to it.
+    """A place in the user's code, with the calls that lead to it and the library calls in it.
 
     Attributes:
-      site: the innermost range of the user's source.
-      api: the library function that `site` calls; None if Python itself asked for a value.
-      inside: the library functions that run below `site`, innermost first; the last is `api`.
+      site: the range of source code in the user's innermost frame.
+      api: the library function that `site` calls; None if Python itself acts, as in ``if x:``.
+      inside: the library functions that run within `site`, innermost first; the last is `api`.
       callers: the user's calls that lead to `site`, innermost first.
     """
 
@@ -139,11 +139,11 @@ def place(frames: Iterable[Frame], own: str | None = None) -> Place | None:
 
 
 def place_of(equation: Any, outer: Place | None, own: str | None = None) -> Place | None:
-    """Return the place from which an equation of a jaxpr comes.
+    """Return the place in the user's code that traced an equation of a jaxpr.
 
     A compiled function that is called twice is traced once, and its equations keep the frames of
     the first call. The frames outside of the function are therefore replaced by `outer`, the place
-    of the present call, which is None for the outermost jaxpr.
+    of the present call, which is None for the outermost jaxpr. `own` is as in :func:`place`.
     """
     frames = _compat_tracing.frames_of(equation)
     if outer is None:
@@ -155,23 +155,23 @@ def place_of(equation: Any, outer: Place | None, own: str | None = None) -> Plac
 
 
 def programs_in(equation: Any) -> list[Any]:
-    """Return the programs in an equation's parameters, with their constants if present."""
+    """Return the jaxprs in an equation's parameters; a jaxpr with constants is a closed jaxpr."""
     values = equation.params.values()
     parts = (part for v in values for part in (v if isinstance(v, tuple | list) else (v,)))
     return [part for part in parts if hasattr(getattr(part, "jaxpr", part), "eqns")]
 
 
 def scope_in(equation: Any, outer: str) -> str:
-    """Return the name scope of an equation inside of another scope."""
+    """Return the ``jax.named_scope`` path of an equation, joined to the scope `outer` around it."""
     return "/".join(part for part in (outer, _compat.scope_of(equation)) if part)
 
 
-# The function of JAX through which every call of a compiled function goes.
+# The function of JAX that handles every call of a compiled function.
 _COMPILED_CALL = "cache_miss"
 
 
 def _is_wrapper(code: types.CodeType, owner: str) -> bool:
-    """Return True for wrappers and for methods such as ``__bool__``, which Python itself calls."""
+    """Return True for code that is not an API function: wrappers, methods such as ``__bool__``."""
     return (
         owner in ("std", "voxax")
         or code.co_name in _WRAPPERS
@@ -180,14 +180,14 @@ def _is_wrapper(code: types.CodeType, owner: str) -> bool:
 
 
 def live_frames(frame: Any) -> Iterator[Frame]:
-    """Yield the frames of a running program, innermost first."""
+    """Yield a frame of the running program and its callers as ``(code, offset)`` pairs."""
     while frame is not None:
         yield frame.f_code, frame.f_lasti
         frame = frame.f_back
 
 
 def raised_frames(error: BaseException) -> list[Frame]:
-    """Return the frames of an exception, innermost first."""
+    """Return the frames of an exception's traceback as ``(code, offset)``, innermost first."""
     found, traceback = [], error.__traceback__
     while traceback is not None:
         found.append((traceback.tb_frame.f_code, traceback.tb_lasti))
@@ -197,7 +197,7 @@ def raised_frames(error: BaseException) -> list[Frame]:
 
 
 def _without_hooks(frames: list[Frame]) -> list[Frame]:
-    """Remove the frames of an audit hook, because the time limit may be raised in one.
+    """Remove the innermost frames if they are in an audit hook, where a time limit may raise.
 
     The hook belongs to an installed package, and a library called it, not the user.
     """
@@ -222,14 +222,14 @@ def _tree(file: str, stamp: int) -> ast.Module | None:
 
 
 def tree_of(file: str) -> ast.Module | None:
-    """Return the syntax tree of a file, or None if there is no valid source."""
+    """Return the syntax tree of a file, or None if the source is missing or not valid."""
     linecache.checkcache(file)
     lines = linecache.getlines(file)
     return _tree(file, hash(tuple(lines))) if lines else None
 
 
 def enclosing(site: Site) -> list[ast.AST]:
-    """Return the syntax nodes around a site, innermost first."""
+    """Return the syntax nodes that contain a site, innermost first, or [] without source."""
     tree = tree_of(site.file)
     if tree is None:
         return []
@@ -263,7 +263,7 @@ def enclosing(site: Site) -> list[ast.AST]:
 
 
 def site_of_line(file: str, line: int, called: str = "") -> Site:
-    """Return the site of a call of the method `called` in a line, or else of the whole line."""
+    """Return the site of a call of the method `called` that starts in a line, or the whole line."""
     text = linecache.getline(file, line).rstrip("\n")
     start = len(text) - len(text.lstrip())
     tree = tree_of(file)
@@ -277,7 +277,7 @@ def site_of_line(file: str, line: int, called: str = "") -> Site:
 
 
 def _with_position(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the node, or its parts if it has no position, as the clause of a comprehension."""
+    """Yield the node, or its parts if it has no position, such as a ``for`` of a comprehension."""
     if hasattr(node, "end_lineno"):
         yield node
     else:
@@ -299,10 +299,10 @@ def line_name(site: Site) -> str:
 
 
 def swallowed(where: Place, kind: str = "TypeError") -> bool:
-    """Return True if a ``try`` around a place catches errors of tracing without naming them.
+    """Return True if a broad ``except`` around a place silently catches errors of tracing.
 
-    ``except jax.errors.ConcretizationTypeError`` shows that the author expects such an error;
-    ``except Exception`` does not.
+    ``except Exception`` is broad. ``except jax.errors.ConcretizationTypeError`` is not, because it
+    shows that the author expects such an error.
 
     Args:
       where: the place.
@@ -331,13 +331,13 @@ _OF_JAX = {
 
 
 def _names(node: ast.AST | None) -> set[str]:
-    """Return the last names of the classes in an ``except``."""
+    """Return the unqualified names of the classes in an ``except`` clause."""
     parts = ast.walk(node) if node is not None else ()
     return {getattr(p, "attr", None) or getattr(p, "id", "") for p in parts} - {"", "jax", "errors"}
 
 
 def described(error: BaseException) -> str:
-    """Return the name of an error and its message in one line."""
+    """Return the class name of an error and its message in one line, shortened if it is long."""
     lines: list[str] = []
     for line in str(error).strip().splitlines():
         if line.startswith(_AFTERWORDS):
@@ -361,7 +361,7 @@ _AFTERWORDS = (
 
 
 def relative(file: str) -> str:
-    """Return the path of a file, relative to the working directory if the file is below it."""
+    """Return the path of a file, relative to the working directory if the file is inside it."""
     if not os.path.isabs(file):
         return file
     try:
@@ -372,12 +372,12 @@ def relative(file: str) -> str:
 
 
 def is_file(file: str) -> bool:
-    """Return True for a path, and False for a name such as ``<stdin>``."""
+    """Return True for the path of a file, and False for a name such as ``<stdin>``."""
     return not (file.startswith("<") and file.endswith(">"))
 
 
 def excerpt(site: Site) -> str:
-    """Return the source line with carets below the site."""
+    """Return the source line, and a line of carets below it that mark the site."""
     line = linecache.getline(site.file, site.line).rstrip("\n")
     if not line.strip():
         return ""
@@ -388,7 +388,7 @@ def excerpt(site: Site) -> str:
 
 
 def definition(target: Any) -> Site:
-    """Return the line that defines a function or the call of a module."""
+    """Return the site of the ``def`` line of a function, or of a module's ``__call__``."""
     function = inspect.unwrap(target) if callable(target) else target
     function = getattr(function, "func", function)  # functools.partial
     if not hasattr(function, "__code__"):
@@ -413,7 +413,7 @@ def definition(target: Any) -> Site:
 
 
 def statement_lines(site: Site) -> tuple[int, int]:
-    """Return the first and last line of a site's statement, without the block of a compound one."""
+    """Return first and last line of the statement at a site, without the body of e.g. an ``if``."""
     for node in enclosing(site):
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)

@@ -1,4 +1,4 @@
-"""The check of a function, of JAX or PyTorch."""
+"""``check_static``: check whether a function or module of JAX or PyTorch is one static program."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def check_static(
     verify: bool = False,
     seconds: float = time_limit.SECONDS,
 ) -> Report:
-    """Check whether ``target`` compiles to one static program.
+    """Check whether ``target`` compiles to one static program, and find what prevents it.
 
-    A function of JAX is compiled by ``jax.jit``, a module or function of PyTorch by
-    ``torch.export`` and then XLA.
+    "Compiles" means ``jax.jit`` for a function of JAX or a flax module, and ``torch.export`` and
+    then XLA for a module or function of PyTorch.
 
-    The function is traced as ``jit`` does. If that fails, it runs again on tracers that know the
-    example values. Every place that asks for the value of a traced array is noted, and the run
+    The function is traced as by ``jit``. If that fails, it runs again on tracers that know the
+    example values. Every place that needs the value of a traced array is recorded, and the run
     continues with the example's value. Further runs take the other side of each branch. So one
     call returns all findings. It runs no code of yours except ``target``.
 
@@ -42,15 +42,15 @@ def check_static(
         numbers, which ``jit`` traces unless they are declared static. Any other value is static.
       kwargs: the named arguments of ``target``, with the same kinds of values as
         ``example_inputs``. Default: none.
-      also: further examples. Each is a tuple that replaces ``example_inputs``, or a dict of the
-        named arguments that differ from the first example. Shapes, dtypes and structures that vary
-        between the examples are findings.
+      also: further examples. An example is a tuple that replaces ``example_inputs``, or a dict of
+        the arguments by name that differ from the first example. Shapes, dtypes and structures that
+        vary between the examples are findings.
       verify: whether to also compile for five inputs of equal shape and count the programs.
       seconds: time limit of the search for findings, in seconds. It also ends endless loops.
 
     Returns:
-      A report, which you can print. It has a verdict on the target, one on each submodule, and the
-      findings: code, file, line, what the value depends on, and what to write instead.
+      A report, which you can print. It has a verdict on the target, a verdict on each submodule,
+      and the findings: code, file, line, what the value depends on, and what to write instead.
 
     Raises:
       InputError: the target cannot be called, an example is a shape without a value or names an
@@ -85,9 +85,9 @@ def check_static(
 
 
 def of_torch(target: Any, inputs: Any) -> bool:
-    """Return True for a PyTorch module and for a function whose inputs have PyTorch tensors.
+    """Return True for a PyTorch module, and for a function if its inputs have PyTorch tensors.
 
-    This does not import PyTorch. Unless the caller imported it, neither can be of PyTorch.
+    The function does not import PyTorch: if nobody has imported it, the answer is False.
     """
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):

@@ -1,4 +1,4 @@
-"""The report of a check: a verdict and findings, as text, JSON, SARIF or GitHub's commands."""
+"""The report of a check, and its output as text, JSON, SARIF or commands of GitHub workflows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ class Report:
     Attributes:
       name: name of the function or module.
       verdict: verdict on the whole function or module.
-      findings: all findings by place, including the ones that the source ignores.
-      modules: verdict of each submodule, by its path.
-      static_arguments: names of the Python arguments that must be static. Each of their values
-          has its own program.
-      programs: number of programs that the given examples need.
+      findings: all findings, sorted by place, including findings that the source ignores.
+      modules: verdict on each submodule, by the path of the submodule.
+      static_arguments: names of the Python arguments that must be static, so that every value of
+          such an argument needs a separate program.
+      programs: number of programs that are compiled for the given examples.
       framework: ``jax`` or ``torch``.
       incomplete: reason why the search for findings ended early; empty if it was complete.
+      verification: result of ``verify=True``, which may contradict the verdict; else None.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Report:
         return tuple(f for f in self.findings if f.ignored is None)
 
     def fails(self, on: str = "error") -> bool:
-        """Return True if some finding is at least as severe as ``on``: error, warning or note."""
+        """Return True if a finding is at least as severe as ``on``, or if verification fails."""
         limit = _SEVERITIES.index(on)
         wrong = self.verification is not None and not self.verification.holds
         return wrong or any(_SEVERITIES.index(f.severity) <= limit for f in self.counted)
@@ -68,7 +69,7 @@ def plain(report: Report) -> str:
 
 
 def styled(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the report, each with a style of ``rich``."""
+    """Yield the lines of the report as ``(text, style)``, with styles of the package ``rich``."""
     good = report.verdict is Verdict.STATIC
     yield f"{report.name}: {report.verdict}", "bold green" if good else "bold"
     if report.static_arguments:
@@ -117,7 +118,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_json(reports: Sequence[Report]) -> str:
-    """Return reports with all their findings as JSON."""
+    """Return the reports, with all their findings, as a JSON list."""
     return json.dumps([_report_json(report) for report in reports], indent=2)
 
 
@@ -156,7 +157,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def as_sarif(reports: Sequence[Report]) -> str:
-    """Return a SARIF log of one run with a result for each finding; ignored ones are suppressed."""
+    """Return the findings of all reports as a SARIF log; ignored findings are suppressed in it."""
     findings = [finding for report in reports for finding in report.findings]
     used = sorted({finding.code for finding in findings})
     rules = [
@@ -203,7 +204,7 @@ def _location(site: Site) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    """Return a URI relative to the working directory, or absolute with its scheme (RFC 3986)."""
+    """Return a file's URI (RFC 3986), relative to the working directory for files inside it."""
     near = relative(file)
     if os.path.isabs(near):
         return Path(near).as_uri()
@@ -211,7 +212,7 @@ def _uri(file: str) -> str:
 
 
 def as_github(reports: Sequence[Report]) -> str:
-    """Return workflow commands by which GitHub shows each finding beside its line."""
+    """Return workflow commands by which GitHub shows findings beside the lines of code."""
     lines = []
     for finding in (finding for report in reports for finding in report.counted):
         kind = {"error": "error", "warning": "warning", "note": "notice"}[finding.severity]

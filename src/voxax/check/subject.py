@@ -1,4 +1,4 @@
-"""The subject of a check: a function or module, and its example inputs leaf by leaf."""
+"""What a check works on: a function or module in uniform form, and its example inputs as leaves."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SCOPE = re.compile(r"module\(([^()]*)\)")
 
 @dataclasses.dataclass
 class Subject:
-    """The function or module that is checked, as a function of arrays.
+    """The function or module that is checked, in the form of a pure function.
 
     `target` is the object that the user gave, and `called` is the callable with the user's
     parameters. `function` takes the arguments that :meth:`inputs` returns: `first`, which is the
-    state of a module, before the user's arguments. `module_names` has the paths of all submodules,
-    and `paths` has the path of each submodule by its id.
+    state of a module and else empty, before the user's arguments. `module_names` has the paths of
+    all submodules, and `paths` has the path of a submodule by the ``id`` of its object.
     """
 
     target: Any
@@ -42,7 +42,7 @@ class Subject:
         return Inputs((*self.first, *inputs.positional), inputs.named)
 
     def module_of(self, frame: Any) -> str:
-        """Return the path of the submodule whose method a frame or one of its callers runs."""
+        """Return the path of the submodule whose method this frame or a caller runs; else empty."""
         while frame is not None and self.paths:
             path = self.paths.get(id(frame.f_locals.get("self")))
             if path is not None:
@@ -52,7 +52,7 @@ class Subject:
 
 
 def module_of_scope(scope: str) -> str:
-    """Return the path of the submodule that traced an operation, given its name scope."""
+    """Return the path of the submodule that traced an operation with this name scope, or empty."""
     found = _SCOPE.findall(scope)
     return found[-1] if found else ""
 
@@ -64,10 +64,10 @@ def is_module(target: Any) -> bool:
 
 
 def subject_of(target: Any) -> Subject:
-    """Prepare a function or a module for the check."""
+    """Return the :class:`Subject` of a JAX function or an nnx module."""
     if not is_module(target):
         name = getattr(target, "__qualname__", None) or type(target).__name__
-        # Take the inner function of a compiled one: else a Python value that is held static here
+        # Take the inner function of a compiled function: else a Python value that is static here
         # would be traced after all.
         # Unwrap only one level: vmap, grad or a decorator below it is part of the program.
         inner = target.__wrapped__ if _compat_tracing.is_jitted(target) else target
@@ -107,7 +107,7 @@ def _submodules(module: Any) -> list[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def _scoped(part: Any, path: str) -> Iterator[None]:
-    """Trace calls of ``part`` under a name scope with its path."""
+    """Return a context in which calls of the submodule ``part`` have a name scope with its path."""
     plain = type(part)
     if not callable(part):
         yield
@@ -127,7 +127,7 @@ def _scoped(part: Any, path: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One leaf of the arguments.
+    """One leaf of the pytree of example arguments.
 
     Attributes:
       name: the leaf as source code, such as ``params['w']``.
@@ -148,10 +148,10 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Example arguments as leaves and their structure, positional ones first.
+    """Example arguments, flattened to leaves and a tree structure; positional arguments are first.
 
-    `named` says whether some are given by name. `declared` has the name and value of each whole
-    argument that the target's own ``jit`` declares static.
+    `named` is whether some arguments are given by name. `declared` has the name and value of each
+    whole argument that the target's own ``jit`` declares static.
     """
 
     leaves: tuple[Leaf, ...]
@@ -160,16 +160,16 @@ class Arguments:
     declared: tuple[tuple[str, Any], ...] = ()
 
     def fill(self, values: Sequence[Any]) -> Inputs:
-        """Return the arguments with these values as leaves."""
+        """Return the arguments of a call, with these values as leaves."""
         filled = self.unflatten(list(values))
         return Inputs(*filled) if self.named else Inputs(filled, {})
 
     def unflatten(self, values: list[Any]) -> Any:
-        """Return the tree of the arguments with these values as leaves."""
+        """Return the pytree of the arguments, with these values as leaves."""
         return jax.tree.unflatten(self.structure, values)
 
     def traced(self, held: frozenset[str] = frozenset()) -> list[int]:
-        """Return the positions of the leaves that ``jit`` traces if those in `held` are static."""
+        """Return the indices of the leaves that ``jit`` traces if leaves in `held` are static."""
         return [
             i
             for i, leaf in enumerate(self.leaves)
@@ -181,12 +181,12 @@ class Arguments:
         return frozenset(leaf.argument for leaf in self.leaves)
 
     def numbers(self) -> frozenset[str]:
-        """Return the names of the Python numbers."""
+        """Return the names of the leaves that are Python numbers and not declared static."""
         return frozenset(leaf.name for leaf in self.leaves if leaf.kind == "number")
 
 
 def take_apart(subject: Subject, given: Inputs) -> Arguments:
-    """Return the leaves of the arguments that a user gives, with their names and kinds.
+    """Flatten the arguments that a user gives into leaves with names and kinds.
 
     If the target is made by ``jit``, the arguments that it declares static stay static.
     """
@@ -214,7 +214,7 @@ def take_apart(subject: Subject, given: Inputs) -> Arguments:
 
 
 def kind_of(value: Any) -> str:
-    """Return ``array``, ``number`` or ``static``; see :class:`Leaf`."""
+    """Return the kind of a leaf's value: ``array``, ``number`` or ``static``; see :class:`Leaf`."""
     if isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic):
         return "number"
     if isinstance(value, jax.Array):
@@ -227,7 +227,7 @@ def kind_of(value: Any) -> str:
 def staged(
     subject: Subject, arguments: Arguments, held: frozenset[str]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """Return a function of only the traced leaves, and the values of these leaves."""
+    """Return a function of the traced leaves (all others are constant), and the leaves' values."""
     traced = arguments.traced(held)
 
     def function(*values: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Suggest a replacement for a faulty statement, with the names of its source.
+"""Write suggestions: replacements for faulty statements that keep the names of the source.
 
 A suggestion is text to read: nothing edits the source or runs it. There is no suggestion if the new
-statement might compute something else. Examples are a condition whose operands guard each other,
-and zeros outside of a slice in a mean.
+statement might compute something else, as for a condition whose operands guard each other, or for
+zeros outside of a slice in a mean.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _MASKED = {
     "jnp": ("sum", "mean", "prod", "any", "all", "std", "var"),
     "torch": ("sum", "any"),
 }
-# Calls in a condition that guard another operand, or that ask Python.
+# Calls in a condition that guard another operand, or that only Python can answer.
 _GUARDS = ("isinstance", "issubclass", "hasattr", "callable", "len", "any", "all")
 _IN_PLACE = {ast.Add: "add", ast.Mult: "multiply", ast.Div: "divide", ast.Pow: "power"}
 
 
 def suggested(code: str, chain: Sequence[ast.AST], subject: ast.AST | None, library: str) -> str:
-    """Return the statement that may replace the faulty one, or an empty string.
+    """Return a statement that can replace the faulty statement, or an empty string.
 
-    `chain` has the syntax nodes around the place, innermost first. `subject` is the node that the
-    finding is about. `library` is the name of the array library in the suggestion, ``jnp`` or
-    ``torch``.
+    `code` is the finding's code, such as VX101. `chain` has the syntax nodes around the place,
+    innermost first. `subject` is the node that the finding is about. `library` is the array library
+    of the suggestion, ``jnp`` or ``torch``.
     """
     statement = first_of(chain, ast.stmt)
     function = first_of(chain, FUNCTIONS) or (chain[-1] if chain else ast.Module([], []))
@@ -55,10 +55,10 @@ def suggested(code: str, chain: Sequence[ast.AST], subject: ast.AST | None, libr
 def suggested_later(
     number: ast.Assign, chain: Sequence[ast.AST], cut: ast.AST | None, library: str
 ) -> str:
-    """Suggest both statements if a number is assigned to a name and later bounds a slice.
+    """Suggest two statements, if a number is assigned to a name that later bounds a slice.
 
-    `number` is the assignment. `chain` has the syntax nodes around the use of the number, innermost
-    first. `cut` is the slice.
+    `number` is the assignment. `chain` has the syntax nodes around the use of the name, innermost
+    first. `cut` is the subscript with the slice.
     """
     later = suggested("VX104", chain, cut, library)
     if not later or len(number.targets) != 1 or not isinstance(number.targets[0], ast.Name):
@@ -67,7 +67,7 @@ def suggested_later(
 
 
 def replaceable(file: str, statement: ast.AST | None) -> bool:
-    """Return True for a statement whose lines contain no other statement.
+    """Return True if a statement's lines contain no other statement, so they can be replaced.
 
     An ``elif`` is a separate statement in the syntax tree, but not in the source.
     """
@@ -90,7 +90,7 @@ def _around(chain: Sequence[ast.AST], node: ast.AST) -> Sequence[ast.AST]:
 
 
 def _following(chain: Sequence[ast.AST], node: ast.stmt) -> Sequence[ast.stmt]:
-    """Return the statements after one in its block."""
+    """Return the statements that follow the statement `node` in the same block."""
     parent = next(iter(_around(chain, node)), None)
     for field in ("body", "orelse", "finalbody"):
         block = getattr(parent, field, None)
@@ -124,14 +124,14 @@ def _within(statement: ast.stmt, node: ast.expr, text: str) -> str:
 
 
 def stored(statements: Sequence[ast.AST]) -> list[str]:
-    """Return the names that statements assign, in order."""
+    """Return the names that the statements assign to, in order and without repetition."""
     walked = (node for statement in statements for node in ast.walk(statement))
     names = (n.id for n in walked if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
     return list(dict.fromkeys(names))
 
 
 def _defined_before(function: ast.AST, line: int) -> set[str]:
-    """Return the names that a function has before a line: its parameters and assigned names."""
+    """Return the names that exist in a function before a line: parameters and assigned names."""
     names: set[str] = set()
     if isinstance(function, FUNCTIONS):
         arguments = function.args
@@ -163,7 +163,7 @@ def _block(statements: Sequence[ast.stmt]) -> str:
 
 
 def _assigned_value(statement: ast.stmt) -> str:
-    """Return the value of a single assignment as text, or an empty string for other statements."""
+    """Return the value that an assignment gives its one target, as text, or an empty string."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         return ast.unparse(statement.value)
     if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
@@ -179,7 +179,7 @@ def _choose(library: str, test: str, one: str, two: str) -> str:
 
 
 def _branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST, library: str) -> str:
-    """Suggest ``jax.lax.cond`` or ``torch.where``; the latter computes both sides."""
+    """Suggest ``jax.lax.cond`` or ``torch.where`` for an ``if``, or return an empty string."""
     test = _condition(node.test, library)
     if not test:
         return ""
@@ -212,10 +212,10 @@ def _branch(node: ast.If, following: Sequence[ast.stmt], function: ast.AST, libr
 
 
 def _condition(node: ast.expr, library: str) -> str:
-    """Return a Python condition as an expression for arrays, or an empty string.
+    """Return a Python condition as the text of an expression for arrays, or an empty string.
 
-    ``and`` and ``or`` become functions that evaluate both operands. So the string is empty if one
-    operand may guard the other, as in ``mask is not None and mask.any()``.
+    ``and`` and ``or`` become functions that evaluate both operands. So the text is empty if one
+    operand may guard the other operand, as in ``mask is not None and mask.any()``.
     """
     for part in ast.walk(node):
         if isinstance(part, ast.NamedExpr | ast.Is | ast.IsNot | ast.In | ast.NotIn):
@@ -227,7 +227,7 @@ def _condition(node: ast.expr, library: str) -> str:
 
 
 def _logic(node: ast.expr, library: str) -> ast.expr:
-    """Replace the Boolean operators of a condition, but not those in the arguments of its calls."""
+    """Replace Boolean operators in a condition by array functions, but not inside of calls."""
 
     def call(name: str, *arguments: ast.expr) -> ast.expr:
         return ast.Call(
@@ -280,7 +280,7 @@ def _as_integer(text: str, library: str) -> str:
 
 
 def _integer(node: ast.expr, library: str) -> str:
-    """Return an integer expression without conversions to Python numbers."""
+    """Return the text of an integer expression, without conversions to Python numbers."""
     converted = _Conversions(library).visit(copy.deepcopy(node))
     text = ast.unparse(converted)
     plain = ast.unparse(node) == text
@@ -288,7 +288,7 @@ def _integer(node: ast.expr, library: str) -> str:
 
 
 def _counted(node: ast.For, function: ast.AST, library: str) -> str:
-    """Suggest ``jax.lax.fori_loop``, or a loop to a bound that ``torch.where`` cuts short."""
+    """Suggest ``jax.lax.fori_loop``, or in PyTorch :func:`_bounded_loop`, for a ``for`` loop."""
     call = node.iter
     if not isinstance(call, ast.Call) or node.orelse or not isinstance(node.target, ast.Name):
         return ""
@@ -311,7 +311,7 @@ def _counted(node: ast.For, function: ast.AST, library: str) -> str:
 
 
 def _bounded_loop(node: ast.For, count: ast.expr, carried: Sequence[str]) -> str:
-    """Suggest a loop to ``bound``, the largest possible number of turns, which the user chooses."""
+    """Suggest a loop of ``bound`` turns, chosen by the user, that masks out superfluous turns."""
     index = node.target.id if isinstance(node.target, ast.Name) else "_"
     index = "turn" if index == "_" else index
     keep = "".join(f"    {name}_before = {name}\n" for name in carried)
@@ -326,7 +326,7 @@ def _bounded_loop(node: ast.For, count: ast.expr, carried: Sequence[str]) -> str
 
 
 def _repeated(node: ast.While, function: ast.AST) -> str:
-    """Suggest ``jax.lax.while_loop``."""
+    """Suggest ``jax.lax.while_loop`` for a ``while`` loop, or return an empty string."""
     test = _condition(node.test, "jnp")
     before = _defined_before(function, node.lineno)
     carried = [name for name in stored(node.body) if name in before]
@@ -341,7 +341,7 @@ def _repeated(node: ast.While, function: ast.AST) -> str:
 
 
 def _carry(names: Sequence[str]) -> tuple[str, str, str, str]:
-    """Return a loop's state as targets, as a value, as a parameter, and the line to unpack it."""
+    """Return texts of a loop's state: as targets, value and parameter, and a line to unpack it."""
     state = ", ".join(names)
     if len(names) == 1:
         return state, state, state, ""
@@ -351,7 +351,7 @@ def _carry(names: Sequence[str]) -> tuple[str, str, str, str]:
 def _bounded_slice(
     node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt, library: str
 ) -> str:
-    """Suggest ``x[a:b]`` at full length, with zeros outside of the slice.
+    """Suggest for ``x[a:b]`` an array of full length, with zeros outside of the slice.
 
     The slice must be returned or summed, because zeros would change a mean or a maximum.
     """
@@ -393,7 +393,7 @@ def _bounded_slice(
 def _masked(
     node: ast.Subscript, parents: Sequence[ast.AST], statement: ast.stmt, library: str
 ) -> str:
-    """Suggest ``x.sum(where=mask)``, or ``torch.where(mask, x, 0).sum()``."""
+    """Suggest ``x.sum(where=mask)`` or ``torch.where(mask, x, 0).sum()`` for ``x[mask].sum()``."""
     outer, name = _reduction_of(node, parents, library)
     if outer is None or isinstance(node.slice, ast.Tuple | ast.Slice | ast.List | ast.NamedExpr):
         return ""
@@ -413,7 +413,7 @@ def _masked(
 
 
 def _has_shape_of(mask: ast.expr, array: ast.expr) -> bool:
-    """Return True for a mask like ``array > 0``."""
+    """Return True for a mask like ``array > 0``, which has the shape of ``array``."""
     return (
         isinstance(mask, ast.Compare)
         and ast.dump(mask.left) == ast.dump(array)
@@ -424,7 +424,7 @@ def _has_shape_of(mask: ast.expr, array: ast.expr) -> bool:
 def _reduction_of(
     node: ast.Subscript, parents: Sequence[ast.AST], library: str
 ) -> tuple[ast.Call | None, str]:
-    """Return the call that reduces the whole subscript, and the name of the function."""
+    """Return the call of a reduction of the subscript `node`, and the function's name, or None."""
     for outer in parents[:2]:
         if not isinstance(outer, ast.Call) or outer.keywords:
             continue

@@ -1,7 +1,7 @@
 """Limit the time of a check, also if the program loops without end.
 
-The checker compares the time with the limit at each operation and each request for a value. It sees
-nothing of a loop of plain Python, so a second thread ends such a loop.
+The checker compares the time with the limit at each operation and each request for a value. In a
+loop of plain Python there are none, so a second thread ends such a loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PATIENCE = 2.0  # seconds
 
 
 class RanAway(BaseException):
-    """The program asked for too many values, ran too many operations, or ran too long."""
+    """The checked program read too many values, ran too many operations, or ran too long."""
 
 
 class _OutOfTime(RanAway):
@@ -44,7 +44,7 @@ _limit = _Limit()
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Limit the searches of this thread in the block to ``seconds`` altogether."""
+    """Return a context in which all searches of this thread together take at most ``seconds``."""
     before = _limit.seconds, _limit.end
     _limit.seconds, _limit.end = seconds, time.monotonic() + seconds
     try:
@@ -54,20 +54,20 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def end(share: float = 1.0) -> float:
-    """Return the time (``time.monotonic``) when `share` of the search's seconds have passed."""
+    """Return the ``time.monotonic()`` at which a share of the search's time limit has passed."""
     seconds = _limit.seconds
     last = time.monotonic() + seconds if _limit.end is None else _limit.end
     return last - (1 - share) * seconds
 
 
 def too_long() -> str:
-    """Return the message of a search that exceeded the time limit."""
+    """Return the message for a search that exceeded the time limit."""
     return f"it takes longer than {_limit.seconds:g} s"
 
 
 @contextlib.contextmanager
 def ended_by(last: float) -> Iterator[None]:
-    """Raise :class:`RanAway` in the block at the time `last` (``time.monotonic``)."""
+    """Return a context that raises :class:`RanAway` when ``time.monotonic()`` reaches `last`."""
     if time.monotonic() > last:
         raise RanAway(too_long())
     done, thread = threading.Event(), threading.get_ident()
@@ -104,7 +104,7 @@ def ended_by(last: float) -> Iterator[None]:
 
 
 def _may_end(frame: Any, patient: bool) -> bool:
-    """Return True if an exception in a frame is safe: in user code, and outside of imports."""
+    """Return False if nothing may be raised in a frame: in imports, and if `patient`, libraries."""
     if patient and frame is not None and library_of(frame.f_code.co_filename) is not None:
         return False
     while frame is not None:

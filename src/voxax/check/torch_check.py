@@ -1,8 +1,8 @@
-"""Check modules and functions of PyTorch.
+"""The check of PyTorch modules and functions: it runs and exports them, and collects findings.
 
-Each ``where`` of an exported program is tested: the elementwise operators before it are evaluated
-and differentiated at a few values of their inputs. The result is evidence, not a proof; see
-:mod:`voxax.check.where_gradient`.
+Every ``where`` of an exported program is tested for NaN gradients: the elementwise operators before
+it are evaluated and differentiated at a few values of their inputs. The result is evidence, not a
+proof; see :mod:`voxax.check.where_gradient`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
 
 
 def subject_of(target: Any) -> TorchSubject:
-    """Prepare a function or a module for the check."""
+    """Return the :class:`TorchSubject` of a PyTorch function or module."""
     is_module = isinstance(target, torch.nn.Module)
     name = (
         type(target).__name__
@@ -107,7 +107,7 @@ def subject_of(target: Any) -> TorchSubject:
 
 
 def initialized(target: Any, inputs: Inputs) -> Any:
-    """Return a copy of a lazy module with initialized parameters, or any other target unchanged."""
+    """Return an initialized copy of a module with lazy parameters; other targets unchanged."""
     if not isinstance(target, torch.nn.Module):
         return target
     lazy = torch.nn.parameter.is_lazy
@@ -131,8 +131,8 @@ def _faults(
     """Find everything that prevents the module from being one program.
 
     Returns:
-      ``(a pass with the example values, Python numbers that decide the program, findings, why the
-      search is incomplete)``.
+      ``(recording of a run with the example values, names of Python numbers that decide the
+      program, findings, why the search is incomplete)``.
     """
 
     def search(held: frozenset[str]) -> tuple[Any, list[Question], str]:
@@ -172,7 +172,7 @@ def _faults(
         if cut_short(first):
             questions = [*earlier, *questions]
             break
-        # A line that reads several numbers in turn asked for the first alone.
+        # A line that reads several numbers in turn has read only the first of them.
         by_number = of_numbers(questions, numbers - held - hidden)
         if not by_number:
             break
@@ -226,7 +226,7 @@ def _once(
 def _differs(
     subject: TorchSubject, arguments: Arguments, name: str, own: str | None
 ) -> Site | None:
-    """Return the first site whose operators change with the value of a number, or None."""
+    """Return the first site whose operators change with the value of the number `name`, or None."""
     every = arguments.numbers()
     (value,) = (leaf.value for leaf in arguments.leaves if leaf.name == name)
     usual = _once(subject, arguments, every, own)
@@ -257,7 +257,7 @@ def _first_difference(
 
 
 def _use_of(name: str, site: Site) -> Site | None:
-    """Return the first site of the function that has a name in a condition, call, loop or index."""
+    """Return the first condition, loop, call or index in the function at `site` that has `name`."""
     tree = tree_of(site.file)
     plain = name.split("[")[0].split(".")[0]
     for function in ast.walk(tree) if tree is not None else ():
@@ -282,7 +282,7 @@ def _use_of(name: str, site: Site) -> Site | None:
 
 
 def _hazards(first: Watched, own: str | None) -> list[Finding]:
-    """Find transfers, large constants and promotions."""
+    """Return findings for the transfers, large constants and promotions that a run recorded."""
     assert first.watch is not None
     return [
         Finding.at(where, code, text, fix, module)
@@ -294,11 +294,10 @@ def _hazards(first: Watched, own: str | None) -> list[Finding]:
 def _twice(
     subject: TorchSubject, arguments: Arguments, held: frozenset[str], own: str | None
 ) -> list[Finding]:
-    """Run one module twice on the same inputs; report differences, and tensors that are kept.
+    """Run one module twice on the same inputs; report differences, and tensors that outlive a call.
 
     A tensor that the first call stores is harmless if the second call replaces it without reading
-    it. A tensor that is held only by a graph of gradients is reported at the write that added the
-    graph.
+    it. A tensor that only a graph of gradients keeps is reported at the write that added the graph.
     """
     subject.reuse = True  # so that a counter in the module shows
     try:
@@ -358,7 +357,7 @@ def _twice(
 
 @contextlib.contextmanager
 def _collecting_new_objects() -> Iterator[None]:
-    """Exclude existing objects from garbage collection: there may be millions."""
+    """Return a context in which garbage collection skips older objects, which may be millions."""
     if gc.get_freeze_count():  # frozen by others: unfreezing would include their objects
         yield
         return
@@ -372,9 +371,9 @@ def _collecting_new_objects() -> Iterator[None]:
 def _compiled(
     subject: TorchSubject, arguments: Arguments, first: Watched
 ) -> tuple[Any, BaseException | None]:
-    """Return the program that ``torch.export`` makes, or the error.
+    """Return ``(program, None)`` from ``torch.export``, or ``(None, error)``.
 
-    The time is limited only if the pass with the example values ran too long.
+    The time is limited only if the run with the example values, `first`, took too long.
     """
     if first.error is None or not isinstance(first.error[0], RanAway):
         return exported(subject, arguments)
@@ -396,9 +395,9 @@ def _judged(
     own: str | None,
     site: Site,
 ) -> list[Finding]:
-    """Return the findings that ``torch.export`` confirms, and one for an error that only it finds.
+    """Drop findings that ``torch.export`` refutes, and add a finding for an error that only it has.
 
-    ``torch.export`` decides whether there is one program. The watched passes find the lines.
+    ``torch.export`` decides whether there is one program. The recorded runs find the lines.
     """
     wrong = [f for f in found if f.about.verdict not in _ONE_PROGRAM]
     if isinstance(error, RanAway):
@@ -413,13 +412,13 @@ def _judged(
 
 
 def _hides(finding: Finding) -> bool:
-    """Return True if export misses the read of a value: as text, or in a caught error."""
+    """Return True if export cannot see the read of a value: for text, or with a caught error."""
     where = Place(finding.site, None, (), finding.callers)
     return finding.code == "VX114" or swallowed(where, "RuntimeError")
 
 
 def _sized(node: Any, own: str | None, site: Site) -> Finding:
-    """Report a node of the program that reads a value or whose result has a size from a value."""
+    """Report a node of the program that reads a value, or whose result's size depends on values."""
     name = str(getattr(getattr(node.target, "overloadpacket", node.target), "__name__", node.name))
     where = _noted(node, own, name) or site
     if torch.Tag.data_dependent_output in getattr(node.target, "tags", ()):
@@ -452,7 +451,7 @@ def _refused(error: BaseException, first: Watched, own: str | None, site: Site) 
 
 
 def _last_return(site: Site) -> Site:
-    """Return the site of the last ``return`` of a function, given the site of its definition."""
+    """Return the site of a function's last ``return``, given the site of its definition."""
     function = next((n for n in enclosing(site) if isinstance(n, ast.FunctionDef)), None)
     lines = [
         n.lineno for n in ast.walk(function or ast.Module([], [])) if isinstance(n, ast.Return)
@@ -461,13 +460,13 @@ def _last_return(site: Site) -> Site:
 
 
 def nodes_of(program: Any) -> Iterator[Any]:
-    """Yield the nodes of a program, also nodes in the branches and bodies of its operators."""
+    """Yield the nodes of an exported program, also in branches and loop bodies of its operators."""
     for module in program.graph_module.modules():
         yield from getattr(getattr(module, "graph", None), "nodes", ())
 
 
 def is_sized(node: Any) -> bool:
-    """Return True for a node that reads a value or whose result has a size from a value."""
+    """Return True for a node that reads a value, or whose result's size depends on values."""
     target = node.target
     tags = getattr(target, "tags", ())
     if torch.Tag.data_dependent_output in tags:
@@ -495,10 +494,10 @@ _RESHAPES = {"expand", "unsqueeze", "squeeze", "view", "reshape", "alias", "cont
 def _unsafe(
     program: Any, operations: Sequence[Operation], own: str | None, site: Site
 ) -> list[Finding]:
-    """Report every ``where`` with a gradient that can be NaN.
+    """Report every ``where`` of an exported program with a gradient that can be NaN.
 
-    `operations` are the operators of a watched pass, with their places. `site` is the definition of
-    the module, which is used if no place is known.
+    `operations` are the operators of a recorded run, with their places. `site` is the definition of
+    the module, which is reported if no place is known.
     """
     found = []
     choices = [node for node in program.graph.nodes if _operator_of(node) in _CHOICES]
@@ -613,7 +612,7 @@ def _made_by(node: Any) -> Sign | tuple[str, Sequence[Any]]:
 def _noted(node: Any, own: str | None, called: str = "where") -> Site | None:
     """Return the user's innermost site in the stack that PyTorch recorded for a node, or None.
 
-    The site is the call of the method `called` in that line, or else the whole line.
+    The site is the call of the method `called` in the user's line, or else the whole line.
     """
     places = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
     for file, line in reversed(places):

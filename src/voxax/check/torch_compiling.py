@@ -1,7 +1,7 @@
-"""Run a PyTorch program in Python as PyTorch's compilers run it.
+"""Run a PyTorch program eagerly in Python, but along the paths that ``torch.export`` takes.
 
-``torch.compiler.is_compiling()`` and ``is_exporting()`` are true, but nothing is compiled.
-Operators that take functions (``torch.cond``, ``while_loop``, ``scan``) call them in Python.
+``torch.compiler.is_compiling()`` and ``is_exporting()`` return True, but nothing is compiled.
+Operators that take functions (``torch.cond``, ``while_loop``, ``scan``) call these in Python.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Run the block as if the program were being exported."""
+    """Return a context in which a program runs as if it were being exported."""
     flags = {
         name: getattr(torch.compiler, name) for name in _FLAGS if hasattr(torch.compiler, name)
     }
@@ -48,7 +48,7 @@ def compiling() -> Iterator[None]:
 
 
 def _builtins_of_export() -> contextlib.AbstractContextManager[Any]:
-    """Replace Python's max and min of tensors by operators of PyTorch, as ``torch.export`` does."""
+    """Return a context in which Python's ``max`` and ``min`` of tensors are PyTorch operators."""
     try:
         from torch._export.non_strict_utils import (  # pyright: ignore[reportMissingImports]
             _override_builtin_ops,
@@ -60,7 +60,7 @@ def _builtins_of_export() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def _unscripted() -> Iterator[None]:
-    """Call the Python function of each scripted function, because its lines are the user's."""
+    """Return a context in which scripted functions run as Python, where the user's lines show."""
     scripted = torch.jit.ScriptFunction
     call = scripted.__call__
 
@@ -82,17 +82,17 @@ def takes_functions(operator: Any) -> bool:
 
 
 def apply(operator: Any, args: Sequence[Any], kwargs: dict[str, Any], modes: Sequence[Any]) -> Any:
-    """Apply an operator that takes functions, such as ``torch.cond``; watch each function once.
+    """Apply an operator that takes functions, such as ``torch.cond``; record each function once.
 
-    Both branches of ``cond`` and the body of a ``while_loop`` are watched even if the examples do
+    Both branches of ``cond`` and the body of a ``while_loop`` are recorded even if the examples do
     not reach them, because they are part of the program. Reads of values by the operator itself,
-    such as its condition, are not watched.
+    such as its condition, are not recorded.
 
     Args:
       operator: the operator.
-      args: its positional arguments.
-      kwargs: its named arguments.
-      modes: the modes of PyTorch in which the functions run.
+      args: positional arguments of the operator.
+      kwargs: named arguments of the operator.
+      modes: the recording modes of PyTorch in which the functions run.
     """
     seen: set[int] = set()
 
@@ -127,7 +127,7 @@ def _copied(value: Any) -> Any:
 
 
 def has_unknown_size(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return True for an operator whose result has a size that depends on data.
+    """Return True if the size of an operator's result depends on values of its arguments.
 
     The operator's kernel for tensors without values returns an unbacked symbol as such a size.
     """
@@ -140,7 +140,7 @@ def has_unknown_size(operator: Any, args: Sequence[Any], kwargs: dict[str, Any])
 
 
 def needs_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return True for a function of PyTorch that reads values also when it is compiled.
+    """Return True for a function of PyTorch that reads values of tensors also in compiled programs.
 
     Some functions read values only to check arguments, and not when tensors have no values.
     """
@@ -151,7 +151,7 @@ def needs_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> 
 
 
 def _is_sized(result: Any) -> bool:
-    """Return True if the result has a number or a size without a value."""
+    """Return True if the result has a symbolic number, or a tensor with a symbolic size."""
     leaves = tree_leaves(result)
     made = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     sizes = [size for tensor in made for size in tensor.shape]
@@ -160,7 +160,7 @@ def _is_sized(result: Any) -> bool:
 
 
 def _without_values(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Apply a function to tensors with a shape but without values."""
+    """Apply a function to fake tensors, which have shapes but no values."""
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
     def fake(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Run a PyTorch module for the check: flatten its arguments, watch passes on copies, export it."""
+"""Runs of a PyTorch module for the check: recorded runs on copies of the module, and its export."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from voxax.check.torch_watch import Asked, Origin, Watch, origin_of, set_origin
 
 @dataclasses.dataclass(frozen=True)
 class TorchArguments(Arguments):
-    """Example arguments with a tree structure of PyTorch, in which ``None`` is not a leaf.
+    """Example arguments with a pytree structure of PyTorch, where ``None`` is left out of `leaves`.
 
-    `spec` is the structure in PyTorch. `present` has True for each leaf of `spec` that is a value,
-    and False for each that is ``None``.
+    `spec` is the structure in PyTorch, which counts ``None`` as a leaf. `present` has False for
+    each leaf of `spec` that is ``None``, and True for all other leaves.
     """
 
     spec: Any = None
     present: tuple[bool, ...] = ()
 
     def unflatten(self, values: list[Any]) -> Any:
-        """Return the tree of the arguments with these values as leaves."""
+        """Return the pytree of the arguments, with these values as leaves."""
         given = iter(values)
         leaves = [next(given) if there else None for there in self.present]
         return _pytree.tree_unflatten(leaves, self.spec)
 
 
 def take_apart(function: Callable[..., Any], given: Inputs) -> TorchArguments:
-    """Return the leaves of the arguments of ``function``, with their names and kinds."""
+    """Flatten the arguments of ``function`` into leaves with names and kinds."""
     names = [*position_names(function, len(given.positional)), *given.named]
     parts = [*given.positional, *given.named.values()]
     values, spec = _pytree.tree_flatten(
@@ -78,7 +78,7 @@ def _paths(value: Any) -> list[str]:
 
 
 def kind_of(value: Any) -> str:
-    """Return ``tensor``, ``number`` (a Python number) or ``static`` (any other value)."""
+    """Return a leaf's kind: ``tensor``, ``number`` (a Python number), else ``static``."""
     if isinstance(value, torch.Tensor):
         return "tensor"
     return "number" if type(value) in (bool, int, float) else "static"
@@ -91,13 +91,13 @@ MOST_COPIED = 1 << 28  # bytes
 
 @dataclasses.dataclass
 class Watched(Recording):
-    """The questions of one pass, and the operators that ran."""
+    """The recording of one run: its questions, and in `watch` the operators that ran."""
 
     watch: Watch | None = None
 
 
 class TorchSubject(Subject):
-    """A module, of which each run gets a copy, or a function of tensors."""
+    """A PyTorch module, which is copied for each run, or a function of tensors."""
 
     reuse: bool = False
     # Whether sizes that depend on data are numbers whose reads are recorded.
@@ -123,25 +123,25 @@ class TorchSubject(Subject):
         return self.module
 
     def computes(self) -> bool:
-        """Return whether passes compute values, and not only the shapes of tensors."""
+        """Return whether runs compute values of tensors, and not only their shapes."""
         if self.values is None:
             self.values = not isinstance(self.target, torch.nn.Module) or not self._large()
         return self.values
 
     def compute(self) -> None:
-        """Let all further passes compute values."""
+        """Let all further runs compute values of tensors."""
         self.values, self.module = True, None
 
     def _fakes(self) -> dict[int, Any]:
-        """Return a tensor without values for each tensor of the module, by its id."""
+        """Return a fake tensor (without values) for each tensor of the module, by tensor id."""
         self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
         given = (*self.target.parameters(), *self.target.buffers())
         return {id(t): self.fakes.from_tensor(t, static_shapes=True) for t in given}
 
     def restore(self) -> None:
-        """Restore the tensors of the present copy, which the program may change.
+        """Reset the tensors of the module's present copy to those of the user's module.
 
-        Python state is not restored.
+        Python state, such as a counter, is not reset.
         """
         if not isinstance(self.module, torch.nn.Module) or self.module is self.target:
             return
@@ -166,7 +166,7 @@ class TorchSubject(Subject):
 def copied(module: Any, shared: Mapping[int, Any] = MappingProxyType({})) -> Any:
     """Return a copy of a module, or the module itself if it cannot be copied.
 
-    `shared` has the tensors to use in the copy in place of some tensors, by the ids of the latter.
+    `shared` maps ids of tensors in the module to the tensors that replace them in the copy.
     """
     # PyTorch can copy parameters without a shape, but not buffers without a shape.
     buffers = [b for b in module.buffers() if isinstance(b, UninitializedBuffer)]
@@ -179,7 +179,7 @@ def copied(module: Any, shared: Mapping[int, Any] = MappingProxyType({})) -> Any
 
 
 def values_of(arguments: Arguments, held: frozenset[str], own: bool = True) -> list[Any]:
-    """Return leaves for one run: copies of tensors, and symbols for numbers not in `held`."""
+    """Return leaves for one run: copied tensors, and if `own` symbolic numbers, except `held`."""
     return [_value(leaf, held, own) for leaf in arguments.leaves]
 
 
@@ -204,7 +204,7 @@ def _without_values(value: Any, mode: Any) -> Any:
 
 @contextlib.contextmanager
 def repeatable() -> Any:
-    """Draw the same random numbers of PyTorch in every run, and keep the user's generator state."""
+    """Return a context with fixed PyTorch random numbers; the user's generator is unchanged."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
@@ -221,9 +221,9 @@ def one_pass(
     end: float,
     earlier: Mapping[int, Callable[[], Any]] = MappingProxyType({}),
 ) -> Watched:
-    """Run the module once; see :func:`voxax.check.recording.record_all`.
+    """Run the module once and record it; see :func:`voxax.check.recording.record_all`.
 
-    `earlier` has references to the tensors that an earlier call stored, by the ids of the tensors.
+    `earlier` maps ids of tensors that an earlier call stored to functions that return the tensors.
     """
     given = arguments, held, turned, own, module_of, end, earlier
     if not subject.computes():
@@ -287,7 +287,7 @@ def _pass(
 
 
 def stored(subject: TorchSubject, watch: Watch) -> dict[int, tuple[Any, tuple[Frame, ...]]]:
-    """Return a reference and the frames of each tensor of a pass that is still held, by its id."""
+    """Return ``{id: (weak reference, frames)}`` of a finished run's tensors that still exist."""
     gc.collect()
     known = subject.own_tensors() | watch.given | set(map(id, watch.foreign))
     return {
@@ -306,7 +306,7 @@ def _question(about: Asked, where: Place, module: str) -> Question:
 
 
 def _ancestry(origins: tuple[Origin, ...]) -> tuple[set[str], tuple[str, ...]]:
-    """Return the arguments and parameters that a value depends on, and the lines in between."""
+    """Return the arguments and parameters that a value depends on, and the user's lines."""
     names: set[str] = set()
     lines: dict[tuple[str, int], str] = {}
     seen: set[int] = set()
@@ -327,7 +327,7 @@ def _ancestry(origins: tuple[Origin, ...]) -> tuple[set[str], tuple[str, ...]]:
 
 
 class _AsModule(torch.nn.Module):
-    """A function as a module for ``torch.export``."""
+    """A module that calls a function, because ``torch.export`` takes only modules."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -359,7 +359,7 @@ def exported(
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """Silence the log of ``torch.export`` about a failure, because a finding reports it."""
+    """Return a context that silences logs and output: findings report failures of export."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,12 +1,12 @@
 """Symbolic numbers and sizes that report when a PyTorch program depends on their values.
 
-PyTorch accepts ``torch.SymInt``, ``SymFloat`` and ``SymBool`` in place of numbers, and asks their
-node for the value when it needs one. The node of this module knows the value, and the arguments
+PyTorch accepts ``torch.SymInt``, ``SymFloat`` and ``SymBool`` in place of numbers, and calls their
+``node`` when it needs the value. The node class of this module knows the value, and the arguments
 that the value was computed from.
 
-A tensor with a size that depends on data has a twin, which is a tensor without values and with
-another number as this size. Each function of PyTorch is applied to the twin too. A size of the
-result depends on data if the result and its twin differ in it.
+A tensor with a size that depends on data gets a twin: a tensor without values, with a different
+number as this size. Each function of PyTorch is applied to the twin too. A size of the result
+depends on data if it differs between the result and the result's twin.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def _always(answer: Any) -> Callable[..., Any]:
 
 
 class Node:
-    """Node of a symbolic number, with the methods that PyTorch calls.
+    """The ``node`` of a symbolic number, with the methods that PyTorch calls.
 
     Attributes:
-      value: a bool, int or float.
-      names: names of the arguments that it was computed from.
-      origins: origins of the tensors from whose data-dependent sizes it was computed.
-      other: the value for the sizes of these tensors' twins.
+      value: the number, a bool, int or float.
+      names: names of the arguments that the number was computed from.
+      origins: origins of the tensors from whose data-dependent sizes the number was computed.
+      other: the number that results from the sizes of these tensors' twins.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Node:
         return self.value if asked is None else asked(kind, self)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the function of an arithmetic operation or comparison."""
+        """Return the function of the arithmetic operation or comparison called ``name``."""
         from torch.fx.experimental import sym_node  # pyright: ignore[reportMissingImports]
 
         if name.startswith("_"):
@@ -124,34 +124,34 @@ class Node:
 
 
 def symbolic(value: Any, name: str) -> Any:
-    """Return a symbolic number with this value for the argument ``name``."""
+    """Return a symbolic number with this value, computed from the argument ``name``."""
     return _TYPES[type(value)](Node(value, frozenset({name})))
 
 
 def size_number(value: int, other: int, origins: tuple[Any, ...]) -> Any:
-    """Return a symbolic size that depends on data; the twin's size is ``other``."""
+    """Return a symbolic size ``value`` that depends on data; in the twin it is ``other``."""
     return torch.SymInt(Node(value, frozenset(), origins, other))
 
 
 def node_of(value: Any) -> Node | None:
-    """Return the node of a symbolic number; None for another value."""
+    """Return the :class:`Node` of a symbolic number; None for any other value."""
     node = getattr(value, "node", None) if isinstance(value, tuple(_TYPES.values())) else None
     return node if isinstance(node, Node) else None
 
 
 def names_of(value: Any) -> frozenset[str] | None:
-    """Return the names of the arguments of a symbolic number; None for another value."""
+    """Return the argument names of a symbolic number's node; None for any other value."""
     node = node_of(value)
     return node.names if node is not None else None
 
 
 def plain(value: Any) -> Any:
-    """Return the value of a symbolic number without calling the handler; others unchanged."""
+    """Return the value of a symbolic number without reporting it, or any other value unchanged."""
     return value.node.value if names_of(value) is not None else value
 
 
 def decides_shapes(func: Any, args: Any, kwargs: Any, name: str) -> bool | None:
-    """Return True if a function's results have other shapes when the float ``name`` is doubled.
+    """Return True if shapes of a function's results change when the float ``name`` is doubled.
 
     None means that the function needs values of tensors, so the answer is unknown.
     """
@@ -174,11 +174,11 @@ def decides_shapes(func: Any, args: Any, kwargs: Any, name: str) -> bool | None:
 
 
 class asking:
-    """Context in which questions for the values of symbolic numbers go to a handler.
+    """A context in which a handler answers requests for the values of symbolic numbers.
 
     Args:
-      handler: function of the kind of question and the node that returns the answer. The kind is
-        ``bool``, ``float``, ``index`` (Python asks) or ``parameter`` (PyTorch asks).
+      handler: a function ``(kind, node)`` that returns the value. The kind is ``bool``, ``float``,
+        ``index`` (Python needs an integer) or ``parameter`` (PyTorch needs an integer).
     """
 
     def __init__(self, handler: Asked) -> None:
@@ -198,12 +198,12 @@ _SIZES = ("size", "numel", "nelement")
 
 
 def twin_of(tensor: Any) -> Any:
-    """Return the twin of a tensor; None if none of its sizes depends on data."""
+    """Return the twin of a tensor (see the module); None if none of its sizes depends on data."""
     return getattr(tensor, "_voxax_twin", None) if isinstance(tensor, torch.Tensor) else None
 
 
 class Twins:
-    """Record that makes twins of tensors, and gives twins to results computed from them."""
+    """Makes twins of tensors with data-dependent sizes, and of all results computed from them."""
 
     def __init__(self) -> None:
         self.enabled = True
@@ -211,7 +211,7 @@ class Twins:
         self._number = 0
 
     def made(self, func: Any, args: Any, result: Any) -> None:
-        """Make a twin for each result of an operator whose results' sizes depend on data."""
+        """Make twins for the results of an operator whose result sizes depend on data."""
         if not self.enabled:
             return
         self._number += 1
@@ -225,7 +225,7 @@ class Twins:
                 self._made.append((tensor, axis, twin))
 
     def follow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Give twins to the results of a PyTorch function if its arguments have twins."""
+        """Give twins to a PyTorch function's results, if its arguments or operators have twins."""
         made, self._made = self._made, []
         tensors: list[Any] = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
         if not self.enabled or not tensors:
@@ -246,7 +246,7 @@ class Twins:
                 tensor._voxax_twin = twin
 
     def sizes(self, func: Any, args: Any, kwargs: Any, value: Any, origins: tuple[Any, ...]) -> Any:
-        """Return the value of ``x.shape``, ``x.size()`` or ``x.numel()`` with symbolic numbers."""
+        """Return ``x.shape``, ``x.size()`` or ``x.numel()`` with data-dependent sizes symbolic."""
         twin = twin_of(args[0]) if args else None
         # The shape is the only attribute to compare: `is_meta`, for one, always differs.
         counted = type(value) is int and getattr(func, "__name__", "") in _SIZES
@@ -260,25 +260,25 @@ class Twins:
         )
 
     def counts(self, name: str, args: Any) -> bool:
-        """Return True if a function visits entries whose number depends on data."""
+        """Return True if a function iterates over an axis whose length depends on data."""
         twin = twin_of(args[0]) if args and name in ("__iter__", "unbind") else None
         return twin is not None and twin.shape[:1] != args[0].shape[:1]
 
 
 def is_size(name: str) -> bool:
-    """Return True for a function of PyTorch that returns sizes."""
+    """Return True for the name of a PyTorch function that may return sizes."""
     return name in _SIZES or name == "__get__"
 
 
 def _axis_of_index(indices: Any) -> int:
-    """Return the axis of an indexing result that holds the entries chosen by the indices."""
+    """Return the axis of an indexing result along which the entries chosen by indices lie."""
     given = [i for i, index in enumerate(indices) if index is not None]
     together = given == list(range(given[0], given[-1] + 1))
     return given[0] if together else 0
 
 
 def _match(tensors: list[Any], made: list[tuple[Any, int, Any]]) -> None:
-    """Give twins to the results of a function, from the twins that its operators made."""
+    """Give twins to the results of a function, from the twins of its operators' results."""
     # The tensor is an operator's result, or a column of the result of `nonzero`.
     pairs = [
         (tensor, *source)

@@ -1,7 +1,7 @@
-"""Verify a report by exporting the module for several inputs of equal shape.
+"""Verify a report on a PyTorch module by exporting the module for several inputs of equal shape.
 
-Different exports count as different programs. The last one runs on all inputs, its results are
-compared with those of the module, and it is lowered to XLA if torchax can be imported.
+Different exports count as different programs. The last exported program runs on all inputs, its
+results are compared with those of the module, and it is lowered to XLA if torchax can be imported.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from voxax.check.torch_runs import copied, exported
 
 @dataclasses.dataclass(frozen=True)
 class TorchVerification(Verification):
-    """The result of exporting for several inputs.
+    """The result of exporting a module for several inputs.
 
     Attributes:
-      lowering: the result of lowering to XLA in words, or why it is unconfirmed.
+      lowering: the result of lowering to XLA in words, or the reason why it is unconfirmed.
       lowered: the number of programs that XLA compiled; None if lowering is unconfirmed.
-      served: whether the program and the module compute the same for every input; None if they
-        cannot be compared, because they may draw different random numbers.
+      served: whether the program and the module have the same results for every input; None if the
+        results are not comparable, for example because of random numbers.
     """
 
     lowering: str = ""
@@ -55,7 +55,7 @@ class TorchVerification(Verification):
 
 
 def verify(report: Report) -> TorchVerification:
-    """Export the module for five inputs; a static module has the same program for each."""
+    """Export the module for five inputs; compare programs and results with the report's verdict."""
     arguments: Arguments = report.arguments
     held = frozenset(report.static_arguments) & arguments.numbers()
     may = report.verdict in (Verdict.STATIC, Verdict.PER_VALUE)
@@ -86,7 +86,7 @@ def verify(report: Report) -> TorchVerification:
 
 @dataclasses.dataclass
 class _Exports:
-    """The results of exporting for each of the inputs."""
+    """The results of exporting a module for several inputs: different graphs, the last program."""
 
     inputs: list[list[Any]]
     graphs: set[str]
@@ -111,7 +111,7 @@ def _exports(report: Report, held: frozenset[str]) -> _Exports:
 
 
 def _same_for_others(report: Report, held: frozenset[str]) -> bool:
-    """Return True if other values of the numbers that are not held change only constants."""
+    """Return True if other values of the numbers not named in `held` change only constants."""
     arguments: Arguments = report.arguments
     texts = set()
     for seed in range(INPUTS):
@@ -137,7 +137,7 @@ def _other_number(value: Any, seed: int) -> Any:
 
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
-    """Draw equal random numbers of Python and NumPy in every export."""
+    """Return a context in which Python and NumPy draw the same random numbers every time."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (the generator that models use)
@@ -149,7 +149,7 @@ def _seeded() -> Iterator[None]:
 
 
 def _serves(report: Report, found: _Exports) -> bool | None:
-    """Return whether program and module agree on all inputs, or None if they are not comparable."""
+    """Return whether program and module have equal results; None if these are not comparable."""
     targets = [node.target for node in found.program.graph.nodes]
     if any(torch.Tag.nondeterministic_seeded in getattr(t, "tags", ()) for t in targets):
         return None
@@ -181,10 +181,10 @@ def _equal(one: Any, two: Any) -> bool:
 
 
 def _text(program: Any, frozen: bool) -> str:
-    """Return the identity of a program: its operators with all their constants.
+    """Return a text that identifies a program: its operators with all their constants.
 
-    If values of Python are frozen into the program (VX205), they differ in each export, so
-    constants are left out.
+    If values of Python are constants of the program (VX205, `frozen`), they differ in each export,
+    so constants are left out.
     """
     nodes = program.graph.nodes
     if frozen:
@@ -203,12 +203,12 @@ def _listed(constant: Any) -> Any:
 
 
 def inputs_of(arguments: Arguments, held: frozenset[str], seed: int) -> list[Any]:
-    """Return the leaves for the run `seed`, with tensors for the numbers that are not in `held`."""
+    """Return input leaves for the run `seed`; numbers not named in `held` become tensors."""
     return [_vary(leaf, held, seed) for leaf in arguments.leaves]
 
 
 def _vary(leaf: Any, held: frozenset[str], seed: int) -> Any:
-    """Return the example's values, permuted and scaled; integers stay, as they may be indices."""
+    """Return a leaf for the run `seed`: floats are permuted and scaled, integer tensors kept."""
     value = leaf.value
     if leaf.kind == "number" and leaf.name not in held:
         return torch.tensor(value if isinstance(value, bool) else value + seed)
@@ -223,7 +223,7 @@ def _vary(leaf: Any, held: frozenset[str], seed: int) -> Any:
 
 
 def _lower(program: Any, inputs: list[list[Any]]) -> tuple[str, Any, bool]:
-    """Compile the exported program with XLA.
+    """Compile the exported program with XLA, and run it on all inputs.
 
     Returns:
       ``(the result in words, the number of compiled programs or None, whether the result

@@ -1,11 +1,11 @@
-"""Run a PyTorch module and record its operators and each request for the value of a tensor.
+"""Run a PyTorch module, and record its operators and each request for the value of a tensor.
 
-The module runs as ``torch.export`` runs it: ``torch.compiler.is_compiling()`` is true.
+The module runs as ``torch.export`` runs it: ``torch.compiler.is_compiling()`` returns True.
 
 Two modes of PyTorch record. The outer mode sees the functions that the program calls. The inner
 mode sees every operator that these functions run, also in code that is not the user's. No list of
-operators whose results depend on data is needed: PyTorch tags its own, and an operator of another
-library shows it in its kernel for tensors without values.
+operators with data-dependent result sizes is needed: PyTorch tags its operators, and an operator of
+another library shows it in its kernel for tensors without values.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _HOST = ("tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "__cuda_array
 _CONDITIONS = ("__bool__", "is_nonzero", "equal", "allclose", "__contains__", "is_same_size")
 _NUMBERS = ("__int__", "__index__", "__float__", "__complex__", "item", "__hash__", "__round__")
 _TEXT = ("__format__", "__repr__", "__str__")
-# They turn Python numbers into values of tensors, on which the program does not depend.
+# Functions that turn Python numbers into values of tensors, on which the program does not depend.
 _VALUES = ("tensor", "as_tensor", "scalar_tensor", "asarray", "sym_float", "sym_int")
-# The numbers that they take are lengths, though PyTorch declares them as values.
+# Functions whose number arguments are lengths, though PyTorch declares them as values.
 _LENGTHS = ("arange", "linspace", "logspace", "range")
-# They replace the dtype in a question about a size and in one about a number.
+# Descriptions in place of the dtype, for a request about a size and one about a number.
 SIZE = "size"
 FLOAT = "Python float"
-# Values determine the number of their results, and no shape bounds it.
+# Operators for which values determine the size of the result, and no shape bounds it.
 _COUNTING = (torch.ops.aten.repeat_interleave, torch.ops.aten.bincount)
 # Functions that differentiate in the forward pass.
 _AUTOGRAD = ("grad", "backward")
@@ -54,13 +54,13 @@ _MOVES = ("cpu", "cuda", "xpu", "pin_memory")
 
 @dataclasses.dataclass(eq=False)
 class Origin:
-    """The origin of a tensor: its inputs and the frames that made it, or the argument that it is.
+    """The origin of a tensor: where and from what it was computed, or which argument it is.
 
     Attributes:
-      inputs: the origins of the tensors that it was computed from.
-      frames: the frames that computed it, innermost first.
-      label: the name of the argument or parameter that it is; None for a computed tensor.
-      names: the arguments that are Python numbers and that it was computed from.
+      inputs: the origins of the tensors that this tensor was computed from.
+      frames: the Python frames that computed this tensor, innermost first.
+      label: the name of the argument or parameter that this tensor is; None if it was computed.
+      names: the Python number arguments that this tensor was computed from.
     """
 
     inputs: tuple[Origin, ...] = ()
@@ -71,15 +71,15 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """The function of PyTorch that runs now.
+    """A call of a PyTorch function by the program, while it runs.
 
     Attributes:
       function: the function.
-      name: its name.
-      args: its positional arguments.
-      kwargs: its named arguments.
-      frames: the frames that call it, innermost first.
-      frame: the innermost of them, as a frame object.
+      name: name of the function.
+      args: positional arguments of the call.
+      kwargs: named arguments of the call.
+      frames: the Python frames that call the function, innermost first.
+      frame: the innermost frame, as a frame object.
       mixed: whether autocast is on for some device, which operators below autocast cannot see.
     """
 
@@ -94,7 +94,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One operator that ran: its identity in a program, in two parts, and its frames."""
+    """One operator that ran: its name and shapes, its Python values, and its frames."""
 
     structure: tuple[Any, ...]
     constants: tuple[Any, ...]
@@ -103,17 +103,17 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """A request of the program for a value.
+    """A request of the program for the value of a tensor or number.
 
     Attributes:
       kind: ``bool``, ``index`` (a number), ``array``, ``tolist``, ``mask``, ``size`` (the size of a
         result, bounded by the size of an input), ``count`` (the size of a result, without a
         bound), ``format`` (text), ``slice`` or ``row`` (a single index).
-      api: the function of PyTorch that asked; None if Python itself asked.
-      frames: the frames of the request, innermost first.
-      frame: the innermost of them, as a frame object.
+      api: the function of PyTorch that needs the value; None if Python itself does.
+      frames: the Python frames of the request, innermost first.
+      frame: the innermost frame, as a frame object.
       origins: the origins of the tensors that the value depends on.
-      names: the arguments that are Python numbers, if the value is computed from some.
+      names: the Python number arguments that the value depends on.
       shape: the shape of the tensor; empty for a number.
       dtype: the dtype of the tensor; a description for a size or a number.
     """
@@ -132,11 +132,11 @@ Handler = Callable[[Asked, Any], Any]
 
 
 class Watch:
-    """The state that both modes share.
+    """A context that records what a PyTorch program runs; it has the state that both modes share.
 
     Args:
-      handler: a function of each question and its true answer, which returns the answer to give.
-        The true answer is None if there is none, as for the size of a result.
+      handler: a function ``(request, true value)`` that returns the value that the program gets.
+        The true value is None if there is none, as for the size of a result.
       module_of: a function that returns the path of the submodule that runs in a frame.
     """
 
@@ -177,7 +177,7 @@ class Watch:
         self.entered.__exit__(*error)
 
     def where(self, depth: int) -> tuple[Any, tuple[Frame, ...]]:
-        """Return the frame of the present call of PyTorch, and all frames from it outward.
+        """Return the frame that runs the present PyTorch call, and this and all outer frames.
 
         Without such a call, begin `depth` frames above the caller of this method.
         """
@@ -188,7 +188,7 @@ class Watch:
 
     @contextlib.contextmanager
     def own(self) -> Iterator[None]:
-        """Record nothing in the block, in which the checker itself computes."""
+        """Return a context in which nothing is recorded, for computations of the checker itself."""
         self.busy = True
         try:
             yield
@@ -196,9 +196,9 @@ class Watch:
             self.busy = False
 
     def forget_gradients(self) -> None:
-        """Remove the graphs of gradients that the pass added, also from the user's tensors.
+        """Remove the graphs of gradients that the run added, also from the user's tensors.
 
-        This frees the tensors that only such a graph holds. The others are held by Python.
+        This frees the tensors to which only such a graph refers.
         """
         made = (reference for reference, _ in self.born)
         for reference in (*made, *(reference for reference, _ in self.histories.values())):
@@ -207,7 +207,7 @@ class Watch:
                 tensor.detach_()
 
     def ask(self, kind: str, api: str | None, tensor: Any, value: Any = None) -> Any:
-        """Ask the handler about a tensor, and return its answer."""
+        """Report a read of a tensor's value to the handler, and return the handler's answer."""
         call = self.call
         frame, frames = self.where(2)
         of = [tensor, *(tree_leaves((call.args, call.kwargs)) if call is not None else ())]
@@ -217,7 +217,7 @@ class Watch:
         return self.handler(asked, value)
 
     def of_number(self, kind: str, node: torch_sizes.Node) -> Any:
-        """Ask the handler about a Python number, and return its answer."""
+        """Report a read of a symbolic number's value to the handler, and return its answer."""
         call, value, names = self.call, node.value, node.names
         api = call.name if call is not None else None
         if node.origins:
@@ -238,7 +238,7 @@ class Watch:
         return self.handler(Asked(kind, api, frames, frame, (), names, (), dtype), value)
 
     def _of_size(self, kind: str, node: torch_sizes.Node) -> Any:
-        """Ask about a size that depends on data, unless a function of PyTorch reads it."""
+        """Report a read of a data-dependent size, unless a function of PyTorch reads it."""
         if self.call is not None or kind not in ("bool", "index"):
             return node.value
         frame, frames = self.where(3)
@@ -247,7 +247,7 @@ class Watch:
 
 
 def origin_of(tensor: Any) -> Origin | None:
-    """Return the origin of a tensor, or None if none was recorded."""
+    """Return the recorded origin of a tensor, or None."""
     return getattr(tensor, "_voxax_origin", None) if isinstance(tensor, torch.Tensor) else None
 
 
@@ -314,7 +314,7 @@ class _Functions(TorchFunctionMode):
         return result
 
     def _note_histories(self, before: list[Any], frames: tuple[Frame, ...]) -> None:
-        """Record the tensors to which a function wrote values with gradients."""
+        """Record the tensors into which a function wrote values that have gradients."""
         known = self.watch.histories
         for tensor, version, had in before:
             if tensor.grad_fn is None or tensor._version == version:
@@ -324,7 +324,7 @@ class _Functions(TorchFunctionMode):
                 entry[1].append(frames)
 
     def _ask_lengths(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Ask about numbers that a function takes as values but that determine result shapes."""
+        """Report numbers that a function declares as values but that determine result shapes."""
         watch = self.watch
         with watch.own():
             for name in sorted(watch.read):
@@ -377,18 +377,18 @@ def _set_read(tensor: Any) -> None:
 
 
 def _is_read(tensor: Any) -> bool:
-    """Return True for a tensor that depends only on values whose read was already recorded."""
+    """Return True for a tensor that depends only on values whose read is recorded already."""
     return getattr(tensor, "_voxax_read", False)
 
 
 def _names_device(args: Any, kwargs: Any) -> bool:
-    """Return True if ``to`` gets the name of a device, unlike ``x.to(y.device)``."""
+    """Return True if arguments of ``to`` name a device as text, unlike ``x.to(y.device)``."""
     given = kwargs.get("device", args[1] if len(args) > 1 else None)
     return isinstance(given, str)
 
 
 class _Operators(TorchDispatchMode):
-    """The mode that sees all operators."""
+    """The mode that sees all operators that PyTorch's functions run."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -435,7 +435,7 @@ class _Operators(TorchDispatchMode):
             operations[-1] = dataclasses.replace(last, structure=(*last.structure, shapes))
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Ask about a value that an operator returns to Python, and return it."""
+        """Run an operator that returns a value to Python, report the read, and return the value."""
         watch, value = self.watch, func(*args, **kwargs)
         if args and _is_read(args[0]):
             return value
@@ -457,7 +457,7 @@ class _Operators(TorchDispatchMode):
         return value
 
     def _needed(self) -> bool:
-        """Return True if the present call also reads values when it is compiled."""
+        """Return True if the present call reads values also in a compiled program."""
         watch = self.watch
         if watch.call is None:
             return True
@@ -467,7 +467,7 @@ class _Operators(TorchDispatchMode):
             )
 
     def _sized_elsewhere(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Ask about the size of the result of another library's operator."""
+        """Report that the size of the result of another library's operator depends on data."""
         watch = self.watch
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         made = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
@@ -478,7 +478,7 @@ class _Operators(TorchDispatchMode):
             watch.ask("size" if bounded else "count", name, given[0])
 
     def _sized(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Ask about the size of an operator's result, which depends on data."""
+        """Report that the size of the result of a PyTorch operator depends on data."""
         watch = self.watch
         name = watch.call.name if watch.call is not None else func.name().split("::")[-1]
         if func.overloadpacket is torch.ops.aten.index:
@@ -492,7 +492,7 @@ class _Operators(TorchDispatchMode):
             watch.ask("count" if counts else "size", name, args[0])
 
     def _numbers(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return arguments with plain numbers, after asking about those that decide the program."""
+        """Replace symbolic numbers by plain numbers; report those that decide the program."""
         given = tree_leaves((args, kwargs))
         if not any(torch_sizes.names_of(v) is not None for v in given):
             return args, kwargs
@@ -585,7 +585,7 @@ class _Operators(TorchDispatchMode):
 
 
 def _cuts(index: Any) -> bool:
-    """Return True for an index that has a slice with a tensor as a bound."""
+    """Return True for an index that contains a slice with a tensor as a bound."""
     parts = index if isinstance(index, tuple) else (index,)
     return any(
         isinstance(bound, torch.Tensor)

@@ -1,4 +1,4 @@
-"""Check layers of voxax: capacities far above their use, and kernel maps built more than once.
+"""Check uses of voxax: capacities far above the need, and kernel maps built more than once.
 
 Kernel maps are compared by value numbering (Alpern, Wegman, Zadeck, POPL 1988). Every value of the
 program gets a number, and values that the same operation computes from equal numbers get the same
@@ -50,10 +50,10 @@ def wasted(
     site: Site,
     own: str | None,
 ) -> list[Finding]:
-    """Report voxels, given or computed, whose capacity is more than twice what they need.
+    """Report voxel sets, given or computed, whose capacity is more than twice what they need.
 
-    All rows take memory, and on accelerators also time. Of several examples, the one with the most
-    voxels counts.
+    All rows of the capacity take memory, and on accelerators also time. The need is that of the
+    example with the most voxels.
     """
     if not _given(examples[0]):
         return []
@@ -93,7 +93,7 @@ def _is(value: Any) -> bool:
 
 
 def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
-    """Return the voxels among the arguments, as ``(name, geometry)``."""
+    """Return the voxel geometries among the arguments, as ``(name, geometry)``."""
     values = arguments.unflatten([leaf.value for leaf in arguments.leaves])
     found, position = [], 0
     for part in jax.tree.leaves(values, is_leaf=_is):
@@ -107,7 +107,7 @@ def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
 def _made(
     subject: Subject, arguments: Arguments, held: frozenset[str], own: str | None
 ) -> list[tuple[Any, Site | None, VoxelGeometry, int]]:
-    """Return the levels that layers make: key, place, geometry and number of rows in use."""
+    """Run the subject; return ``(key, site, geometry, rows in use)`` of levels that layers make."""
     found: dict[int, tuple[VoxelGeometry, Site | None]] = {}
 
     def recorder(request: Any, kernel_map: Any) -> Any:
@@ -152,7 +152,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def repeated(closed: Any, site: Site, own: str | None) -> list[Finding]:
-    """Report places that build a kernel map that the program has already built."""
+    """Report places that build a kernel map that the program (a closed jaxpr) has already built."""
     visitor = _Visitor(site, own)
     visitor.visit(closed, [object() for _ in closed.jaxpr.invars], "", None)
     return visitor.found
@@ -170,14 +170,14 @@ class _Visitor:
         return self.numbers.setdefault(key, len(self.numbers))
 
     def constant(self, value: Any) -> Any:
-        """Return the number of a constant; a large one is compared by identity."""
+        """Return the value number of a constant; large constants are compared by identity."""
         if _compat_tracing.is_key(value) or getattr(value, "nbytes", 0) > _LARGE:
             return self.number(("constant", id(value)))
         array = np.asarray(value)
         return self.number((array.dtype.str, array.shape, array.tobytes()))
 
     def visit(self, body: Any, inputs: list[Any], scope: str, call: Place | None) -> list[Any]:
-        """Return the numbers of the results of a program, given the numbers of its inputs."""
+        """Return the value numbers of a jaxpr's results, given the value numbers of its inputs."""
         jaxpr = getattr(body, "jaxpr", body)
         known: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
         constants = getattr(body, "consts", None)
@@ -225,7 +225,7 @@ class _Visitor:
         return equation.primitive.name, params, tuple(given)
 
     def text(self, value: Any, inner: list[Any]) -> str:
-        """Return a parameter as text, which for an inner program is its jaxpr."""
+        """Return an equation's parameter as text; an inner program is printed as its jaxpr."""
         parts = value if isinstance(value, tuple | list) else (value,)
         if not any(part is program for part in parts for program in inner):
             return _ADDRESS.sub("", repr(value))

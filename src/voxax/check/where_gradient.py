@@ -1,14 +1,12 @@
-"""Find ``where`` with a finite value and a NaN gradient.
+"""Find calls of ``where`` that have a finite value and a NaN gradient.
 
 ``jnp.where(x > 0, jnp.sqrt(x), 0.0)`` has the value 0 at ``x = 0`` and the gradient ``0 * inf``.
-Each ``where`` of a program is tested: the elementwise operations before it are evaluated and
+Every ``where`` of a program is tested: the elementwise operations before it are evaluated and
 differentiated at a few values of their inputs. Zero is one of these values unless the input is
-known to be positive. A finding is a combination of values for which the result is finite and the
-derivative is NaN. The tested values may never occur together in the program, so a finding is
-evidence, not a proof. The bodies of functions with a custom derivative (``custom_jvp``,
-``custom_vjp``) are not differentiated.
-
-The sign of an input is inferred from the operations that computed it.
+known to be positive; the sign of an input is inferred from the operations that computed it. A
+finding is a combination of values for which the result is finite and the derivative is NaN. The
+tested values may never occur together in the program, so a finding is evidence, not a proof.
+Functions with a custom derivative (``custom_jvp``, ``custom_vjp``) are not differentiated.
 """
 
 from __future__ import annotations
@@ -104,9 +102,9 @@ _RULE_OF_SIGN = {name: rule for rule, names in _RULES_OF_SIGNS.items() for name 
 def sign_of(value: Any, made_by: Callable[[Any], Sign | tuple[str, Sequence[Any]]]) -> Sign:
     """Infer the sign of a value from the operations that computed it.
 
-    `made_by` returns the sign of a value if it is known. Otherwise it returns the operation that
-    computed the value and the operands. The operation is a name of JAX or PyTorch, a rule such as
-    ``least``, or ``even power`` or ``rounded``.
+    `made_by` returns the sign of a value if it is known. Otherwise it returns ``(operation,
+    operands)``, by which the value was computed. The operation is a name of JAX or PyTorch, or a
+    rule: a key of ``_RULES_OF_SIGNS``, ``even power`` or ``rounded``.
     """
     known: dict[int, Sign] = {}
 
@@ -151,11 +149,11 @@ def sign_of(value: Any, made_by: Callable[[Any], Sign | tuple[str, Sequence[Any]
 def expression(
     root: Any, is_followed: Callable[[Any], bool], operands: Callable[[Any], Sequence[Any]]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the inputs of the elementwise operations up to a ``where``, and the operations.
+    """Collect the elementwise operations that lead to a ``where``; return ``(inputs, operations)``.
 
     `root` is the result of the ``where``. `is_followed` returns whether an elementwise operation
-    computed a value, and `operands` returns the operands of that operation. Each operation is
-    represented by its result, in the order of evaluation.
+    computed a value, and `operands` returns the operands of that operation. The operations are in
+    the order of evaluation; the result of an operation represents it.
     """
     inputs: list[Any] = []
     steps: list[Any] = []
@@ -184,10 +182,10 @@ _RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 
 @dataclasses.dataclass(eq=False)
 class _Value:
-    """A value of the program with all calls inlined.
+    """A value in a jaxpr, as if all calls were inlined.
 
-    `made` is the operation that computed the value, and `literal` is its value if it is a constant.
-    An input of the program has neither.
+    `made` is the operation that computed the value. `literal` is the number, if the value is a
+    constant. Both are None for an input of the program.
     """
 
     aval: Any
@@ -211,7 +209,7 @@ class _Operation:
 
 
 def unsafe(closed: Any, own: str | None) -> list[Finding]:
-    """Report each ``where`` with a finite value and a NaN gradient."""
+    """Report each ``where`` of a closed jaxpr that can have a finite value and a NaN gradient."""
     found = []
     selections: list[_Operation] = []
     inputs = [_Value(v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)]
@@ -233,7 +231,7 @@ def unsafe(closed: Any, own: str | None) -> list[Finding]:
 
 
 def _is_differentiated(scope: str) -> bool:
-    """Return True for a name scope of operations that JAX differentiates."""
+    """Return True for a name scope that shows that JAX differentiates the operation."""
     return "jvp(" in scope or "transpose(" in scope
 
 
@@ -245,7 +243,7 @@ def _follow(
     own: str | None,
     selections: list[_Operation],
 ) -> list[_Value]:
-    """Return the results of a jaxpr, and add each ``select_n`` to ``selections``."""
+    """Return the results of a jaxpr as :class:`_Value`; add each ``select_n`` to ``selections``."""
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], inputs, strict=True))
 
     def read(atom: Any) -> _Value:

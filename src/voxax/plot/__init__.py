@@ -1,7 +1,7 @@
 """Pictures of labeled point clouds: PNG files, HTML pages, and a live view in a browser.
 
-Importing this package loads NumPy only. Matplotlib and plotly are imported inside
-the functions that draw; ``pip install "voxax[plot]"`` installs both. ``Viewer`` needs viser:
+Importing this package loads only NumPy. Matplotlib and plotly are imported inside the functions
+that draw; ``pip install "voxax[plot]"`` installs both. ``Viewer`` needs viser:
 ``pip install "voxax[view]"``.
 """
 

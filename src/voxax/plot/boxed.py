@@ -1,4 +1,4 @@
-"""Kinds of boxes in pictures of a scan, and how boxes of each kind are drawn."""
+"""Groups of object boxes (found boxes per class, true boxes) and their style in pictures."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ EDGES = np.array(
 
 @dataclass(frozen=True)
 class BoxKind:
-    """Boxes that are drawn in the same style.
+    """A group of M boxes that are drawn in the same style.
 
     Attributes:
-      name: the name in legends.
-      color: "#rrggbb".
-      is_true: whether these are true boxes, which are dashed.
-      corners: [M, 8, 3] in meters, for M boxes.
-      scores: [M]; NaN where a box has no score.
-      labels: names of the classes of the boxes, M strings.
+      name: the name of the group in legends.
+      color: the color of the lines, "#rrggbb".
+      is_true: whether these are ground-truth boxes, which are dashed, and not found boxes.
+      corners: [M, 8, 3] float, corners in meters, in the order of :func:`voxax.detection.corners`.
+      scores: [M] float; NaN where a box has no score.
+      labels: M names, the class of each box.
     """
 
     name: str
@@ -47,9 +47,9 @@ def box_kinds(
     class_names: Sequence[str],
     min_score: float = 0.0,
 ) -> list[BoxKind]:
-    """Return the kinds of boxes to draw: found boxes by class, then the true boxes.
+    """Group the boxes to draw: one group of found boxes per class, then one of the true boxes.
 
-    Found boxes with a score below `min_score` and kinds without boxes are left out.
+    Found boxes with a score below `min_score` and groups without boxes are left out.
     """
     kinds = []
     for objects in (found, truth):
@@ -71,7 +71,7 @@ def box_kinds(
 
 
 def dashed(lines: np.ndarray, step: float = 0.2) -> np.ndarray:
-    """Cut lines [M, 2, 3] into dashes [K, 2, 3] of `step` meters with gaps of `step` meters."""
+    """Cut M line segments [M, 2, 3] into dashes [K, 2, 3]; dashes and gaps are `step` m long."""
     pieces = [np.zeros((0, 2, 3))]
     for start, end in lines:
         length = float(np.linalg.norm(end - start))

@@ -1,7 +1,7 @@
-"""Upright axes, drawn extent, and the camera of the two views.
+"""How a point cloud is placed in a picture: its upright axes, the drawn extent, and the camera.
 
-This module needs only NumPy. The axes of a scene are: first to the right, second away from the
-reader, third up. Both views use these axes, so left and right agree in both.
+A picture has a view from above and a perspective view. Both use the axes of the scene: the first
+axis points right, the second away from the reader, the third up. This module needs only NumPy.
 """
 
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ OVER_WALLS = 52.0
 
 @dataclass(frozen=True)
 class Scene:
-    """The drawn points of a cloud, upright and near the origin.
+    """The M drawn points of a cloud, rotated so that up is up, and centered.
 
     Attributes:
       points: [M, 3] float32, meters right, away and up from the center of the drawn box.
-      index: [M] int64, the rows of the cloud that are drawn.
-      size: [3] float64, the size of the drawn box in meters.
+      index: [M] int64, the row of each drawn point in the cloud.
+      size: [3] float64, the size of the drawn box in meters: right, away, up.
       right, away: names of the axes of the cloud that point right and away, such as "+x".
       azimuth, elevation: direction to the camera of the perspective view, in degrees.
       clipped: number of points of the cloud outside the drawn box.
@@ -60,7 +60,7 @@ class Scene:
     center: np.ndarray
 
     def place(self, positions: np.ndarray) -> np.ndarray:
-        """Convert positions [..., 3] of the cloud to the coordinates of `points`, in float64."""
+        """Convert positions [..., 3] in the cloud to the coordinates of `points`, in float64."""
         return positions @ self.to_cloud.T - self.center
 
 
@@ -70,9 +70,9 @@ def compose(
     origin_view: str | tuple[float, float] = "auto",
     without: np.ndarray | None = None,
 ) -> Scene:
-    """Choose axes, extent and camera for [N, 3] float64 positions in meters.
+    """Choose axes, extent and camera for a picture of [N, 3] float64 positions in meters.
 
-    Points in `without`, [N] bool, count for the extent but are not drawn.
+    Points in the mask `without`, [N] bool, count for the extent but are not drawn.
     """
     if up not in UPRIGHT:
         raise InputError(f'up must be "z", "y" or "-y", not {up!r}.')
@@ -107,10 +107,10 @@ def compose(
 
 
 def drawn_box(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower and the upper corner, [3] float64 each, of the drawn box.
+    """Return the lower and the upper corner, [3] float64 each, of the box of points to draw.
 
-    The box holds all points, except along axes where a few stray points (the long tails of a
-    LiDAR sweep, reflections below ground) would make the others too small to see.
+    The box contains all points, except along axes where a few stray points (the long tails of a
+    LiDAR sweep, reflections below ground) would make the other points too small to see.
     """
     if len(points) == 0:
         return np.zeros(3), np.zeros(3)
@@ -157,29 +157,29 @@ def _axis_name(row: np.ndarray) -> str:
 
 
 def sample_rows(rows: int, most: int) -> np.ndarray:
-    """Return at most `most` of `rows` row numbers, drawn with a fixed seed, as sorted int64."""
+    """Return at most `most` numbers from 0 to `rows` - 1, drawn with a fixed seed and sorted."""
     if rows <= most:
         return np.arange(rows)
     return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
 def direction(scene: Scene) -> np.ndarray:
-    """Return the float64 unit vector [3] from center to camera, in the axes of the scene."""
+    """Return the unit vector [3] from the center to the camera, in the axes of the scene."""
     azimuth, elevation = np.radians([scene.azimuth, scene.elevation])
     level = np.cos(elevation)
     return np.array([level * np.cos(azimuth), level * np.sin(azimuth), np.sin(elevation)])
 
 
 def from_above(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Return image plane coordinates [M, 2] and depth [M] below the top of the box, in meters."""
+    """Project from above: coordinates [M, 2], and depth [M] below the box's top, in meters."""
     return scene.points[:, :2], scene.size[2] / 2 - scene.points[:, 2]
 
 
 def in_perspective(scene: Scene, distance: float = 1.9) -> tuple[np.ndarray, np.ndarray]:
-    """Return image plane coordinates [M, 2] and depth [M] from the camera, in meters.
+    """Project in perspective: coordinates [M, 2], and depth [M] from the camera, in meters.
 
     The camera looks at the center of the scene from `distance` half-diagonals of the drawn box.
-    The image plane goes through the center, so lengths in that plane are true.
+    The image plane goes through the center, so lengths in that plane are in meters of the scene.
     """
     reach = distance * max(float(np.linalg.norm(scene.size)) / 2, 1e-6)
     back = direction(scene)

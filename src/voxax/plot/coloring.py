@@ -1,7 +1,7 @@
-"""Colors for the points of a cloud by label, error, feature or tile, each with its legend.
+"""Colors for the points of a cloud by label, error, feature or tile, with a legend.
 
-This module needs only NumPy. Classes have the same colors in all pictures. Numbers run
-from light to dark.
+This module needs only NumPy. Classes have the same colors in all pictures. Numbers run from light
+to dark, or from orange over white to blue if some are negative.
 """
 
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ READ = "#2f78b5"
 
 @dataclass(frozen=True)
 class Coloring:
-    """Colors of a cloud's points.
+    """Colors of a cloud's N points, with their legend.
 
     Attributes:
-      colors: uint8 [N, 3].
-      legend: a pair ``(words, "#rrggbb")`` for each color.
+      colors: uint8 [N, 3], RGB.
+      legend: a pair ``(text, "#rrggbb")`` for each entry of the legend.
       note: a sentence about the whole picture, or empty.
-      entries: the index of the legend entry of each point, int [N]; None if it is not recorded.
+      entries: int [N], the index in ``legend`` for each point; None if points have no entry.
     """
 
     colors: np.ndarray
@@ -49,8 +49,8 @@ def by_label(labels: np.ndarray, class_names: Sequence[str] | None = None) -> Co
     """Color points by class.
 
     Args:
-      labels: integers [N]; negative is "no label".
-      class_names: the names of class 0, 1, and so on. None takes "class 0", "class 1".
+      labels: integers [N]; a negative number means "no label".
+      class_names: the names of class 0, 1, and so on. None uses "class 0", "class 1".
 
     Raises:
       InputError: ``labels`` are not integers [N], or a label has no name.
@@ -81,8 +81,8 @@ def by_error(prediction: np.ndarray, truth: np.ndarray) -> Coloring:
     """Color points as correct, wrong or ignored.
 
     Args:
-      prediction: integers [N].
-      truth: integers [N]; a negative one is ignored.
+      prediction: integers [N], predicted classes.
+      truth: integers [N], true classes; points with a negative number are ignored.
 
     Raises:
       InputError: the arrays are not integers [N], or have different lengths.
@@ -103,9 +103,9 @@ def by_feature(values: np.ndarray) -> Coloring:
     """Color points by a number, along a ramp of colors.
 
     Args:
-      values: numbers [N]. Integers with few different values get one color per value. For others
-          the ramp runs from the 1st to the 99th percentile, and is symmetric around 0 if these
-          have different signs. Values that are not finite are gray.
+      values: numbers [N]. Integers with at most 12 different values get one color per value. For
+          other numbers the ramp runs from the 1st to the 99th percentile, and is symmetric around 0
+          if these percentiles have different signs. Values that are not finite are gray.
 
     Raises:
       InputError: ``values`` are not numbers [N].
@@ -140,11 +140,11 @@ def by_feature(values: np.ndarray) -> Coloring:
 
 
 def by_tile(rows: np.ndarray, tile: int) -> Coloring:
-    """Color points by the tile of their voxel; eight colors repeat.
+    """Color points by the tile (block of rows of a kernel) of their voxel; eight colors repeat.
 
     Args:
-      rows: integers [N], the row of the voxel of each point; negative if it has none.
-      tile: number of consecutive rows of a tile.
+      rows: integers [N], the row of the voxel of each point; negative if a point has no voxel.
+      tile: number of consecutive rows in a tile.
 
     Raises:
       InputError: ``rows`` are not integers [N].
@@ -157,17 +157,17 @@ def by_tile(rows: np.ndarray, tile: int) -> Coloring:
 
 
 def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> Coloring:
-    """Color one tile of voxels, and the runs of rows that a kernel reads for it.
+    """Color the voxels of one tile, and the voxels that a kernel reads to compute this tile.
 
     Args:
-      rows: integers [N], the row of the voxel of each point; negative if it has none.
-      windows: integers [2, tiles, columns], the first row and the length of each run, as in the
-          view ``windows`` of a kernel map.
+      rows: integers [N], the row of the voxel of each point; negative if a point has no voxel.
+      windows: integers [2, tiles, columns], the first row and the length of each run of rows that
+          is read for a tile, as in the view ``windows`` of a kernel map.
       number: index of the tile, from 0.
-      tile: number of consecutive rows of a tile.
+      tile: number of consecutive rows in a tile.
 
     Raises:
-      InputError: an array of another shape, or the tile does not exist.
+      InputError: an array has a wrong shape, or the tile does not exist.
     """
     _check_integers("rows", rows)
     if windows.ndim != 3 or not 0 <= number < windows.shape[1]:
@@ -186,7 +186,7 @@ def by_window(rows: np.ndarray, windows: np.ndarray, number: int, tile: int) -> 
 def _of_entries(
     colors: Sequence[str], words: Sequence[str], index: np.ndarray, note: str = ""
 ) -> Coloring:
-    """Give each point the color of its legend entry, ``index`` [N]."""
+    """Return the coloring in which point n has the legend entry ``index[n]``."""
     index = index.reshape(-1)
     legend = tuple(zip(words, colors, strict=True))
     return Coloring(_table(colors)[index], legend, note, index)

@@ -55,19 +55,19 @@ def segmentation_png(
     The first row is the view from above, with a scale bar; the second is a perspective view.
     Long tails, such as the few far returns of a LiDAR sweep, are left out. Points of a class
     named "ceiling" are left out too, because they would hide a room. The header of the picture
-    states both. The numbers in the legend and headings count every point.
+    states both. The numbers in the legend and in the headings count all points, drawn or not.
 
     Args:
       path: the PNG file, which is written atomically.
       positions: [N, 3] floats, meters. Rows with a coordinate that is not finite are
           not drawn. With N = 0 the picture contains the words "no points".
-      prediction: [N] integers, the class of each point; negative is "no prediction".
+      prediction: [N] integers, the predicted class of each point; negative is "no prediction".
       truth: [N] integers, the true class of each point, or None; negative is "ignored".
-      class_names: the names of class 0, 1, and so on. Each name has its own color.
+      class_names: the names of class 0, 1, and so on. The color of a class depends on its name.
       title: heading of the picture.
       subtitle: line below the title.
       iou: intersection over union in [0, 1] by class name or number, for the legend.
-          With None the legend shows numbers of points.
+          If it is None, the legend shows numbers of points instead.
       up: the axis of the cloud that points up: "z", "y", or "-y" (the frame of a camera, with
           y down and z forward).
       origin_view: "auto", or the direction from the center of the scene to the camera of the
@@ -118,13 +118,13 @@ def segmentation_png(
 
 @dataclass(frozen=True)
 class View:
-    """A rasterized view of the points.
+    """A view of the points, rasterized for one panel of a picture.
 
     Attributes:
-      raster: the rasterized points, or None without points.
+      raster: the rasterized points, or None if there are no points.
       scale: pixels per meter.
       height, width: size on the sheet in pixels.
-      center: place [2] of the image plane at the center of the view, in meters.
+      center: [2], the point of the image plane at the center of the view, in meters.
     """
 
     raster: Raster | None
@@ -134,7 +134,7 @@ class View:
     center: np.ndarray
 
     def pixels(self, plane: np.ndarray) -> np.ndarray:
-        """Convert places [..., 2] of the image plane to pixels from the upper left corner."""
+        """Convert image plane coordinates [..., 2] in meters to pixels from the top left corner."""
         away = (plane - self.center) * self.scale
         return np.stack([self.width / 2 + away[..., 0], self.height / 2 - away[..., 1]], axis=-1)
 
@@ -142,9 +142,9 @@ class View:
 def fit_view(
     plane: np.ndarray, depth: np.ndarray, width: int, tallest: float, perspective: bool
 ) -> View:
-    """Choose center, scale and height of a view, and rasterize the points.
+    """Choose center, scale and height of a view of projected points, and rasterize the points.
 
-    `width` is in pixels, and `tallest` limits the ratio of height to width.
+    The points are in meters, `width` is in pixels, and `tallest` limits height / width.
     """
     if len(plane) == 0:
         return View(None, 1.0, int(0.5 * width), width, np.zeros(2))
@@ -168,13 +168,13 @@ def fit_view(
 
 
 def thinned(scene: Scene) -> Scene:
-    """Return a scene with at most ``MOST_DRAWN`` points."""
+    """Return the scene with a random sample of at most ``MOST_DRAWN`` points."""
     kept = sample_rows(len(scene.points), MOST_DRAWN)
     return replace(scene, points=scene.points[kept], index=scene.index[kept])
 
 
 def views_of(scene: Scene, width: int, tallest: float) -> tuple[View, View]:
-    """Return the views from above and in perspective; arguments as for :func:`fit_view`."""
+    """Return the view from above and the perspective view, made by :func:`fit_view`."""
     above = fit_view(*from_above(scene), width, tallest, False)
     return above, fit_view(*in_perspective(scene), width, tallest, True)
 
@@ -191,8 +191,8 @@ def draw_panel(
 ) -> int:
     """Draw a view with point colors uint8 [M, 3], and return the y pixel of its upper edge.
 
-    The upper left corner of the panel is at `place`. The panel is at least `height` pixels high,
-    and the view is in its middle.
+    The upper left corner of the panel is at pixel `place`. The panel is at least `height` pixels
+    high, and the view is vertically centered in the panel.
     """
     (x, y), height = place, max(height, view.height)
     low = (height - view.height) // 2
@@ -212,7 +212,7 @@ def draw_panel(
 def _columns(
     cloud: lab.Labeled, scene: Scene, colors: list[str]
 ) -> list[tuple[str, str, np.ndarray]]:
-    """Return heading, note and point colors, uint8 [M, 3], of each column."""
+    """Return ``(heading, note, point colors uint8 [M, 3])`` of each column of the picture."""
     # Index -1 selects the last row.
     table = np.stack([rgb(color) for color in [*colors, IGNORED]])
     prediction = table[np.maximum(cloud.prediction[scene.index], -1)]
@@ -233,7 +233,7 @@ def _columns(
 
 
 def _height_range(scene: Scene) -> tuple[float, float]:
-    """Return the lower and upper height in meters of the color scale."""
+    """Return the lowest and highest height in meters of the color scale for heights."""
     if len(scene.points) == 0:
         return 0.0, 0.0
     low, high = np.percentile(scene.points[:, 2], [1, 99]) + scene.size[2] / 2 + scene.base
@@ -261,7 +261,7 @@ def _class_entries(
 
 
 def _facts(cloud: lab.Labeled, scene: Scene, roof: np.ndarray) -> str:
-    """Return the line of the header with the numbers of points, clipped, drawn and left out."""
+    """Return the header line that says how many points there are, and which are not drawn."""
     points = len(cloud.positions)
     facts = [f"{points:,} point{'' if points == 1 else 's'}"]
     if scene.clipped:
@@ -285,7 +285,7 @@ Panel = tuple[float, float, float, float]  # left, top, width, height, in pixels
 class Entry:
     """A legend entry: a color ``"#rrggbb"``, a name, and a number or another short note.
 
-    ``line`` is a line style of matplotlib; an empty string draws a dot.
+    ``line`` is a line style of matplotlib for the symbol; if it is empty, the symbol is a dot.
     """
 
     color: str
@@ -295,7 +295,7 @@ class Entry:
 
 
 class Sheet:
-    """A figure with a width of `width` pixels; :meth:`open` sets its height."""
+    """A figure, `width` pixels wide; call :meth:`header` and :meth:`open` first, then draw."""
 
     def __init__(self, width: int, margin: int, paper: str) -> None:
         figure_class = require("matplotlib.figure").Figure
@@ -306,7 +306,7 @@ class Sheet:
         self._lines: list[tuple[float, str, dict]] = []
 
     def header(self, title: str, lines: list[str]) -> int:
-        """Reserve space for a header, and return the y pixel of its lower edge."""
+        """Reserve space for a title and further lines; return the y pixel of the lower edge."""
         y = self._margin
         if title:
             y += 26
@@ -318,7 +318,7 @@ class Sheet:
         return y + 14
 
     def open(self, height: int) -> None:
-        """Set the height in pixels, which must be done before drawing anything."""
+        """Set the height in pixels and write the header; call it before drawing anything."""
         self._height = height
         self._figure.set_size_inches(self._width / DPI, height / DPI)
         self._axes = self._figure.add_axes((0, 0, 1, 1), facecolor="none")
@@ -333,13 +333,13 @@ class Sheet:
             self.text(self._margin, y, text, **style)
 
     def panel(self, x: int, y: int, image: np.ndarray) -> None:
-        """Draw a picture, uint8 [H, W, 3], with its upper left corner at (x, y)."""
+        """Copy an image, uint8 [H, W, 3], to the sheet, with its upper left corner at (x, y)."""
         bottom = self._height - y - image.shape[0]
         # figimage counts pixels from below, and copies them without resampling.
         self._figure.figimage(image, xo=x, yo=bottom, origin="upper", zorder=-1)
 
     def heading(self, x: float, y: float, name: str, note: str, width: float) -> None:
-        """Write the name of a column and a note to its right, in smaller type if necessary."""
+        """Write the name of a column and a note to its right, which shrinks to fit `width`."""
         self.text(x, y, name, size=18, weight="bold")
         if note:
             start = self._text_width(name, size=18, weight="bold") + 16
@@ -357,7 +357,7 @@ class Sheet:
         self.text(x, y, text, size=20, color=FADED, ha="center", va="center")
 
     def scale_bar(self, x: float, y: float, scale: float, width: float) -> None:
-        """Draw a bar of a round length, about a quarter of `width`; `scale` is pixels per meter."""
+        """Draw a scale bar of a round length, at most 0.28 of `width`; `scale` is pixels/meter."""
         length = nice_length(0.28 * width / scale)
         right = x + length * scale
         for color, wide in ((WHITE_HALO, 8), (INK, 3.5)):
@@ -370,7 +370,7 @@ class Sheet:
                    ha="center", halo=True)  # fmt: skip
 
     def axes_mark(self, x: float, y: float, right: str, away: str) -> None:
-        """Draw arrows to the right and up with the names of these axes of the cloud."""
+        """Draw an arrow to the right and one up, with the axis names `right` and `away`."""
         arrow = {"arrowstyle": "-|>", "color": FADED, "lw": 1.4, "shrinkA": 0, "shrinkB": 0}
         for tip in ((x + 26, y), (x, y - 26)):
             self._axes.annotate("", tip, (x, y), arrowprops=arrow)
@@ -378,7 +378,7 @@ class Sheet:
         self.text(x - 6, y - 20, away, size=12.5, color=FADED, ha="right", halo=True)
 
     def lines(self, lines: np.ndarray, color: str, style: str, width: float, panel: Panel) -> None:
-        """Draw M lines [M, 2, 2] on a panel, clipped to the panel."""
+        """Draw M line segments [M, 2, 2] in pixels, clipped to a panel; `width` is in pixels."""
         collection = require("matplotlib.collections").LineCollection(
             lines, colors=color, linestyles=style, linewidths=width * 72 / DPI, zorder=2
         )
@@ -386,10 +386,10 @@ class Sheet:
         collection.set_clip_path(self._clip(panel))
 
     def labels(self, texts: Sequence[tuple[float, Place, str, str]], panel: Panel) -> None:
-        """Write texts (rank, place, text, color) on a panel, those of lower rank first.
+        """Write texts, given as (rank, place, text, color), on a panel, lowest rank first.
 
-        A text is left out if it would cover another or leave the panel. A place is the left end of
-        the text line, in pixels.
+        A text is left out if it would cover an earlier text or leave the panel. The place is the
+        pixel at the left end of the text's baseline.
         """
         x, y, width, height = panel
         taken = np.zeros((0, 4))
@@ -414,7 +414,7 @@ class Sheet:
         return LEGEND_LINE * -(-len(entries) // self._legend_columns(entries)[0])
 
     def legend(self, y: float, entries: list[Entry]) -> float:
-        """Draw entries in columns of equal width, and return the y pixel below them."""
+        """Draw legend entries in columns of equal width; return the y pixel below them."""
         count, pitch = self._legend_columns(entries)
         for i, entry in enumerate(entries):
             x = self._margin + (i % count) * pitch
@@ -471,7 +471,7 @@ class Sheet:
         halo: bool = False,
         **style: Any,
     ) -> None:
-        """Write `text` at `size` pixels; `style` are text options of matplotlib."""
+        """Write `text` at pixel (x, y), `size` pixels high; `style` has matplotlib text options."""
         style |= {"color": color, "family": FONT, "size": size * 72 / DPI}
         artist = self._axes.text(x, y, text, parse_math=False, **style)
         if halo:
@@ -479,7 +479,7 @@ class Sheet:
             artist.set_path_effects([effects.withStroke(linewidth=3, foreground=WHITE_HALO)])
 
     def _text_width(self, text: str, *, size: float, weight: str = "normal", **_) -> float:
-        """Return the width in pixels of `text` at `size` pixels."""
+        """Return the width in pixels of `text` in a font of `size` pixels."""
         if not text:
             return 0.0
         properties = require("matplotlib.font_manager").FontProperties(
@@ -490,13 +490,13 @@ class Sheet:
 
 
 def nice_length(length: float) -> float:
-    """Return the largest 1, 2 or 5 times a power of ten that is at most `length`."""
+    """Round `length` down to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** np.floor(np.log10(length))
     return float(max(step for step in (1, 2, 5) if step * power <= length * (1 + 1e-9)) * power)
 
 
 def length_text(length: float) -> str:
-    """Return a round length in meters as text, in the unit that needs the fewest digits."""
+    """Return a length in meters as text, in km, m, cm, mm or µm, such as "20 cm"."""
     for unit, name in ((1000.0, "km"), (1.0, "m"), (0.01, "cm"), (0.001, "mm")):
         if length >= unit * (1 - 1e-9):
             return f"{length / unit:.4g} {name}"
@@ -504,7 +504,7 @@ def length_text(length: float) -> str:
 
 
 def height_text(low: float, high: float) -> tuple[str, str]:
-    """Return both ends of a range of heights in meters, with just enough digits to differ."""
+    """Return the texts of two heights in meters, with just enough digits to differ."""
     span = high - low
     digits = 1 if span <= 0 else int(np.clip(1 - np.floor(np.log10(span)), 0, 6))
     return f"{low:.{digits}f} m", f"{high:.{digits}f} m"
@@ -527,10 +527,10 @@ def detection_png(
     ap: Mapping[str, str] | None = None,
     min_score: float = MIN_SCORE,
 ) -> Path:
-    """Draw boxes in a scan from above and in perspective, and return the path.
+    """Draw object boxes in a point cloud, from above and in perspective, and return the path.
 
     Found boxes have a solid line in the color of their class and show their score. True boxes have
-    a dashed black line. If scores would overlap, the lower one is left out.
+    a dashed black line. If two scores would overlap, the lower score is left out.
 
     Args:
       path: the PNG file, which is written atomically.
@@ -538,14 +538,14 @@ def detection_png(
           drawn. N may be 0.
       found: found boxes with class names and scores, or None.
       truth: true boxes with class names, or None if unknown.
-      class_names: the names of all classes. Each name has its own color.
+      class_names: the names of all classes. The color of a class depends on its name.
       title: heading of the picture.
       subtitle: line below the title.
-      ap: a note for each class name, such as its average precision, for the legend.
-      min_score: lowest score of a found box that is drawn. The header states it.
+      ap: text for the legend by class name, such as the average precision; None for no text.
+      min_score: found boxes with a lower score are not drawn. The header states this limit.
 
     Raises:
-      InputError: ``positions`` have another shape, or the class of a box is not in ``class_names``.
+      InputError: ``positions`` have a wrong shape, or the class of a box is not in ``class_names``.
       MissingExtraError: matplotlib is not installed.
       OSError: the file cannot be written.
     """
@@ -592,7 +592,7 @@ def _dash(kind: BoxKind) -> str:
 
 
 def box_pixels(scene: Scene, view: View, corners: np.ndarray, perspective: bool) -> np.ndarray:
-    """Convert corners [M, 8, 3] in the cloud to pixels [M, 8, 2] from the corner of the panel."""
+    """Convert box corners [M, 8, 3] in the cloud to pixels [M, 8, 2] from the view's corner."""
     places = scene.place(corners.reshape(-1, 3)).astype(np.float32)
     moved = replace(scene, points=places)
     plane = (in_perspective if perspective else from_above)(moved)[0]
@@ -631,20 +631,20 @@ ABOVE = 190
 def confusion_png(
     path: str | os.PathLike, matrix: np.ndarray, class_names: Sequence[str], *, title: str = ""
 ) -> Path:
-    """Draw a confusion matrix, and return the path.
+    """Draw a confusion matrix as a PNG file, and return the path.
 
-    Rows are truth, columns predictions, and a cell shows its percentage of the row. Classes that
-    are neither true nor predicted anywhere are left out. With more than 40 classes cells have
-    colors, but no percentages.
+    Rows are true classes, columns are predictions, and a cell shows its percentage of the row.
+    Classes that are neither true nor predicted anywhere are left out. With more than 40 classes,
+    cells have colors, but no percentages.
 
     Args:
       path: the PNG file, which is written atomically.
-      matrix: [C, C] counts, not negative, as in :func:`voxax.models.metrics.confusion`.
+      matrix: [C, C] numbers of points, as from :func:`voxax.models.metrics.confusion`.
       class_names: names of the C classes.
       title: heading of the picture.
 
     Raises:
-      InputError: ``matrix`` has another shape or a negative count.
+      InputError: ``matrix`` has a wrong shape or a negative count.
       MissingExtraError: matplotlib is not installed.
       OSError: the file cannot be written.
     """

@@ -1,4 +1,4 @@
-"""A cloud with checked labels, and the counts and percentages in legends."""
+"""A point cloud with checked labels, and the counts and percentages for legends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ VERDICTS = (
 
 @dataclass(frozen=True)
 class Labeled:
-    """A cloud with labels, which :func:`labeled` checks and creates.
+    """A cloud of N points with labels, which :func:`labeled` checks and creates.
 
     Attributes:
       positions: [N, 3] float64, in meters.
-      prediction: [N] int64, the class of each point; negative is "no prediction".
+      prediction: [N] int64, the predicted class of each point; negative is "no prediction".
       truth: [N] int64, the true class of each point, or None if unknown; negative is "ignored".
-      class_names: one name per class.
+      class_names: the names of class 0, 1, and so on.
       dropped: number of points left out because a coordinate was not finite.
     """
 
@@ -36,31 +36,31 @@ class Labeled:
     dropped: int
 
     def verdict(self) -> np.ndarray:
-        """Return RIGHT, WRONG, or SKIPPED (truth ignored or unknown) for each point, [N] int64."""
+        """Compare prediction and truth: [N] int64 of RIGHT, WRONG, or SKIPPED (no known truth)."""
         if self.truth is None:
             return np.full(len(self.prediction), SKIPPED)
         wrong = np.where(self.prediction == self.truth, RIGHT, WRONG)
         return np.where(self.truth < 0, SKIPPED, wrong)
 
     def verdict_counts(self) -> list[tuple[str, str, int]]:
-        """Return name, color and number of points for each of RIGHT, WRONG and SKIPPED."""
+        """Return ``(name, color, number of points)`` for each of RIGHT, WRONG and SKIPPED."""
         numbers = np.bincount(self.verdict(), minlength=3).tolist()
         return [(*verdict, number) for verdict, number in zip(VERDICTS, numbers, strict=True)]
 
     def counts(self) -> np.ndarray:
-        """Return the number of points of each class, [C] int64, by the truth if it is known."""
+        """Count the points of each class, [C] int64, by the truth, or the prediction if unknown."""
         labels = self.prediction if self.truth is None else self.truth
         return np.bincount(labels[labels >= 0], minlength=len(self.class_names))
 
     def present(self) -> list[int]:
-        """Return the classes that occur in the prediction or in the truth."""
+        """Return the sorted numbers of the classes that occur in the prediction or the truth."""
         seen = np.unique(self.prediction)
         if self.truth is not None:
             seen = np.union1d(seen, self.truth)
         return [int(label) for label in seen if label >= 0]
 
     def ceiling(self) -> np.ndarray:
-        """Return which points are of a class "ceiling", [N] bool, by the truth where known."""
+        """Return a mask [N] bool of the points of a class "ceiling", by truth where it is known."""
         # Index -1 selects the last entry.
         table = np.array([*map(is_ceiling, self.class_names), False])
         labels = self.prediction
@@ -78,7 +78,7 @@ class Labeled:
 
 
 def checked_positions(positions: np.ndarray) -> np.ndarray:
-    """Return positions as an array; raise :class:`voxax.InputError` unless real numbers [N, 3]."""
+    """Return ``positions`` as an array, or raise ``InputError`` unless it is real and [N, 3]."""
     positions = np.asarray(positions)
     if positions.ndim != 2 or positions.shape[1] != 3:
         raise InputError(f"positions must have shape [N, 3], not {list(positions.shape)}.")
@@ -95,7 +95,7 @@ def labeled(
 ) -> Labeled:
     """Check a cloud and its labels, and drop points with a coordinate that is not finite.
 
-    Arguments as the fields of :class:`Labeled`. Positions may be integers too.
+    The arguments are as the attributes of :class:`Labeled`, but of any real or integer dtype.
     """
     positions = checked_positions(positions)
     if isinstance(class_names, str):
@@ -137,12 +137,12 @@ def _class_ids(what: str, values: np.ndarray, points: int, names: tuple[str, ...
 
 
 def is_ceiling(name: str) -> bool:
-    """Return whether the class is a ceiling, which hides a room from a viewer above it."""
+    """Return whether a class name means ceiling, which hides a room from a viewer above it."""
     return name.strip().lower() in ("ceiling", "ceilings")
 
 
 def iou_of(iou: Mapping | None, label: int, name: str) -> float | None:
-    """Return the IoU of a class by name, else by number; None if missing or not finite."""
+    """Look up the IoU of a class by name, else by number; None if it is missing or not finite."""
     value = None if iou is None else iou.get(name, iou.get(label))
     return None if value is None or not np.isfinite(value) else float(value)
 

@@ -1,6 +1,6 @@
 """Self-contained HTML pages that show a segmentation or boxes in 3-D in a browser.
 
-``PAGE`` contains the HTML, style and script without data. Names in double braces are replaced.
+``PAGE`` is the template: HTML, style and script without data. Names in double braces are replaced.
 """
 
 import base64
@@ -40,16 +40,16 @@ def segmentation_html(
     iou: Mapping[str, float | None] | None = None,
     up: str = "z",
 ) -> Path:
-    """Write a page that shows the cloud in 3-D, and return its path.
+    """Write an HTML page that shows a labeled point cloud in 3-D, and return its path.
 
     The reader can choose colors by prediction, truth, error or height, and hide classes. The page
-    contains plotly.js (about 5 MB) and needs no network. It shows at most 60,000 points, drawn at
-    random with a fixed seed, and states this. Numbers of points in the legend count every point.
+    contains plotly.js (about 5 MB) and needs no network. It shows at most 60,000 points, chosen at
+    random with a fixed seed, and states this. Numbers in the legend count all points.
 
     Args:
       path, positions, prediction, truth, class_names, title, iou, up: as in
           :func:`voxax.plot.segmentation_png`, with the same errors. Shown coordinates are
-          rounded to 1/65534 of the longest side.
+          rounded to 1/65534 of the longest side of the drawn box.
       summary: values by name for the table beside the picture, such as
           ``{"mean IoU": 0.61, "points": 123389}``.
 
@@ -101,10 +101,10 @@ def detection_html(
     summary: Mapping[str, object] | None = None,
     up: str = "z",
 ) -> Path:
-    """Write a page that shows boxes in a scan in 3-D, and return its path.
+    """Write an HTML page that shows object boxes in a point cloud in 3-D, and return its path.
 
     Found boxes have a solid line in the color of their class, and show their score. True boxes have
-    a dashed black line. The reader can hide kinds of boxes, and found boxes with low scores.
+    a dashed black line. The reader can hide the boxes of a class, and found boxes with low scores.
 
     Args:
       path, positions, found, truth, class_names: as in :func:`voxax.plot.detection_png`, with the
@@ -124,7 +124,7 @@ def _data(
     iou: Mapping[str, float | None] | None,
     kinds: Sequence[BoxKind],
 ) -> dict:
-    """Return the data for the script of the page; arrays are base64 of little-endian int16."""
+    """Return the JSON data for the page's script; arrays are little-endian int16 in base64."""
     size = np.abs(scene.to_cloud.T @ scene.size)
     longest = max(float(size.max()), 1e-3)
     # A flat cloud still needs a box of positive volume.

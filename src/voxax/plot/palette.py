@@ -1,11 +1,11 @@
-"""Colors for classes, values and groups.
+"""Colors for classes, numbers and groups in pictures.
 
 A class with a known word in its name (road, car, tree, ...) gets the color of that word in
-every picture. Each other class gets a color from a fixed set that is hard to confuse with the
-colors already taken, for normal and for red-green-blind eyes.
+every picture. Every other class gets a color from a fixed set that is hard to confuse with the
+colors of the other classes, for normal and for red-green-blind eyes.
 
-Values without a sign run from light to dark in one hue, and values of both signs from orange over
-white to blue. Groups get tints of the set of Okabe and Ito ("Color Universal Design", 2008).
+Colors of numbers run from light to dark in one hue, or from orange over white to blue if some
+numbers are negative. Groups get tints of the set of Okabe and Ito ("Color Universal Design", 2008).
 """
 
 import re
@@ -67,7 +67,7 @@ CONFUSABLE = 6.0
 
 
 def rgb(color: str) -> np.ndarray:
-    """Return the color ``"#rrggbb"`` as uint8 [3]."""
+    """Convert a color ``"#rrggbb"`` to uint8 [3]."""
     return np.frombuffer(bytes.fromhex(color.removeprefix("#")), np.uint8)
 
 
@@ -75,9 +75,9 @@ def class_colors(class_names: Sequence[str]) -> list[str]:
     """Return one color ``"#rrggbb"`` for each class.
 
     A name with a known word ("car", "traffic-sign", "Trees") gets that word's color,
-    whatever the other classes are. If two names have the same color, the second is
-    treated as a name without a known word. Up to 24 classes all differ; beyond that,
-    colors of classes without a known word may repeat.
+    whatever the other classes are. If two names would have the same color, the second is
+    treated as a name without a known word. Up to 24 classes all have different colors; of more
+    classes, those without a known word may share colors.
     """
     colors: dict[int, str] = {}
     for i, name in enumerate(class_names):
@@ -114,9 +114,10 @@ def _least_confusable(taken: list[str], turn: int) -> str:
 
 
 def color_gaps(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-    """Return the perceived differences, float64 [len(first), len(second)], in CIELAB units.
+    """Return the perceived differences between all pairs of colors, in CIELAB units.
 
-    Each is the smaller of the differences for normal and for deuteranopic eyes.
+    The result is float64 [len(first), len(second)]: the smaller of the differences that normal and
+    that deuteranopic (red-green-blind) eyes see.
     """
     gaps = []
     for matrix in (np.eye(3), _DEUTERANOPIA):
@@ -157,11 +158,11 @@ _SIGNED = ("#b45309", "#eba94f", "#f7f4ee", "#7db0dc", "#1c5c99")
 
 
 class Scale:
-    """Colors for the numbers of one picture.
+    """A color scale for the numbers of one picture.
 
     Args:
-      values: all values of the picture. The scale runs from 0 to the largest value, or
-        symmetrically around 0 if some value is negative.
+      values: all numbers of the picture. The scale runs from 0 to the largest absolute value, or
+        symmetrically around 0 if some number is negative.
     """
 
     def __init__(self, values: np.ndarray) -> None:

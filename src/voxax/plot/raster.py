@@ -1,6 +1,6 @@
-"""Draws points into an image: the nearest point of each pixel, then shading by depth.
+"""Draws points into an image: finds the nearest point at each pixel, and shades it by depth.
 
-One pass finds the point that each pixel shows. Pictures of truth, prediction and error from one
+The point that a pixel shows is found once. Pictures of truth, prediction and error from one
 viewpoint then differ only in the colors of these points. This takes a fraction of the time of
 scatter plots, and shapes get an outline where the depth jumps.
 """
@@ -19,10 +19,10 @@ HAZE = 0.3
 
 @dataclass(frozen=True)
 class Raster:
-    """View of points, with the point, brightness and haze of each of H x W fine pixels.
+    """A rasterized view of M points, without colors, at ``FINE`` times the picture's resolution.
 
     Attributes:
-      owner: [H, W] int32, the row of the visible point; -1 is background.
+      owner: [H, W] int32, the number of the point that a fine pixel shows; -1 is background.
       shade: [H, W] float32, brightness factor in (0, 1].
       haze: [H, W] float32, share of the background's color, in [0, 1).
     """
@@ -32,9 +32,9 @@ class Raster:
     haze: np.ndarray
 
     def paint(self, colors: np.ndarray, background: np.ndarray) -> np.ndarray:
-        """Return the picture [H / FINE, W / FINE, 3] uint8.
+        """Return the picture, [H / FINE, W / FINE, 3] uint8, with these colors.
 
-        ``colors`` are the colors of the M points, [M, 3] uint8; ``background`` is one color.
+        ``colors`` are the colors of the M points, [M, 3] uint8; ``background`` is uint8 [3].
         """
         background = background.astype(np.float32)
         image = np.broadcast_to(background, (*self.owner.shape, 3)).copy()
@@ -59,15 +59,15 @@ def rasterize(
     *,
     perspective: bool,
 ) -> Raster:
-    """Draw points as discs; near discs cover far ones.
+    """Rasterize projected points as discs, where near discs cover far discs.
 
     Args:
-      plane: [M, 2], meters to the right and up.
+      plane: [M, 2], image plane coordinates: meters to the right and up.
       depth: [M], larger for points farther from the viewer.
       width, height: size of the picture in pixels.
       center: [2], position in the plane at the middle of the picture.
       scale: pixels per meter.
-      perspective: whether nearer points are larger and far points paler.
+      perspective: whether near points are drawn larger and far points paler.
     """
     width, height = width * FINE, height * FINE
     owner = np.full(height * width, -1, np.int32)
@@ -105,7 +105,7 @@ def rasterize(
 def _radii(
     column: np.ndarray, line: np.ndarray, depth: np.ndarray | None, width: int, height: int
 ) -> np.ndarray:
-    """Return [M] int64 radii, in fine pixels, that close the gaps in a surface of usual density."""
+    """Choose radii of points, [M] int64 in fine pixels, that close the gaps in usual surfaces."""
     if len(column) == 0:
         return np.zeros(0, np.int64)
     cell = max(width, height) // 80 + 1
@@ -118,7 +118,7 @@ def _radii(
 
 
 def _shading(owner: np.ndarray, depth: np.ndarray, scale: float) -> np.ndarray:
-    """Return brightness [H, W] float32, darker where the surroundings are nearer to the viewer.
+    """Return the brightness [H, W] float32: darker where the surroundings are nearer to the viewer.
 
     The method is known as "eye-dome lighting".
     """

@@ -26,12 +26,12 @@ _POINTS_ACROSS = 500
 
 @dataclass(frozen=True)
 class Stepped:
-    """Colors that also depend on a whole number, which gets a slider.
+    """A coloring that also depends on a whole number, which the page sets with a slider.
 
     Attributes:
-      label: name of the number.
+      label: name of the number, shown beside the slider.
       count: number of values: the slider runs from 0 to ``count - 1``.
-      color: function from the number to the colors.
+      color: function of the number that returns the colors.
     """
 
     label: str
@@ -40,23 +40,23 @@ class Stepped:
 
 
 class Viewer:
-    """Server of a page that shows a cloud, until ``stop()``.
+    """A web server whose page shows a point cloud with a choice of colors, until :meth:`stop`.
 
-    Every browser that opens ``url`` sees the same colors. If each point has one entry of the
-    legend, such as its class, entries can be hidden. The page loads nothing from other servers. At
-    most 1,000,000 points are shown, drawn at random with a fixed seed; the page says so.
+    Every browser that opens ``url`` sees the same colors. If every point has an entry of the
+    legend, such as its class, the points of an entry can be hidden. The page uses no other server.
+    It shows at most 1,000,000 points, chosen at random with a fixed seed, and says so.
 
     Args:
-      positions: [N, 3] floats, N at least 1.
-      colorings: functions by name, at least one, that return colors of all N points; also
-          :class:`Stepped`. A function is called when its name is chosen.
+      positions: [N, 3] floats, in meters; N is at least 1.
+      colorings: one or more choices by name. A choice is a function that returns the
+          :class:`Coloring` of all N points when its name is chosen, or a :class:`Stepped`.
       chosen: name of the coloring to show first.
       title: heading above the choice of colors.
       up: the cloud's axis that points up: "z", "y" or "-y".
-      host: address to listen on; the default is reached from this machine only.
+      host: address to listen on; only this machine can reach the default address.
       port: the first free port from this number on is used; 0 lets the system choose.
-      boxes: boxes to draw around objects, by kind; true boxes are dashed. Each kind can be hidden,
-          and so can found boxes with low scores.
+      boxes: groups of boxes to draw around objects; true boxes are dashed. The page can hide each
+          group, and found boxes with low scores.
 
     Raises:
       InputError: there are no points or no finite positions, or a name or an axis is unknown.
@@ -150,7 +150,7 @@ class Viewer:
         return f"http://{self._server.get_host()}:{self._server.get_port()}"
 
     def show(self, name: str) -> None:
-        """Choose a coloring by its name, like the choice on the page.
+        """Switch to the coloring with this name, as the drop-down list on the page does.
 
         Raises:
           InputError: the name is unknown.
@@ -208,7 +208,7 @@ class Viewer:
 
 
 class _Boxes:
-    """One kind of boxes in the scene, with its switch."""
+    """A group of boxes in the viewer's scene, with a checkbox that hides the group."""
 
     def __init__(self, server: Any, kind: BoxKind, center: np.ndarray, number: int) -> None:
         self._server, self._kind, self._center = server, kind, center
@@ -219,7 +219,7 @@ class _Boxes:
         self._handles: list[Any] = []
 
     def draw(self, lowest: float) -> None:
-        """Draw the boxes again, without found boxes whose score is below ``lowest``."""
+        """Redraw the boxes, without found boxes whose score is below ``lowest``."""
         kind, self._lowest = self._kind, lowest
         for handle in self._handles:
             handle.remove()
