@@ -19,7 +19,7 @@ from voxax.errors import FileFormatError, InputError
 from voxax.io.point_cloud import INT32, PointCloud, as_labels, to_uint8
 
 POSITION = ("x", "y", "z")
-# The first group whose names are all in the file is used. The last two are ParaView's and VeloView's.
+# The first group whose names are all in the file is used. The last two are for ParaView, VeloView.
 POSITIONS = (
     POSITION,
     ("points:0", "points:1", "points:2"),
@@ -169,7 +169,7 @@ class _Columns:
         return None
 
     def colors(self) -> np.ndarray | None:
-        """Remove and return the colors, uint8 [N, 3], or None; a fourth column stays as ``alpha``."""
+        """Remove and return colors, uint8 [N, 3], or None; a fourth column is kept as ``alpha``."""
         found = self.stacked(COLORS)
         if found is None:
             found = self.array(COLOR_ARRAYS, widths=(3, 4))
