@@ -122,7 +122,7 @@ class ScanNet(Layout):
 
     Scenes are in the folder ``scans``, and scenes of the test set in ``scans_test``. The official
     splits are read from ``scannetv2_train.txt``, ``scannetv2_val.txt`` and ``scannetv2_test.txt``
-    in the parent of these folders or in ``meta_data``.
+    next to these folders or in ``meta_data``.
     """
 
     marks = ("scans/scene*", "scans_test/scene*")

@@ -178,7 +178,7 @@ class KittiSubmission(Submission):
 
 
 class ScanNetSubmission(Submission):
-    """Write ``SCENE.txt`` with the benchmark's class id of each vertex of the mesh, one per line."""
+    """Write ``SCENE.txt`` with the benchmark's class id of each mesh vertex, one per line."""
 
     ids: ClassVar[tuple[int, ...]] = tuple(SCANNET_CLASSES)
 

@@ -26,7 +26,7 @@ def paint(rng: Rng, mean: float) -> float:
 
 
 def vehicle_size(rng: Rng) -> tuple[str, float, float, float]:
-    """Return a random vehicle kind (``car``, ``van``, ``truck``), and length, width, height in m."""
+    """Return a random kind (``car``, ``van``, ``truck``), and length, width, height in meters."""
     kind = str(rng.choice(["car", "van", "truck"], p=[0.72, 0.18, 0.10]))
     low, high = {
         "car": ([3.5, 1.60, 1.38], [4.9, 1.92, 1.72]),

@@ -69,7 +69,7 @@ Triple = tuple[float, float, float]
 
 
 class SolidBuilder:
-    """A growing list of primitives: :meth:`add` appends one, :meth:`build` returns all as arrays."""
+    """A growing list of primitives: :meth:`add` adds one, :meth:`build` returns arrays of all."""
 
     def __init__(self) -> None:
         self._rows: list[tuple] = []
@@ -129,7 +129,7 @@ class PlacedObjects:
         return len(self.label)
 
     def owner(self, solids: Solids) -> np.ndarray:
-        """Return the object index of each primitive, ``int64[n]``; -1 if it belongs to no object."""
+        """Return the object index of each primitive, ``int64[n]``; -1 for a part of no object."""
         owner = np.full(len(solids), -1, np.int64)
         for index, (first, stop) in enumerate(self._ends):
             owner[first:stop] = index
@@ -242,7 +242,7 @@ def entry(interval: Interval) -> np.ndarray:
 
 
 def facing(solids: Solids, point: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Return absolute cosines ``[n]`` between rays and surface normals; ray ``i`` hits primitive ``i``.
+    """Return the absolute cosine ``[n]`` between each ray ``i`` and primitive ``i``'s normal.
 
     ``point`` has the points of the hits, and ``direction`` the rays' unit vectors, both ``[3, n]``.
     """

@@ -231,7 +231,7 @@ class Layout:
         self._occupied = np.zeros((0, 6))
 
     def _put(self, label: int, draw: Callable[..., None], place: Place, *told) -> None:
-        """Add an object's primitives at a place, by calling `draw` with `told` as last arguments."""
+        """Add an object at a place; `draw` adds its primitives, with last arguments `told`."""
         x, y, yaw = place
         pose, first = Pose(x, y, float(self.terrain.height(x, y)), yaw), len(self.solids)
         draw(functools.partial(self.solids.add, pose, label), self.rng, *told)

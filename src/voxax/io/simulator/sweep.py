@@ -249,7 +249,7 @@ def nearest_hits(
 def _reflect(
     scene: StreetScene, direction: np.ndarray, point: np.ndarray, solid: np.ndarray, rng: Rng
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the label ``int32[n]`` of ``n`` hits, and reflectivity and cosine, ``float64[n]`` each.
+    """Return labels ``int32[n]``, reflectivities and cosines ``float64[n]`` of ``n`` hits.
 
     The cosine is between ray and surface normal. ``direction`` has the rays and ``point`` the hits,
     both ``[3, n]``. ``solid`` is the row of the primitive, or -1 for the ground, ``int64[n]``.
