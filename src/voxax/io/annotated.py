@@ -15,7 +15,7 @@ class AnnotatedScan:
 
     `objects` has the boxes of all classes, because the metrics of KITTI and nuScenes also need the
     classes that no network learns. These data sets use subclasses of ``Objects``. `about` is
-    more data for the evaluation, such as KITTI's calibration or nuScenes' pose; None if none.
+    more data for an evaluation, such as KITTI's calibration or nuScenes' poses; None if none.
     """
 
     cloud: PointCloud

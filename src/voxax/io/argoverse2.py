@@ -107,7 +107,7 @@ def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
 
 
 class Argoverse2(Layout):
-    """Layout of an Argoverse 2 folder; scans are named by ``SPLIT`` or ``SPLIT/LOG``."""
+    """Find the sweeps in an Argoverse 2 folder, by names such as ``val`` or ``val/LOG``."""
 
     task = "detect"
     marks = (f"*/*/{SWEEPS}",)

@@ -418,9 +418,9 @@ def polarmix(
 
     With `probability`, the points of `cloud` in a random half-plane that ends at the sensor are
     replaced by the points of `other` there. Then the points of `other` with the labels `pasted` are
-    added three times: unrotated, rotated by a random angle up to 120 degrees, and rotated by
-    another one from 120 to 240 degrees. Source: Xiao et al., "PolarMix: A General Data
-    Augmentation Technique for LiDAR Point Clouds", NeurIPS 2022.
+    added three times: rotated by 0, by a random angle up to 120 degrees, and by another one from
+    120 to 240 degrees. Source: Xiao et al., "PolarMix: A General Data Augmentation Technique for
+    LiDAR Point Clouds", NeurIPS 2022.
 
     Args:
       cloud, other: labeled sweeps, with their sensors at the origin.

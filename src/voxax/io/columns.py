@@ -77,7 +77,7 @@ def cloud_from_columns(
     """Convert named columns into a cloud: positions, colors, normals, labels and attributes.
 
     Columns of N points are arrays [N] or [N, k], or structured arrays [N], whose fields are
-    columns. The table in the module's docstring has the known names. Every other column becomes an
+    columns. The module :mod:`voxax.io.columns` lists the known names. Every other column becomes an
     attribute with its name, without CloudCompare's prefix ``scalar_``. In an array of positions,
     the columns after the third become ``column_3``, ``column_4`` and so on. `label_field` is the
     name of the column with the labels; None is the first of ``LABELS`` with whole numbers.
@@ -108,7 +108,7 @@ def cloud_from_columns(
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """Return `name`, with ``_`` appended until the result is not in `taken`."""
+    """Return `name`, followed by as many ``_`` as make it different from all names in `taken`."""
     while name in taken:
         name += "_"
     return name
@@ -125,7 +125,7 @@ def find_name(names: Collection[str], plain: str) -> str | None:
 
 
 class _Columns:
-    """The columns of a file by name; methods that return a column also remove it from here."""
+    """The columns of a file by name; methods that return a column also remove it."""
 
     def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
         self._columns: dict[str, np.ndarray] = {}
@@ -145,7 +145,7 @@ class _Columns:
     def stacked(
         self, groups: Iterable[tuple[str, ...]], dtype: type | None = None
     ) -> np.ndarray | None:
-        """Remove the columns of the first complete group; return them as [N, k], or None."""
+        """Remove the first group of columns that are all there; return it as [N, k], or None."""
         for group in groups:
             names = [self.find(plain) for plain in group]
             if all(name is not None and _is_numbers(self._columns[name], 1) for name in names):
@@ -280,7 +280,7 @@ def labels_of(values: np.ndarray, fractions_unknown: bool = False) -> np.ndarray
 
 
 def known_labels(values: np.ndarray) -> np.ndarray:
-    """Convert values that must be labels to int32 [N], -1 if unknown; see :func:`labels_of`."""
+    """Convert labels to int32 [N] as :func:`labels_of`; raise InputError if they are invalid."""
     labels = labels_of(values)
     return as_labels(values) if labels is None else labels
 

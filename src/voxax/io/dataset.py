@@ -115,7 +115,7 @@ def layout_of(
     label_field: str | None = None,
     sweeps: int = 1,
 ) -> Layout:
-    """Return the :class:`Layout` object of a folder; arguments and errors as in :func:`dataset`."""
+    """Return the object that finds a data set's scans; arguments, errors as in :func:`dataset`."""
     if kind not in LAYOUTS:
         raise InputError(f"format {kind!r} is unknown: give {', '.join(LAYOUTS)}")
     if kind == "files" and not classes:

@@ -17,7 +17,7 @@ LFS_POINTER = b"version https://git-lfs"
 
 
 class MissingFileError(FileFormatError, FileNotFoundError):
-    """The file to read, or the folder to write into, does not exist."""
+    """Raised if the file to read, or the folder to write into, does not exist."""
 
 
 def existing_file(path: str | os.PathLike[str]) -> Path:

@@ -22,7 +22,7 @@ class Example:
     """One scene as input of a network, in NumPy arrays.
 
     Attributes:
-      voxels: voxels with features ``float32[capacity, C]``, and with kernel maps if planned.
+      voxels: voxels with features ``float32[capacity, C]``, and the kernel maps of a plan, if any.
       labels: ``int32[capacity]``, the most frequent class of each voxel; -1 for padding and for
         voxels without labels.
       inverse: ``int32[N]``, the voxel row of each point; -1 for a point without a voxel.
@@ -41,12 +41,12 @@ class Preparation:
 
     Attributes:
       voxel_size: edge length of a voxel in meters, or one length for each of x, y and z.
-      attributes: names of the point attributes to use as features after the geometric features.
-        Unsigned integers (colors, intensities of some formats) are scaled to 0..1, other
-        attributes are unchanged.
+      attributes: names of the point attributes to use as features after five geometric ones: 1,
+        height above ground, and x, y, z in the voxel. Unsigned integers (colors, intensities of
+        some formats) are scaled to 0..1, other attributes are unchanged.
       ground_cell, ground_window: see :func:`voxax.io.ground.height_above_ground`.
-      plan: plan that adds kernel maps to the voxels, or None. The plan also rounds capacities up,
-        see :meth:`voxax.Plan.capacity`.
+      plan: plan that adds kernel maps to the voxels, or None. The plan also chooses the number of
+        rows, see :meth:`voxax.Plan.capacity`.
       min_capacity: least number of rows of an example, so that scenes of similar size share one
         compiled program.
     """

@@ -44,8 +44,8 @@ INSTANCES = "EXT_mesh_gpu_instancing"
 def load_glb(path: Path, label_field: str | None = None) -> tuple[PointCloud, np.ndarray]:
     """Read a GLB file; return its V vertices as a cloud, and its T triangles, int64 [T, 3].
 
-    A triangle is three rows of vertices. T is 0 if the file has only points. Meshes are transformed
-    to the frame of the scene. Lines are left out, and points too if there are triangles. Colors and
+    Triangles are row numbers of vertices. T is 0 if the file has only points. Meshes are moved to
+    the frame of the scene. Lines are left out, and points too if there are triangles. Colors and
     application-specific attributes are kept if every part of the scene has them.
     """
     file = _File(path, *_chunks(path))

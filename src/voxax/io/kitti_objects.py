@@ -108,10 +108,9 @@ class Calibration:
     def found_rows(self, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Convert boxes [M, 7] or [M, 9] in the scanner's frame to rows of KITTI's label format.
 
-        Return bool [M], which is true for the K boxes whose center is in the image, and the rows
-        [K, 7] of these boxes. The data set has no annotations for other boxes. A row has height,
-        width, length, the middle of the bottom in the camera's frame, and the angle around the
-        camera's y axis.
+        Return bool [M], true for the K boxes whose center is in the image, and rows [K, 7] of
+        these boxes; the data set annotates no others. A row has height, width, length, the middle
+        of the bottom in the camera's frame, and the angle around the camera's y axis.
         """
         boxes = np.asarray(boxes, np.float64)[:, :7]
         seen = self.in_image(boxes[:, :3])
@@ -128,8 +127,7 @@ class Calibration:
     def alphas(self, boxes: np.ndarray) -> np.ndarray:
         """Return the observation angles [M] of boxes [M, 7] in the scanner's frame, in -pi..pi.
 
-        An observation angle is the angle of the box around the camera's y axis minus the direction
-        from the camera to the box.
+        It is a box's angle around the camera's y axis minus the direction from camera to box.
         """
         boxes = np.asarray(boxes, np.float64).reshape(-1, 7)
         seen = self.camera.points(boxes[:, :3])
@@ -154,10 +152,9 @@ class Calibration:
 
 
 def upright_boxes(rows: np.ndarray) -> np.ndarray:
-    """Convert rows [M, 7] of a label file to boxes [M, 7] in the camera's frame, with z up.
+    """Convert rows [M, 7] of a label file to boxes [M, 7]: x forward, y to the left, z up.
 
-    A row has height, width, length, location [3] and angle. The axes of the result are x forward,
-    y to the left and z up.
+    A row has height, width, length, location [3] and angle. The origin is still the camera's.
     """
     height, width, length, x, y, z, turn = rows.T
     return np.column_stack([z, -x, height / 2 - y, length, width, height, -turn - np.pi / 2])
@@ -305,7 +302,7 @@ class KittiFrame:
 
 
 class KittiObjectFolder(Layout):
-    """Layout of a KITTI folder; scans are named by frames, such as ``000123``.
+    """Find the frames in a KITTI folder, by names such as ``000123``.
 
     Scans without boxes (`labeled` is False) may also be in ``testing``.
     """
@@ -327,8 +324,7 @@ class KittiObjectFolder(Layout):
     def _place_of(self, name: str, needed: Sequence[str]) -> Path:
         """Return the folder of a frame, whose subfolders `needed` must have the frame's files.
 
-        The folder is ``training``, or ``testing`` if `needed` has no labels and ``training`` does
-        not have the frame.
+        It is ``testing`` only if `needed` has no labels and ``training`` does not have the frame.
         """
         place = self.folder / "training"
         labeled = any(part.startswith("label") for part in needed)
@@ -416,9 +412,9 @@ class WaymoFrame:
 
 
 def read_waymo_objects(path: Path, calibration: Path) -> Objects:
-    """Read the boxes [M, 7] of a file ``label_all/*.txt``, in the frame of the vehicle.
+    """Read the boxes [M, 7] in ``label_all/*.txt`` (`path`), in the frame of the vehicle.
 
-    `calibration` is the path of the frame's calibration file.
+    `calibration` is the path of ``calib/*.txt``, which transforms the boxes from the camera.
     """
     camera = read_calibration(calibration, entries=WAYMO_CALIBRATION).camera
     names, table = label_rows(path, (LABEL_COLUMNS + 1, LABEL_COLUMNS + 2), LABEL_COLUMNS)
@@ -433,7 +429,7 @@ def read_waymo_objects(path: Path, calibration: Path) -> Objects:
 
 
 class Waymo(KittiObjectFolder):
-    """Layout of a Waymo folder; scans are named by frames, such as ``0000000``.
+    """Find the frames in a Waymo folder, by names such as ``0000000``.
 
     Scans without boxes (`labeled` is False) may also be in ``testing``.
     """

@@ -69,10 +69,9 @@ def labeled_files(
 ) -> list[LabeledFile]:
     """Return one callable for each scan below `folder` that matches one of the `patterns`.
 
-    Scans of one pattern are sorted by name. A scan that matches several patterns is returned once.
-    If the scan's folder has a file with the same name but an ending for labels, the labels in that
-    file are used. ``.csv``, ``.npy``, ``.pt``, ``.pth`` and ``.txt`` files are scans only if the
-    pattern ends in one of these endings.
+    Scans of a pattern are sorted by name. A scan that matches several patterns is returned once. A
+    file with the scan's name and an ending for labels replaces the scan's labels. ``.csv``,
+    ``.npy``, ``.pt``, ``.pth``, ``.txt`` are scans only if the pattern has one of these endings.
     """
     found: dict[Path, LabeledFile] = {}
     for pattern in patterns:
@@ -115,7 +114,7 @@ def _beside(scan: Path) -> Path | None:
 
 
 class LabeledFiles(Layout):
-    """Layout of a folder with any scans; scans are named by patterns of files below the folder.
+    """Find scans of any format in a folder, by patterns of files such as ``train/*.npz``.
 
     `classes` is a dict from known labels to class names, in the order of the network's classes.
     """

@@ -43,8 +43,8 @@ POINTS_PER_BYTE = 2000
 def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool = True) -> int:
     """Check all sizes in a LAZ file, return the number of points, and seek to the first point.
 
-    `by_lazrs` is whether lazrs will decode the file. If it is False, LASzip will, and the table of
-    chunks is not read, because LASzip finds the chunks without it.
+    `by_lazrs` is whether lazrs will decode the file. If it is False, LASzip will, and lazrs does
+    not check the table of chunks, because LASzip finds the chunks itself.
     """
     record = next(iter(header.vlrs.get("LasZipVlr")), None)
     if record is None:
@@ -212,7 +212,7 @@ def _read(
 
 
 def _check_header(path: Path, stream: BinaryIO) -> int:
-    """Check header sizes that laspy does not check; return the point count at LAS 1.0's place.
+    """Check header sizes that laspy does not check; return the point count in LAS 1.0's field.
 
     If the file has no header, return 0, because laspy then raises the error.
     """

@@ -50,11 +50,10 @@ Mesh = tuple[PointCloud, np.ndarray, PointCloud | None]
 
 
 def _obj(path: Path, label_field: str | None) -> Mesh:
-    """Read the corners and triangles of an OBJ file.
+    """Read the corners and triangles of an OBJ file; curved surfaces raise FileFormatError.
 
     Colors are read if every corner has one. Normals are read if there are no polygons, and as many
-    normals as points. Textures, materials and the normals of polygons are ignored. Curved surfaces
-    raise FileFormatError.
+    normals as points. Textures, materials and the normals of polygons are ignored.
     """
     text = _text(path)
     text = CONTINUED.sub(b" ", text) if b"\\" in text else text
@@ -164,10 +163,7 @@ def _off(path: Path, label_field: str | None) -> Mesh:
 
 
 def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
-    """Parse an OFF file with one line per corner and face; return None for other files.
-
-    Return the words of each corner, the corner indices of each face, and each face's color.
-    """
+    """Parse an OFF file with one line per corner and face: words, polygons, colors; or None."""
     rows, listed = lines[:vertices], lines[vertices : vertices + faces]
     if len({len(row) for row in rows}) > 1 or (rows and len(rows[0]) < 3):
         return None
@@ -182,11 +178,10 @@ def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
 
 
 def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -> tuple:
-    """Parse an OFF file with any line breaks; return the same as :func:`_by_line`.
+    """Parse an OFF file with any line breaks: words, polygons, and empty colors of faces.
 
-    Only the order of the numbers counts. Colors of faces are not supported, because they look like
-    further faces. ``widths`` are the possible numbers of words of a corner. The first width that
-    fits the file is used, or the first of all if none fits.
+    Colors of faces are not supported, because they look like further faces. ``widths`` are the
+    possible numbers of words of a corner. The first width that fits is used, or else the first.
     """
     found: list[tuple] = []
     for width in widths:
@@ -303,7 +298,7 @@ def read_mesh(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     The sampled points get the colors and other columns of the vertices, see
     :func:`voxax.io.surface.sample_surface`. Materials, textures and the normals of OBJ and GLB
     meshes are not read. The parts of a GLB scene are placed by its transformations. If a file has
-    no triangles, all its points are returned; otherwise separate points and lines are left out. The
+    no triangles, all points are returned; otherwise separate points and lines are left out. The
     axes are those of the file: in glTF, y points up.
     """
     kind = path.suffix.lower()

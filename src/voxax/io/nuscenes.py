@@ -120,10 +120,9 @@ class NuscenesSample:
         return AnnotatedScan(cloud, self.objects, self)
 
     def _joined(self) -> PointCloud:
-        """Read all sweeps as one cloud in the scanner's frame at the key frame.
+        """Read all sweeps into one cloud, in the scanner's frame at the key frame.
 
-        The attribute ``time`` is the age of a point's sweep in seconds. Points on the vehicle
-        itself are left out.
+        ``time`` is the age of a point's sweep in seconds. Points on the vehicle are left out.
         """
         parts = []
         for path, pose, age in self.sweeps:
@@ -159,8 +158,7 @@ class NuscenesSample:
     def best_in_world(self, found: Objects) -> NuscenesObjects:
         """Return the ``MOST_BOXES`` detected boxes with the highest scores, in the world's frame.
 
-        `found` has boxes in the scanner's frame: [M, 9], or [M, 7], which get the velocity 0. The
-        result has boxes [K, 9]. K is at most ``MOST_BOXES``.
+        `found` has boxes in the scanner's frame: [M, 9], or [M, 7], which get the velocity 0.
         """
         best = np.argsort(-np.asarray(found.scores), kind="stable")[:MOST_BOXES]
         boxes = found.boxes[best]
@@ -220,8 +218,7 @@ class NuscenesTables:
     def samples(self, scenes: Sequence[str], sweeps: int = 1) -> list[NuscenesSample]:
         """Return the key frames of `scenes` (names such as ``scene-0061``) in order of time.
 
-        `sweeps` is the number of sweeps to read for each key frame, with the key frame's own;
-        there are fewer at the beginning of a scene.
+        `sweeps` is the number of sweeps to join for a key frame, fewer at the start of a scene.
         """
         names = [row["name"] for row in self.rows("category")]
         if names and not set(names) & set(CATEGORIES):
@@ -442,10 +439,9 @@ def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
 
 
 class Nuscenes(Layout):
-    """Layout of a nuScenes folder with boxes; scans are named by scenes, such as ``scene-0061``.
+    """Find the key frames with boxes in a nuScenes folder, by scenes such as ``scene-0061``.
 
-    `folder` is as for :class:`NuscenesTables`. `sweeps` is the number of sweeps to read for each
-    key frame: its own and those before it.
+    `folder` is as for :class:`NuscenesTables`, `sweeps` the number of sweeps to join for a frame.
     """
 
     task = "detect"
@@ -534,7 +530,7 @@ class LidarsegScan:
 
 
 class NuscenesLidarseg(Nuscenes):
-    """Layout of a nuScenes folder with a label for each point; scans are named by scenes."""
+    """Find key frames with a label per point in a nuScenes folder, by ``scene-0061`` and so on."""
 
     task = "segment"
     marks = ()  # same folders as nuScenes, so the caller must name the layout

@@ -187,7 +187,7 @@ def _labels(file: Any, path: Path) -> np.ndarray:
 
 
 class ModelNet(Layout):
-    """Layout of a ModelNet folder; scans are named by ``train``, ``test``, or clouds' names."""
+    """Find the clouds in a ModelNet folder, by ``train``, ``test``, or ``airplane_0001`` etc."""
 
     task = "classify"
     marks = (f"*{SHAPES}", "*/train/*.off")
@@ -240,7 +240,7 @@ class PartCloud:
 
 
 class ShapeNetPart(Layout):
-    """Layout of a folder of ShapeNet with parts; scans have names such as ``02691156/NAME``."""
+    """Find the clouds with part labels in a ShapeNet folder, by names like ``02691156/NAME``."""
 
     marks = ("synsetoffset2category.txt",)
     class_names = tuple(f"{name} {part}" for name, count in PARTS.items() for part in range(count))

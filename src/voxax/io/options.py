@@ -12,10 +12,7 @@ SAMPLED_POINTS = 200_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The arguments of :func:`voxax.io.read` that it passes to the reader of a file format.
-
-    A reader ignores the arguments that its format does not need.
-    """
+    """The arguments of :func:`voxax.io.read` for file readers; a reader uses only some of them."""
 
     columns: int | Sequence[str] | None = None
     label_field: str | None = None
@@ -31,7 +28,7 @@ DEFAULT = ReadOptions()
 def checked_columns(
     columns: SupportsIndex | Sequence[str] | None,
 ) -> int | tuple[str, ...] | None:
-    """Convert the argument `columns` of a reader to a number or names of columns; None stays None.
+    """Check the option `columns`; return the number or the names of columns, or None.
 
     `columns` is a number, a sequence of names, or text such as ``4`` or ``x,y,z,label``. Fewer than
     3 columns raise InputError.

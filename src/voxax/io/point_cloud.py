@@ -166,9 +166,7 @@ def as_labels(values: ArrayLike) -> np.ndarray:
 def to_uint8(colors: np.ndarray) -> np.ndarray:
     """Convert colors of any usual scale to uint8 (0 to 255) of the same shape.
 
-    The values of the whole array determine the scale that is assumed:
-
-    | values | assumed scale |
+    | values in the whole array | assumed scale |
     |---|---|
     | uint8, and int8 with the same bits | unchanged |
     | floats up to 1; or up to 2 if some are between 0 and 1 | 0 to 1: times 255 |

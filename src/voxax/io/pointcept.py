@@ -78,7 +78,7 @@ def _rows(path: Path, width: int, number: int | None) -> np.ndarray:
 
 
 class ArrayFolder(Layout):
-    """Layout of a data set of Pointcept; scans are named by ``FOLDER`` or ``FOLDER/SCENE``.
+    """Find the scenes of a data set that Pointcept prepared, by ``FOLDER`` or ``FOLDER/SCENE``.
 
     Attributes:
       labels: the name of the file of labels in a scene's folder.
@@ -108,20 +108,20 @@ _SCANNET_SPLITS = {"train": ("train",), "validation": ("val",), "test": ("test",
 
 
 class ScanNetArrays(ArrayFolder):
-    """Layout of Pointcept's ScanNet with 20 classes; scans: ``val`` or ``val/scene0011_00``."""
+    """Find Pointcept's ScanNet scenes with 20 classes, by ``val`` or ``val/scene0011_00``."""
 
     marks = ("*/scene*/segment20.npy",)
     class_names, labels, splits = SCANNET_CLASS_NAMES, "segment20.npy", _SCANNET_SPLITS
 
 
 class ScanNet200Arrays(ArrayFolder):
-    """Layout of Pointcept's ScanNet with 200 classes; scans: ``val`` or ``val/scene0011_00``."""
+    """Find Pointcept's ScanNet scenes with 200 classes, by ``val`` or ``val/scene0011_00``."""
 
     class_names, labels, splits = SCANNET200_CLASS_NAMES, "segment200.npy", _SCANNET_SPLITS
 
 
 class S3disArrays(ArrayFolder):
-    """Layout of Pointcept's S3DIS; scans: areas or rooms, ``Area_5`` or ``Area_5/office_1``."""
+    """Find Pointcept's S3DIS rooms, by names such as ``Area_5`` or ``Area_5/office_1``."""
 
     marks = ("Area_*/*/segment.npy",)
     class_names, labels, splits = S3DIS_CLASSES, "segment.npy", AREAS

@@ -133,10 +133,10 @@ def _rivals(other: int, width: int, step: dict[int, float], numbers: np.ndarray)
 def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
     """Return whether column `axis` may be one quantity if records have `width` columns.
 
-    `other` is a multiple of `width`, so a row of `other` columns has several values of the column.
-    If these are one quantity, their distributions are similar, though not equal, because some
-    sensors fire their beams in turn. Similar means: each median is within the range (5% to 95%) of
-    every other, and the widest range is at most 8 times the narrowest.
+    A row of `other` columns, a multiple of `width`, has several values of the column. For one
+    quantity, their distributions are similar; some sensors fire beams in turn, so they need not be
+    equal. Similar means: each median is within the range (5% to 95%) of every other distribution,
+    and the widest range is at most 8 times the narrowest.
     """
     rows = numbers[: len(numbers) // other * other].reshape(-1, other)[:, axis::width]
     rows = rows[np.isfinite(rows).all(axis=1)]
@@ -240,8 +240,7 @@ def read_packed_labels(
 
     Returns:
       The raw class ids, int32 [N] (see :func:`voxax.io.semantic_kitti.to_common_classes`), and
-      ``{"instance": int32 [N]}``. If `label_field` is ``instance``, the object numbers and an
-      empty dict.
+      ``{"instance": int32 [N]}``. For ``instance``, the object numbers and an empty dict.
     """
     check_magic(path)
     packed = records(path, "<u4", 1, "SemanticKITTI label file")[:, 0]

@@ -30,15 +30,14 @@ AREAS = {
     "validation": ("Area_5",),
     "test": ("Area_5",),
 }
-"""The areas of each split, as usual: the test area is the only one in another building."""
+"""The usual areas of each split; the test area is the only one in another building."""
 
 
 @dataclass(frozen=True)
 class S3disRoom:
-    """Callable that reads all objects in a room's folder as one cloud.
+    """Callable that reads a room's folder; objects without a class, such as stairs, are clutter.
 
     If `labeled`, the cloud has labels and the attribute ``instance``, the index of the object.
-    Objects without a class, such as stairs, get the class clutter.
     """
 
     folder: str
@@ -65,10 +64,7 @@ class S3disRoom:
 
 
 def objects_of(room: Path) -> list[Path]:
-    """Return the files of a room's objects, sorted by name, which is the order of the points.
-
-    Raise FileFormatError if there are none.
-    """
+    """Return the files of a room's objects, sorted by name, which is the order of the points."""
     files = sorted((room / "Annotations").glob("*.txt"))
     if not files:
         raise FileFormatError(f"{room / 'Annotations'} holds no objects (*.txt)")
@@ -76,7 +72,7 @@ def objects_of(room: Path) -> list[Path]:
 
 
 class S3dis(Layout):
-    """Layout of an S3DIS folder; scans are named by ``AREA`` or ``AREA/ROOM``."""
+    """Find the rooms in an S3DIS folder, by names such as ``Area_5`` or ``Area_5/office_1``."""
 
     marks = ("Area_*/*/Annotations",)
     class_names = S3DIS_CLASSES

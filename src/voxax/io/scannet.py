@@ -1,10 +1,9 @@
-"""Read scenes of ScanNet with labels of 20 or 200 classes.
+"""Read ScanNet scenes: the points are the vertices of ``scans/SCENE/SCENE_vh_clean_2.ply``.
 
-The vertices of the mesh ``scans/SCENE/SCENE_vh_clean_2.ply`` are the points. The same mesh
-``SCENE_vh_clean_2.labels.ply`` has an id of NYU's 40 classes for each vertex. For the 200 classes,
-``SCENE_vh_clean_2.0.010000.segs.json`` has the segment of each vertex, ``SCENE.aggregation.json``
-has each object's raw category and segments, and ``scannetv2-labels.combined.tsv`` has the ids of
-the raw categories.
+``SCENE_vh_clean_2.labels.ply`` is the same mesh with an id of NYU's 40 classes for each vertex. For
+the 200 classes, ``SCENE_vh_clean_2.0.010000.segs.json`` has the segment of each vertex,
+``SCENE.aggregation.json`` has each object's raw category and segments, and
+``scannetv2-labels.combined.tsv`` has the ids of the raw categories.
 
 Source: the data set's documentation (Dai et al., "ScanNet: Richly-annotated 3D Reconstructions of
 Indoor Scenes", CVPR 2017); for the 200 classes Rozenberszki, Litany and Dai, "Language-Grounded
@@ -99,7 +98,7 @@ class ScanNetScene:
         return replace(cloud, labels=labels, attributes=cloud.attributes | more).select(finite)
 
     def _labels(self, vertices: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Read the labels of the vertices, and more attributes by name; check their number."""
+        """Read the labels of all vertices, and more attributes by name; check their number."""
         labeled = read_ply_vertices(existing_file(self.labels))
         if labeled.labels is None:
             raise FileFormatError(f"the vertices of {self.labels} have no property label")
@@ -118,7 +117,7 @@ class ScanNetScene:
 
 
 class ScanNet(Layout):
-    """Layout of a ScanNet folder with the 20 classes; scans are named ``scene0000_00`` and so on.
+    """Find the scenes in a ScanNet folder, with 20 classes, by names such as ``scene0000_00``.
 
     Scenes are in the folder ``scans``, and scenes of the test set in ``scans_test``. The official
     splits are read from ``scannetv2_train.txt``, ``scannetv2_val.txt`` and ``scannetv2_test.txt``
@@ -228,7 +227,7 @@ def _category_ids(path: Path) -> dict[str, int]:
 
 
 class ScanNet200(ScanNet):
-    """Layout of a ScanNet folder with labels of the 200 classes; otherwise as :class:`ScanNet`."""
+    """Find the scenes in a ScanNet folder as :class:`ScanNet`, but with labels of 200 classes."""
 
     marks = ()  # same folders as ScanNet, so the caller must name the layout
     class_names = SCANNET200_CLASS_NAMES

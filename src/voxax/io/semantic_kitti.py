@@ -82,10 +82,7 @@ def to_common_classes(raw: ArrayLike) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SemanticKittiScan:
-    """Callable that reads one sweep, with labels of the 19 classes unless `labels` is None.
-
-    `points` and `labels` are the paths of the ``.bin`` and the ``.label`` file.
-    """
+    """Callable that reads a sweep (path `points`) and, if `labels` is a path, labels 0 to 18."""
 
     points: str
     labels: str | None
@@ -104,7 +101,7 @@ class SemanticKittiScan:
 
 
 class SemanticKitti(Layout):
-    """Layout of a SemanticKITTI folder; scans are named by sequences, such as ``08``."""
+    """Find the sweeps in a SemanticKITTI folder, by names of sequences, such as ``08``."""
 
     marks = ("sequences/*/velodyne",)
     class_names = SEMANTIC_KITTI_CLASS_NAMES

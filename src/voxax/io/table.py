@@ -48,7 +48,7 @@ def read_table_columns(
     """Read the named columns [N] of a ``.feather`` or a ``.parquet``; return them by name.
 
     `numbers` are the names of columns with numbers. `texts` are the names of columns with text,
-    which become arrays of ``str``.
+    which become object arrays of ``str``.
     """
     with _opened(path) as (arrow, table):
         missing = [name for name in (*numbers, *texts) if name not in table.column_names]

@@ -59,7 +59,7 @@ def read_torch(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _named(content: Any, options: ReadOptions) -> tuple[dict[str, Any], ReadOptions]:
-    """Return the arrays of a file by name, and the options without names that it used."""
+    """Return the arrays of a file by name, and the options that apply to the arrays."""
     if isinstance(content, dict):
         return {str(name): value for name, value in content.items()}, options
     if not isinstance(content, (list, tuple)):

@@ -1,8 +1,7 @@
 """Generate random objects of a street: vehicles, poles, persons, vegetation, houses and walls.
 
-A function builds one object from primitives (boxes, cylinders, ellipsoids). It calls its argument
-``put(shape, offset, half, reflectivity)`` to add one primitive in the object's frame, see
-:meth:`voxax.io.simulator.solids.SolidBuilder.add`. ``rng`` draws sizes and shapes.
+Each function adds one object. Its argument ``put(shape, offset, half, reflectivity)`` adds one
+primitive in the object's frame, see :meth:`voxax.io.simulator.solids.SolidBuilder.add`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def vehicle_size(rng: Rng) -> tuple[str, float, float, float]:
 
 
 def vehicle(put: Put, rng: Rng, size: tuple[str, float, float, float]) -> None:
-    """Add the primitives of a vehicle that heads along x; ``size`` is from :func:`vehicle_size`."""
+    """Add with ``put`` a vehicle that heads along x; ``size`` is from :func:`vehicle_size`."""
     kind, length, width, height = size
     body, glass = paint(rng, 0.4), paint(rng, 0.25)
 
@@ -88,7 +87,7 @@ POLES = {
 
 
 def pole(put: Put, rng: Rng) -> None:
-    """Add a random lamp, sign, traffic light, utility pole or bollard; its arm points along x."""
+    """Add with ``put`` a random lamp, sign, traffic light or other pole; its arm points along x."""
     kind = rng.choice(list(POLES), p=[share for share, *_ in POLES.values()])
     shade, (_, heights, radii) = paint(rng, 0.38), POLES[kind]
     if kind == "bollard":
@@ -119,7 +118,7 @@ def _post(put: Put, radius: float, height: float, shade: float) -> None:
 
 
 def person(put: Put, rng: Rng) -> None:
-    """Add a random standing or walking adult or child that faces along the x axis."""
+    """Add with ``put`` a random standing or walking adult or child that faces along x."""
     tall = rng.uniform(1.05, 1.45) if rng.random() < 0.18 else rng.normal(1.72, 0.1)
     build = rng.uniform(0.85, 1.2) * tall / 1.72
     cloth, trousers = paint(rng, 0.38), paint(rng, 0.33)
@@ -159,7 +158,7 @@ TREES = {
 
 
 def tree(put: Put, rng: Rng) -> None:
-    """Add a random broad-leaved tree, young tree or conifer: a trunk and clumps of leaves."""
+    """Add with ``put`` a random broad-leaved tree, young tree or conifer: trunk and leaves."""
     kind = rng.choice(list(TREES), p=[0.6, 0.22, 0.18])
     leaf, bark = paint(rng, 0.38), paint(rng, 0.32)
     radii, clears, size = TREES[kind]
@@ -180,7 +179,7 @@ def tree(put: Put, rng: Rng) -> None:
 
 
 def bush(put: Put, rng: Rng) -> None:
-    """Add a random bush of one to three low clumps of leaves."""
+    """Add with ``put`` a random bush of one to three low clumps of leaves."""
     leaf, size = paint(rng, 0.36), rng.uniform(0.35, 0.95)
     for _ in range(int(rng.integers(1, 4))):
         x, y = rng.normal(0.0, 0.5 * size, 2).tolist()
@@ -189,7 +188,7 @@ def bush(put: Put, rng: Rng) -> None:
 
 
 def hedge(put: Put, rng: Rng, length: float, height: float) -> None:
-    """Add a clipped hedge along the x axis, in blocks of slightly different size (meters)."""
+    """Add with ``put`` a clipped hedge along the x axis, in uneven blocks; sizes are in meters."""
     leaf, thick, depth = paint(rng, 0.36), rng.uniform(0.25, 0.6), rng.uniform(0.04, 0.15)
     blocks = max(1, round(length / 1.6))
     run = length / blocks
@@ -201,13 +200,13 @@ def hedge(put: Put, rng: Rng, length: float, height: float) -> None:
 
 
 def wall(put: Put, rng: Rng, length: float, height: float) -> None:
-    """Add a garden wall of ``length`` and ``height`` in meters along the x axis."""
+    """Add with ``put`` a garden wall along the x axis; sizes are in meters."""
     half = (0.5 * length, rng.uniform(0.08, 0.2), 0.5 * (height + ROOT))
     put(BOX, (0.0, 0.0, half[2] - ROOT), half, paint(rng, 0.36))
 
 
 def building(put: Put, rng: Rng, size: Triple, room: float) -> None:
-    """Add a random house whose front faces along -y.
+    """Add with ``put`` a random house whose front faces along -y.
 
     Args:
       put: function that adds a primitive.

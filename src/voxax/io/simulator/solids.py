@@ -3,8 +3,8 @@
 Every primitive is a unit shape that is scaled, rotated about z and moved. To intersect rays with a
 primitive, the rays are transformed into the frame of the unit shape. Their direction is not
 normalized again in this frame, so ray parameters are meters of the original ray. Vectors have
-their components on the first axis, ``[3, n]``, so that each component is contiguous. All arrays
-are float64 unless another dtype is given.
+their components on the first axis, ``[3, n]``, so that each component is contiguous. Ray arrays
+are float64.
 """
 
 from __future__ import annotations
@@ -88,10 +88,9 @@ class SolidBuilder:
         penetration: float = 0.0,
         turn: float = 0.0,
     ) -> None:
-        """Add one primitive of an object at ``pose``.
+        """Add one primitive of an object at ``pose``; :class:`Solids` explains the arguments.
 
         ``offset`` is the primitive's center and ``turn`` is its yaw, both in the object's frame.
-        :class:`Solids` explains the other arguments.
         """
         c, s = np.cos(pose.yaw), np.sin(pose.yaw)
         x = pose.x + c * offset[0] - s * offset[1]
@@ -180,10 +179,7 @@ def _slab(origin: np.ndarray, direction: np.ndarray) -> Interval:
 
 
 def _round(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Interval:
-    """Return the interval of ``t`` where ``a t^2 + 2 b t + c <= 0``, for ``a >= 0``.
-
-    An empty interval is ``(inf, -inf)``.
-    """
+    """Return the ``t`` interval of ``a t^2 + 2 b t + c <= 0``, (inf, -inf) if empty; ``a >= 0``."""
     flat = a < TINY * TINY
     a = np.where(flat, 1.0, a)
     disc = b * b - a * c

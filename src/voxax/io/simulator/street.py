@@ -39,9 +39,7 @@ Place = tuple[float, float, float]  # x and y in meters, and the yaw in radians
 
 @dataclass(frozen=True)
 class Street:
-    """A street whose center line is a parabola: ``v = offset + curvature / 2 * u^2``.
-
-    The axes u (along the street) and v (to the left) are the world's x and y, rotated by `heading`.
+    """A street along a parabola ``v = offset + curvature / 2 * u^2``; u and v are rotated x and y.
 
     Attributes:
       heading: the direction of the street at ``u = 0`` in radians.
@@ -61,10 +59,7 @@ class Street:
     pavement: float
 
     def locate(self, x: Coordinate, y: Coordinate) -> tuple[np.ndarray, np.ndarray]:
-        """Convert world x, y to street coordinates ``(along, across)`` in meters.
-
-        ``along`` is ``u``. ``across`` is the distance from the center line, positive on the left.
-        """
+        """Convert world x, y to street coordinates: ``u``, and meters left of the center line."""
         c, s = np.cos(self.heading), np.sin(self.heading)
         u, v = c * x + s * y + self.start, c * y - s * x
         slope = self.curvature * u
@@ -72,7 +67,7 @@ class Street:
         return u, across
 
     def place(self, along: float, across: float) -> Place:
-        """Convert street coordinates to the world's ``(x, y, heading)``, the heading in radians.
+        """Convert coordinates along and across the street to the world's ``(x, y, heading)``.
 
         This is the inverse of :meth:`locate`. It is exact on the center line; elsewhere the error
         is a few percent of ``across``.
@@ -87,9 +82,7 @@ class Street:
 
 @dataclass(frozen=True)
 class Terrain:
-    """The ground of a scene: a height ``z(x, y)`` and a reflectivity at every position.
-
-    The height is 0 at the origin if the origin is on a roadway.
+    """The ground: reflectivity and height ``z(x, y)``, 0 at the origin if that is on a roadway.
 
     Attributes:
       slope: the rise per meter along x and y, ``float64[2]``.
@@ -216,11 +209,7 @@ SIDES = (-1.0, 1.0)
 
 
 class Layout:
-    """Place objects along the streets of a terrain without overlap.
-
-    :attr:`solids` collects the primitives of all objects. :attr:`boxed` lists the objects with
-    boxes, as in :class:`~voxax.io.simulator.solids.PlacedObjects`.
-    """
+    """Place objects along a terrain's streets without overlap; :attr:`solids` has their parts."""
 
     def __init__(self, rng: np.random.Generator, terrain: Terrain) -> None:
         self.rng = rng
@@ -231,7 +220,7 @@ class Layout:
         self._occupied = np.zeros((0, 6))
 
     def _put(self, label: int, draw: Callable[..., None], place: Place, *told) -> None:
-        """Add an object at a place; `draw` adds its primitives, with last arguments `told`."""
+        """Add an object at a place; `draw` adds its primitives, and gets `told` as arguments."""
         x, y, yaw = place
         pose, first = Pose(x, y, float(self.terrain.height(x, y)), yaw), len(self.solids)
         draw(functools.partial(self.solids.add, pose, label), self.rng, *told)
@@ -252,10 +241,7 @@ class Layout:
         return not bool(np.any((along < radius) & (across < radius)))
 
     def _is_off_road(self, index: int, place: Place, hx: float, hy: float) -> bool:
-        """Return whether a rectangle is off all roadways, and off sidewalks of other streets.
-
-        `index` is the rectangle's own street. `hx` and `hy` are half the sides of the rectangle.
-        """
+        """Return whether a rectangle is off roadways, and off sidewalks except street `index`'s."""
         x, y, yaw = place
         u, v = np.meshgrid(np.linspace(-hx, hx, 5), np.linspace(-hy, hy, 3))
         c, s = np.cos(yaw), np.sin(yaw)
