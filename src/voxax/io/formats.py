@@ -111,7 +111,7 @@ def read(
           ``"x,y,z,red,green,blue"``. A column with the name ``_`` is left out.
       label_field: the name of the column or array with the labels, in the file `labels` if it
           is given, else in the scan. By default it is the first of
-          :data:`voxax.io.columns.LABELS` that holds whole numbers.
+          :data:`voxax.io.columns.LABELS` with whole numbers.
       delimiter: the text between the columns of a text file; by default it is detected.
       item: the index of the cloud to read in a file of several (arrays [B, N, k], the scans of an
           ``.e57`` or ``.ptx``). By default all clouds are read, and the attribute ``item`` is the
