@@ -1,8 +1,8 @@
-"""Read point clouds from files, and write them; see :func:`voxax.io.read`.
+"""Read point clouds from files and write them; :func:`voxax.io.read` is the main function.
 
 Importing this package loads NumPy only. The libraries that decode files are imported when a file
-needs them. ``pip install "voxax[io]"`` installs the libraries for `.las`, `.ply` and `.pcd`, and
-``"voxax[formats]"`` also the ones for `.h5`, `.feather`, `.parquet` and `.e57`.
+needs them. ``pip install "voxax[io]"`` installs the libraries for `.las`, `.ply` and `.pcd`.
+``"voxax[formats]"`` also installs the libraries for `.h5`, `.feather`, `.parquet` and `.e57`.
 """
 
 import lazy_loader as _lazy

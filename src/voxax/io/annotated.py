@@ -1,4 +1,4 @@
-"""Scans with the boxes of what is in them."""
+"""One LiDAR scan together with the true boxes of its objects."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from voxax.io.point_cloud import PointCloud
 
 @dataclass(frozen=True, eq=False)
 class AnnotatedScan:
-    """A scan and its true boxes, both in the frame of the scanner: x, y in the plan, z up.
+    """A scan and the true boxes of its objects, both in the same frame, whose z axis points up.
 
-    All boxes are there, also of classes that nobody asks for: the metrics of KITTI and nuScenes
-    need them, in their own kinds of objects. `about` is what an evaluation needs beside, such as
-    KITTI's calibration or nuScenes' pose in the vehicle.
+    `objects` has the boxes of all classes, because the metrics of KITTI and nuScenes also need the
+    classes that no network learns. These data sets use subclasses of ``Objects``. `about` is
+    more data for an evaluation, such as KITTI's calibration or nuScenes' poses; None if none.
     """
 
     cloud: PointCloud

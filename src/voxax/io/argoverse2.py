@@ -1,4 +1,4 @@
-"""Sensor data of Argoverse 2: sweeps and boxes in the frame of the vehicle.
+"""Read the data set Argoverse 2: LiDAR sweeps and boxes of objects in the frame of the vehicle.
 
 The layout is ``SPLIT/LOG/sensors/lidar/TIMESTAMP.feather`` and ``SPLIT/LOG/annotations.feather``,
 where SPLIT is ``train``, ``val`` or ``test``.
@@ -30,9 +30,9 @@ ARGOVERSE2_CLASSES = (
     "VEHICULAR_TRAILER", "TRUCK_CAB", "SCHOOL_BUS", "ARTICULATED_BUS", "MESSAGE_BOARD_TRAILER",
     "BICYCLE", "MOTORCYCLE", "WHEELED_DEVICE", "WHEELCHAIR", "STROLLER", "DOG",
 )  # fmt: skip
-"""The 26 classes of the detection challenge, in the order in which published detectors have them.
+"""The 26 classes of the detection challenge, in the order of published detectors' outputs.
 
-Boxes of the other four categories are read, and no network learns them.
+Boxes of the four other categories in the files are read too, but networks do not learn them.
 """
 
 ANNOTATIONS, SWEEPS = "annotations.feather", "sensors/lidar"
@@ -44,9 +44,9 @@ QUATERNION = ("qw", "qx", "qy", "qz")
 
 @dataclass(frozen=True)
 class Argoverse2Sweep:
-    """Task that reads the points of one sweep of a log, and its boxes if `labeled`.
+    """Callable that reads the points of one sweep of a log, and the sweep's boxes if `labeled`.
 
-    `timestamp` is the time of the sweep in nanoseconds, and `log` the folder of the log.
+    `log` is the path of the log's folder. `timestamp` is the time of the sweep in nanoseconds.
     """
 
     log: str
@@ -62,9 +62,9 @@ class Argoverse2Sweep:
         return AnnotatedScan(read(str(self)).with_labels(None), objects)
 
     def _check_log(self) -> None:
-        """Raise FileFormatError if the annotations have no box at the time of any sweep.
+        """Raise FileFormatError if no box in the log's annotations has the time of a sweep.
 
-        Then they belong to another log. A sweep without objects is no error.
+        The annotations then belong to another log. A single sweep without boxes is no error.
         """
         path = Path(self.log) / ANNOTATIONS
         annotated = read_table_columns(path, (TIME,))[TIME]
@@ -76,7 +76,7 @@ class Argoverse2Sweep:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that the task reads."""
+        """The paths of the files that this task reads."""
         return (str(self), f"{self.log}/{ANNOTATIONS}")
 
     def __str__(self) -> str:
@@ -84,9 +84,9 @@ class Argoverse2Sweep:
 
 
 def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
-    """Return the boxes [M, 7] of a sweep in the frame of the vehicle.
+    """Read the boxes [M, 7] of one sweep, in the frame of the vehicle, and their class names.
 
-    `path` is a file of annotations, and `timestamp` the time of the sweep in nanoseconds.
+    `path` is a log's ``annotations.feather``. `timestamp` is the sweep's time in nanoseconds.
     """
     numbers = (*CENTER, *SIZES, *QUATERNION)
     columns = read_table_columns(existing_file(path), (TIME, *numbers), (CATEGORY,))
@@ -107,7 +107,7 @@ def read_argoverse2_objects(path: Path, timestamp: int) -> Objects:
 
 
 class Argoverse2(Layout):
-    """Layout of Argoverse 2; a name is a split or ``SPLIT/LOG``. See `voxax.io.layout.Layout`."""
+    """Find the sweeps in an Argoverse 2 folder, by names such as ``val`` or ``val/LOG``."""
 
     task = "detect"
     marks = (f"*/*/{SWEEPS}",)
@@ -134,6 +134,6 @@ class Argoverse2(Layout):
 
 
 def _timestamps(log: Path) -> list[int]:
-    """Return the times of a log's sweeps in nanoseconds, in order."""
+    """Return the times of all sweeps of a log in nanoseconds, in ascending order."""
     files = (log / SWEEPS).glob("*.feather")
     return sorted(int(path.stem) for path in files if path.stem.isdecimal())

@@ -1,6 +1,6 @@
-"""Conversion of named arrays, one for each quantity, into a cloud.
+"""Convert the named arrays of a file (positions, colors, labels, ...) into a `PointCloud`.
 
-The arrays belong to one cloud or to several clouds.
+The arrays belong to one cloud, or to a batch of several clouds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud
 
 ORIGIN_NAME = "origin"
-# Generic names. An array [N, k] with such a name holds the positions if no other array does.
+# Generic names. An array [N, k] with one of these names is the positions if no other array is.
 PLAIN_NAMES = ("data", "arr_0")
 
 
 def position_name(arrays: Mapping[str, Any]) -> str | None:
-    """Return the name of the array with the positions or with their first axis, or None."""
+    """Return the name of the array of positions, or of the x axis if axes are separate, or None."""
     for plain in POSITION_ARRAYS:
         name = find_name(arrays, plain)
         if name is not None:
@@ -50,14 +50,14 @@ def position_name(arrays: Mapping[str, Any]) -> str | None:
 def cloud_from_arrays(
     arrays: Mapping[str, Any], source: str, options: ReadOptions = DEFAULT
 ) -> PointCloud:
-    """Sort named arrays into positions, labels and attributes.
+    """Convert named arrays into a cloud: positions, labels and attributes.
 
-    The names are those of :mod:`voxax.io.columns`. Positions of N points are an array [N, 3]; an
+    :mod:`voxax.io.columns` lists the names. Positions of N points are an array [N, 3]; an
     array [N, k] with more columns, which ``options.columns`` names; a structured array [N] with
     fields ``x``, ``y``, ``z``; or three arrays [N] with these names. An array ``origin``
-    (float64 [3]) is added to the positions. Every other array with N rows is an attribute. Arrays
-    with another number of rows do not belong to the points and are left out. So is a label of one
-    row, which is the class of the whole cloud.
+    (float64 [3]) is added to the positions. Every other array with N rows becomes an attribute.
+    Arrays with another number of rows are ignored, also a label of the whole cloud (one row).
+    Labels with a wrong number of rows raise an error.
     """
     chosen = position_name(arrays)
     if chosen is None:
@@ -70,7 +70,7 @@ def cloud_from_arrays(
     if first.ndim == 2 and (options.columns is not None or first.shape[1] > 3):
         columns = named_rows(first, options.columns, f"array {chosen!r} of {source}")
     for name in arrays:
-        values = arrays[name]  # not unpacked yet, of an archive
+        values = arrays[name]  # an array of an archive is not unpacked yet
         if name in (chosen, ORIGIN_NAME) or values.ndim not in (1, 2):
             continue
         label = name == options.label_field or find_name(LABELS, name) is not None
@@ -87,11 +87,11 @@ def cloud_from_arrays(
 def labels_from_arrays(
     arrays: Mapping[str, Any], source: str, label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return labels int32 [N] from a file without the points, and ``{"instance": int32 [N]}``.
+    """Return the labels int32 [N] in the arrays of a label file, and ``{"instance": int32 [N]}``.
 
     The dict is empty if no array has the name ``instance``. Fields of structured arrays count as
-    arrays. `label_field` is the name of the array with the labels. None takes an array with a usual
-    name, or the only array.
+    arrays. `label_field` is the name of the array with the labels. None selects the first array
+    with a name in ``LABELS``, or the only array.
     """
     flat: dict[str, tuple[str, str | None]] = {}
     for name, values in arrays.items():
@@ -120,17 +120,17 @@ def labels_from_arrays(
 
 
 ITEM = "item"
-"""Attribute with the number of each point's cloud, if a file holds several clouds."""
+"""Name of the attribute with the index of each point's cloud, for files with several clouds."""
 
-# Names in the files of ModelNet40, ShapeNet's parts and ScanObjectNN.
+# Names of arrays in the files of ModelNet40, ShapeNet's parts and ScanObjectNN.
 DATA = "data"
 POINTS = "points"
-# An array with more columns is rejected, unless the caller names them: its rows may be the axes.
+# Arrays with more columns, which the caller does not name, are rejected: rows may be the axes.
 MOST_COLUMNS = 16
 
 
 def chosen_items(item: int | None, count: int, source: str) -> range:
-    """Return the numbers of the clouds to read: `item`, or all `count` clouds for None."""
+    """Return the indices of the clouds to read from a file of `count`: `item`, or all for None."""
     if item is None:
         return range(count)
     if not 0 <= item < count:
@@ -141,10 +141,10 @@ def chosen_items(item: int | None, count: int, source: str) -> range:
 def joined_items(
     parts: Sequence[dict[str, np.ndarray]], numbers: Sequence[int]
 ) -> dict[str, np.ndarray]:
-    """Return the columns that all clouds have, concatenated over the clouds.
+    """Concatenate several clouds: return the columns that all `parts` have, joined by name.
 
-    Concatenated columns are removed from `parts`, to save memory. For several clouds, the column
-    ``item`` holds the number of each point's cloud, which `numbers` gives.
+    Each part has the columns of one cloud. Joined columns are removed from `parts`, to save memory.
+    For several clouds, a new column ``item`` has the cloud's entry of `numbers` for each point.
     """
     if len(parts) > 1:
         for number, part in zip(numbers, parts, strict=True):
@@ -154,16 +154,16 @@ def joined_items(
 
 
 def cloud_from_items(arrays: Mapping[str, Any], source: str, options: ReadOptions) -> PointCloud:
-    """Sort named arrays of one cloud or of several clouds into positions, labels and attributes.
+    """Convert named arrays of one cloud, or of a batch of B clouds, into one `PointCloud`.
 
     Names and shapes are those of :func:`voxax.io.arrays.cloud_from_arrays`. Positions may also
-    have the name ``data``, or any name if no other array can hold them. Positions may be a flat
+    have the name ``data``, or any name if no other array can be the positions. They may be a flat
     array, row by row, if ``options.columns`` gives the number of columns.
 
-    Positions [B, N, k] are B clouds of N points. ``options.item`` selects one cloud. Without it
-    all clouds are read, one after the other, and the attribute ``item`` holds the number of each
-    point's cloud. An array [B, N, ...] then has one row for each point. An array [B] or [B, 1] has
-    one value for all points of a cloud. Other arrays are left out.
+    Positions [B, N, k] are B clouds of N points. ``options.item`` selects one cloud. If it is None,
+    all clouds are concatenated, and the attribute ``item`` is the index of each point's cloud. In
+    a batch, an array [B, N, ...] has one row for each point, and an array [B] or [B, 1] has one
+    value for all points of a cloud. Other arrays are ignored.
     """
     name = position_name(arrays) or _only_array(arrays, options)
     if name is None:
@@ -184,7 +184,7 @@ def cloud_from_items(arrays: Mapping[str, Any], source: str, options: ReadOption
 
 
 def _is_axis(arrays: Mapping[str, Any], name: str) -> bool:
-    """Return whether an array is the x axis of positions that are stored in three arrays."""
+    """Return whether the array `name` is the x axis of positions stored as three arrays."""
     return find_name((name,), POSITION[0]) is not None and len(arrays[name].shape) == 1
 
 
@@ -214,7 +214,7 @@ def _rows(
 
 
 def _with_columns(values: np.ndarray, source: str, options: ReadOptions) -> np.ndarray:
-    """Return positions as an array [N, k] or a structured array [N]."""
+    """Return the positions in `values` as an array [N, k] or a structured array [N]."""
     if values.ndim == 1 and values.dtype.names is not None:
         return values
     if values.dtype.kind not in "biuf":

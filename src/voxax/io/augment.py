@@ -1,8 +1,8 @@
-"""Random changes of a scene for training: pure functions of a cloud and a generator.
+"""Data augmentation of point clouds for training: rotations, noise, crops, changes of color.
 
-Each function takes ``(cloud, rng)`` and options by name, and returns a new cloud. Attributes and
-labels stay with their points. Fix the options with :func:`functools.partial` and chain the results
-with :func:`compose`::
+Each function takes ``(cloud, rng)`` and keyword options, and returns a new cloud. Attributes and
+labels stay with their points. Fix options with :func:`functools.partial`, and chain functions with
+:func:`compose`::
 
     augment = compose([rotate_z, partial(scale, low=0.9, high=1.1), flip])
     cloud = augment(cloud, np.random.default_rng(seed))
@@ -11,8 +11,8 @@ N is the number of points. The attribute ``normals`` [N, 3] turns with the point
 not. Changes of colors need the attribute ``rgb`` [N, 3]: unsigned integers over the whole range of
 their dtype, or floats from 0 to 1. :func:`mix3d` and :func:`polarmix` join two clouds.
 
-An option out of range raises :class:`voxax.InputError`. So does a cloud that lacks what a change
-needs, such as colors, finite positions, or labels where the other cloud has labels.
+A function raises :class:`voxax.InputError` if an option is out of range, or if a cloud lacks data
+that the function needs, such as colors, finite positions, or the labels that another cloud has.
 
 Sources: the defaults and formulas are those of Pointcept's recipes, whose elastic distortion
 and colors come from Choy, Gwak and Savarese, "4D Spatio-Temporal ConvNets", CVPR 2019.
@@ -37,9 +37,9 @@ _MOST_CELLS = 2**24
 
 
 def compose(transforms: Sequence[Transform]) -> Transform:
-    """Return one transform that applies `transforms` in order, with one generator.
+    """Return one transform that applies all `transforms` in order, with the same generator.
 
-    If all `transforms` can be pickled, so can the result, and you can send it to worker processes.
+    If all `transforms` can be pickled, the result can be pickled and sent to worker processes.
     """
     return _Composed(tuple(transforms))
 
@@ -62,11 +62,11 @@ def rotate_z(
     max_angle: float = math.pi,
     center: ArrayLike = SENSOR,
 ) -> PointCloud:
-    """Turn around a vertical axis by an angle from -max_angle to max_angle.
+    """Rotate the cloud around a vertical axis by a random angle in -max_angle..max_angle.
 
     Args:
       max_angle: greatest angle in radians; pi allows every direction.
-      center: [3], a point on the axis; the default is the sensor's place in a sweep.
+      center: [3], a point on the axis; the default is the origin, where a sweep's sensor is.
 
     Raises:
       InputError: `max_angle` is negative or not finite.
@@ -84,12 +84,12 @@ def flip(
     probability: float = 0.5,
     center: ArrayLike = SENSOR,
 ) -> PointCloud:
-    """Mirror along each of `axes` with `probability`, independently.
+    """Mirror the cloud at random along each of `axes`, independently.
 
     Args:
-      axes: 0 for x, 1 for y, 2 for z.
-      probability: the probability for each axis, 0 to 1.
-      center: [3], a point that stays where it is.
+      axes: coordinates whose sign may change: 0 for x, 1 for y, 2 for z.
+      probability: probability of the mirroring along each axis, 0 to 1.
+      center: [3], the fixed point of the mirroring.
 
     Raises:
       InputError: an axis or the probability is out of range.
@@ -112,15 +112,15 @@ def scale(
     high: float = 1.05,
     center: ArrayLike = SENSOR,
 ) -> PointCloud:
-    """Grow or shrink by one factor from `low` to `high`, the same for all axes.
+    """Scale the cloud by one random factor from `low` to `high`, the same for all axes.
 
     Args:
       low: smallest factor, above 0.
       high: largest factor.
-      center: [3], a point that stays where it is.
+      center: [3], the fixed point of the scaling.
 
     Raises:
-      InputError: not 0 < low <= high.
+      InputError: ``0 < low <= high`` is false, or `high` is infinite.
     """
     _check_generator(rng)
     _check(0 < low <= high < math.inf, "low and high must satisfy 0 < low <= high", (low, high))
@@ -136,10 +136,10 @@ def jitter(
 
     Args:
       sigma: standard deviation, in the units of the positions.
-      limit: greatest size of the noise, which is clipped to -limit..limit.
+      limit: the noise in each coordinate is clipped to -limit..limit.
 
     Raises:
-      InputError: `sigma` or `limit` is negative or NaN.
+      InputError: `sigma` or `limit` is negative or NaN, or `sigma` is infinite.
     """
     _check_generator(rng)
     _check(0 <= sigma < math.inf and limit >= 0, "sigma and limit must be >= 0", (sigma, limit))
@@ -154,16 +154,16 @@ def crop(
     size: ArrayLike | None = None,
     radius: float | None = None,
 ) -> PointCloud:
-    """Keep the points in a box or a ball around a random point of the cloud.
+    """Keep only the points in a box or a ball around a random point of the cloud.
 
     Args:
-      cloud: the points. An empty cloud is returned as it is.
+      cloud: the points. An empty cloud is returned unchanged.
       rng: the generator that draws the middle point, which is always kept.
-      size: edge lengths of the box, one number or [3]; ``inf`` crops nothing along an axis.
+      size: edge lengths of the box, one number or [3]; ``inf`` means no limit along an axis.
       radius: radius of the ball; give it instead of `size`.
 
     Raises:
-      InputError: not exactly one of `size` and `radius` is given, or it is not positive.
+      InputError: `size` and `radius` are both None or both given, or the given one is not positive.
     """
     _check_generator(rng)
     if (size is None) == (radius is None):
@@ -181,10 +181,10 @@ def crop(
 
 
 def drop(cloud: PointCloud, rng: np.random.Generator, *, probability: float = 0.1) -> PointCloud:
-    """Leave out each point with `probability`, independently; the order stays.
+    """Remove each point independently with `probability`; the other points keep their order.
 
     Args:
-      probability: the probability for each point, 0 to 1.
+      probability: probability that a point is removed, 0 to 1.
 
     Raises:
       InputError: `probability` is out of range.
@@ -202,12 +202,12 @@ def tilt(
     probability: float = 0.5,
     center: ArrayLike | None = None,
 ) -> PointCloud:
-    """Turn around the x axis and then the y axis by angles from -max_angle to max_angle.
+    """Rotate the cloud around the x axis, then the y axis, by random angles.
 
     Args:
-      max_angle: greatest angle in radians.
-      probability: the probability of the turn around each axis, 0 to 1.
-      center: [3], a point that stays where it is; None is the middle of the cloud's extent.
+      max_angle: greatest angle in radians; angles are in -max_angle..max_angle.
+      probability: probability of the rotation around each axis, 0 to 1.
+      center: [3], the fixed point of both rotations; None is the middle of the cloud's extent.
 
     Raises:
       InputError: an argument is out of range.
@@ -233,20 +233,20 @@ def elastic_distortion(
     pairs: Sequence[tuple[float, float]] = ((0.2, 0.4), (0.8, 1.6)),
     probability: float = 0.95,
 ) -> PointCloud:
-    """Move points by smooth noise; normals stay.
+    """Move points by smooth random noise, as if the scene were elastic; normals do not change.
 
     Normally distributed noise is drawn on a grid, averaged twice over 3 x 3 x 3 cells, and
     interpolated linearly between the cells.
 
     Args:
       pairs: one ``(granularity, magnitude)`` for each distortion, in order. The granularity is the
-          edge of a cell, and the magnitude a factor on the noise; both have the unit of the
-          positions.
-      probability: the probability that all distortions happen, else none does; 0 to 1.
+          edge length of a grid cell. The magnitude is a factor on the noise. Both have the unit of
+          the positions.
+      probability: probability that all distortions happen, 0 to 1; otherwise none happens.
 
     Raises:
-      InputError: an argument is out of range, a position is not finite, or the cloud has too
-          many cells.
+      InputError: an argument is out of range, a position is not finite, or the grid over the cloud
+          has too many cells.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -268,11 +268,11 @@ def auto_contrast(
     probability: float = 0.2,
     blend: float | None = None,
 ) -> PointCloud:
-    """Stretch each color channel to its whole range; a constant channel stays.
+    """Stretch each color channel to its whole range; a constant channel does not change.
 
     Args:
       probability: the probability of the change, 0 to 1.
-      blend: share of the stretched colors in the result, 0 to 1; None draws a share.
+      blend: weight of the stretched colors in the result, 0 to 1; None draws a random weight.
 
     Raises:
       InputError: the cloud has no colors, or an argument is out of range.
@@ -297,7 +297,7 @@ def chromatic_translation(
     """Add one random number to each color channel, the same for all points, and clip the colors.
 
     Args:
-      ratio: greatest size of the number, as a share of the range of the colors.
+      ratio: greatest absolute value of the number, as a fraction of the range of the colors.
       probability: the probability of the change, 0 to 1.
 
     Raises:
@@ -320,7 +320,7 @@ def chromatic_jitter(
     """Add Gaussian noise to the colors, independently for each point and channel, and clip them.
 
     Args:
-      sigma: standard deviation, as a share of the range of the colors.
+      sigma: standard deviation, as a fraction of the range of the colors.
       probability: the probability of the change, 0 to 1.
 
     Raises:
@@ -340,10 +340,10 @@ def drop_color(
     ratio: float = 0.2,
     probability: float = 0.5,
 ) -> PointCloud:
-    """Set the colors of a share of the points to 0.
+    """Set the colors of randomly chosen points to 0.
 
     Args:
-      ratio: share of the points, 0 to 1; 1 sets all colors to 0.
+      ratio: fraction of the points whose colors become 0, 0 to 1.
       probability: the probability of the change, 0 to 1.
 
     Raises:
@@ -365,10 +365,10 @@ def dropout(
     ratio: float = 0.2,
     probability: float = 0.5,
 ) -> PointCloud:
-    """Leave out a share of the points; the order stays.
+    """Remove a fixed fraction of the points, chosen at random; the others keep their order.
 
     Args:
-      ratio: share of the points that are left out, 0 to 1.
+      ratio: fraction of the points that are removed, 0 to 1.
       probability: the probability of the change, 0 to 1.
 
     Raises:
@@ -384,20 +384,20 @@ def dropout(
 
 
 def mix3d(cloud: PointCloud, other: PointCloud, *, centered: bool = True) -> PointCloud:
-    """Return the points of `cloud`, then the points of `other`, with the attributes that both have.
+    """Join two scenes into one: the points of `cloud`, then the points of `other`.
 
-    Augment each cloud before you join them. Source: Nekrasov et al., "Mix3D: Out-of-Context Data
-    Augmentation for 3D Scenes", 3DV 2021.
+    The result has the attributes that both clouds have. Augment each cloud before this call.
+    Source: Nekrasov et al., "Mix3D: Out-of-Context Data Augmentation for 3D Scenes", 3DV 2021.
 
     Args:
       cloud, other: the clouds to join.
-      centered: whether to move `other` so that the middles of both extents in x and y, and the
-          heights of both lowest points, agree. Use True for rooms, and False for sweeps, whose
-          sensors are already in the same place.
+      centered: whether to move `other` so that both clouds have the same middle of their extent in
+          x and y, and the same height of the lowest point. Use True for rooms, and False for
+          sweeps, whose sensors are already in the same place.
 
     Raises:
-      InputError: one cloud has labels and the other none, or an attribute of both differs in
-          dtype or columns.
+      InputError: only one cloud has labels, or an attribute has different dtypes or numbers of
+          columns in the two clouds.
     """
     if centered and len(cloud) and len(other):
         offset = _middle(cloud) - _middle(other)
@@ -414,12 +414,13 @@ def polarmix(
     pasted: Sequence[int],
     probability: float = 0.5,
 ) -> PointCloud:
-    """Replace a random half of a sweep by that of another sweep, and add objects of the other.
+    """Mix two LiDAR sweeps: swap in a half of `other`, and add rotated copies of its objects.
 
-    The half is a half-plane that ends at the sensor, and is replaced with `probability`. The
-    points of `other` with the labels `pasted` are added three times: turned by 0, by a random angle
-    up to 120 degrees, and by another from 120 to 240 degrees. Source: Xiao et al., "PolarMix: A
-    General Data Augmentation Technique for LiDAR Point Clouds", NeurIPS 2022.
+    With `probability`, the points of `cloud` in a random half-plane that ends at the sensor are
+    replaced by the points of `other` there. Then the points of `other` with the labels `pasted` are
+    added three times: rotated by 0, by a random angle up to 120 degrees, and by another one from
+    120 to 240 degrees. Source: Xiao et al., "PolarMix: A General Data Augmentation Technique for
+    LiDAR Point Clouds", NeurIPS 2022.
 
     Args:
       cloud, other: labeled sweeps, with their sensors at the origin.
@@ -427,8 +428,8 @@ def polarmix(
       probability: the probability that the half is replaced, 0 to 1.
 
     Raises:
-      InputError: a sweep without labels, an attribute of both differs in dtype or columns, or an
-          argument is out of range.
+      InputError: a sweep has no labels, an attribute has different dtypes or numbers of columns in
+          the two sweeps, or an argument is out of range.
     """
     _check_generator(rng)
     _check_probability(probability)
@@ -449,13 +450,13 @@ def polarmix(
 
 
 def _in_half(positions: np.ndarray, begin: float) -> np.ndarray:
-    """Return bool [N]: whether a point lies within half a turn after `begin`, from -pi to 0."""
+    """Return bool [N]: whether a point's azimuth is in begin..begin+pi; `begin` is in -pi..0."""
     angle = np.arctan2(positions[:, 1], positions[:, 0])
     return (angle > begin) & (angle < begin + math.pi)
 
 
 def _joined(cloud: PointCloud, other: PointCloud) -> PointCloud:
-    """Return the points of both clouds with the attributes that both have."""
+    """Concatenate two clouds, with the attributes that both have."""
     if (cloud.labels is None) != (other.labels is None):
         raise InputError("one cloud has labels and the other none: give both labels, or neither")
     attributes = {}
@@ -477,7 +478,7 @@ def _joined(cloud: PointCloud, other: PointCloud) -> PointCloud:
 
 
 def _about_z(angle: float) -> np.ndarray:
-    """Return the rotation [3, 3] around z by an angle from x towards y."""
+    """Return the matrix [3, 3] that rotates around z by `angle` radians, from x towards y."""
     cos, sin = math.cos(angle), math.sin(angle)
     return np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
 
@@ -485,11 +486,11 @@ def _about_z(angle: float) -> np.ndarray:
 def _smooth_noise(
     positions: np.ndarray, rng: np.random.Generator, granularity: float
 ) -> np.ndarray:
-    """Return smooth noise [N, 3] at positions [N, 3]; N is at least 1."""
+    """Return smooth random noise [N, 3] at positions [N, 3], from a grid of cells `granularity`."""
     low = positions.min(axis=0)
     extent = positions.max(axis=0) - low
     _check(bool(np.isfinite(extent).all()), "positions must be finite, their extent is", extent)
-    # One more cell on each side, and one for the end.
+    # Add one cell on each side, and one for the upper end.
     shape = np.floor(extent / granularity) + 3
     if shape.prod() > _MOST_CELLS:
         raise InputError(
@@ -514,7 +515,7 @@ def _smooth_noise(
 
 
 def _averaged(noise: np.ndarray, axis: int) -> np.ndarray:
-    """Return the mean of three neighbors along an axis; values beyond the ends are zero."""
+    """Return each value's mean with its two neighbors along an axis, with zeros beyond the ends."""
     total = noise.copy()
     ahead, behind = np.moveaxis(noise, axis, 0), np.moveaxis(total, axis, 0)
     behind[1:] += ahead[:-1]
@@ -525,7 +526,7 @@ def _averaged(noise: np.ndarray, axis: int) -> np.ndarray:
 def _colors_to_change(
     cloud: PointCloud, rng: np.random.Generator, probability: float
 ) -> np.ndarray | None:
-    """Return :func:`_colors` with `probability`, else None."""
+    """Return the cloud's colors as :func:`_colors` with `probability`, otherwise None."""
     _check_generator(rng)
     _check_probability(probability)
     colors = _colors(cloud)
@@ -533,7 +534,7 @@ def _colors_to_change(
 
 
 def _colors(cloud: PointCloud) -> np.ndarray:
-    """Return the colors as new float64 [N, 3] from 0 to 1."""
+    """Return the cloud's colors as a new array, float64 [N, 3] from 0 to 1."""
     colors = cloud.attributes.get(RGB)
     if colors is None or colors.shape != (len(cloud), 3):
         found = "no attribute rgb" if colors is None else f"rgb of shape {list(colors.shape)}"
@@ -553,7 +554,7 @@ def _colors(cloud: PointCloud) -> np.ndarray:
 
 
 def _full(colors: np.ndarray) -> int:
-    """Return the greatest value of a color in this dtype: 1 for floats."""
+    """Return the value of full intensity in the dtype of `colors`: 1 for floats."""
     return int(np.iinfo(colors.dtype).max) if colors.dtype.kind == "u" else 1
 
 
@@ -566,13 +567,13 @@ def _recolored(cloud: PointCloud, colors: np.ndarray) -> PointCloud:
 
 
 def _middle(cloud: PointCloud) -> np.ndarray:
-    """Return the middle [3] of the cloud's extent; the origin for no points."""
+    """Return the middle [3] of the cloud's bounding box; the origin for an empty cloud."""
     positions = cloud.positions
     return (positions.min(axis=0) + positions.max(axis=0)) / 2 if len(cloud) else np.zeros(3)
 
 
 def _turned(cloud: PointCloud, matrix: np.ndarray, center: ArrayLike) -> PointCloud:
-    """Return the cloud turned by an orthogonal matrix around `center`, with its normals."""
+    """Apply an orthogonal matrix [3, 3] to the points around `center`, and to the normals."""
     middle = _center(center)
     attributes = dict(cloud.attributes)
     normals = attributes.get("normals")

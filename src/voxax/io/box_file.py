@@ -1,7 +1,7 @@
-"""Boxes in a JSON file, which detectors write and drawing commands read.
+"""Write and read boxes of objects as a JSON file.
 
 ``{"boxes": [{"class": "car", "box": [x, y, z, length, width, height, yaw], "score": 0.9}, ...]}``
-The numbers are in meters and radians. Rows without a score are true boxes.
+The numbers are in meters and radians. Detected boxes have a score, and true boxes have none.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from voxax._bounded_file import MEBIBYTE, bounded_json
 from voxax.detection.objects import Objects
 from voxax.errors import FileFormatError, InputError
 
-# Files of a folder with boxes.
+# Names of the files with detected and true boxes in a folder of one scan.
 FOUND, TRUE = "found.json", "true.json"
-# A scan has hundreds of objects; a file of more is something else.
+# A scan has hundreds of objects. A larger file is not a file of boxes.
 MOST_BYTES = 16 * MEBIBYTE
 
 
 def write_boxes(path: str | Path, objects: Objects) -> Path:
-    """Write boxes with their class names, and their scores if they have any; return the path."""
+    """Write boxes, their class names and any scores to a JSON file; return its path."""
     scores = [None] * len(objects) if objects.scores is None else objects.scores.tolist()
     rows: list[dict[str, Any]] = []
     for name, box, score in zip(
@@ -32,13 +32,13 @@ def write_boxes(path: str | Path, objects: Objects) -> Path:
     ):
         own: dict[str, Any] = {"class": str(name), "box": [round(v, 4) for v in box]}
         rows.append(own if score is None else {**own, "score": round(score, 4)})
-    # One line for each box: a reader may compare files.
+    # One line for each box, so that people can compare two files.
     lines = ",\n".join(json.dumps(row) for row in rows)
     return write_atomically(Path(path), f'{{"boxes": [\n{lines}\n]}}\n')
 
 
 def read_boxes(path: str | Path) -> Objects:
-    """Return the boxes of a file, with scores if every box has one."""
+    """Read the boxes [M, 7] and class names from a JSON file, and scores if every box has one."""
     values = bounded_json(path, MOST_BYTES)
     rows = values.get("boxes") if isinstance(values, dict) else None
     if not isinstance(rows, list):

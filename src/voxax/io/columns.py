@@ -1,4 +1,4 @@
-"""The meaning of the named columns of a file: one rule for every format that has names.
+"""Convert the named columns of a file into a `PointCloud`, by one table for all formats.
 
 | quantity | names, in order of precedence |
 |---|---|
@@ -19,7 +19,7 @@ from voxax.errors import FileFormatError, InputError
 from voxax.io.point_cloud import INT32, PointCloud, as_labels, to_uint8
 
 POSITION = ("x", "y", "z")
-# The first group that a file has is used. The other names are from tables of ParaView and VeloView.
+# The first group whose names are all in the file is used. The last two are for ParaView, VeloView.
 POSITIONS = (
     POSITION,
     ("points:0", "points:1", "points:2"),
@@ -42,29 +42,29 @@ LABELS = (
     "semantic_class",
     "semantic_gt",
     "semantic_gt20",  # ScanNet as Pointcept's first releases store it
-    "segment",  # and its later ones
+    "segment",  # ScanNet in Pointcept's later releases
     "sem_class",  # DALES Objects, whose `ins_class` is the object
     "sem_label",
     "sem_labels",
     "class",  # S3DIS, SensatUrban; Paris-Lille-3D and Paris-rue-Madame, whose `label` is the object
     "label",  # ScanNet, Toronto-3D (scalar_Label), the Point Cloud Library
     "labels",
-    "classification",  # LAS and what CloudCompare makes of it
+    "classification",  # LAS, and CloudCompare's conversions of it
     "category",
     "class_id",
     "category_id",
 )
-"""Names of columns with class ids, in order of precedence. The first column that holds whole
-numbers is the label. The others stay attributes: in a file with ``class`` and ``label``, for
-example, ``label`` is the number of the object."""
+"""Names of columns with class ids, in order of precedence. The first of these columns that has only
+whole numbers becomes the label. The others become attributes: in a file with ``class`` and
+``label``, for example, ``label`` is usually the number of the object."""
 
-# Attributes that PointCloud documents. They get these names whatever the spelling in the file.
+# Attributes that PointCloud documents. They get these names in any spelling of the file.
 ATTRIBUTES = ("intensity", "ring", "time", "instance")
 # CloudCompare writes every column of its own with this prefix.
 CLOUDCOMPARE_PREFIX = "scalar_"
-# Name of a column that is left out, such as padding.
+# Name that a caller gives to a column to skip, such as padding.
 SKIPPED = "_"
-# Rows that stay in the cache while their columns are copied.
+# Number of rows that stay in the processor's cache while their columns are copied.
 _BLOCK = 1 << 16
 UNKNOWN = -1
 # Values for a class that is not set: the largest unsigned number, and NaN converted to an integer.
@@ -74,13 +74,13 @@ _UNSET = (2**32 - 1, 2**63 - 1, 2**64 - 1, -(2**63))
 def cloud_from_columns(
     columns: Mapping[str, np.ndarray], source: str, label_field: str | None = None
 ) -> PointCloud:
-    """Sort named columns into positions, colors, normals, labels and the rest.
+    """Convert named columns into a cloud: positions, colors, normals, labels and attributes.
 
     Columns of N points are arrays [N] or [N, k], or structured arrays [N], whose fields are
-    columns. The table in the module's docstring has the names. Every other column is an attribute.
-    It keeps its name, without CloudCompare's prefix ``scalar_``. In an array of positions, the
-    columns after the third become ``column_3``, ``column_4`` and so on. `label_field` is the name
-    of the column with the labels. None takes the first of ``LABELS`` with whole numbers.
+    columns. The module :mod:`voxax.io.columns` lists the known names. Every other column becomes an
+    attribute with its name, without CloudCompare's prefix ``scalar_``. In an array of positions,
+    the columns after the third become ``column_3``, ``column_4`` and so on. `label_field` is the
+    name of the column with the labels; None is the first of ``LABELS`` with whole numbers.
     """
     named = _Columns(columns)
     positions = named.stacked(POSITIONS, np.float64)
@@ -108,16 +108,16 @@ def cloud_from_columns(
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """Return `name`, with ``_`` appended until it is not in `taken`."""
+    """Return `name`, followed by as many ``_`` as make it different from all names in `taken`."""
     while name in taken:
         name += "_"
     return name
 
 
 def find_name(names: Collection[str], plain: str) -> str | None:
-    """Return `plain` if it is in `names`, else a name that differs only in case and prefix.
+    """Return the name in `names` that equals `plain`, or None.
 
-    Return None if there is no such name.
+    If no name is equal, a name that differs only in case or in the prefix ``scalar_`` is returned.
     """
     if plain in names:
         return plain
@@ -125,7 +125,7 @@ def find_name(names: Collection[str], plain: str) -> str | None:
 
 
 class _Columns:
-    """Columns of a file, which are found by their plain names; taking a column removes it."""
+    """The columns of a file by name; methods that return a column also remove it."""
 
     def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
         self._columns: dict[str, np.ndarray] = {}
@@ -145,7 +145,7 @@ class _Columns:
     def stacked(
         self, groups: Iterable[tuple[str, ...]], dtype: type | None = None
     ) -> np.ndarray | None:
-        """Take the first group of which every column [N] exists; return it as [N, k], or None."""
+        """Remove the first group of columns that are all there; return it as [N, k], or None."""
         for group in groups:
             names = [self.find(plain) for plain in group]
             if all(name is not None and _is_numbers(self._columns[name], 1) for name in names):
@@ -156,9 +156,9 @@ class _Columns:
     def array(
         self, plains: Iterable[str], widths: tuple[int, ...] | None = None
     ) -> np.ndarray | None:
-        """Take the first array with one of these names, or return None.
+        """Remove and return the first array whose name is in `plains`, or return None.
 
-        With `widths`, only arrays [N, k] with k in `widths` are taken.
+        With `widths`, only arrays [N, k] with k in `widths` count.
         """
         for plain in plains:
             name = self.find(plain)
@@ -169,7 +169,7 @@ class _Columns:
         return None
 
     def colors(self) -> np.ndarray | None:
-        """Take the colors, uint8 [N, 3], or None; a fourth column stays as ``alpha``."""
+        """Remove and return colors, uint8 [N, 3], or None; a fourth column is kept as ``alpha``."""
         found = self.stacked(COLORS)
         if found is None:
             found = self.array(COLOR_ARRAYS, widths=(3, 4))
@@ -203,7 +203,7 @@ class _Columns:
         return None
 
     def rest(self, kept: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Add all columns that are left to `kept`, each under a unique name; return `kept`."""
+        """Add all columns that were not removed to the dict `kept`, by unique names; return it."""
         for name, values in self._columns.items():
             plain = _plain(name)
             own = plain if plain in ATTRIBUTES else _without_prefix(name)
@@ -214,9 +214,9 @@ class _Columns:
 
 
 def _stacked(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
-    """Return columns [N] as one array [N, k].
+    """Stack k columns [N] into one array [N, k].
 
-    The rows are copied in blocks, because the fields of a table lie side by side in memory.
+    Rows are copied in blocks that fit the cache, because a table's fields alternate in memory.
     """
     rows = len(parts[0])
     if any(len(part) != rows for part in parts):
@@ -243,19 +243,19 @@ def _plain(name: str) -> str:
 
 
 def _owned(values: np.ndarray) -> np.ndarray:
-    """Return a contiguous array in this machine's byte order that owns its memory."""
+    """Return `values` as a contiguous array in native byte order that owns its memory."""
     native = values.dtype.newbyteorder("=")
     owned = type(values) is np.ndarray and values.base is None and values.flags.c_contiguous
     return values if owned and values.dtype == native else np.array(values, native, order="C")
 
 
 def labels_of(values: np.ndarray, fractions_unknown: bool = False) -> np.ndarray | None:
-    """Return a column [N] or [N, 1] as labels, int32 [N], or None if it does not hold class ids.
+    """Convert a column [N] or [N, 1] to labels, int32 [N]; return None if it has no class ids.
 
     Class ids are whole numbers in the range of int32, in a column of any numeric type. NaN,
     infinity and the value for "not set" (the largest unsigned number of 32 or 64 bits) become -1.
-    A fraction becomes -1 with `fractions_unknown`; by default a column with a fraction does not
-    hold class ids. If all values of a column are unknown, it does not hold class ids either.
+    If `fractions_unknown`, fractions also become -1; by default a column with a fraction has no
+    class ids. A column in which all values would become -1 has no class ids either.
     """
     column = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if column.ndim != 1 or column.dtype.kind not in "biuf":
@@ -280,13 +280,13 @@ def labels_of(values: np.ndarray, fractions_unknown: bool = False) -> np.ndarray
 
 
 def known_labels(values: np.ndarray) -> np.ndarray:
-    """Return values that must be labels as int32 [N], -1 if unknown; see :func:`labels_of`."""
+    """Convert labels to int32 [N] as :func:`labels_of`; raise InputError if they are invalid."""
     labels = labels_of(values)
     return as_labels(values) if labels is None else labels
 
 
 def chosen_labels(values: np.ndarray, what: str) -> np.ndarray:
-    """Return a column that the caller named as labels int32 [N]; fractions become -1, unknown."""
+    """Convert a column that the user chose as the labels to int32 [N]; fractions become -1."""
     labels = labels_of(values, fractions_unknown=True)
     if labels is None:
         some = ", ".join(str(value) for value in values.flat[:3])
@@ -298,12 +298,12 @@ def chosen_labels(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def unpacked_colors(packed: np.ndarray) -> np.ndarray:
-    """Return the colors uint8 [N, 3] of packed numbers 0xAARRGGBB [N] of 4 or 8 bytes.
+    """Unpack colors uint8 [N, 3] from numbers 0xAARRGGBB [N] of 4 or 8 bytes each.
 
-    The Point Cloud Library stores the bits of the number in a float32. Other writers store the
-    value of the number in an integer or a float, or that float32 in a float64. Floats are read as
-    values if all of them are whole and some are above 0, because bits give whole floats for a few
-    alphas only. NaN that was written as text is black.
+    The Point Cloud Library stores the bits of this integer in a float32, and some writers convert
+    that float32 to float64. Other writers store the integer itself, as an integer or a float.
+    Floats are taken as the integers themselves if all of them are whole and some are above 0,
+    because bit patterns rarely give whole floats. NaN that was written as text is black.
     """
     packed = np.ascontiguousarray(packed).astype(packed.dtype.newbyteorder("="), copy=False)
     if packed.dtype.kind == "f":
@@ -323,10 +323,10 @@ def unpacked_colors(packed: np.ndarray) -> np.ndarray:
 def named_rows(
     rows: np.ndarray, columns: int | Sequence[str] | None, source: str
 ) -> dict[str, np.ndarray]:
-    """Return the columns of an array [N, k] without names as a dict from names to columns [N].
+    """Name the columns of an array [N, k]; return a dict from names to columns [N].
 
-    `columns` are k names; the name ``_`` leaves a column out. The number k or None takes the names
-    of :func:`voxax.io.columns.shown_names`.
+    `columns` are k names; a column with the name ``_`` is skipped. If `columns` is the number k or
+    None, :func:`voxax.io.columns.shown_names` guesses the names from the values.
     """
     width = rows.shape[1]
     if columns is None or isinstance(columns, int):
@@ -344,20 +344,20 @@ def named_rows(
     return {name: rows[:, k] for k, name in enumerate(names) if name != SKIPPED}
 
 
-# Number of rows that are checked first; only if they fit are all rows checked.
+# Number of rows that are checked first. All rows are checked only if these rows fit.
 GLANCE = 1000
-# Data sets that store classes beside colors have smaller class numbers.
+# Data sets that store classes next to colors have smaller class numbers than this.
 A_COLOR = 32
 A_BYTE = 255
 
 
 def shown_names(columns: Sequence[np.ndarray]) -> tuple[str, ...]:
-    """Return names for three or more columns [N], from their order and values.
+    """Guess the names of three or more columns [N] without names, from their order and values.
 
-    The first three are ``x``, ``y``, ``z``. Three columns of unit vectors are ``nx``, ``ny``,
-    ``nz``. Three columns of whole numbers up to 255, of which one is at least 32, are ``red``,
-    ``green``, ``blue``, unless another three could be the colors too. A column of 255 after the
-    colors is ``alpha``. Other columns are ``column_3``, ``column_4`` and so on, by their place.
+    The first three are ``x``, ``y``, ``z``. Three neighboring columns of unit vectors are ``nx``,
+    ``ny``, ``nz``. Three neighboring columns of whole numbers from 0 to 255, of which one is at
+    least 32, are ``red``, ``green``, ``blue``, if only one such triple fits. A column of 255 after
+    the colors is ``alpha``. Other columns are ``column_3``, ``column_4`` and so on, by their index.
     """
     names = ["x", "y", "z", *(f"column_{column}" for column in range(3, len(columns)))]
     triples = {start: columns[start : start + 3] for start in range(3, len(columns) - 2)}
@@ -390,5 +390,5 @@ def _are_bytes(triple: Sequence[np.ndarray]) -> bool:
             part = column[rows]
             if not np.all((part >= 0) & (part <= A_BYTE) & (part == np.rint(part))):
                 return False
-    # Smaller values are classes, or numbers of returns.
+    # Smaller values are classes or numbers of laser returns.
     return max(map(np.max, triple)) >= A_COLOR

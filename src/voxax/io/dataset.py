@@ -1,8 +1,8 @@
-"""Folders of labeled scans, in the layouts of published data sets.
+"""Find the labeled scans in a folder of a published data set, for training and validation.
 
-A data set has two lists of tasks. Calling a task reads one scan, in the data set's classes. A task
-holds paths only, so that it can be sent to a worker process, and scans are in memory one at a time.
-Each layout is a :class:`voxax.io.layout.Layout` in a module of its own.
+The result is two lists of tasks. Calling a task reads one scan, in the data set's classes. A task
+contains paths only, so that it can be sent to a worker process, and only the scan in use is in
+memory. Each layout of folders is a :class:`voxax.io.layout.Layout` in a separate module.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ LAYOUTS: dict[str, type[Layout]] = {
     "modelnet": ModelNet,
 }
 FORMATS = {name: layout.task for name, layout in LAYOUTS.items()}
-"""Task that a network learns from each layout, by the layout's name."""
+"""What a network learns from each layout, e.g. ``"detect"``; keys are the layouts' names."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Scans to train on and to validate with.
+    """The scans of a data set for training and for validation.
 
     Attributes:
-      train, validation: tasks to train on and to validate with. Each returns a
-          :class:`voxax.io.PointCloud` with labels 0, 1, ..., and -1 for unknown. In layouts with
-          boxes it returns a :class:`voxax.io.annotated.AnnotatedScan`.
-      class_names: names of the classes of the labels, or of the boxes to learn.
+      train, validation: callables that read one scan each. A call returns a
+          :class:`voxax.io.PointCloud` with labels 0, 1, ..., and -1 for unknown. For data sets
+          with boxes it returns a :class:`voxax.io.annotated.AnnotatedScan`.
+      class_names: names of the classes of the labels in order, or of the boxes to learn.
     """
 
     train: tuple[Task, ...]
@@ -73,25 +73,25 @@ def dataset(
     label_field: str | None = None,
     sweeps: int = 1,
 ) -> Dataset:
-    """Return the scans of a folder. Most layouts read only the names of files for this.
+    """List the training and validation scans in a data set's folder, without reading them.
 
     Args:
-      kind: name of a layout, a key of ``FORMATS``.
-      folder: the folder that holds ``sequences`` (SemanticKITTI), ``scans`` (ScanNet), ``training``
+      kind: name of the data set's layout, a key of ``FORMATS``.
+      folder: the folder with ``sequences`` (SemanticKITTI), ``scans`` (ScanNet), ``training``
           (KITTI, Waymo), ``v1.0-*`` (nuScenes), the classes (ModelNet), or the files.
       train, validation: names of sequences, scenes, frames or clouds; or patterns of files
           relative to `folder`, such as ``train/*.npz``. None takes the split that comes with
           the data set, such as KITTI's ``ImageSets/train.txt`` and ``val.txt``.
-      classes: names of the classes by their id in the files, in the order of the network's
-          classes; other ids are unknown. For ``files`` only.
+      classes: a dict from class ids in the files to class names, in the order of the network's
+          classes. All other ids become unknown (-1). For ``files`` only.
       columns, label_field: see :func:`voxax.io.read`. For ``files`` only.
       sweeps: number of sweeps for each key frame, for ``nuscenes`` only. Earlier sweeps are moved
           into the coordinates of the key frame, and the attribute ``time`` is their age in seconds.
 
     Raises:
-      InputError: the kind is unknown, a split or the classes are missing or not the layout's, or
-          a scan is in both splits.
-      FileFormatError: the folder, or something in it, is missing or broken.
+      InputError: the kind is unknown, a split or `classes` is missing, an argument is not for this
+          layout, or a scan is in both splits.
+      FileFormatError: the folder, or a file or folder in it, is missing or broken.
     """
     given: dict[str, Any] = {"columns": columns, "label_field": label_field, "sweeps": sweeps}
     layout = layout_of(kind, folder, classes, **given)
@@ -115,7 +115,7 @@ def layout_of(
     label_field: str | None = None,
     sweeps: int = 1,
 ) -> Layout:
-    """Return the layout of a folder; arguments and errors as in :func:`dataset`."""
+    """Return the object that finds a data set's scans; arguments, errors as in :func:`dataset`."""
     if kind not in LAYOUTS:
         raise InputError(f"format {kind!r} is unknown: give {', '.join(LAYOUTS)}")
     if kind == "files" and not classes:
@@ -140,7 +140,7 @@ def layout_of(
 
 
 def chosen(layout: Layout, split: str, names: Sequence[str] | None) -> Sequence[str]:
-    """Return the given names, or for None the names in the layout's own split.
+    """Return `names`, or if None the names of the scans in the data set's published `split`.
 
     Raises:
       InputError: there are no names.
@@ -152,14 +152,14 @@ def chosen(layout: Layout, split: str, names: Sequence[str] | None) -> Sequence[
 
 
 def scans_of(layout: Layout, names: Sequence[str], labeled: bool = True) -> tuple[Task, ...]:
-    """Return the layout's scans of the names; arguments and errors as in :meth:`Layout.scans`."""
+    """Return one task for each scan in `names`; see :meth:`Layout.scans` for arguments, errors."""
     with _explained(layout.folder):
         return tuple(layout.scans(names, labeled))
 
 
 @contextlib.contextmanager
 def _explained(folder: Path) -> Iterator[None]:
-    """Add to an error that the folder was prepared for another codebase, if it was."""
+    """Extend a FileFormatError by a hint if `folder` was prepared for another codebase."""
     try:
         yield
     except FileFormatError as error:
@@ -169,9 +169,9 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 def prepared(folder: Path) -> str:
-    """Return why a folder prepared for another codebase may not be readable; empty for others.
+    """Return a hint if a folder was prepared for MMDetection3D or OpenPCDet; otherwise ``""``.
 
-    MMDetection3D and OpenPCDet keep labels, boxes and poses in ``*_info*.pkl``.
+    These codebases keep labels, boxes and poses in ``*_info*.pkl``, which voxax does not read.
     """
     pickle = next(iter(sorted(folder.glob("*_info*.pkl"))), None)
     if pickle is None:
@@ -183,7 +183,7 @@ def prepared(folder: Path) -> str:
 
 
 def recognized(folder: Path) -> str | None:
-    """Return the name in ``LAYOUTS`` of a folder's layout, found by its files; None if unknown."""
+    """Detect a folder's layout from its files; return the key of ``LAYOUTS``, or None."""
     for name, layout in LAYOUTS.items():
         if any(next(iter(folder.glob(mark)), None) is not None for mark in layout.marks):
             return name

@@ -1,6 +1,6 @@
-"""Opening and decoding one file, with checks before and one kind of error for a broken file.
+"""Helpers of all file readers: check and unpack a file, and raise one error type if it is broken.
 
-A file with ``.gz`` is unpacked into a temporary file. Its unpacked size is limited.
+A file with ``.gz`` is unpacked into a temporary file. The unpacked size is limited.
 """
 
 import gzip
@@ -12,18 +12,18 @@ from pathlib import Path
 
 from voxax.errors import FileFormatError, InputError, MissingExtraError
 
-# What Git puts in the place of a large file that was not fetched.
+# Git writes a file that begins with this in place of a large file that was not fetched.
 LFS_POINTER = b"version https://git-lfs"
 
 
 class MissingFileError(FileFormatError, FileNotFoundError):
-    """The file to read, or the folder to write into, does not exist."""
+    """Raised if the file to read, or the folder to write into, does not exist."""
 
 
 def existing_file(path: str | os.PathLike[str]) -> Path:
     """Return `path` with ``~`` expanded, after checking that it is a file with content.
 
-    Raise an error for a folder, an empty file and a Git LFS pointer.
+    Raise an error for a missing file, a folder, an empty file, or a Git LFS pointer.
     """
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"path={path!r:.80}: give the path of a file, as text or pathlib.Path")
@@ -42,13 +42,13 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-# Limit for a header. A scan of a spectrometer has a few hundred columns. The limit keeps the
+# Limit of columns in a header. A scan of a spectrometer has a few hundred. The limit keeps the
 # comparison of all names with each other fast.
 MOST_COLUMNS = 1024
 
 
 def check_columns(path: Path, count: int) -> None:
-    """Raise :class:`voxax.FileFormatError` if a header has more columns than any scan."""
+    """Raise :class:`voxax.FileFormatError` if a header names more than ``MOST_COLUMNS`` columns."""
     if count > MOST_COLUMNS:
         raise FileFormatError(
             f"{path}: its header names {count} columns, at most {MOST_COLUMNS} are read"
@@ -66,7 +66,7 @@ def check_count(
       path: the file, for the message.
       what: name of the counted items in the plural, e.g. ``"points"``.
       count: number of items in the header.
-      smallest: least number of bytes of an item in the file.
+      smallest: least number of bytes that one item takes in the file.
       available: number of bytes in the file that can hold items.
       exact: whether every item takes exactly `smallest` bytes; used for the message.
     """
@@ -82,10 +82,10 @@ def check_count(
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Raise FileFormatError with the path and the cause for any error of a decoder.
+    """Convert any error of a decoder into a FileFormatError with the path and the cause.
 
-    Errors that are not about the content of the file pass unchanged: no memory left, no permission,
-    or a missing library.
+    `kind` is the name of the format. Errors that are not about the content of the file pass
+    unchanged: no memory left, no permission, or a missing library.
     """
     try:
         yield
@@ -94,7 +94,7 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        # After the first line, some libraries print places in their sources.
+        # Later lines of the messages of some libraries are places in their source code.
         cause = next(iter(str(error).strip().splitlines()), "no reason given")
         raise FileFormatError(
             f"cannot read {path} as {kind}: {type(error).__name__}: {cause}"
@@ -102,27 +102,27 @@ def reading(path: Path, kind: str) -> Iterator[None]:
 
 
 def is_panic(error: BaseException) -> bool:
-    """Return whether an error is the panic of a Rust decoder, which is not an Exception in PyO3."""
+    """Return whether an error is the panic of a Rust library, which is no subclass of Exception."""
     return type(error).__name__ == "PanicException"
 
 
 GZIP = ".gz"
-# Measurements shrink 2 to 20 times, their text and labels up to 100 times. A file that shrinks more
-# was probably built to fill the memory of its reader.
+# Compression makes measurements 2 to 20 times smaller, and text or labels up to 100 times. A file
+# with a higher ratio was probably built to fill the memory of its reader.
 MOST_UNPACKED = 100
 ALWAYS_UNPACKED = 32 * 2**20
 BLOCK = 2**20
 
 
 def unpacked_limit(stored: int) -> int:
-    """Return the greatest allowed unpacked size in bytes of a file of `stored` bytes."""
+    """Return the largest allowed unpacked size in bytes of a compressed file of `stored` bytes."""
     return MOST_UNPACKED * stored + ALWAYS_UNPACKED
 
 
 def check_unpacked(path: Path, claimed: int) -> None:
-    """Raise FileFormatError if `claimed`, an unpacked size in bytes, exceeds `unpacked_limit`.
+    """Raise FileFormatError if `claimed`, a file's unpacked size in bytes, is over the limit.
 
-    Call this before you allocate memory for the content.
+    The limit is `unpacked_limit`. Call this before you allocate memory for the content.
     """
     stored = path.stat().st_size
     if not 0 <= claimed <= unpacked_limit(stored):
@@ -134,9 +134,9 @@ def check_unpacked(path: Path, claimed: int) -> None:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Yield `path`, or a temporary unpacked copy of a ``.gz`` file, which is removed at the end.
+    """Yield `path`, or for a ``.gz`` file the path of an unpacked copy, removed at the end.
 
-    The copy lies in a folder without other files. Error messages inside the context name `path`.
+    The copy is alone in a temporary folder. Errors that are raised in the context name `path`.
     """
     if path.suffix.lower() != GZIP:
         yield path

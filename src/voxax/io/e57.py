@@ -1,10 +1,10 @@
-"""E57, the exchange format of terrestrial laser scanners.
+"""Read E57 files, the exchange format of terrestrial laser scanners.
 
-pye57 (libE57Format) reads the scans. This module checks the structure of the file first, because
-the library ends the process for some broken files (a list of points without a prototype), and it
-expands the entities of a document type, also from other files.
+pye57 (libE57Format) reads the scans. This module first checks pages, header and the type of each
+XML element, for two reasons: some broken files (a list of points without a prototype) make the
+library end the process, and the library expands XML entities, even from other files.
 
-Source: ASTM E2807. Pages, header and the type of each element are checked here.
+Source: ASTM E2807.
 """
 
 import struct
@@ -27,15 +27,15 @@ from voxax.io.point_cloud import PointCloud
 HEADER = struct.Struct("<8sIIQQQQ")
 SIGNATURE = b"ASTM-E57"
 PAGE, CHECKSUM = 1024, 4
-# The types that a field of points may have, and those of all elements.
+# The types that a field of points may have, and the types of all elements.
 FIELDS = {"Integer", "ScaledInteger", "Float", "String"}
 TYPES = FIELDS | {"Structure", "Vector", "CompressedVector", "Blob"}
-# Deepest nesting of elements: points are at depth four, and libraries traverse recursively.
+# Limit for the nesting of elements: points are at depth four, and libraries traverse recursively.
 DEEPEST = 50
 
 
 def check_e57(path: Path) -> None:
-    """Raise FileFormatError if the structure of an E57 file or its point counts are invalid."""
+    """Raise FileFormatError if the XML structure or the point counts of an E57 file are invalid."""
     root = _parsed(path, _xml(path))
     if root.tag != "e57Root" or _type(root) != "Structure":
         _refuse(path, root, "is no e57Root of the type Structure")
@@ -78,7 +78,7 @@ def _refuse(path: Path, element: Element, why: str) -> None:
 
 
 def _xml(path: Path) -> bytes:
-    """Return the XML part of the file, without the checksum at the end of each page."""
+    """Return the XML part of an E57 file, without the checksum at the end of each page."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         head = stream.read(HEADER.size)
@@ -115,7 +115,7 @@ def _parsed(path: Path, xml: bytes) -> Element:
         builder.end(name)
 
     def declared(_: str, encoding: str | None, __: int) -> None:
-        # With another encoding, this parser and the library could read different text.
+        # In another encoding, this parser and the library could read different text.
         if (encoding or "UTF-8").upper() != "UTF-8":
             raise FileFormatError(f"{path} has XML of the encoding {encoding}, not UTF-8")
 
@@ -151,12 +151,12 @@ BLOCK = 1_000_000
 
 
 def read_e57(path: Path, options: ReadOptions) -> PointCloud:
-    """Read the scans of an E57 file, each rotated and shifted by its pose.
+    """Read the scans of an E57 file into one cloud; each scan is rotated and shifted by its pose.
 
     Points that the scanner marked as invalid are left out. Colors become ``rgb``, and the other
     fields of points (``intensity``, ``rowIndex``, ...) become attributes. A field that some scans
     lack is left out. If several scans are read, the attribute ``item`` is the index of each point's
-    scan. ``options.item`` selects one scan.
+    scan. ``options.item`` is the index of the only scan to read; None reads all scans.
     """
     pye57 = import_extra("reading .e57", "e57", "pye57")
     with reading(path, "E57"):
@@ -171,7 +171,7 @@ def read_e57(path: Path, options: ReadOptions) -> PointCloud:
 
 def _scan(pye57: ModuleType, file: Any, index: int, path: Path) -> dict[str, np.ndarray]:
     header = file.get_header(index)
-    # A point takes a bit of the file at least, unless all points are the same.
+    # A point takes at least one bit of the file, unless all points are the same.
     check_count(path, "points", header.point_count, 1, 8 * path.stat().st_size)
     read = _fields(pye57, file, header)
     if all(name in read for name in CARTESIAN):
@@ -189,9 +189,9 @@ def _scan(pye57: ModuleType, file: Any, index: int, path: Path) -> dict[str, np.
 
 
 def _fields(pye57: ModuleType, file: Any, header: Any) -> dict[str, np.ndarray]:
-    """Return all numeric fields by name.
+    """Read all numeric fields of a scan's valid points; return arrays [N] by the field's name.
 
-    They are read block by block, because the number of points in the header may be wrong.
+    Fields are read block by block, because the number of points in the header may be wrong.
     """
     library = pye57.libe57
     prototype = library.StructureNode(header.points.prototype())

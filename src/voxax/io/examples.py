@@ -1,4 +1,4 @@
-"""Prepare point clouds for a network: voxels, features, labels, and the maps of a plan."""
+"""Convert point clouds to the input of a network: voxels with features, labels and kernel maps."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from voxax.io.ground import height_above_ground
 from voxax.io.point_cloud import PointCloud
 
 GEOMETRIC_FEATURES = ("one", "height", "offset x", "offset y", "offset z")
-# Attributes with several numbers for each point; all others have one.
+# Attributes with several numbers for each point; all other attributes have one.
 WIDE_ATTRIBUTES = {"rgb": 3, "normals": 3}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Example:
-    """One scene ready for a network, in NumPy.
+    """One scene as input of a network, in NumPy arrays.
 
     Attributes:
-      voxels: planned voxels, with features ``float32[capacity, C]``.
+      voxels: voxels with features ``float32[capacity, C]``, and the kernel maps of a plan, if any.
       labels: ``int32[capacity]``, the most frequent class of each voxel; -1 for padding and for
         voxels without labels.
-      inverse: ``int32[N]``, the row of each point; -1 for a point that has none.
+      inverse: ``int32[N]``, the voxel row of each point; -1 for a point without a voxel.
       point_labels: ``int32[N]``, the class of each point; None for a cloud without labels.
     """
 
@@ -37,16 +37,16 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """Function that turns a cloud into an example; it can be pickled for worker processes.
+    """Callable that converts a cloud to an :class:`Example`; it can be pickled for workers.
 
     Attributes:
       voxel_size: edge length of a voxel in meters, or one length for each of x, y and z.
-      attributes: names of the point attributes to use as features after the geometric features.
-        Unsigned integers (colors, intensities of some formats) are scaled to 0..1, other
-        attributes are unchanged.
+      attributes: names of the point attributes to use as features after five geometric ones: 1,
+        height above ground, and x, y, z in the voxel. Unsigned integers (colors, intensities of
+        some formats) are scaled to 0..1, other attributes are unchanged.
       ground_cell, ground_window: see :func:`voxax.io.ground.height_above_ground`.
-      plan: plan that adds kernel maps to the voxels, or None. Its steps are then the capacities,
-        see :meth:`voxax.Plan.capacity`.
+      plan: plan that adds kernel maps to the voxels, or None. The plan also chooses the number of
+        rows, see :meth:`voxax.Plan.capacity`.
       min_capacity: least number of rows of an example, so that scenes of similar size share one
         compiled program.
     """
@@ -60,23 +60,23 @@ class Preparation:
 
     @property
     def num_channels(self) -> int:
-        """Number of channels of an example's features."""
+        """Number of channels of the features: the geometric features and `attributes`."""
         return len(GEOMETRIC_FEATURES) + sum(map(attribute_width, self.attributes))
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> Example:
-        """Return the example of ``cloud``; a ``height`` of None is estimated above the ground."""
+        """Return the example of ``cloud``; ``height`` [N] above ground is estimated if None."""
         positions = cloud.positions
         if height is None:
             height = height_above_ground(
                 positions, cell=self.ground_cell, window=self.ground_window
             )
-        # Where a point lies inside its voxel, from -1 to 1: detail below the voxel size.
+        # The position of a point inside its voxel, from -1 to 1: detail below the voxel size.
         offset = 2 * np.mod(positions / self.voxel_size, 1.0) - 1
         columns = [np.ones(len(positions)), np.clip(height, -2.0, 20.0) / 4.0, *offset.T]
         columns += [column for name in self.attributes for column in attribute_columns(cloud, name)]
         features = np.stack(columns, axis=1).astype(np.float32)
-        # float32 is exact enough only near zero, and national grids are far from it. Whole
-        # voxels are subtracted, so the lattice stays where it was.
+        # float32 is exact enough only near zero, and coordinates of national grids are large. A
+        # whole number of voxels is subtracted, so the voxel grid does not move.
         corner = np.zeros(3)
         if np.abs(positions).max(initial=0) > 1e4:
             corner = np.floor(positions.min(0) / self.voxel_size)
@@ -90,12 +90,12 @@ class Preparation:
 def planned_example(
     cloud: PointCloud, voxels: Voxels, inverse: np.ndarray, plan: Plan | None, min_capacity: int
 ) -> Example:
-    """Return the example of a cloud's voxels, with the plan's kernel maps and a label for each row.
+    """Build the example of a voxelized cloud: add the plan's kernel maps and the voxels' labels.
 
     Args:
       cloud: N points.
       voxels: voxels of the cloud.
-      inverse: ``int32[N]``, the row of each point; -1 for a point that has none.
+      inverse: ``int32[N]``, the voxel row of each point; -1 for a point without a voxel.
       plan, min_capacity: as in :class:`Preparation`.
 
     Raises:
@@ -112,15 +112,15 @@ def planned_example(
 
 
 def attribute_width(name: str) -> int:
-    """Return how many numbers an attribute has for each point."""
+    """Return how many numbers the attribute `name` has for each point, e.g. 3 for ``rgb``."""
     return WIDE_ATTRIBUTES.get(name, 1)
 
 
 def attribute_columns(cloud: PointCloud, name: str) -> list[np.ndarray]:
-    """Return an attribute as ``float32[N]`` columns; unsigned integers are scaled to 0..1.
+    """Return an attribute as a list of columns ``float32[N]``, unsigned integers scaled to 0..1.
 
     Raises:
-      InputError: the cloud lacks the attribute, or it has another number of columns.
+      InputError: the cloud lacks the attribute, or the attribute has a wrong number of columns.
     """
     where = cloud.source or "the cloud"
     if name not in cloud.attributes:
@@ -141,15 +141,15 @@ def attribute_columns(cloud: PointCloud, name: str) -> list[np.ndarray]:
 
 
 def majority(labels: np.ndarray, inverse: np.ndarray, rows: int) -> np.ndarray:
-    """Return the most frequent label ``>= 0`` of each row, ``int32[rows]``.
+    """Return the most frequent label ``>= 0`` among the points of each voxel row, ``int32[rows]``.
 
-    On a tie the smallest label wins. A row without labels gets -1.
+    If several labels are equally frequent, the smallest is taken. A row without labels gets -1.
 
     Args:
-      labels: ``int[N]`` in 32 bits, negative means unlabeled.
-      inverse: ``int[N]``, the row of each label. Negative rows do not count:
+      labels: ``int[N]`` in 32 bits, the label of each point; negative means unlabeled.
+      inverse: ``int[N]``, the voxel row of each point. Points with a negative row are ignored:
         :func:`voxax.voxelize` gives them to points that it dropped.
-      rows: number of rows.
+      rows: number of voxel rows.
 
     Raises:
       InputError: the lengths differ, or a row or label is too large.
@@ -163,13 +163,13 @@ def majority(labels: np.ndarray, inverse: np.ndarray, rows: int) -> np.ndarray:
         if values.size and values.max() >= most:
             raise InputError(f"{name} up to {values.max()}: they must be below {most}")
     counted = (labels >= 0) & (inverse >= 0)
-    # Count the pairs that occur, since a label may be too large for a table.
+    # Count only pairs that occur, because a table of all labels may be too large.
     pairs = (inverse[counted].astype(np.int64) << 31) | labels[counted].astype(np.int64)
     pairs, votes = np.unique(pairs, return_counts=True)
     row, label = pairs >> 31, pairs & (2**31 - 1)
     most = np.zeros(rows, np.int64)
     np.maximum.at(most, row, votes)
-    won = np.flatnonzero(votes == most[row])[::-1]  # the last write stays: the smallest label
+    won = np.flatnonzero(votes == most[row])[::-1]  # the last write remains: the smallest label
     winners = np.full(rows, -1, np.int32)
     winners[row[won]] = label[won]
     return winners

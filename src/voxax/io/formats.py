@@ -1,6 +1,6 @@
-"""Read any supported scan as a `PointCloud`; the end of the file's name selects the reader.
+"""Read a file of any supported format as a `PointCloud`; the end of its name selects the reader.
 
-Labels may be in a separate file beside the scan, with one label per point.
+Labels may be in a separate file with one label for each point.
 """
 
 import os
@@ -60,11 +60,11 @@ LABEL_READERS: dict[str, LabelReader] = {
 
 
 def readable_extensions() -> tuple[str, ...]:
-    """Return the ends of file names that :func:`voxax.io.read` knows, sorted."""
+    """Return the file name endings that :func:`voxax.io.read` supports, e.g. ``.ply``, sorted."""
     return tuple(sorted(READERS))
 
 
-# NaN and infinity come from the file: they are no reason for a warning about the arithmetic.
+# NaN and infinity may be in the file. NumPy should not warn about them.
 @np.errstate(invalid="ignore", over="ignore")
 def read(
     path: str | os.PathLike[str],
@@ -77,7 +77,7 @@ def read(
     points: int = SAMPLED_POINTS,
     seed: int = 0,
 ) -> PointCloud:
-    """Read a scan or a mesh; the end of its name selects the format.
+    """Read a file with a scan or a mesh as a `PointCloud`; the end of its name is the format.
 
     - ``.bin``: float32 records: x, y, z, intensity (KITTI), or the `columns` that you give
     - ``.pcd.bin``: nuScenes: x, y, z, intensity, ring
@@ -93,10 +93,10 @@ def read(
     - ``.feather``, ``.parquet``: tables: Argoverse 2
     - ``.e57``, ``.ptx``: ASTM, Leica: terrestrial scans, placed by their poses
     - ``.obj``, ``.stl``, ``.off``, ``.glb``: meshes
-    - any of these names with ``.gz`` after it; the file is unpacked into a temporary file
+    - any of these names followed by ``.gz``; the file is unpacked into a temporary file
 
-    Rows whose position is not finite hold no measurement (organized clouds of depth
-    cameras have many). They are dropped, with their attributes and labels.
+    Rows whose position is not finite are no measurements (organized clouds of depth cameras have
+    many such rows). These rows are dropped, with their attributes and labels.
 
     :mod:`voxax.io.columns` lists the names of columns for positions, colors, normals and
     labels. A missing label (NaN, "not set") is -1.
@@ -111,9 +111,9 @@ def read(
           ``"x,y,z,red,green,blue"``. A column with the name ``_`` is left out.
       label_field: the name of the column or array with the labels, in the file `labels` if it
           is given, else in the scan. By default it is the first of
-          :data:`voxax.io.columns.LABELS` that holds whole numbers.
+          :data:`voxax.io.columns.LABELS` with whole numbers.
       delimiter: the text between the columns of a text file; by default it is detected.
-      item: the index of one cloud in a file of several (arrays [B, N, k], the scans of an
+      item: the index of the cloud to read in a file of several (arrays [B, N, k], the scans of an
           ``.e57`` or ``.ptx``). By default all clouds are read, and the attribute ``item`` is the
           index of each point's cloud.
       points: the number of points to sample from the surface of a mesh; other files ignore it.
@@ -132,8 +132,8 @@ def read(
     found = existing_file(path)
     extension = extension_of(found)
     if labels is not None and _plain_end(Path(labels)) == PACKED_LABELS and columns is None:
-        # A `.label` comes with a sweep of KITTI, so the columns of a .bin are known.
-        # A wrong number of columns is found when labels and points are counted.
+        # A `.label` file belongs to a sweep of KITTI, so the columns of the .bin are known.
+        # If this is wrong, the numbers of labels and points differ, which raises an error.
         columns = len(KITTI_FIELDS) if extension == ".bin" else None
     own = label_field if labels is None else None
     options = ReadOptions(checked_columns(columns), own, delimiter, item, points, seed)
@@ -143,7 +143,7 @@ def read(
         cloud = replace(cloud, source=str(found))
     finite = np.isfinite(cloud.positions)
     _check_reach(found, cloud.positions, finite)
-    # Rows are checked one by one only if some value is not finite: this takes ten times as long.
+    # Each row is checked only if some value is not finite, because this takes ten times as long.
     whole = bool(finite.all())
     finite = np.ones(len(cloud), bool) if whole else finite.all(axis=1)
     left = len(cloud) if whole else int(finite.sum())
@@ -180,9 +180,9 @@ def _counted(rows: int, left: int) -> str:
 
 
 def extension_of(path: Path) -> str:
-    """Return the longest known end of a file's name, including ``.gz`` if the name ends in it.
+    """Return the longest supported ending of a file's name, with ``.gz`` if the name has it.
 
-    A nuScenes sweep (``.pcd.bin``) also ends in ``.bin``.
+    The longest is needed because a nuScenes sweep (``.pcd.bin``) also ends in ``.bin``.
     """
     name = path.name.lower()
     packed = GZIP if name.endswith(GZIP) else ""
@@ -201,18 +201,18 @@ def extension_of(path: Path) -> str:
 
 
 def _plain_end(path: Path) -> str:
-    """Return the end of a file's name in lower case, without a ``.gz`` after it."""
+    """Return a file's suffix in lower case; for ``scan.npy.gz`` this is ``.npy``."""
     return Path(path.name.lower().removesuffix(GZIP)).suffix
 
 
 def read_labels(path: str | os.PathLike[str], label_field: str | None = None) -> np.ndarray:
-    """Read the labels of a scan.
+    """Read the labels of a scan's points from a separate file.
 
     Args:
       path: a SemanticKITTI ``.label`` (only its raw class ids are returned), a ``.npy`` or a
-          ``.npz`` file; each also with ``.gz`` after it.
+          ``.npz`` file; each of these names may be followed by ``.gz``.
       label_field: the name of the array in the file. By default it is an array with a usual
-          name for labels, or the only array.
+          name for labels (:data:`voxax.io.columns.LABELS`), or the only array.
 
     Returns:
       The labels, int32 [N]; a missing label is -1.
@@ -226,7 +226,7 @@ def read_labels(path: str | os.PathLike[str], label_field: str | None = None) ->
 def read_labels_and_attributes(
     path: str | os.PathLike[str], label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the labels of :func:`read_labels`, and the file's other attributes by name."""
+    """Read labels as :func:`read_labels`; return also the file's other attributes by name."""
     found = existing_file(path)
     reader = LABEL_READERS.get(_plain_end(found))
     if reader is None:

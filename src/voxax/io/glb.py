@@ -1,4 +1,4 @@
-"""GLB: the surfaces or the points of a glTF scene in one file.
+"""Read GLB files: the triangles or the points of a glTF scene in one binary file.
 
 Source: Khronos, "glTF 2.0 Specification" and the extension KHR_mesh_quantization.
 """
@@ -30,9 +30,9 @@ COMPONENTS = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5
 WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4, "MAT2": 4, "MAT3": 9, "MAT4": 16}
 POINTS, LINES, TRIANGLES, STRIP, FAN = 0, (1, 2, 3), 4, 5, 6
 
-# Extensions that a file may require, although only positions, colors and numbers of vertices are
-# read. One defines how these are stored. The others are about light, materials, textures and
-# descriptions.
+# Extensions that a file may require. Only positions, colors and numbers of vertices are read. The
+# first extension defines how they are stored. The others are about light, materials, textures and
+# descriptions, and are ignored.
 DONE = "KHR_mesh_quantization"
 WITHOUT_GEOMETRY = re.compile(
     "KHR_materials_.*|(KHR|EXT|MSFT)_texture_.*|(KHR|EXT)_lights_.*|KHR_xmp.*"
@@ -42,11 +42,11 @@ INSTANCES = "EXT_mesh_gpu_instancing"
 
 
 def load_glb(path: Path, label_field: str | None = None) -> tuple[PointCloud, np.ndarray]:
-    """Return the vertices of a GLB file, and its T triangles, int64 [T, 3].
+    """Read a GLB file; return its V vertices as a cloud, and its T triangles, int64 [T, 3].
 
-    There are no triangles if the file has only points. Meshes are transformed to the frame of the
-    scene. Lines are left out, and so are points if there is a surface. Colors and the attributes of
-    applications are kept if every part has them.
+    Triangles are row numbers of vertices. T is 0 if the file has only points. Meshes are moved to
+    the frame of the scene. Lines are left out, and points too if there are triangles. Colors and
+    application-specific attributes are kept if every part of the scene has them.
     """
     file = _File(path, *_chunks(path))
     file.check_extensions()
@@ -86,7 +86,7 @@ def _joined(path: Path, parts: list[_Part], label_field: str | None) -> PointClo
 
 
 def _chunks(path: Path) -> tuple[dict[str, Any], bytes | None]:
-    """Return the JSON description of a file, and its binary chunk; None if it has none.
+    """Return the JSON description of a GLB file, and its binary chunk, or None if it has none.
 
     Bytes beyond the length in the file's header are ignored.
     """
@@ -122,7 +122,7 @@ class _File:
     taken: int = 0  # bytes of values
 
     def check_extensions(self) -> None:
-        """Raise FileFormatError if the file requires an unsupported extension.
+        """Raise FileFormatError if the file requires a glTF extension that is not supported.
 
         Without the extension, parts would be missing or misplaced.
         """
@@ -135,7 +135,7 @@ class _File:
             )
 
     def parts(self) -> Iterator[_Part]:
-        """Yield each primitive of each node, in the frame of the scene."""
+        """Yield the vertices and triangles of each mesh primitive, in the frame of the scene."""
         meshes, nodes = self._all("meshes"), self._all("nodes")
         for number, matrix in self._placed(nodes):
             node = nodes[number]
@@ -154,9 +154,9 @@ class _File:
         return self.described.get(name, [])
 
     def _placed(self, nodes: list[dict[str, Any]]) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the number and the matrix of each node in the scene.
+        """Yield the index of each node, and the matrix [4, 4] from the node to the scene.
 
-        If the file has no scene, yield all nodes.
+        If the file defines no scene, yield all nodes.
         """
         scenes = self._all("scenes")
         if scenes:
@@ -192,7 +192,7 @@ class _File:
         if mode != POINTS:
             triangles = self._triangles(primitive, mode, len(placed))
             self._take(triangles.nbytes)
-            if np.linalg.det(matrix[:3, :3]) < 0:  # a mirror turns the corners
+            if np.linalg.det(matrix[:3, :3]) < 0:  # mirroring reverses the order of corners
                 triangles = triangles[:, ::-1]
         columns: dict[str, np.ndarray] = {}
         for name, number in named.items():
@@ -208,7 +208,7 @@ class _File:
         return _Part(placed, triangles, columns, colors)
 
     def _check_stored(self, primitive: dict[str, Any]) -> None:
-        """Raise FileFormatError if only an extension stores positions or indices."""
+        """Raise FileFormatError if positions or indices are stored only by an extension."""
         accessors = self._all("accessors")
         used = [primitive["attributes"]["POSITION"], primitive.get("indices")]
         stored = [
@@ -238,10 +238,10 @@ class _File:
         return corners[: len(corners) // 3 * 3].reshape(-1, 3)
 
     def _accessor(self, number: Any, normalized: bool | None = None) -> np.ndarray:
-        """Return the N values of an accessor, [N, k].
+        """Return the values of an accessor (an array of the file), [N, k].
 
         If `normalized`, integers are converted to floats in 0..1, or -1..1 for signed integers.
-        None takes this flag from the accessor.
+        If it is None, the accessor's own flag is used.
         """
         described = self._all("accessors")[_index(number)]
         if number not in self.read:
@@ -274,9 +274,9 @@ class _File:
         return values
 
     def _take(self, size: int) -> None:
-        """Count the bytes of values, and raise FileFormatError if there are too many.
+        """Add `size` to the bytes of all decoded values; raise FileFormatError above the limit.
 
-        A few bytes of a file can declare any number of zeros or copies.
+        The limit is needed because a few bytes of a file can declare any number of zeros or copies.
         """
         self.taken += size
         most = unpacked_limit(self.path.stat().st_size)
@@ -285,9 +285,9 @@ class _File:
     def _stored(
         self, described: dict[str, Any], dtype: np.dtype, count: int, width: int
     ) -> np.ndarray:
-        """Return the values [count, width] from a view of a buffer.
+        """Return the values [count, width] that are stored in a view of a buffer.
 
-        `described` has the number of the view and the offset in the view.
+        `described` is JSON with the index of the view and the offset in the view.
         """
         view = self._all("bufferViews")[_index(described["bufferView"])]
         content = self._buffer(_index(view["buffer"]))
@@ -334,7 +334,7 @@ def _index(number: Any) -> int:
 def _matrix(node: dict[str, Any]) -> np.ndarray:
     """Return the matrix [4, 4] of a node, which multiplies column vectors.
 
-    It is the node's ``matrix``, or else it is computed from translation, rotation and scale.
+    The node has it as ``matrix``, or it is computed from translation, rotation and scale.
     """
     if "matrix" in node:
         return np.array(node["matrix"], np.float64).reshape(4, 4).T

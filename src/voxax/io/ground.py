@@ -1,4 +1,4 @@
-"""Height above ground, estimated from the points alone."""
+"""Estimate the height of points above ground from the positions of the points only."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ def height_above_ground(
     """Return the height of every point above an estimated ground surface.
 
     The surface is the lowest point of each grid cell, opened morphologically (minimum, then
-    maximum, over a square window). It follows terrain but passes under anything narrower
+    maximum, over a square window). It follows terrain but passes under objects narrower
     than the window. Source: the first step of Zhang et al., "A Progressive Morphological
     Filter for Removing Nonground Measurements from Airborne LIDAR Data", 2003.
 
     Args:
       positions: ``float[N, 3]``, z up.
-      cell: grid cell edge, in the positions' unit.
-      window: width of the widest object to be removed; same unit.
+      cell: edge length of a grid cell, in the unit of the positions.
+      window: width of the widest object that does not count as ground, in the same unit.
 
     Returns:
-      ``float32[N]``, in the positions' unit.
+      Heights ``float32[N]``, in the unit of the positions.
 
     Raises:
-      InputError: ``0 < cell <= window`` does not hold.
+      InputError: ``0 < cell <= window`` is false.
     """
     if not (cell > 0 and window >= cell):
         raise InputError(f"cell={cell} and window={window} must satisfy 0 < cell <= window")
@@ -52,11 +52,11 @@ def height_above_ground(
 
 
 def _sliding(grid: np.ndarray, reach: int, combine: np.ufunc, fill: float) -> np.ndarray:
-    """Apply ``combine`` over a square of ``2 * reach + 1`` cells, one axis after the other."""
+    """Filter a 2-D grid: ``combine`` each square window of ``2 * reach + 1`` cells to one value."""
     width = 2 * reach + 1
     for _ in range(2):
         grid = np.pad(grid, [(reach, reach), (0, 0)], constant_values=fill)
-        # Windows of 1, 2, 4, ... cells, each from two of the last; then two overlapping ones.
+        # Windows of 1, 2, 4, ... cells, each combined from two smaller ones; the last may overlap.
         span = 1
         while 2 * span <= width:
             grid = combine(grid[:-span], grid[span:])

@@ -1,4 +1,4 @@
-"""HDF5: named arrays of one cloud or of many, such as ModelNet40 and LArTPC data sets.
+"""Read HDF5 files: named arrays of one or many clouds, such as ModelNet40 and LArTPC data sets.
 
 Source: the HDF5 format of the HDF Group, as read by h5py.
 """
@@ -20,7 +20,7 @@ from voxax.io.decoding import check_unpacked, reading
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
 
-# Data sets of PILArNet-M. Each has one list of numbers for each event.
+# HDF5 data sets in files of PILArNet-M. Each has one list of numbers for each event.
 EVENTS, CLUSTERS = "point", "cluster"
 EVENT_COLUMNS = ("x", "y", "z", "energy", "column_4", "time", "column_6", "column_7")
 # The first column is the number of points, and the last is the class.
@@ -28,12 +28,12 @@ CLUSTER_COLUMNS = 5
 
 
 def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
-    """Read the points of a ``.h5`` or ``.hdf5``.
+    """Read the points of an HDF5 file (``.h5`` or ``.hdf5``).
 
-    :func:`voxax.io.arrays.cloud_from_items` converts the data sets by the last part of their names.
-    The data sets of ModelNet40 (``data``, ``label``) contain many clouds. In a file of PILArNet,
-    each event of a LArTPC is a cloud: ``point`` has its points, with ``energy`` and ``time``, and
-    ``cluster`` has its labels and the attribute ``instance``.
+    :func:`voxax.io.arrays.cloud_from_items` converts the file's arrays by the last part of their
+    names. ModelNet40's arrays (``data``, ``label``) contain many clouds. In files of PILArNet, each
+    event of a LArTPC (a particle detector) is a cloud: ``point`` has its points, with ``energy``
+    and ``time``, and ``cluster`` has its labels and the attribute ``instance``.
     """
     h5py = import_extra(f"reading {path.suffix.lower()}", "hdf5", "h5py")
     with reading(path, "HDF5"), h5py.File(path, "r") as file:
@@ -49,7 +49,7 @@ def read_hdf5(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _data_sets(h5py: ModuleType, file: Any, path: Path) -> dict[str, Any]:
-    """Return the data sets by the last part of their names, or by the whole name if two share it.
+    """Return the file's data sets by the last part of their names, or the whole name if ambiguous.
 
     Raise FileFormatError if data sets are larger than the file can hold, or in another file.
     """
@@ -77,7 +77,7 @@ def _is_list(h5py: ModuleType, item: Any) -> bool:
 
 
 def _check_heaps(path: Path) -> None:
-    """Raise FileFormatError if lists have impossible sizes: the library would never return.
+    """Raise FileFormatError for impossible sizes of lists, which make HDF5 loop forever.
 
     Source: "Global Heap" of the HDF5 File Format Specification 3.0.
     """
@@ -89,7 +89,7 @@ def _check_heaps(path: Path) -> None:
             while place + 16 <= end <= len(content):
                 index, length = struct.unpack_from("<H6xQ", content, place)
                 if index == 0 and length < 16:
-                    # The size of free space includes its header: else HDF5 would loop forever.
+                    # The size of free space includes the header. A smaller size loops forever.
                     break
                 place += length if index == 0 else 16 + -(-length // 8) * 8
             if not end - 16 < place <= end <= len(content):
@@ -98,7 +98,7 @@ def _check_heaps(path: Path) -> None:
 
 
 def _check_lists(h5py: ModuleType, path: Path, name: str, stored: Any) -> None:
-    """Raise FileFormatError if a list is longer than the file: the library allocates it first.
+    """Raise FileFormatError if a list is longer than the file, as HDF5 allocates it unchecked.
 
     Source: "Variable-length datatype" of the HDF5 File Format Specification 3.0.
     """
@@ -119,7 +119,7 @@ def _check_lists(h5py: ModuleType, path: Path, name: str, stored: Any) -> None:
 def _stored_bytes(
     h5py: ModuleType, path: Path, plan: Any, stored: Any, row: int
 ) -> Iterator[bytes]:
-    """Yield the unpacked bytes of each chunk of a data set, without converting them."""
+    """Yield the decompressed bytes of each chunk of an HDF5 data set, without converting them."""
     if plan.get_layout() == h5py.h5d.CONTIGUOUS:
         if (start := stored.id.get_offset()) is not None:
             with path.open("rb") as stream:
@@ -148,7 +148,7 @@ def _stored_bytes(
 
 
 def _events(path: Path, sets: dict[str, Any], options: ReadOptions) -> dict[str, np.ndarray]:
-    """Return the columns of LArTPC events, whose points are sorted by cluster.
+    """Return the columns of the chosen LArTPC events; points of an event are sorted by cluster.
 
     Source: the loaders of PILArNet-M.
     """

@@ -1,7 +1,7 @@
-"""KITTI's object detection data, and Waymo's in its layout: sweeps, boxes and their calibration.
+"""Read KITTI's object detection data, and Waymo's in KITTI's layout: sweeps, boxes, calibration.
 
 KITTI has ``training/velodyne/*.bin``, ``training/label_2/*.txt``, ``training/calib/*.txt``, and
-lists of frames in ``ImageSets/*.txt``. Waymo's data are in the layout that MMDetection3D writes
+lists of frames in ``ImageSets/*.txt``. Waymo's data are in the layout that MMDetection3D wrote
 before version 1.4: boxes are in ``label_all``, with KITTI's columns, then the number of the camera,
 and optionally the object's identifier. Points and boxes of Waymo are in the frame of the vehicle,
 whose origin is on the ground.
@@ -34,7 +34,7 @@ from voxax.io.poses import Pose
 from voxax.io.records import KITTI_FIELDS
 
 KITTI_CLASSES = ("Car", "Pedestrian", "Cyclist")
-"""The classes that the benchmark evaluates."""
+"""The classes that KITTI's benchmark evaluates."""
 # Width and height of most images, assumed if the images are missing.
 IMAGE_SIZE = (1242, 375)
 PNG = struct.Struct(">8s8xII")
@@ -50,7 +50,7 @@ NEAREST = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The transforms from the scanner to the camera and to pixels of its image.
+    """The calibration of one KITTI frame: transforms from the scanner to the camera and its image.
 
     Attributes:
       camera: the transform from the scanner to the rectified camera (x right, y down, z forward).
@@ -66,9 +66,9 @@ class Calibration:
     true: KittiObjects | None = None
 
     def pixels(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pixels [..., 2] of points [..., 3], and their depths [...].
+        """Project points [..., 3] in the scanner's frame into the image.
 
-        Points are in the scanner's frame.
+        Return pixels [..., 2] (x to the right, y down) and the depths [...] of the points.
         """
         there = self.camera.points(points)
         projected = there @ self.projection[:, :3].T + self.projection[:, 3]
@@ -76,7 +76,7 @@ class Calibration:
         return projected[..., :2] / np.maximum(depth, NEAREST)[..., None], depth
 
     def in_image(self, points: np.ndarray) -> np.ndarray:
-        """Return whether the camera sees each of the scanner's points [..., 3], bool [...].
+        """Return bool [...]: whether points [..., 3] in the scanner's frame are in the image.
 
         The data set has annotations only for objects that the camera sees.
         """
@@ -84,14 +84,14 @@ class Calibration:
         return ((places >= 0) & (places < self.image_size)).all(-1) & (depth > NEAREST)
 
     def rectangles(self, boxes: np.ndarray) -> np.ndarray:
-        """Return the rectangles [M, 4] in the image around M boxes [M, 7], clipped to the image."""
+        """Project boxes [M, 7] to clipped image rectangles [M, 4]: left, top, right, bottom."""
         places, _ = self.pixels(corners(np.asarray(boxes, np.float64).reshape(-1, 7)))
         limit = np.asarray(self.image_size) - 1.0
         low, high = (np.clip(ends(places, axis=1), 0, limit) for ends in (np.min, np.max))
         return np.concatenate([low, high], axis=1)
 
     def boxes(self, locations: np.ndarray, sizes: np.ndarray, yaws: np.ndarray) -> np.ndarray:
-        """Return M boxes [M, 7] in the scanner's frame.
+        """Convert boxes from KITTI's label format to boxes [M, 7] in the scanner's frame.
 
         Args:
           locations: the middle of each box's bottom in the camera's frame, [M, 3].
@@ -106,12 +106,11 @@ class Calibration:
         return np.column_stack([back.points(middle), length, width, height, yaw])
 
     def found_rows(self, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether the camera sees each of M boxes, bool [M], and rows [K, 7] of a file.
+        """Convert boxes [M, 7] or [M, 9] in the scanner's frame to rows of KITTI's label format.
 
-        Boxes are [M, 7] or [M, 9] in the scanner's frame. The rows are those of the K boxes whose
-        center the camera sees; the data set has no annotations elsewhere. A row has height, width,
-        length, the middle of the bottom in the camera's frame, and the angle around the camera's y
-        axis.
+        Return bool [M], true for the K boxes whose center is in the image, and rows [K, 7] of
+        these boxes; the data set annotates no others. A row has height, width, length, the middle
+        of the bottom in the camera's frame, and the angle around the camera's y axis.
         """
         boxes = np.asarray(boxes, np.float64)[:, :7]
         seen = self.in_image(boxes[:, :3])
@@ -121,26 +120,25 @@ class Calibration:
         return seen, np.column_stack([boxes[:, [5, 4, 3]], bottom, self._turns(boxes[:, 6])])
 
     def _turns(self, yaws: np.ndarray) -> np.ndarray:
-        """Return the angles around the camera's y axis for yaws [M] in the scanner's frame."""
+        """Convert yaws [M] in the scanner's frame to angles around the camera's y axis, [M]."""
         heading = self.camera.vectors(np.stack([np.cos(yaws), np.sin(yaws), 0 * yaws], axis=1))
         return np.arctan2(-heading[:, 2], heading[:, 0])
 
     def alphas(self, boxes: np.ndarray) -> np.ndarray:
-        """Return the observation angle of each of M boxes [M, 7], in -pi..pi, [M].
+        """Return the observation angles [M] of boxes [M, 7] in the scanner's frame, in -pi..pi.
 
-        It is the angle of the box around the camera's y axis minus the direction from the camera to
-        the box.
+        It is a box's angle around the camera's y axis minus the direction from camera to box.
         """
         boxes = np.asarray(boxes, np.float64).reshape(-1, 7)
         seen = self.camera.points(boxes[:, :3])
         return wrap_angle(self._turns(boxes[:, 6]) - np.arctan2(seen[:, 0], seen[:, 2]))
 
     def found(self, boxes: np.ndarray, classes: np.ndarray, scores: np.ndarray) -> KittiObjects:
-        """Return detected boxes in the form that :func:`voxax.detection.kitti_ap` takes.
+        """Convert detected boxes to the input of the metric :func:`voxax.detection.kitti_ap`.
 
-        The benchmark compares boxes that are upright in the camera's frame. `boxes` are [M, 7] in
-        the scanner's frame. The result is in the camera's frame with x forward, y to the left and
-        z up. Boxes that the camera does not see are left out.
+        `boxes` are [M, 7] in the scanner's frame. The benchmark compares boxes that are upright in
+        the camera's frame, so the result is in that frame, with axes x forward, y to the left and
+        z up. Boxes whose center is not in the image are left out.
         """
         seen, rows = self.found_rows(boxes)
         boxes = np.asarray(boxes, np.float64)[seen, :7]
@@ -154,9 +152,9 @@ class Calibration:
 
 
 def upright_boxes(rows: np.ndarray) -> np.ndarray:
-    """Return M boxes [M, 7] in the camera's frame, rotated so that x points forward and z up.
+    """Convert rows [M, 7] of a label file to boxes [M, 7]: x forward, y to the left, z up.
 
-    `rows` [M, 7] are from a label file: height, width, length, location [3], and the angle.
+    A row has height, width, length, location [3] and angle. The origin is still the camera's.
     """
     height, width, length, x, y, z, turn = rows.T
     return np.column_stack([z, -x, height / 2 - y, length, width, height, -turn - np.pi / 2])
@@ -167,8 +165,8 @@ def read_calibration(
 ) -> Calibration:
     """Read a calibration file ``calib/*.txt``, and the size of the camera's image.
 
-    Without an `image`, the size is ``IMAGE_SIZE``. `entries` are the names of the lines in the file
-    for the three matrices of ``CALIBRATION``, in the same order.
+    `image` is the image's path; if it is None or missing, the size is ``IMAGE_SIZE``. `entries` are
+    the names of the lines with the projection, rectification, and scanner-to-camera transform.
     """
     found: dict[str, np.ndarray] = {}
     for number, line in enumerate(existing_file(path).read_text("latin-1").splitlines(), 1):
@@ -201,7 +199,7 @@ def read_calibration(
 def read_kitti_objects(path: Path, calibration: Calibration) -> KittiLabels:
     """Read a label file ``label_2/*.txt`` as boxes in the scanner's frame.
 
-    Rows ``DontCare`` keep their rectangle, and their box is 0. A 16th column has scores.
+    Rows of the class ``DontCare`` have a rectangle and a box of zeros. A 16th column has scores.
     """
     names, table = label_rows(path, (LABEL_COLUMNS, LABEL_COLUMNS + 1))
     unboxed = [name.lower() == NO_CARE for name in names]
@@ -219,10 +217,10 @@ def read_kitti_objects(path: Path, calibration: Calibration) -> KittiLabels:
 def label_rows(
     path: Path, columns: Sequence[int], read: int | None = None
 ) -> tuple[list[str], np.ndarray]:
-    """Return the class names of the M boxes in a label file, and their numbers, float64 [M, k].
+    """Read a label file: return M class names, and the numbers after the name, float64 [M, k].
 
     `columns` are the allowed numbers of columns of a row, including the name. All rows must have
-    the same number. `read` is the number of columns to read; None reads all.
+    equally many numbers. `read` is the number of columns to read with the name; None reads all.
     """
     if not path.is_file():
         raise FileFormatError(f"no file {path}: it should hold the boxes of a frame")
@@ -253,10 +251,10 @@ def label_rows(
 
 @dataclass(frozen=True)
 class KittiLabels(KittiObjects):
-    """The rows of a label file, in the scanner's frame.
+    """The boxes of a KITTI label file, in the scanner's frame.
 
-    `upright` has the same boxes in the form that :meth:`Calibration.found` returns, computed
-    directly from the numbers in the file.
+    `upright` (KittiObjects) has the same boxes in the camera's frame with z up, as
+    :meth:`Calibration.found` returns them, computed directly from the numbers in the file.
     """
 
     upright: Any = None
@@ -264,7 +262,7 @@ class KittiLabels(KittiObjects):
 
 @dataclass(frozen=True)
 class KittiFrame:
-    """Task that reads the points of one frame that the camera sees, and the boxes.
+    """Callable that reads one KITTI frame: the points that the camera sees, and the boxes.
 
     Other points are left out, because the data set has no annotations for them.
 
@@ -304,9 +302,9 @@ class KittiFrame:
 
 
 class KittiObjectFolder(Layout):
-    """KITTI's layout, as a :class:`voxax.io.layout.Layout`; names are frames, such as ``000123``.
+    """Find the frames in a KITTI folder, by names such as ``000123``.
 
-    If no boxes are needed, frames may also be in ``testing``.
+    Scans without boxes (`labeled` is False) may also be in ``testing``.
     """
 
     task = "detect"
@@ -326,8 +324,7 @@ class KittiObjectFolder(Layout):
     def _place_of(self, name: str, needed: Sequence[str]) -> Path:
         """Return the folder of a frame, whose subfolders `needed` must have the frame's files.
 
-        This is ``training``. If no boxes are needed and ``training`` does not have the frame, it is
-        ``testing``.
+        It is ``testing`` only if `needed` has no labels and ``training`` does not have the frame.
         """
         place = self.folder / "training"
         labeled = any(part.startswith("label") for part in needed)
@@ -346,7 +343,7 @@ class KittiObjectFolder(Layout):
 
 
 def image_sets(folder: Path, name: str) -> tuple[str, ...]:
-    """Return the names of frames in ``ImageSets/NAME.txt``; none if there is no such file."""
+    """Read the names of the frames in ``ImageSets/NAME.txt``; ``()`` if the file is missing."""
     path = folder / "ImageSets" / f"{name}.txt"
     if not path.is_file():
         return ()
@@ -385,7 +382,7 @@ BOXES = "label_all"
 
 @dataclass(frozen=True)
 class WaymoFrame:
-    """Task that reads all points of one frame, and the boxes.
+    """Callable that reads one Waymo frame: all points, and the boxes.
 
     Attributes:
       folder: the folder that contains ``velodyne``, ``label_all`` and ``calib``.
@@ -415,7 +412,10 @@ class WaymoFrame:
 
 
 def read_waymo_objects(path: Path, calibration: Path) -> Objects:
-    """Return the M boxes [M, 7] of a file ``label_all/*.txt`` in the frame of the vehicle."""
+    """Read the boxes [M, 7] in ``label_all/*.txt`` (`path`), in the frame of the vehicle.
+
+    `calibration` is the path of ``calib/*.txt``, which transforms the boxes from the camera.
+    """
     camera = read_calibration(calibration, entries=WAYMO_CALIBRATION).camera
     names, table = label_rows(path, (LABEL_COLUMNS + 1, LABEL_COLUMNS + 2), LABEL_COLUMNS)
     known = [name.lower() != NO_CARE for name in names]
@@ -429,9 +429,9 @@ def read_waymo_objects(path: Path, calibration: Path) -> Objects:
 
 
 class Waymo(KittiObjectFolder):
-    """Waymo's layout, as a :class:`voxax.io.layout.Layout`; names are frames, such as ``0000000``.
+    """Find the frames in a Waymo folder, by names such as ``0000000``.
 
-    If no boxes are needed, frames may also be in ``testing``.
+    Scans without boxes (`labeled` is False) may also be in ``testing``.
     """
 
     marks = (f"training/{BOXES}", "training/image_0", "testing/image_0")

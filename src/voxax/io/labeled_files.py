@@ -1,4 +1,4 @@
-"""Labeled scans in files of any format that voxax reads, selected by patterns."""
+"""Find and read labeled scans in files of any format that voxax reads, by file name patterns."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from voxax.io.formats import LABEL_READERS, extension_of, read, readable_extensi
 from voxax.io.layout import Layout, fold
 from voxax.io.point_cloud import PointCloud
 
-# Such files may also be lists, tables, arrays or checkpoints. They are scans only if the pattern
-# has the same ending.
+# Files with these endings may also be lists, tables, arrays or checkpoints. They are scans only if
+# the pattern ends in one of these endings.
 OTHER_USES = (".csv", ".npy", ".pt", ".pth", ".txt")
 
 
 @dataclass(frozen=True)
 class LabeledFile:
-    """Task that reads one scan; labels become indices in `ids`, and other labels become -1.
+    """Callable that reads one scan, and replaces each label by its index in `ids` (-1 if none).
 
     Attributes:
       points: the path of the scan.
       labels: the path of the file of labels; None if the scan itself has labels.
-      ids: the labels that count, in the order of the network's classes. If empty, no labels are
-        read.
+      ids: the known labels in the files, in the order of the network's classes. If empty, no labels
+        are read.
       columns, label_field: as for :func:`voxax.io.read`.
     """
 
@@ -40,7 +40,7 @@ class LabeledFile:
         if not self.ids:
             return read(self.points, columns=self.columns).with_labels(None)
         cloud = read(self.points, self.labels, columns=self.columns, label_field=self.label_field)
-        # Scans in these formats have poses, so they are parts of one place.
+        # Scans in these formats have poses, so that all clouds are in the frame of one place.
         posed = (".e57", ".ptx", ".ptx.gz")
         if ITEM in cloud.attributes and extension_of(Path(self.points)) not in posed:
             number = int(cloud.attributes[ITEM].max()) + 1
@@ -67,11 +67,11 @@ def labeled_files(
     columns: int | tuple[str, ...] | None = None,
     label_field: str | None = None,
 ) -> list[LabeledFile]:
-    """Return one task for each scan that matches a pattern, sorted by name for each pattern.
+    """Return one callable for each scan below `folder` that matches one of the `patterns`.
 
-    A scan that matches several patterns is returned once. If a file beside a scan has the same name
-    but an ending for labels, its labels are used instead of the scan's. Files with an ending in
-    ``OTHER_USES`` are scans only if the pattern has such an ending.
+    Scans of a pattern are sorted by name. A scan that matches several patterns is returned once. A
+    file with the scan's name and an ending for labels replaces the scan's labels. ``.csv``,
+    ``.npy``, ``.pt``, ``.pth``, ``.txt`` are scans only if the pattern has one of these endings.
     """
     found: dict[Path, LabeledFile] = {}
     for pattern in patterns:
@@ -84,7 +84,7 @@ def labeled_files(
         known = readable_extensions()
         scans = [p for p in fitting if p.is_file() and _is_scan(p, pattern)]
         beside = {scan: _beside(scan) for scan in scans}
-        # An array or an archive with the labels of a scan is not a scan.
+        # A .npy or .npz file with the labels of a scan is not a scan.
         scans = [scan for scan in scans if scan not in beside.values()]
         if not scans:
             raise FileFormatError(
@@ -114,9 +114,9 @@ def _beside(scan: Path) -> Path | None:
 
 
 class LabeledFiles(Layout):
-    """Any files as a :class:`voxax.io.layout.Layout`; names are patterns of files below the folder.
+    """Find scans of any format in a folder, by patterns of files such as ``train/*.npz``.
 
-    `classes` has the name of each label that counts, in the order of the network's classes.
+    `classes` is a dict from known labels to class names, in the order of the network's classes.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""LAS and its compressed form LAZ, the exchange formats of airborne and mobile scanning.
+"""Read LAS and its compressed form LAZ, the exchange formats of airborne and mobile scanning.
 
-laspy reads the points, and lazrs or LASzip unpacks them. This module checks the sizes in a LAZ file
-first, because a decoder allocates memory for the numbers of chunks and of bytes of layers in the
-file. If that fails, a decoder in Rust ends the process.
+laspy reads the points, and lazrs or LASzip decompresses them. Before that, this module checks the
+sizes in a LAZ file: a decoder allocates as much memory as the file says it has chunks and layers,
+and if the allocation fails in lazrs (Rust), the process ends.
 
 Sources: ASPRS LAS Specification 1.4; Martin Isenburg, "LASzip: lossless compression of LiDAR data",
 2013; for the layers of the point formats 6 to 10, the file layout of LASzip 3.
@@ -27,24 +27,24 @@ ITEM = struct.Struct("<HHH")  # kind, bytes, version
 CHUNK_TABLE = struct.Struct("<4xI")  # number of chunks
 TABLE_OFFSET = struct.Struct("<q")
 
-# Compressors that divide the points into chunks, and the one of them with layers.
+# Compressors that divide the points into chunks; the second also divides a chunk into layers.
 CHUNKED = (2, 3)
 LAYERED = 3
 BYTE_ITEM = 14
-# The number of layers of one item for each kind. Each extra byte is a separate layer.
+# The number of layers by the kind of an item. Each extra byte is a separate layer.
 LAYERS = {10: 9, 11: 1, 12: 2, 13: 1}
 
 # Four fields of a point change independently, and the arithmetic coder needs at least
-# 2e-3 bits for the most probable symbol, so one byte holds at most 1,000 points. Files of equal
-# points have 150 in each byte, since every chunk of 50,000 restarts the coder.
+# 2e-3 bits for the most probable symbol, so one byte encodes at most 1,000 points. Files of equal
+# points have 150 in each byte, because every chunk of 50,000 restarts the coder.
 POINTS_PER_BYTE = 2000
 
 
 def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool = True) -> int:
-    """Return the number of points in a LAZ file, after checking its sizes.
+    """Check all sizes in a LAZ file, return the number of points, and seek to the first point.
 
-    The stream is then at the first point. `by_lazrs` is whether lazrs will decode the file; else
-    LASzip does, which finds the chunks itself.
+    `by_lazrs` is whether lazrs will decode the file. If it is False, LASzip will, and lazrs does
+    not check the table of chunks, because LASzip finds the chunks itself.
     """
     record = next(iter(header.vlrs.get("LasZipVlr")), None)
     if record is None:
@@ -70,7 +70,7 @@ def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool =
     stream.seek(table)
     (chunks,) = CHUNK_TABLE.unpack(stream.read(CHUNK_TABLE.size))
     check_count(path, "chunks", chunks, 1, table - start, exact=False)
-    # If this fails, lazrs would start at another place and read unchecked lengths.
+    # Without this check, lazrs would start at a wrong place and read unchecked lengths.
     if by_lazrs:
         lazrs = import_extra("reading .laz", "io", "lazrs")
         stream.seek(start)
@@ -88,9 +88,9 @@ def checked_count(path: Path, stream: BinaryIO, header: Any, *, by_lazrs: bool =
 
 
 def _chunk_table(stream: BinaryIO, start: int) -> int:
-    """Return the offset of the table of chunks; 0 if there is none.
+    """Return the byte offset of the table of chunks; 0 if the file has none.
 
-    A writer to a stream without seek stores this offset at the end of the file.
+    The offset is before the first point, or at the end of the file if its writer could not seek.
     """
     stream.seek(start)
     for _ in range(2):
@@ -107,7 +107,7 @@ def _chunk_table(stream: BinaryIO, start: int) -> int:
 def _checked_layers(
     path: Path, stream: BinaryIO, count: int, point: int, layers: int, start: int, end: int
 ) -> int:
-    """Return the number of points, after checking the sizes in the header of each chunk."""
+    """Check the sizes in the header of each chunk with layers; return the number of points."""
     sizes = struct.Struct(f"<{layers + 1}I")
     at, found = start + TABLE_OFFSET.size, 0
     while at + point + sizes.size <= end and (found < count or count == 0):
@@ -124,7 +124,7 @@ def _checked_layers(
     return count or found
 
 
-# Fields that are always kept, and their names in the cloud.
+# Fields that are kept even if all values are 0, and their names in the cloud.
 RENAMED = {
     "intensity": "intensity",
     "return_number": "return_number",
@@ -133,48 +133,48 @@ RENAMED = {
 }
 POSITION = ("X", "Y", "Z")
 COLOR = ("red", "green", "blue")
-# Names that have a fixed meaning here, so an extra dimension must not have them.
+# Names with a fixed meaning in this module. An extra dimension with such a name is renamed.
 OWN = ("xyz", "x", "y", "z", "rgb")
 NO_POINTS = {"xyz": np.zeros((0, 3))}
 
 SIGNATURE = b"LASF"
-# The size of the header of LAS 1.1, the shortest one, and the place of its numbers of records.
+# The size of the shortest header (LAS 1.1), and the layout and offset of its counts.
 HEADER_BYTES = 227
 COUNTS = struct.Struct("<HII")
 COUNTS_AT = 94
 LEGACY_POINTS_AT = 107
 RECORD_HEADER_BYTES = 54
 
-# Points decoded at a time, so that a broken file cannot make arrays much larger than its content.
+# Points to decode at a time, so that arrays of a broken file stay near the size of its content.
 PIECE = 200_000
 
 
 def read_las(path: Path, options: ReadOptions) -> PointCloud:
-    """Read a LAS or LAZ file.
+    """Read a LAS or LAZ file as a cloud.
 
     Positions are scaled and shifted by the numbers in the header, and are in the file's coordinate
-    system (some are in feet). The classification becomes the labels. These are ASPRS codes,
-    e.g. 2 for ground and 6 for a building. If every point has code 0, "never
-    classified", there are no labels. An extra dimension whose name is before
-    ``classification`` in :data:`voxax.io.columns.LABELS` is used instead. If present, attributes
-    are ``intensity`` (uint16), ``return_number``, ``number_of_returns``, ``time`` (float64),
-    ``rgb`` (uint8 [N, 3]), and every extra dimension with its name.
+    system (some are in feet). The labels are the field ``classification`` with ASPRS codes, e.g. 2
+    for ground and 6 for a building. If every point has code 0, "never classified", there are no
+    labels. An extra dimension whose name is before ``classification`` in
+    :data:`voxax.io.columns.LABELS` replaces it. Attributes are, if present, ``intensity`` (uint16),
+    ``return_number``, ``number_of_returns``, ``time`` (float64), ``rgb`` (uint8 [N, 3]), and every
+    extra dimension with its name.
 
-    The other fields keep laspy's names, e.g. ``nir``, ``user_data``,
-    ``point_source_id``, ``scan_angle`` or ``withheld`` (1 for a point that its producer
-    has deleted). A field that is 0 at every point is left out.
+    The other fields keep laspy's names, e.g. ``nir``, ``user_data``, ``point_source_id``,
+    ``scan_angle`` or ``withheld`` (1 for a point that its producer has deleted). Such a field is
+    left out if it is 0 at every point.
 
     If the number of points in the header is 0, all points in the file are read.
     """
     extension = path.suffix.lower()
     needed = ("laspy", "lazrs") if extension == ".laz" else ("laspy",)
     laspy = import_extra(f"reading {extension}", "io", *needed)
-    # Opened here, so that the file is closed even if laspy fails.
+    # The file is opened here, so that it is closed even if laspy fails.
     with reading(path, extension.removeprefix(".").upper()), path.open("rb") as stream:
         try:
             return _read(laspy, laspy.LazBackend.Lazrs, path, stream, options.label_field)
         except BaseException as error:
-            # LASzip reads some files, and newer versions, that lazrs does not read.
+            # LASzip reads some files and newer versions of LAZ that lazrs does not read.
             if not (is_panic(error) or _is_unsupported(error)):
                 raise
             if not laspy.LazBackend.Laszip.is_available():
@@ -186,7 +186,7 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _is_unsupported(error: BaseException) -> bool:
-    """Return whether the error of lazrs means that it does not support this version of LAZ."""
+    """Return whether an error of lazrs means that lazrs does not support this version of LAZ."""
     return type(error).__name__ == "LazrsError" and "not supported" in str(error)
 
 
@@ -212,9 +212,9 @@ def _read(
 
 
 def _check_header(path: Path, stream: BinaryIO) -> int:
-    """Check the sizes that laspy does not check, and return the number of points of LAS 1.0.
+    """Check header sizes that laspy does not check; return the point count in LAS 1.0's field.
 
-    If the file has no header, return 0: laspy raises the error.
+    If the file has no header, return 0, because laspy then raises the error.
     """
     head = stream.read(HEADER_BYTES)
     stream.seek(0)
@@ -233,7 +233,7 @@ def _check_header(path: Path, stream: BinaryIO) -> int:
 
 
 def _columns(reader: Any) -> dict[str, np.ndarray]:
-    """Decode all points into one array per field, with the names of the cloud."""
+    """Decode all points; return one array per field, by the field's name in the cloud."""
     header = reader.header
     count, columns, start = header.point_count, dict[str, np.ndarray](), 0
     for piece in reader.chunk_iterator(PIECE):
@@ -255,7 +255,7 @@ def _columns(reader: Any) -> dict[str, np.ndarray]:
 
 
 def _fields(piece: Any, layout: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
-    """Yield the name and the values of each field, and whether it is kept if all values are 0."""
+    """Yield name and values of each field, and whether to keep the field if all values are 0."""
     extra = set(layout.extra_dimension_names)
     names = [str(name) for name in layout.dimension_names if name not in POSITION]
     yield "xyz", np.stack([piece.x, piece.y, piece.z], axis=1), True
@@ -263,7 +263,7 @@ def _fields(piece: Any, layout: Any) -> Iterator[tuple[str, np.ndarray, bool]]:
         yield "rgb", np.stack([piece[name] for name in COLOR], axis=1), True
     for name in names:
         if name in extra:
-            # Renamed if the format itself defines a field with this name.
+            # An extra dimension is renamed if the format itself defines a field with its name.
             ours = f"extra_{name}" if name in (*RENAMED.values(), *OWN) else name
             yield ours, np.array(piece[name]), True
         elif name not in COLOR:

@@ -1,4 +1,4 @@
-"""The interface of a data set in a folder: its classes, its splits and its scans."""
+"""The base class of all data sets in a folder, which gives their classes, splits and scans."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SPLITS = ("train", "validation", "test")
 
 
 class Layout(abc.ABC):
-    """A folder in the layout of a data set.
+    """A data set in a folder; a subclass knows how one data set arranges its files.
 
-    The constructor reads no scans: the tasks of `scans` read them.
+    The constructor reads no scans. Method `scans` returns one callable for each scan, its task.
 
     Args:
       folder: the folder of the data set, which must exist.
 
     Attributes:
-      task: the task of a network for this data: ``segment``, ``detect`` or ``classify``.
-      marks: patterns of files below the folder. A folder with a file for any of these patterns
-        is taken to have this layout.
+      task: what a network learns from this data: ``segment``, ``detect`` or ``classify``.
+      marks: patterns of files below the folder. A folder with a file that matches one of these
+        patterns is recognized as this data set.
       class_names: the names of the labels 0, 1, ..., or of the classes of boxes.
       attributes: the attributes that points may have; None if they depend on the files.
     """
@@ -40,20 +40,20 @@ class Layout(abc.ABC):
         self.folder = folder
 
     def split(self, name: str) -> Sequence[str]:
-        """Return the names in a split of the data set, for `scans`; empty if it has no such split.
+        """Return the names of the scans in the split `name`; empty if there is no such split.
 
-        `name` is one of ``SPLITS``.
+        `name` is ``train``, ``validation`` or ``test``. The result is an argument of `scans`.
         """
         del name
         return ()
 
     @abc.abstractmethod
     def scans(self, names: Sequence[str], labeled: bool = True) -> Sequence[Task]:
-        """Return one task for each scan with these names; calling a task reads the scan.
+        """Return a task for each scan: a callable without arguments that reads the scan.
 
         Args:
           names: the names of sequences, scenes, frames or clouds.
-          labeled: whether the scans must have labels or boxes. False does not read labels.
+          labeled: whether the scans must have labels or boxes. If False, labels are not read.
 
         Raises:
           FileFormatError: a scan, or a file that belongs to it, is missing or broken.
@@ -62,10 +62,9 @@ class Layout(abc.ABC):
 
 
 def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
-    """Return the folders that contain a file or folder `mark`.
+    """Return `[folder]` if it contains a file or folder `mark`, else its subfolders that do.
 
-    This is `folder` itself if it contains one, else its subfolders that do. `what` is the
-    description of the missing content in the error.
+    If no folder contains `mark`, raise FileFormatError, which says that `folder` has no `what`.
     """
     found = [folder] if (folder / mark).exists() else []
     found = found or sorted(own for own in folder.glob("*") if (own / mark).exists())
@@ -75,7 +74,7 @@ def folders_with(folder: Path, mark: str, what: str) -> list[Path]:
 
 
 def fold(raw: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
-    """Return the index in `ids` of each raw id, int32 [N]; -1 for a raw id that is not in `ids`."""
+    """Replace each raw class id [N] by its index in `ids`, or -1 if it is not there; int32 [N]."""
     order = np.argsort(ids)
     known = np.asarray(ids)[order]
     place = np.minimum(np.searchsorted(known, raw), len(known) - 1)

@@ -1,4 +1,4 @@
-"""Voxels whose features are means over their points: the input of published networks."""
+"""Convert point clouds to voxels with mean point features, the input of published networks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ RGB = "rgb"
 
 @dataclasses.dataclass(frozen=True)
 class MeanFeatures:
-    """Turn clouds into examples; picklable, for worker processes.
+    """Callable that converts a cloud to an example, whose voxel features are means over points.
+
+    It can be pickled for worker processes.
 
     Attributes:
-      voxel_size: the edge length of a voxel, one number for all axes or one for each of three.
+      voxel_size: the edge length of a voxel, one number for all axes or one for each axis.
       features: the names of features in the order of the network's channels: ``xyz`` for
         positions, ``zero`` for a channel of zeros (the time of a single sweep), or the name of an
         attribute of the points. Unsigned integers (colors) are scaled to 0..1; other numbers
         are unchanged.
       low, high: two opposite corners, [3] each, of a box. Points outside the box are left out, and
         voxel (0, 0, 0) begins at `low`. None uses all points.
-      signed_colors: whether colors are scaled to -1..1, as in Pointcept.
-      plan: the plan for the network, which is attached to examples; None attaches none.
+      signed_colors: whether the attribute ``rgb`` is scaled to -1..1, as in Pointcept.
+      plan: the network's plan, which adds kernel maps to the voxels; None adds none.
       min_capacity: see :class:`voxax.io.examples.Preparation`.
     """
 
@@ -45,15 +47,12 @@ class MeanFeatures:
 
     @property
     def num_channels(self) -> int:
-        """The number of channels of an example's features."""
+        """The number of channels of the voxel features, e.g. 3 for ``xyz``."""
         own = {POSITION: 3, ZERO: 1}
         return sum(own[name] if name in own else attribute_width(name) for name in self.features)
 
     def __call__(self, cloud: PointCloud) -> Example:
-        """Voxelize a cloud.
-
-        In ``inverse`` of the result, points outside the box have the row -1.
-        """
+        """Voxelize a cloud; in ``inverse`` of the result, points outside the box have -1."""
         inside = np.ones(len(cloud), bool)
         if self.low is not None and self.high is not None:
             positions = cloud.positions
@@ -68,7 +67,7 @@ class MeanFeatures:
         features = np.stack(
             [column for name in self.features for column in self._columns(chosen, name)], axis=1
         )
-        # The lattice begins at the box or near the points: float32 is precise near zero only.
+        # The voxel grid begins at the box or near the points: float32 is precise only near zero.
         size = np.broadcast_to(np.asarray(self.voxel_size, np.float64), (3,))
         if self.low is not None:
             corner = np.asarray(self.low, np.float64)

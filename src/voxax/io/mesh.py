@@ -1,8 +1,8 @@
-"""Meshes (OBJ, OFF, STL, GLB), sampled evenly into points.
+"""Read meshes (OBJ, OFF, STL, GLB) as point clouds, by sampling points evenly from the surface.
 
-GLB is read in :mod:`voxax.io.glb`, and PLY, which holds points as often as meshes, in
-:mod:`voxax.io.ply`. trimesh cannot replace these readers: it returns a part of a truncated text STL
-or OFF without an error, and it refuses or misreads variants of OBJ and OFF.
+GLB is parsed in :mod:`voxax.io.glb`. PLY, which stores points or meshes, is in :mod:`voxax.io.ply`.
+trimesh cannot replace these readers: it returns a part of a truncated text STL or OFF without an
+error, and it refuses or misreads variants of OBJ and OFF.
 
 Sources: "Object Files (.obj)", appendix B1 of the manual of Wavefront's Advanced Visualizer; the
 page "OFF" of the manual of Geomview 1.9.5 (its variants COFF, NOFF, STOFF and 4OFF are read too);
@@ -30,30 +30,30 @@ from voxax.io.surface import fan_owners, fan_triangles, sample_surface
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 CONTINUED = re.compile(rb"\\[ \t]*\n")
 LINES = rb"^[ \t]*%s[ \t]+([^#\n]*)"
-# "fo" is what "f" was called in version 2.11.
+# In version 2.11 of the format, "f" was called "fo".
 CORNER, NORMAL_LINE, POLYGON = (
     re.compile(LINES % word, re.MULTILINE) for word in (b"v", b"vn", b"fo?")
 )
 CORNER_OR_POLYGON = re.compile(rb"^[ \t]*([vf])o?[ \t]", re.MULTILINE)
-# Lines that begin a part of a surface other than a polygon, or include another file.
+# Lines that begin a curved part of a surface, or include another file.
 NOT_READ = re.compile(rb"^[ \t]*(surf|call|bzp|bsp|cdp)[ \t]", re.MULTILINE)
-# The numbers of the texture and of the normal, after the number of a polygon's corner.
+# The indices of texture and normal, which follow the index of a polygon's corner.
 OTHERS = re.compile(rb"/\S*")
 COLOR = ("red", "green", "blue")
 NORMAL = ("nx", "ny", "nz")
-# Names of a corner's columns, by their number. Other columns, such as a weight, are not read.
+# Names of a corner's columns, by the number of columns. Others, such as a weight, are not read.
 COLUMNS = {6: (*"xyz", *COLOR), 7: (*"xyz", *COLOR, "alpha")}
 
 
-# The corners, the triangles (int64 [T, 3]), and the columns of each triangle or None.
+# The corners, the triangles (int64 [T, 3], rows of corners), and the triangles' columns or None.
 Mesh = tuple[PointCloud, np.ndarray, PointCloud | None]
 
 
 def _obj(path: Path, label_field: str | None) -> Mesh:
-    """Read an OBJ file.
+    """Read the corners and triangles of an OBJ file; curved surfaces raise FileFormatError.
 
     Colors are read if every corner has one. Normals are read if there are no polygons, and as many
-    normals as points. Textures, materials, curves and the normals of polygons are not read.
+    normals as points. Textures, materials and the normals of polygons are ignored.
     """
     text = _text(path)
     text = CONTINUED.sub(b" ", text) if b"\\" in text else text
@@ -81,7 +81,7 @@ def _text(path: Path) -> bytes:
 def _obj_corners(path: Path, lines: list[bytes]) -> dict[str, np.ndarray]:
     widths = {len(line.split()) for line in lines}
     if len(widths) > 1:
-        # Colors are dropped if some corners have none.
+        # Colors are dropped if some corners have no color.
         lines = [b" ".join(line.split()[:3]) for line in lines]
         widths = {min(widths)}
     width = widths.pop() if widths else 3
@@ -123,14 +123,14 @@ def _obj_polygons(text: bytes) -> Sequence[np.ndarray] | np.ndarray:
     return np.split(corners, np.cumsum(sizes)[:-1])
 
 
-# "OFF490 518 0", without a space, begins many files of ModelNet.
+# Many files of ModelNet begin with "OFF490 518 0", without a space.
 KEYWORD = re.compile(r"\s*(ST)?(C)?(N)?(4)?(?:OFF|off)(?![a-zA-Z])")
 COMMENT = re.compile(r"#.*")
 NO_COLOR: list[str] = []
 
 
 def _off(path: Path, label_field: str | None) -> Mesh:
-    """Read an OFF file of text, with the colors of corners and faces."""
+    """Read the corners and triangles of a text OFF file, with the colors of corners and faces."""
     text = COMMENT.sub("", path.read_bytes().decode("latin-1")).removeprefix("ï»¿")
     keyword = KEYWORD.match(text)
     if keyword is None:
@@ -163,7 +163,7 @@ def _off(path: Path, label_field: str | None) -> Mesh:
 
 
 def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
-    """Return corners, polygons and colors of a file with a line for each; None for other files."""
+    """Parse an OFF file with one line per corner and face: words, polygons, colors; or None."""
     rows, listed = lines[:vertices], lines[vertices : vertices + faces]
     if len({len(row) for row in rows}) > 1 or (rows and len(rows[0]) < 3):
         return None
@@ -178,10 +178,10 @@ def _by_line(lines: list[list[str]], vertices: int, faces: int) -> tuple | None:
 
 
 def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -> tuple:
-    """Return corners, polygons and colors of a file whose rows extend over several lines.
+    """Parse an OFF file with any line breaks: words, polygons, and empty colors of faces.
 
-    Only the order of the numbers counts, so a face's color looks like the next face: there are no
-    colors. If none of the ``widths`` fits the numbers, the first is used.
+    Colors of faces are not supported, because they look like further faces. ``widths`` are the
+    possible numbers of words of a corner. The first width that fits is used, or else the first.
     """
     found: list[tuple] = []
     for width in widths:
@@ -198,7 +198,7 @@ def _by_number(words: list[str], vertices: int, faces: int, widths: list[int]) -
 
 
 def _off_columns(rows: list[list[str]], keyword: re.Match[str]) -> dict[str, np.ndarray]:
-    """Return the columns of the corners by name: position divided by weight, normal, and color."""
+    """Return columns of OFF corners by name: position (divided by any weight), normal, color."""
     texture, _, normal, weight = map(bool, keyword.groups())
     if not rows:
         return dict.fromkeys("xyz", np.zeros(0))
@@ -218,7 +218,7 @@ def _off_columns(rows: list[list[str]], keyword: re.Match[str]) -> dict[str, np.
 
 
 def _numbers(rows: list[list[str]]) -> np.ndarray:
-    """Return rows of words as numbers [R, k]: int64 if all are integers, otherwise float64."""
+    """Convert R rows of k words to numbers [R, k]: int64 if all are integers, else float64."""
     try:
         return np.array(rows, np.int64)
     except ValueError:
@@ -226,7 +226,7 @@ def _numbers(rows: list[list[str]]) -> np.ndarray:
 
 
 def _widths(keyword: re.Match[str]) -> list[int]:
-    """Return how many numbers a corner may have. A color has 4 or, contrary to the manual, 3."""
+    """Return the possible numbers of words of an OFF corner: a color has 4, in some files 3."""
     texture, color, normal, weight = map(bool, keyword.groups())
     width = 3 + weight + 3 * normal + 2 * texture
     return [width + 4, width + 3] if color else [width]
@@ -241,7 +241,7 @@ WORDS = re.compile(rb"^[ \t]*(solid|endsolid|facet|endfacet)\b", re.MULTILINE | 
 
 
 def _stl(path: Path, label_field: str | None) -> Mesh:
-    """Read the triangles of all solids of an STL file."""
+    """Read the triangles of all solids of an STL file, binary or text."""
     corners = _stl_of_bytes(path)
     if corners is None:
         corners = _stl_of_text(path)
@@ -250,14 +250,14 @@ def _stl(path: Path, label_field: str | None) -> Mesh:
 
 
 def _stl_of_bytes(path: Path) -> np.ndarray | None:
-    """Return the corners, float32 [3 T, 3], three for each triangle; None for a file of text."""
+    """Read a binary STL: return corners float32 [3 T, 3], 3 per triangle; None for a text file."""
     start = HEADER_BYTES + 4
     with path.open("rb") as stream:
         head = stream.read(start)
         count = int.from_bytes(head[HEADER_BYTES:], "little")
         left = path.stat().st_size - start
-        # Four characters of text, as a number, are too large for any file. Bytes after the last
-        # triangle have no meaning.
+        # In a text file, these four bytes are characters, which are too large as a count. Bytes
+        # after the last triangle are ignored.
         if TEXT in head.lower() and count * TRIANGLE.itemsize > left:
             return None
         check_count(path, "triangles", count, TRIANGLE.itemsize, left)
@@ -265,7 +265,7 @@ def _stl_of_bytes(path: Path) -> np.ndarray | None:
 
 
 def _stl_of_text(path: Path) -> np.ndarray:
-    """Return the corners, float64 [3 T, 3], three for each triangle."""
+    """Read a text STL: return corners float64 [3 T, 3], three for each triangle."""
     text = _text(path)
     words = [word.lower() for word in WORDS.findall(text)]
     solids, ends, facets, closed = (
@@ -293,12 +293,12 @@ READERS: dict[str, Callable[[Path, str | None], Mesh]] = {
 
 
 def read_mesh(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
-    """Read a mesh and draw ``options.points`` points evenly from its surface.
+    """Read a mesh file and sample ``options.points`` points evenly from its surface.
 
-    The points get the colors and other columns of the vertices, see
+    The sampled points get the colors and other columns of the vertices, see
     :func:`voxax.io.surface.sample_surface`. Materials, textures and the normals of OBJ and GLB
-    are not read. The parts of a GLB scene are placed by its transformations. Points and lines
-    beside a surface are left out. If a file has no surface, all its points are returned. The
+    meshes are not read. The parts of a GLB scene are placed by its transformations. If a file has
+    no triangles, all points are returned; otherwise separate points and lines are left out. The
     axes are those of the file: in glTF, y points up.
     """
     kind = path.suffix.lower()

@@ -1,4 +1,4 @@
-"""Rows of numbers in text, separated by any white space."""
+"""Parse rows of numbers in text, separated by any white space, into one array per column."""
 
 import io
 import re
@@ -12,22 +12,22 @@ import numpy as np
 
 from voxax.errors import FileFormatError
 
-# Bytes converted at a time, because the conversion takes several times the memory of the text.
+# Bytes to convert at a time, because the conversion takes several times the memory of the text.
 _CHUNK = 1 << 22
 # Infinity and NaN as Microsoft's C library and glibc print them.
 _INFINITY = re.compile(rb"\d\.\d*#(?:INF|J)\w*", re.IGNORECASE)
 _NAN = re.compile(rb"[-+]?(?:\d\.\d*#\w+|nan\(\w*\))", re.IGNORECASE)
-# Lines that are converted at a time.
+# Lines to convert at a time.
 _LINES = 100_000
 
 
 def number_columns(
     path: Path, text: bytes | mmap, kinds: Sequence[np.dtype], begin: int = 0
 ) -> list[np.ndarray]:
-    """Return the columns [N] of N rows of ``len(kinds)`` numbers; blank rows are skipped.
+    """Parse text with N rows of ``len(kinds)`` numbers into columns [N]; blank rows are skipped.
 
     `kinds` has the dtype of each column. A column of integers becomes float64 if it has a NaN, a
-    fraction or a number out of range. `begin` is the offset of the first row in `text`.
+    fraction or a number out of range. `begin` is the offset of the first row in `text`, in bytes.
     """
     parts: list[list[np.ndarray]] = [[np.zeros(0, kind)] for kind in kinds]
     first = 0
@@ -36,16 +36,16 @@ def number_columns(
         first += len(table)
         for column, (part, kind) in enumerate(zip(parts, kinds, strict=True)):
             part.append(whole(np.ascontiguousarray(table[f"f{column}"]), kind))
-    # One column after the other, so that only one is in memory twice.
+    # Columns are joined one after the other, so that only one is in memory twice.
     return [np.concatenate(parts.pop(0)) for _ in kinds]
 
 
 def number_rows(
     path: Path, lines: Iterator[bytes], count: int, kinds: Sequence[np.dtype]
 ) -> list[np.ndarray]:
-    """Return the columns of the next `count` rows of a file, as :func:`number_columns` does.
+    """Parse the next `count` rows of the iterator `lines` into columns, as :func:`number_columns`.
 
-    If `lines` ends before, the columns are shorter.
+    If `lines` has fewer rows, the columns are shorter.
     """
     parts: list[list[np.ndarray]] = [[np.zeros(0, kind)] for kind in kinds]
     found = 0
@@ -57,9 +57,9 @@ def number_rows(
 
 
 def whole(values: np.ndarray, kind: np.dtype) -> np.ndarray:
-    """Return numbers [N] in the dtype `kind`.
+    """Convert numbers [N] to the dtype `kind`.
 
-    If `kind` is an integer type that cannot represent all of them, return them unchanged.
+    If `kind` is an integer type that cannot represent all numbers, return `values` unchanged.
     """
     if kind.kind == "f" or values.dtype == kind:
         return values.astype(kind, copy=False)
@@ -69,7 +69,7 @@ def whole(values: np.ndarray, kind: np.dtype) -> np.ndarray:
 
 
 def plain(text: bytes) -> bytes:
-    """Return the text with infinities replaced by ``inf``, and other invalid numbers by ``nan``."""
+    """Replace special spellings of infinity and NaN, e.g. ``1.#INF``, by ``inf`` and ``nan``."""
     if b"#" not in text and b"(" not in text:
         return text
     return _NAN.sub(b"nan", _INFINITY.sub(b"inf", text))
@@ -85,19 +85,20 @@ def _chunks(text: bytes | mmap, begin: int) -> Iterator[bytes]:
 
 
 def _table(path: Path, chunk: bytes, kinds: Sequence[np.dtype], first: int) -> np.ndarray:
-    """Return rows as a structured array [N].
+    """Parse rows of text into a structured array [N] with one field per column.
 
-    Its fields have the given dtypes, or all have float64 if some number does not fit.
+    Fields have the dtypes `kinds`, or all are float64 if some number does not fit. `first` is the
+    number of rows before `chunk`, for messages.
     """
     text, why = chunk.decode("latin-1"), ""
     with warnings.catch_warnings():
-        # NumPy would cut the fraction off in a column of integers.
+        # Without this, NumPy would only warn and drop a fraction in a column of integers.
         warnings.simplefilter("error")
         for tried in (kinds, [np.dtype(np.float64)] * len(kinds)):
             dtype = [(f"f{column}", kind) for column, kind in enumerate(tried)]
             try:
                 return np.loadtxt(io.StringIO(text), dtype, comments=None, ndmin=1)
             except (ValueError, OverflowError, Warning) as error:
-                # NumPy's advice to programmers follows after a semicolon.
+                # The text after a semicolon is NumPy's advice to programmers.
                 why = str(error).partition(";")[0][:200]
     raise FileFormatError(f"{path} is broken or cut short: {why}, rows counted from {first} on")

@@ -1,4 +1,4 @@
-"""NumPy's files: ``.npy`` with one array of points or of labels, ``.npz`` with named arrays.
+"""Read NumPy files: ``.npy`` with one array of points or of labels, ``.npz`` with named arrays.
 
 Source: the ``.npy`` and ``.npz`` formats of NumPy.
 """
@@ -30,7 +30,7 @@ _DEFLATE_RATIO = 1032
 
 
 def read_npz(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
-    """Read a ``.npz`` archive.
+    """Read a point cloud from a ``.npz`` archive.
 
     :func:`voxax.io.arrays.cloud_from_arrays` converts the arrays. Arrays of Python objects are left
     out, because reading them would run code in the file.
@@ -48,7 +48,7 @@ def read_npz_labels(
 
 
 class StoredArray:
-    """An array in an archive, whose values are read when NumPy converts it."""
+    """An array in a ``.npz`` archive, whose values are read when NumPy converts this object."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class StoredArray:
 
 @contextmanager
 def archive(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the arrays of an archive by name, each as a :class:`StoredArray`.
+    """Open a ``.npz`` archive; yield its arrays by name, as :class:`StoredArray` objects.
 
-    An array is unpacked when it is used. Arrays of Python objects are left out; if one has a name
-    for positions, FileFormatError is raised.
+    An array is unpacked when it is used. Arrays of Python objects are left out. If an array of
+    objects has a name for positions, FileFormatError is raised.
     """
     with reading(path, "NPZ"):
         # For a file without a zip directory, NumPy's message would be about pickle.
@@ -114,10 +114,10 @@ def archive(path: Path) -> Iterator[dict[str, Any]]:
 def read_array(
     path: Path, stream: IO[bytes], what: str, available: int | None = None
 ) -> np.ndarray:
-    """Read an array that ``numpy.save`` wrote, after checking that the file can hold it.
+    """Read an array that ``numpy.save`` wrote, after checking its size against the file's.
 
     The stream must be at its beginning, and support seek. `what` is the name of the array in
-    messages. `available` is the largest possible size of header and array in bytes; None takes the
+    messages. `available` is the largest possible size of header and array in bytes; None is the
     size of the stream.
     """
     if available is None:
@@ -133,7 +133,7 @@ def read_array(
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return the header that ``numpy.save`` wrote: shape, whether in Fortran order, dtype."""
+    """Read the header that ``numpy.save`` wrote: shape, whether in Fortran order, dtype."""
     version = np.lib.format.read_magic(stream)
     if version not in READ_HEADER:
         raise FileFormatError(f"version {version} of NumPy's format: 1 and 2 are read")
@@ -147,7 +147,7 @@ READ_HEADER = {
 
 
 def read_npy(path: Path, options: ReadOptions) -> PointCloud:
-    """Read points saved by ``numpy.save``.
+    """Read a point cloud from a ``.npy`` file, which ``numpy.save`` wrote.
 
     The array is [N, k], structured [N], or [B, N, k], which is B clouds of N points.
     :func:`voxax.io.arrays.cloud_from_items` converts it.
@@ -159,13 +159,13 @@ def read_npy(path: Path, options: ReadOptions) -> PointCloud:
 def read_npy_labels(
     path: Path, label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Read labels [N] saved by ``numpy.save``, or a field of a structured array."""
+    """Read labels from a ``.npy`` file; see :func:`voxax.io.arrays.labels_from_arrays`."""
     with reading(path, "NPY"):
         return labels_from_arrays({path.stem: np.array(_array(path))}, str(path), label_field)
 
 
 def is_points(path: Path) -> bool:
-    """Return whether a ``.npy`` holds points, rather than a label for each point."""
+    """Return whether a ``.npy`` file has the shape of points; if not, it may have labels."""
     with reading(path, "NPY"):
         array = _array(path)
         return array.dtype.names is not None or (
@@ -174,13 +174,13 @@ def is_points(path: Path) -> bool:
 
 
 def read_npy_array(path: Path) -> np.ndarray:
-    """Return the unchanged array of a ``.npy``, memory-mapped."""
+    """Return the array of a ``.npy`` file without conversion, memory-mapped."""
     with reading(path, "NPY"):
         return _array(path)
 
 
 def _array(path: Path) -> np.ndarray:
-    """Return the array memory-mapped, so that a wrong size in the header takes no memory."""
+    """Memory-map the array of a ``.npy`` file, after checking its size and that it has numbers."""
     with path.open("rb") as stream:
         shape, fortran, dtype = _header(stream)
         if dtype.hasobject or dtype.itemsize == 0 or min(shape, default=0) < 0:

@@ -1,9 +1,9 @@
-"""nuScenes: key-frame sweeps of the LiDAR with boxes and velocities, or a class for each point.
+"""Read nuScenes: LiDAR sweeps of key frames with boxes and velocities, or with a class per point.
 
-The layout is a folder of tables, ``v1.0-*/*.json``, beside ``samples/LIDAR_TOP/*.pcd.bin``. A key
-frame is read as one sweep, or together with the sweeps before it, in ``sweeps/LIDAR_TOP``. The
-table ``lidarseg.json`` has the path of a file of uint8 labels for each sweep. ``category.json`` has
-the category of each label.
+A key frame is a moment with annotations. The data set has tables, ``v1.0-*/*.json``, and sweeps of
+key frames, ``samples/LIDAR_TOP/*.pcd.bin``. A key frame can be read with the sweeps before it, from
+``sweeps/LIDAR_TOP``. The table ``lidarseg.json`` has the path of a file of uint8 labels for each
+sweep. ``category.json`` has the category of each label.
 
 Sources: Caesar et al., "nuScenes: A multimodal dataset for autonomous driving", CVPR 2020; Fong et
 al., "Panoptic nuScenes: A Large-Scale Benchmark for LiDAR Panoptic Segmentation and Tracking",
@@ -36,7 +36,7 @@ NUSCENES_CLASSES = (
     "car", "truck", "construction_vehicle", "bus", "trailer", "barrier", "motorcycle", "bicycle",
     "pedestrian", "traffic_cone",
 )  # fmt: skip
-"""The ten classes of the detection task, in the order of published detectors."""
+"""The ten classes of the nuScenes detection task, in the order of published detectors' outputs."""
 
 CATEGORIES = {
     "human.pedestrian.adult": "pedestrian",
@@ -54,14 +54,14 @@ CATEGORIES = {
     "vehicle.trailer": "trailer",
     "vehicle.truck": "truck",
 }
-"""The class of the detection task for each category. Boxes of other categories are left out."""
+"""Detection class for each category in the tables. Boxes of other categories are left out."""
 
 MOST_BOXES = 500
 """The largest number of boxes of a sample that the nuScenes server accepts."""
 
 # Validation scenes of v1.0-mini and of v1.0-trainval. All other scenes are for training.
 MINI_VALIDATION = frozenset(("scene-0103", "scene-0916"))
-# Ranges of scenes: the first and the last of each.
+# Ranges of scene numbers: the first and the last number of each range.
 _HELD_OUT = (
     (3, 3), (12, 18), (35, 36), (38, 39), (92, 110), (221, 221), (268, 278), (329, 332),
     (344, 346), (519, 524), (552, 565), (625, 627), (629, 630), (632, 638), (770, 771), (775, 775),
@@ -78,8 +78,8 @@ CLOSE = 1.0
 MOST_SWEEPS = 100
 # Bicycles and motorcycles in a rack are not evaluated.
 RACK, RACKED = "static_object.bicycle_rack", ("bicycle", "motorcycle")
-# Longest time in seconds between two annotations that gives a velocity; twice that if there is one
-# between them.
+# Longest time in seconds between two annotations of an object for computing its velocity. The limit
+# is twice as long if there is an annotation between them.
 LONGEST = 1.5
 # Tables from which boxes are computed.
 OF_BOXES = ("sample_annotation", "instance", "category", "calibrated_sensor", "ego_pose", "sample")
@@ -89,20 +89,20 @@ Racks = tuple[tuple[Pose, tuple[float, ...]], ...]
 
 @dataclass(frozen=True, eq=False)
 class NuscenesSample:
-    """Task that reads the sweep of one key frame.
+    """Callable that reads the points of one key frame, with its boxes; nuScenes calls it a sample.
 
     Attributes:
       path: the path of the key frame's sweep.
-      objects: the M objects, with boxes [M, 9] in the scanner's frame.
-      token: the token of the sample.
-      vehicle: the pose from the scanner's frame to the vehicle's.
-      ego: the pose from the vehicle's frame to the world's frame, which nuScenes uses to evaluate.
+      objects: the M true objects, with boxes [M, 9] in the scanner's frame.
+      token: the identifier of the sample in the tables.
+      vehicle: the transform from the scanner's frame to the vehicle's frame.
+      ego: the transform from the vehicle's frame to the world's frame, which the evaluation uses.
       true: the same objects in the world's frame, computed directly from the tables.
       racks: poses and sizes (width, length, height) of bicycle racks in the world's frame.
       tables: the paths of the tables with boxes and poses.
-      sweeps: one entry for each sweep, beginning with the key frame: the path, the pose from the
-          sweep's frame to the scanner's frame at the key frame, and the age in seconds at the key
-          frame. Empty if only the key frame is read.
+      sweeps: one entry for each sweep, beginning with the key frame: the path, the transform from
+          the sweep's frame to the scanner's frame at the key frame, and the age in seconds at the
+          key frame. Empty if only the key frame is read.
     """
 
     path: str
@@ -120,15 +120,15 @@ class NuscenesSample:
         return AnnotatedScan(cloud, self.objects, self)
 
     def _joined(self) -> PointCloud:
-        """Return the points of all sweeps in the key frame; ``time`` is their age in seconds.
+        """Read all sweeps into one cloud, in the scanner's frame at the key frame.
 
-        Points on the vehicle itself are left out.
+        ``time`` is the age of a point's sweep in seconds. Points on the vehicle are left out.
         """
         parts = []
         for path, pose, age in self.sweeps:
             cloud = read(path)
             cloud = cloud.select((np.abs(cloud.positions[:, :2]) >= CLOSE).any(axis=1))
-            # Positions of the key frame do not change at all, not even by rounding.
+            # Positions of the key frame stay exactly the same, without rounding.
             moved = cloud.positions if path == self.path else pose.points(cloud.positions)
             time = np.full(len(cloud), age, np.float32)
             parts.append(
@@ -143,7 +143,7 @@ class NuscenesSample:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the sweeps that the task reads, and of the tables."""
+        """The paths of all files with this sample's data: the sweeps and the tables."""
         return (self.path, *self.tables, *(path for path, _, _ in self.sweeps))
 
     def __str__(self) -> str:
@@ -156,9 +156,9 @@ class NuscenesSample:
         return isinstance(other, NuscenesSample) and self.path == other.path
 
     def best_in_world(self, found: Objects) -> NuscenesObjects:
-        """Return at most ``MOST_BOXES`` boxes with the highest scores, in the world's frame.
+        """Return the ``MOST_BOXES`` detected boxes with the highest scores, in the world's frame.
 
-        `found` has boxes in the scanner's frame: [M, 7], which get the velocity 0, or [M, 9].
+        `found` has boxes in the scanner's frame: [M, 9], or [M, 7], which get the velocity 0.
         """
         best = np.argsort(-np.asarray(found.scores), kind="stable")[:MOST_BOXES]
         boxes = found.boxes[best]
@@ -168,9 +168,9 @@ class NuscenesSample:
         return NuscenesObjects(boxes, found.classes[best], found.scores[best])
 
     def evaluated(self, objects: NuscenesObjects) -> NuscenesObjects:
-        """Return objects in the form that :func:`voxax.detection.nuscenes_score` takes.
+        """Convert objects to the input of the metric :func:`voxax.detection.nuscenes_score`.
 
-        `objects` are in the world's frame. The result has the same axes, with the origin at the
+        `objects` are in the world's frame. The result has the same axes, but the origin is at the
         vehicle. Bicycles and motorcycles in a rack are left out.
         """
         centers = objects.boxes[:, :3]
@@ -202,10 +202,10 @@ def _tables_of(folder: Path) -> Path:
 
 
 class NuscenesTables:
-    """The tables of a version of nuScenes, each of which is read when it is first used.
+    """The JSON tables of a version of nuScenes; a table is read when it is first used.
 
-    `folder` contains ``samples`` and one folder ``v1.0-*``. If there are several such folders,
-    `folder` must be one of them.
+    `folder` contains ``samples`` and one folder ``v1.0-*``. If there are several folders
+    ``v1.0-*``, `folder` must be one of them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -216,9 +216,9 @@ class NuscenesTables:
         self._boxes: dict[str, list[Row]] | None = None
 
     def samples(self, scenes: Sequence[str], sweeps: int = 1) -> list[NuscenesSample]:
-        """Return the key frames of scenes such as ``scene-0061`` in order of time.
+        """Return the key frames of `scenes` (names such as ``scene-0061``) in order of time.
 
-        `sweeps` is the number of sweeps of each key frame, or fewer at the beginning of a scene.
+        `sweeps` is the number of sweeps to join for a key frame, fewer at the start of a scene.
         """
         names = [row["name"] for row in self.rows("category")]
         if names and not set(names) & set(CATEGORIES):
@@ -230,7 +230,7 @@ class NuscenesTables:
         return [_sample(self, *row, sweeps) for row in self._key_frames(scenes)]
 
     def sweeps(self, scenes: Sequence[str]) -> list[tuple[Path, str]]:
-        """Return path and token of the sweep of each key frame of `scenes`."""
+        """Return the path and the token (identifier) of the sweep of each key frame of `scenes`."""
         return [(path, sweep["token"]) for path, _, sweep in self._key_frames(scenes)]
 
     def _key_frames(self, scenes: Sequence[str]) -> Iterator[tuple[Path, str, Row]]:
@@ -246,11 +246,11 @@ class NuscenesTables:
             yield from _key_frames_of(self, by_name[name])
 
     def rows(self, name: str) -> Sequence[Row]:
-        """Return the rows of a table."""
+        """Return all rows of the table `name`, such as ``"scene"``."""
         return list(self._table(name).values())
 
     def __call__(self, name: str, token: str) -> Row:
-        """Return the row with the given token in the table `name`."""
+        """Return the row with the identifier `token` in the table `name`."""
         table = self._table(name)
         if token not in table:
             raise FileFormatError(
@@ -260,7 +260,7 @@ class NuscenesTables:
         return table[token]
 
     def sweep(self, sample: str) -> Row:
-        """Return the row of ``sample_data`` for the LiDAR key frame of a sample."""
+        """Return the row of ``sample_data`` for the LiDAR sweep of the sample with this token."""
         if self._sweeps is None:
             lidars = {
                 row["token"]
@@ -280,7 +280,7 @@ class NuscenesTables:
         return self._sweeps[sample]
 
     def boxes(self, sample: str) -> list[Row]:
-        """Return the annotations of a sample."""
+        """Return the rows of ``sample_annotation`` (boxes) of the sample with this token."""
         if self._boxes is None:
             self._boxes = {}
             for row in self.rows("sample_annotation"):
@@ -301,7 +301,7 @@ class NuscenesTables:
 
 
 class _Row(dict[str, Any]):
-    """A row of a table, which raises FileFormatError for a missing field."""
+    """A row of a table: a dict that raises FileFormatError for a missing key."""
 
     __slots__ = ("path",)
 
@@ -314,7 +314,7 @@ class _Row(dict[str, Any]):
 
 
 def _key_frames_of(tables: NuscenesTables, scene: Row) -> Iterator[tuple[Path, str, Row]]:
-    """Yield the path of each sweep, the token of its sample, and its row of ``sample_data``."""
+    """Yield each key frame of a scene: its sweep's path, sample token, and ``sample_data`` row."""
     token, seen = scene["first_sample_token"], set[str]()
     while token:
         if token in seen:
@@ -358,7 +358,7 @@ def _sample(
 
 
 def _frames(tables: NuscenesTables, sweep: Row) -> tuple[Pose, Pose]:
-    """Return the pose of the scanner in the vehicle, and of the vehicle in the world."""
+    """Return the transforms from scanner to vehicle, and from vehicle to world, at a sweep."""
     vehicle = _pose(tables("calibrated_sensor", sweep["calibrated_sensor_token"]))
     return vehicle, _pose(tables("ego_pose", sweep["ego_pose_token"]))
 
@@ -374,10 +374,10 @@ def _pose(row: Row) -> Pose:
 def _objects(
     tables: NuscenesTables, sample: str, scanner: Pose
 ) -> tuple[NuscenesObjects, NuscenesObjects, Racks]:
-    """Return a sample's boxes of detection classes in two frames, and its bicycle racks.
+    """Return a sample's objects in the scanner's frame and in the world's, and its bicycle racks.
 
-    The first boxes are in the scanner's frame, the second in the world's. They are upright in both.
-    The racks are in the world's frame.
+    Objects have a detection class, and boxes that are upright in the respective frame. The racks
+    are in the world's frame. `scanner` is the transform from the world to the scanner.
     """
     frames: tuple[list[Any], list[Any]] = ([], [])
     classes, attributes, points, racks = [], [], [], []
@@ -420,10 +420,10 @@ def _objects(
 
 
 def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
-    """Return the velocity [3] of an annotation in the world's frame in m/s.
+    """Return the velocity [3] of an annotated object in the world's frame, in m/s.
 
-    It is computed from the object's previous and next annotations, or NaN if they are missing or
-    too far apart in time.
+    It is computed from the object's previous and next annotations. It is NaN if these are missing
+    or too far apart in time.
     """
     before, after = row["prev"], row["next"]
     unknown = np.full(3, np.nan)
@@ -439,9 +439,9 @@ def _velocity(tables: NuscenesTables, row: Row) -> np.ndarray:
 
 
 class Nuscenes(Layout):
-    """nuScenes as a :class:`voxax.io.layout.Layout`; names are scenes, such as ``scene-0061``.
+    """Find the key frames with boxes in a nuScenes folder, by scenes such as ``scene-0061``.
 
-    `folder` is as for :class:`NuscenesTables`, and `sweeps` is the number of sweeps of a key frame.
+    `folder` is as for :class:`NuscenesTables`, `sweeps` the number of sweeps to join for a frame.
     """
 
     task = "detect"
@@ -463,7 +463,7 @@ class Nuscenes(Layout):
         return [own for own in names if (own in held_out) == (name == "validation")]
 
     def set_name(self, split: str) -> str:
-        """Return the name of a split in the development kit."""
+        """Return nuScenes' name of a split, e.g. ``mini_val`` for ``validation`` of v1.0-mini."""
         known = {"train": "train", "validation": "val", "test": "test"}
         mini = "mini_" if self.tables.place.name.endswith("mini") else ""
         return mini + known.get(split, "val")
@@ -478,7 +478,7 @@ LIDARSEG_CLASSES = (
     "traffic_cone", "trailer", "truck", "driveable_surface", "other_flat", "sidewalk", "terrain",
     "manmade", "vegetation",
 )  # fmt: skip
-"""The 16 classes of the segmentation challenge, in the challenge's order."""
+"""The 16 classes of the nuScenes segmentation challenge, in the challenge's order."""
 
 SURFACES = {
     "flat.driveable_surface": "driveable_surface",
@@ -492,13 +492,13 @@ SURFACES = {
 
 @dataclass(frozen=True)
 class LidarsegScan:
-    """Task that reads one sweep with labels of the 16 classes; the label of other points is -1.
+    """Callable that reads one sweep with labels 0 to 15; the label of unknown points is -1.
 
     Attributes:
       points: the path of the sweep.
-      token: the token of the sweep's row in ``sample_data``.
+      token: the identifier of the sweep's row in the table ``sample_data``.
       labels: the path of the file of labels; None reads no labels.
-      classes: the class of each value in the file of labels; -1 for a value without a class.
+      classes: the class (0 to 15) of each value in the file of labels, or -1 for unknown.
     """
 
     points: str
@@ -530,7 +530,7 @@ class LidarsegScan:
 
 
 class NuscenesLidarseg(Nuscenes):
-    """nuScenes lidarseg as a :class:`voxax.io.layout.Layout`; names are scenes."""
+    """Find key frames with a label per point in a nuScenes folder, by ``scene-0061`` and so on."""
 
     task = "segment"
     marks = ()  # same folders as nuScenes, so the caller must name the layout
@@ -552,7 +552,7 @@ class NuscenesLidarseg(Nuscenes):
         return found
 
     def _classes(self) -> tuple[int, ...]:
-        """Return the class of each index of a category; -1 for a category without a class."""
+        """Return the class (0 to 15) of each category index; -1 for a category without a class."""
         place = {name: number for number, name in enumerate(LIDARSEG_CLASSES)}
         known = CATEGORIES | SURFACES
         by_index = {row["index"]: row["name"] for row in self.tables.rows("category")}

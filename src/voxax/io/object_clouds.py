@@ -1,6 +1,6 @@
-"""Folders of clouds of one object each: ModelNet, with a class, and ShapeNet's parts.
+"""Read data sets of single objects: ModelNet (a class per object), ShapeNet (a part per point).
 
-ModelNet comes in three forms. The class of a cloud is the label of each of its points.
+ModelNet comes in three forms. The class of an object becomes the label of all its points.
 
 - ``CLASS/train/*`` and ``CLASS/test/*``: ModelNet10 and ModelNet40, meshes in ``.off``. Any
   other files that voxax reads may replace them.
@@ -33,7 +33,7 @@ from voxax.io.formats import read, readable_extensions
 from voxax.io.layout import Layout
 from voxax.io.point_cloud import PointCloud
 
-# Points sampled from a mesh, which is enough for the voxels of a small object.
+# Number of points to sample from a mesh, which is enough for the voxels of a small object.
 SURFACE_POINTS = 10_000
 NORMALS = ("x", "y", "z", "nx", "ny", "nz")
 SHAPES = "shape_names.txt"
@@ -41,13 +41,13 @@ SHAPES = "shape_names.txt"
 
 @dataclass(frozen=True)
 class ClassifiedCloud:
-    """Task that reads one cloud; its class is the label of each point.
+    """Callable that reads the cloud of one object; the label of all points is the object's class.
 
     The mean of the points is moved to the origin. The cloud is scaled into the ball of radius 1.
 
     Attributes:
       path: the path of the file.
-      label: the index of the class.
+      label: the index of the object's class.
       item: the index of the cloud in a file of several; None if the file has only one.
       points: the number of points to sample from the surface of a mesh.
     """
@@ -79,10 +79,10 @@ class ClassifiedCloud:
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
-    """Return the names of the classes.
+    """Return the class names of a ModelNet folder, in the order of the class indices.
 
-    They are in a file ``*shape_names.txt``, or else they are the names of the subfolders. If there
-    are several files, the last is used, which is ModelNet40's.
+    They are read from a file ``*shape_names.txt`` (the last by name, which is ModelNet40's). If
+    there is none, they are the sorted names of the subfolders.
     """
     lists = sorted(folder.glob("*" + SHAPES))
     if lists:
@@ -96,7 +96,7 @@ def class_names(folder: Path) -> tuple[str, ...]:
 def cloud_split(
     folder: Path, split: Sequence[str], classes: Sequence[str]
 ) -> list[ClassifiedCloud]:
-    """Return one task for each cloud of a split.
+    """Return one callable for each cloud of a split of ModelNet.
 
     `split` is ``("train",)``, ``("test",)``, or names of clouds that begin with their class, such
     as ``airplane_0001``. `classes` are the names of the classes in the order of their indices.
@@ -143,15 +143,15 @@ def _named(folder: Path, name: str, classes: Sequence[str]) -> ClassifiedCloud:
 
 
 def hdf5_clouds(folder: Path, split: str, classes: Sequence[str]) -> list[ClassifiedCloud]:
-    """Return one task for each cloud in the HDF5 files that ``SPLIT_files.txt`` lists.
+    """Return one callable for each cloud in the HDF5 files that ``SPLIT_files.txt`` lists.
 
-    A file has B clouds of N points as arrays ``data`` [B, N, 3] and ``label`` [B].
+    An HDF5 file has B clouds of N points as arrays ``data`` [B, N, 3] and ``label`` [B].
     """
     h5py = import_extra("reading HDF5", "hdf5", "h5py")
     lists = existing_file(folder / f"{split}_files.txt")
     found: list[ClassifiedCloud] = []
     for line, name in enumerate(lists.read_text().split(), 1):
-        # The paths in the lists are relative to the folder of another program.
+        # The lists have paths relative to another folder, so only the file's name is used.
         path = folder / Path(name).name
         if not path.is_file():
             raise FileFormatError(f"{lists}:{line}: no file {path}")
@@ -170,7 +170,7 @@ def hdf5_clouds(folder: Path, split: str, classes: Sequence[str]) -> list[Classi
 
 
 def _labels(file: Any, path: Path) -> np.ndarray:
-    """Return the class of each of B clouds, int64 [B], after checking the shapes."""
+    """Return the classes of the B clouds in an HDF5 file, int64 [B], after checking shapes."""
     data, label = (file.get(name) for name in ("data", "label"))
     shapes = [None if one is None else getattr(one, "shape", None) for one in (data, label)]
     if shapes[0] is None or shapes[1] is None or len(shapes[0]) != 3 or shapes[0][2] < 3:
@@ -187,7 +187,7 @@ def _labels(file: Any, path: Path) -> np.ndarray:
 
 
 class ModelNet(Layout):
-    """ModelNet as a :class:`voxax.io.layout.Layout`; names are ``train``, ``test`` or clouds."""
+    """Find the clouds in a ModelNet folder, by ``train``, ``test``, or ``airplane_0001`` etc."""
 
     task = "classify"
     marks = (f"*{SHAPES}", "*/train/*.off")
@@ -218,7 +218,7 @@ _MOST_LISTED = 64 * MEBIBYTE
 
 @dataclass(frozen=True)
 class PartCloud:
-    """Task that reads one cloud of :class:`ShapeNetPart`; `labeled` is whether labels are kept."""
+    """Callable that reads one cloud of :class:`ShapeNetPart`, with labels if `labeled`."""
 
     path: str
     labeled: bool = True
@@ -240,7 +240,7 @@ class PartCloud:
 
 
 class ShapeNetPart(Layout):
-    """ShapeNet's parts as a :class:`voxax.io.layout.Layout`; names are like ``02691156/NAME``."""
+    """Find the clouds with part labels in a ShapeNet folder, by names like ``02691156/NAME``."""
 
     marks = ("synsetoffset2category.txt",)
     class_names = tuple(f"{name} {part}" for name, count in PARTS.items() for part in range(count))

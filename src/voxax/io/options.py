@@ -1,4 +1,4 @@
-"""Options for reading a file: information that the file itself does not contain."""
+"""Options of the file readers: information that the file itself does not contain."""
 
 import operator
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ SAMPLED_POINTS = 200_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The arguments of :func:`voxax.io.read` for the readers, each of which uses only some."""
+    """The arguments of :func:`voxax.io.read` for file readers; a reader uses only some of them."""
 
     columns: int | Sequence[str] | None = None
     label_field: str | None = None
@@ -28,10 +28,10 @@ DEFAULT = ReadOptions()
 def checked_columns(
     columns: SupportsIndex | Sequence[str] | None,
 ) -> int | tuple[str, ...] | None:
-    """Return the number of columns, or their names, after checking them.
+    """Check the option `columns`; return the number or the names of columns, or None.
 
-    `columns` is a number, a sequence of names, or text such as ``4`` or ``x,y,z,label``. There must
-    be at least 3 columns.
+    `columns` is a number, a sequence of names, or text such as ``4`` or ``x,y,z,label``. Fewer than
+    3 columns raise InputError.
     """
     if columns is None:
         return None

@@ -1,4 +1,4 @@
-"""PCD, the format of the Point Cloud Library.
+"""Read PCD files, the format of the Point Cloud Library.
 
 Source: "The PCD (Point Cloud Data) file format", pointclouds.org, versions 0.5 to 0.7, and other
 variants that ``pcl::PCDReader`` accepts.
@@ -18,7 +18,7 @@ from voxax.io.numbers import number_columns
 from voxax.io.options import DEFAULT, ReadOptions
 from voxax.io.point_cloud import PointCloud
 
-# Longest header. A header is a dozen lines, and a file without a DATA line in it is no PCD file.
+# Largest header. A usual header has a dozen lines. A file without a DATA line in it is no PCD file.
 _HEADER_BYTES = 1 << 20
 _KINDS = {"F": "f", "I": "i", "U": "u"}
 _SIZES = {"F": (2, 4, 8), "I": (1, 2, 4, 8), "U": (1, 2, 4, 8)}
@@ -27,12 +27,12 @@ _LZF_RATIO = 88
 
 
 def read_pcd(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
-    """Read a PCD file: ascii, binary or binary_compressed.
+    """Read a PCD file as a cloud; its data may be ascii, binary or binary_compressed.
 
     :func:`voxax.io.columns.cloud_from_columns` converts the fields. A field with a count of k is a
-    column [N, k], and padding (``_``) is left out. The result has every row of the file, also rows
-    of an organized cloud without a measurement (NaN), which :func:`voxax.io.read` drops. In an
-    ascii file, an integer field with a NaN becomes float64.
+    column [N, k], and padding (``_``) is left out. The result has every row of the file, even rows
+    without a measurement (NaN), which :func:`voxax.io.read` drops. In an ascii file, an integer
+    field with a NaN becomes float64.
     """
     with reading(path, "PCD"), path.open("rb") as stream:
         header = stream.read(_HEADER_BYTES)
@@ -65,7 +65,7 @@ class _Field:
 
     @property
     def size(self) -> int:
-        """The size of the field in one point, in bytes."""
+        """The number of bytes of the field in one point."""
         return self.dtype.itemsize * self.count
 
 
@@ -76,14 +76,14 @@ class _Layout:
 
     @property
     def record(self) -> np.dtype:
-        """The dtype of a point, with fields named by their index because names may repeat."""
+        """The dtype of a point. Its fields are named by their index, because names may repeat."""
         kinds = [(f"f{i}", f.dtype, (f.count,)) for i, f in enumerate(self.fields)]
         return np.dtype(kinds)
 
     def columns(self, parts: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the fields' values by name, without padding.
+        """Return the columns [N] or [N, count] by the field's name, without padding.
 
-        `parts` has the values of each field, [N, count].
+        `parts` has an array [N, count] for each field, in the order of the fields.
         """
         columns: dict[str, np.ndarray] = {}
         for field, values in zip(self.fields, parts, strict=True):
@@ -120,7 +120,7 @@ def _layout(path: Path, header: bytes) -> _Layout:
     ):
         number, bytes_of_one = _whole(path, "COUNT", count), _whole(path, "SIZE", size)
         if name == SKIPPED:
-            # In text, the count of padding is its number of values, whatever their size.
+            # In an ascii file, padding has as many values as its count, of any size.
             fields.append(_Field(name, np.dtype(f"V{bytes_of_one}"), number))
         elif bytes_of_one not in _SIZES.get(kind.upper(), ()):
             raise FileFormatError(
@@ -148,7 +148,7 @@ def _whole(path: Path, key: str, text: str = "") -> int:
 def _ascii(path: Path, layout: _Layout, text: mmap.mmap, begin: int) -> dict[str, np.ndarray]:
     width = sum(field.count for field in layout.fields)
     if layout.points is not None:
-        # Each number takes a digit and a separator, except that the last needs no separator.
+        # Each number takes a digit and a separator; the last number needs no separator.
         check_count(path, "points", layout.points, max(1, 2 * width), len(text) + 1 - begin)
     else:
         check_count(path, "numbers in a row", width, 2, len(text) + 1 - begin)
@@ -174,7 +174,7 @@ def _binary(path: Path, layout: _Layout, begin: int, available: int) -> dict[str
     if layout.points is not None:
         check_count(path, "points", layout.points, record.itemsize, available)
         there = layout.points
-    # Memory-mapped: columns that are kept are copied, and padding is never read.
+    # Rows are memory-mapped. Columns that are kept are copied later, and padding is never read.
     if there:
         rows = np.memmap(path, record, "r", begin, (there,))
     else:

@@ -1,11 +1,11 @@
-"""Input pipelines: worker processes make examples in order, a few of them ahead.
+"""Prepare the training examples of a network in worker processes, in order and ahead of time.
 
 Workers run NumPy only: they simulate or read, augment, voxelize and build kernel maps.
 They never start a JAX backend.
 
-:class:`Pipeline` needs nothing but Python. :class:`GrainPipeline` can replace it if grain is
-installed. Source: grain, https://google-grain.readthedocs.io, whose data sets are sequences with
-random access.
+:class:`Pipeline` needs only Python. :class:`GrainPipeline` can replace it if grain is installed.
+Source: grain, https://google-grain.readthedocs.io, whose data sets are sequences with random
+access.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from voxax.errors import MissingExtraError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# The signal that ended a worker may arrive in this process a moment later.
+# The signal that ended a worker may arrive in this process a little later.
 _MOMENT = 0.5  # seconds
-# A worker runs on for this time after SIGTERM, so that its parent can end it in order.
+# A worker continues for this time after SIGTERM, so that its parent can end it in order.
 _END_SECONDS = 5.0
 _ENDING = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
 
 class Pipeline(Generic[Item, Result]):
-    """Map a picklable function over items in worker processes, keeping their order.
+    """Apply a function to items in worker processes; results come in the order of the items.
 
     Args:
-      make: function from an item to its example; importable by name, or a picklable object.
-      workers: number of processes; 0 works in this process.
-      prefetch: number of examples that are made ahead.
+      make: function from an item to its result, the example; it must be picklable.
+      workers: number of processes; 0 runs `make` in this process.
+      prefetch: number of examples that are prepared before they are needed.
 
-    Use as a context manager; leaving it ends the workers. Errors of a worker are raised
-    where its example would have come.
+    Use it as a context manager; its end stops the workers. If `make` raises an error for an item,
+    the error is raised in place of that item's example.
 
     Raises:
       InputError: more than 256 workers, or fewer than 0.
@@ -61,14 +61,14 @@ class Pipeline(Generic[Item, Result]):
         self._make, self._prefetch = make, max(1, prefetch)
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         if workers > 0:
-            # spawn: forking a process that runs XLA's threads can dead-lock.
-            with _without_interrupts():  # this starts a process that tracks shared resources
+            # "spawn" is used because forking a process that runs XLA's threads can deadlock.
+            with _without_interrupts():  # this starts Python's process that tracks resources
                 self._pool = concurrent.futures.ProcessPoolExecutor(
                     workers, multiprocessing.get_context("spawn"), set_up_worker
                 )
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
-        """Yield the examples of ``items`` in order; at most ``prefetch`` are made ahead."""
+        """Yield the examples of ``items`` in order; workers prepare at most ``prefetch`` ahead."""
         if self._pool is None:
             yield from map(self._make, items)
             return
@@ -89,10 +89,10 @@ class Pipeline(Generic[Item, Result]):
                 future.cancel()
 
     def close(self) -> None:
-        """End the workers. Items that they have not begun are dropped."""
+        """End the worker processes; items that no worker has begun are dropped."""
         if self._pool is not None:
-            # Waiting costs nothing, since the end of the process waits too. Without it, the
-            # executor's thread may close a pipe just when Python's exit writes to it.
+            # Waiting here costs nothing, because the end of the process waits too. Without waiting,
+            # the executor's thread may close a pipe just when Python's exit writes to the pipe.
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
@@ -105,11 +105,11 @@ class Pipeline(Generic[Item, Result]):
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block, and block signals in processes that start in it.
+    """Delay Ctrl-C to the end of a block, and block signals in processes that start in the block.
 
-    A worker inherits the blocked signals. It ignores Ctrl-C itself, but only after its imports:
-    before that, Ctrl-C would make each worker print a traceback. Blocking a signal in this thread
-    is not enough for this process: another thread may receive it, and a worker whose start is
+    A worker inherits the blocked signals. Ctrl-C during the worker's imports, before it ignores
+    Ctrl-C itself, would print a traceback. Ctrl-C in this process is delayed because blocking it in
+    this thread is not enough: another thread may receive it, and a worker whose start is
     interrupted prints a traceback too. SIGTERM and SIGHUP to the process group would end a worker
     before its parent has saved.
     """
@@ -119,7 +119,7 @@ def _without_interrupts() -> Iterator[None]:
             return
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
-            resource_tracker.ensure_running()  # starting it unblocks Ctrl-C and SIGTERM
+            resource_tracker.ensure_running()  # its start unblocks Ctrl-C and SIGTERM
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
             yield
         finally:
@@ -127,7 +127,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def set_up_worker(*worker: object) -> None:
-    """Set up a worker process that ends with its parent.
+    """Set up this worker process: signals, one thread for NumPy, and its end with its parent.
 
     Ctrl-C, SIGTERM and SIGHUP reach the whole process group, but only the parent handles them. A
     SIGTERM still ends the worker, some seconds later.
@@ -156,15 +156,15 @@ def _end_soon(number: int, frame: object) -> None:
 
 
 class GrainPipeline(Generic[Item, Result]):
-    """Map a picklable function over a sequence in grain's worker processes, keeping its order.
+    """Apply a function to a sequence in grain's worker processes; results come in order.
 
-    Each worker has the sequence and makes its own items. Only results pass between processes, also
-    for a sequence that computes its items, such as :class:`voxax.io.steps.Steps`. Each pass starts
-    its workers, and ends them.
+    Each worker has a copy of the sequence and takes items from it, so only results pass between
+    processes. This also works for a sequence that computes its items, such as
+    :class:`voxax.io.steps.Steps`. Each iteration over the items starts and ends its workers.
 
     Args:
       make, prefetch: as in :class:`Pipeline`.
-      workers: number of processes; 0 works in threads of this process.
+      workers: number of processes; 0 runs `make` in threads of this process.
 
     Raises:
       MissingExtraError: grain is not installed.
@@ -178,7 +178,7 @@ class GrainPipeline(Generic[Item, Result]):
         self._make, self._workers, self._prefetch = make, workers, prefetch
 
     def __call__(self, items: Iterable[Item], *, prefetch: int | None = None) -> Iterator[Result]:
-        """Yield the examples of ``items``, in order; an iterable becomes a list first."""
+        """Yield the examples of ``items`` in order; an iterable is converted to a list first."""
         grain = _grain()
         source = items if isinstance(items, Sequence) else list(items)
         if len(source) == 0:
@@ -187,15 +187,15 @@ class GrainPipeline(Generic[Item, Result]):
         read = grain.ReadOptions(num_threads=1, prefetch_buffer_size=ahead if not workers else 1)
         examples = grain.MapDataset.source(source).map(self._make).to_iter_dataset(read)
         if workers:
-            # grain reads absl's flags, which absl refuses before they are marked as parsed.
+            # grain reads absl's flags. absl raises an error until they are marked as parsed.
             flags = importlib.import_module("absl.flags").FLAGS
             if not flags.is_parsed():
-                flags.mark_as_parsed()  # with their defaults
+                flags.mark_as_parsed()  # they have their defaults
             options = grain.MultiprocessingOptions(
                 num_workers=workers, per_worker_buffer_size=max(1, ahead // workers)
             )
             examples = examples.mp_prefetch(options, worker_init_fn=set_up_worker)
-            # A new thread starts the workers: it inherits the signals that are blocked here.
+            # A new thread starts the workers. It inherits the signals that this thread blocks.
             examples = grain.experimental.ThreadPrefetchIterDataset(
                 examples, prefetch_buffer_size=1
             )
@@ -212,7 +212,7 @@ class GrainPipeline(Generic[Item, Result]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Do nothing: each pass ends its own workers."""
+        """Do nothing, because each iteration ends its workers itself."""
 
 
 def _grain() -> Any:

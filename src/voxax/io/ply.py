@@ -1,7 +1,7 @@
-"""PLY, the Stanford polygon format: points, or a mesh whose surface is sampled.
+"""Read and write PLY, the Stanford polygon format: points, or a mesh whose surface is sampled.
 
 plyfile reads the rows of binary files. It accepts only headers that follow the description of the
-format exactly. This module reads headers and ascii rows itself, because many programs write
+format exactly. This module reads headers and ascii rows without it, because many programs write
 variants: a byte order mark, spaces at the ends of lines, comments in any encoding, names with
 spaces, any mix of line ends, ``255.0`` or ``nan`` in columns of integers, and ``1.#QNAN``, which
 Microsoft's C library prints.
@@ -32,7 +32,7 @@ from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud, as_labels, to_uint8
 from voxax.io.surface import fan_owners, fan_triangles, sample_surface, strip_triangles
 
-# Longer than any header with comments. A file without end_header in so many bytes is no PLY file.
+# Largest header, with comments. A file without end_header in its first so many bytes is no PLY.
 LONGEST_HEADER = 1 << 20
 END = re.compile(rb"[\r\n][ \t]*end_header[ \t]*(\r\n|\r|\n|$)")
 NOT_PLAIN = re.compile(r"[^!-~]+")
@@ -55,12 +55,12 @@ TYPES = {
 
 @dataclass(frozen=True)
 class PlyProperty:
-    """A column of a table.
+    """A column of a table in a PLY file, as the header declares it.
 
     Attributes:
       name: the name in the file.
       plain_name: a name that plyfile accepts, without spaces.
-      types: the type of a number; for a list, the type of its length and that of its values.
+      types: PLY names of types, e.g. ``("float",)``; for a list, the types of length and values.
     """
 
     name: str
@@ -74,7 +74,7 @@ class PlyProperty:
 
 @dataclass(frozen=True)
 class PlyElement:
-    """A table of the file, with its name, its number of rows, and its columns."""
+    """A table in a PLY file, as the header declares it: name, number of rows, and columns."""
 
     name: str
     count: int
@@ -83,7 +83,7 @@ class PlyElement:
 
 @dataclass(frozen=True)
 class PlyHeader:
-    """The content of a header: the format, the elements, and the byte where the data begin."""
+    """The content of a PLY header: the format, the tables, and the byte where the data begin."""
 
     format: str
     elements: list[PlyElement]
@@ -91,7 +91,7 @@ class PlyHeader:
 
     @property
     def canonical(self) -> str:
-        """The header as text that plyfile accepts, without comments."""
+        """The header rewritten as text that plyfile accepts, without comments."""
         lines = ["ply", f"format {self.format} 1.0"]
         for element in self.elements:
             lines.append(f"element {element.name} {element.count}")
@@ -103,7 +103,7 @@ class PlyHeader:
 
 
 def read_header(path: Path, stream: BinaryIO) -> PlyHeader:
-    """Return the header at the beginning of `stream`.
+    """Read and check the header of a PLY file at the beginning of `stream`.
 
     Raise FileFormatError if the file is too small for the number of rows in the header.
     """
@@ -118,7 +118,7 @@ def read_header(path: Path, stream: BinaryIO) -> PlyHeader:
         raise FileFormatError(f"{path} is no PLY file: its first line is not 'ply'")
     data_at = end.end() + len(start) - len(text)
     if end[1] == b"\r\n" and b"\n" not in above:
-        # Lines end in a carriage return alone: the next byte belongs to the data.
+        # Lines end in a carriage return without a line feed. The next byte belongs to the data.
         data_at -= 1
     header = _parsed(path, lines, data_at)
     _check_counts(path, header, path.stat().st_size)
@@ -141,7 +141,7 @@ def _parsed(path: Path, lines: list[str], data_at: int) -> PlyHeader:
             case ["property", kind, *name] if elements and name:
                 _add(elements[-1], " ".join(name), (kind,))
             case [str(word), *_] if layout == ASCII and word not in KEYWORDS:
-                # Some programs omit the word comment. Reading the rows checks the columns.
+                # Some programs omit the word comment. The columns are checked with the rows.
                 continue
             case _:
                 raise FileFormatError(f"line {number} of {path} is not one of PLY: {line[:80]!r}")
@@ -168,10 +168,10 @@ def _check_counts(path: Path, header: PlyHeader, size: int) -> None:
     left = size - header.data_at
     for element in header.elements:
         if header.format == ASCII:
-            # A digit and a space or a line end; the last line may lack its end.
+            # A number takes a digit, and a space or line end, which the last line may lack.
             smallest, spare, exact = 2 * len(element.properties), 1, False
         else:
-            # A list takes at least the number that says how long it is.
+            # A list takes at least the bytes of its length.
             types = [column.types[0] for column in element.properties]
             smallest, spare = sum(np.dtype(TYPES[kind]).itemsize for kind in types), 0
             exact = not any(column.is_list for column in element.properties)
@@ -183,7 +183,7 @@ def _check_counts(path: Path, header: PlyHeader, size: int) -> None:
 
 
 def read_rows(path: Path, stream: BinaryIO, header: PlyHeader) -> dict[str, dict[str, np.ndarray]]:
-    """Return the columns of each element of an ascii file, by their names in the file.
+    """Read the rows of an ascii PLY file; return a dict of columns for each table, by name.
 
     A column has the type in the header. A column of integers with other values becomes float64.
     A column of lists is [N, k] if all rows have the same length k, else an array of arrays.
@@ -191,7 +191,7 @@ def read_rows(path: Path, stream: BinaryIO, header: PlyHeader) -> dict[str, dict
     stream.seek(header.data_at)
     if stream.read(len(BOM_UTF8)) != BOM_UTF8:
         stream.seek(header.data_at)
-    text = io.TextIOWrapper(stream, encoding="latin-1")  # ends of lines of any kind
+    text = io.TextIOWrapper(stream, encoding="latin-1")  # accepts all kinds of line ends
     try:
         lines = (line.encode("latin-1") for line in text if not line.isspace())
         return {element.name: _columns(path, element, lines) for element in header.elements}
@@ -223,9 +223,9 @@ def _columns(path: Path, element: PlyElement, lines: Iterator[bytes]) -> dict[st
 def _split(
     path: Path, element: PlyElement, rows: Iterator[bytes]
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Return the columns of rows with lists, and the number of rows.
+    """Parse ascii rows with lists, which begin with their length.
 
-    Each list begins with its length.
+    Return the columns by name, and the number of rows.
     """
     words: dict[str, list[list[bytes]]] = {column.name: [] for column in element.properties}
     found = 0
@@ -254,7 +254,7 @@ def _split(
 
 
 FACE_LISTS = ("vertex_indices", "vertex_index")
-# Elements that refer to vertices. A range grid has the vertex of each cell of a scanner's image.
+# Tables that refer to vertices. A range grid has the vertex of each cell of a scanner's image.
 SURFACES = ("face", "tristrips", "range_grid")
 MOST_BYTES = 1 << 30
 
@@ -262,12 +262,12 @@ Tables = dict[str, dict[str, np.ndarray]]
 
 
 def read_ply(path: Path, options: ReadOptions) -> PointCloud:
-    """Read a PLY file, ascii or binary of either byte order.
+    """Read a PLY file, ascii or binary, as a point cloud.
 
-    A file without faces is a point cloud. :func:`voxax.io.columns.cloud_from_columns` converts
-    its columns. A file with faces or triangle strips is a mesh: ``options.points`` points are
-    sampled evenly from its surface. Points get the columns of the vertices and of the faces from
-    :func:`voxax.io.surface.sample_surface`.
+    If the file has no faces, :func:`voxax.io.columns.cloud_from_columns` converts the columns of
+    its vertices. A file with faces or triangle strips is a mesh, and ``options.points`` points are
+    sampled evenly from its surface. :func:`voxax.io.surface.sample_surface` gives these points the
+    colors and other columns of the vertices and faces.
     """
     plyfile = import_extra("reading .ply", "io", "plyfile")
     with reading(path, "PLY"):
@@ -278,14 +278,14 @@ def read_ply(path: Path, options: ReadOptions) -> PointCloud:
         cloud = _vertices(elements, path, None if of_faces else field)
         if not len(triangles):
             return cloud
-        # cloud_from_columns requires positions; those of the triangles are not used.
+        # cloud_from_columns requires positions. The positions of the triangles are not used.
         columns |= dict.fromkeys("xyz", np.zeros(len(triangles)))
         faces = cloud_from_columns(columns, str(path), field if of_faces else None)
     return sample_surface(cloud, triangles, options, faces)
 
 
 def read_ply_vertices(path: Path) -> PointCloud:
-    """Read the vertices of a PLY file with their columns; faces are ignored."""
+    """Read only the vertices of a PLY file as a cloud with their columns; faces are ignored."""
     plyfile = import_extra("reading .ply", "io", "plyfile")
     with reading(path, "PLY"):
         return _vertices(_load(plyfile, path), path)
@@ -297,9 +297,9 @@ def write_ply(
     labels: ArrayLike | None = None,
     colors: ArrayLike | None = None,
 ) -> None:
-    """Write points as a binary little-endian PLY that common viewers open.
+    """Write points to a binary little-endian PLY file, which common viewers can open.
 
-    An error leaves no partial file: a temporary file in the same folder is renamed at the end.
+    An error leaves no partial file, because a temporary file in the same folder is renamed last.
 
     Args:
       path: the file to write, with a name that ends in ``.ply``; an existing file is replaced.
@@ -353,7 +353,7 @@ def _vertices(elements: Tables, path: Path, label_field: str | None = None) -> P
 
 
 def _scalars(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the columns with one number in each row; leave out columns of lists."""
+    """Return only the columns with one number in each row, without columns of lists."""
     return {
         name: values
         for name, values in columns.items()
@@ -362,17 +362,17 @@ def _scalars(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _load(plyfile: ModuleType, path: Path) -> Tables:
-    """Return the columns of each element.
+    """Read a PLY file: return the columns of each table, by the names of table and column.
 
-    Columns of a binary file are memory-mapped: the caller copies the ones that it keeps.
+    Columns of a binary file are memory-mapped, so the caller must copy the columns that it keeps.
     """
     with path.open("rb") as stream:
         header = read_header(path, stream)
         if header.format == ASCII:
             rows = read_rows(path, stream, header)
             return {name.lower(): columns for name, columns in rows.items()}
-        # Nearly every mesh has only triangles, with 3 pairs of texture coordinates. plyfile reads
-        # lists of a known length 100 times faster.
+        # Most meshes have only triangles, with 3 corners and 3 pairs of texture coordinates.
+        # plyfile reads lists of a known length 100 times faster.
         triangles = {
             element.name: {
                 column.plain_name: 6 if "tex" in column.name else 3
@@ -394,9 +394,9 @@ def _load(plyfile: ModuleType, path: Path) -> Tables:
 
 
 class _Canonical:
-    """A PLY file whose header is replaced by the canonical one.
+    """A stream of a PLY file in which ``header.canonical`` replaces the file's header.
 
-    `read` returns the bytes of this header first. Positions in the stream do not count them.
+    `read` returns the new header first, then the data. ``tell`` and ``seek`` ignore the new header.
     """
 
     def __init__(self, header: PlyHeader, data: BinaryIO) -> None:
@@ -412,7 +412,7 @@ class _Canonical:
 
 
 def _triangles(elements: Tables, path: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return all T triangles [T, 3], and the columns of the faces, one row for each triangle."""
+    """Return the T triangles [T, 3] of faces and strips, and the faces' columns per triangle."""
     for name, columns in elements.items():
         rows = max(map(len, columns.values()), default=0)
         if rows and name not in SURFACES and any(known in columns for known in FACE_LISTS):

@@ -1,4 +1,4 @@
-"""Point clouds in memory: the form that every file reader returns."""
+"""The class `PointCloud`, a point cloud in memory, which every file reader returns."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,11 +13,11 @@ INT32 = np.iinfo(np.int32)
 
 @dataclass(frozen=True, eq=False)
 class PointCloud:
-    """Points with measured attributes, and optionally a class for each point.
+    """A cloud of N points with measured attributes, and optionally a class for each point.
 
-    Positions are float64 because airborne scans use national grids, whose
-    coordinates (millions of meters) leave float32 half a meter of precision. Arrays of the
-    dtypes below are kept, not copied.
+    Positions are float64 because airborne scans use national grids, with coordinates of millions
+    of meters, at which the precision of float32 is half a meter. Arrays that already have the
+    dtypes below are used without a copy.
 
     Args:
       positions: float64 [N, 3], in the units of the file (meters unless the file
@@ -78,15 +78,15 @@ class PointCloud:
         return f"PointCloud({len(self)} points, {labeled}, {{{attributes}}}{self._origin()})"
 
     def select(self, mask_or_index: Any) -> "PointCloud":
-        """Return the chosen points, with their attributes and labels.
+        """Return a cloud of the chosen points only, with their attributes and labels.
 
         Args:
-          mask_or_index: bool [N], integers [M] (each in -N..N-1; order and repeats
-              are kept), or a slice.
+          mask_or_index: bool [N] that is true for chosen points, indices [M] (in -N..N-1; order
+              and repeats are kept), or a slice.
 
         Raises:
           InputError: the mask has another length, an index is out of range, or the
-              argument is something else.
+              argument has another shape or type.
         """
         chosen = self._checked_index(mask_or_index)
         return replace(
@@ -97,11 +97,11 @@ class PointCloud:
         )
 
     def with_labels(self, labels: ArrayLike | None) -> "PointCloud":
-        """Return the points with other labels, integers [N], or with none.
+        """Return this cloud with `labels`, integers [N], in place of its labels; None removes them.
 
         Raises:
-          InputError: the count differs from the number of points, or the values are
-              not whole numbers in the range of int32.
+          InputError: the number of labels is not N, or the values are not whole numbers in the
+              range of int32.
         """
         return replace(self, labels=None if labels is None else as_labels(labels))
 
@@ -110,7 +110,7 @@ class PointCloud:
             return mask_or_index
         index = np.asarray(mask_or_index)
         if index.ndim == 1 and index.size == 0 and index.dtype != np.bool_:
-            # An empty list has dtype float64; it still means "no points".
+            # An empty list has dtype float64, and means "no points".
             return np.zeros(0, np.int64)
         if index.ndim != 1 or index.dtype.kind not in "biu":
             raise InputError(
@@ -133,13 +133,13 @@ class PointCloud:
 
 
 def as_labels(values: ArrayLike) -> np.ndarray:
-    """Return `values` as int32 [N].
+    """Convert class ids to labels, int32 [N].
 
     Floats are accepted if they are whole numbers, because several formats store every
     column as float32.
 
     Raises:
-      InputError: not one-dimensional, not whole numbers, or outside the range of int32.
+      InputError: `values` are not one-dimensional, not whole, or outside the range of int32.
     """
     labels = np.asarray(values)
     if labels.ndim != 1 or labels.dtype.kind not in "biuf":
@@ -148,7 +148,7 @@ def as_labels(values: ArrayLike) -> np.ndarray:
             f"and dtype {labels.dtype}"
         )
     if labels.dtype.kind == "f":
-        # NaN differs from its own rounding, so this catches it too.
+        # This finds NaN too, because NaN is not equal to NaN.
         broken = np.flatnonzero(labels != np.rint(labels))
         if len(broken):
             row = int(broken[0])
@@ -164,19 +164,19 @@ def as_labels(values: ArrayLike) -> np.ndarray:
 
 
 def to_uint8(colors: np.ndarray) -> np.ndarray:
-    """Return colors of any usual scale as uint8 of the same shape.
+    """Convert colors of any usual scale to uint8 (0 to 255) of the same shape.
 
-    | values | scale |
+    | values in the whole array | assumed scale |
     |---|---|
-    | uint8, and int8 with the same bits | as they are |
-    | floats up to 1; up to 2 where some are between 0 and 1 | 0 to 1: times 255 |
+    | uint8, and int8 with the same bits | unchanged |
+    | floats up to 1; or up to 2 if some are between 0 and 1 | 0 to 1: times 255 |
     | floats of -1 to 1, some below -0.1 | -1 to 1, as ScanNet is stored for PyTorch |
-    | floats above 1023 | 0 to 65535: the low byte is dropped |
+    | floats with a value above 1023 | 0 to 65535: the low byte is dropped |
     | other floats | 0 to 255 |
     | wider integers with a value above 255 | 0 to 65535: the low byte is dropped |
-    | wider integers up to 255, which many scanners write into LAS | as they are |
+    | wider integers up to 255, which many scanners write into LAS | unchanged |
 
-    One scale holds for the whole array. Values beyond it are clipped, and NaN becomes 0.
+    Values outside the scale are clipped, and NaN becomes 0.
     """
     if colors.dtype == np.uint8:
         return colors

@@ -1,4 +1,4 @@
-"""Data sets prepared by Pointcept: a folder for each scene, with an array for each attribute.
+"""Read data sets prepared by Pointcept: a folder per scene, with a NumPy file per attribute.
 
 ``SPLIT/SCENE/`` (ScanNet) and ``AREA/ROOM/`` (S3DIS) contain ``coord.npy``, ``color.npy``,
 ``normal.npy``, ``instance.npy``, and the labels: ``segment20.npy`` or ``segment200.npy`` for
@@ -24,18 +24,18 @@ from voxax.io.point_cloud import PointCloud, as_labels
 from voxax.io.s3dis import AREAS, S3DIS_CLASSES
 from voxax.io.scannet import SCANNET200_CLASS_NAMES, SCANNET_CLASS_NAMES
 
-# The attribute in each file. Colors are integers from 0 to 255.
+# The attribute by the name of its file. Colors are integers from 0 to 255.
 ATTRIBUTES = {"color": "rgb", "normal": "normals", "instance": "instance"}
 
 
 @dataclass(frozen=True)
 class ArrayScene:
-    """Task that reads the arrays in a scene's folder.
+    """Callable that reads the arrays in one scene's folder as a point cloud.
 
     Attributes:
       folder: the path of the folder.
-      labels: the name of the file of labels; None reads no labels.
-      classes: the number of classes. A label of at least this number becomes -1.
+      labels: the name of the file of labels, such as ``segment20.npy``; None reads no labels.
+      classes: the number of classes; labels that are not below it become -1.
     """
 
     folder: str
@@ -63,9 +63,9 @@ class ArrayScene:
 
 
 def _rows(path: Path, width: int, number: int | None) -> np.ndarray:
-    """Return the array [N, width] in a file, or [N] if `width` is 1.
+    """Read an array [N, width] of numbers from a ``.npy`` file, or [N] if `width` is 1.
 
-    `number` is the required N; None allows any.
+    `number` is the required N; None allows any N.
     """
     values = read_npy_array(existing_file(path))
     rows = values.reshape(len(values), -1) if values.ndim else values
@@ -78,11 +78,11 @@ def _rows(path: Path, width: int, number: int | None) -> np.ndarray:
 
 
 class ArrayFolder(Layout):
-    """Such folders as a :class:`voxax.io.layout.Layout`; names are ``FOLDER`` or ``FOLDER/SCENE``.
+    """Find the scenes of a data set that Pointcept prepared, by ``FOLDER`` or ``FOLDER/SCENE``.
 
     Attributes:
       labels: the name of the file of labels in a scene's folder.
-      splits: the names of the folders of each split.
+      splits: the names of the folders of scenes, by the name of the split.
     """
 
     attributes = tuple(ATTRIBUTES.values())
@@ -108,20 +108,20 @@ _SCANNET_SPLITS = {"train": ("train",), "validation": ("val",), "test": ("test",
 
 
 class ScanNetArrays(ArrayFolder):
-    """ScanNet's 20 classes; names are ``train``, ``val``, ``test`` or ``val/scene0011_00``."""
+    """Find Pointcept's ScanNet scenes with 20 classes, by ``val`` or ``val/scene0011_00``."""
 
     marks = ("*/scene*/segment20.npy",)
     class_names, labels, splits = SCANNET_CLASS_NAMES, "segment20.npy", _SCANNET_SPLITS
 
 
 class ScanNet200Arrays(ArrayFolder):
-    """ScanNet's 200 classes; names as for :class:`ScanNetArrays`."""
+    """Find Pointcept's ScanNet scenes with 200 classes, by ``val`` or ``val/scene0011_00``."""
 
     class_names, labels, splits = SCANNET200_CLASS_NAMES, "segment200.npy", _SCANNET_SPLITS
 
 
 class S3disArrays(ArrayFolder):
-    """S3DIS; names are areas or rooms, such as ``Area_5`` or ``Area_5/office_1``."""
+    """Find Pointcept's S3DIS rooms, by names such as ``Area_5`` or ``Area_5/office_1``."""
 
     marks = ("Area_*/*/segment.npy",)
     class_names, labels, splits = S3DIS_CLASSES, "segment.npy", AREAS

@@ -1,4 +1,4 @@
-"""Poses: transforms of points and boxes from one frame of reference to another."""
+"""The class `Pose`, a rigid transform of points and boxes from one frame to another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from voxax.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Pose:
-    """A transform to another frame: a rotation, then a translation.
+    """A rigid transform from one frame to another: ``rotation @ point + translation``.
 
     Attributes:
       rotation: a rotation matrix, float64 [3, 3].
@@ -32,7 +32,7 @@ class Pose:
                 raise InputError(f"{name} must be finite numbers of shape {list(shape)}")
             object.__setattr__(self, name, values)
         error = np.abs(self.rotation @ self.rotation.T - np.eye(3)).max()
-        # Files of calibrations have only 7 to 9 digits.
+        # Numbers in calibration files have only 7 to 9 digits.
         if error > 1e-3 or np.linalg.det(self.rotation) < 0:
             raise InputError(
                 f"{self.rotation.tolist()} is no rotation: its rows are not perpendicular vectors "
@@ -41,7 +41,7 @@ class Pose:
 
     @classmethod
     def from_quaternion(cls, rotation: ArrayLike, translation: ArrayLike) -> Pose:
-        """Return the pose of a quaternion [4] (w, x, y, z) of any length, and a translation [3]."""
+        """Create a pose from a quaternion [4] (w, x, y, z) of any norm, and a translation [3]."""
         quaternion = np.asarray(rotation, np.float64)
         length = np.linalg.norm(quaternion) if quaternion.shape == (4,) else 0.0
         if not 0 < length < np.inf:
@@ -55,28 +55,28 @@ class Pose:
         return cls(np.asarray(matrix), np.asarray(translation, np.float64))
 
     def inverse(self) -> Pose:
-        """Return the inverse transform."""
+        """Return the inverse transform, from the target frame back to the source frame."""
         back = np.linalg.inv(self.rotation)
         return Pose(back, -back @ self.translation)
 
     def then(self, other: Pose) -> Pose:
-        """Return the transform that applies this pose, then `other`."""
+        """Return the transform that applies this pose first, then `other`."""
         return Pose(
             other.rotation @ self.rotation, other.rotation @ self.translation + other.translation
         )
 
     def points(self, points: np.ndarray) -> np.ndarray:
-        """Return points [..., 3] transformed to the other frame."""
+        """Transform points [..., 3] to the target frame: rotate, then translate."""
         return self.vectors(points) + self.translation
 
     def vectors(self, vectors: np.ndarray) -> np.ndarray:
-        """Return directions or velocities [..., 3] rotated to the other frame."""
+        """Rotate directions or velocities [..., 3] to the target frame, without translation."""
         return np.asarray(vectors, np.float64) @ self.rotation.T
 
     def boxes(self, boxes: np.ndarray) -> np.ndarray:
-        """Return M boxes, [M, 7] or [M, 9], transformed to the other frame.
+        """Transform M boxes, [M, 7] or [M, 9] (with velocities), to the target frame.
 
-        Boxes are upright in both frames: only the yaw of the rotated boxes is kept.
+        Boxes are upright in both frames, so only the yaw of the rotated boxes is kept.
         """
         boxes = np.array(boxes, np.float64)
         yaw = boxes[:, 6]

@@ -1,8 +1,8 @@
-"""PTX: scans of terrestrial scanners in text, each a grid of points with the scanner's pose.
+"""Read PTX, a text format of terrestrial scanners: each scan is a grid of points with a pose.
 
-Source: Leica Cyclone's export "PTX": for each scan ten lines (columns, rows, the position of the
-scanner, its three axes, and four lines of a matrix), then a line for each cell of the grid: x, y,
-z, an intensity of 0 to 1, and optionally red, green and blue.
+Source: Leica Cyclone's export "PTX". A scan begins with ten lines: columns, rows, the position of
+the scanner, its three axes, and four lines of a matrix. Then there is a line for each cell of the
+grid: x, y, z, an intensity of 0 to 1, and optionally red, green and blue.
 """
 
 from codecs import BOM_UTF8
@@ -22,7 +22,7 @@ from voxax.io.point_cloud import PointCloud
 
 POSITION = ("x", "y", "z")
 COLOR = ("red", "green", "blue")
-# The names of columns for each number of columns.
+# The names of columns, by the number of columns.
 NAMES = {
     3: POSITION,
     4: (*POSITION, "intensity"),
@@ -31,16 +31,16 @@ NAMES = {
 }
 # The number of values in each line between the size of the grid and the points.
 POSE = (3, 3, 3, 3, 4, 4, 4, 4)
-# Three coordinates of one digit, each with a separator after it.
+# In bytes: three coordinates of one digit, each followed by a separator.
 SHORTEST_POINT = 6
 
 
 def read_ptx(path: Path, options: ReadOptions) -> PointCloud:
-    """Read the scans of a PTX file, each rotated and shifted by its matrix.
+    """Read the scans of a PTX file into one cloud; each scan is transformed by its matrix.
 
     Cells without a measurement, whose position is 0 0 0, are left out. Colors become ``rgb``.
     A column that some scans lack is left out. If several scans are read, the attribute ``item`` is
-    the index of each point's scan. ``options.item`` selects one scan.
+    the index of each point's scan. ``options.item`` is the index of the only scan to read.
     """
     with reading(path, "PTX"), path.open("rb") as stream:
         size, scans = path.stat().st_size, list[dict[str, np.ndarray]]()
@@ -55,7 +55,7 @@ def read_ptx(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _scan(path: Path, stream: BinaryIO, first: list[bytes], size: int) -> dict[str, np.ndarray]:
-    """Return the columns of one scan, with positions transformed by the scan's matrix.
+    """Read the columns of the next scan, with positions transformed by the scan's matrix.
 
     `first` has the words of the scan's first line, and `size` is the size of the file in bytes.
     """
@@ -81,7 +81,7 @@ def _scan(path: Path, stream: BinaryIO, first: list[bytes], size: int) -> dict[s
         )
     positions = np.stack([columns[axis] for axis in POSITION], axis=1)
     measured = (positions != 0).any(axis=1)
-    # Points are row vectors, so the last row of the matrix is the shift.
+    # Points are row vectors, so the last row of the matrix is the translation.
     matrix = np.stack(pose[-4:])
     placed = positions[measured] @ matrix[:3, :3] + matrix[3, :3]
     others = {name: values[measured] for name, values in columns.items() if name not in POSITION}
@@ -89,7 +89,7 @@ def _scan(path: Path, stream: BinaryIO, first: list[bytes], size: int) -> dict[s
 
 
 def _next_words(stream: BinaryIO) -> list[bytes]:
-    """Return the words of the next line that is not blank; an empty list at the end of the file."""
+    """Return the words of the next line with text, or an empty list at the end of the file."""
     for line in stream:
         if words := line.removeprefix(BOM_UTF8).split():
             return words

@@ -1,7 +1,7 @@
-"""Files of little-endian numbers without a header: sweeps of KITTI and nuScenes, and labels.
+"""Read files of little-endian numbers without a header: sweeps of KITTI and nuScenes, and labels.
 
-Two checks precede reading: the first bytes must not be those of a format with a header, and the
-numbers must be similar from record to record.
+Before reading, two checks are made. The first bytes must not be the mark of another format. The
+numbers must be similar from record to record, because otherwise the number of columns is wrong.
 
 Sources: the KITTI raw-data development kit (``velodyne/*.bin``), the SemanticKITTI dataset page
 (``*.label``) and the nuScenes schema (``*.pcd.bin``).
@@ -46,7 +46,7 @@ MAGICS = {
     b"SQLite": "an SQLite data base",
     b"\x7fELF": "a program",
 }
-# The number of values at the beginning that are compared.
+# The number of values at the beginning of a file that are compared.
 _LOOKED_AT = 1 << 16
 _WIDTHS = range(3, 12)
 # A float32 outside this range is no coordinate, color or intensity: the data have another type.
@@ -54,7 +54,7 @@ _SMALLEST, _LARGEST = 1e-15, 1e15
 
 
 def check_magic(path: Path) -> None:
-    """Raise FileFormatError if a file begins with text, or like a file of another format."""
+    """Raise FileFormatError if a file begins with text, or with the mark of another format."""
     with path.open("rb") as stream:
         begin = stream.read(256)
     kind = next((kind for magic, kind in MAGICS.items() if begin.startswith(magic)), None)
@@ -68,9 +68,9 @@ def check_magic(path: Path) -> None:
 
 
 def records(path: Path, dtype: str, width: int, kind: str) -> np.ndarray:
-    """Return all N records ``[N, width]`` in this machine's byte order.
+    """Read a file of N records of `width` numbers as ``[N, width]``, in native byte order.
 
-    `dtype` is a type of four bytes, and `kind` is the description of the file in messages.
+    `dtype` is a type of four bytes. `kind` is the description of the file in messages.
     """
     size, record = path.stat().st_size, 4 * width
     count, remainder = divmod(size, record)
@@ -84,11 +84,11 @@ def records(path: Path, dtype: str, width: int, kind: str) -> np.ndarray:
 
 
 def check_width(path: Path, width: int) -> None:
-    """Raise FileFormatError if a file may have another number of columns, or no float32 numbers.
+    """Raise FileFormatError if a file probably does not have `width` columns of float32.
 
     Neighbors in a scan are near each other, so a number usually differs little from the number in
-    the same column of the record before. `width` is accepted unless another number of columns
-    divides the size of the file too, and its differences are about as small.
+    the same column of the record before. `width` is rejected if another number of columns also
+    divides the size of the file, and gives differences that are about as small.
     """
     size = path.stat().st_size
     if size % (4 * width):
@@ -118,7 +118,7 @@ def check_width(path: Path, width: int) -> None:
 def _rivals(other: int, width: int, step: dict[int, float], numbers: np.ndarray) -> bool:
     """Return whether `other` columns are about as plausible as `width` columns.
 
-    `step` has the differences between records for each number of columns.
+    `step` is the result of :func:`_steps` for the `numbers`.
     """
     if other % width == 0:
         # A multiple has small differences too. If `other` is right, x and y of some rows of `width`
@@ -126,16 +126,17 @@ def _rivals(other: int, width: int, step: dict[int, float], numbers: np.ndarray)
         return not all(_alike(numbers, width, other, axis) for axis in (0, 1))
     mine, its = step[width], step[other]
     if its > 1 - 2.5 / np.sqrt(len(numbers)):
-        return False  # no better than noise
+        return False  # the differences are as large as those of noise
     return its < mine or (its < 0.9 and its < 1.25 * mine) or max(its, mine) < 0.4
 
 
 def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
     """Return whether column `axis` may be one quantity if records have `width` columns.
 
-    Each row of `other` columns has several values of this column. Their distributions may differ,
-    because some sensors fire their beams in turn, but not by much: each median is within the
-    range (5% to 95%) of every other, and the widest range is at most 8 times the narrowest.
+    A row of `other` columns, a multiple of `width`, has several values of the column. For one
+    quantity, their distributions are similar; some sensors fire beams in turn, so they need not be
+    equal. Similar means: each median is within the range (5% to 95%) of every other distribution,
+    and the widest range is at most 8 times the narrowest.
     """
     rows = numbers[: len(numbers) // other * other].reshape(-1, other)[:, axis::width]
     rows = rows[np.isfinite(rows).all(axis=1)]
@@ -147,10 +148,10 @@ def _alike(numbers: np.ndarray, width: int, other: int, axis: int) -> bool:
 
 
 def _steps(numbers: np.ndarray) -> dict[int, float]:
-    """Return the mean squared difference between records for each number of columns.
+    """Return the mean squared difference between successive records, by the number of columns.
 
-    It is the mean of two: differences of the ranks of the numbers, and of the ranks of the absolute
-    numbers. The scale is such that noise has 1.
+    The differences are those of the ranks of the numbers, and of the ranks of the absolute numbers;
+    both are averaged. They are scaled so that random noise gives 1.
     """
     finite = np.where(np.isfinite(numbers), numbers, 0)
     ranks = [_ranks(finite), _ranks(np.abs(finite))]
@@ -186,7 +187,7 @@ NO_RING = -1
 
 
 def read_bin(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
-    """Read float32 records without a header: KITTI's columns, or the columns in the options.
+    """Read a point cloud from a ``.bin`` file of float32 records without a header.
 
     ``options.columns`` is the number of columns or their names, which :mod:`voxax.io.columns`
     lists. None means KITTI's x, y, z (meters) and intensity, after a check that this is plausible
@@ -206,7 +207,7 @@ def read_bin(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
     else:
         columns = options.columns
         if isinstance(columns, int):
-            # The meaning of columns is not guessed: a ring and a color are both whole numbers.
+            # The meaning of other columns is unknown: a ring and a color are both whole numbers.
             own = (f"column_{column}" for column in range(3, columns))
             columns = KITTI_FIELDS if columns == len(KITTI_FIELDS) else (*POSITION, *own)
     rows = records(path, "<f4", len(columns), "sweep")
@@ -214,7 +215,7 @@ def read_bin(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
 
 
 def read_nuscenes(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
-    """Read a nuScenes ``.pcd.bin``: float32 x, y, z (meters), intensity and ring.
+    """Read a nuScenes ``.pcd.bin``: float32 x, y, z (meters), intensity and ring (laser beam).
 
     The ring becomes int32; an invalid ring becomes -1. ``options.columns`` replaces these columns,
     as for :func:`read_bin`.
@@ -223,7 +224,7 @@ def read_nuscenes(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
         return read_bin(path, options)
     cloud = read_bin(path, replace(options, columns=NUSCENES_FIELDS))
     ring = cloud.attributes["ring"]
-    # NaN fails these comparisons; casting NaN to an integer is undefined.
+    # NaN fails these comparisons. It must not be converted to an integer.
     usable = (ring >= 0) & (ring < np.iinfo(np.int16).max)
     rings = np.where(usable, ring, NO_RING).astype(np.int32)
     return replace(cloud, attributes=cloud.attributes | {"ring": rings})
@@ -232,15 +233,14 @@ def read_nuscenes(path: Path, options: ReadOptions = DEFAULT) -> PointCloud:
 def read_packed_labels(
     path: Path, label_field: str | None = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Read a SemanticKITTI ``.label``: uint32 with the class in the low half.
+    """Read a SemanticKITTI ``.label`` file, which has a uint32 for each of N points.
 
-    The high half is the number of the object.
-    `label_field` is the half to return as labels: ``semantic`` (also for None) or ``instance``.
+    The low 16 bits are the class, and the high 16 bits are the number of the object. `label_field`
+    chooses the labels: the class (``semantic`` or None) or the object (``instance``).
 
     Returns:
-      The raw class ids of N points, int32 [N] (see
-      :func:`voxax.io.semantic_kitti.to_common_classes`), and ``{"instance": int32 [N]}``. With
-      ``instance``, the object numbers and an empty dict.
+      The raw class ids, int32 [N] (see :func:`voxax.io.semantic_kitti.to_common_classes`), and
+      ``{"instance": int32 [N]}``. For ``instance``, the object numbers and an empty dict.
     """
     check_magic(path)
     packed = records(path, "<u4", 1, "SemanticKITTI label file")[:, 0]

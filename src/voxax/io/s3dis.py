@@ -1,7 +1,7 @@
-"""S3DIS: ``Area_5/office_1/Annotations/chair_1.txt``, a file for each object of a room.
+"""Read rooms of S3DIS, which has a file for each object, ``AREA/ROOM/Annotations/chair_1.txt``.
 
-A row has x, y, z, red, green and blue. The points of a room are those of all its objects, sorted by
-name. The name of an object begins with its class.
+A row has x, y, z, red, green and blue. The points of a room are the points of all its objects,
+sorted by the objects' names. The name of an object begins with its class.
 
 Source: Armeni et al., "3D Semantic Parsing of Large-Scale Indoor Spaces", CVPR 2016, and the data
 set's files (``Stanford3dDataset_v1.2_Aligned_Version``).
@@ -30,14 +30,14 @@ AREAS = {
     "validation": ("Area_5",),
     "test": ("Area_5",),
 }
-"""The usual split. It tests on the only area that is in another building."""
+"""The usual areas of each split; the test area is the only one in another building."""
 
 
 @dataclass(frozen=True)
 class S3disRoom:
-    """Task that reads a room's folder; an object without a class, such as stairs, is clutter.
+    """Callable that reads a room's folder; objects without a class, such as stairs, are clutter.
 
-    `labeled` is whether labels and the attribute ``instance`` are returned.
+    If `labeled`, the cloud has labels and the attribute ``instance``, the index of the object.
     """
 
     folder: str
@@ -72,7 +72,7 @@ def objects_of(room: Path) -> list[Path]:
 
 
 class S3dis(Layout):
-    """S3DIS as a :class:`voxax.io.layout.Layout`; names are areas, or ``AREA/ROOM``."""
+    """Find the rooms in an S3DIS folder, by names such as ``Area_5`` or ``Area_5/office_1``."""
 
     marks = ("Area_*/*/Annotations",)
     class_names = S3DIS_CLASSES

@@ -1,8 +1,8 @@
-"""ScanNet: ``scans/SCENE/SCENE_vh_clean_2.ply`` is a mesh whose vertices are the points.
+"""Read ScanNet scenes: the points are the vertices of ``scans/SCENE/SCENE_vh_clean_2.ply``.
 
 ``SCENE_vh_clean_2.labels.ply`` is the same mesh with an id of NYU's 40 classes for each vertex. For
 the 200 classes, ``SCENE_vh_clean_2.0.010000.segs.json`` has the segment of each vertex,
-``SCENE.aggregation.json`` has the raw category of each object and its segments, and
+``SCENE.aggregation.json`` has each object's raw category and segments, and
 ``scannetv2-labels.combined.tsv`` has the ids of the raw categories.
 
 Source: the data set's documentation (Dai et al., "ScanNet: Richly-annotated 3D Reconstructions of
@@ -81,7 +81,7 @@ MESH, LABELS = "_vh_clean_2.ply", "_vh_clean_2.labels.ply"
 
 @dataclass(frozen=True)
 class ScanNetScene:
-    """Task that reads the vertices of one scene with labels of the 20 classes, or -1 for others.
+    """Callable that reads the vertices of one scene, with labels 0 to 19, or -1 for unknown.
 
     Attributes:
       mesh: the path of the mesh.
@@ -98,7 +98,7 @@ class ScanNetScene:
         return replace(cloud, labels=labels, attributes=cloud.attributes | more).select(finite)
 
     def _labels(self, vertices: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the labels of a mesh with this number of vertices, and further attributes."""
+        """Read the labels of all vertices, and more attributes by name; check their number."""
         labeled = read_ply_vertices(existing_file(self.labels))
         if labeled.labels is None:
             raise FileFormatError(f"the vertices of {self.labels} have no property label")
@@ -117,11 +117,11 @@ class ScanNetScene:
 
 
 class ScanNet(Layout):
-    """ScanNet as a :class:`voxax.io.layout.Layout`; names are scenes, such as ``scene0000_00``.
+    """Find the scenes in a ScanNet folder, with 20 classes, by names such as ``scene0000_00``.
 
     Scenes are in the folder ``scans``, and scenes of the test set in ``scans_test``. The official
     splits are read from ``scannetv2_train.txt``, ``scannetv2_val.txt`` and ``scannetv2_test.txt``
-    beside these folders or in ``meta_data``.
+    next to these folders or in ``meta_data``.
     """
 
     marks = ("scans/scene*", "scans_test/scene*")
@@ -167,16 +167,16 @@ SEGMENTS, OBJECTS = (
     "_vh_clean_2.0.010000.segs.json",
     (".aggregation.json", "_vh_clean.aggregation.json"),
 )
-# Enough for a scene with a million vertices.
+# Largest size of a file that is read, which is enough for a scene with a million vertices.
 _MOST_BYTES = 256 * MEBIBYTE
 
 
 @dataclass(frozen=True)
 class ScanNet200Scene(ScanNetScene):
-    """Task that reads the vertices of one scene with labels of the 200 classes, or -1 for others.
+    """Callable that reads the vertices of one scene, with labels 0 to 199, or -1 for unknown.
 
-    `labels` are the paths of the segments, of the objects and of the list of categories. None reads
-    no labels.
+    `labels` are the paths of three files: the segments, the objects, and the list of categories.
+    None reads no labels. With labels, the attribute ``instance`` is the index of the object.
     """
 
     def _labels(self, vertices: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -216,7 +216,7 @@ def _parsed(path: Path, key: str) -> list[Any]:
 
 
 def _category_ids(path: Path) -> dict[str, int]:
-    """Return the id of each raw category in the list at `path`."""
+    """Read ``scannetv2-labels.combined.tsv``; return the id of each raw category by its name."""
     rows = csv.DictReader(bounded_text(path, _MOST_BYTES).splitlines(), delimiter="\t")
     try:
         return {row["raw_category"]: int(row["id"]) for row in rows}
@@ -227,7 +227,7 @@ def _category_ids(path: Path) -> dict[str, int]:
 
 
 class ScanNet200(ScanNet):
-    """:class:`ScanNet` with the 200 classes."""
+    """Find the scenes in a ScanNet folder as :class:`ScanNet`, but with labels of 200 classes."""
 
     marks = ()  # same folders as ScanNet, so the caller must name the layout
     class_names = SCANNET200_CLASS_NAMES

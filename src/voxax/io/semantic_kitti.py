@@ -1,7 +1,7 @@
-"""SemanticKITTI: ``sequences/NN`` with ``velodyne/*.bin`` and ``labels/*.label``.
+"""Read SemanticKITTI: ``sequences/NN`` with ``velodyne/*.bin`` and ``labels/*.label``.
 
-In the data set, class 0 means "ignore" and the classes are 1..19. Here the classes are 0..18, and
--1 means "ignore", so that a model needs no output for ignored points.
+In the data set, class 0 means "ignore" and the classes are 1..19. In voxax the classes are 0..18,
+and -1 means "ignore", so that a model needs no output for ignored points.
 
 Source: the data set's page, which also fixes the split (Behley et al., "SemanticKITTI: A Dataset
 for Semantic Scene Understanding of LiDAR Sequences", 2019), and ``semantic-kitti.yaml``.
@@ -26,7 +26,7 @@ VALIDATION = ("08",)
 TEST = tuple(str(number) for number in range(11, 22))
 
 
-# Ids in the files for each class, the most frequent id first.
+# Ids in the files for each class; the most frequent id is first.
 RAW_IDS = {
     "car": (10, 252),  # and moving-car
     "bicycle": (11,),
@@ -56,18 +56,18 @@ SEMANTIC_KITTI_LEARNING_MAP = dict.fromkeys(IGNORED_IDS, -1) | {
 
 
 def to_common_classes(raw: ArrayLike) -> np.ndarray:
-    """Fold raw SemanticKITTI ids into the 19 benchmark classes.
+    """Convert raw SemanticKITTI ids to the 19 classes of the benchmark.
 
     Args:
-      raw: integers [N], the low 16 bits of a ``.label`` file, which is what
-          :func:`voxax.io.read_labels` returns.
+      raw: integers [N], the low 16 bits of a ``.label`` file, as
+          :func:`voxax.io.read_labels` returns them.
 
     Returns:
       int32 [N]: 0..18, an index into `SEMANTIC_KITTI_CLASS_NAMES`, or -1 for points
       that the benchmark ignores.
 
     Raises:
-      InputError: an id is not one of the dataset's.
+      InputError: an id does not exist in the data set.
     """
     present, where = np.unique(as_labels(raw), return_inverse=True)
     unknown = sorted({*present.tolist()} - {*SEMANTIC_KITTI_LEARNING_MAP})
@@ -82,7 +82,7 @@ def to_common_classes(raw: ArrayLike) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SemanticKittiScan:
-    """Task that reads one sweep, in the 19 common classes."""
+    """Callable that reads a sweep (path `points`) and, if `labels` is a path, labels 0 to 18."""
 
     points: str
     labels: str | None
@@ -101,7 +101,7 @@ class SemanticKittiScan:
 
 
 class SemanticKitti(Layout):
-    """Layout of SemanticKITTI, see :class:`voxax.io.layout.Layout`; ``08`` names a sequence."""
+    """Find the sweeps in a SemanticKITTI folder, by names of sequences, such as ``08``."""
 
     marks = ("sequences/*/velodyne",)
     class_names = SEMANTIC_KITTI_CLASS_NAMES

@@ -10,17 +10,17 @@ from voxax.errors import InputError
 def split_blocks(
     positions: np.ndarray, size: float = 10.0, buffer: float = 1.0, offset: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return masks of two parts, alternating square blocks of the plan like a chessboard.
+    """Divide points into training and test blocks in x and y, like the squares of a chessboard.
 
     Args:
       positions: ``float[N, 3]``.
-      size: edge of a block, in the positions' unit.
+      size: edge length of a block, in the unit of the positions.
       buffer: points closer than this to a block's edge belong to neither part, so that
         no test point has a training neighbor within ``2 * buffer``.
-      offset: 0 or 1, the color of the blocks for training.
+      offset: 0 or 1; 1 exchanges training and test blocks.
 
     Returns:
-      ``(train bool[N], test bool[N])``.
+      ``(train bool[N], test bool[N])``: masks of the points in each part.
 
     Raises:
       InputError: the buffer leaves nothing of a block.
@@ -37,17 +37,17 @@ def split_blocks(
 def split_sectors(
     positions: np.ndarray, sectors: int = 12, buffer: float = 1.0, offset: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return masks of two parts, alternating azimuth sectors around the sensor at the origin.
+    """Divide points into alternating training and test sectors around the sensor at the origin.
 
     Args:
       positions: ``float[N, 3]``.
-      sectors: even number of sectors.
-      buffer: points closer than this to a sector's border, in the positions' unit, belong
-        to neither part.
-      offset: 0 or 1, the parity of the sectors for training.
+      sectors: even number of equal azimuth sectors.
+      buffer: points closer than this to a sector's border, in the unit of the positions,
+        belong to neither part.
+      offset: 0 or 1; 1 exchanges training and test sectors.
 
     Returns:
-      ``(train bool[N], test bool[N])``.
+      ``(train bool[N], test bool[N])``: masks of the points in each part.
 
     Raises:
       InputError: the number of sectors is odd or less than 2.

@@ -1,4 +1,4 @@
-"""Scenes of each training step, and each process's part of them."""
+"""Choose the scenes of each training step, and divide them among several processes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from voxax.errors import InputError
 
 Made = TypeVar("Made")
 
-# Runs whose seeds differ augment their first million scenes by different numbers.
+# Distance between the augmentation seeds of runs with successive seeds: a million scenes.
 _SEEDS_APART = 1_000_003
 
 
 @dataclass(frozen=True, eq=False)
 class Steps(Sequence[Made], Generic[Made]):
-    """Sequence of training steps: item i is ``make`` of the scenes of step ``begin + i``.
+    """Sequence of training steps: item i is ``make(scenes, seeds)`` of step ``begin + i``.
 
-    Each epoch takes all scenes, in a random order of its own. Each of several processes takes its
-    part of every step and reads only these scenes. Together they take the same scenes with the same
-    seeds as one process alone. To continue, a run needs only the number of the step.
+    An epoch takes all scenes once, in a new random order. Several processes divide the scenes of
+    every step, and a process reads only its part. Together, they take the same scenes with the same
+    seeds as a single process. To resume a run, set `begin` to the next step.
 
     Args:
       scenes: all scenes, in the same order in every process.
-      make: function of the scenes of a step and a seed of augmentation for each scene. It returns
-          an item for a pipeline's workers.
-      batch_size: number of scenes in a step, over all processes.
-      steps: total number of steps.
-      seed: seed of the order and of the augmentation.
+      make: function of a step's scenes in this process and an augmentation seed for each scene. It
+          returns an item for a pipeline's workers.
+      batch_size: number of scenes in a step, summed over all processes.
+      steps: total number of steps of the run.
+      seed: seed of the order of scenes and of the augmentation.
       begin: number of the step that is item 0.
-      process: number of this process, from 0.
+      process: index of this process, from 0.
       processes: number of processes.
 
     Raises:
@@ -80,14 +80,14 @@ class Steps(Sequence[Made], Generic[Made]):
         return self.make([self.scenes[i] for i in chosen], seeds)
 
     def share(self, step: int) -> tuple[list[int], list[int]]:
-        """Return the indices and the seeds of the scenes that this process takes in a step."""
+        """Return the indices and augmentation seeds of this process's scenes in step `step`."""
         first = step * self.batch_size
         places = range(first + self.process, first + self.batch_size, self.processes)
         chosen = [_scene(len(self.scenes), self.seed, place) for place in places]
         return chosen, [self.seed * _SEEDS_APART + place for place in places]
 
     def first_seed(self, step: int) -> int:
-        """Return the least seed of a step; the seeds of later steps are larger."""
+        """Return the smallest augmentation seed of step `step`; later steps have larger seeds."""
         return self.seed * _SEEDS_APART + step * self.batch_size
 
 

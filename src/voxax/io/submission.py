@@ -1,4 +1,4 @@
-"""Files of results in the formats that the servers and programs of benchmarks read."""
+"""Write predictions as files in the formats that the servers of benchmarks accept."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from voxax.io.semantic_kitti import RAW_IDS, SemanticKittiScan
 
 
 class Submission(abc.ABC):
-    """Results of one split of a data set, written scan by scan.
+    """Base class that writes the predictions for one split of a data set, scan by scan.
 
     Args:
       folder: the folder to write into, which must exist.
       layout: the data set.
-      split: the name of the split.
+      split: the name of the split: ``train``, ``validation`` or ``test``.
 
     Attributes:
       task: the task of the benchmark, ``segment`` or ``detect``.
@@ -43,13 +43,13 @@ class Submission(abc.ABC):
 
     @abc.abstractmethod
     def add(self, scan: Any, read: Any, found: Any) -> None:
-        """Write the result for one scan.
+        """Write the prediction for one scan.
 
         Args:
-          scan: the task of the layout that read the scan.
-          read: the result of this task.
-          found: the class of each of the N points that were read, int [N]; or
-            :class:`voxax.detection.Objects` with names and scores in the frame of the points.
+          scan: the callable of the layout that read the scan.
+          read: the result of this callable, with N points.
+          found: the predicted class of each point, int [N]; or predicted boxes with class names and
+            scores, :class:`voxax.detection.Objects`, in the frame of the points.
         """
 
     def close(self) -> Path:
@@ -58,9 +58,9 @@ class Submission(abc.ABC):
 
 
 def _spread(values: np.ndarray, positions: np.ndarray, missing: int, path: str) -> np.ndarray:
-    """Return a value for each row of a file.
+    """Return one value for each row of a file, from `values` for rows with finite positions.
 
-    `values` has values only for rows whose positions are finite. Other rows get `missing`.
+    Other rows get the value `missing`.
     """
     finite = np.isfinite(positions).all(axis=1)
     if finite.sum() != len(values):
@@ -74,11 +74,11 @@ def _spread(values: np.ndarray, positions: np.ndarray, missing: int, path: str) 
 
 
 SEMANTIC_KITTI_IDS = np.array([ids[0] for ids in RAW_IDS.values()], "<u4")
-"""The raw id that is written for each of the 19 classes."""
+"""The raw id of the data set that is written for each of the 19 classes, uint32 [19]."""
 
 
 class SemanticKittiSubmission(Submission):
-    """``sequences/NN/predictions/*.label`` with raw ids, and all of them in ``submission.zip``."""
+    """Write ``sequences/NN/predictions/*.label`` with raw ids; zip them to ``submission.zip``."""
 
     def add(self, scan: SemanticKittiScan, read: Any, found: np.ndarray) -> None:
         sweep = Path(scan.points)
@@ -90,12 +90,12 @@ class SemanticKittiSubmission(Submission):
 
     def close(self) -> Path:
         name = str(self.folder / "submission")
-        # The folder only, without an older archive. The validator requires entries of directories.
+        # Only this folder is packed, without an older archive. The validator requires directories.
         return Path(shutil.make_archive(name, "zip", self.folder, "sequences"))
 
 
 class LidarsegSubmission(Submission):
-    """``lidarseg/SET/TOKEN_lidarseg.bin`` with the challenge's 16 classes, numbered from 1."""
+    """Write nuScenes ``lidarseg/SET/TOKEN_lidarseg.bin``, uint8 with the 16 classes from 1 on."""
 
     def add(self, scan: LidarsegScan, read: Any, found: np.ndarray) -> None:
         rows = records(Path(scan.points), "<f4", len(NUSCENES_FIELDS), "sweep")
@@ -118,7 +118,7 @@ _SENSORS = {
 
 
 class NuscenesSubmission(Submission):
-    """``results_nusc.json`` with the boxes of each sample in the world's frame."""
+    """Write nuScenes' ``results_nusc.json`` with the boxes of each sample in the world's frame."""
 
     task = "detect"
 
@@ -152,7 +152,7 @@ class NuscenesSubmission(Submission):
 
 
 class KittiSubmission(Submission):
-    """``data/NNNNNN.txt`` with a row for each box, and all of them in ``submission.zip``."""
+    """Write KITTI's ``data/NNNNNN.txt`` with a row for each box; zip them to ``submission.zip``."""
 
     task = "detect"
 
@@ -172,13 +172,13 @@ class KittiSubmission(Submission):
         write_atomically(place / f"{scan.name}.txt", "".join(lines))
 
     def close(self) -> Path:
-        # The server wants the files at the top of the archive.
+        # The server needs the files at the top level of the archive.
         name = str(self.folder / "submission")
         return Path(shutil.make_archive(name, "zip", self.folder / "data"))
 
 
 class ScanNetSubmission(Submission):
-    """``SCENE.txt`` with an id of the benchmark's classes for each vertex of the mesh."""
+    """Write ``SCENE.txt`` with the benchmark's class id of each mesh vertex, one per line."""
 
     ids: ClassVar[tuple[int, ...]] = tuple(SCANNET_CLASSES)
 
@@ -193,16 +193,16 @@ class ScanNetSubmission(Submission):
 
 
 class ScanNet200Submission(ScanNetSubmission):
-    """:class:`ScanNetSubmission` with the ids of the 200 classes."""
+    """Write the same files as :class:`ScanNetSubmission`, with the ids of the 200 classes."""
 
     ids = tuple(SCANNET200_CLASSES)
 
 
 class S3disSubmission(Submission):
-    """``AREA/ROOM.txt`` with a class from 0 to 12 for each point, in the order of the room's files.
+    """Write ``AREA/ROOM.txt`` with a class from 0 to 12 for each point, one per line.
 
-    There is no server for these results. The points are those of the room's objects, sorted by
-    name, or those in ``coord.npy``.
+    There is no server for these results. The order of points is that of the room's object files,
+    sorted by name, or of ``coord.npy``.
     """
 
     def add(self, scan: Any, read: Any, found: np.ndarray) -> None:
@@ -225,4 +225,4 @@ SUBMISSIONS: dict[str, type[Submission]] = {
     "nuscenes": NuscenesSubmission,
     "nuscenes_lidarseg": LidarsegSubmission,
 }
-"""The class of results for the name of each layout."""
+"""The subclass of :class:`Submission` for each layout, by the layout's name."""

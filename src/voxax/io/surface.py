@@ -15,21 +15,21 @@ def sample_surface(
     options: ReadOptions = DEFAULT,
     of_triangles: PointCloud | None = None,
 ) -> PointCloud:
-    """Sample points from triangles, in proportion to the area of each triangle.
+    """Sample N random points from the surface of T triangles, evenly by area.
 
     Args:
-      vertices: the corners of the triangles. Their attributes of type float, and ``rgb``, are
-          interpolated over each triangle. Labels and other integers are those of the
-          corner with the largest barycentric weight.
-      triangles: the rows in `vertices` of the corners of T triangles, integers [T, 3].
-      options: the number of points to sample, and the random seed.
-      of_triangles: a cloud of T points with the attributes and labels of the triangles. They are
-          used if the vertices have none with the same name. None if there are none.
+      vertices: the corners of the triangles. Attributes of type float, and ``rgb``, are
+          interpolated over a triangle. Labels and other integers are those of the corner with the
+          largest barycentric weight.
+      triangles: the rows of the triangles' corners in `vertices`, integers [T, 3].
+      options: the number N of points to sample, and the random seed.
+      of_triangles: a cloud of T points with attributes and labels of the triangles, or None. An
+          attribute or the labels are used if `vertices` has no attribute or labels of this name.
 
     Returns:
       N points with the attributes and labels, and also ``normals`` (float32 [N, 3]) and ``face``
-      (int32 [N], the triangle of each point). The normals are interpolated from the vertices if
-      these have normals, else they are perpendicular to the triangle.
+      (int32 [N], the index of each point's triangle). Normals are interpolated from the vertices if
+      the vertices have normals, otherwise they are perpendicular to the triangle.
     """
     points, source = options.points, vertices.source
     if points < 1:
@@ -77,24 +77,24 @@ def sample_surface(
 def _drawn(
     areas: np.ndarray, points: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the triangle of each point, and the weights [N, 3] of its corners."""
-    # One draw from each of `points` equal parts of the area instead of independent draws:
+    """Draw N random points by area: return each point's triangle [N], and corner weights [N, 3]."""
+    # Points are drawn one from each of `points` equal parts of the area, not independently. So
     # the number of points of every triangle is proportional to its area to within one or two.
     share = (np.arange(points) + rng.random(points)) / points
     cumulative = np.cumsum(areas) / areas.sum()
     face = np.searchsorted(cumulative, share, side="right")
     face = np.minimum(face, np.flatnonzero(areas)[-1])
     first, second = rng.random((2, points))
-    # A point beyond the diagonal of the parallelogram is folded back into the triangle.
+    # A point beyond the diagonal of the parallelogram is mirrored back into the triangle.
     beyond = first + second > 1
     first[beyond], second[beyond] = 1 - first[beyond], 1 - second[beyond]
     return face, np.stack([1 - first - second, first, second], axis=1)
 
 
 def _unit(normals: np.ndarray | None, flat: np.ndarray) -> np.ndarray:
-    """Return `normals` scaled to length 1.
+    """Return `normals` [N, 3] scaled to length 1.
 
-    Return `flat` if there are no normals, and its row for each normal that is 0 or not finite.
+    Normals that are 0 or not finite are replaced by rows of `flat`; all are if `normals` is None.
     """
     if normals is None or normals.shape != flat.shape:
         return flat
@@ -111,16 +111,16 @@ def _corner_counts(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 
 
 def fan_owners(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Return the index of the polygon of each triangle of :func:`fan_triangles`, int64 [T]."""
+    """Return the polygon index of each triangle that :func:`fan_triangles` returns, int64 [T]."""
     return np.repeat(np.arange(len(polygons)), np.maximum(_corner_counts(polygons) - 2, 0))
 
 
 def strip_triangles(strips: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Return the triangles of strips, int64 [T, 3].
+    """Split triangle strips into triangles, int64 [T, 3].
 
-    Each corner of a strip forms a triangle with the two corners before it. Strips are integer
-    arrays [corners]. A negative corner ends a strip and begins the next. All triangles of a strip
-    have the same orientation as the first.
+    Strips are integer arrays [corners]. Each corner of a strip forms a triangle with the two
+    corners before it. A negative number ends a strip, and the next strip begins after it. All
+    triangles of a strip have the same orientation as the first triangle.
     """
     if not len(strips):
         return np.zeros((0, 3), np.int64)
@@ -134,7 +134,7 @@ def strip_triangles(strips: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
 
 
 def fan_triangles(polygons: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Split polygons into triangles around their first corner, int64 [T, 3], in their order.
+    """Split polygons into triangles around their first corner, int64 [T, 3], in polygon order.
 
     Polygons are integer arrays [corners], or one array [P, corners]. Polygons with fewer than 3
     corners have no area and are left out. The result is exact for convex polygons, which scanners

@@ -1,4 +1,4 @@
-"""Feather and Parquet: tables with named columns, as Argoverse 2 stores its sweeps.
+"""Read Feather and Parquet: tables with named columns, as Argoverse 2 stores its sweeps.
 
 Source: the Arrow IPC and Parquet formats of the Apache Arrow project, as read by pyarrow.
 """
@@ -22,12 +22,12 @@ from voxax.io.point_cloud import PointCloud
 FEATHER_1 = b"FEA1"
 # The last bytes of an Arrow file: the length of the footer, and the name of the format.
 ARROW_END = b"....ARROW1"
-# The first four bytes of a message since version 0.15 of the format, and a kind of message.
+# The first four bytes of a message since version 0.15, and the number of one kind of message.
 CONTINUES, DICTIONARY_BATCH = 0xFFFFFFFF, 2
 
 
 def read_table(path: Path, options: ReadOptions) -> PointCloud:
-    """Read a ``.feather`` (version 2, which is an Arrow file) or a ``.parquet``.
+    """Read a point cloud from a ``.feather`` (version 2, an Arrow file) or a ``.parquet``.
 
     :func:`voxax.io.columns.cloud_from_columns` converts columns of numbers. A column of lists that
     all have length k is [N, k], times become integers, and a missing number is NaN. Columns of
@@ -45,10 +45,10 @@ def read_table(path: Path, options: ReadOptions) -> PointCloud:
 def read_table_columns(
     path: Path, numbers: Sequence[str], texts: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
-    """Return columns [N] of a ``.feather`` or a ``.parquet`` by name.
+    """Read the named columns [N] of a ``.feather`` or a ``.parquet``; return them by name.
 
     `numbers` are the names of columns with numbers. `texts` are the names of columns with text,
-    which become arrays of ``str``.
+    which become object arrays of ``str``.
     """
     with _opened(path) as (arrow, table):
         missing = [name for name in (*numbers, *texts) if name not in table.column_names]
@@ -74,7 +74,7 @@ def read_table_columns(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[ModuleType, Any]]:
-    """Yield pyarrow and the table in a file, and name the file in errors about its content."""
+    """Open a table file: yield pyarrow and the table; errors about its content name the file."""
     kind = path.suffix.lower().removeprefix(".")
     modules = ("pyarrow", "pyarrow.compute", "pyarrow.feather", "pyarrow.parquet")
     arrow = import_extra(f"reading .{kind}", "arrow", *modules)
@@ -99,7 +99,7 @@ def _parquet(arrow: ModuleType, path: Path) -> Any:
 def _feather(arrow: ModuleType, path: Path) -> Any:
     with path.open("rb") as stream:
         if stream.read(len(FEATHER_1)) == FEATHER_1:
-            # The library does not check offsets in such a file, and ends the process.
+            # The library does not check offsets in such a file, and wrong ones end the process.
             raise FileFormatError(
                 f"{path} is Feather version 1, which is deprecated: write it as version 2 with "
                 "pyarrow.feather.write_feather"
@@ -110,9 +110,9 @@ def _feather(arrow: ModuleType, path: Path) -> Any:
 
 
 def _unpacked_bytes(content: mmap) -> int:
-    """Return the total unpacked size in bytes that an Arrow file states for its packed buffers.
+    """Return the total unpacked size in bytes that an Arrow file states for compressed buffers.
 
-    The library allocates this memory before it unpacks a buffer. Source: "IPC File Format" and
+    pyarrow allocates this memory before it unpacks a buffer. Source: "IPC File Format" and
     "Compression" of the Arrow columnar format, whose tables are FlatBuffers.
     """
 
@@ -120,14 +120,14 @@ def _unpacked_bytes(content: mmap) -> int:
         return struct.unpack_from(f"<{kind}", content, place)[0]
 
     def field(table: int, slot: int) -> int | None:
-        """Return the offset of a field of a table; None if the field has its default."""
+        """Return the byte offset of a field of a FlatBuffers table; None if it is not stored."""
         offsets = table - number("i", table)
         if 4 + 2 * slot >= number("H", offsets):
             return None
         return table + found if (found := number("H", offsets + 4 + 2 * slot)) else None
 
     def inner(table: int, slot: int) -> int | None:
-        """Return the offset of the table or list that a field refers to."""
+        """Return the byte offset of the table or list that a field refers to, or None."""
         place = field(table, slot)
         return None if place is None else place + number("I", place)
 
@@ -137,7 +137,7 @@ def _unpacked_bytes(content: mmap) -> int:
             yield struct.unpack_from(kind, content, place + 4 + row * struct.calcsize(kind))
 
     def batch(message: int) -> int | None:
-        """Return the offset of the record batch of a message; None if it has none."""
+        """Return the byte offset of a message's record batch; None if it has no batch."""
         kind, header = field(message, 1), inner(message, 2)
         if kind is None or header is None:
             return None
@@ -151,10 +151,10 @@ def _unpacked_bytes(content: mmap) -> int:
         for start, header_bytes, _ in rows(inner(footer, slot), "<qi4xq"):
             head = start + (8 if number("I", start) == CONTINUES else 4)
             own = batch(head + number("I", head))
-            if own is None or field(own, 3) is None:  # not packed, so it is memory-mapped
+            if own is None or field(own, 3) is None:  # not compressed, so it is memory-mapped
                 continue
             for offset, length in rows(inner(own, 2), "<qq"):
-                if length >= 8:  # a size of -1 means that the buffer is not packed
+                if length >= 8:  # a size of -1 means not compressed
                     total += max(0, number("q", start + header_bytes + offset))
     return total
 

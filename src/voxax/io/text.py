@@ -1,8 +1,8 @@
-"""Text with one point in each line: ``.txt``, ``.xyz``, ``.csv``, ``.pts`` and others.
+"""Read text files with one point in each line: ``.txt``, ``.xyz``, ``.csv``, ``.pts`` and others.
 
 There is no standard. This module reads columns of numbers that are separated by commas, semicolons,
-bars, tabs or spaces. Lines above them may be comments, the names of the columns, and the number of
-points (Leica's ``.pts``).
+bars, tabs or spaces. Lines above the numbers may be comments, the names of the columns, and the
+number of points (Leica's ``.pts``).
 """
 
 import io
@@ -34,14 +34,14 @@ COMMENTS = ("#", "//", "%", "!")
 SPACES = ""
 # The beginning of a line that sets the delimiter for Excel.
 EXCEL = "sep="
-# In the order in which they are tried: beside another delimiter, a comma is a decimal comma.
+# They are tried in this order, because next to another delimiter a comma is a decimal comma.
 DELIMITERS = (";", "|", "\t", ",", SPACES)
 # Names of columns for some endings of file names, if the file has no names.
 EXTENSION_NAMES = {
     ".xyzn": (*POSITION, "nx", "ny", "nz"),
     ".xyzrgb": (*POSITION, "red", "green", "blue"),
 }
-# Leica's names of columns for each number of columns.
+# Leica's names of columns, by the number of columns.
 PTS_NAMES = {
     4: (*POSITION, "intensity"),
     6: (*POSITION, "red", "green", "blue"),
@@ -55,12 +55,12 @@ BLOCK = 2**20
 
 
 def read_text(path: Path, options: ReadOptions) -> PointCloud:
-    """Read points from text, one in each line.
+    """Read a point cloud from a text file with one point in each line.
 
-    Delimiter and columns are detected in the first lines. Names are in ``options.columns``, or else
-    in a line or a comment above the points. If there are no names,
-    :func:`voxax.io.columns.shown_names` returns them. Numbers may have a decimal comma if the
-    delimiter is not a comma. Empty fields are NaN. Columns of text are left out.
+    Delimiter and columns are detected from the first lines. Names of columns are in
+    ``options.columns``, or in a line or a comment above the points, or follow from the file's
+    extension, or :func:`voxax.io.columns.shown_names` guesses them. Numbers may have a decimal
+    comma if the delimiter is not a comma. Empty fields are NaN. Columns of text are left out.
     """
     with reading(path, "text"), path.open("rb") as file:
         stream = _transcoded(file)
@@ -74,14 +74,14 @@ def read_text(path: Path, options: ReadOptions) -> PointCloud:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The layout of the lines of a file.
+    """How the lines of a text file are formatted.
 
     Attributes:
       start: the offset of the first point in bytes.
       delimiter: the text between numbers; empty for white space.
-      names: the names of the columns; None if they have none.
+      names: the names of the columns; None if the file has no names.
       dtypes: the type of each column; None for a column of text.
-      count: the number of points that the file states; None if it does not.
+      count: the number of points that the file states; None if it states none.
       quoted: whether fields may be in quotes.
     """
 
@@ -150,7 +150,7 @@ def _decoded(line: bytes) -> str:
 
 
 def _delimiter(text: str, given: str | None) -> str | None:
-    """Return the delimiter between the numbers of a line; None if it has fewer than three."""
+    """Return the delimiter between numbers in a line; None if no delimiter gives three numbers."""
     for delimiter in DELIMITERS if given is None else (given.replace(" ", SPACES),):
         fields = [field for field in _split(text, delimiter) if field not in MISSING]
         if sum(_number(field, delimiter) is not None for field in fields) >= 3:
@@ -164,7 +164,7 @@ def _split(text: str, delimiter: str) -> list[str]:
 
 
 def _number(field: str, delimiter: str) -> float | None:
-    """Return a number, NaN for a missing one, or None for text."""
+    """Parse a field: return a number, NaN for a missing number, or None for text."""
     try:
         return float(field.replace("_", "?"))
     except ValueError:
@@ -180,8 +180,8 @@ def _dtype(fields: Sequence[str], delimiter: str) -> type | None:
     if all(WHOLE.fullmatch(field) and abs(int(field)) < 2**63 for field in fields):
         return np.int64
     numbers = sum(field != "" and _number(field, delimiter) is not None for field in fields)
-    # Half of the fields are enough, so that one broken number is an error and does not make the
-    # column text.
+    # Half of the fields are enough, so that a column with one broken number is not taken as text
+    # and left out, but raises an error.
     return np.float64 if 2 * numbers >= sum(map(bool, fields)) > 0 else None
 
 
@@ -208,7 +208,7 @@ def _names(
         positions = any(all(find_name(names, axis) for axis in group) for group in POSITIONS)
         if len(names) == width and positions:
             return tuple(name or f"column_{index}" for index, name in enumerate(names))
-        # A comment may be any text, so it need not have names.
+        # A comment may be any text, so only a line without a comment mark must have names.
         if text is above:
             raise FileFormatError(
                 f"{path} has {width} columns, and above them is {text[:60]!r}, which names "
@@ -252,7 +252,7 @@ def _blocks(stream: BinaryIO) -> Iterator[str]:
 
 
 def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int) -> np.ndarray:
-    """Return the points of some lines, structured [N] with fields f0, f1, ... ."""
+    """Parse the points of some lines: return a structured array [N] with fields f0, f1, ... ."""
     told = {
         "delimiter": layout.delimiter or None,
         "usecols": used,
@@ -263,7 +263,7 @@ def _parsed(path: Path, block: str, layout: _Layout, used: list[int], rows: int)
     dtypes = [layout.dtypes[column] for column in used]
     try:
         with warnings.catch_warnings():
-            # NumPy would round fractions in a column of whole numbers.
+            # Without this, NumPy would round fractions in a column of whole numbers.
             warnings.simplefilter("error", DeprecationWarning)
             return np.loadtxt(
                 io.StringIO(block),

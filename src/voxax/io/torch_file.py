@@ -22,13 +22,13 @@ from voxax.io.point_cloud import PointCloud
 
 
 def read_torch(path: Path, options: ReadOptions) -> PointCloud:
-    """Return the cloud in a tensor, a NumPy array, or a dict or list of tensors and arrays.
+    """Read a point cloud from a ``.pt`` or ``.pth`` file with tensors or NumPy arrays.
 
-    :func:`voxax.io.arrays.cloud_from_items` turns the named arrays into a cloud.
-    ``options.columns`` may name the arrays of a list, such as the coordinates, colors and labels
-    of a ScanNet scene. Without names, the first array is the positions, and the others are
-    ``array_1``, ``array_2``, ... Only tensors, arrays and Python's plain containers and numbers
-    are unpickled.
+    The file has one array, or a dict or list of arrays, which
+    :func:`voxax.io.arrays.cloud_from_items` converts to a cloud. ``options.columns`` may name the
+    arrays of a list, such as the coordinates, colors and labels of a ScanNet scene. Without names,
+    the first array is the positions, and the others are ``array_1``, ``array_2``, ... Only
+    tensors, arrays and Python's plain containers and numbers are unpickled.
     """
     torch = import_extra(f"reading {path.suffix.lower()}", "torch", "torch")
     with reading(path, "PyTorch file"):
@@ -59,7 +59,7 @@ def read_torch(path: Path, options: ReadOptions) -> PointCloud:
 
 
 def _named(content: Any, options: ReadOptions) -> tuple[dict[str, Any], ReadOptions]:
-    """Return the contents of a file by name, and the options that remain for the arrays."""
+    """Return the arrays of a file by name, and the options that apply to the arrays."""
     if isinstance(content, dict):
         return {str(name): value for name, value in content.items()}, options
     if not isinstance(content, (list, tuple)):
@@ -75,7 +75,7 @@ def _named(content: Any, options: ReadOptions) -> tuple[dict[str, Any], ReadOpti
 
 
 def _array(torch: ModuleType, value: Any, path: Path) -> np.ndarray | None:
-    """Return a tensor, an array or a list of numbers as a NumPy array; None for other values."""
+    """Convert a tensor, an array or a list of numbers to a NumPy array; None for other values."""
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized or value.is_complex():
             raise FileFormatError(f"{path} holds a tensor that is {value.layout} or {value.dtype}")

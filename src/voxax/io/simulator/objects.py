@@ -1,7 +1,7 @@
-"""Objects in a street: vehicles, poles and signs, persons, vegetation, houses and walls.
+"""Generate random objects of a street: vehicles, poles, persons, vegetation, houses and walls.
 
-Each function draws one object. Its argument ``put(shape, offset, half, reflectivity)`` adds one
-primitive, in the object's own frame: see :meth:`voxax.io.simulator.solids.SolidBuilder.add`.
+Each function adds one object. Its argument ``put(shape, offset, half, reflectivity)`` adds one
+primitive in the object's frame, see :meth:`voxax.io.simulator.solids.SolidBuilder.add`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from voxax.io.simulator.solids import BOX, CYLINDER, ELLIPSOID, Triple
 Put = Callable[..., None]
 Rng = np.random.Generator
 # Depth of upright objects and of houses below the ground, in meters, so that slopes leave no gap
-# below them. Houses are wide, so their corners can be lower than those of other objects.
+# below them. Houses are wide, so the ground at their corners can be much lower.
 ROOT, CELLAR = 0.3, 1.5
 
 
 def paint(rng: Rng, mean: float) -> float:
-    """Draw a reflectivity around ``mean``; the range is so wide that classes overlap."""
+    """Return a random reflectivity around ``mean``, from 0.04 to 0.95; classes overlap widely."""
     return float(np.clip(mean + rng.normal(0.0, 0.15), 0.04, 0.95))
 
 
 def vehicle_size(rng: Rng) -> tuple[str, float, float, float]:
-    """Draw a kind (``car``, ``van`` or ``truck``), and a length, width and height in meters."""
+    """Return a random kind (``car``, ``van``, ``truck``), and length, width, height in meters."""
     kind = str(rng.choice(["car", "van", "truck"], p=[0.72, 0.18, 0.10]))
     low, high = {
         "car": ([3.5, 1.60, 1.38], [4.9, 1.92, 1.72]),
@@ -37,7 +37,7 @@ def vehicle_size(rng: Rng) -> tuple[str, float, float, float]:
 
 
 def vehicle(put: Put, rng: Rng, size: tuple[str, float, float, float]) -> None:
-    """Draw a vehicle that heads along its x axis; ``size`` is from :func:`vehicle_size`."""
+    """Add with ``put`` a vehicle that heads along x; ``size`` is from :func:`vehicle_size`."""
     kind, length, width, height = size
     body, glass = paint(rng, 0.4), paint(rng, 0.25)
 
@@ -52,7 +52,7 @@ def vehicle(put: Put, rng: Rng, size: tuple[str, float, float, float]) -> None:
         middle = 0.5 * (waist + height)
         box(-0.5, 0.47, clear, waist, 1.0, body)
         box(0.47, 0.5, clear + 0.1, waist - 0.12, 0.9, body)
-        # Two stories, the upper one shorter, stand for sloping screens.
+        # Two boxes, the upper one shorter, approximate sloping windshields.
         box(rear, front, waist, middle, 0.9, glass)
         box(rear + 0.06, front - 0.09, middle, height, 0.82, body)
         wheel, axles = rng.uniform(0.29, 0.35), (-0.31, 0.31)
@@ -76,7 +76,7 @@ def vehicle(put: Put, rng: Rng, size: tuple[str, float, float, float]) -> None:
             put(ELLIPSOID, place, (wheel, 0.13, wheel), rubber)
 
 
-# Share of each kind of pole, and the ranges of its height and its radius in meters.
+# For each kind of pole: its share of all poles, and the ranges of height and radius in meters.
 POLES = {
     "lamp": (0.26, (4.0, 9.0), (0.06, 0.12)),
     "sign": (0.30, (1.9, 3.2), (0.03, 0.06)),
@@ -87,7 +87,7 @@ POLES = {
 
 
 def pole(put: Put, rng: Rng) -> None:
-    """Draw a lamp, sign, traffic light, utility pole or bollard; arms point along the x axis."""
+    """Add with ``put`` a random lamp, sign, traffic light or other pole; its arm points along x."""
     kind = rng.choice(list(POLES), p=[share for share, *_ in POLES.values()])
     shade, (_, heights, radii) = paint(rng, 0.38), POLES[kind]
     if kind == "bollard":
@@ -101,7 +101,7 @@ def pole(put: Put, rng: Rng) -> None:
         put(BOX, (2 * arm, 0.0, height - 0.1), (0.35, 0.14, 0.08), shade)
     elif kind == "sign":
         plate, turn, coat = rng.uniform(0.2, 0.4), rng.normal(0.0, 0.3), paint(rng, 0.5)
-        # A disc, flattened along the direction it faces, or a plate.
+        # The sign is a disc (a flat ellipsoid) or a rectangular plate.
         shape, tall = ELLIPSOID, plate
         if rng.random() >= 0.4:
             shape, tall = BOX, plate * rng.uniform(0.5, 1.4)
@@ -118,7 +118,7 @@ def _post(put: Put, radius: float, height: float, shade: float) -> None:
 
 
 def person(put: Put, rng: Rng) -> None:
-    """Draw a standing or walking adult or child that faces along the x axis."""
+    """Add with ``put`` a random standing or walking adult or child that faces along x."""
     tall = rng.uniform(1.05, 1.45) if rng.random() < 0.18 else rng.normal(1.72, 0.1)
     build = rng.uniform(0.85, 1.2) * tall / 1.72
     cloth, trousers = paint(rng, 0.38), paint(rng, 0.33)
@@ -129,7 +129,7 @@ def person(put: Put, rng: Rng) -> None:
 
     stride = rng.uniform(0.0, 0.26) * tall / 1.72
     if rng.random() < 0.3:
-        # A long coat or skirt hides the legs and makes a person much like a bollard.
+        # A long coat or skirt hides the legs and makes a person similar to a bollard.
         column(0.0, 0.0, 0.05, 0.62, 0.16, 0.2, trousers)
     else:
         column(stride, 0.09 * build, 0.0, 0.5, 0.085, 0.08, trousers)
@@ -158,7 +158,7 @@ TREES = {
 
 
 def tree(put: Put, rng: Rng) -> None:
-    """Draw a broad-leaved tree, a young one, or a conifer: a trunk and clumps of leaves."""
+    """Add with ``put`` a random broad-leaved tree, young tree or conifer: trunk and leaves."""
     kind = rng.choice(list(TREES), p=[0.6, 0.22, 0.18])
     leaf, bark = paint(rng, 0.38), paint(rng, 0.32)
     radii, clears, size = TREES[kind]
@@ -179,7 +179,7 @@ def tree(put: Put, rng: Rng) -> None:
 
 
 def bush(put: Put, rng: Rng) -> None:
-    """Draw a bush of one to three low clumps."""
+    """Add with ``put`` a random bush of one to three low clumps of leaves."""
     leaf, size = paint(rng, 0.36), rng.uniform(0.35, 0.95)
     for _ in range(int(rng.integers(1, 4))):
         x, y = rng.normal(0.0, 0.5 * size, 2).tolist()
@@ -188,7 +188,7 @@ def bush(put: Put, rng: Rng) -> None:
 
 
 def hedge(put: Put, rng: Rng, length: float, height: float) -> None:
-    """Draw a clipped hedge along the x axis, in blocks of slightly different size."""
+    """Add with ``put`` a clipped hedge along the x axis, in uneven blocks; sizes are in meters."""
     leaf, thick, depth = paint(rng, 0.36), rng.uniform(0.25, 0.6), rng.uniform(0.04, 0.15)
     blocks = max(1, round(length / 1.6))
     run = length / blocks
@@ -200,19 +200,19 @@ def hedge(put: Put, rng: Rng, length: float, height: float) -> None:
 
 
 def wall(put: Put, rng: Rng, length: float, height: float) -> None:
-    """Draw a garden wall along the x axis."""
+    """Add with ``put`` a garden wall along the x axis; sizes are in meters."""
     half = (0.5 * length, rng.uniform(0.08, 0.2), 0.5 * (height + ROOT))
     put(BOX, (0.0, 0.0, half[2] - ROOT), half, paint(rng, 0.36))
 
 
 def building(put: Put, rng: Rng, size: Triple, room: float) -> None:
-    """Draw a house whose front faces along -y.
+    """Add with ``put`` a random house whose front faces along -y.
 
     Args:
-      put: adds a primitive.
-      rng: random numbers.
+      put: function that adds a primitive.
+      rng: generator of random numbers.
       size: width, depth and height in meters.
-      room: free depth before the front in meters, for bays, balconies, steps and porches.
+      room: free depth in front of the house in meters, for bays, balconies, steps and porches.
     """
     width, depth, height = size
     shade = paint(rng, 0.36)

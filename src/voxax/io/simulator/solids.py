@@ -1,10 +1,10 @@
-"""Labeled convex primitives: boxes, vertical cylinders and ellipsoids, and rays that hit them.
+"""Store and intersect the simulator's labeled primitives: boxes, vertical cylinders, ellipsoids.
 
-Every primitive is a unit shape that is scaled, rotated about z and moved. Rays are
-transformed into the frame of the unit shape, where small functions intersect them with it.
-The direction is not normalized again in this frame, so ray parameters are meters of the
-original ray. Vectors have their components on the first axis, ``[3, n]``, so that each
-component is contiguous. All arrays are float64.
+Every primitive is a unit shape that is scaled, rotated about z and moved. To intersect rays with a
+primitive, the rays are transformed into the frame of the unit shape. Their direction is not
+normalized again in this frame, so ray parameters are meters of the original ray. Vectors have
+their components on the first axis, ``[3, n]``, so that each component is contiguous. Ray arrays
+are float64.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BOX, CYLINDER, ELLIPSOID = range(len(SHAPE_NAMES))
 
 @dataclass(frozen=True)
 class Solids:
-    """``n`` convex primitives with a vertical axis, as parallel arrays.
+    """``n`` convex primitives of a scene, as parallel arrays; their axes are vertical.
 
     Attributes:
       shape: the index of the shape in :data:`SHAPE_NAMES`, ``int8[n]``.
@@ -35,7 +35,7 @@ class Solids:
       yaw: the rotation about z in radians, ``float64[n]``.
       label: the index of the class in :data:`CLASS_NAMES`, ``int32[n]``.
       reflectivity: the reflectivity from 0 to 1, ``float64[n]``.
-      penetration: the mean depth in meters that a ray enters before it is returned,
+      penetration: the mean depth in meters at which rays are returned after they enter,
         ``float64[n]``; 0 for an opaque surface. The depth of each ray is random. A ray whose depth
         exceeds its path through the primitive passes through.
     """
@@ -69,7 +69,7 @@ Triple = tuple[float, float, float]
 
 
 class SolidBuilder:
-    """A list of primitives that grows object by object; :meth:`build` returns it as arrays."""
+    """A growing list of primitives: :meth:`add` adds one, :meth:`build` returns arrays of all."""
 
     def __init__(self) -> None:
         self._rows: list[tuple] = []
@@ -88,9 +88,9 @@ class SolidBuilder:
         penetration: float = 0.0,
         turn: float = 0.0,
     ) -> None:
-        """Add one primitive of an object at ``pose``; see :class:`Solids`.
+        """Add one primitive of an object at ``pose``; :class:`Solids` explains the arguments.
 
-        ``offset`` is the primitive's center and ``turn`` its yaw, both in the object's frame.
+        ``offset`` is the primitive's center and ``turn`` is its yaw, both in the object's frame.
         """
         c, s = np.cos(pose.yaw), np.sin(pose.yaw)
         x = pose.x + c * offset[0] - s * offset[1]
@@ -113,10 +113,10 @@ class SolidBuilder:
 
 
 class PlacedObjects:
-    """``m`` objects, each of consecutive primitives in a street's :class:`Solids`.
+    """``m`` labeled objects; an object is a range of consecutive rows of a scene's :class:`Solids`.
 
-    `rows` has one tuple for each object, in the order of the primitives: its label, its pose, the
-    row of its first primitive, and the row after its last.
+    `rows` has one tuple for each object, in the order of the primitives: the object's label, its
+    pose, the row of its first primitive, and the row after its last primitive.
     """
 
     def __init__(self, rows: Sequence[tuple[int, Pose, int, int]]) -> None:
@@ -128,16 +128,16 @@ class PlacedObjects:
         return len(self.label)
 
     def owner(self, solids: Solids) -> np.ndarray:
-        """Return the index of each primitive's object, ``int64[n]``; -1 if it has none."""
+        """Return the object index of each primitive, ``int64[n]``; -1 for a part of no object."""
         owner = np.full(len(solids), -1, np.int64)
         for index, (first, stop) in enumerate(self._ends):
             owner[first:stop] = index
         return owner
 
     def boxes(self, solids: Solids) -> np.ndarray:
-        """Return the box of each object, ``float64[m, 7]``, as in :mod:`voxax.detection`.
+        """Return the boxes of the objects, ``float64[m, 7]``: center, sizes, yaw.
 
-        It is the smallest box with the yaw of the object's pose that contains the object's
+        A box is the smallest one with the yaw of the object's pose that contains the object's
         primitives, except for their parts below the z of this pose.
         """
         if not len(self):
@@ -167,19 +167,19 @@ class PlacedObjects:
 
 Interval = tuple[np.ndarray, np.ndarray]
 # Replaces a zero component of a direction. The distance to the slab is then huge, with the
-# right sign, whereas 0 would give 0 * inf = nan on the slab's surface.
+# right sign. Without this, 0 * inf would give nan on the slab's surface.
 TINY = 1e-12
 
 
 def _slab(origin: np.ndarray, direction: np.ndarray) -> Interval:
-    """Return the interval of each ray between -1 and 1, for each axis separately."""
+    """Return where rays enter and leave the slab -1..1 of each axis, as distances along the ray."""
     inverse = 1.0 / np.where(np.abs(direction) < TINY, TINY, direction)
     to_center, reach = -origin * inverse, np.abs(inverse)
     return to_center - reach, to_center + reach
 
 
 def _round(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Interval:
-    """Return the interval where ``a t^2 + 2 b t + c <= 0``, for ``a >= 0``."""
+    """Return the ``t`` interval of ``a t^2 + 2 b t + c <= 0``, (inf, -inf) if empty; ``a >= 0``."""
     flat = a < TINY * TINY
     a = np.where(flat, 1.0, a)
     disc = b * b - a * c
@@ -211,9 +211,9 @@ UNIT_SHAPES: dict[int, Callable[[np.ndarray, np.ndarray], Interval]] = {
     CYLINDER: _cylinder,
     ELLIPSOID: _ball,
 }
-"""The function of each shape that returns ``(near, far)``, each ``[n]``: the entry and exit of rays
-with origins and directions ``[3, n]``. The shape fills the cube ``[-1, 1]^3``. A ray misses it if
-``near > far``."""
+"""Functions that intersect rays with a unit shape, by the index of the shape. A function takes
+origins and directions ``[3, n]`` of rays, and returns ``(near, far)``, each ``[n]``: the distances
+of entry and exit. A ray misses if ``near > far``. Unit shapes fill the cube ``[-1, 1]^3``."""
 
 
 def _dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -221,26 +221,26 @@ def _dot(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def to_local(vector: np.ndarray, yaw: np.ndarray) -> np.ndarray:
-    """Return vectors ``[3, n]`` rotated by ``-yaw`` (``[n]``, radians) about z."""
+    """Rotate vectors ``[3, n]`` by ``-yaw`` (``[n]``, radians) about z, into primitives' frames."""
     c, s = np.cos(yaw), np.sin(yaw)
     x, y = vector[0], vector[1]
     return np.stack([c * x + s * y, c * y - s * x, np.broadcast_to(vector[2], np.shape(c * x))])
 
 
 def entry(interval: Interval) -> np.ndarray:
-    """Return the distance ``[n]`` at which each ray enters, from its ``(near, far)``.
+    """Return the distance ``[n]`` at which each ray enters a primitive, from its ``(near, far)``.
 
-    It is inf for a ray that misses, and for a ray that starts inside a primitive, since sensors are
-    outside.
+    The distance is inf for a ray that misses, and for a ray that starts inside the primitive,
+    because sensors are outside.
     """
     near, far = interval
     return np.where((near <= far) & (near > 0.0), near, np.inf)
 
 
 def facing(solids: Solids, point: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Return the absolute cosine ``[n]`` between ray ``i`` and the normal of primitive ``i``.
+    """Return the absolute cosine ``[n]`` between each ray ``i`` and primitive ``i``'s normal.
 
-    ``point`` is a point on each surface, and ``direction`` each ray's unit vector, ``[3, n]`` each.
+    ``point`` has the points of the hits, and ``direction`` the rays' unit vectors, both ``[3, n]``.
     """
     half = solids.half.T
     local = to_local(point - solids.center.T, solids.yaw) / half

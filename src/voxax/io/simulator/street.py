@@ -1,6 +1,6 @@
-"""A random street: the ground and the objects on it, which do not overlap.
+"""Generate a random street: the ground, and objects on it that do not overlap.
 
-The ground is a tilted, gently undulating surface with kerbs along the streets.
+The ground is a tilted, gently undulating surface with curbs along the streets.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from voxax.io.simulator.solids import (
     Solids,
 )
 
-# The number of samples along the part of a ray that can hit the ground, and of halvings of
-# the first interval with a crossing. For a grazing ray that hits at 40 m this part is about 13 m
-# long. So the samples are 1 m apart, and the halvings end at a millimeter.
+# A hit of the ground is searched at SAMPLES points along the part of a ray that can hit the ground;
+# then the first interval with a hit is halved HALVINGS times. For a grazing ray that hits at 40 m,
+# this part is about 13 m long, so the samples are 1 m apart and the halvings end at a millimeter.
 SAMPLES = 12
 HALVINGS = 10
-# A kerb is a steep ramp, this wide in meters, so that the surface has no jumps.
+# A curb is a steep ramp of this width in meters, so that the surface has no jumps.
 KERB_RAMP = 0.06
 
 Coordinate = np.ndarray | float
@@ -39,7 +39,7 @@ Place = tuple[float, float, float]  # x and y in meters, and the yaw in radians
 
 @dataclass(frozen=True)
 class Street:
-    """A parabolic strip: ``v = offset + curvature / 2 * u^2`` in axes turned by ``heading``.
+    """A street along a parabola ``v = offset + curvature / 2 * u^2``; u and v are rotated x and y.
 
     Attributes:
       heading: the direction of the street at ``u = 0`` in radians.
@@ -47,8 +47,8 @@ class Street:
       offset: the coordinate ``v`` of the center line at ``u = 0`` in meters. The world origin has
         ``v = 0``.
       curvature: the curvature of the center line in 1/m.
-      half_width: half the width of the carriageway in meters.
-      pavement: the width of each pavement in meters.
+      half_width: half the width of the roadway in meters.
+      pavement: the width of the sidewalk on each side in meters.
     """
 
     heading: float
@@ -59,7 +59,7 @@ class Street:
     pavement: float
 
     def locate(self, x: Coordinate, y: Coordinate) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``(along, across)`` in meters; across is positive on the left of the street."""
+        """Convert world x, y to street coordinates: ``u``, and meters left of the center line."""
         c, s = np.cos(self.heading), np.sin(self.heading)
         u, v = c * x + s * y + self.start, c * y - s * x
         slope = self.curvature * u
@@ -67,7 +67,7 @@ class Street:
         return u, across
 
     def place(self, along: float, across: float) -> Place:
-        """Return the world's ``(x, y, heading)`` of a place on the street.
+        """Convert coordinates along and across the street to the world's ``(x, y, heading)``.
 
         This is the inverse of :meth:`locate`. It is exact on the center line; elsewhere the error
         is a few percent of ``across``.
@@ -82,15 +82,15 @@ class Street:
 
 @dataclass(frozen=True)
 class Terrain:
-    """Ground height ``z(x, y)``, which is zero at the origin if that is on a carriageway.
+    """The ground: reflectivity and height ``z(x, y)``, 0 at the origin if that is on a roadway.
 
     Attributes:
       slope: the rise per meter along x and y, ``float64[2]``.
       waves: one row for each of ``k`` waves, ``float64[k, 4]``: wave numbers along x and y in
         rad/m, phase in radians, amplitude in meters.
-      streets: the streets, whose carriageways are lower than the other ground by ``kerb``.
-      kerb: the height of a kerb in meters.
-      shade: the reflectivity of carriageways and of the other ground, ``float64[2]``.
+      streets: the streets, whose roadways are lower than the other ground by ``kerb``.
+      kerb: the height of a curb in meters.
+      shade: the reflectivity of roadways and of the other ground, ``float64[2]``.
     """
 
     slope: np.ndarray
@@ -100,9 +100,9 @@ class Terrain:
     shade: np.ndarray
 
     def outside(self, x: Coordinate, y: Coordinate) -> np.ndarray:
-        """Return the distance from the edge of the nearest carriageway in meters.
+        """Return the distance from the edge of the nearest roadway in meters.
 
-        It is negative on a carriageway, and inf if there are no streets.
+        It is negative on a roadway, and inf if there are no streets.
         """
         beyond = np.full(np.broadcast(x, y).shape, np.inf)
         for street in self.streets:
@@ -110,29 +110,29 @@ class Terrain:
         return beyond
 
     def _raised(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return 0 on carriageways, 1 beyond the kerb, and values between on the kerb's ramp."""
+        """Return 0 on roadways, 1 outside the curbs, and values between on the ramp of a curb."""
         return np.clip(self.outside(x, y) / KERB_RAMP, 0.0, 1.0)
 
     def _relief(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return the height above the tilted plane in meters."""
+        """Return the ground's height above the tilted plane in meters: curbs and waves."""
         z = self.kerb * self._raised(x, y)
         for kx, ky, phase, amplitude in self.waves:
             z += amplitude * (np.sin(kx * x + ky * y + phase) - np.sin(phase))
         return z
 
     def height(self, x: Coordinate, y: Coordinate) -> np.ndarray:
-        """Return the ground height in meters at positions in the world, in their shape."""
+        """Return the ground height in meters at world positions; x and y have the same shape."""
         x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
         return self.slope[0] * x + self.slope[1] * y + self._relief(x, y)
 
     def reflectivity(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return the reflectivity of the ground, which varies in patches."""
+        """Return the ground's reflectivity (0 to 1) at world positions; it varies in patches."""
         raised = self._raised(x, y)
         patches = 0.06 * np.sin(0.9 * x + np.sin(0.7 * y)) + 0.05 * np.sin(2.3 * y - 1.7 * x)
         return self.shade[0] + raised * (self.shade[1] - self.shade[0]) + patches
 
     def intersect(self, origin: np.ndarray, direction: np.ndarray, limit: np.ndarray) -> np.ndarray:
-        """Return the first distance at which rays meet the ground.
+        """Intersect rays with the ground: return the distance to the first hit of each ray.
 
         Args:
           origin: the start of all rays in meters, ``float64[3]``, above all ground.
@@ -143,7 +143,7 @@ class Terrain:
           The distances in meters, ``float64[n]``; inf if a ray does not hit the ground before its
           limit.
         """
-        # The relief is between two planes, so only the part of a ray between them matters.
+        # The surface is between two planes, so only the part of a ray between them matters.
         swing = np.abs(self.waves[:, 3]).sum()
         rest = -np.sum(self.waves[:, 3] * np.sin(self.waves[:, 2]))
         above = origin[2] - self.slope[0] * origin[0] - self.slope[1] * origin[1]
@@ -181,8 +181,8 @@ class Terrain:
     def facing(self, point: np.ndarray, direction: np.ndarray) -> np.ndarray:
         """Return the absolute cosines between rays and the ground's normals, ``float64[n]``.
 
-        ``point`` has points on the ground, and ``direction`` the rays' unit vectors, ``[3, n]``
-        each.
+        ``point`` has the points where rays hit the ground, and ``direction`` the rays' unit
+        vectors, both ``[3, n]``.
         """
         step = 0.02
         x, y = point[0], point[1]
@@ -193,7 +193,7 @@ class Terrain:
         return cosine / np.sqrt(1.0 + gx * gx + gy * gy)
 
 
-# The class of each kind of small object. Vehicles, poles and persons have boxes.
+# The class of each kind of small object, and the classes whose objects have boxes.
 STANDING = {
     objects.pole: POLE,
     objects.person: PERSON,
@@ -201,26 +201,26 @@ STANDING = {
     objects.bush: VEGETATION,
 }
 BOXED = (VEHICLE, POLE, PERSON)
-# Half length of the built-up part of each street, meters.
+# Half length of the part of a street with houses and vehicles, in meters.
 REACH = 92.0
-# The smallest distance of small objects from the sensor in meters, and the largest of "near" ones.
+# Distances from the sensor in meters: the smallest of small objects, and the limit of "near".
 CLEAR, NEAR = 3.0, 30.0
 SIDES = (-1.0, 1.0)
 
 
 class Layout:
-    """Place objects along the streets of a terrain; :attr:`solids` collects their primitives."""
+    """Place objects along a terrain's streets without overlap; :attr:`solids` has their parts."""
 
     def __init__(self, rng: np.random.Generator, terrain: Terrain) -> None:
         self.rng = rng
         self.terrain = terrain
         self.solids = SolidBuilder()
         self.boxed: list[tuple[int, Pose, int, int]] = []
-        # Occupied rectangles: center, half length, half width, cosine and sine of the yaw.
+        # Occupied rectangles: center x and y, half length, half width, cosine and sine of the yaw.
         self._occupied = np.zeros((0, 6))
 
     def _put(self, label: int, draw: Callable[..., None], place: Place, *told) -> None:
-        """Add the primitives of an object at a place. `told` are further arguments of `draw`."""
+        """Add an object at a place; `draw` adds its primitives, and gets `told` as arguments."""
         x, y, yaw = place
         pose, first = Pose(x, y, float(self.terrain.height(x, y)), yaw), len(self.solids)
         draw(functools.partial(self.solids.add, pose, label), self.rng, *told)
@@ -233,7 +233,7 @@ class Layout:
         self._occupied = np.vstack([self._occupied, row])
 
     def _is_free(self, x: float, y: float, radius: float) -> bool:
-        """Return True if a disc touches no occupied rectangle."""
+        """Return whether the square around a disc touches no occupied rectangle."""
         own_x, own_y, half_length, half_width, c, s = self._occupied.T
         dx, dy = x - own_x, y - own_y
         along = np.abs(c * dx + s * dy) - half_length
@@ -241,7 +241,7 @@ class Layout:
         return not bool(np.any((along < radius) & (across < radius)))
 
     def _is_off_road(self, index: int, place: Place, hx: float, hy: float) -> bool:
-        """Return True if a rectangle is off all carriageways and the other streets' pavements."""
+        """Return whether a rectangle is off roadways, and off sidewalks except street `index`'s."""
         x, y, yaw = place
         u, v = np.meshgrid(np.linspace(-hx, hx, 5), np.linspace(-hy, hy, 3))
         c, s = np.cos(yaw), np.sin(yaw)
@@ -253,7 +253,7 @@ class Layout:
         return True
 
     def build_up(self, index: int) -> None:
-        """Place houses with gaps and gardens, or a park, on both sides of street ``index``."""
+        """Place houses with gaps and gardens, or mainly gardens, on both sides of a street."""
         rng = self.rng
         for side in SIDES:
             setback = rng.choice([0.0, rng.uniform(1.0, 3.0), rng.uniform(3.0, 7.0)])
@@ -288,7 +288,7 @@ class Layout:
             self._garden(index, side, along, width, room)
 
     def _garden(self, index: int, side: float, along: float, width: float, room: float) -> None:
-        """Place a garden beside the pavement: a border along it, then trees and bushes."""
+        """Place a garden along the sidewalk: a hedge, a wall or nothing, then trees and bushes."""
         rng, street = self.rng, self.terrain.streets[index]
         edge = street.half_width + street.pavement + 0.5
         border = rng.choice(["hedge", "wall", "open"], p=[0.45, 0.25, 0.30])
@@ -309,7 +309,7 @@ class Layout:
                 self._stand(plant, (x, y, rng.uniform(-np.pi, np.pi)), 0.5)
 
     def _stand(self, draw: Callable[..., None], place: Place, radius: float) -> bool:
-        """Place an object if its disc is free; return True if it was placed."""
+        """Place a small object if its place is free and not at the sensor; return whether it is."""
         x, y, _ = place
         if np.hypot(x, y) < CLEAR or not self._is_free(x, y, radius):
             return False
@@ -318,20 +318,20 @@ class Layout:
         return True
 
     def _put_vehicle(self, index: int, along: float, across: float, wobble: float) -> float:
-        """Place a vehicle if it fits; return its length."""
+        """Place a random vehicle if there is room; return its length in meters in any case."""
         rng, street = self.rng, self.terrain.streets[index]
         size = objects.vehicle_size(rng)
         _, length, width, _ = size
         x, y, yaw = street.place(along, across)
         yaw += rng.normal(0.0, wobble)
         parked = abs(across) > street.half_width - 2.0
-        # Traffic keeps to the right; parked vehicles may face either way.
+        # Moving vehicles keep to the right; parked vehicles may face either direction.
         if (parked and rng.random() < 0.5) or (not parked and across > 0.0):
             yaw += np.pi
         c, s = length * np.cos(yaw), length * np.sin(yaw)
         discs = [(x + t * c, y + t * s) for t in (-0.35, 0.0, 0.35)]
         others = [street for i, street in enumerate(self.terrain.streets) if i != index]
-        # The vehicle of the sensor needs space too, and crossings stay free.
+        # The sensor's vehicle needs space too, and crossings stay free.
         if all(self._is_free(*d, 0.5 * width) and np.hypot(*d) > 4.5 for d in discs) and not any(
             abs(other.locate(x, y)[1]) < other.half_width + 0.5 * length for other in others
         ):
@@ -340,7 +340,7 @@ class Layout:
         return length
 
     def park(self, index: int) -> None:
-        """Place parked vehicles along the kerbs of street ``index``."""
+        """Place parked vehicles along the curbs of street ``index``."""
         rng, street = self.rng, self.terrain.streets[index]
         for side in SIDES:
             share = rng.choice([0.2, 0.5, 0.8])
@@ -362,9 +362,9 @@ class Layout:
                 along += rng.uniform(8.0, 32.0)
 
     def _pavement(self, reach: float, edge: float) -> tuple[Street, float, float]:
-        """Return a random street and a random place on its pavements.
+        """Return a random street, and the coordinates along and across of a place on its sidewalks.
 
-        The place is at least ``edge`` meters from the kerb, and at most ``reach`` meters along the
+        The place is at least ``edge`` meters from the curb, and at most ``reach`` meters along the
         street from the sensor.
         """
         rng = self.rng
@@ -374,7 +374,7 @@ class Layout:
         return street, along, across * rng.choice(SIDES)
 
     def furnish(self) -> None:
-        """Place poles near the kerbs, and trees in rows, more of them close to the sensor."""
+        """Place poles near the curbs, mostly close to the sensor, and rows of trees."""
         rng = self.rng
         near, far = int(rng.integers(24, 41)), int(rng.integers(12, 25))
         for wanted, reach in ((near, NEAR), (far, 70.0)):
@@ -384,7 +384,7 @@ class Layout:
                 side = np.sign(across)
                 across = side * (street.half_width + rng.uniform(0.25, 0.8))
                 x, y, yaw = street.place(along, across)
-                # Arms reach over the carriageway, plates face along it.
+                # Arms reach over the roadway. Plates of signs face along it.
                 yaw += -0.5 * np.pi * side if rng.random() < 0.5 else 0.0
                 if np.hypot(x, y) > reach or self.terrain.outside(x, y) < 0.2:
                     continue
@@ -399,7 +399,7 @@ class Layout:
                 self._stand(objects.tree, (x, y, rng.uniform(-np.pi, np.pi)), 0.6)
 
     def populate(self) -> None:
-        """Place persons, alone and in groups, on pavements and carriageways, mostly nearby."""
+        """Place single persons and groups on sidewalks and roadways, mostly close to the sensor."""
         rng = self.rng
         near, far = int(rng.integers(28, 43)), int(rng.integers(4, 14))
         for wanted, reach in ((near, NEAR), (far, 60.0)):
@@ -423,12 +423,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class StreetScene:
-    """The surroundings of a sensor at the origin, on a carriageway.
+    """The surroundings of a sensor, which is above the origin on a roadway.
 
     Attributes:
-      solids: the labeled primitives.
-      terrain: the ground; None if there is none.
-      placed: the objects with boxes, and the primitives of each; None if there are none.
+      solids: the labeled primitives of all objects.
+      terrain: the ground; None for a scene without ground.
+      placed: the objects with boxes, as ranges of rows of `solids`; None for no objects.
     """
 
     solids: Solids
@@ -437,7 +437,7 @@ class StreetScene:
 
 
 def check_seed(seed: int) -> int:
-    """Return the seed as an int; raise InputError if it is not an integer of at least 0."""
+    """Convert the seed to int; raise InputError if it is not an integer of at least 0."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise InputError(f"seed must be an integer of at least 0, got {seed!r}")
     return int(seed)
@@ -488,9 +488,9 @@ def _terrain(rng: np.random.Generator, streets: tuple[Street, ...]) -> Terrain:
 
 
 def street_scene(seed: int) -> StreetScene:
-    """Return a random street of about 180 m with objects, and with the sensor in the middle.
+    """Generate a random street of about 180 m with objects, and with the sensor in the middle.
 
-    The same seed gives the same scene. The origin is on the carriageway below the
+    The same seed gives the same scene. The origin is on the roadway below the
     sensor, z points up, and all lengths are in meters.
 
     Raises:

@@ -1,9 +1,9 @@
-"""One revolution of a spinning sensor in a scene: beams, nearest hits, and measurement errors.
+"""Simulate one revolution of a spinning LiDAR in a scene: rays, nearest hits, measurement errors.
 
-Testing every ray against every primitive would be thirty thousand times a thousand
-tests. All rays start at one point on a regular grid of angles. So only the rays of a window of
-columns and rings can hit a primitive; its corners determine this window. The windows are
-expanded to (primitive, ray) pairs, and only these pairs are tested: about two per ray.
+Testing every ray against every primitive would be thirty thousand times a thousand tests. All rays
+start at one point, in a regular grid of angles (columns and rings). So only the rays in a window of
+this grid can hit a primitive, and the corners of the primitive determine the window. The windows
+are expanded to (primitive, ray) pairs, and only these pairs are tested: about two per ray.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Rng = np.random.Generator
 
 
 class RayGrid(NamedTuple):
-    """The rays of one revolution, ordered by ring, then by step.
+    """The rays of one revolution: a step is a firing of all beams, a ring is one beam's rays.
 
     The index of a ray is ``ring * steps + step``.
 
@@ -53,16 +53,17 @@ class RayGrid(NamedTuple):
 
 @dataclass(frozen=True)
 class Sensor:
-    """A spinning LiDAR.
+    """The properties of a spinning LiDAR sensor to simulate.
 
     Attributes:
       name: the name of the sensor, which is a part of a sweep's ``source``.
       elevations: the elevation angles of the beams in degrees, ascending; ring 0 is the lowest.
-      azimuth_steps: the number of firings per revolution.
-      height: the height above the ground in meters.
+      azimuth_steps: the number of firings of all beams per revolution.
+      height: the height of the sensor above the ground in meters.
       max_range: the largest distance that is measured, in meters.
-      range_noise: the standard deviation of the range in meters.
-      dropout: the probability that a ray returns nothing from a close and frontal surface.
+      range_noise: the standard deviation of the measured distance in meters.
+      dropout: the probability that a ray returns nothing from a surface that is close and
+        perpendicular to the ray.
       min_range: the smallest distance that is measured, in meters.
 
     Raises:
@@ -94,14 +95,14 @@ class Sensor:
 
     @property
     def rings(self) -> int:
-        """The number of beams."""
+        """The number of beams, one for each ring of points."""
         return len(self.elevations)
 
     def rays(self, rng: Rng) -> RayGrid:
         """Return the rays of one revolution; the start azimuth and each ring's offset are random.
 
-        The rings of real sensors fire at slightly different azimuths too. So a thin pole is not
-        between the same two columns of every ring.
+        The rings of real sensors also fire at slightly different azimuths. Because of the offsets,
+        a thin pole is not between the same two columns of every ring.
         """
         step = 2.0 * np.pi / self.azimuth_steps
         phase = float(rng.uniform(-np.pi, np.pi))
@@ -114,11 +115,10 @@ class Sensor:
         return RayGrid(direction.reshape(3, -1), elevation, self.azimuth_steps, phase)
 
     def dropout_probability(self, distance: np.ndarray, cosine: np.ndarray) -> np.ndarray:
-        """Return the probability that each of ``n`` returns is lost, ``float64[n]``.
+        """Return the probability that a return is lost, for ``n`` returns, ``float64[n]``.
 
-        It is higher for distant surfaces and for surfaces at a grazing angle. ``distance`` is in
-        meters, ``float64[n]``; ``cosine`` is that of the angle between ray and normal,
-        ``float64[n]``.
+        It is higher for distant surfaces and for grazing rays. ``distance`` is in meters, and
+        ``cosine`` is the cosine between ray and surface normal, both ``float64[n]``.
         """
         far = 0.3 * np.square(distance / self.max_range)
         grazed = 0.6 * np.exp(-cosine / 0.04)
@@ -129,7 +129,7 @@ def _fan(low: float, high: float, beams: int) -> tuple[float, ...]:
     return tuple(float(angle) for angle in np.linspace(low, high, beams).round(4))
 
 
-# Two blocks of 32 beams, with the upper one denser, as in sensors on the roofs of cars.
+# Two blocks of 32 beams as in sensors on the roofs of cars; the upper block is denser.
 _BLOCKS = _fan(-24.8, -8.8, 32) + _fan(-8.4, 2.0, 32)
 SENSORS: dict[str, Sensor] = {
     "lidar32": Sensor("lidar32", _fan(-30.67, 10.67, 32), 900, 1.9, 80.0, 0.02, 0.04),
@@ -138,9 +138,9 @@ SENSORS: dict[str, Sensor] = {
 }
 
 
-# Fewer points do not show the extent of an object.
+# Default limit for annotated objects. Fewer points do not show the extent of an object.
 MIN_POINTS = 5
-# Pairs tested at once: temporaries of this length stay in the processor's cache.
+# Number of pairs to test in one batch. Temporary arrays of this length stay in the cache.
 PAIRS = 1 << 15
 CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float64)
 
@@ -148,7 +148,7 @@ CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], np.float64)
 def _windows(
     solids: Solids, origin: np.ndarray, grid: RayGrid, max_range: float
 ) -> tuple[np.ndarray, ...]:
-    """Return the window of rays that may hit each primitive; leave out primitives without one.
+    """Return the window of rays that may hit each primitive; leave out primitives out of reach.
 
     Returns:
       ``(solid, ring, rings, step, steps)``, all ``int64[n]``: the row of the primitive, the first
@@ -176,7 +176,7 @@ def _windows(
     steps = np.where(around, grid.steps, np.minimum(last - first + 1, grid.steps))
 
     # Rings: if the top is above the sensor, its largest elevation angle is at the nearest point,
-    # else at the farthest. It is the other way round for the smallest angle of the bottom.
+    # otherwise at the farthest point. The opposite is true for the smallest angle of the bottom.
     bottom, top = center[:, 2] - half[:, 2], center[:, 2] + half[:, 2]
     highest = np.arctan2(top, np.where(top > 0.0, nearest, farthest))
     lowest = np.arctan2(bottom, np.where(bottom < 0.0, nearest, farthest))
@@ -187,7 +187,7 @@ def _windows(
 
 
 def _pairs(view: tuple[np.ndarray, ...], grid: RayGrid) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield ``(solid, ray)`` indices, each ``int64[m]`` with ``m <= PAIRS``."""
+    """Expand windows to batches of ``(solid, ray)`` indices, each ``int64[m]``, ``m <= PAIRS``."""
     solid, first_ring, rings, first_step, steps = view
     counts = rings * steps
     ends = np.cumsum(counts)
@@ -207,13 +207,13 @@ def nearest_hits(
     max_range: float,
     rng: Rng,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest hit of every ray that starts at ``origin``, ``float64[3]``.
+    """Return the nearest primitive that each ray hits; rays start at ``origin``, ``float64[3]``.
 
-    ``rng`` draws how deep rays enter porous primitives.
+    ``rng`` draws how deep rays enter primitives with a penetration, such as leaves.
 
     Returns:
-      ``(distance, solid)``: ``float64[rays]`` in meters, inf for no hit, and ``int64[rays]``,
-      the row of the primitive, -1 for no hit.
+      ``(distance, solid)``: the distance in meters, ``float64[rays]``, inf for no hit; and the row
+      of the primitive, ``int64[rays]``, -1 for no hit.
     """
     distance = np.full(grid.direction.shape[1], np.inf)
     hit = np.full(len(distance), -1, np.int64)
@@ -249,10 +249,10 @@ def nearest_hits(
 def _reflect(
     scene: StreetScene, direction: np.ndarray, point: np.ndarray, solid: np.ndarray, rng: Rng
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return label ``int32[n]``, reflectivity and cosine (both ``float64[n]``) of ``n`` hits.
+    """Return labels ``int32[n]``, reflectivities and cosines ``float64[n]`` of ``n`` hits.
 
-    ``direction`` has the rays and ``point`` the hits, both ``[3, n]``. ``solid`` is the primitive
-    that was hit, or -1 for the ground, ``int64[n]``.
+    The cosine is between ray and surface normal. ``direction`` has the rays and ``point`` the hits,
+    both ``[3, n]``. ``solid`` is the row of the primitive, or -1 for the ground, ``int64[n]``.
     """
     label = np.full(len(solid), GROUND, np.int32)
     shade, cosine = np.zeros(len(solid)), np.ones(len(solid))
@@ -279,7 +279,7 @@ def simulate_sweep(
     Args:
       seed: the random seed for the scene and the sensor's noise; the same seed gives the same
         points.
-      sensor: a :class:`Sensor`, or the name of one: ``"lidar32"``, ``"lidar64"``, ``"lidar128"``.
+      sensor: a :class:`Sensor`, or a known name: ``"lidar32"``, ``"lidar64"``, ``"lidar128"``.
       scene: the surroundings of the sensor; by default ``street_scene(seed)``.
 
     Returns:
@@ -297,9 +297,9 @@ def simulate_sweep(
 def _measure(
     seed: int, sensor: str | Sensor, scene: StreetScene | None
 ) -> tuple[PointCloud, np.ndarray, StreetScene]:
-    """Return the sweep, the primitive of each point (``int64[N]``, -1: the ground), and the scene.
+    """Return the sweep of :func:`simulate_sweep`, each point's primitive, and the scene.
 
-    Arguments and errors are those of :func:`simulate_sweep`.
+    Primitives are rows of ``scene.solids``, ``int64[N]``; -1 is the ground.
     """
     seed = check_seed(seed)
     if not isinstance(sensor, Sensor):
@@ -347,19 +347,19 @@ def simulate_objects(
     scene: StreetScene | None = None,
     min_points: int = MIN_POINTS,
 ) -> AnnotatedScan:
-    """Simulate a sweep with the boxes of its vehicles, poles and persons.
+    """Simulate a LiDAR sweep with the boxes of its vehicles, poles and persons.
 
     The points are those of :func:`simulate_sweep`. Objects with fewer than ``min_points`` points
-    are left out: they are hidden by others, too far away, or between two beams.
+    are left out: other objects hide them, or they are too far away or between two beams.
 
     Args:
       seed, sensor, scene: see :func:`simulate_sweep`.
-      min_points: the smallest number of points on an object that is returned.
+      min_points: the smallest number of points of an object to return.
 
     Returns:
       The scan with M objects, which have float64 boxes ``[M, 7]`` and classes from ``CLASS_NAMES``.
-      A box is the smallest one in the object's direction that contains the object. Its ``z`` is 0
-      on the ground below the sensor. ``about`` is the number of points on each object,
+      A box is the smallest one in the object's direction that contains the object. ``z`` is 0 at
+      the ground below the sensor. ``about`` is the number of points on each object,
       ``int64[M]``.
 
     Raises:
