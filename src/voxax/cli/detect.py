@@ -37,7 +37,7 @@ def detect(
 
     For a scan, it writes the boxes as JSON, and a picture. For a folder in the layout of a
     benchmark, it writes the files that the benchmark's server accepts. For other folders, it writes
-    JSON for each scan.
+    a JSON file for each scan.
 
     The network comes from a checkpoint, or is one of `voxax.models` with a file of weights. The
     scan is in the sensor's frame, in meters, with z up.
