@@ -175,9 +175,9 @@ def tune(
       fn: any traceable function; pass the training step to tune the gradients as well.
       args: its arguments.
       anew: whether to measure again what the cache contains already.
-      budget: seconds for all measurements, including compilation; None is no limit. Each problem
-        gets an equal share of the remaining time, and the last ones may get none. At least two
-        candidates of a measured problem are compared, even if that exceeds the budget.
+      budget: seconds for all measurements, including compilation; None is no limit. Each distinct
+        convolution gets an equal share of the remaining time, and the last ones may get none. At
+        least two candidates of a measured one are compared, even if that exceeds the budget.
 
     Returns:
       The choices, in the same form as the report of :func:`voxax.explain`.
@@ -213,7 +213,7 @@ def tune(
 
 
 def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
-    """Return the problem with the density (or sizes) of the concrete map whose arrays are `views`."""
+    """Return the problem with the density (or sizes) of a concrete map, given by its arrays."""
     if problem.layer.kind == "dynamic":
         layer = with_statistics(problem.layer, np.asarray(views["sizes"]))
         return dataclasses.replace(problem, layer=layer)

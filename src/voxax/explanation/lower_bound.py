@@ -125,7 +125,7 @@ class PairCounter:
         self._estimated: dict[Hashable, int] = {}
 
     def count(self, views: Mapping[str, Any], problem: Problem) -> int:
-        """Return the number of pairs of the map whose arrays are `views`; `problem` uses the map."""
+        """Return the number of pairs of the map of `problem`, whose arrays are `views`."""
         if problem.layer.kind == "dynamic":
             return taps_of(problem, np.asarray(views["sizes"]))
         if "pair_starts" in views:  # by tap; the last element is the number of all pairs
