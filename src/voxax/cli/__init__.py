@@ -23,8 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     The status is 0 for success. It is 2 if the arguments, a file or the machine cause an error;
     stderr gets one line about the error, and ``--debug`` adds the traceback. The status is 130
-    after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, and 141 if the reader of the output closed
-    the pipe, as ``head`` does.
+    after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, and 141 if the output is a closed pipe.
 
     Args:
       arguments: arguments after the program name. None takes ``sys.argv[1:]``; the process must

@@ -1,7 +1,4 @@
-"""Turn an error that the user's input or machine causes into one line of text.
-
-An error in voxax itself is not turned into a line, so it keeps its traceback.
-"""
+"""Turn errors that the user's input or machine causes into one line of text for stderr."""
 
 from __future__ import annotations
 
@@ -125,10 +122,7 @@ def _is_of_a_full_device(error: BaseException) -> bool:
 
 
 def _library(error: BaseException) -> str | None:
-    """Return the file-reading package that raised the error, or None.
-
-    It is found from the error's type, or from the traceback if voxax called the package.
-    """
+    """Return the file-reading package that raised an error, by its type or traceback, or None."""
     root = type(error).__module__.partition(".")[0]
     if root in _OF_FILES:
         return root

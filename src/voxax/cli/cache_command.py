@@ -247,10 +247,7 @@ def _checked(device: str) -> str:
 
 
 def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
-    """Return the valid entries of a file, and why others were refused, by device name.
-
-    The file is one that ``voxax cache export`` wrote, or a cache file of one device.
-    """
+    """Return an exported file's valid entries, and why others are refused, by device name."""
     from voxax._bounded_file import read_bounded
     from voxax.tuning import cache as form
 

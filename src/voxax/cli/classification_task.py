@@ -28,7 +28,7 @@ ENCODERS = {f"MinkUNet{depth}": {"blocks": BLOCKS[depth][:4]} for depth in (14, 
 
 
 class ClassPreparation(Preparation):
-    """Function that turns a cloud into a training example with one label, its points' label."""
+    """Function that turns a cloud, whose points all have one label, into a training example."""
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> SceneExample:  # type: ignore[override]
         """Return the example; raise InputError unless all points of the cloud have one label."""

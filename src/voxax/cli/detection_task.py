@@ -257,7 +257,7 @@ class Detection(Task):
     def _made(
         self, channels: int, classes: int, options: dict[str, Any], build: Any = None
     ) -> nnx.Module:
-        """Build the network; errors about its grid name ``voxel_size`` and the region instead."""
+        """Build the network; reword errors about its grid in terms of voxel size and region."""
         try:
             return made(self.network, channels, classes, options, build)
         except InputError as error:

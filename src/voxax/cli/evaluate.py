@@ -39,7 +39,8 @@ def evaluate(
       workers: Processes that read scans.
       tile: Edge in meters of overlapping tiles that vote on the class of each point; 0 takes
           scans whole.
-      views: Number of turns around the vertical axis that vote on the class of each point.
+      views: Number of angles around the vertical axis at which a scan is predicted; the predictions
+          vote on the class of each point.
     """
     from voxax import _limits
     from voxax._atomic_file import write_atomically

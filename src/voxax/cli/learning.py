@@ -56,7 +56,7 @@ class Trace(contextlib.ExitStack):
         self.folder, self.steps = folder, 0
 
     def step(self) -> None:
-        """Count one more step; call this at its begin. It starts or stops the trace."""
+        """Count a training step that begins, and start or stop the trace if it is time."""
         self.steps += 1
         if self.folder is not None and self.steps == self.FIRST:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -100,24 +100,21 @@ def check_order(checkpoint: Path, **order: int) -> None:
 class Learning:
     """One training run: prepares scenes, makes the training steps and writes the checkpoints.
 
-    The order of scenes and the random numbers of their augmentation depend only on the seed and the
-    number of the step. A resumed run or a run on more devices therefore takes the same scenes in
-    each step.
+    A step's scenes and their random augmentation depend only on the seed and the number of the
+    step. They are therefore the same in a resumed run, and in a run on more devices.
 
     Args:
       task: settings of the network and its training.
-      folder: folder of the run, with the checkpoint in ``checkpoint`` and the loss of each step in
+      folder: folder of the run. It gets the folder ``checkpoint``, and the loss of each step in
         ``losses.csv``.
       seed: seed of the order of scenes and of the augmentation.
       devices: number of devices that share the scenes of a step.
       batch_size: number of scenes in a step.
       resume: continue from the newest complete step of the checkpoint.
       overwrite: delete the run that is in the folder, when :meth:`train` begins.
-      transform: function of a scene and a NumPy generator that augments the scene; None takes the
-        task's default augmentation.
+      transform: augmentation, a function of ``(scene, NumPy generator)``; None takes the task's.
       mixing: random change of all scenes of a step together; None for no change.
-      late: ``(step, augmentation)``, an augmentation that replaces `transform` from that step on;
-        None keeps `transform`.
+      late: ``(step, augmentation)`` that replaces `transform` from that step on; None for none.
       start: network with the weights that a new run begins with; None begins with random weights.
       keeps_best: whether :meth:`keep_best` will be called, which needs more disk space.
 
@@ -171,7 +168,7 @@ class Learning:
         self.dropped = 0
 
     def _best_before(self) -> tuple[float, int] | None:
-        """Return ``(score, step)`` of the kept best checkpoint, or None if there is none.
+        """Return ``(score, step)`` of the best checkpoint on disk, or None.
 
         First delete best checkpoints of later steps than the one that the run continues from.
         """
@@ -188,7 +185,7 @@ class Learning:
         )
 
     def keep_best(self, score: float) -> bool:
-        """If `score` is the best yet, save the network to the folder ``best``; return whether."""
+        """Save the network to the folder ``best`` if `score` is the best yet; return True if so."""
         if self.best is not None and not score > self.best[0]:
             return False
         step = self.trainer.steps
@@ -418,10 +415,7 @@ def _cause(error: Exception) -> str:
 def _packed(
     loads: list[list[int]], batch_size: int, shards: int, seed: int, most: int | None
 ) -> list[list[int]]:
-    """Return the number of rows of each level, one list for each shard of 64 random batches.
-
-    `loads` has such a list for each scene. Batches are packed as in training.
-    """
+    """Return the rows per level of each shard of random batches; `loads` has those of scenes."""
     rng = np.random.default_rng(seed)
     packed = []
     for _ in range(_PACKINGS):

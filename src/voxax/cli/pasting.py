@@ -1,6 +1,5 @@
 """Augmentation of detector training: cut objects out of scans and paste them into other scans.
 
-The objects are stored in the folder of the run.
 Source: Yan, Mao and Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018.
 """
 
@@ -143,11 +142,7 @@ class KeptObjects:
             return False
 
     def write(self, found: Iterable[dict[str, list[CutOut]]]) -> None:
-        """Write the objects `found` by :meth:`tasks`, and remove files of other scans or settings.
-
-        Raises:
-          InputError: there is no object of any class, or the files cannot be written.
-        """
+        """Write the objects that :meth:`tasks` returned, and remove files of other scans."""
         most = MOST_BYTES / len(self.classes)
         stocks = {name: _Stock(most, seed) for seed, name in enumerate(self.classes)}
         for objects in found:

@@ -1,7 +1,4 @@
-"""Output of commands while they run: spinners with times, progress bars, and tables of results.
-
-If the output is not a terminal, a line with the elapsed time is printed every ten seconds instead.
-"""
+"""Output of commands while they run: spinners with times, progress bars, tables of results."""
 
 from __future__ import annotations
 
@@ -111,10 +108,7 @@ class training_bar:
         self.tell(f"{made}  {task.fields['status']}".rstrip())
 
     def update(self, loss: float, told: str, programs: int) -> None:
-        """Count one more step, and show its loss, the text `told` and the number of programs.
-
-        `told` contains figures of the task, and `programs` is the number of compiled programs.
-        """
+        """Count one more step; show its loss, the task's figures `told` and compiled `programs`."""
         self._done += 1
         rate = self._done * self._scans / max(time.perf_counter() - self._begin, 1e-9)
         status = f"loss {loss:.3f}  {told}  {rate:.1f} scans/s  {programs} programs"
@@ -157,10 +151,9 @@ def print_table(
     numbers: Sequence[str] = (),
     most: int | None = None,
 ) -> None:
-    """Print a table with a title and the column names ``names`` on stdout.
+    """Print a table on stdout; the columns named in ``numbers`` are aligned to the right.
 
-    The columns that ``numbers`` names are aligned to the right. Without a terminal, the table is as
-    wide as its content, at most ``most`` characters.
+    Without a terminal, the table is as wide as its content, at most ``most`` characters.
     """
     table = Table(title=title)
     for name in names:
@@ -182,10 +175,7 @@ def result_table(
     metrics: dict[str, Any],
     out: Path,
 ) -> None:
-    """Print the result of a training run: a table, figures of `metrics`, and the files in `out`.
-
-    `title`, `names` and `rows` are the table's title, column names and cells.
-    """
+    """Print the results of a training run: a table, some of `metrics`, and the files in `out`."""
     print_table(names, rows, title)
     console = Console(highlight=False)
     seconds = metrics["seconds"]

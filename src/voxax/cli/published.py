@@ -64,10 +64,7 @@ def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
 
 
 def class_names(given: str) -> tuple[str, ...]:
-    """Return the class names that an option gives.
-
-    `given` is a key of ``CLASSES``, a number of classes, or names with commas between them.
-    """
+    """Return class names from a key of ``CLASSES``, a number of classes, or a list with commas."""
     if given in CLASSES:
         return CLASSES[given]
     if given.isdecimal():
@@ -230,10 +227,7 @@ def loaded(
 
 
 class Published:
-    """Base class of networks with weights from a file, which are compiled once per capacity.
-
-    `preparation` turns a cloud into an example. See :func:`loaded` for the other arguments.
-    """
+    """Base class of networks with weights from a file; see :func:`loaded` for the arguments."""
 
     def __init__(
         self,

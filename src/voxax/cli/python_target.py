@@ -74,10 +74,7 @@ def attribute(module: ModuleType, name: str, what: str) -> Any:
 
 @contextlib.contextmanager
 def as_input_error(doing: str) -> Iterator[None]:
-    """Convert errors that the user's code raises in the block to InputError.
-
-    `doing` describes the action in the message, such as ``importing model.py``.
-    """
+    """Convert errors of the user's code in the block to InputError; `doing` begins the message."""
     try:
         yield
     except BrokenPipeError:  # nobody reads the output any more; the command ends

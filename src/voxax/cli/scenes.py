@@ -149,10 +149,7 @@ def near_origin(positions: np.ndarray) -> np.ndarray:
 
 
 def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
-    """Return `train` and `validation` tasks that simulate labeled streets, with disjoint seeds.
-
-    `sensor` is a sensor of :func:`voxax.io.simulator.simulate_sweep`; `seed` shifts the training.
-    """
+    """Return tasks that simulate `train` and `validation` labeled streets, with disjoint seeds."""
     first = TRAIN_SEEDS + 1000 * seed
     return Scenes(
         [Simulate(first + i, sensor) for i in range(train)],
@@ -184,8 +181,7 @@ def from_file(
 ) -> Scenes:
     """Read a labeled scan, and cut it into alternating 10 m blocks for training and validation.
 
-    Negative labels become -1, which means unknown. The other labels are renumbered from 0. The
-    arguments are those of :func:`voxax.io.read`.
+    Negative labels become -1, which means unknown. The other labels are renumbered from 0.
     """
     cloud = read(path, labels, label_field=label_field, columns=columns, item=item)
     if cloud.labels is None or not (cloud.labels >= 0).any():
@@ -224,17 +220,15 @@ _GROWTHS = 16
 class Batch:
     """Input of one training step: scenes that are packed into shards, one shard per device.
 
-    Labels belong to voxels, or to scenes if the examples are :class:`SceneExample`.
+    With one shard, the arrays of voxels and labels do not have the axis ``shards``.
 
     Attributes:
-      voxels: voxels with kernel maps, whose arrays are ``[shards, ...]``; without the axis
-        ``shards`` if there is one shard. The same holds for `labels`.
+      voxels: voxels with kernel maps, whose arrays are ``[shards, ...]``.
       labels: labels of voxels, ``int32[shards, capacity]``, -1 for padding and unlabeled voxels; or
-        labels of scenes, ``[shards, scenes, ...]``.
+        labels of scenes, ``[shards, scenes, ...]``, if examples are :class:`SceneExample`.
       rows: for each scene, ``int[N]``, the row of each point, counted over the rows of all shards;
         empty if labels belong to scenes.
-      truths: for each scene, ``int32[N]``, the labels of its points, or None; or `truth` of its
-        :class:`SceneExample`.
+      truths: for each scene, ``int32[N]``, the labels of its points, or None; or its `truth`.
       places: for each scene, its shard and its index in this shard.
     """
 
@@ -261,7 +255,7 @@ class Mixing:
     pasted: tuple[int, ...] = ()
 
     def before(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
-        """Return the clouds before their augmentation; PolarMix adds parts of the next to each."""
+        """Return the clouds, each with parts of the next cloud if PolarMix is used."""
         if not self.pasted:
             return list(clouds)
         rng = np.random.default_rng((seed, 1))
@@ -272,10 +266,7 @@ class Mixing:
         ]
 
     def after(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
-        """Return the augmented clouds, or with probability `mix3d` their joined pairs.
-
-        The last one of an odd number of clouds is not joined.
-        """
+        """Return the augmented clouds, or with probability `mix3d` the joined pairs of them."""
         if np.random.default_rng((seed, 2)).random() >= self.mix3d:
             return list(clouds)
         pairs = [clouds[i : i + 2] for i in range(0, len(clouds), 2)]
@@ -378,10 +369,7 @@ def _same(scene: Any) -> Any:
 def _labels_of_scenes(
     examples: Sequence[SceneExample], shards: Sequence[Sequence[int]], most: int
 ) -> Any:
-    """Return the examples' labels as arrays ``[shards, most, ...]``.
-
-    `shards` has the indices of the examples in each shard; unused places get -1 or 0.
-    """
+    """Return the examples' labels by shard, ``[shards, most, ...]``; unused places get -1 or 0."""
 
     def stacked(*arrays: np.ndarray) -> np.ndarray:
         first = arrays[0]

@@ -72,7 +72,7 @@ def segment(
       up: Which axis points up; -y for camera frames.
       columns: Columns of a file that does not name them (.bin, text): their number, or names
           such as x,y,z,red,green,blue.
-      item: The number of one scan, in a file of several (.h5, .npy, .e57).
+      item: Number of the scan to take from a file with several (.h5, .npy, .e57).
       format: Layout of a folder, as data.format of a configuration. By default it is recognized
           from the files in the folder.
       split: Scans of a layout: train, validation or test; names with commas between; or a text
@@ -80,7 +80,8 @@ def segment(
       workers: Processes that read the scans of a folder.
       tile: Edge in meters of overlapping tiles that vote on the class of each point, so that a
           huge scan needs only the memory for one tile; 0 takes scans whole.
-      views: Turns around the vertical that vote on the class of each point.
+      views: Number of angles around the vertical axis at which a scan is predicted; the predictions
+          vote on the class of each point.
     """
     from voxax.cli.process import keep_heap
     from voxax.hardware import keep_programs
@@ -191,10 +192,7 @@ def _label(
 def _scale(
     positions: np.ndarray, voxel_size: float, scale: float | None, enlarge: bool
 ) -> tuple[float, str]:
-    """Return the factor on positions, and a remark if it enlarges a small object, otherwise "".
-
-    An enlarged object spans ``_SPAN`` voxels.
-    """
+    """Return the factor on positions, and a remark if a small object grows to ``_SPAN`` voxels."""
     if scale is not None or not enlarge or len(positions) < 2:
         return scale or 1.0, ""
     low, high = np.percentile(positions, [2, 98], axis=0)

@@ -32,10 +32,7 @@ _augment = compose([rotate_z, functools.partial(scale, low=0.95, high=1.05), fli
 
 
 class ConfusionScore(Score):
-    """Base class of scores from a confusion matrix of points or clouds.
-
-    Its attribute ``matrix`` is ``int64[classes, classes]``; rows are true classes.
-    """
+    """Base class of scores from a confusion ``matrix``, ``int64[true class, predicted class]``."""
 
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = class_names

@@ -1,7 +1,4 @@
-"""Find the scans of a data set's split, for ``voxax evaluate``, ``segment`` and ``detect``.
-
-The data set is a folder in a known layout, or is named by a configuration of ``voxax train``.
-"""
+"""Find the scans of a data set's split, for ``voxax evaluate``, ``segment`` and ``detect``."""
 
 from __future__ import annotations
 
@@ -103,9 +100,7 @@ def split_data(
 def found_scans(
     data: Path, kind: str | None, split: str, columns: str | None, sweeps: int | None = None
 ) -> SplitData | list[LabeledFile]:
-    """Return the scans to predict: those of a split, or all files of a folder without a layout.
-
-    Scans of a split are read without labels.
+    """Return scans to predict: a split without labels, or all files of a folder without layout.
 
     Args:
       data, kind, split, sweeps: see :func:`split_data`.

@@ -172,10 +172,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def tracker(self) -> Callable[[Any, Any], str]:
-        """Return a function that makes a text for the progress bar.
-
-        Its arguments are the labels and the prediction of a training step.
-        """
+        """Return a function of a step's labels and prediction that returns progress-bar text."""
 
     @abc.abstractmethod
     def scenes(self, trainer: Any, example: Any) -> Iterable[tuple[Any, Any]]:
@@ -197,10 +194,7 @@ class Task(abc.ABC):
         return model
 
     def optimizer(self) -> optax.GradientTransformation:
-        """Return the optimizer: AdamW on a one-cycle schedule, with gradients clipped to norm 1.
-
-        It follows `part_rates`, `frozen`, `ema` and `accumulate`.
-        """
+        """Return AdamW on a one-cycle schedule, with clipped gradients and the task's settings."""
 
         def adamw(factor: float = 1.0) -> optax.GradientTransformation:
             schedule = optax.cosine_onecycle_schedule(

@@ -95,10 +95,7 @@ def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
 
 
 def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
-    """Return the plan (kernel maps, capacities) of a network, with its checkpoint's capacities.
-
-    A checkpoint without capacities, or from a platform with other steps of them, gives none.
-    """
+    """Return a network's plan of kernel maps, with the checkpoint's capacities if they fit."""
     plan = Plan.record(model, voxels)
     kept = load_description(checkpoint).get("capacities")
     if kept is None:  # an older checkpoint

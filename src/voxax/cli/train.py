@@ -25,11 +25,11 @@ def train(
     Args:
       config: The configuration, a TOML file.
       resume: Continue from the checkpoint in the folder of the results.
-      overwrite: Delete the run that the folder of the results holds.
-      out: Folder for the results, instead of the file's.
-      devices: Number of devices that a step is distributed over, instead of the file's; `all`
-          for every device of this host. If the file has no number either, all TPUs or GPUs of
-          this host that can share a step's scenes, or one device on a CPU.
+      overwrite: Delete the run in the folder of the results.
+      out: Folder for the results, instead of the folder that the configuration names.
+      devices: Number of devices that share a step's scenes, instead of the configuration's number;
+          `all` for every device of this host. Without either number, all TPUs or GPUs of this host
+          that can share the scenes, or one device on a CPU.
       deterministic: On a CPU, compute the same bits on any number of cores. XLA then uses four
           threads, and convolutions use the default algorithms.
     """

@@ -283,7 +283,7 @@ class Training(_Table):
 
 
 class TrainConfig(_Table):
-    """Content of a configuration file: its top-level keys, and its four tables."""
+    """Content of a configuration file of ``voxax train``: its top-level keys and four tables."""
 
     _path: Path = PrivateAttr()
     task: Annotated[str, _one_of(TASKS)] = _key("what the network learns", "segment")
@@ -316,10 +316,7 @@ class TrainConfig(_Table):
         return self.path.parent / Path(given).expanduser()
 
     def split(self, name: str) -> tuple[str, ...] | None:
-        """Return the scan names of ``data.train`` or ``data.validation``, or None if not given.
-
-        `name` is ``train`` or ``validation``. If the key names a text file, its lines are returned.
-        """
+        """Return the scans named by ``data.train`` or ``data.validation``, or None if not given."""
         given = getattr(self.data, name)
         if isinstance(given, tuple):
             return given or None

@@ -74,8 +74,7 @@ def _log_of(config: TrainConfig, out: Path) -> TensorBoardWriter | WandbWriter |
 class Run:
     """One training run with the settings of a configuration file.
 
-    The constructor checks the configuration and claims the folder. A call trains the network, and
-    returns the exit status.
+    The constructor checks the configuration; a call trains and returns the exit status.
 
     Args:
       config: the configuration.
@@ -210,10 +209,7 @@ class Run:
         return Mixing(own.mix3d, not sweeps, tuple(map(self.names.index, own.polarmix)))
 
     def _paste(self, pipeline: Any) -> None:
-        """Add the pasting of objects to the augmentation, if ``augment.paste`` is set.
-
-        The objects are cut out of the training scans, unless the folder of the run has them.
-        """
+        """Add the pasting of objects to the augmentation; cut them out unless they are stored."""
         counts = {name: count for name, count in self.config.augment.paste.items() if count}
         if not counts:
             if self.overwrite:
@@ -299,7 +295,7 @@ class Run:
         self.learning.fit([*samples, held_out])
 
     def _after_save(self, pipeline: Any) -> str:
-        """Validate if it is time for it, and return a remark for the progress bar or "".
+        """Validate after every few checkpoints, and return a remark for the progress bar or "".
 
         Also keep the best checkpoint, and stop the training after ``training.patience``.
         """

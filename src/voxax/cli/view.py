@@ -46,8 +46,8 @@ def view(
     Points are colored by label, prediction, error, height, or an attribute of the file, such as
     intensity, rgb or kernel_size. With --voxel-size they are also colored by the tile of voxels
     that a TPU kernel computes at a time, and by the window of voxels that it reads for one tile.
-    --boxes draws boxes around objects: found ones in the colors of their classes with scores, true
-    ones dashed.
+    --boxes draws boxes around objects: found boxes with scores in the colors of their classes, true
+    boxes dashed.
 
     Args:
       file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
@@ -55,10 +55,10 @@ def view(
       predictions: Predicted labels: .label, .npy, .npz, or a scan of the same points with labels,
           as `voxax segment` writes.
       labels: True labels (.label, .npy, .npz), if the scan has none.
-      label_field: Column or array with the true labels, where it has another name than usual.
+      label_field: Column or array with the true labels, if its name is not a usual one.
       columns: Columns of a file that does not name them (.bin, text): their number, or names
           such as x,y,z,red,green,blue.
-      item: The number of one scan, in a file of several (.h5, .npy, .e57).
+      item: Number of the scan to take from a file with several (.h5, .npy, .e57).
       checkpoint: Folder that `voxax demo` or `voxax train` wrote, for the names of the classes.
           By default the folder `checkpoint` beside the predictions or the scan, if there is one.
       classes: Names of the classes, as ground,car,tree, instead of a checkpoint's.
@@ -221,10 +221,7 @@ def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], C
 def _predicted(
     scan: Callable[..., PointCloud], file: Path, cloud: PointCloud, path: Path
 ) -> PointCloud:
-    """Return a cloud with the predicted labels in the file `path`, for the points of `cloud`.
-
-    `scan` reads `file`, and its first argument is a file of only labels.
-    """
+    """Return the cloud with predicted labels from the file `path`; `scan` reads the cloud."""
     from voxax.io import read
     from voxax.io.arrays import position_name
     from voxax.io.formats import LABEL_READERS

@@ -119,10 +119,7 @@ class Built:
 
 
 def _found(path: str) -> Callable[..., Any]:
-    """Return the model that ``FILE.py:NAME`` or ``module:NAME`` names.
-
-    If it names a function without arguments, that function is called to make the model.
-    """
+    """Return the model at ``FILE.py:NAME``; a function without arguments is called to make it."""
     module, name = load_module(path, "--model")
     found = attribute(module, name, f"--model {path}")
     if callable(found) and _takes(found, 0):

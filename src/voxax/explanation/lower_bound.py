@@ -53,10 +53,7 @@ class LowerBound:
 
 
 def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> LowerBound:
-    """Return the lower bound of a product whose map has `pairs` pairs.
-
-    If `hardware` is None, the result has only operations and bytes.
-    """
+    """Return the lower bound for a map with `pairs` pairs; without `hardware`, only its work."""
     p = problem
     channels = (
         p.in_channels

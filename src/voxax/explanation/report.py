@@ -157,7 +157,7 @@ class Report:
         return "\n".join(self._table())
 
     def details(self) -> str:
-        """Return the table as a text, followed by every measured candidate of every problem.
+        """Return the table, then for each distinct product all measured algorithms and parameters.
 
         After a candidate's time, its ratio to the fastest candidate's time is printed.
         """

@@ -1,7 +1,4 @@
-"""Compare the algorithms (strategies) of a dynamic convolution for its actual kernel sizes.
-
-In a dynamic convolution, each output position has its own kernel size.
-"""
+"""Compare algorithms of a dynamic convolution, in which each position has its own kernel size."""
 
 from __future__ import annotations
 
@@ -162,10 +159,7 @@ def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Str
 
 
 def _blocks(counts: np.ndarray, ordered: np.ndarray, block: int) -> int:
-    """Return the number of taps if each position gets all taps of the largest size in its block.
-
-    `counts` has the number of taps of each size, and `ordered` the sizes in descending order.
-    """
+    """Return the number of taps if each position gets all taps of the largest size in its block."""
     starts = np.arange(0, len(ordered), block)
     lengths = np.minimum(block, len(ordered) - starts)
     return int((counts[ordered[starts]] * lengths).sum()) if len(ordered) else 0

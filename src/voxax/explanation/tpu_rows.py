@@ -1,7 +1,4 @@
-"""How ``implicit_gemm`` reads input rows on a TPU in a forward product: lists of items, or windows.
-
-A window is a range of consecutive rows; for items see :mod:`voxax.kernels.implicit_gemm.items`.
-"""
+"""Explain whether ``implicit_gemm`` on a TPU reads rows by lists of items or by windows of rows."""
 
 from __future__ import annotations
 
@@ -21,7 +18,8 @@ class RowsMoved:
     """How a kernel moves the rows of a forward product on a TPU.
 
     Attributes:
-      items: average number of items per output row, over the rows that have neighbors.
+      items: average number of items per output row, over the rows that have neighbors, see
+        :mod:`voxax.kernels.implicit_gemm.items`.
       neighbors: average number of neighbors per output row, over the same rows.
       counted: whether both were counted on the product's own map; otherwise on a similar map.
       by_items: whether the kernel reads lists of items; otherwise it reads windows of rows.

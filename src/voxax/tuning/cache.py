@@ -121,9 +121,9 @@ def device_name(info: HardwareInfo) -> str:
 
 
 class TuningCache:
-    """Tuning cache of one device: measurements by problem, read from and saved to a JSON file.
+    """Cache of measurements for one device in a JSON file; safe to use from several threads.
 
-    It may be used from several threads.
+    A key identifies a problem: a product of a layer, see :func:`voxax.tuning.entry.key_of`.
 
     Args:
       directory: folder of the file; the first save creates it.

@@ -80,10 +80,7 @@ def note_map(layer: Layer, array: jax.Array | np.ndarray) -> None:
 
 
 def concrete_map(problem: Problem) -> dict[str, Any] | None:
-    """Return ``{name: array}`` of a recorded concrete map that fits the problem, or None.
-
-    The array is the table ``neighbors``, or for dynamic layers ``sizes``.
-    """
+    """Return the array of a recorded map that fits a problem, as ``{name: array}``, or None."""
     array: Any = None if problem.layer.density is None else _maps.get(map_key(problem.layer))
     # NumPy arrays, from a plan made on the host, cannot be deleted.
     if array is None or (not isinstance(array, np.ndarray) and array.is_deleted()):

@@ -87,7 +87,7 @@ class Policy:
 
 
 def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
-    """Choose one of the candidates of a problem by the table in :mod:`voxax.tuning.tuner`.
+    """Choose the kernel and parameters for a product, by the table in :mod:`voxax.tuning.tuner`.
 
     Args:
       space: the candidates that the request admits.
@@ -145,11 +145,10 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
 
 
 def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, str], ...]]:
-    """Return the candidate to use without a measurement: the first that was not rejected.
+    """Return the first candidate that was not rejected, and why earlier ones cannot be used.
 
     The order is: the heuristics, the reference, all other candidates. If nothing can be checked,
-    unproven kernels come last among the heuristics. Also return ``(name, reason)`` of the refused
-    algorithms and the rejected candidates.
+    unproven kernels come last among the heuristics.
     """
     unchecked = policy.mode == "off" or not policy.has_device
     heuristics = sorted(space.heuristics, key=lambda c: unchecked and c.kernel.unproven)

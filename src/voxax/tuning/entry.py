@@ -111,7 +111,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """All measurements of one problem on one device with one jaxlib.
+    """All measurements for one problem (a product of a layer) on one device with one jaxlib.
 
     Attributes:
       measured: one measurement per candidate.
@@ -136,7 +136,7 @@ class Entry:
 
     @property
     def filed_under(self) -> str:
-        """The jaxlib version, or ``PREDICTED``; a store's key besides the problem's key."""
+        """The jaxlib version, or ``PREDICTED``: the second part of the entry's key in the cache."""
         return PREDICTED if self.predicted else self.jaxlib
 
     def time(self) -> datetime.datetime:
@@ -177,10 +177,7 @@ class Entry:
         return any(m.candidate == candidate for m in self.measured)
 
     def ranked(self) -> tuple[Measured, ...]:
-        """Return the measurements with the verdict ``ok``, fastest first.
-
-        Of each algorithm, only the newest revision counts.
-        """
+        """Return the measurements with verdict ``ok`` and the newest revision, fastest first."""
         newest: dict[str, int] = {}
         for c in self.measured:
             newest[c.algorithm] = max(c.revision, newest.get(c.algorithm, 0))
@@ -226,7 +223,7 @@ def described(algorithm: str, parameters: Parameters) -> str:
 
 
 def key_of(problem: Problem) -> str:
-    """Return the text that identifies a problem in the tuning cache, the same in every process.
+    """Return the text that identifies a problem (a product of a layer) in the tuning cache.
 
     It contains everything that may change which algorithm is fastest, except the device, the jaxlib
     and the revisions; ``docs/tuning.md`` lists its parts. Row numbers are rounded up to powers of

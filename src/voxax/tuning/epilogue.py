@@ -1,7 +1,4 @@
-"""Check that a kernel computes its fused epilogue (norm, bias, residual, ReLU) right.
-
-The result is compared with NumPy's, applied to the product of the same kernel without epilogue.
-"""
+"""Check that a kernel's fused epilogue (norm, bias, residual, ReLU) gives the same as NumPy."""
 
 from __future__ import annotations
 

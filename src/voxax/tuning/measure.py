@@ -1,4 +1,4 @@
-"""Time the candidates (kernels with parameters) of a problem, and check their results."""
+"""Time the candidates (kernels with parameters) for a product of a layer, and check results."""
 
 from __future__ import annotations
 
@@ -338,9 +338,9 @@ _spent = 0.0
 
 
 def allowance() -> float:
-    """Return the seconds that measuring the next problem may take, at most 2.
+    """Return the seconds that measuring the next product may take, at most 2.
 
-    A process may spend 40 seconds, or ``VOXAX_AUTOTUNE_BUDGET``, on all problems together. Time for
+    A process may spend 40 seconds, or ``VOXAX_AUTOTUNE_BUDGET``, on all products together. Time for
     compiling and checks counts too.
 
     Raises:
@@ -377,7 +377,7 @@ _told = float("-inf")
 
 @contextlib.contextmanager
 def progress(what: str, candidates: int) -> Iterator[None]:
-    """Show one line on stderr that `candidates` candidates of the problem `what` are measured.
+    """Show a line on stderr that `candidates` ways to compute `what` are measured, in the block.
 
     On a terminal the line is cleared when the block ends. Elsewhere at most one line is written
     every five seconds, and a hint before the first one explains how to turn measuring off. Nothing

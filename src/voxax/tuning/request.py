@@ -128,10 +128,10 @@ def parse(request: Request, kind: WeightKind, origin: str) -> Resolved:
 
 
 def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
-    """Return a request as a tuple of checked names, or None for None.
+    """Check the names in a request, and return them as a tuple; None for None.
 
-    The word ``"auto"`` is kept, because its meaning depends on the kind of the weight. Arguments
-    are those of :func:`parse`.
+    ``"auto"`` is kept as it is, because the algorithms that it means depend on the kind of the
+    weight. Error messages begin with `origin`.
     """
     if request is None:
         return None
@@ -302,7 +302,7 @@ def autotune_mode(platform: str = "", ruled: bool = False) -> AutotuneMode:
 def configure_log() -> None:
     """Set the level of the logger ``voxax.tuning`` from ``VOXAX_AUTOTUNE_LOG``.
 
-    ``info`` logs one line for each tuned problem, ``debug`` also one for each candidate, and ``off``
+    ``info`` logs one line for each tuned problem, ``debug`` one for each candidate too, and ``off``
     nothing, not even warnings. Lines go to stderr if the application has no log handler. The logger
     is unchanged unless the variable is set, or was set at an earlier call.
 

@@ -24,7 +24,7 @@ CALLERS_MAP = "caller's map"
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Concrete operands and map arrays for the measurement of one problem.
+    """Concrete operands and map arrays for measurements of one product of a layer.
 
     Attributes:
       a, b: operands of the product: normally distributed values, or small integers.
@@ -41,10 +41,10 @@ class Sample:
 def sample_of(
     problem: Problem, views: Mapping[str, jax.Array] | None, needed: Mapping[str, View | None]
 ) -> Sample:
-    """Return the data to measure a problem on, with the caller's map or that of a recorded scene.
+    """Return the operands and map arrays on which kernels for a product are measured.
 
     Args:
-      problem: the problem that is measured.
+      problem: the product that is measured.
       views: concrete arrays of the caller's map by name. None, or no ``neighbors`` or ``sizes``,
         takes a recorded scene or made-up sizes.
       needed: names of the arrays that candidates read, each with the function that builds it, or

@@ -1,4 +1,4 @@
-"""The candidates of a problem: the kernels with parameters that the tuner may choose from.
+"""The candidates for a product of a layer: the kernels with parameters to choose from.
 
 The request admits them, the hardware can run them, and the map has the arrays that they read.
 """
@@ -39,7 +39,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """All candidates for one problem, and the algorithms that cannot run it.
+    """All kernels with parameters for one product of a layer, and the algorithms that cannot run.
 
     Attributes:
       problem: the product that the candidates compute.
@@ -78,7 +78,7 @@ def space_of(
     hardware: HardwareInfo,
     available_views: Iterable[str] | None = None,
 ) -> Space:
-    """Return the candidates of a problem as a :class:`Space`.
+    """Return the kernels with parameters that can compute a product of a layer.
 
     Args:
       problem: the product to compute.
@@ -116,7 +116,7 @@ def space_of(
 def _running(
     name: str, problem: Problem, hardware: HardwareInfo
 ) -> tuple[list[Kernel], str | None]:
-    """Return the kernels of an algorithm that can run a problem, and a reason if there are none."""
+    """Return an algorithm's kernels that can compute a product, or [] and the reason for none."""
     kernels = lookup(name, problem.layer.kind)
     running = [kernel for kernel in kernels if kernel.refusal(problem, hardware) is None]
     if not running:

@@ -116,8 +116,6 @@ def choose(
 ) -> Choice:
     """Return the algorithm and parameters for a product; check or measure candidates if needed.
 
-    The module's docstring has the table of decisions.
-
     Args:
       problem: the product, which belongs to one layer.
       admitted: names of the algorithms that the request admits.
@@ -150,9 +148,8 @@ def foresee(
 ) -> Choice:
     """Return the choice that :func:`choose` is expected to make, without measuring or checking.
 
-    If :func:`choose` would measure first, the source of the result is ``predicted``. The choice of
-    a single candidate has its time from the user's cache. Arguments and errors are those of
-    :func:`choose`.
+    If :func:`choose` would measure first, the source of the result is ``predicted``. A pinned
+    choice has its time from the user's cache. Arguments and errors are those of :func:`choose`.
     """
     space, cache, policy, device = _situation(problem, admitted, stated, available_views)
     return _settle(space, cache, dataclasses.replace(policy, foreseen=True), device)
@@ -167,15 +164,15 @@ def tune(
     anew: bool = False,
     budget: float | None = None,
 ) -> None:
-    """Measure a problem in advance and store the result in the cache, see :func:`voxax.tune`.
+    """Measure the algorithms for one product of a layer, and store the times in the cache.
 
     Args:
-      problem: the problem to measure.
+      problem: the product.
       admitted: names of the algorithms that the request admits.
-      views: concrete arrays of a real map, by name. A problem that was measured on a recorded scene
-        is then measured again. None takes a concrete map that was seen before and fits the problem,
-        or else a recorded scene.
-      also: problems of the same product with other keys, for which the same times are stored.
+      views: concrete arrays of a real map, by name. A product that was measured on a recorded scene
+        is then measured again. None takes a concrete map that was seen before and fits, or else a
+        recorded scene.
+      also: descriptions of the same product with other keys, for which the same times are stored.
       anew: whether to measure even if the cache contains all candidates.
       budget: limit in seconds, including compilation; None sets no limit.
     """
@@ -202,7 +199,7 @@ def tune(
 def _situation(
     problem: Problem, admitted: Resolved, stated: bool, views: Iterable[str] | None = None
 ) -> tuple[Space, TuningCache, Policy, Any]:
-    """Return what a decision depends on: the candidates, the cache, the policy, the device or None."""
+    """Return what a decision depends on: candidates, cache, policy, and the device or None."""
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, views)
     ruled = not stated and any(c.kernel.decisive(problem, hardware) for c in space.heuristics[:1])
