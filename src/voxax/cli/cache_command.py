@@ -50,7 +50,7 @@ class List:
 
 @dataclasses.dataclass(frozen=True)
 class Show:
-    """Show the tuner's choices for a device: each problem's fastest candidates and their times."""
+    """Show the two fastest algorithms for each measured convolution on a device."""
 
     device: tyro.conf.Positional[_Device] = None
     """Name of the device in `voxax cache list`; by default this machine's first device."""
@@ -104,7 +104,7 @@ class Export:
 
 @dataclasses.dataclass(frozen=True)
 class Import:
-    """Merge an exported file, or a cache file of another machine, into this machine's caches."""
+    """Merge an exported file, or another machine's cache file, into this machine's."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """File that `voxax cache export` wrote, or a cache file."""
@@ -127,7 +127,7 @@ class Import:
 
 @dataclasses.dataclass(frozen=True)
 class Clear:
-    """Delete the tuner's measurements and the compiled programs; later runs make them again."""
+    """Delete the tuner's measurements and the compiled programs on this machine."""
 
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
     """Delete without asking."""
@@ -175,7 +175,7 @@ _Action = (
 
 
 def cache(action: Annotated[_Action, tyro.conf.arg(name="")]) -> int:
-    """List, show, export, import or clear tuner measurements; list or clear compiled programs."""
+    """Manage the tuner's measurements and the compiled programs on this machine."""
     return action()
 
 

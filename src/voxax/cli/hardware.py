@@ -14,7 +14,7 @@ def hardware(
     probe: bool = False,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """Print facts about a device and its host, such as memory and rates, each with its source.
+    """Print facts about a device and its host, such as its memory, with their sources.
 
     Args:
       device: Index of a local device; the first one by default.

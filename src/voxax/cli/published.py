@@ -112,7 +112,7 @@ def detector_networks() -> tuple[str, ...]:
 
 
 def voxel_networks() -> tuple[str, ...]:
-    """Return the names of registered networks that return features or logits of voxels."""
+    """Return the names of registered networks that return logits of voxels."""
     return tuple(name for name in models.list() if not _is_detector(name))
 
 

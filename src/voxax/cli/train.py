@@ -16,7 +16,7 @@ def train(
     devices: int | Literal["all"] | None = None,
     deterministic: bool = False,
 ) -> int:
-    """Train a network on folders of labeled scans, with the settings of a configuration file.
+    """Train a network on labeled scans, with the settings of a configuration file.
 
     The network learns a class for each point, boxes of objects, or a class for each cloud. Writes a
     checkpoint for `voxax segment` or `voxax detect`, the loss of every step, and metrics.json with

@@ -27,7 +27,7 @@ def tune(
     details: bool = False,
     budget: float | None = None,
 ) -> int:
-    """Measure every algorithm for each convolution of a model, and remember the fastest.
+    """Measure all algorithms for each convolution of a model; remember the fastest.
 
     Later runs of the same model on similar voxels use these choices. A MinkUNet takes minutes, on a
     TPU up to an hour. --budget limits the time. Ctrl-C keeps what was measured.
@@ -196,8 +196,8 @@ def explain(
 ) -> int:
     """Explain which algorithms each convolution of a model uses, and why.
 
-    Choices come from the model's or environment's requests, the tuning cache, the choices shipped
-    with voxax, or the defaults. Nothing is measured; run `voxax tune` to measure.
+    A choice comes from a request of the model or the environment, from the tuning cache, from the
+    choices shipped with voxax, or from the defaults. Nothing is measured; `voxax tune` measures.
 
     --roofline runs the demo's network on a simulated scan. It prints the operations and bytes of
     each convolution, the least time that the device allows (see `voxax hardware --probe`), the

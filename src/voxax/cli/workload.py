@@ -111,7 +111,7 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A function to measure, its arguments, and a title that describes model and voxels."""
+    """A function to compile or measure, its arguments, and a title with the model and voxels."""
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
