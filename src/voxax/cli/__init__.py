@@ -1,4 +1,4 @@
-"""Entry of the ``voxax`` command: parse the words, run one command, print errors in one line."""
+"""Entry point of the ``voxax`` command line: parse the arguments, run a command, print errors."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _DEBUG = "--debug"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status.
+    """Run the ``voxax`` command line and return the exit status.
 
-    The status is 0 for success, and 2 for a mistake in the request or a fault of a file or the
-    machine: one line names it, and ``--debug`` adds the traceback. It is 130 after Ctrl-C, 143
-    after SIGTERM, 129 after SIGHUP, and 141 if the reader of a pipe, such as ``head``, closed it.
+    The status is 0 for success. It is 2 if the arguments, a file or the machine cause an error;
+    stderr gets one line about the error, and ``--debug`` adds the traceback. The status is 130
+    after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, and 141 if the output is a closed pipe.
 
     Args:
-      arguments: words of the command line. None takes this process's own words, and the process
-          ends afterwards.
+      arguments: arguments after the program name. None takes ``sys.argv[1:]``; the process must
+          then end after this call.
     """
     with ended_by_signals(_drop_closed_outputs) as ending:
         if arguments is None:
@@ -55,7 +55,7 @@ def _piped(arguments: Sequence[str] | None) -> int:
 
 
 def _drop_closed_outputs() -> bool:
-    """Discard output to closed pipes, and return True if a pipe is closed."""
+    """Redirect stdout and stderr to the null device if their pipe is closed; return if one was."""
     closed = [number for number in _outputs() if _has_no_reader(number)]
     if closed:
         with open(os.devnull, "w") as nowhere:

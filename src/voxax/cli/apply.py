@@ -1,4 +1,4 @@
-"""The network of a checkpoint, applied to one scene after another."""
+"""Load the network of a checkpoint and run it on scenes, for the commands that predict."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from voxax.io.annotated import AnnotatedScan
 
 
 class Trained:
-    """The network of a checkpoint in evaluation mode, with one plan for all scenes.
+    """Network of a checkpoint for predictions; its plan of kernel maps is made once.
 
     Args:
       checkpoint: the folder of the checkpoint.
-      kind: the class that the checkpoint's task must have; None allows any task.
+      kind: subclass of :class:`Task` that the checkpoint's task must have; None allows any task.
     """
 
     def __init__(self, checkpoint: Path, kind: Any = None) -> None:
@@ -36,7 +36,7 @@ class Trained:
         self.num_voxels = 0  # of the last scene
 
     def example(self, scene: Any) -> Any:
-        """Prepare a scene for the network and attach the kernel maps to its voxels."""
+        """Return a scene as an input example of the network, with kernel maps on its voxels."""
         example = self.preparation(scene)
         self.num_voxels = int(example.voxels.count)
         if self._plan is None:
@@ -46,24 +46,24 @@ class Trained:
         return dataclasses.replace(example, voxels=voxels)
 
     def logits(self, cloud: PointCloud) -> np.ndarray:
-        """Return the logits of each point from a segmentation network, ``float32[N, classes]``."""
+        """Return a segmentation network's logits for N points, ``float32[N, classes]``."""
         example = self.example(cloud)
         return self.trainer.logits(example.voxels)[example.inverse]
 
     def predict(self, scene: Any) -> tuple[Any, Any]:
-        """Return ``(truth, prediction)`` of a scene, the arguments of the task's score."""
+        """Return ``(truth, prediction)`` of one scene, as :meth:`Score.add` takes them."""
         ((truth, prediction),) = self.task.scenes(self.trainer, self.example(scene))
         return truth, prediction
 
 
 class TrainedDetector(Trained):
-    """The detector of a checkpoint."""
+    """Network of a checkpoint that was trained for the task ``detect``."""
 
     def __init__(self, checkpoint: Path) -> None:
         super().__init__(checkpoint, Detection)
 
     def check(self, cloud: PointCloud) -> None:
-        """Raise :class:`voxax.InputError` if no point lies in the region of the network."""
+        """Raise :class:`voxax.InputError` if no point of a scan lies in the network's region."""
         if not len(self.preparation.inside(cloud)):
             positions = cloud.positions
             low, high = (end.round(1).tolist() for end in (positions.min(0), positions.max(0)))
@@ -73,7 +73,7 @@ class TrainedDetector(Trained):
             )
 
     def __call__(self, cloud: PointCloud) -> Objects:
-        """Return the predicted boxes of a scan; none if no point lies in the region."""
+        """Return the predicted boxes of a scan; no boxes if no point lies in the region."""
         if not len(self.preparation.inside(cloud)):
             return Objects([], [])
         return self.predict(AnnotatedScan(cloud, Objects([], [])))[1]

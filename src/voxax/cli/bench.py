@@ -1,4 +1,4 @@
-"""``voxax bench --tpu`` predicts the cost of a model on TPUs that are absent."""
+"""``voxax bench --tpu`` predicts the run time of a model on TPUs, without having one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT = Workload()
 _SHOWN = 12
-# Number of lists of scalars that a window kernel takes, the fields of ``Visits``.
+# Number of one-dimensional int32 operands of a window kernel: the fields of ``Visits``.
 _LISTS = 5
 
 
@@ -28,17 +28,17 @@ def bench(
     most: int = _SHOWN,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """Predict the least time that a model takes on TPUs, which may be absent.
+    """Predict the least time that a model takes on TPUs; no TPU is needed.
 
     Compiles the model for the TPUs. Counts the cycles of each kernel in the compiler's schedule,
     and the bytes and operations of the program. Prints the time of each kernel and what bounds it,
-    and the ratio of the total time to the lower bound. The lower bound is the time to move
-    features, weights and results once at the peak bandwidth, or to do XLA's operations at the peak
-    rate, whichever is longer. Nothing runs on a TPU; needs `pip install "voxax[tpu]"`.
+    and the ratio of the total time to the lower bound. The lower bound is the longer of two times:
+    to move features, weights and results once at the peak bandwidth, and to do the operations that
+    XLA counts at the peak rate. Needs `pip install "voxax[tpu]"`.
 
     Args:
       workload: Model and voxels.
-      tpu: Generations, separated by commas: v4, v5e, v5p, v6e, 7x.
+      tpu: TPU generations, separated by commas: v4, v5e, v5p, v6e, 7x.
       algorithm: Algorithm of all convolutions, such as implicit_gemm. By default voxax chooses.
       most: Number of kernels to print.
       json_: Print JSON instead of tables.
@@ -78,9 +78,9 @@ def bench(
 
 
 def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tuple[Any, ...]:
-    """Return the model as a function, and the shapes of its arguments.
+    """Return the workload's model as a function, then ``jax.ShapeDtypeStruct``s of its arguments.
 
-    The process that compiles calls this function.
+    :func:`voxax.predict.count_all` calls this in another process. See :class:`Workload`.
     """
     import contextlib
 
@@ -101,11 +101,11 @@ def to_compile(algorithm: str | None, file: str | None, **arguments: Any) -> tup
 
 
 def passes_of(kernel: CompiledKernel) -> float | None:
-    """Return the steps of a window kernel if it visits each group of tiles once; None for others.
+    """Return the number of loop passes of a TPU window kernel; None for other kernels.
 
-    The scalars of a window kernel are the lists of ``Visits`` in order. The second list has a
-    number for each group, the third and the fourth have the same length, and the fifth has the
-    beginning of each stripe, then the end of the last.
+    It assumes one visit of each group of tiles, and so returns the groups per stripe. Both numbers
+    follow from the shapes of the kernel's one-dimensional int32 operands, the fields of ``Visits``:
+    the second has one element per group, the fifth one per stripe and one more.
     """
     lists = [shape for dtype, shape in kernel.operands if dtype == "s32" and len(shape) == 1]
     if not kernel.is_pallas or len(lists) != _LISTS or lists[2] != lists[3]:

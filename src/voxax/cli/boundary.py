@@ -1,7 +1,4 @@
-"""Explain errors of a command in one line, if the input or the machine causes them.
-
-An error in voxax itself keeps its traceback.
-"""
+"""Turn errors that the user's input or machine causes into one line of text for stderr."""
 
 from __future__ import annotations
 
@@ -52,8 +49,8 @@ _LONGEST = 400
 def line_of(error: BaseException, arguments: Sequence[str]) -> str | None:
     """Return the line that explains an error to the user, or None for an error in voxax itself.
 
-    `arguments` are the words of the command line. If the error names no file, the line names those
-    words that are existing files.
+    `arguments` are the command-line arguments. If the error names no file, the line names the
+    arguments that are existing files or folders.
     """
     # voxax.models names the extra of the library, not the extra of the command line.
     missing = error.__cause__ if isinstance(error, MissingExtraError) else error
@@ -100,7 +97,7 @@ def _shown(name: object) -> str:
 
 
 def _with(arguments: Sequence[str]) -> str:
-    """Return the existing files and folders of a command line as part of a message."""
+    """Return ``" with FILE, FILE"`` for the arguments that exist as files or folders, or ""."""
     given = [word for argument in arguments for word in (argument, argument.partition("=")[2])]
     there = [_shown(word) for word in given if word and _exists(word)]
     return f" with {', '.join(there[:4])}" if there else ""
@@ -125,7 +122,7 @@ def _is_of_a_full_device(error: BaseException) -> bool:
 
 
 def _library(error: BaseException) -> str | None:
-    """Return the package that failed to read a file, from the error's type or its frames."""
+    """Return the file-reading package that raised an error, by its type or traceback, or None."""
     root = type(error).__module__.partition(".")[0]
     if root in _OF_FILES:
         return root
@@ -136,7 +133,7 @@ def _library(error: BaseException) -> str | None:
 
 
 def _packages(trace: TracebackType | None) -> list[str]:
-    """Return the package of each frame, innermost last."""
+    """Return the top-level package of each frame of a traceback, innermost frame last."""
     found = []
     while trace is not None:
         found.append(str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0])

@@ -1,4 +1,4 @@
-"""``voxax cache`` manages the tuner's measurements and the compiled programs on disk."""
+"""``voxax cache`` manages two caches on disk: the tuner's measurements and compiled programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Device = Annotated[str | None, tyro.conf.arg(metavar="DEVICE")]
 
 @dataclasses.dataclass(frozen=True)
 class List:
-    """List the caches of the tuner (device, entries, size, file), and compiled programs."""
+    """List the tuner's cache file of each device, and the number of compiled programs."""
 
     def __call__(self) -> int:
         from voxax.cli.progress import print_table
@@ -50,7 +50,7 @@ class List:
 
 @dataclasses.dataclass(frozen=True)
 class Show:
-    """Show the choices for a device: the winner of each problem, its time, the runner-up."""
+    """Show the two fastest algorithms for each measured convolution on a device."""
 
     device: tyro.conf.Positional[_Device] = None
     """Name of the device in `voxax cache list`; by default this machine's first device."""
@@ -78,7 +78,7 @@ class Show:
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """Write the tuner's choices of all devices, or of one, to one file."""
+    """Write the tuner's measurements of all devices, or of one device, to one file."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """File to write."""
@@ -104,7 +104,7 @@ class Export:
 
 @dataclasses.dataclass(frozen=True)
 class Import:
-    """Merge an exported file, or another machine's cache file, into the caches here."""
+    """Merge an exported file, or another machine's cache file, into this machine's."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """File that `voxax cache export` wrote, or a cache file."""
@@ -127,7 +127,7 @@ class Import:
 
 @dataclasses.dataclass(frozen=True)
 class Clear:
-    """Delete the tuner's caches and the compiled programs; the next run makes them anew."""
+    """Delete the tuner's measurements and the compiled programs on this machine."""
 
     yes: tyro.conf.FlagCreatePairsOff[bool] = False
     """Delete without asking."""
@@ -175,13 +175,13 @@ _Action = (
 
 
 def cache(action: Annotated[_Action, tyro.conf.arg(name="")]) -> int:
-    """List, show, export, import or clear measurements; list or clear programs."""
+    """Manage the tuner's measurements and the compiled programs on this machine."""
     return action()
 
 
 @contextlib.contextmanager
 def _as_input_error(what: str) -> Iterator[None]:
-    """Raise errors of the operating system as InputError."""
+    """Re-raise an ``OSError`` of the block as InputError with the message ``what: reason``."""
     try:
         yield
     except OSError as error:
@@ -218,7 +218,7 @@ def _files() -> list[Path]:
 
 
 def _merged(mine: Entry | None, other: Entry) -> Entry:
-    """Return the merge of two entries, in which the later measurement wins."""
+    """Return the merge of two entries of one problem, in which the later measurement wins."""
     if mine is None:
         return other
     older, newer = (mine, other) if other.time() > mine.time() else (other, mine)
@@ -247,7 +247,7 @@ def _checked(device: str) -> str:
 
 
 def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
-    """Return each device's entries and reasons for refused ones, from an export or a cache file."""
+    """Return an exported file's valid entries, and why others are refused, by device name."""
     from voxax._bounded_file import read_bounded
     from voxax.tuning import cache as form
 

@@ -31,7 +31,7 @@ def check(
 ) -> int:
     """Check that a function or a module compiles to one static program.
 
-    Takes functions of JAX, and modules of flax.nnx and PyTorch.
+    The target is a JAX function, a flax.nnx module or a PyTorch module.
 
     Exit status: 1 if there are findings of the severity --fail-on or worse, or --verify
     contradicts the verdict; 2 if the file, its import or an input fails; 3 if the checker fails;
@@ -40,14 +40,14 @@ def check(
     Args:
       target: what to check, as FILE.py:NAME or package.module:NAME. The file is imported.
       inputs: one example for each argument: an array such as f32[4,8], i32[] or bool[3]; a Python
-          value such as 0.5, True or '"mean"'; or @NAME, something in the file: a value, or a
+          value such as 0.5, True or '"mean"'; or @NAME for an object of the file: a value, or a
           function that returns the tuple of all inputs. NAME=INPUT gives an argument by name.
           Arrays are tensors if the target is a PyTorch module, or a function in a file that
           imports torch and not jax.
       also: inputs of a further example, by position or with names; may be given several times.
       verify: compile for five inputs of equal shape, and count the programs.
       format: text, json, SARIF 2.1.0, or workflow commands of GitHub.
-      fail_on: the least severity for which the exit status is 1.
+      fail_on: the lowest severity for which the exit status is 1.
       seconds: time limit of the search for findings; it also ends endless loops.
     """
     from voxax.check import check_static, static_report
@@ -78,7 +78,7 @@ def check(
 
 
 def _target(found: Any) -> Any:
-    """Return an instance for a class of PyTorch modules without arguments; others unchanged."""
+    """Return ``found()`` if `found` is a PyTorch module class, otherwise `found` itself."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(found, type) or not issubclass(found, torch.nn.Module):
         return found
@@ -87,7 +87,7 @@ def _target(found: Any) -> Any:
 
 
 def _of_torch(found: Any, module: Any) -> bool:
-    """Return True if the arrays among the inputs should be PyTorch tensors."""
+    """Return whether arrays among the inputs of target `found` should be PyTorch tensors."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):
         return False
@@ -112,7 +112,7 @@ def _show(report: Any) -> None:
 def _inputs(
     tokens: tuple[str, ...], module: Any, torch: bool
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the inputs by position, and the inputs by name."""
+    """Return the inputs that the tokens describe: the positional ones, and those given by name."""
     values: list[Any] = []
     named: dict[str, Any] = {}
     for token in tokens:
@@ -129,7 +129,7 @@ def _inputs(
 
 
 def _example(target: Any, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return a further example for `check_static`: a tuple, or a dict if names are given."""
+    """Return a further example for ``check_static``: the tuple `values`, or a dict with `named`."""
     from voxax.check.inputs import forward_of, parameters
 
     if not named:
@@ -171,13 +171,13 @@ def _array(token: str, name: str, shape: str, torch: bool) -> Any:
 
 
 def _long_name(name: str) -> str:
-    """Return the long name of a dtype, such as ``float32`` for ``f32``; ``bool`` is unchanged."""
+    """Return the full name of a dtype, such as ``float32`` for ``f32``; ``bool`` is unchanged."""
     letters = name.rstrip("0123456789")
     return _DTYPES.get(letters, letters) + name[len(letters) :]
 
 
 def _tensor(drawn: Any, name: str) -> Any:
-    """Return a NumPy array as a tensor of the dtype ``name``."""
+    """Return a NumPy array as a PyTorch tensor; `name` is a dtype name such as ``f32``."""
     import torch  # pyright: ignore[reportMissingImports]  (the checked file imported it)
 
     dtype: Any = getattr(torch, _long_name(name), None)

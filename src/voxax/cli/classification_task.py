@@ -1,4 +1,4 @@
-"""The task ``classify``, which predicts one class for each cloud."""
+"""The task ``classify``: training of networks that predict one class for a whole point cloud."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from voxax.parallel.trainer import DataParallelSceneTrainer
 
 # A step over a hundred clouds of a thousand voxels takes a second on two CPU cores.
 CHANNELS, STEM = (24, 32, 48, 64), 16
-# Encoders of networks that also have a decoder.
+# Classifiers that use only the encoder of a MinkUNet.
 ENCODERS = {f"MinkUNet{depth}": {"blocks": BLOCKS[depth][:4]} for depth in (14, 18, 34)}
 
 
 class ClassPreparation(Preparation):
-    """Turn clouds into examples; all points of a cloud must have one label."""
+    """Function that turns a cloud, whose points all have one label, into a training example."""
 
     def __call__(self, cloud: PointCloud, height: np.ndarray | None = None) -> SceneExample:  # type: ignore[override]
-        """Return the example of a cloud whose points all have the same label."""
+        """Return the example; raise InputError unless all points of the cloud have one label."""
         example = super().__call__(cloud, height)
         found = np.full(1, -1, np.int32) if cloud.labels is None else np.unique(cloud.labels)
         if len(found) != 1:
@@ -43,7 +43,7 @@ class ClassPreparation(Preparation):
 
 
 class ClassificationScore(ConfusionScore):
-    """The share of clouds whose class is predicted correctly."""
+    """Accuracy of a classifier: the share of clouds whose class is predicted correctly."""
 
     figure = "accuracy"
 
@@ -63,7 +63,7 @@ class ClassificationScore(ConfusionScore):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classification(Task):
-    """Settings of a network that classifies clouds; all points of a cloud have the same label.
+    """Settings of the training of a network that predicts one class for each cloud.
 
     For `class_weights` and `options` see :class:`voxax.cli.segmentation_task.Segmentation`.
     """
@@ -130,8 +130,8 @@ class Classification(Task):
 
 
 def cloud_weights(labels: Sequence[int], classes: int) -> tuple[float, ...]:
-    """Return the weight of each class, which is larger for classes with fewer clouds.
+    """Return a loss weight for each of `classes` classes, larger for classes with fewer clouds.
 
-    `labels` has the class of each cloud, and `classes` is the number of classes.
+    `labels` is the class number of each training cloud. See :func:`weights_of`.
     """
     return weights_of(np.bincount(np.asarray(labels, np.int64), minlength=classes))

@@ -1,4 +1,4 @@
-"""``voxax demo`` trains a small network and draws what it learned."""
+"""``voxax demo`` trains a small network and draws its predictions for a validation scene."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def demo(
 ) -> int:
     """Train a small network on simulated LiDAR sweeps, or on a labeled scan.
 
-    Writes a checkpoint, metrics.json, a picture and an interactive page. Ctrl-C stops early
-    and leaves a usable checkpoint.
+    Writes a checkpoint, metrics.json, a picture and an interactive page. Ctrl-C stops the training
+    early and leaves a usable checkpoint.
 
     Args:
       task: `segment` labels points; `detect` finds boxes of vehicles, poles and persons, with a
@@ -54,8 +54,8 @@ def demo(
       out: Folder for the results of one run. A second run needs --resume, --overwrite or another
           folder.
       steps: Training steps, of --batch-size scenes each. By default 160, or 1500 to detect.
-      input: Labeled scan to learn from instead of simulated sweeps, to segment only. Half of its
-          blocks of 10 m are for validation.
+      input: Labeled scan to learn from instead of simulated sweeps, to segment only. It is cut into
+          blocks of 10 m, half of which are for validation.
       labels: Labels of --input (.label, .npy, .npz), if the file has none.
       label_field: Column or array with the labels, if its name is not a usual one.
       columns: Columns of --input if the file does not name them (.bin): their number, or names
@@ -81,7 +81,7 @@ def demo(
       dtype: Type that layers compute in; parameters are float32. By default bfloat16 on a TPU,
           elsewhere float32.
       deterministic: On a CPU, compute the same bits on any number of cores. XLA then uses four
-          threads, and all algorithms are the defaults.
+          threads, and convolutions use the default algorithms.
     """
     from voxax.cli.process import (
         be_deterministic,
@@ -163,12 +163,12 @@ def demo(
     return _Run(kind, out, chosen, *network, *rest, overwrite, stated, command)()
 
 
-# Options that a checkpoint keeps.
+# Options that a checkpoint stores, so that --resume must not give other values.
 _SETTINGS = ("voxel_size", "width", "learning_rate", "dtype")
 
 
 def _command(options: dict[str, Any]) -> str:
-    """Return the command line for these options; defaults other than --out are left out."""
+    """Return the ``voxax demo`` command for these options, without defaults other than --out."""
     words = ["voxax", "demo"]
     for name, parameter in inspect.signature(demo).parameters.items():
         value, option = options[name], f"--{name.replace('_', '-')}"

@@ -1,6 +1,6 @@
-"""The defaults, streets, settings and pictures of ``voxax demo`` for each task.
+"""What ``voxax demo`` does differently for each task: defaults, scenes, network and pictures.
 
-For detection, the baseline is a box around each cluster of points.
+For detection, there is also a baseline without learning: a box around each cluster of points.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from voxax.io.box_file import FOUND, TRUE, write_boxes
 from voxax.io.ground import height_above_ground
 from voxax.plot import detection_html, detection_png, segmentation_html, segmentation_png
 
-VALIDATION = 8  # streets
+VALIDATION = 8  # number of simulated streets for validation
 
-# The width is between these two, in steps of 0.25.
+# Smallest and largest width of the network; it is chosen in steps of 0.25.
 NARROWEST, WIDEST = 0.5, 4.0
 # On two cores the network of width 1 is trained in about two minutes.
 CORES_AT_WIDTH_1 = 2
@@ -40,7 +40,7 @@ BYTES_PER_WIDTH = 4 << 30
 
 
 def width_for(info: HardwareInfo) -> float:
-    """Return the width of the network for a machine, from its cores and memory.
+    """Return the factor on the network's channels for a machine, from its cores and memory.
 
     | machine | width |
     |---|---|
@@ -55,13 +55,13 @@ def width_for(info: HardwareInfo) -> float:
 
 
 def dtype_for(info: HardwareInfo) -> str:
-    """Return the dtype in which layers compute: bfloat16 on TPUs, else float32."""
+    """Return the name of the dtype in which layers compute: bfloat16 on TPUs, else float32."""
     return "bfloat16" if info.platform == "tpu" else "float32"
 
 
 @dataclasses.dataclass(frozen=True)
 class DemoKind(abc.ABC):
-    """Options of ``voxax demo`` for one task, and the settings that follow from them."""
+    """Options of ``voxax demo`` for one task, with the methods that differ between the tasks."""
 
     kind: ClassVar[type[Task]]
 
@@ -73,23 +73,23 @@ class DemoKind(abc.ABC):
 
     @abc.abstractmethod
     def streets(self, seed: int) -> Scenes:
-        """Return the simulated streets for training and validation."""
+        """Return the tasks that simulate the streets for training and validation."""
 
     @abc.abstractmethod
     def task(
         self, samples: Sequence[Any], names: tuple[str, ...], width: float, dtype: str = "float32"
     ) -> Task:
-        """Return the settings of the network."""
+        """Return the settings of the training, for sample scenes and the names of the classes."""
 
     def compare(self, task: Any, score: Score, train: Sequence[Any], scenes: Sequence[Any]) -> None:
-        """Score a baseline on the validation `scenes` and store it in `score`, if there is one."""
+        """Store the score of a baseline on the validation `scenes` in `score`; by default none."""
         del task, score, train, scenes
 
     @abc.abstractmethod
     def pictures(
         self, out: Path, task: Any, scene: Any, prediction: Any, score: Score, title: str
     ) -> None:
-        """Draw one street into ``demo.png`` and ``demo.html``."""
+        """Draw a validation scene and its prediction into ``demo.png`` and ``demo.html``."""
 
     def _common(self, names: tuple[str, ...], width: float, dtype: str) -> dict[str, Any]:
         return {
@@ -111,7 +111,7 @@ class DemoKind(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class SegmentDemo(DemoKind):
-    """The demo of segmentation, which predicts a class for each point."""
+    """Demo of the task ``segment``, which predicts a class for each point."""
 
     kind = Segmentation
 
@@ -155,7 +155,7 @@ RADII = (0.0, 0.8, 0.5)
 
 @dataclasses.dataclass(frozen=True)
 class DetectDemo(DemoKind):
-    """The demo of detection, which predicts the boxes of objects."""
+    """Demo of the task ``detect``, which predicts the boxes of objects."""
 
     kind = Detection
 
@@ -175,9 +175,9 @@ class DetectDemo(DemoKind):
         dtype: str = "float32",
     ) -> Detection:
         del samples
-        # Vehicles have their own head, because there are many more of the other objects. Boxes have
+        # Vehicles have their own head, because poles and persons are far more frequent. Boxes have
         # no direction: front and rear of a vehicle look alike, and poles have neither. Cells beside
-        # the cell of the center learn too, because there are few steps.
+        # the cell of a box's center learn too, because there are few steps.
         return Detection(
             bounds=BOUNDS,
             groups=((0,), (1, 2)),
@@ -233,18 +233,18 @@ KINDS: dict[str, type[DemoKind]] = {"segment": SegmentDemo, "detect": DetectDemo
 
 
 LOWEST = 0.3
-"""The least height above ground of the points of a cluster, in meters."""
+"""Smallest height above ground of points that :func:`cluster_boxes` uses, in meters."""
 CELL = 0.3
-"""The side of the cells that are joined to clusters, in meters."""
+"""Side of the square cells that :func:`cluster_boxes` joins to clusters, in meters."""
 MIN_POINTS = 10
 LEAST_SPREAD = 0.4
-"""The least standard deviation of a class's log sizes, because the sensor sees only one side."""
+"""Lower limit of a class's standard deviation of log sizes, as a sensor sees only one side."""
 
 
 def known_sizes(truths: Sequence[Objects], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the logarithms of length, width and height of each class's boxes, ``[N, 3]``.
+    """Return the logarithms of length, width and height of boxes, ``float[N, 3]`` by class name.
 
-    `truths` has the true boxes of each training scene; classes without a box are left out.
+    `truths` has the true boxes of each training scene. Classes without a box are left out.
     """
     rows = {
         name: np.concatenate([truth.boxes[truth.classes == name, 3:6] for truth in truths])
@@ -254,12 +254,13 @@ def known_sizes(truths: Sequence[Objects], names: Sequence[str]) -> dict[str, np
 
 
 def cluster_boxes(positions: np.ndarray, sizes: Mapping[str, np.ndarray]) -> Objects:
-    """Return a box around each cluster of points above the ground that has a plausible size.
+    """Return a box around each cluster of points above the ground, with a class and a score.
 
-    A cluster consists of the points in occupied cells, seen from above, that touch at a side or
-    corner. Its box is aligned with the main axis of its points. Its class is the likeliest one if
-    the logarithms of sizes have normal distributions. Its score falls with the distance from the
-    mean of this class. A box that is more than twice as long or wide as every class is left out.
+    The ground plane is cut into square cells. Cells with points that touch at a side or corner form
+    a cluster. A box is aligned with the main axis of its cluster's points. Its class is the most
+    likely one for its size, if the logarithms of sizes are normally distributed. Its score falls
+    with the distance from that class's mean size. Boxes more than twice as long or wide as the mean
+    of every class, and clusters of fewer than ``MIN_POINTS`` points, are left out.
 
     Args:
       positions: ``float[N, 3]``, the points in meters, z up.
@@ -295,7 +296,7 @@ def cluster_boxes(positions: np.ndarray, sizes: Mapping[str, np.ndarray]) -> Obj
 
 
 def _around(points: np.ndarray) -> np.ndarray:
-    """Return the box ``[7]`` around points along their horizontal main axis, down to the ground."""
+    """Return the box ``float[7]`` of a cluster, along its main axis and down to the ground."""
     plan = points[:, :2] - points[:, :2].mean(axis=0)
     along = np.linalg.eigh(plan.T @ plan)[1][:, 1]
     axes = np.stack([along, [-along[1], along[0]]])

@@ -37,7 +37,7 @@ def detect(
 
     For a scan, it writes the boxes as JSON, and a picture. For a folder in the layout of a
     benchmark, it writes the files that the benchmark's server accepts. For other folders, it writes
-    JSON for each scan.
+    a JSON file for each scan.
 
     The network comes from a checkpoint, or is one of `voxax.models` with a file of weights. The
     scan is in the sensor's frame, in meters, with z up.
@@ -65,12 +65,12 @@ def detect(
       out: Folder for the results.
       columns: Columns of a file that does not name them (.bin, text): their number, or names
           such as x,y,z,intensity.
-      item: The number of one scan, in a file of several (.h5, .npy, .e57).
+      item: Number of the scan to take from a file with several (.h5, .npy, .e57).
       format: Layout of a folder, as data.format of a configuration. By default it is detected from
           the contents of the folder.
       split: Scans of a layout: train, validation or test; names with commas between; or a text
           file that names one on each line.
-      sweeps: Sweeps of each scan of nuScenes, as data.sweeps of a configuration.
+      sweeps: Number of sweeps in each scan of nuScenes, as data.sweeps of a configuration.
       workers: Processes that read the scans of a folder.
     """
     from voxax.cli.process import keep_heap

@@ -1,4 +1,4 @@
-"""The task ``detect``, which predicts boxes of objects."""
+"""The task ``detect``: training of networks that predict the boxes of objects in a scan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from voxax.models.center_training import CenterTrainer
 from voxax.parallel.trainer import DataParallelCenterTrainer
 
 NETWORKS = ("small", "centerpoint")
-# No velocity, because one scan does not show it.
+# Outputs of the heads and their channels: no velocity, because a single scan does not show it.
 BRANCHES = {"center": 2, "center_z": 1, "dim": 3, "rot": 2}
 # Smallest radius of the peak around the center of a box, in cells.
 MIN_RADIUS = 1
@@ -38,13 +38,13 @@ DISTANCES = (0.5, 1.0, 2.0)
 
 @dataclasses.dataclass(frozen=True)
 class BoxPreparation:
-    """Turn scans with boxes into examples; picklable, for worker processes.
+    """Function that turns an annotated scan into a training example; picklable for workers.
 
     Attributes:
       class_names: names of the classes; objects of other classes are left out.
-      voxel_size: edge length of a voxel in meters, one for all axes or one for each.
-      low, high: corners of the region in meters; points outside and objects with their centers
-        outside are left out.
+      voxel_size: edge length of a voxel in meters: one number for all axes, or three numbers.
+      low, high: lower and upper corner of the region, ``[3]`` each, in meters. Points outside, and
+        objects whose centers are outside, are left out.
       max_boxes: static number of boxes; if a scan has more, the nearest to the origin are kept.
       columns: number of columns of a box, which is 7, or 9 with the velocity.
       attributes, plan, min_capacity: see :class:`voxax.io.examples.Preparation`.
@@ -93,11 +93,11 @@ class BoxPreparation:
         return SceneExample(voxels, (boxes, classes), truth)
 
     def inside(self, cloud: PointCloud) -> PointCloud:
-        """Return the points between the corners."""
+        """Return the points of the cloud that lie in the region."""
         return cloud.select(Region(self.low, self.high, self.voxel_size).holds(cloud.positions))
 
     def truth(self, objects: Objects) -> Objects:
-        """Return the objects of the classes whose centers are in the region, seen from above."""
+        """Return the objects to learn: of known classes, with centers in the region's x and y."""
         boxes = objects.boxes
         center = boxes[:, :2]
         kept = np.isin(objects.classes, self.class_names) & np.isfinite(boxes[:, :7]).all(axis=1)
@@ -113,13 +113,13 @@ def augmented(
     points: Transform | None = None,
     **limits: Any,
 ) -> AnnotatedScan:
-    """Return the scan, turned, mirrored and scaled at random together with its boxes.
+    """Return an annotated scan with points and boxes turned, mirrored and scaled at random.
 
     Args:
       scan: scan with its boxes.
       rng: source of the random numbers.
       max_angle: largest turn around the vertical in radians.
-      points: random change of the cloud alone, afterwards; None for no change.
+      points: random change of only the points, applied last; None for no change.
       limits: further arguments of :func:`voxax.detection.augment`.
     """
     own, cloud = scan.objects, scan.cloud
@@ -131,16 +131,16 @@ def augmented(
 
 
 class DetectionScore(ListedScore):
-    """Average precision by class at several distances between centers.
+    """Mean average precision of boxes that match if their centers are near, as in nuScenes.
 
-    `baseline` is the score of a simpler method on the same scenes, which is printed too.
+    `baseline` is the score of a simpler method on the same scenes, printed beside it, or None.
     """
 
     figure = "mAP"
     baseline: DetectionScore | None = None
 
     def ap(self) -> dict[str, dict[float, float]]:
-        """Return the average precision at each distance by class name."""
+        """Return the average precision by class name, then by matching distance in meters."""
         return {
             name: {
                 distance: center_distance_ap(self.truth, self.found, name, distance)
@@ -191,14 +191,14 @@ class DetectionScore(ListedScore):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Detection(Task):
-    """Settings of a network that detects objects; scenes are scans with boxes.
+    """Settings of the training of a network that detects objects in scans.
 
     Attributes:
-      bounds: region of the points and objects; its lower x, y, z, then upper x, y, z, in meters.
-      groups: classes of each head, as class numbers; None puts all classes into one head.
+      bounds: region of the points and objects: lower x, y, z, then upper x, y, z, in meters.
+      groups: class numbers of each head of the network; None puts all classes into one head.
       is_directed, box_weight, neighbor_cells, radii: see
         :class:`voxax.models.center_training.CenterTrainer`.
-      options: arguments of the network's class.
+      options: further keyword arguments of the network's class.
     """
 
     task = "detect"
@@ -231,7 +231,7 @@ class Detection(Task):
 
     @property
     def region(self) -> Region:
-        """Region of the points and objects, with its voxels."""
+        """The bounds and the voxel size as one object."""
         return Region(self.bounds[:3], self.bounds[3:], self.voxel_size)
 
     def preparation(self) -> BoxPreparation:
@@ -257,7 +257,7 @@ class Detection(Task):
     def _made(
         self, channels: int, classes: int, options: dict[str, Any], build: Any = None
     ) -> nnx.Module:
-        """Build the network; errors name `voxel_size` and the region instead of the grid."""
+        """Build the network; reword errors about its grid in terms of voxel size and region."""
         try:
             return made(self.network, channels, classes, options, build)
         except InputError as error:
@@ -302,7 +302,7 @@ class Detection(Task):
             yield truth, self.objects(*(values[place[-axes:]] for values in found))
 
     def objects(self, boxes: Any, scores: Any, classes: Any, valid: Any) -> Objects:
-        """Return the valid boxes of one scene, with the names of their classes."""
+        """Return the boxes of one scene whose entry in `valid` is true, with their class names."""
         names = np.asarray(self.class_names)[classes[valid]]
         return Objects(boxes[valid], names, scores[valid])
 

@@ -1,4 +1,4 @@
-"""``voxax evaluate`` scores a trained network on a whole split of a data set."""
+"""``voxax evaluate`` scores a trained network on all scans of a data set's split."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def evaluate(
     tile: float = 0.0,
     views: int = 1,
 ) -> int:
-    """Score a trained network on a whole split of a data set.
+    """Score a trained network on all scans of a data set's split.
 
-    Writes metrics.json; for classes of points or clouds also the confusion matrix, as a picture
-    and as a table. The scores are those of `voxax train`, and of the benchmarks.
+    Writes metrics.json. For classes of points or clouds it also writes the confusion matrix, as a
+    picture and as a table. Scores are computed as in `voxax train` and in the benchmarks.
 
     Args:
       checkpoint: Folder that `voxax train` wrote.
@@ -39,7 +39,8 @@ def evaluate(
       workers: Processes that read scans.
       tile: Edge in meters of overlapping tiles that vote on the class of each point; 0 takes
           scans whole.
-      views: Number of turns around the vertical axis that vote on the class of each point.
+      views: Number of angles around the vertical axis at which a scan is predicted; the predictions
+          vote on the class of each point.
     """
     from voxax import _limits
     from voxax._atomic_file import write_atomically

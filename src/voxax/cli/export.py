@@ -1,4 +1,4 @@
-"""``voxax export`` writes a model as one file that runs without its code."""
+"""``voxax export`` writes a model to a file that can be loaded and run without the model's code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def export(
 ) -> int:
     """Write the forward pass of a model or a checkpoint, with weights, to a file.
 
-    voxax.export.load_program runs it.
+    voxax.export.load_program loads the file.
 
     The device may be absent. Algorithms come from the tuning cache for the device, or are the
     defaults. --algorithm pins one, such as implicit_gemm for the TPU kernels.
@@ -53,7 +53,7 @@ def export(
       batch_size: Number of scenes in a batch.
       dtype: Type of the input features.
       algorithm: Algorithm of all convolutions.
-      portable: With --cpu, leave out native kernels, for machines without them.
+      portable: With --cpu, leave out voxax's native kernels, for machines without them.
       executable: With --cpu, add machine code for CPUs like this one.
     """
     from voxax.cli.progress import working

@@ -1,4 +1,4 @@
-"""The task ``detect`` on folders of annotated scans, with more networks and benchmark scores."""
+"""The task ``detect`` of ``voxax train``: detectors on data sets, with scores of benchmarks."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from voxax.parallel.trainer import DataParallelAnchorTrainer, DataParallelSparse
 
 
 class KittiScore(ListedScore):
-    """Average precision of KITTI at 40 recalls, by class and difficulty.
+    """Average precision as in the KITTI benchmark, at 40 recalls, by class and difficulty.
 
-    The truth of a scene is an :class:`AnnotatedScan` with a
-    :class:`voxax.io.kitti_objects.KittiFrame`. Its points are not used.
+    The truth of a scene is an :class:`AnnotatedScan` whose ``about`` is a
+    :class:`voxax.io.kitti_objects.KittiFrame`; the points of the scan are not used.
     """
 
     figure = "moderate 3D AP"
@@ -51,7 +51,7 @@ class KittiScore(ListedScore):
         super().add(truth.about.true, truth.about.found(*found))
 
     def ap(self, overlap: Any = "3d", recalls: Any = 40) -> Mapping[str, Mapping[str, float]]:
-        """Return the average precision by class and difficulty; NaN without true boxes."""
+        """Return the average precision by class and difficulty, NaN for classes without boxes."""
         return kitti_ap(self.truth, self.found, overlap=overlap, recalls=recalls)
 
     def value(self) -> float:
@@ -76,11 +76,11 @@ class KittiScore(ListedScore):
 
 
 class NuscenesRunScore(ListedScore):
-    """Mean average precision, errors and the detection score of nuScenes.
+    """Mean average precision, errors and detection score (NDS) of the nuScenes benchmark.
 
-    The truth of a scene is an :class:`AnnotatedScan` with a
-    :class:`voxax.io.nuscenes.NuscenesSample`. Its points are not used. Attributes are not
-    predicted, so their error is 1.
+    The truth of a scene is an :class:`AnnotatedScan` whose ``about`` is a
+    :class:`voxax.io.nuscenes.NuscenesSample`; the points of the scan are not used. Attributes of
+    objects are not predicted, so their error is 1.
     """
 
     figure = "NDS"
@@ -130,13 +130,13 @@ def _plain(table: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, floa
 
 
 ANCHORED, SPARSE = ("second", "second-residual"), "voxelnext"
-MULTI_HEAD = "second-nuscenes"  # is not trained here
+MULTI_HEAD = "second-nuscenes"  # `voxax train` cannot train it
 ANCHORS: dict[str, Anchor] = {
     **dict(zip(KITTI_CLASSES, KITTI_ANCHORS, strict=True)),
     **dict(zip(NUSCENES_CLASSES, NUSCENES_ANCHORS, strict=True)),
 }
-"""Default anchors of ``second`` by class name, which the option ``anchors`` replaces."""
-# From OpenPCDet's configurations, as the other anchors. In Waymo the origin is on the ground.
+"""Default anchors of the network ``second`` by class name; its option ``anchors`` replaces them."""
+# From OpenPCDet's configurations, like ``ANCHORS``. In Waymo the origin is on the ground.
 WAYMO_ANCHORS: dict[str, Anchor] = {
     "Car": Anchor((4.7, 2.1, 1.7), 0.0, matched=0.55, unmatched=0.4),
     "Pedestrian": Anchor((0.91, 0.86, 1.73), 0.0, matched=0.5, unmatched=0.35),
@@ -150,8 +150,8 @@ REGIONS = {
     "argoverse2": (-200.0, -200.0, -20.0, 200.0, 200.0, 20.0),
 }
 """Default region of detectors by data set: lower x, y, z, then upper x, y, z, in meters."""
-# Largest turn of an augmentation in radians, and the mirrored axes. KITTI shows what is in front
-# of the car.
+# Largest turn of the augmentation in radians, and the axes that it mirrors. KITTI's scans show only
+# the space in front of the car.
 AROUND = (math.pi, (0, 1))
 TURNS = {
     "kitti": (math.pi / 4, (1,)),
@@ -163,7 +163,7 @@ TURNS = {
 
 @dataclasses.dataclass(frozen=True)
 class FolderPreparation(BoxPreparation):
-    """A :class:`BoxPreparation` that keeps the whole annotation as truth, which benchmarks need."""
+    """:class:`BoxPreparation` whose examples have the annotated scan without points as truth."""
 
     def __call__(self, scan: AnnotatedScan) -> SceneExample:
         example = super().__call__(scan)
@@ -173,14 +173,15 @@ class FolderPreparation(BoxPreparation):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FolderDetection(Detection):
-    """Settings of a network that detects objects; scenes are annotated scans.
+    """Settings of the training of a detector on a data set of annotated scans.
 
     Attributes:
-      metric: name of the score. ``kitti`` and ``nuscenes`` need scans of that data set. Others,
-        such as ``distance``, ``waymo`` and ``argoverse2``, compare centers.
-      options: arguments of the network's class. ``second`` also takes ``anchors``, a mapping from
-        class names to ``[length, width, height, bottom]``, which ``matched`` and ``unmatched`` may
-        follow, see :class:`voxax.detection.Anchor`.
+      metric: name of the score. ``kitti`` and ``nuscenes`` are the scores of these benchmarks and
+        need scans of that data set. Any other name, such as ``distance``, ``waymo`` or
+        ``argoverse2``, means :class:`DetectionScore`.
+      options: keyword arguments of the network's class. ``second`` also takes ``anchors``, which
+        maps class names to ``[length, width, height, bottom]`` or ``[length, width, height, bottom,
+        matched, unmatched]``, see :class:`voxax.detection.Anchor`.
     """
 
     metric: str = "distance"
@@ -196,12 +197,12 @@ class FolderDetection(Detection):
 
     @property
     def has_velocity(self) -> bool:
-        """Whether the network learns velocities, as all but the small one and ``second`` can."""
+        """Whether the network learns velocities: for nuScenes, but not ``small`` and ``second``."""
         return self.metric == "nuscenes" and self.network not in ("small", *ANCHORED)
 
     @property
     def anchors(self) -> tuple[Anchor, ...]:
-        """Anchors of ``second``, one for each class."""
+        """Anchors of the network ``second``, one for each class, from `options` or the defaults."""
         given = self.options.get("anchors", {})
         if not isinstance(given, Mapping) or set(given) - set(self.class_names):
             raise InputError(
@@ -276,7 +277,7 @@ class FolderDetection(Detection):
 
 
 def _anchor(name: str, numbers: Any) -> Anchor:
-    """Return the anchor of a class from 4 numbers, or from 6 with the thresholds."""
+    """Return the anchor of class `name` from the 4 or 6 numbers of the option ``anchors``."""
     known = isinstance(numbers, list | tuple) and len(numbers) in (4, 6)
     if not known or not all(isinstance(value, int | float) for value in numbers):
         raise InputError(
@@ -299,10 +300,10 @@ def box_transform(
     Args:
       layout: name of the layout, a key of ``TURNS``. Scans of KITTI are turned by at most 45
         degrees and mirrored in y only.
-      rotate: turn scans around the vertical.
-      flip: mirror scans.
+      rotate: whether to turn scans around the vertical.
+      flip: whether to mirror scans.
       scales: smallest and largest factor on sizes.
-      points: random change of the cloud alone, afterwards; None for no change.
+      points: random change of only the points, applied last; None for no change.
     """
     max_angle, flips = TURNS[layout]
     return functools.partial(

@@ -1,4 +1,4 @@
-"""``voxax hardware`` prints the facts about a device."""
+"""``voxax hardware`` prints facts about a device, such as memory, bandwidth and matrix rates."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def hardware(
     probe: bool = False,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """Print the facts about a device and its host, each with its source.
+    """Print facts about a device and its host, such as its memory, with their sources.
 
     Args:
       device: Index of a local device; the first one by default.
       topology: TPU topology to describe instead, such as v5e:2x2; it may be absent. The facts are
           from the TPU compiler if libtpu is installed, otherwise from JAX's table of chips.
-      probe: Measure copy bandwidth and matrix rates now, a few seconds, and remember them.
+      probe: Measure copy bandwidth and matrix rates now (a few seconds), and remember them.
       json_: Print JSON instead of a table.
     """
     from voxax.cli.progress import print_table

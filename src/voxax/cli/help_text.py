@@ -1,4 +1,4 @@
-"""Help texts that fit the terminal, from the docstrings of commands."""
+"""Reformat the docstrings of commands, so that their ``--help`` texts fit the terminal."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _INDENT = "  "
 
 
 def fitted(command: Any, arguments: Sequence[str]) -> Callable[..., Any]:
-    """Return the command with a docstring whose lines fit the terminal.
+    """Return a copy of a command's function with a docstring that tyro prints well.
 
-    The section ``Args:``, if any, must be the last of the docstring. tyro wraps the text of an
-    option, but keeps the line breaks of the source. It does not wrap the text of a command. The
-    list of all commands shows the first sentence of each.
+    tyro keeps the line breaks of an option's text, so they are removed; tyro then wraps the text.
+    tyro does not wrap the text above the options, so that is wrapped here. Commands that are not
+    chosen keep only the first paragraph, for the list of commands.
 
     Args:
-      command: function of the command.
-      arguments: arguments of the command line; the first is the name of the chosen command.
+      command: function of a command. A section ``Args:`` must be the last of its docstring.
+      arguments: command-line arguments; the first is the name of the chosen command.
     """
     about, _, options = inspect.cleandoc(command.__doc__ or "").partition("\nArgs:\n")
     summary, *paragraphs = re.split(r"\n{2,}", about.strip())
@@ -32,7 +32,7 @@ def fitted(command: Any, arguments: Sequence[str]) -> Callable[..., Any]:
         for paragraph in paragraphs:
             lines += ["", *_wrapped(paragraph)]
     if options:
-        # An entry begins with its name, four spaces from the margin; the rest is indented more.
+        # An entry begins with its name, indented by two to four spaces; other lines have more.
         lines += ["", "Args:", re.sub(r"\n {5,}", " ", options)]
     copy = types.FunctionType(
         command.__code__,
@@ -48,7 +48,7 @@ def fitted(command: Any, arguments: Sequence[str]) -> Callable[..., Any]:
 
 
 def _wrapped(paragraph: str) -> list[str]:
-    """Return the lines of a paragraph; every sentence begins a new line."""
+    """Return the paragraph as lines that fit the terminal; every sentence begins a new line."""
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`])", paragraph)
     # tyro joins lines that begin with a letter.

@@ -1,4 +1,4 @@
-"""The training loop of ``voxax demo`` and ``voxax train``, for any task."""
+"""The training loop of ``voxax demo`` and ``voxax train``, with checkpoints and validation."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from voxax.parallel import pack_scenes
 
 AnyPipeline = Pipeline[Any, Any] | GrainPipeline[Any, Any]
 
-# Limit of losses.csv: a line has about 30 bytes, and nobody makes ten million steps.
+# Largest size of losses.csv: ten million steps with 30 bytes each.
 _MOST_BYTES = 300 * MEBIBYTE
 # Number of random batches from which the sizes of shards are computed.
 _PACKINGS = 64
 
 
 class Trace(contextlib.ExitStack):
-    """Profile of the steps 2 to 6, because step 1 compiles and a trace of all is too large."""
+    """Context manager that traces training steps 2 to 6 with JAX's profiler; step 1 compiles."""
 
     FIRST, LAST = 2, 6
 
@@ -56,7 +56,7 @@ class Trace(contextlib.ExitStack):
         self.folder, self.steps = folder, 0
 
     def step(self) -> None:
-        """Count a step that begins, and start or stop the trace."""
+        """Count a training step that begins, and start or stop the trace if it is time."""
         self.steps += 1
         if self.folder is not None and self.steps == self.FIRST:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class Trace(contextlib.ExitStack):
 
 
 def check_batch(task: Task, batch_size: int, devices: int) -> None:
-    """Raise :class:`voxax.InputError` if the devices cannot share the scenes of a step."""
+    """Raise :class:`voxax.InputError` if the devices cannot share `batch_size` scenes per step."""
     if batch_size < devices:
         raise InputError(
             f"a batch size of {batch_size} leaves {devices - batch_size} of {devices} devices "
@@ -82,7 +82,7 @@ def check_batch(task: Task, batch_size: int, devices: int) -> None:
 
 
 def check_order(checkpoint: Path, **order: int) -> None:
-    """Raise InputError unless a resumed run has the seed and batch size of its checkpoint."""
+    """Raise InputError unless `order` (seed and batch size) is as in the checkpoint to resume."""
     before = load_description(checkpoint).get("order", {})
     if not isinstance(before, dict):
         raise FileFormatError(
@@ -98,30 +98,28 @@ def check_order(checkpoint: Path, **order: int) -> None:
 
 
 class Learning:
-    """A network in training, with its preparation of scenes and its checkpoint.
+    """One training run: prepares scenes, makes the training steps and writes the checkpoints.
 
-    The order of scenes and the random numbers of their augmentation depend only on the seed and the
-    number of the step. A resumed run or a run on more devices therefore takes the same scenes in
-    each step.
+    A step's scenes and their random augmentation depend only on the seed and the number of the
+    step. They are therefore the same in a resumed run, and in a run on more devices.
 
     Args:
       task: settings of the network and its training.
-      folder: folder of the run, with the checkpoint in ``checkpoint`` and the loss of each step in
+      folder: folder of the run. It gets the folder ``checkpoint``, and the loss of each step in
         ``losses.csv``.
-      seed: seed of the order and the augmentation.
-      devices: number of devices that share a step.
+      seed: seed of the order of scenes and of the augmentation.
+      devices: number of devices that share the scenes of a step.
       batch_size: number of scenes in a step.
-      resume: continue from the newest whole step of the checkpoint.
-      overwrite: delete the run that the folder holds, once training begins.
-      transform: augmentation of a scene; None takes the task's own.
+      resume: continue from the newest complete step of the checkpoint.
+      overwrite: delete the run that is in the folder, when :meth:`train` begins.
+      transform: augmentation, a function of ``(scene, NumPy generator)``; None takes the task's.
       mixing: random change of all scenes of a step together; None for no change.
-      late: a step, and the augmentation that replaces `transform` from that step on; None keeps
-        `transform`.
+      late: ``(step, augmentation)`` that replaces `transform` from that step on; None for none.
       start: network with the weights that a new run begins with; None begins with random weights.
       keeps_best: whether :meth:`keep_best` will be called, which needs more disk space.
 
     Attributes:
-      best: score and step of the best checkpoint, or None.
+      best: ``(score, step)`` of the best checkpoint, or None.
       stops: whether training ends after this step. `after_save` of :meth:`train` may set it.
     """
 
@@ -170,7 +168,10 @@ class Learning:
         self.dropped = 0
 
     def _best_before(self) -> tuple[float, int] | None:
-        """Return best score and step of a resumed run, and remove later best checkpoints."""
+        """Return ``(score, step)`` of the best checkpoint on disk, or None.
+
+        First delete best checkpoints of later steps than the one that the run continues from.
+        """
         folder = self.folder / BEST
         remove_steps_above(folder, self.trainer.steps)
         if newest_step(folder) is None:
@@ -184,7 +185,7 @@ class Learning:
         )
 
     def keep_best(self, score: float) -> bool:
-        """Save the network as the best one if the score is a new best, and return whether it is."""
+        """Save the network to the folder ``best`` if `score` is the best yet; return True if so."""
         if self.best is not None and not score > self.best[0]:
             return False
         step = self.trainer.steps
@@ -198,11 +199,11 @@ class Learning:
         return {"seed": self.seed, "batch_size": self.batch_size}
 
     def fit(self, scenes: Sequence[Any]) -> None:
-        """Fit the capacities of all levels to sample scenes, which are packed as in training.
+        """Choose the array capacities of all network levels, large enough for the sample scenes.
 
-        The samples are augmented, because augmentation changes the numbers of voxels. The margin is
-        generous, because a step that exceeds the capacities costs another compilation. A resumed
-        run takes the capacities of its checkpoint, and so gives the same bits.
+        The samples are augmented and packed as in training. The margin is 30 %, because a step that
+        exceeds a capacity costs another compilation. A resumed run on the same number of devices
+        takes the capacities of its checkpoint instead, so that it gives the same bits.
         """
         if self._fitted_for == self.devices:
             draft = Prepare(scenes[0], self.preparation)()
@@ -231,11 +232,11 @@ class Learning:
         self.preparation = dataclasses.replace(self.preparation, plan=plan)
 
     def compile(self, scenes: Sequence[Any]) -> None:
-        """Compile the training step for scenes like these, without training."""
+        """Compile the training step for a batch of these scenes, without training."""
         if self.trainer.steps >= self.task.steps:
             return
         chosen = list(itertools.islice(itertools.cycle(scenes), self.batch_size))
-        # With the augmentation of the samples in `fit`: others may exceed the capacities.
+        # Seed 0, as for a sample in `fit`: another augmentation may exceed the capacities.
         example = self._make(chosen, (0,) * self.batch_size)()
         self.trainer.compile(example.voxels, example.labels)
 
@@ -253,8 +254,8 @@ class Learning:
 
         Args:
           pipeline: pipeline of :func:`voxax.cli.scenes.run`, which prepares the scenes.
-          scenes: all training scenes.
-          steps: number of steps in total, with the steps before a resumed run.
+          scenes: all training scenes, or tasks that make them.
+          steps: number of steps in total, including those before a run was resumed.
           save_every: number of steps between two checkpoints.
           profile: folder for a trace of a few steps; None for no trace.
           after_save: function that is called after each checkpoint and returns a remark to print.
@@ -314,7 +315,7 @@ class Learning:
                 self._save()
 
     def _save(self) -> None:
-        # The folder is made first, because `--resume` needs it if the run is killed from now on.
+        # Make the folder first: if the run is killed from here on, `--resume` needs it.
         self.checkpoint.mkdir(parents=True, exist_ok=True)
         path = self.folder / "losses.csv"
         lines = ["step,loss"]
@@ -358,7 +359,10 @@ class Learning:
         return 130
 
     def report(self, score: Score, seconds: dict[str, float], **more: Any) -> None:
-        """Write metrics.json, with the entries `more` too, and print its main figures."""
+        """Write metrics.json with the results of the run, and print the most important ones.
+
+        `seconds` is the time of each phase by name, and `more` are further entries of the file.
+        """
         metrics = {
             "task": self.task.task,
             **score.metrics(),
@@ -379,7 +383,7 @@ class Learning:
         result_table(title, *score.table(), metrics, self.folder)
 
     def validate(self, pipeline: AnyPipeline, scenes: Sequence[Any]) -> tuple[Score, Any]:
-        """Return the score of all scenes, and the prediction for the first or None."""
+        """Return the network's score on `scenes`, and its prediction for the first one or None."""
         size = self.batch_size
         groups = [scenes[i : i + size] for i in range(0, len(scenes), size)]
         tasks = (self._make(group, (None,) * len(group)) for group in groups)
@@ -392,7 +396,7 @@ class Learning:
 
 
 def _losses_before(path: Path, step: int) -> list[str]:
-    """Return the lines of losses.csv before a step, or none if the file is invalid."""
+    """Return the lines of losses.csv for the steps before `step`; [] if the file is invalid."""
     try:
         lines = bounded_text(path, _MOST_BYTES).splitlines()
     except FileFormatError:
@@ -402,7 +406,7 @@ def _losses_before(path: Path, step: int) -> list[str]:
 
 
 def _cause(error: Exception) -> str:
-    """Return the system's message for an error, without tensorstore's settings."""
+    """Return the operating system's message for an error, or the first line of the error."""
     found = re.search(r"os_error_code='(\d+)'", str(error))
     number = error.errno if isinstance(error, OSError) else found and int(found[1])
     return os.strerror(number) if number else f"{str(error).splitlines()[0]:.200}"
@@ -411,7 +415,7 @@ def _cause(error: Exception) -> str:
 def _packed(
     loads: list[list[int]], batch_size: int, shards: int, seed: int, most: int | None
 ) -> list[list[int]]:
-    """Return the number of rows of each level in each shard of random batches."""
+    """Return the rows per level of each shard of random batches; `loads` has those of scenes."""
     rng = np.random.default_rng(seed)
     packed = []
     for _ in range(_PACKINGS):

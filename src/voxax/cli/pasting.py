@@ -1,4 +1,4 @@
-"""Objects of the training scans, kept in the folder of a run and pasted into other scans.
+"""Augmentation of detector training: cut objects out of scans and paste them into other scans.
 
 Source: Yan, Mao and Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018.
 """
@@ -31,7 +31,7 @@ from voxax.io.point_cloud import PointCloud
 FOLDER = "paste-objects"
 _NAMES = re.compile(r"[0-9a-f]{32}-(points|boxes)\.npy")
 MIN_POINTS = 5
-# Limit of the objects of all classes together, in memory during the cutting and then on disk.
+# Largest size of the objects of all classes together, in memory while cutting and then on disk.
 MOST_BYTES = 1024 * MEBIBYTE
 # Version of the files: increase it when their layout changes.
 _VERSION = 1
@@ -39,9 +39,9 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class CutObjects:
-    """Task: cut the objects out of the scan of another task.
+    """Task (picklable callable) that reads a scan by the task `scan`, and cuts objects out of it.
 
-    It returns the objects by class, with points ``float32[n, 3 + attributes]``.
+    It returns a list of objects by class name. Points are ``float32[n, 3 + attribute columns]``.
     """
 
     scan: Any
@@ -60,7 +60,7 @@ class CutObjects:
 
 
 class _Stock:
-    """Objects of one class: all, or a random sample that takes at most `most` bytes."""
+    """Collection of objects of one class, thinned out at random to at most `most` bytes."""
 
     def __init__(self, most: float, seed: int) -> None:
         self.objects: list[CutOut] = []
@@ -73,14 +73,14 @@ class _Stock:
         self.objects.append(one)
         self._bytes += one.points.nbytes
         while self._bytes > self._most:
-            # All objects, earlier and later ones, are kept with the same probability.
+            # Earlier and later objects are kept with the same probability.
             self._share /= 2
             self.objects = [kept for kept in self.objects if self._rng.random() < 0.5]
             self._bytes = sum(kept.points.nbytes for kept in self.objects)
 
 
 def _state(path: str) -> list[Any]:
-    """Return path, size and modification time of a file, which change with its content."""
+    """Return ``[path, size, modification time]`` of a file; only the path if it is missing."""
     try:
         found = os.stat(path)
     except OSError:  # the task that reads the file raises it
@@ -90,13 +90,13 @@ def _state(path: str) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class KeptObjects:
-    """Objects of training scans in two files of a folder, which workers share.
+    """Objects of the training scans, stored in two files that all worker processes read.
 
     Attributes:
       folder: folder of the files.
-      key: hash of the scans and settings, with which the names of the files begin.
+      key: hash of the scans and settings; the names of the files begin with it.
       classes: names of the classes.
-      attributes: attributes of the points that are kept.
+      attributes: names of the point attributes that are kept.
     """
 
     folder: str
@@ -113,15 +113,15 @@ class KeptObjects:
         attributes: tuple[str, ...],
         **settings: Any,
     ) -> KeptObjects:
-        """Describe the objects of scans; nothing is read.
+        """Return the description of the objects in these scans, without reading the scans.
 
         Args:
           folder: folder of the files.
-          scans: tasks that read the scans. Their ``str`` goes into the key, and also the sizes and
-            modification times of their ``files``, if they have this attribute.
+          scans: tasks that read the scans. The key depends on the ``str`` of each task, and on the
+            sizes and modification times of its ``files``, if it has this attribute.
           classes: names of the classes.
-          attributes: attributes of the points that are kept.
-          settings: other settings that change the scans, as JSON values.
+          attributes: names of the point attributes to keep.
+          settings: other settings that change the scans, as JSON values; the key depends on them.
         """
         names = tuple(sorted(classes))
         files = dict.fromkeys(path for scan in scans for path in getattr(scan, "files", ()))
@@ -131,18 +131,18 @@ class KeptObjects:
         return cls(str(folder), key, names, attributes)
 
     def tasks(self, scans: Sequence[Any]) -> list[CutObjects]:
-        """Return the tasks that cut out the objects, one for each scan."""
+        """Return one task for each scan, which cuts the objects out of it."""
         return [CutObjects(scan, self.classes, self.attributes) for scan in scans]
 
     def is_there(self) -> bool:
-        """Return whether the folder has complete files for these scans and settings."""
+        """Return whether the folder contains complete files for these scans and settings."""
         try:
             return bool(self.bank().objects)
         except (OSError, EOFError, ValueError, IndexError):
             return False
 
     def write(self, found: Iterable[dict[str, list[CutOut]]]) -> None:
-        """Write the results of :meth:`tasks`, and remove the files of other scans or settings."""
+        """Write the objects that :meth:`tasks` returned, and remove files of other scans."""
         most = MOST_BYTES / len(self.classes)
         stocks = {name: _Stock(most, seed) for seed, name in enumerate(self.classes)}
         for objects in found:
@@ -160,8 +160,7 @@ class KeptObjects:
         try:
             place = Path(self.folder)
             place.mkdir(parents=True, exist_ok=True)
-            # If the process is killed between the two files, there are points without a table,
-            # which are ignored.
+            # If the process is killed between the two files, the first one is ignored later.
             with replacing(self._points) as file:
                 shape = int(ends[-1]), every[0][1].points.shape[1]
                 header = {"descr": "<f4", "fortran_order": False, "shape": shape}
@@ -180,7 +179,7 @@ class KeptObjects:
 
     @functools.lru_cache(maxsize=1)  # noqa: B019 - equal ones share it, and workers have one
     def bank(self) -> ObjectBank:
-        """Return the objects; their points are memory-mapped, so that workers share the pages.
+        """Return the stored objects; points are memory-mapped, so that workers share the pages.
 
         Raises:
           OSError, EOFError, ValueError, IndexError: the files are missing or broken.
@@ -211,7 +210,7 @@ class KeptObjects:
 
 
 def remove_others(folder: Path, key: str = "") -> None:
-    """Remove files of :class:`KeptObjects` with other keys, and nothing else."""
+    """Remove the files of :class:`KeptObjects` in a folder, except for those with this key."""
     for path in folder.glob("*.npy"):
         if _NAMES.fullmatch(path.name) and not (key and path.name.startswith(key)):
             with contextlib.suppress(OSError):
@@ -220,15 +219,15 @@ def remove_others(folder: Path, key: str = "") -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Pasted:
-    """Random change of an annotated scan that adds objects where there is room.
+    """Augmentation: add stored objects to an annotated scan, where their boxes overlap no others.
 
-    Points of the scan within the added boxes are removed. Attributes that are not kept with the
-    objects are left out.
+    Points of the scan within the added boxes are removed. Point attributes that are not stored with
+    the objects are removed too.
 
     Attributes:
       objects: the objects to choose from.
       counts: largest number of objects of each class in a scan after pasting.
-      after: random change that follows the pasting.
+      after: augmentation that is applied after the pasting.
     """
 
     objects: KeptObjects
@@ -248,17 +247,17 @@ class Pasted:
 
 
 def _table(cloud: PointCloud, names: Sequence[str]) -> np.ndarray:
-    """Return positions and attributes as float64 ``[N, 3 + columns]``."""
+    """Return the positions and the named attributes of a cloud as ``float64[N, 3 + columns]``."""
     columns = [cloud.positions]
     for name in names:
-        attribute_columns(cloud, name)  # raises where it is missing, or has other columns
+        attribute_columns(cloud, name)  # raises if it is missing, or has other columns
         values = cloud.attributes[name]
         columns.append(values[:, None] if values.ndim == 1 else values)
     return np.concatenate(columns, axis=1)
 
 
 def _cloud(table: np.ndarray, like: PointCloud, names: Sequence[str]) -> PointCloud:
-    """Return the cloud of a table, with the dtypes of the cloud `like`."""
+    """Return the cloud of a table from :func:`_table`; attributes get their dtypes in `like`."""
     attributes, first = {}, 3
     for name in names:
         own = like.attributes[name]

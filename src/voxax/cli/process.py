@@ -1,4 +1,4 @@
-"""Settings of the whole process (devices, memory, logs), which only commands may change."""
+"""Settings of the whole process (devices, memory, logs), for commands but not for the library."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from voxax.errors import InputError
 
 
 def use_devices(number: int, asked: str) -> None:
-    """Make at least ``number`` devices available; on a CPU, host devices share its cores.
+    """Make sure that JAX has at least ``number`` devices.
 
-    Call this before JAX's backend starts, because the number of host devices is fixed then.
+    On a CPU this sets the number of JAX's host devices, which share the cores. Call it before JAX's
+    backend starts, because the number is fixed then.
 
     Args:
       number: number of devices.
-      asked: option or key that gave the number, for messages.
+      asked: name of the option or configuration key with the number, for messages.
 
     Raises:
       InputError: there are fewer devices.
@@ -52,12 +53,12 @@ def use_devices(number: int, asked: str) -> None:
     )
 
 
-# Machines with fewer cores run as many threads, which share the cores.
+# Number of XLA's threads with `--deterministic`, also on machines with fewer cores.
 _THREADS = 4
 
 
 def be_deterministic() -> None:
-    """Use the same number of XLA threads on every CPU, and turn the autotuner off.
+    """Make results the same for all numbers of cores: use four XLA threads, and turn the tuner off.
 
     On a CPU, XLA splits a sum among its threads, so the rounding depends on their number.
     """
@@ -71,13 +72,13 @@ def be_deterministic() -> None:
 
 
 def devices_for(asked: int | str, batch_size: int | None, equal: bool) -> int:
-    """Return the number of devices that a step is distributed over.
+    """Return the number of devices that a training step is distributed over.
 
     Args:
       asked: number of devices, ``all`` or ``auto``. ``all`` takes every device of this host.
-        ``auto`` takes as many accelerators as can share the batch. On a CPU it takes one device,
-        which uses all cores anyway.
-      batch_size: number of scenes in a step; None for one on each device.
+        ``auto`` takes as many accelerators as can share the batch. On a CPU, ``auto`` takes one
+        device, which uses all cores anyway.
+      batch_size: number of scenes in a step; None for one scene on each device.
       equal: whether all devices need the same number of scenes.
     """
     import jax
@@ -96,11 +97,7 @@ def devices_for(asked: int | str, batch_size: int | None, equal: bool) -> int:
 
 
 def refuse_other_hosts(command: str) -> None:
-    """Raise :class:`voxax.InputError` if JAX runs on several hosts.
-
-    The command reads scenes and writes checkpoints on one host only. `command` is its name in the
-    message.
-    """
+    """Raise :class:`voxax.InputError` if JAX runs on several hosts, since `command` needs one."""
     import jax
 
     hosts = jax.process_count()
@@ -114,9 +111,9 @@ def refuse_other_hosts(command: str) -> None:
 
 @functools.cache  # once in a process: the reports may come at any time, also at its end
 def drop_late_reports() -> None:
-    """Drop the messages that orbax and tensorstore print in addition to the error that they raise.
+    """Suppress messages that orbax and tensorstore print in addition to raising an error.
 
-    Abandoned asyncio tasks log their own errors, and late callbacks find a closed event loop.
+    They come from abandoned asyncio tasks, and from late callbacks that find a closed event loop.
     """
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     before = sys.unraisablehook
@@ -132,11 +129,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 def keep_heap() -> bool:
-    """Make glibc keep freed memory, and return whether it does; other C libraries do not.
+    """Make glibc keep freed memory, and return True if it does; False with other C libraries.
 
-    XLA on a CPU allocates its buffers anew in every call. Above 32 MB glibc maps and unmaps them
-    each time, and clearing the fresh pages costs more than the arithmetic: a training step of the
-    demo takes about 1.2 times as long (2 cores of an AMD EPYC, shared).
+    XLA on a CPU allocates its buffers in every call. By default glibc maps and unmaps buffers above
+    32 MB each time, and clearing the new pages takes time: a training step of the demo takes about
+    1.2 times as long (2 cores of an AMD EPYC, shared).
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,7 +1,4 @@
-"""Progress of commands: spinners with timed phases, the training bar, the table of results.
-
-Without a terminal, a line with the current phase and its duration is printed every ten seconds.
-"""
+"""Output of commands while they run: spinners with times, progress bars, tables of results."""
 
 from __future__ import annotations
 
@@ -29,16 +26,16 @@ from rich.table import Table
 from rich.text import Text
 
 EVERY = 10.0
-"""Seconds between two lines without a terminal."""
+"""Seconds between two lines of progress if the output is not a terminal."""
 
 
 @contextlib.contextmanager
 def working(message: str, *, begin: bool = True) -> Iterator[Progress | None]:
     """Show ``message`` and the elapsed time while the block runs.
 
-    Without a terminal, the message is printed at once, and then every ten seconds with the time.
-    ``begin=False`` is for commands whose output other programs read. It omits the first message,
-    and prints to the standard error.
+    Without a terminal, the message is printed when the block begins, and then every ten seconds
+    with the elapsed time. ``begin=False`` omits the first message and prints to stderr; it is for
+    commands whose output other programs read.
     """
     console = Console(highlight=False, stderr=not begin)
     if console.is_terminal:
@@ -55,7 +52,7 @@ def working(message: str, *, begin: bool = True) -> Iterator[Progress | None]:
 
 @contextlib.contextmanager
 def regularly(tell: Callable[[float], None]) -> Iterator[None]:
-    """Call ``tell`` with the elapsed seconds, every ten seconds while the block runs."""
+    """Call ``tell(elapsed seconds)`` every ten seconds while the block runs, in a thread."""
     begin, done = time.perf_counter(), threading.Event()
 
     def run() -> None:
@@ -73,11 +70,11 @@ def regularly(tell: Callable[[float], None]) -> Iterator[None]:
 
 
 class training_bar:
-    """A progress bar with loss, the task's figures, scans per second and compiled programs.
+    """Context manager that shows a training's progress bar, with loss and scans per second.
 
     Args:
       steps: number of steps in total.
-      done: number of steps that were made before a resumed run.
+      done: number of steps that were made before the run was resumed.
       scans: number of scans in a step.
     """
 
@@ -111,7 +108,7 @@ class training_bar:
         self.tell(f"{made}  {task.fields['status']}".rstrip())
 
     def update(self, loss: float, told: str, programs: int) -> None:
-        """Count one more step, and show its loss, the task's figures and the number of programs."""
+        """Count one more step; show its loss, the task's figures `told` and compiled `programs`."""
         self._done += 1
         rate = self._done * self._scans / max(time.perf_counter() - self._begin, 1e-9)
         status = f"loss {loss:.3f}  {told}  {rate:.1f} scans/s  {programs} programs"
@@ -124,10 +121,10 @@ class training_bar:
 
 @contextlib.contextmanager
 def scan_bar(what: str, number: int) -> Iterator[Callable[[], None]]:
-    """Show how many scans are done, on the standard error.
+    """Show a progress bar of `number` scans on stderr while the block runs.
 
-    It yields a function, which the block calls after each scan. `what` is the noun that is counted,
-    `number` the number of scans.
+    It yields a function without arguments, which the block must call after each scan. `what` is the
+    noun beside the bar, such as ``scans``.
     """
     console, done = Console(highlight=False, stderr=True), 0
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -154,7 +151,7 @@ def print_table(
     numbers: Sequence[str] = (),
     most: int | None = None,
 ) -> None:
-    """Print a table; the columns in ``numbers`` are aligned to the right.
+    """Print a table on stdout; the columns named in ``numbers`` are aligned to the right.
 
     Without a terminal, the table is as wide as its content, at most ``most`` characters.
     """
@@ -178,7 +175,7 @@ def result_table(
     metrics: dict[str, Any],
     out: Path,
 ) -> None:
-    """Print the results of a validation, then the paths of the files in the folder `out`."""
+    """Print the results of a training run: a table, some of `metrics`, and the files in `out`."""
     print_table(names, rows, title)
     console = Console(highlight=False)
     seconds = metrics["seconds"]
@@ -216,7 +213,7 @@ MESSAGES = {
 
 @contextlib.contextmanager
 def phase(name: str, seconds: dict[str, float]) -> Iterator[None]:
-    """Show the message of a phase, and add the time of the block to ``seconds[name]``."""
+    """Show ``MESSAGES[name]`` while the block runs, and add its time to ``seconds[name]``."""
     begin, message = time.perf_counter(), MESSAGES.get(name, "")
     kept = jax.config.values["jax_compilation_cache_dir"]
     if name == "compile" and kept:

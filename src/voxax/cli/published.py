@@ -1,4 +1,4 @@
-"""Networks of ``voxax.models`` with a file of weights, for commands."""
+"""Networks of ``voxax.models`` with weights from a file, for ``voxax segment`` and ``detect``."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ CLASSES = {
 
 
 def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
-    """Raise :class:`voxax.InputError` unless a checkpoint is given, or a network with all it needs.
+    """Raise :class:`voxax.InputError` unless options name a checkpoint, or a network and its needs.
 
     Args:
-      checkpoint: folder of a checkpoint, or None.
-      network: name of a network, or None.
+      checkpoint: value of ``--checkpoint``, or None.
+      network: value of ``--network``, or None.
       needed: options that a network needs and a checkpoint forbids, by name; None if not given.
     """
     options = {f"--{name.replace('_', '-')}": value for name, value in needed.items()}
@@ -64,7 +64,7 @@ def check_choice(checkpoint: Any, network: str | None, **needed: Any) -> None:
 
 
 def class_names(given: str) -> tuple[str, ...]:
-    """Return class names from a data set, a number of classes, or names with commas between."""
+    """Return class names from a key of ``CLASSES``, a number of classes, or a list with commas."""
     if given in CLASSES:
         return CLASSES[given]
     if given.isdecimal():
@@ -82,7 +82,7 @@ def class_names(given: str) -> tuple[str, ...]:
 
 
 def numbers(option: str, given: str, count: int) -> tuple[float, ...]:
-    """Return `count` numbers from a text with commas between; `option` is named in errors."""
+    """Return the `count` comma-separated numbers in the text `given`; errors name `option`."""
     try:
         values = tuple(float(word) for word in given.split(","))
     except ValueError:
@@ -93,7 +93,7 @@ def numbers(option: str, given: str, count: int) -> tuple[float, ...]:
 
 
 def voxel_sides(given: str) -> tuple[float, ...]:
-    """Return the three sides of a voxel from a text with one number, or three."""
+    """Return the three edge lengths of a voxel from a text with one number, or three."""
     sides = numbers("--voxel-size", given, 3 if "," in given else 1)
     for side in sides:
         _limits.VOXEL_SIZE.check("--voxel-size", side, _limits.LEAST_VOXEL_SIZE)
@@ -112,7 +112,7 @@ def detector_networks() -> tuple[str, ...]:
 
 
 def voxel_networks() -> tuple[str, ...]:
-    """Return the names of registered networks that return logits at voxels."""
+    """Return the names of registered networks that return logits of voxels."""
     return tuple(name for name in models.list() if not _is_detector(name))
 
 
@@ -123,15 +123,15 @@ def made(
     options: Mapping[str, Any],
     build: Callable[..., nnx.Module] | None = None,
 ) -> nnx.Module:
-    """Return a network with random weights.
+    """Return a network with random weights, which are the same in every call.
 
     Args:
-      network: name in ``voxax.models.list()``; with `build`, the name for messages only.
+      network: name in ``voxax.models.list()``. With `build` it appears only in messages.
       in_channels: number of input channels.
       num_classes: number of classes.
-      options: arguments of the network's class.
-      build: function that makes the network from the two numbers and the options; None takes
-        :func:`voxax.models.create`.
+      options: further keyword arguments of the network's class.
+      build: function of ``(in_channels, num_classes, **options)`` that makes the network; None
+        takes :func:`voxax.models.create`.
 
     Raises:
       InputError: the network does not take the options.
@@ -149,14 +149,14 @@ def made(
         raise InputError(f"{network} does not take the options {given}: {error}") from error
 
 
-# Options that are numbers of layers, not sizes of layers.
+# Options that are numbers of layers; other options are sizes of layers.
 _DEPTHS = ("blocks", "layers", "depth", "encoder_depths", "decoder_depths")
 
 
 def check_sizes(network: str, options: Mapping[str, Any]) -> None:
-    """Raise :class:`voxax.InputError` for a number in an option that is too large for any network.
+    """Raise :class:`voxax.InputError` if a number in the options is too large for any network.
 
-    Options may come from an untrusted checkpoint.
+    The options may come from an untrusted checkpoint.
     """
     for name, given in options.items():
         limit = _limits.BLOCKS if name in _DEPTHS else _limits.SIZES
@@ -185,7 +185,7 @@ def loaded(
     source: str | None = None,
     **more: Any,
 ) -> nnx.Module:
-    """Return a network with its weights, in evaluation mode, as :func:`voxax.models.load` does.
+    """Return a network with the weights of a file, in evaluation mode.
 
     Args:
       network: name of the network.
@@ -193,12 +193,12 @@ def loaded(
       in_channels: number of input channels.
       num_classes: number of classes.
       options: arguments of the network's class in TOML, such as ``stem=16, width=0.5``.
-      detectors: whether the network must be one that finds boxes, or one that does not.
+      detectors: True if the network must find boxes; False if it must label points.
       source: codebase that wrote the weights, see :func:`voxax.models.load`; None to detect it.
       more: further arguments of the network's class.
 
     Raises:
-      InputError: an unknown network, a network for another task, or wrong options.
+      InputError: the network is unknown or for another task, or the options are wrong.
       FileFormatError: missing or invalid weights.
     """
     try:
@@ -227,7 +227,7 @@ def loaded(
 
 
 class Published:
-    """Network with a file of weights; it is planned once, and compiled once for each capacity."""
+    """Base class of networks with weights from a file; see :func:`loaded` for the arguments."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class Published:
         self._run = jax.jit(lambda state, v: nnx.merge(graph, state, copy=True)(v))
 
     def output(self, voxels: Voxels) -> Any:
-        """Return the output of the network for voxels without kernel maps."""
+        """Return the network's output for voxels; kernel maps are attached to them first."""
         plan = self._plan = self._plan or Plan.record(self.model, voxels)
         planned = plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
         # Wait here, because without memory NumPy would end the process instead of raising.
@@ -258,7 +258,7 @@ def _features(attributes: str) -> tuple[str, ...]:
 
 
 class PublishedSegmenter(Published):
-    """Network that segments; the arguments are options of ``voxax segment``."""
+    """Segmentation network with weights from a file; arguments are options of ``voxax segment``."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class PublishedSegmenter(Published):
         self.voxel_size, self.num_voxels = max(sides), 0
 
     def logits(self, cloud: PointCloud) -> np.ndarray:
-        """Return the logits of each point, ``float32[N, classes]``."""
+        """Return the logits of the N points of a cloud, ``float32[N, classes]``."""
         example = self.preparation(cloud)
         self.num_voxels = int(example.voxels.count)
         found = self.output(example.voxels)
@@ -287,7 +287,7 @@ class PublishedSegmenter(Published):
 
 
 class PublishedDetector(Published):
-    """Network that finds boxes; the arguments are options of ``voxax detect``."""
+    """Detector with weights from a file; the arguments are options of ``voxax detect``."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ class PublishedDetector(Published):
         super().__init__(network, weights, classes, preparation, options, **more)
 
     def __call__(self, cloud: PointCloud) -> Objects:
-        """Return the boxes in a scan."""
+        """Return the predicted boxes of a scan, with class names and scores."""
         (found,) = models.found_boxes(
             self.output(self.preparation(cloud).voxels),
             self.region,

@@ -1,4 +1,4 @@
-"""Objects of Python code that options name: ``FILE.py:NAME`` or ``package.module:NAME``."""
+"""Load Python objects that options name as ``FILE.py:NAME`` or ``package.module:NAME``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from voxax.errors import InputError
 
 
 def load_module(target: str, what: str) -> tuple[ModuleType, str]:
-    """Import the file or module of a target, and return it with the name after the colon.
+    """Import the file or module of a target such as ``FILE.py:NAME``; return ``(module, NAME)``.
 
-    Modules are searched for in the current folder too. Errors name the option `what`.
+    Modules are searched for in the current folder too. `what` names the option in error messages.
     """
     place, _, name = target.rpartition(":")
     if not place or not name:
@@ -62,7 +62,7 @@ def _search(folder: Path) -> None:
 
 
 def attribute(module: ModuleType, name: str, what: str) -> Any:
-    """Return the object that a name, which may have dots, has in a module; errors name `what`."""
+    """Return the object ``module.name``; `name` may have dots. `what` begins error messages."""
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -74,7 +74,7 @@ def attribute(module: ModuleType, name: str, what: str) -> Any:
 
 @contextlib.contextmanager
 def as_input_error(doing: str) -> Iterator[None]:
-    """Convert errors of the user's own code to InputError; `doing` describes the action."""
+    """Convert errors of the user's code in the block to InputError; `doing` begins the message."""
     try:
         yield
     except BrokenPipeError:  # nobody reads the output any more; the command ends

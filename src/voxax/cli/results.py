@@ -1,4 +1,4 @@
-"""Results for all scans of a folder: files for a benchmark's server, or a file for each scan."""
+"""Predict all scans of a folder, and write files for a benchmark's server or one file per scan."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from voxax.plot import class_colors, rgb
 
 
 class Results(Protocol):
-    """Writer of the results of scans; see :class:`voxax.io.submission.Submission`."""
+    """Interface of writers of predictions, such as :class:`voxax.io.submission.Submission`."""
 
     def add(self, scan: Any, read: Any, found: Any) -> None:
-        """Write the result of a scan.
+        """Write the prediction for one scan.
 
         Args:
-          scan: task that reads the scan, whose ``str`` is its name.
+          scan: task that reads the scan; its ``str`` is the scan's name.
           read: the scan.
           found: prediction for the scan.
         """
@@ -46,7 +46,7 @@ class LabeledScans:
         self._colors = np.stack([rgb(color) for color in class_colors(class_names)])
 
     def add(self, scan: Any, read: Any, found: np.ndarray) -> None:
-        """Write the points with their labels."""
+        """Write the points of the scan `read` with the predicted labels `found`."""
         path = self.folder / f"{self._names(scan)}_labeled.ply"
         write_ply(path, read.positions, labels=found, colors=self._colors[found])
 
@@ -62,7 +62,7 @@ class BoxedScans:
         self.folder, self._names = folder, _Names()
 
     def add(self, scan: Any, read: Any, found: Objects) -> None:
-        """Write the boxes."""
+        """Write the predicted boxes `found`."""
         write_boxes(self.folder / f"{self._names(scan)}_boxes.json", found)
 
     def close(self) -> Path:
@@ -71,7 +71,7 @@ class BoxedScans:
 
 
 class _Names:
-    """File names of scans; scans of the same name in different folders get numbers."""
+    """Function that returns a distinct file name for each scan; equal names get numbers."""
 
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
@@ -90,15 +90,15 @@ def write_all(
     predict: Callable[[Any], Any],
     plain: Callable[[], Results],
 ) -> int:
-    """Predict each scan, write the results, and return the exit status.
+    """Predict each scan, write the predictions, and return the exit status 0.
 
     Args:
-      data: scans of a split, or tasks that read scans without a layout.
+      data: scans of a split, or tasks that read the scans of a folder without a known layout.
       out: folder for the files of a benchmark.
       workers: number of processes that read scans.
-      class_names: names of the network's classes, which must be those of the data.
+      class_names: names of the network's classes, which must be the classes of a split's data.
       predict: function from a scan to its prediction.
-      plain: function that makes the writer of the results for data without a benchmark.
+      plain: function that makes the writer for data without a benchmark.
     """
     _limits.WORKERS.check("--workers", workers, 0)
     results = plain()

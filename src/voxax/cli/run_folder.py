@@ -1,4 +1,4 @@
-"""The folder of a run, which belongs to one run and is checked before the run starts."""
+"""Check, claim and clear the folder into which one training run writes its results."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _COPIES = 3
 def claim_folder(folder: Path, *, resume: bool, overwrite: bool) -> bool:
     """Make a run's folder, check that files can be written there, and return whether to resume.
 
-    If the checkpoint has no complete step, because its first save was interrupted, ``resume``
-    begins anew and prints that.
+    The result is False despite ``resume`` if the checkpoint has no complete step, because its first
+    save was interrupted; a line says so. Raise an error if the folder contains a run and neither
+    ``resume`` nor ``overwrite`` is set.
     """
     if resume and overwrite:
         raise InputError("--resume goes on with a run, --overwrite deletes it: give one of them")
@@ -71,12 +72,12 @@ def check_writable(folder: Path) -> None:
 
 
 def check_space(folder: Path, tree: object, kinds: int = 1) -> None:
-    """Raise :class:`InputError` if the disk has no room for the checkpoints of ``tree``.
+    """Raise :class:`InputError` if the disk has no room for a run's checkpoints.
 
     Args:
       folder: folder of the run.
-      tree: arrays that a checkpoint contains.
-      kinds: 1 for the last checkpoint, 2 for the last and the best.
+      tree: the arrays in one checkpoint, in a pytree.
+      kinds: 1 if only the last checkpoint is kept, 2 if the best one is kept too.
     """
     copies = _COPIES * kinds
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
@@ -89,9 +90,9 @@ def check_space(folder: Path, tree: object, kinds: int = 1) -> None:
 
 
 def remove_run(folder: Path) -> None:
-    """Delete the files of an earlier run, and nothing else.
+    """Delete the files of an earlier run in the folder, and no other files.
 
-    The checkpoint is first renamed, so an interrupted removal never leaves a broken checkpoint. The
+    The checkpoint is renamed first, so an interrupted removal never leaves a broken checkpoint. The
     next run in the folder completes the removal.
     """
     _end_removal(folder)
@@ -103,7 +104,7 @@ def remove_run(folder: Path) -> None:
 
 
 def _end_removal(folder: Path) -> None:
-    """Complete the removal of a run, if one has begun."""
+    """Complete the removal of a run if :func:`remove_run` was interrupted."""
     removed = folder / _REMOVED
     if removed.is_symlink() or removed.exists():
         for name in _FILES:

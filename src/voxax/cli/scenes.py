@@ -1,7 +1,6 @@
-"""Scenes for ``voxax demo`` and ``voxax train``, and the tasks that prepare them.
+"""Tasks that read or simulate scenes and prepare them for training, in worker processes.
 
-Tasks are picklable callables without arguments, which run in worker processes. This module does not
-import flax.
+A task is a picklable callable without arguments. This module does not import flax.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ RADIUS = 40.0  # meters; beyond it a 32-beam sweep is a few scattered rings
 
 
 def run(task: Any) -> Any:
-    """Return the result of ``task``; pipelines call this function in a worker process."""
+    """Call ``task`` and return its result; pipelines run this function in worker processes."""
     return task()
 
 
 @dataclasses.dataclass(frozen=True)
 class Simulate:
-    """Task: simulate one sweep, cropped to ``RADIUS``."""
+    """Task: simulate one labeled LiDAR sweep, without points farther than ``RADIUS``."""
 
     seed: int
     sensor: str
@@ -47,13 +46,13 @@ class Simulate:
         return _near(cloud, RADIUS)
 
 
-# With fewer points the center of a vehicle is not clear.
+# An object with fewer points gets no box, because its center is not clear.
 MIN_POINTS = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class SimulateObjects:
-    """Task: simulate one sweep with its boxes, cropped to ``RADIUS``."""
+    """Task: simulate one LiDAR sweep with boxes, without points farther than ``RADIUS``."""
 
     seed: int
     sensor: str
@@ -65,7 +64,7 @@ class SimulateObjects:
 
 @dataclasses.dataclass(frozen=True)
 class Near:
-    """Task: return the scan of another task, without points farther than ``radius`` in x and y."""
+    """Task: read a scan by the task `scan`, and drop points beyond `radius` in the x-y plane."""
 
     scan: Any
     radius: float
@@ -78,7 +77,7 @@ class Near:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files of the other task, or () if it has no such attribute."""
+        """Paths of the files that the task `scan` reads; () if it does not name them."""
         return getattr(self.scan, "files", ())
 
     def __str__(self) -> str:
@@ -91,13 +90,13 @@ def _near(cloud: PointCloud, radius: float) -> PointCloud:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepare:
-    """Task: prepare one scene as an example for a network.
+    """Task: augment one scene, and turn it into an example for a network.
 
     Attributes:
       scene: a scene, or the task that makes it.
-      preparation: function from a scene to an example.
-      seed: seed of the augmentation; None leaves the scene unchanged.
-      transform: augmentation of the scene; None leaves the scene unchanged.
+      preparation: function from a scene to an example, such as :class:`Preparation`.
+      seed: seed of the augmentation; None omits the augmentation.
+      transform: augmentation; None for no augmentation.
     """
 
     scene: Any
@@ -114,12 +113,12 @@ class Prepare:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SceneExample:
-    """One scene for a network whose labels belong to the scene, not to voxels; in NumPy.
+    """Training example of one scene with labels of the whole scene, such as its class or boxes.
 
     Attributes:
       voxels: voxels of the scene.
-      labels: arrays ``[1, ...]`` in any containers, of the same shapes for all scenes. In a batch
-        with unused places, these have -1 for signed integers and 0 for other numbers.
+      labels: pytree of NumPy arrays ``[1, ...]``, with the same shapes for all scenes. In a batch
+        with fewer scenes than places, an empty place has -1 in signed integers and 0 in others.
       truth: value that a validation compares the prediction with.
     """
 
@@ -130,12 +129,12 @@ class SceneExample:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenes:
-    """Scenes, or the tasks that make them, for training and for validation.
+    """Scenes for training and for validation.
 
     Attributes:
-      train, validation: the scenes.
+      train, validation: tasks that make the scenes.
       class_names: names of the classes.
-      title: title of a picture of a validation scene.
+      title: text for the title of a picture of a validation scene.
     """
 
     train: list[Any]
@@ -145,12 +144,12 @@ class Scenes:
 
 
 def near_origin(positions: np.ndarray) -> np.ndarray:
-    """Return positions moved to the origin, if any coordinate is larger than 10 km."""
+    """Return positions minus their minimum if any coordinate exceeds 10 km; others unchanged."""
     return positions - (positions.min(0) if np.abs(positions).max(initial=0) > 1e4 else 0.0)
 
 
 def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
-    """Return simulated streets; training and validation have disjoint seeds."""
+    """Return tasks that simulate `train` and `validation` labeled streets, with disjoint seeds."""
     first = TRAIN_SEEDS + 1000 * seed
     return Scenes(
         [Simulate(first + i, sensor) for i in range(train)],
@@ -163,7 +162,7 @@ def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
 def simulated_objects(
     train: int, validation: int, sensor: str, seed: int, class_names: tuple[str, ...]
 ) -> Scenes:
-    """Return the streets of :func:`simulated`, with the boxes of their objects."""
+    """Return tasks for the streets of :func:`simulated`, with boxes of objects."""
     streets = simulated(train, validation, sensor, seed)
     boxed = (
         [SimulateObjects(street.seed, sensor) for street in part]
@@ -180,9 +179,9 @@ def from_file(
     columns: str | None = None,
     item: int | None = None,
 ) -> Scenes:
-    """Cut a labeled scan into alternating 10 m blocks for training and validation.
+    """Read a labeled scan, and cut it into alternating 10 m blocks for training and validation.
 
-    Negative labels become -1, which means unknown. The other labels are numbered from 0.
+    Negative labels become -1, which means unknown. The other labels are renumbered from 0.
     """
     cloud = read(path, labels, label_field=label_field, columns=columns, item=item)
     if cloud.labels is None or not (cloud.labels >= 0).any():
@@ -205,7 +204,7 @@ def from_file(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Given:
-    """Task: return a cloud that is in memory."""
+    """Task: return a cloud that is in memory already."""
 
     cloud: PointCloud
 
@@ -213,25 +212,24 @@ class _Given:
         return self.cloud
 
 
-# How often the capacity of shards may grow by one step, if a level does not fit.
+# How often a batch may raise the capacity of its shards by one step if a level does not fit.
 _GROWTHS = 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """Input of one training step, with the truth and the place of each scene.
+    """Input of one training step: scenes that are packed into shards, one shard per device.
 
     With one shard, the arrays of voxels and labels do not have the axis ``shards``.
 
     Attributes:
-      voxels: planned voxels, whose arrays are ``[shards, ...]``.
+      voxels: voxels with kernel maps, whose arrays are ``[shards, ...]``.
       labels: labels of voxels, ``int32[shards, capacity]``, -1 for padding and unlabeled voxels; or
-        labels of scenes, ``[shards, scenes, ...]``.
-      rows: the row of each point among the rows of all shards, ``int[N]`` for each scene; empty if
-        scenes have the labels.
-      truths: labels of the points for each scene, ``int32[N]`` or None; or `truth` of each
-        :class:`SceneExample`.
-      places: shard of each scene, and index of the scene in this shard.
+        labels of scenes, ``[shards, scenes, ...]``, if examples are :class:`SceneExample`.
+      rows: for each scene, ``int[N]``, the row of each point, counted over the rows of all shards;
+        empty if labels belong to scenes.
+      truths: for each scene, ``int32[N]``, the labels of its points, or None; or its `truth`.
+      places: for each scene, its shard and its index in this shard.
     """
 
     voxels: Voxels
@@ -243,13 +241,13 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Mixing:
-    """Random change of all labeled clouds of a step together.
+    """Augmentation that mixes the labeled clouds of one training step: PolarMix and Mix3D.
 
     Attributes:
-      mix3d: probability of joining the clouds in pairs, after their augmentation.
+      mix3d: probability of joining the clouds in pairs, after the augmentation of each cloud.
       centered: whether the second cloud of a pair moves to the middle of the first, see
         :func:`voxax.io.augment.mix3d`.
-      pasted: labels of the objects that PolarMix pastes before the augmentation; () for none.
+      pasted: labels of the points that PolarMix pastes before the augmentation; () for no PolarMix.
     """
 
     mix3d: float = 0.0
@@ -257,7 +255,7 @@ class Mixing:
     pasted: tuple[int, ...] = ()
 
     def before(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
-        """Return the clouds; PolarMix adds parts of the next cloud to each."""
+        """Return the clouds, each with parts of the next cloud if PolarMix is used."""
         if not self.pasted:
             return list(clouds)
         rng = np.random.default_rng((seed, 1))
@@ -268,7 +266,7 @@ class Mixing:
         ]
 
     def after(self, clouds: Sequence[PointCloud], seed: int) -> list[PointCloud]:
-        """Return the clouds, or joined pairs of them; the last of an odd number is not joined."""
+        """Return the augmented clouds, or with probability `mix3d` the joined pairs of them."""
         if np.random.default_rng((seed, 2)).random() >= self.mix3d:
             return list(clouds)
         pairs = [clouds[i : i + 2] for i in range(0, len(clouds), 2)]
@@ -279,18 +277,18 @@ class Mixing:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PrepareBatch:
-    """Task: prepare scenes as a batch, packed into shards of one capacity, with the plan's maps.
+    """Task: prepare scenes as one :class:`Batch`, packed into shards of equal capacity.
 
     Attributes:
       scenes: scenes, or the tasks that make them.
-      seeds: seed of the augmentation of each scene; None leaves the scene unchanged.
-      preparation: function from a scene to an example; its plan and ``min_capacity`` apply to a
-        shard.
+      seeds: seed of the augmentation of each scene; None omits the augmentation.
+      preparation: function from a scene to an example. Its fields ``plan`` (the kernel maps to
+        attach) and ``min_capacity`` are applied to whole shards.
       shards: number of shards, one for each device.
       most: largest number of scenes in a shard. It is the static batch size of every shard, so that
         shapes do not depend on the packing.
-      transform: see :class:`voxax.cli.scenes.Prepare`.
-      mixing: random change of all scenes together if they have seeds; None for no change.
+      transform: augmentation of each scene; None for no augmentation.
+      mixing: augmentation of all scenes together, omitted without seeds; None for none.
     """
 
     scenes: tuple[Any, ...]
@@ -302,7 +300,7 @@ class PrepareBatch:
     mixing: Mixing | None = None
 
     def _examples(self, preparation: Any) -> list[Any]:
-        """Return the prepared scenes, whose number is smaller if pairs are joined."""
+        """Return the examples of the scenes; there are fewer if `mixing` joins pairs of scenes."""
         first = self.seeds[0]
         scenes, mixing = self.scenes, self.mixing
         if first is None or mixing is None:
@@ -371,7 +369,7 @@ def _same(scene: Any) -> Any:
 def _labels_of_scenes(
     examples: Sequence[SceneExample], shards: Sequence[Sequence[int]], most: int
 ) -> Any:
-    """Return the labels of all scenes, ``[shards, most, ...]``, in the order of the packing."""
+    """Return the examples' labels by shard, ``[shards, most, ...]``; unused places get -1 or 0."""
 
     def stacked(*arrays: np.ndarray) -> np.ndarray:
         first = arrays[0]
@@ -387,14 +385,14 @@ def _labels_of_scenes(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MakeTask:
-    """Picklable function from a step's scenes and seeds to the task that prepares them.
+    """Picklable function that returns the task to prepare one step, from its scenes and seeds.
 
     Attributes:
       preparation, shards, transform, mixing: see :class:`PrepareBatch`.
       batch_size: number of scenes in a step.
       equal: whether every shard must have the same number of scenes.
-      late: augmentation in place of `transform` from a later step on; None for none.
-      late_seed: seed of the first scene of that step.
+      late: augmentation that replaces `transform` for seeds from `late_seed` on; None for none.
+      late_seed: seed of the first scene of the step from which `late` is used.
     """
 
     preparation: Any

@@ -1,4 +1,4 @@
-"""``voxax segment`` labels a scan with a trained network."""
+"""``voxax segment`` labels the points of scans with a trained network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from voxax.cli.voting import Vote
     from voxax.io import PointCloud
 
-_SPAN = 40  # voxels that a small object is scaled to span
+_SPAN = 40  # number of voxels that a small object spans after enlarging
 
 
 def segment(
@@ -44,8 +44,9 @@ def segment(
 ) -> int:
     """Label every point of a scan, or of all scans of a data set.
 
-    For a scan, writes a labeled PLY and a picture. For a folder in the layout of a benchmark,
-    writes the files that its server takes; for other folders, a labeled PLY for each scan.
+    For a scan, it writes a labeled PLY file and a picture. For a folder in the layout of a
+    benchmark, it writes the files that the benchmark's server accepts. For other folders, it writes
+    a labeled PLY file for each scan.
 
     The network comes from a checkpoint, or is one of `voxax.models` with a file of weights.
 
@@ -66,20 +67,21 @@ def segment(
       source: Codebase that wrote the weights, if their names do not show it: torch-pointcloud.
       options: Arguments of the network's class that differ from its defaults: stem=16, width=0.5.
       out: Folder for the results.
-      scale: Meters per unit of the file (0.3048 for feet). By default 1, and objects too
+      scale: Meters per unit of the file (0.3048 for feet). By default 1, but objects that are too
           small for the voxels of a checkpoint's network are enlarged.
       up: Which axis points up; -y for camera frames.
       columns: Columns of a file that does not name them (.bin, text): their number, or names
           such as x,y,z,red,green,blue.
-      item: The number of one scan, in a file of several (.h5, .npy, .e57).
+      item: Number of the scan to take from a file with several (.h5, .npy, .e57).
       format: Layout of a folder, as data.format of a configuration. By default it is recognized
           from the files in the folder.
       split: Scans of a layout: train, validation or test; names with commas between; or a text
           file that names one on each line.
       workers: Processes that read the scans of a folder.
       tile: Edge in meters of overlapping tiles that vote on the class of each point, so that a
-          huge scan takes the network's memory for one tile; 0 takes scans whole.
-      views: Turns around the vertical that vote on the class of each point.
+          huge scan needs only the memory for one tile; 0 takes scans whole.
+      views: Number of angles around the vertical axis at which a scan is predicted; the predictions
+          vote on the class of each point.
     """
     from voxax.cli.process import keep_heap
     from voxax.hardware import keep_programs
@@ -150,7 +152,7 @@ def _label(
     scale: float | None,
     enlarge: bool,
 ) -> int:
-    """Label one scan, write the results, and return the exit status."""
+    """Label one scan, write the labeled PLY file and the picture, and return the exit status 0."""
     from voxax.cli.progress import MESSAGES, working
     from voxax.cli.scenes import near_origin
     from voxax.io import write_ply
@@ -163,7 +165,7 @@ def _label(
         prediction = vote(metric, segmenter.logits)
     names = segmenter.class_names
 
-    # Two files of one name but different kinds must not overwrite each other's results.
+    # Results of files that differ only in their suffix must not overwrite each other.
     name = file.name.replace(".", "_")
     colors = np.stack([rgb(color) for color in class_colors(names)])
     ply = out / f"{name}_labeled.ply"
@@ -190,7 +192,7 @@ def _label(
 def _scale(
     positions: np.ndarray, voxel_size: float, scale: float | None, enlarge: bool
 ) -> tuple[float, str]:
-    """Return meters per unit, and a remark if a small object is enlarged to ``_SPAN`` voxels."""
+    """Return the factor on positions, and a remark if a small object grows to ``_SPAN`` voxels."""
     if scale is not None or not enlarge or len(positions) < 2:
         return scale or 1.0, ""
     low, high = np.percentile(positions, [2, 98], axis=0)

@@ -1,4 +1,4 @@
-"""The scans of a split, from a folder in a layout or from a configuration of ``voxax train``."""
+"""Find the scans of a data set's split, for ``voxax evaluate``, ``segment`` and ``detect``."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MOST_BYTES = 64 * MEBIBYTE
 
 @dataclasses.dataclass(frozen=True)
 class SplitData:
-    """Scans of a split, or scans with given names, in a layout.
+    """Scans of one split of a data set.
 
     Attributes:
-      format: name of the layout.
+      format: name of the data set's layout, such as ``kitti``.
       layout: layout of the folder.
-      split: name of the split, names of scans with commas between, or a text file of names.
+      split: name of the split, comma-separated names of scans, or path of a text file of names.
       scans: tasks that read the scans.
       radius: distance from the origin in x and y beyond which points are left out; 0 keeps all.
     """
@@ -40,11 +40,11 @@ class SplitData:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes of the labels or boxes."""
+        """Names of the classes of the data set's labels or boxes."""
         return self.layout.class_names
 
     def check_classes(self, names: Sequence[str], network: str) -> None:
-        """Raise :class:`voxax.InputError` if a network has other classes than the data.
+        """Raise :class:`voxax.InputError` if a network has other classes than the data set.
 
         Args:
           names: class names of the network.
@@ -65,19 +65,19 @@ def _some(names: Sequence[str]) -> str:
 def split_data(
     data: Path, kind: str | None, split: str, *, labeled: bool = True, sweeps: int | None = None
 ) -> SplitData:
-    """Return the scans of a split, without reading them.
+    """Return the scans of a data set's split, without reading them.
 
     Args:
-      data: folder in a layout, or a configuration of ``voxax train``.
-      kind: name of the layout of a folder; None recognizes it from the files.
-      split: ``train``, ``validation`` or ``test``; names of scans with commas between; or a text
-        file with one name on each line.
-      labeled: whether the scans are read with their labels.
+      data: folder in a known layout, or a configuration file of ``voxax train``.
+      kind: name of the folder's layout; None recognizes it from the files.
+      split: ``train``, ``validation`` or ``test``; comma-separated names of scans; or the path of a
+        text file with one name on each line.
+      labeled: whether the scans will be read with their labels.
       sweeps: number of sweeps in a scan, see :func:`voxax.io.dataset.dataset`; None for 1, or for
         the number in the configuration.
 
     Raises:
-      InputError: no known layout, or an argument that the configuration fixes.
+      InputError: the layout is unknown, or the configuration fixes an argument that is given.
     """
     if data.suffix.lower() == ".toml":
         if sweeps is not None:
@@ -100,12 +100,12 @@ def split_data(
 def found_scans(
     data: Path, kind: str | None, split: str, columns: str | None, sweeps: int | None = None
 ) -> SplitData | list[LabeledFile]:
-    """Return the scans of a split without labels, or all scans of a folder without a layout.
+    """Return scans to predict: a split without labels, or all files of a folder without layout.
 
     Args:
       data, kind, split, sweeps: see :func:`split_data`.
-      columns: columns of files that do not name them, see :func:`voxax.io.read`; for folders
-        without a layout only.
+      columns: columns of files that do not name them, see :func:`voxax.io.read`; only for a folder
+        without a known layout.
     """
     if data.is_dir() and kind is None and sweeps is None and recognized(data) is None:
         return labeled_files(data, ["*"], (), checked_columns(columns))

@@ -1,4 +1,4 @@
-"""Base class of the tasks that networks are trained for, with the settings of a training."""
+"""Base classes of what networks are trained for: :class:`Task` (settings) and :class:`Score`."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {"float": float, "int": int, "str": 
 
 
 class Score(abc.ABC):
-    """Score of a validation, which is accumulated scene by scene."""
+    """Base class of scores, to which a validation adds the prediction of one scene at a time."""
 
-    figure: ClassVar[str]  # name of the main figure
+    figure: ClassVar[str]  # name of the number that `value` returns, such as "mIoU"
 
     @abc.abstractmethod
     def add(self, truth: Any, prediction: Any) -> None:
-        """Add the truth and the prediction of one scene, which :meth:`Task.scenes` yields."""
+        """Add the truth and the prediction of one scene, as :meth:`Task.scenes` yields them."""
 
     @abc.abstractmethod
     def value(self) -> float:
-        """Return the main figure."""
+        """Return the main number of the score; higher is better."""
 
     @abc.abstractmethod
     def metrics(self) -> dict[str, Any]:
-        """Return entries of metrics.json, as JSON values."""
+        """Return all numbers of the score as entries of metrics.json."""
 
     @abc.abstractmethod
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the columns' names and the rows of the table that is printed at the end."""
+        """Return the column names and the rows of the table that is printed at the end."""
 
 
 class ListedScore(Score):
-    """Score that is computed at the end from the truths and predictions of all scenes."""
+    """Score that keeps the truths and predictions of all scenes, and is computed at the end."""
 
     def __init__(self, class_names: Sequence[str]) -> None:
         self.class_names = class_names
@@ -64,33 +64,33 @@ class ListedScore(Score):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task(abc.ABC):
-    """Settings of one training, with the methods that differ between tasks.
+    """Base class of what a network is trained for: settings, and methods that differ between tasks.
 
     A checkpoint stores the settings as JSON. The function of :meth:`preparation` makes an example
     from a scene. An example has ``voxels`` and the ``labels`` of a training step, which are an
     array with a value for each voxel or the labels of a :class:`SceneExample`.
 
     Attributes:
-      task: name of the task, in files and options.
-      title: name of the network for titles.
+      task: name of the task in files and options: ``segment``, ``detect`` or ``classify``.
+      title: name of the network for titles of pictures.
       class_names: names of the classes.
-      voxel_size: edge length of a voxel, one for all axes or one for each.
+      voxel_size: edge length of a voxel: one number for all axes, or three numbers.
       width: factor on all channels of the network.
       learning_rate: peak of the one-cycle schedule.
       steps: number of training steps in total.
       network: name of the network, one of ``networks()``.
       attributes: attributes of points that the network reads in addition to the positions.
       weight_decay: weight decay of AdamW.
-      dtype: dtype in which layers compute; parameters are float32.
-      inputs: input channels in the order of published weights; () for the channels of
-        `attributes`.
+      dtype: name of the dtype in which layers compute; parameters are float32.
+      inputs: names of the input channels in the order of published weights, see
+        :class:`voxax.io.mean_features.MeanFeatures`; () for the channels of `attributes`.
       signed_colors: whether colors among ``inputs`` are from -1 to 1 instead of 0 to 1.
-      source: codebase of the weights that the training began with. It decides settings of the
-        network that a file of weights does not contain; empty for voxax.
-      part_rates: factors on the learning rate of parts of the network.
-      frozen: parts of the network that keep their weights.
+      source: codebase of the weights that the training began with, such as ``pointcept``; empty for
+        voxax. It decides settings, such as epsilons, that a file of weights does not contain.
+      part_rates: factor on the learning rate, by name of a part of the network.
+      frozen: names of parts of the network that keep their weights.
       ema: decay of the averaged weights that validations use; 0 for no average.
-      accumulate: number of steps whose gradients make one update.
+      accumulate: number of steps whose gradients are averaged for one update.
     """
 
     task: ClassVar[str]
@@ -142,59 +142,59 @@ class Task(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def networks(cls) -> Sequence[str]:
-        """Return the names of the networks for the task."""
+        """Return the names of the networks that the task can train."""
 
     @classmethod
     def shares_equally(cls, network: str) -> bool:
-        """Return whether all devices need the same number of scenes for the network."""
+        """Return whether the network needs the same number of scenes on every device."""
         del network
         return False
 
     @abc.abstractmethod
     def preparation(self) -> Any:
-        """Return a picklable function from a scene to an example, which is a dataclass.
+        """Return a picklable function from a scene to an example.
 
-        The caller replaces the fields ``plan`` and ``min_capacity``, see
-        :class:`voxax.io.examples.Preparation`.
+        The function is a dataclass, such as :class:`voxax.io.examples.Preparation`. The caller may
+        replace its fields ``plan`` and ``min_capacity``.
         """
 
     @abc.abstractmethod
     def augmentation(self) -> Callable[[Any, Any], Any]:
-        """Return the default augmentation, a picklable function of a scene and a generator."""
+        """Return the default augmentation, a picklable function of ``(scene, NumPy generator)``."""
 
     @abc.abstractmethod
     def model(self) -> nnx.Module:
-        """Return a network with random weights."""
+        """Return the network with random weights."""
 
     @abc.abstractmethod
     def trainer(self, devices: int = 1) -> StepTrainer:
-        """Return a trainer of a network with random weights, on the first ``devices``."""
+        """Return a trainer of :meth:`model`, on the first `devices` of JAX's devices."""
 
     @abc.abstractmethod
     def tracker(self) -> Callable[[Any, Any], str]:
-        """Return a function from a step's labels and prediction to a text for the progress bar."""
+        """Return a function of a step's labels and prediction that returns progress-bar text."""
 
     @abc.abstractmethod
     def scenes(self, trainer: Any, example: Any) -> Iterable[tuple[Any, Any]]:
-        """Return the truth and the prediction of each scene in an example or batch."""
+        """Predict an example or batch; yield ``(truth, prediction)`` for each of its scenes."""
 
     @abc.abstractmethod
     def score(self) -> Score:
-        """Return a score with no scenes yet."""
+        """Return a new score, to which no scene was added."""
 
     @property
     def computes_in(self) -> dict[str, Any]:
-        """Argument ``dtype`` of the network's class, or none for float32."""
+        """Keyword arguments with the network's ``dtype``; empty for float32, the default."""
         return {} if self.dtype == "float32" else {"dtype": jnp.dtype(self.dtype)}
 
     def as_its_source(self, model: Model) -> Model:
-        """Return the network, after setting it up as in the codebase `source`."""
+        """Return `model` after giving it the settings of the codebase `source`, if there is one."""
         if self.source:
             set_up(model, self.source)
         return model
 
     def optimizer(self) -> optax.GradientTransformation:
-        """Return AdamW on a one-cycle schedule, with the settings of parts, average and updates."""
+        """Return AdamW on a one-cycle schedule, with clipped gradients and the task's settings."""
 
         def adamw(factor: float = 1.0) -> optax.GradientTransformation:
             schedule = optax.cosine_onecycle_schedule(
@@ -217,12 +217,12 @@ class Task(abc.ABC):
     def trained_on(
         self, devices: int, alone: Any, shared: Any, *looked: Any, **options: Any
     ) -> Any:
-        """Return a trainer of a network with random weights.
+        """Return a trainer of :meth:`model`, for :meth:`trainer` of subclasses.
 
         Args:
           devices: number of devices.
           alone: class of the trainer for one device.
-          shared: class of the trainer for several devices, which also takes their mesh.
+          shared: class of the trainer for several devices, which also takes a mesh of the devices.
           looked: further positional arguments of the class.
           options: further keyword arguments of the class.
         """
@@ -238,10 +238,10 @@ class Task(abc.ABC):
 
     @classmethod
     def from_json(cls: type[Own], values: dict[str, Any]) -> Own:
-        """Return the task whose settings are in a checkpoint's description.
+        """Return the task with the settings `values`, which :meth:`to_json` returned.
 
         Raises:
-          FileFormatError: missing or invalid settings.
+          FileFormatError: a setting is missing or invalid.
         """
         found = {}
         try:
@@ -265,7 +265,7 @@ class Task(abc.ABC):
 
 
 def check_factors(name: str, values: Any, number: int) -> None:
-    """Raise :class:`voxax.InputError` unless the values are `number` finite numbers >= 0."""
+    """Raise :class:`voxax.InputError` unless `values` has `number` finite numbers of at least 0."""
     numbers = [v for v in values if isinstance(v, int | float) and 0 <= v <= sys.float_info.max]
     if len(numbers) != len(values) or len(values) != number:
         raise InputError(

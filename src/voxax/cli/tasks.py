@@ -1,4 +1,4 @@
-"""All tasks by name, and tasks in checkpoints."""
+"""The registry ``TASKS`` of training tasks, and functions that read tasks from checkpoints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AnyTrainer = TypeVar("AnyTrainer", bound=StepTrainer)
 
 
 def task_of(folder: Path) -> Task:
-    """Return the task in a checkpoint; old checkpoints without a task are for ``segment``."""
+    """Return the task that a checkpoint describes; without a name it is ``segment``."""
     description = load_description(folder)
     name = description.get("task", Segmentation.task)
     if not isinstance(name, str) or name not in TASKS:
@@ -46,18 +46,18 @@ def task_of(folder: Path) -> Task:
 
 
 def check_network(task: Task) -> None:
-    """Raise :class:`voxax.InputError` if the settings of a task make no valid network.
+    """Raise :class:`voxax.InputError` if no network can be built with the settings of a task.
 
-    No arrays are made. Call it before scans are read, which may take long.
+    No arrays are made. Call this before scans are read, which may take long.
     """
     nnx.eval_shape(task.model)
 
 
 def check_weights(folder: Path, task: Task) -> None:
-    """Raise FileFormatError unless the files of a checkpoint hold the arrays of its network.
+    """Raise FileFormatError unless the files of a checkpoint contain the arrays of its network.
 
-    Files that are too small for the network are an error too. Call this before the network of an
-    untrusted checkpoint is built.
+    No arrays are made. Call this before the network of an untrusted checkpoint is built, which may
+    be described as larger than the memory.
     """
     try:
         _, params, state = nnx.split(nnx.eval_shape(task.model), nnx.Param, ...)
@@ -78,7 +78,7 @@ def check_weights(folder: Path, task: Task) -> None:
 
 
 def task_as(folder: Path, kind: type[Kind]) -> Kind:
-    """Return the task in a checkpoint, or raise InputError if it is not a `kind`."""
+    """Return the task that a checkpoint describes; raise InputError unless it is a `kind`."""
     found = task_of(folder)
     if not isinstance(found, kind):
         raise InputError(
@@ -89,13 +89,13 @@ def task_as(folder: Path, kind: type[Kind]) -> Kind:
 
 
 def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
-    """Load the newest step of the checkpoint in ``folder`` into ``trainer``, and return it."""
+    """Load the newest step of the checkpoint in `folder` into `trainer`, and return `trainer`."""
     trainer.load_tree(load_arrays(folder, trainer.tree()))
     return trainer
 
 
 def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
-    """Return the plan of a network, with the capacities of its checkpoint if there are any."""
+    """Return a network's plan of kernel maps, with the checkpoint's capacities if they fit."""
     plan = Plan.record(model, voxels)
     kept = load_description(checkpoint).get("capacities")
     if kept is None:  # an older checkpoint
@@ -111,16 +111,16 @@ def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
 
 
 def planned(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Voxels:
-    """Return voxels with the maps of a network, in the capacities of its checkpoint."""
+    """Return voxels with the kernel maps of a network, in the capacities of its checkpoint."""
     plan = plan_of(model, voxels, checkpoint)
     return plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
 
 
 def resumed(folder: Path, task: Kind) -> Kind:
-    """Return ``task`` with the class weights and the source of the checkpoint in ``folder``.
+    """Return `task` with the class weights and the source of the checkpoint of the run in `folder`.
 
     Raises:
-      InputError: another setting differs from the checkpoint's, other than `steps`.
+      InputError: another setting, except for `steps`, differs from the checkpoint's.
     """
     before, checkpoint = task_as(folder / "checkpoint", type(task)), folder / "checkpoint"
     kept: dict[str, Any] = {}

@@ -16,22 +16,22 @@ def train(
     devices: int | Literal["all"] | None = None,
     deterministic: bool = False,
 ) -> int:
-    """Train a network on folders of labeled scans, as a file configures it.
+    """Train a network on labeled scans, with the settings of a configuration file.
 
-    It learns a class for each point, boxes of objects, or a class for each cloud. Writes a
-    checkpoint that `voxax segment` or `voxax detect` takes, the loss of every step and, with the
-    score of the validation scans, metrics.json. Ctrl-C stops early and leaves a usable checkpoint.
+    The network learns a class for each point, boxes of objects, or a class for each cloud. Writes a
+    checkpoint for `voxax segment` or `voxax detect`, the loss of every step, and metrics.json with
+    the score of the validation scans. Ctrl-C stops early and leaves a usable checkpoint.
 
     Args:
       config: The configuration, a TOML file.
       resume: Continue from the checkpoint in the folder of the results.
-      overwrite: Delete the run that the folder of the results holds.
-      out: Folder for the results, instead of the file's.
-      devices: Number of devices that a step is distributed over, instead of the file's; `all`
-          for every device of this host. If the file has no number either, all TPUs or GPUs of
-          this host that can share a step's scenes, or one device on a CPU.
-      deterministic: On a CPU, give the same bits for any number of cores. XLA uses four threads,
-          and no algorithm is measured.
+      overwrite: Delete the run in the folder of the results.
+      out: Folder for the results, instead of the folder that the configuration names.
+      devices: Number of devices that share a step's scenes, instead of the configuration's number;
+          `all` for every device of this host. Without either number, all TPUs or GPUs of this host
+          that can share the scenes, or one device on a CPU.
+      deterministic: On a CPU, compute the same bits on any number of cores. XLA then uses four
+          threads, and convolutions use the default algorithms.
     """
     from voxax.cli.process import (
         be_deterministic,

@@ -1,4 +1,4 @@
-"""Configuration file of ``voxax train``: TOML, each key with its type, limits and meaning."""
+"""The TOML configuration file of ``voxax train``: its keys, their types and limits, its reader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WORKERS, _WIDTH, _STEPS = _limits.WORKERS.most, _limits.WIDTH.most, _limits.STE
 # A configuration has a few thousand bytes; a list of a million scans has 64 MiB.
 _MOST_BYTES = 64 * MEBIBYTE
 _MOST_FAULTS = 6
-# Arguments of networks that follow from other keys.
+# Arguments of networks that must not be in model.options, and what determines them.
 _FOLLOWING = {
     "grid": "model.region and model.voxel_size",
     "in_channels": "[data]",
@@ -61,7 +61,7 @@ Side = Annotated[float, Field(ge=_limits.LEAST_VOXEL_SIZE, le=_limits.VOXEL_SIZE
 
 
 def _key(meaning: str, default: Any = ..., **limits: float) -> Any:
-    """Declare a key of a table.
+    """Return the pydantic field of a key of a table.
 
     Args:
       meaning: description of the key, for the documentation and messages.
@@ -148,7 +148,7 @@ class Augment(_Table):
     paste_until: Share = _key("share of the steps after which nothing is pasted any more", 1)
 
     def transform(self) -> Transform:
-        """Return all augmentations of the table as one transform of clouds."""
+        """Return all augmentations that the table sets, as one function of a cloud."""
         low, high = self.scale
         steps: list[Transform] = []
         if self.crop:
@@ -171,7 +171,7 @@ class Augment(_Table):
         return augment.compose(steps)
 
     def box_transform(self, layout: str) -> Callable[[AnnotatedScan, Any], AnnotatedScan]:
-        """Return the augmentations of the table for scans with boxes in a layout."""
+        """Return the augmentations that the table sets, as one function of an annotated scan."""
         steps = [*self._left_out(), *self._noise(), *self._colors()]
         points = augment.compose(steps) if steps else None
         return box_transform(
@@ -180,7 +180,7 @@ class Augment(_Table):
 
     @property
     def of_colors(self) -> list[str]:
-        """Names of the given keys that change colors."""
+        """Names of the keys that are set and change colors."""
         given = {
             "auto_contrast": self.auto_contrast,
             "chromatic_translation": self.chromatic_translation,
@@ -283,7 +283,7 @@ class Training(_Table):
 
 
 class TrainConfig(_Table):
-    """All tables and keys of the configuration file at ``path``."""
+    """Content of a configuration file of ``voxax train``: its top-level keys and four tables."""
 
     _path: Path = PrivateAttr()
     task: Annotated[str, _one_of(TASKS)] = _key("what the network learns", "segment")
@@ -303,7 +303,7 @@ class TrainConfig(_Table):
 
     @property
     def bounds(self) -> tuple[float, ...]:
-        """Region of a detector: lower x, y, z, then upper x, y, z, in meters."""
+        """Region of a detector, from the file or the layout: lower x, y, z, then upper x, y, z."""
         return self.model.region or REGIONS[self.data.format]
 
     @property
@@ -312,11 +312,11 @@ class TrainConfig(_Table):
         return self._path
 
     def place(self, given: str) -> Path:
-        """Return the path of a value, which may be relative to the folder of the file."""
+        """Return `given` as a path; a relative one begins at the folder of the file."""
         return self.path.parent / Path(given).expanduser()
 
     def split(self, name: str) -> tuple[str, ...] | None:
-        """Return the names in ``data.train`` or ``data.validation``, or None without any."""
+        """Return the scans named by ``data.train`` or ``data.validation``, or None if not given."""
         given = getattr(self.data, name)
         if isinstance(given, tuple):
             return given or None
@@ -333,23 +333,23 @@ class TrainConfig(_Table):
         return lines
 
     def classes(self) -> dict[int, str] | None:
-        """Return the class names in ``data.classes`` by integer id, or None without any."""
+        """Return ``data.classes`` as class names by integer id, or None if it is empty."""
         return {int(key): name for key, name in self.data.classes.items()} or None
 
     def class_names(self) -> tuple[str, ...] | None:
-        """Return the names of the classes, or None if only the folder of the data has them."""
+        """Return the names of all classes, or None if only the data's folder contains them."""
         return tuple(self.data.classes.values()) or getattr(
             LAYOUTS[self.data.format], "class_names", None
         )
 
     def transform(self) -> Callable[[Any, Any], Any]:
-        """Return the augmentations of the file for scenes of the task."""
+        """Return the augmentations that the file sets, as one function for scenes of the task."""
         own = self.augment
         return own.box_transform(self.data.format) if self.task == "detect" else own.transform()
 
     @contextlib.contextmanager
     def errors_of(self, table: str) -> Iterator[None]:
-        """Prefix the errors of the block with the path of the file and the name of a table."""
+        """Prefix the errors of the block with ``path: table:``."""
         try:
             yield
         except VoxaxError as error:
@@ -393,11 +393,11 @@ TABLES = {"data": Data, "augment": Augment, "model": Model, "training": Training
 
 
 def read_config(path: Path) -> TrainConfig:
-    """Read, check and return a configuration file.
+    """Read and check a configuration file of ``voxax train``.
 
     Raises:
-      InputError: invalid keys or values. The message has each of them (at most ``_MOST_FAULTS``),
-        with the values that are allowed.
+      InputError: the file has invalid keys or values. The message names up to ``_MOST_FAULTS`` of
+        them, with the values that are allowed.
     """
     try:
         values = tomllib.loads(bounded_text(path, _MOST_BYTES))
@@ -423,7 +423,7 @@ def read_config(path: Path) -> TrainConfig:
 
 
 def _faults(config: TrainConfig) -> list[str]:
-    """Return messages about keys that exclude each other, or need another key."""
+    """Return a message for each value that does not fit the values of other keys."""
     task, data, model, training = config.task, config.data, config.model, config.training
     form, layout, name = data.format, LAYOUTS[data.format], model.name
     formats = ", ".join(f for f, t in FORMATS.items() if t == task)
@@ -508,7 +508,7 @@ def _faults(config: TrainConfig) -> list[str]:
 
 
 def _told(error: ValidationError, values: dict[str, Any]) -> list[str]:
-    """Return a message for each invalid key, with unknown keys first."""
+    """Return a message for each invalid key that pydantic found, with unknown keys first."""
     faults: dict[str, bool] = {}
     for found in error.errors(include_url=False):
         first, *rest = map(str, found["loc"])
@@ -546,7 +546,7 @@ _COUNTS = {2: "two", 3: "three", 6: "six"}
 
 
 def _words(schema: dict[str, Any]) -> list[str]:
-    """Return in words the type that a JSON schema demands, then its limits."""
+    """Describe a JSON schema in words: its type, such as ``"a list of numbers"``, then limits."""
     if "anyOf" in schema:
         kinds = [_words(one) for one in schema["anyOf"]]
         *names, last = [n for own in kinds for n in own[0].removeprefix("one of ").split(", ")]

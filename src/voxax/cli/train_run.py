@@ -1,4 +1,4 @@
-"""One run of ``voxax train``: first weights, scans, augmentation, training and validations.
+"""One run of ``voxax train``: load weights and scans, set up augmentation, train and validate.
 
 A run may begin with the weights of a file, or of another run's checkpoint.
 """
@@ -43,16 +43,16 @@ from voxax.models.writers import TensorBoardWriter, WandbWriter
 
 
 def devices_of(config: TrainConfig) -> int:
-    """Return the number of devices that a configuration asks for, see ``devices_for``."""
+    """Return the number of devices for a configuration, see :func:`devices_for`."""
     equal = TASKS[config.task].shares_equally(config.model.name)
     return devices_for(config.devices, config.training.batch_size or None, equal)
 
 
 def width_of(config: TrainConfig, resumed: Path | None) -> float:
-    """Return the factor on channels.
+    """Return the factor on the network's channels, ``model.width``.
 
-    For ``"auto"`` it is the width of the `resumed` checkpoint, or else it is chosen from the cores
-    and memory of this machine.
+    For ``"auto"``, take the width of the checkpoint in the folder `resumed`; without one, choose it
+    from the cores and memory of this machine.
     """
     width = config.model.width
     if width != "auto":
@@ -72,17 +72,17 @@ def _log_of(config: TrainConfig, out: Path) -> TensorBoardWriter | WandbWriter |
 
 
 class Run:
-    """One training, as a file configures it.
+    """One training run with the settings of a configuration file.
 
-    The constructor checks the configuration, and the call trains.
+    The constructor checks the configuration; a call trains and returns the exit status.
 
     Args:
       config: the configuration.
       out: folder for the results.
       resume: continue from the checkpoint in `out`.
-      overwrite: delete the run that `out` holds.
-      asked_devices: option ``--devices``, which the command to resume repeats.
-      deterministic: option ``--deterministic``, which the command to resume repeats.
+      overwrite: delete the run in `out`.
+      asked_devices: value of ``--devices``, for the printed command that resumes the run.
+      deterministic: value of ``--deterministic``, for the printed command that resumes the run.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Run:
         self.resume = resume and newest_step(checkpoint) is not None
         self.width = width_of(config, checkpoint if self.resume else None)
         self.scans: Any = None
-        # If only the data folder has the names, a network with one class is checked instead.
+        # If only the data's folder has the class names, a network with one class is checked.
         names = config.class_names()
         self.names = names or ("class",)
         self._check(checkpoint)
@@ -121,7 +121,7 @@ class Run:
             self.start, self.source = starting_network(config, self._task())
 
     def _check(self, checkpoint: Path) -> None:
-        """Raise :class:`voxax.InputError` for an invalid configuration, before data are read."""
+        """Raise :class:`voxax.InputError` for an invalid configuration, without reading data."""
         config, log = self.config, self.config.training.log
         check_place_of_weights(config)
         with config.errors_of("model"):
@@ -152,7 +152,7 @@ class Run:
         )
         with kind(run_task, workers=data.workers) as pipeline:
             with self._phase("simulate"):
-                # One validation scan is read too, so that its faults show now and not at the end.
+                # Read one validation scan too, so that its faults show now and not at the end.
                 held_out, *samples = pipeline([self.scans.validation[0], *self._sample()])
             self._paste(pipeline)
             with self._phase("plan"):
@@ -195,13 +195,13 @@ class Run:
         return 0
 
     def _sample(self) -> list[Any]:
-        """Return training scans at equal distances in the list, since neighbors are similar."""
+        """Return ``training.samples`` training scans, spread evenly over the list of all scans."""
         scans, number = self.scans.train, self.config.training.samples
         chosen = np.linspace(0, len(scans) - 1, min(number, len(scans))).round().astype(int)
         return [scans[i] for i in chosen]
 
     def _mixing(self) -> Mixing | None:
-        """Return how the scenes of a step are mixed, or None if they are not."""
+        """Return the augmentation that mixes the scenes of a step, or None if none is set."""
         own = self.config.augment
         if not own.mix3d and not own.polarmix:
             return None
@@ -209,7 +209,7 @@ class Run:
         return Mixing(own.mix3d, not sweeps, tuple(map(self.names.index, own.polarmix)))
 
     def _paste(self, pipeline: Any) -> None:
-        """Add pasting to the augmentation, and cut the objects out unless they are kept."""
+        """Add the pasting of objects to the augmentation; cut them out unless they are stored."""
         counts = {name: count for name, count in self.config.augment.paste.items() if count}
         if not counts:
             if self.overwrite:
@@ -238,7 +238,7 @@ class Run:
         self.transform = Pasted(objects, counts, self.transform)
 
     def _task(self, samples: list[Any] | None = None) -> Task:
-        """Return the task with its settings; classes have weights only if `samples` are given."""
+        """Return the task with its settings; without `samples` its classes get no loss weights."""
         config, training = self.config, self.config.training
         names, weighs = self.names, training.class_weights and samples is not None
         common: dict[str, Any] = {
@@ -295,7 +295,10 @@ class Run:
         self.learning.fit([*samples, held_out])
 
     def _after_save(self, pipeline: Any) -> str:
-        """Validate after every few checkpoints, and return a remark for the progress bar."""
+        """Validate after every few checkpoints, and return a remark for the progress bar or "".
+
+        Also keep the best checkpoint, and stop the training after ``training.patience``.
+        """
         training, step = self.config.training, self.learning.trainer.steps
         every = training.validate_every
         if not every or step // training.checkpoint_every % every:
@@ -316,7 +319,7 @@ class Run:
 
 
 def check_parts_of(config: TrainConfig, task: Task) -> None:
-    """Raise :class:`voxax.InputError` if a key names a part that the network does not have."""
+    """Raise InputError if ``frozen`` or ``part_learning_rates`` names an unknown network part."""
     training = config.training
     named = {"part_learning_rates": training.part_learning_rates, "frozen": training.frozen}
     for key, parts in named.items():
@@ -326,7 +329,7 @@ def check_parts_of(config: TrainConfig, task: Task) -> None:
 
 
 def check_place_of_weights(config: TrainConfig) -> None:
-    """Raise InputError if the file or checkpoint with the first weights does not exist."""
+    """Raise InputError if ``model.weights`` or ``weights_part`` names no file or checkpoint."""
     key, given = _given(config)
     place = _place(config, given)
     if not given or (isinstance(place, Path) and has_description(place)):
@@ -343,10 +346,10 @@ def check_place_of_weights(config: TrainConfig) -> None:
 
 
 def starting_network(config: TrainConfig, task: Task) -> tuple[nnx.Module | None, str]:
-    """Return the network with the weights that the configuration names, and their codebase.
+    """Return ``(network, codebase)`` with the weights that the configuration names.
 
-    It prints which weights were taken. If the configuration names no weights, the results are None
-    and an empty string. Errors name the path and the key of the configuration.
+    It prints which weights were taken. The codebase is the one that wrote the weights. Without
+    weights in the configuration, the result is ``(None, "")``.
     """
     key, given = _given(config)
     if not given:
@@ -371,7 +374,7 @@ def starting_network(config: TrainConfig, task: Task) -> tuple[nnx.Module | None
         if whole and isinstance(error, InputError):
             hint = f". weights_part = {given!r} leaves out what does not fit"
         raise type(error)(f"{config.path}: {said}: {error}{hint}") from error
-    # The weights of a file may have half precision.
+    # The weights of a file may have half precision: convert them back to the network's dtypes.
     nnx.update(model, jax.tree.map(lambda x, kind: x.astype(kind), nnx.state(model), kinds))
     return model, source
 
@@ -386,13 +389,13 @@ def _place(config: TrainConfig, given: str) -> Path | str:
 
 
 def _from_run(model: nnx.Module, folder: Path, whole: bool, said: str) -> str:
-    """Set the arrays of ``model`` to those of a run's checkpoint, and return the run's `source`.
+    """Copy the weights of a run's checkpoint into `model`, and return the run's `source`.
 
     Args:
       model: network to change.
       folder: folder of the checkpoint.
-      whole: whether all arrays must fit; else only arrays with the same path and shape are set.
-      said: key and value of the configuration, for the printed lines.
+      whole: whether all arrays must fit. If not, only arrays with equal path and shape are copied.
+      said: beginning of the printed lines: key and value of the configuration.
     """
     before = task_of(folder)
     check_weights(folder, before)

@@ -27,9 +27,9 @@ def tune(
     details: bool = False,
     budget: float | None = None,
 ) -> int:
-    """Measure every candidate for each convolution, and remember the fastest.
+    """Measure all algorithms for each convolution of a model; remember the fastest.
 
-    Later runs of the same model on similar voxels use the choices. A MinkUNet takes minutes, on a
+    Later runs of the same model on similar voxels use these choices. A MinkUNet takes minutes, on a
     TPU up to an hour. --budget limits the time. Ctrl-C keeps what was measured.
 
     With --tpu nothing is measured, and no TPU is needed. Kernels are compiled, and ranked by the
@@ -38,11 +38,11 @@ def tune(
 
     Args:
       workload: Model and voxels.
-      tpu: Predict for these generations, with commas between: v4, v5e, v5p, v6e, 7x.
-      anew: Measure known problems again.
-      details: Print every candidate with its time.
-      budget: Seconds for measuring and compiling. The promising candidates of each problem come
-          first.
+      tpu: Predict for these TPU generations, with commas between: v4, v5e, v5p, v6e, 7x.
+      anew: Measure again what was measured before.
+      details: Print every candidate (algorithm with parameters) with its time.
+      budget: Seconds for measuring and compiling. The promising candidates of each convolution are
+          measured first.
     """
     if budget is not None and not budget > 0:
         raise InputError(f"--budget {budget}: expected seconds, more than 0")
@@ -127,9 +127,9 @@ def _predict(workload: Workload, generations: str, anew: bool, details: bool) ->
 
 @contextlib.contextmanager
 def _progress() -> Iterator[None]:
-    """Show how many problems are measured, in a spinner on a terminal, else a line for each.
+    """Show on stderr how many problems are measured: in a spinner, or without terminal in lines.
 
-    With ``VOXAX_AUTOTUNE_LOG`` set, only the log is written.
+    If ``VOXAX_AUTOTUNE_LOG`` is set, only the log is written.
     """
     if os.environ.get("VOXAX_AUTOTUNE_LOG", "").strip():
         from voxax.tuning.request import configure_log
@@ -196,8 +196,8 @@ def explain(
 ) -> int:
     """Explain which algorithms each convolution of a model uses, and why.
 
-    Nothing is measured. Choices come from requests, the tuning cache, the choices that voxax ships,
-    or the defaults. Run `voxax tune` to measure.
+    A choice comes from a request of the model or the environment, from the tuning cache, from the
+    choices shipped with voxax, or from the defaults. Nothing is measured; `voxax tune` measures.
 
     --roofline runs the demo's network on a simulated scan. It prints the operations and bytes of
     each convolution, the least time that the device allows (see `voxax hardware --probe`), the
@@ -210,7 +210,7 @@ def explain(
           --voxel-size (0.3 by default) and the next three options belong to it.
       width: Factor on all channels of the demo's network; 1 by default.
       sensor: Beam pattern of the simulated sweep; lidar32 by default.
-      seed: Seed of the street; 0 by default.
+      seed: Seed of the simulated street; 0 by default.
     """
     if not roofline:
         for name, value in (("width", width), ("sensor", sensor), ("seed", seed)):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from voxax.plot.coloring import Coloring
     from voxax.plot.viewer import Stepped
 
-# Attributes with more columns are descriptors, which are not useful as colors.
+# Attributes with more columns are feature vectors, which are not useful as colors.
 _WIDEST = 4
 
 
@@ -46,8 +46,8 @@ def view(
     Points are colored by label, prediction, error, height, or an attribute of the file, such as
     intensity, rgb or kernel_size. With --voxel-size they are also colored by the tile of voxels
     that a TPU kernel computes at a time, and by the window of voxels that it reads for one tile.
-    --boxes draws boxes around objects: found ones in the colors of their classes with scores, true
-    ones dashed.
+    --boxes draws boxes around objects: found boxes with scores in the colors of their classes, true
+    boxes dashed.
 
     Args:
       file: The scan: .bin, .pcd.bin, .ply, .pcd, .las, .laz, .npz, .npy, .txt, .csv, .xyz, .pts,
@@ -55,15 +55,15 @@ def view(
       predictions: Predicted labels: .label, .npy, .npz, or a scan of the same points with labels,
           as `voxax segment` writes.
       labels: True labels (.label, .npy, .npz), if the scan has none.
-      label_field: Column or array with the true labels, where it has another name than usual.
+      label_field: Column or array with the true labels, if its name is not a usual one.
       columns: Columns of a file that does not name them (.bin, text): their number, or names
           such as x,y,z,red,green,blue.
-      item: The number of one scan, in a file of several (.h5, .npy, .e57).
+      item: Number of the scan to take from a file with several (.h5, .npy, .e57).
       checkpoint: Folder that `voxax demo` or `voxax train` wrote, for the names of the classes.
           By default the folder `checkpoint` beside the predictions or the scan, if there is one.
       classes: Names of the classes, as ground,car,tree, instead of a checkpoint's.
-      boxes: Boxes, as JSON with those found (which have scores) or the true ones; or a folder
-          with both, found.json and true.json, as `voxax demo --task detect` writes it.
+      boxes: JSON file with found boxes (which have scores) or true boxes; or a folder with both,
+          found.json and true.json, as `voxax demo --task detect` writes it.
       color: Coloring to show first: label, prediction, error, height, tile, window, or the name
           of an attribute. By default the first available of error, prediction, label, rgb and
           height.
@@ -117,7 +117,10 @@ def view(
 def names_of(
     checkpoint: Path | None, files: tuple[Path | None, ...], clouds: tuple[PointCloud | None, ...]
 ) -> tuple[str, ...] | None:
-    """Return class names from a checkpoint, or from one beside the files, or None."""
+    """Return class names from `checkpoint`, or from a folder ``checkpoint`` beside the files.
+
+    None if there is no checkpoint, or a label of the clouds has no name in it.
+    """
     from voxax.cli.tasks import task_of
     from voxax.models.checkpoint import has_description
 
@@ -138,7 +141,7 @@ def names_of(
 
 
 def boxes_of(path: Path) -> list[BoxKind]:
-    """Return the boxes of a file, or of the files of a folder, by kind."""
+    """Return the found and true boxes of a JSON file, or of the two files in a folder."""
     from voxax.io.box_file import FOUND, TRUE, read_boxes
     from voxax.plot.boxed import box_kinds
 
@@ -162,13 +165,13 @@ def colorings_of(
     voxel_size: float | None = None,
     up: Up = "z",
 ) -> dict[str, Callable[[], Coloring] | Stepped]:
-    """Return all colorings of the cloud by name.
+    """Return the available colorings of a cloud by name, such as ``label`` or ``height``.
 
     Args:
       cloud: points, with their attributes and true labels.
       predicted: the same points with predicted labels, or None.
       names: names of the classes, or None.
-      voxel_size: edge of a voxel, for the colorings ``tile`` and ``window``; None omits them.
+      voxel_size: edge of a voxel, for the colorings ``tile`` and ``window``; None omits both.
       up: axis that points up, for the coloring ``height``.
     """
     from voxax.plot.coloring import Coloring, by_error, by_feature, by_label
@@ -218,7 +221,7 @@ def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], C
 def _predicted(
     scan: Callable[..., PointCloud], file: Path, cloud: PointCloud, path: Path
 ) -> PointCloud:
-    """Return the cloud with the predicted labels that are in the file `path`."""
+    """Return the cloud with predicted labels from the file `path`; `scan` reads the cloud."""
     from voxax.io import read
     from voxax.io.arrays import position_name
     from voxax.io.formats import LABEL_READERS

@@ -1,4 +1,4 @@
-"""Labels by a vote of overlapping tiles of a huge scan, and of turned views of it."""
+"""Label a scan by averaging predictions of overlapping tiles, and of the scan turned around."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ Logits = Callable[[PointCloud], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Vote:
-    """Function that labels a scan by a vote of tiles and views.
+    """Function that labels the points of a scan by the sum of several predictions.
 
-    Tiles overlap by half, so each point is in four tiles. The network takes one tile at a time, and
-    only the votes of two rows of cells (half tiles) are in memory.
+    Tiles overlap by half, so each point is in four tiles. The network predicts one tile at a time,
+    and only the probabilities in a strip as wide as a tile are in memory.
 
     Attributes:
-      tile: edge of a tile in x and y in meters; 0 labels the scan as a whole.
-      views: number of turns around the vertical whose probabilities are averaged.
+      tile: edge of a square tile in x and y in meters; 0 labels the scan as a whole.
+      views: number of angles, evenly spaced over a full turn around the vertical axis, at which the
+        network sees each tile.
     """
 
     tile: float = 0.0
@@ -38,7 +39,7 @@ class Vote:
             raise InputError(f"--views {self.views} must be from 1 to {MOST_VIEWS}")
 
     def check(self, voxel_size: float) -> None:
-        """Raise :class:`voxax.InputError` for tiles with too few voxels of this size."""
+        """Raise :class:`voxax.InputError` if a tile is less than 16 voxels of this size wide."""
         if 0 < self.tile < LEAST_VOXELS * voxel_size:
             raise InputError(
                 f"--tile {self.tile} must be at least {LEAST_VOXELS} voxels of {voxel_size} m: "
@@ -76,14 +77,14 @@ class Vote:
                     kept = votes.setdefault(one, np.zeros(shape, np.float32))
                     kept[parts[one]] += found[:number]
                     found = found[number:]
-            if row in bands:  # no later tile has its cells
+            if row in bands:  # no later tile contains cells of this row
                 labels[bands[row]] = votes.pop(row).argmax(-1)
         return labels
 
     def _votes(self, cloud: PointCloud, logits: Logits) -> np.ndarray:
-        """Return the sum of the probabilities of all views, ``float32[N, classes]``.
+        """Return the sum of the class probabilities of all views, ``float32[N, classes]``.
 
-        For one view without tiles, it returns the logits.
+        For one view without tiles, return the logits, which have the same largest class.
         """
         if self.views == 1 and not self.tile:
             return logits(cloud)
@@ -96,7 +97,7 @@ class Vote:
 
 
 def _turned(cloud: PointCloud, angle: float) -> PointCloud:
-    """Return a cloud turned around the vertical, with its normals."""
+    """Return a cloud turned around the vertical axis by `angle` radians, together with normals."""
     if not angle:
         return cloud
     cos, sin = np.cos(angle), np.sin(angle)

@@ -1,4 +1,4 @@
-"""Workload of ``voxax tune``, ``explain``, ``bench`` and ``export``: a model and voxels."""
+"""The model and the voxels that ``voxax tune``, ``explain``, ``bench`` and ``export`` work on."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _VOXEL_SIZE = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A model, and the voxels that it runs on."""
+    """Options that name a model, and the voxels that it runs on."""
 
     model: str = "MinkUNet18"
     """MinkUNet14, MinkUNet18, MinkUNet34, FILE.py:NAME or package.module:NAME: a model on voxels,
     or a function without arguments that makes one."""
     workload: Literal["lidar", "indoor", "airborne", "surface"] | None = None
-    """Voxels of a recorded scene; lidar by default."""
+    """Recorded scene, shipped with voxax, whose voxels are taken; lidar by default."""
     file: Path | None = None
-    """Voxels of this scan or mesh instead."""
+    """Scan or mesh whose voxels are taken instead of a recorded scene."""
     voxel_size: float | None = None
     """Edge of a voxel of --file, in its units; 0.1 by default."""
     columns: str | None = None
     """Columns of --file where it does not name them (.bin): their number, or x,y,z,intensity."""
     channels: int = 4
-    """Number of input channels; their values are random."""
+    """Number of input channels; the features are random."""
     classes: int = 20
-    """Output channels of a named model."""
+    """Number of output channels of MinkUNet14, MinkUNet18 or MinkUNet34."""
     training: bool = False
     """Include the gradients."""
 
     def build(self, *, for_accelerator: bool = False) -> Built:
-        """Return voxels with their maps, and the function of these voxels.
+        """Return a function that runs the model, and its arguments with the voxels.
 
-        With `for_accelerator` the capacities are those of programs for accelerators, on any device.
+        `for_accelerator` gives arrays the sizes that they have on GPUs and TPUs, also on a CPU.
         """
         from voxax.geometry import Plan
         from voxax.nn.model_step import step_of
@@ -111,7 +111,7 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A function with its arguments, and a title that describes the workload."""
+    """A function to compile or measure, its arguments, and a title with the model and voxels."""
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -119,7 +119,7 @@ class Built:
 
 
 def _found(path: str) -> Callable[..., Any]:
-    """Return the model at a path; a function without arguments is called to make it."""
+    """Return the model at ``FILE.py:NAME``; a function without arguments is called to make it."""
     module, name = load_module(path, "--model")
     found = attribute(module, name, f"--model {path}")
     if callable(found) and _takes(found, 0):
@@ -134,7 +134,7 @@ def _found(path: str) -> Callable[..., Any]:
 
 
 def _takes(call: Callable[..., Any], number: int) -> bool:
-    """Return whether ``call`` takes that number of positional arguments."""
+    """Return whether `call` accepts `number` positional arguments."""
     try:
         _signature(call).bind(*range(number))
     except TypeError:
@@ -153,7 +153,7 @@ def _signature(call: Callable[..., Any]) -> inspect.Signature:
 
 
 def _described(value: Any) -> str:
-    """Return a description of a value in one line; the repr of a module has many lines."""
+    """Return a description of a value in one line: its name and signature, or its type."""
     name = getattr(value, "__qualname__", type(value).__name__)
     try:
         return f"{name}{_signature(value)}"
@@ -162,7 +162,7 @@ def _described(value: Any) -> str:
 
 
 def model_of(name: str, channels: int, classes: int) -> Callable[..., Any]:
-    """Return the model that an option names, see :class:`Workload`."""
+    """Return the model for ``--model``, see :class:`Workload`: a callable on Voxels."""
     try:
         importlib.import_module("flax.nnx")
     except ImportError as error:

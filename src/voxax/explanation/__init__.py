@@ -1,4 +1,4 @@
-"""Reports on every product of a function: its algorithm, the reason, its time and lower bound."""
+"""Report on each sparse convolution of a function: its algorithm, time and least possible time."""
 
 import lazy_loader as _lazy
 

@@ -1,5 +1,6 @@
-"""Finding the products of a function, to explain them (``vx.explain``) or to measure
-them before the run (``vx.tune``).
+"""``vx.explain`` and ``vx.tune``: find the sparse convolutions of a function, report or tune them.
+
+A *product* is the forward pass of a convolution, or one of its gradients (dgrad, wgrad).
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from voxax.tuning.request import next_epoch
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call:
-    """One product in a function.
+    """One product (forward, dgrad or wgrad of a sparse convolution) in a function.
 
     Attributes:
       scope: the ``jax.named_scope`` path in which the product was traced.
       problem: the product's description: its sizes, dtypes and layer.
-      admitted: the algorithms that the layer's request admits.
+      admitted: names of the algorithms that the layer's request admits.
       layer: the layer that the product belongs to.
-      views: the arrays of the kernel map, by name; None where they were not computed.
+      views: the arrays of the kernel map, by name; None if they were not computed.
     """
 
     scope: str
@@ -50,7 +51,7 @@ class Call:
 
 
 def _is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Return whether all arguments, and the parameters of a module, have values."""
+    """Return whether all arguments, and the parameters if `fn` is a module, have values."""
     leaves = jax.tree.leaves((args, pure_call(fn)[1]))
     shapes = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
     return not shapes and not _compat.is_traced(leaves)
@@ -59,18 +60,18 @@ def _is_concrete(fn: Callable[..., Any], args: tuple[Any, ...]) -> bool:
 def find_products(
     fn: Callable[..., Any], arguments: tuple[Any, ...], platform: str, *, maps: bool = False
 ) -> list[Call]:
-    """Return the products of ``fn(*arguments)`` in the order of the program.
+    """Return the products of the sparse convolutions in ``fn(*arguments)``, in program order.
 
     Args:
       fn: any traceable function.
       arguments: its arguments, or ``jax.ShapeDtypeStruct``s in their place.
-      platform: the platform that the products are to run on.
-      maps: whether to compute the maps of all products outside of loops, in one program; arguments
-        must then be concrete. Only the part of the function that the maps depend on is computed.
-        False computes nothing.
+      platform: the platform that the products will run on, such as ``tpu``.
+      maps: whether to compute the kernel maps of all products outside of loops. The arguments must
+        then be concrete, and only the part of the function that the maps need is computed. False
+        computes nothing.
 
     Raises:
-      InputError: the function has no product.
+      InputError: the function has no sparse convolution.
     """
     call_fn, state = pure_call(fn)
     leaves, tree = jax.tree.flatten((state, *arguments))
@@ -99,9 +100,9 @@ def find_products(
 
 
 def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.Array]]:
-    """Return the arrays of each product's map by the product's place in the program.
+    """Return the arrays of each product's kernel map, by the product's place in the program.
 
-    They are in the order of the layer's view names.
+    The arrays are in the order of ``view_names`` of the product's layer.
     """
     indices: dict[_compat.Place, list[int]] = {}
 
@@ -127,18 +128,18 @@ def _map_arrays(closed: Any, leaves: list[Any]) -> dict[_compat.Place, list[jax.
 
 @functools.partial(checked_operator, on_whole_arrays=False)
 def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> Report:
-    """Report the algorithm and parameters that each product of ``fn(*args)`` would use.
+    """Report the algorithm and parameters that each sparse convolution in ``fn(*args)`` would use.
 
     The report also has the reason for each choice, its time, and a lower bound of the time.
-    Nothing is measured: choices and times come from the request, the user's cache, the entries
-    shipped with voxax, or the default. If ``args`` are concrete, the kernel maps are computed, to
-    count their pairs, and nothing else. To include the backward products, pass a function that
-    computes gradients.
+    Nothing is measured: choices and times come from the user's request, the user's tuning cache,
+    the measurements shipped with voxax, or the default. If ``args`` are concrete, only the kernel
+    maps are computed, to count their pairs of input and output rows. To include the gradients, pass
+    a function that computes them.
 
     Args:
-      fn: any traceable function; a flax.nnx module too.
-      args: its arguments, or ``jax.ShapeDtypeStruct``s in their place; the number of pairs is then
-        that of a recorded scene.
+      fn: any traceable function, such as a flax.nnx module.
+      args: its arguments, or ``jax.ShapeDtypeStruct``s in their place; pairs are then counted in a
+        recorded scene.
       platform: ``cpu``, ``gpu`` or ``tpu``; None takes JAX's default backend.
 
     Returns:
@@ -162,24 +163,24 @@ def explain(fn: Callable[..., Any], *args: Any, platform: str | None = None) -> 
 def tune(
     fn: Callable[..., Any], *args: Any, anew: bool = False, budget: float | None = None
 ) -> Report:
-    """Measure every candidate of every sparse convolution in ``fn(*args)``, and keep the fastest.
+    """Measure every algorithm for every sparse convolution in ``fn(*args)``, and keep the fastest.
 
-    If ``args`` are concrete, each problem is measured on its own map. The choice then holds
-    for this function when it is compiled, and for eager calls on maps as dense as these.
-    Products whose map is computed inside ``scan`` or another loop, and products of abstract
-    arguments, are measured on a recorded occupancy. Choices are written to the cache, and later
+    If ``args`` are concrete, each convolution is measured on its own kernel map. The choice then
+    applies to this function when it is compiled, and to eager calls on maps of the same density.
+    Convolutions with abstract arguments, or with a map that is computed inside ``scan`` or another
+    loop, are measured on a recorded scene. Choices are written to the tuning cache, and later
     processes read them.
 
     Args:
-      fn: any traceable function; pass the training step to tune the backward products as well.
+      fn: any traceable function; pass the training step to tune the gradients as well.
       args: its arguments.
-      anew: whether to measure problems that are in the cache too.
-      budget: seconds of measuring in all, including compilation; None is no limit. Each problem
-        gets an equal share of the remaining time, and the last ones may get none. At least two
-        candidates of a measured problem are compared, even if that exceeds the budget.
+      anew: whether to measure again what the cache contains already.
+      budget: seconds for all measurements, including compilation; None is no limit. Each distinct
+        convolution gets an equal share of the remaining time, and the last ones may get none. At
+        least two candidates of a measured one are compared, even if that exceeds the budget.
 
     Returns:
-      The choices, in a report as of :func:`voxax.explain`.
+      The choices, in the same form as the report of :func:`voxax.explain`.
 
     Raises:
       InputError: ``fn`` has no sparse convolution.
@@ -204,7 +205,7 @@ def tune(
             share = (budget - (time.perf_counter() - traced)) / (len(distinct) - number)
             if share <= 0:
                 break
-        # The problem that an eager call on the same map will pose.
+        # The problem of an eager call on the same map.
         dense = problem if views is None else _as_met(problem, views)
         also = () if dense == problem else (dense,)
         tune_problem(problem, call.admitted, views, also=also, anew=anew, budget=share)
@@ -212,7 +213,7 @@ def tune(
 
 
 def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
-    """Return the problem with the densities that are counted on a concrete map."""
+    """Return the problem with the density (or sizes) of a concrete map, given by its arrays."""
     if problem.layer.kind == "dynamic":
         layer = with_statistics(problem.layer, np.asarray(views["sizes"]))
         return dataclasses.replace(problem, layer=layer)
@@ -221,7 +222,7 @@ def _as_met(problem: Problem, views: Mapping[str, jax.Array]) -> Problem:
 
 
 def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Report:
-    """Return the report on ``calls``, after ``seconds`` of measuring."""
+    """Return the report on the products `calls`, which took `seconds` of measuring."""
     own, device = hardware_of(platform)
     hardware = None if device is None else describe(device)
     counter = PairCounter()
@@ -246,7 +247,7 @@ def report_of(calls: Sequence[Call], platform: str, seconds: float = 0.0) -> Rep
 
 
 def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | None) -> list[str]:
-    """Return notes on the rates that lower bounds use, and on how to measure unknown rates."""
+    """Return notes on the device rates used for lower bounds, and how to measure unknown rates."""
     if hardware is None:
         return [f"no lower bound: there is no {platform} here, its rates are unknown"]
     bandwidth, rates = hardware.fact("memory_bandwidth"), hardware.fact("peak_rates")
@@ -270,7 +271,7 @@ def _rates(rows: Sequence[Explained], platform: str, hardware: HardwareInfo | No
 
 
 def _rate_kind(problem: Problem) -> str:
-    """Return a text of the dtype and precision that determine the matrix rate."""
+    """Return the dtype and precision that determine a problem's matrix rate, as a text."""
     p = problem
     reduced = p.dtype == "float32" and p.layer.precision != "highest"
     return f"{p.dtype} at precision {p.layer.precision}" if reduced else p.dtype

@@ -1,9 +1,9 @@
-"""The least time that a product takes on the hardware.
+"""Lower bound of the time that a product (forward, dgrad or wgrad of a layer) takes on a device.
 
 The bound is the roofline of Williams, Waterman, Patterson, "Roofline: an insightful visual
 performance model", CACM 2009. A product takes at least the time of its arithmetic at the rate of
 the device's best dense matrix product, and at least the time of moving its bytes at the bandwidth
-of a copy. The arithmetic is counted over the pairs of an input and an output in the product's map.
+of a copy. The arithmetic is counted over the pairs of an input row and an output row in the map.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from voxax.tuning.sample import recorded_map, sizes_of, taps_of
 Bound = Literal["compute", "memory"]
 
 _HALVES = ("bfloat16", "float16")
-# Names for products with all digits of float32.
+# Names of ``jax.lax.Precision`` with all digits of float32.
 _FULL = ("highest", "float32", "F32_F32_F32")
 _INDEX_BYTES = 4
 _TABLES = ("neighbors", "transposed_neighbors")
@@ -38,12 +38,12 @@ class LowerBound:
     Attributes:
       operations: number of multiplications and additions over the pairs that exist; missing
         neighbors and padding are not counted.
-      bytes: size of the features, gradients, weights, results and the table of neighbors (the sizes
-        in a dynamic product), each counted once and at its full capacity. A product that skips
-        much padding, or has its operands in a cache, may take less time than a bound by memory.
+      bytes: size of the operands, the result and the table of neighbors (in a dynamic product, the
+        sizes instead of the table), each counted once at full capacity. A product that skips much
+        padding, or has its operands in a cache, may be faster than this.
       seconds: the greater of ``operations`` over the matrix rate and ``bytes`` over the
         bandwidth; None unless both rates are known.
-      bound: which of the two gives ``seconds``; None if ``seconds`` is None.
+      bound: what gives ``seconds``: arithmetic (``compute``) or ``memory``; None without seconds.
     """
 
     operations: int
@@ -53,7 +53,7 @@ class LowerBound:
 
 
 def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) -> LowerBound:
-    """Return the lower bound of a product over ``pairs`` pairs; for no hardware, only its work."""
+    """Return the lower bound for a map with `pairs` pairs; without `hardware`, only its work."""
     p = problem
     channels = (
         p.in_channels
@@ -72,13 +72,12 @@ def lower_bound_of(problem: Problem, pairs: int, hardware: HardwareInfo | None) 
 
 
 def matrix_rate(dtype: str, precision: str, hardware: HardwareInfo) -> float | None:
-    """Return the operations per second of the fastest dense product that applies, or None.
+    """Return the operations per second of the fastest dense matrix product that could be used.
 
-    None means that the rate is unknown. Every value of half precision is also a float32 value, so
-    float32 products apply to half precision. float32 at less than the highest precision may be
-    rounded to half precision. If the rate of half precision is unknown, CPUs take the rate of
-    float32. Other devices are several times as fast in half precision, so the rate of float32 is
-    no bound for them.
+    The result is None if the rate is unknown. Half precision may also be computed in float32, and
+    float32 at less than the highest precision in half precision. If the rate of half precision is
+    unknown, CPUs take the rate of float32; other devices are several times as fast in half
+    precision, so their result is None.
 
     Args:
       dtype: name of the operands' dtype.
@@ -115,18 +114,18 @@ def _bytes(p: Problem) -> int:
 
 
 class PairCounter:
-    """Counter of the pairs of maps; each map is counted once."""
+    """Counter of the (input row, output row) pairs of kernel maps; each map is counted once."""
 
     def __init__(self) -> None:
-        # By the table's identity, with the table, so that no other takes its place in memory.
+        # By the id of the table. The table is kept too, so that no other one gets the same id.
         self._counted: dict[int, tuple[Any, int]] = {}
         self._estimated: dict[Hashable, int] = {}
 
     def count(self, views: Mapping[str, Any], problem: Problem) -> int:
-        """Return the pairs of a map from its arrays, or of a dynamic problem from its sizes."""
+        """Return the number of pairs of the map of `problem`, whose arrays are `views`."""
         if problem.layer.kind == "dynamic":
             return taps_of(problem, np.asarray(views["sizes"]))
-        if "pair_starts" in views:  # by tap; the last is where all end
+        if "pair_starts" in views:  # by tap; the last element is the number of all pairs
             return int(views["pair_starts"][-1])
         table = next(views[name] for name in _TABLES if name in views)
         if id(table) not in self._counted:
@@ -134,9 +133,9 @@ class PairCounter:
         return self._counted[id(table)][1]
 
     def estimate(self, problem: Problem) -> int:
-        """Return the pairs of the map on which the tuner would measure this problem.
+        """Return the number of pairs of the map on which the tuner would measure this problem.
 
-        This is a concrete map if there is one, else the map of a recorded scene.
+        That is a concrete map that was seen before, or else the map of a recorded scene.
         """
         views = concrete_map(problem)
         if views is not None:
@@ -150,7 +149,7 @@ class PairCounter:
 
 
 def table_like(problem: Problem, views: Mapping[str, Any] | None) -> np.ndarray:
-    """Return the table of neighbors of a forward product's map.
+    """Return the table of neighbors of a forward product's map, ``int32[rows, taps]``.
 
     Args:
       problem: the product.

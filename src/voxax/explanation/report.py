@@ -1,4 +1,4 @@
-"""The report of ``vx.tune`` and ``vx.explain``: each product's choice, reason, bound and time."""
+"""The report of ``vx.tune`` and ``vx.explain``: each product's algorithm, reason and times."""
 
 from __future__ import annotations
 
@@ -37,14 +37,13 @@ _WRAPPER = re.compile(r"\b(?:transpose|jvp|vmap)\(")
 
 @dataclasses.dataclass(frozen=True)
 class Explained:
-    """The choice for one product.
+    """Row of a report: one product (forward, dgrad or wgrad of a layer), and its algorithm.
 
     Attributes:
       scope: the product's place in the function: its ``jax.named_scope`` path.
-      choice: the algorithm, and the source of the decision. ``choice.seconds`` is its time, as
-        the tuner measured it on a map with the same key, which may have from half to twice as many
-        rows.
-      pairs: number of (input, output) pairs of the map.
+      choice: the algorithm, and the source of the decision. ``choice.seconds`` is the time that the
+        tuner measured on a similar map, which may have from half to twice as many rows.
+      pairs: number of (input row, output row) pairs of the map.
       counted: whether ``pairs`` was counted on the product's own map; otherwise it was counted on a
         concrete map like it, or on a recorded scene.
       lower_bound: the work, and the least time in which the hardware can do it.
@@ -61,8 +60,8 @@ class Explained:
 
     @property
     def ratio(self) -> float | None:
-        """Time divided by lower bound; 1 is the best possible. It is None where time or bound is
-        unknown, and where the time was measured on another machine."""
+        """Time divided by lower bound; 1 is the best possible. None if the time or the bound is
+        unknown, or if the time was measured on another machine."""
         seconds, bound = self.choice.seconds, self.lower_bound
         if seconds is None or bound is None or not bound.seconds:
             return None
@@ -79,12 +78,12 @@ class Explained:
 
     @property
     def problem(self) -> str:
-        """Product, rows, taps, channels and dtype, as a text."""
+        """Product, rows, taps, channels and dtype, as a text of one line."""
         product, rows, taps, channels, dtype = self._problem()
         return f"{product}, {rows} rows, {taps} taps, {channels}, {dtype}"
 
     def candidates(self) -> Iterator[tuple[str, float | None, str]]:
-        """Yield ``(candidate, seconds, verdict)`` for all candidates, the fastest first."""
+        """Yield ``(candidate, seconds or None, verdict)`` for all candidates, the fastest first."""
         entry = self.choice.entry
         if entry is not None:
             ranked = sorted(entry.measured, key=lambda m: (m.seconds is None, m.seconds or 0.0))
@@ -108,7 +107,7 @@ class Explained:
 
 @dataclasses.dataclass(frozen=True)
 class Total:
-    """Sums over the products whose ratio is known.
+    """Sums over those products of a report whose ratio of time to lower bound is known.
 
     Attributes:
       products: number of these products.
@@ -128,10 +127,10 @@ class Total:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The choices for all products of a function, in the program's order; prints as a table.
+    """Algorithms and times of all sparse convolutions of a function; prints as a table.
 
     Attributes:
-      rows: one row for each product.
+      rows: one row for each product (forward, dgrad or wgrad of a layer), in program order.
       seconds: time spent on measuring, in seconds; 0 for ``vx.explain``.
       notes: further remarks, one line each.
     """
@@ -148,7 +147,7 @@ class Report:
 
     @property
     def total(self) -> Total | None:
-        """Sums over the products whose ratio is known; None if no ratio is known."""
+        """Sums over the rows whose ratio is known; None if no ratio is known."""
         known = [row for row in self.rows if row.ratio]
         bounds = [row.lower_bound.seconds or 0.0 for row in known if row.lower_bound]
         times = [row.choice.seconds or 0.0 for row in known]
@@ -158,9 +157,9 @@ class Report:
         return "\n".join(self._table())
 
     def details(self) -> str:
-        """Return the table, then every candidate of every problem with its time.
+        """Return the table, then for each distinct product all measured algorithms and parameters.
 
-        The number after a time is its ratio to the shortest time.
+        After a candidate's time, its ratio to the fastest candidate's time is printed.
         """
         return "\n".join((*self._table(), *self._problems()))
 
@@ -226,7 +225,7 @@ class Report:
                 yield f"    {line}"
 
     def _by_problem(self) -> dict[str, list[tuple[int, Explained]]]:
-        """Return numbered rows by the key under which the cache keeps their choices."""
+        """Return ``(number, row)`` pairs by key of the tuning cache; equal problems share a key."""
         found: dict[str, list[tuple[int, Explained]]] = {}
         for number, row in enumerate(self.rows):
             found.setdefault(key_of(row.choice.problem), []).append((number, row))
@@ -234,7 +233,7 @@ class Report:
 
 
 def _times(row: Explained) -> tuple[str, str, str, str]:
-    """Return texts of the lower bound, what determines it, the time and the ratio."""
+    """Return a row's cells for lower bound, what determines the bound, time and ratio."""
     least, bound = "-", "-"
     if row.lower_bound is not None and row.lower_bound.seconds is not None:
         least, bound = milliseconds(row.lower_bound.seconds), str(row.lower_bound.bound)
@@ -244,7 +243,7 @@ def _times(row: Explained) -> tuple[str, str, str, str]:
 
 
 def _candidates(row: Explained) -> Iterator[tuple[str, str, str, str]]:
-    """Yield ``(time, ratio, candidate, verdict)``; one verdict begins with "chosen"."""
+    """Yield ``(time, ratio, candidate, verdict)`` texts; the chosen one's verdict says "chosen"."""
     chosen, candidates = str(row.choice), list(row.candidates())
     if chosen not in [name for name, *_ in candidates]:
         candidates.insert(0, (chosen, None, "not measured"))
@@ -269,7 +268,7 @@ def _provenance(row: Explained) -> str:
 
 
 def _layers(scopes: Sequence[str]) -> list[str]:
-    """Return scopes without wrappers of differentiation, and without the end that all share."""
+    """Return scopes as short names: without ``jvp(...)`` etc., and without a common last part."""
     paths = []
     for scope in scopes:
         wrappers = len(_WRAPPER.findall(scope))
@@ -282,7 +281,7 @@ def _layers(scopes: Sequence[str]) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> Iterator[str]:
-    """Yield the rows as lines with aligned columns."""
+    """Yield the rows as text lines with aligned columns; `right` marks right-aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [

@@ -1,4 +1,4 @@
-"""The strategies of a dynamic convolution, compared for its actual sizes."""
+"""Compare algorithms of a dynamic convolution, in which each position has its own kernel size."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _TILE = 256
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """One way to compute a dynamic product.
+    """Cost of one algorithm for a dynamic convolution with given sizes.
 
     Attributes:
-      name: its name in ``algorithm=``.
+      name: name of the algorithm, as in ``algorithm=``.
       operations: number of multiplications and additions, for these sizes.
-      expected: seconds at the matrix rate of the device; None where the rate is unknown
+      expected: seconds at the matrix rate of the device; None if the rate is unknown
         (``voxax hardware --probe`` measures it).
       seconds: measured seconds of one call; None if it was not measured, or cannot run.
-      compile_seconds: measured seconds of compiling its program, or None.
-      reason: why it cannot run, or None.
+      compile_seconds: measured seconds of compiling the program, or None.
+      reason: why the algorithm cannot run, or None.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Strategy:
 
 @dataclasses.dataclass(frozen=True)
 class Strategies:
-    """The strategies of one product; prints as a table.
+    """Comparison of the algorithms for one dynamic convolution; prints as a table.
 
     Attributes:
-      rows: one row for each strategy.
-      histogram: number of positions of each size, from 0.
-      exact: operations of the taps that the positions have; no strategy needs fewer.
+      rows: one row for each algorithm.
+      histogram: number of output positions with size 0, 1, 2, ...
+      exact: number of operations if no tap is computed needlessly; no algorithm needs fewer.
     """
 
     rows: tuple[Strategy, ...]
@@ -66,8 +66,8 @@ class Strategies:
 
     @property
     def break_even(self) -> float | None:
-        """Number of calls after which ``specialized`` with its compilation beats the fastest other
-        strategy; None if it is not faster, or if one of the two was not measured."""
+        """Number of calls after which ``specialized``, including its compilation, is faster than
+        the best other algorithm; None if it never is, or if one of them was not measured."""
         own, best = self["specialized"], self._best_other
         if own.seconds is None or own.compile_seconds is None or best is None:
             return None
@@ -76,7 +76,7 @@ class Strategies:
 
     @property
     def _best_other(self) -> float | None:
-        """Least seconds of all strategies but ``specialized``; None if no other was measured."""
+        """Least measured seconds of all algorithms except ``specialized``, or None."""
         times = [r.seconds for r in self.rows if r.name != "specialized" and r.seconds is not None]
         return min(times, default=None)
 
@@ -102,14 +102,14 @@ class Strategies:
 
 
 def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Strategies:
-    """Compare the strategies of the first dynamic convolution of ``fn(*args)`` for its sizes.
+    """Compare the algorithms for the first dynamic convolution in ``fn(*args)``, with its sizes.
 
-    :func:`voxax.explain` reports which strategy is chosen.
+    :func:`voxax.explain` reports which algorithm is chosen.
 
     Args:
       fn: any traceable function.
       args: concrete arguments.
-      measure: whether to compile and time each strategy too, on random operands and these sizes.
+      measure: whether to also compile and time each algorithm, on random operands and these sizes.
 
     Raises:
       InputError: there is no dynamic convolution with concrete sizes.
@@ -159,14 +159,14 @@ def strategies(fn: Callable[..., Any], *args: Any, measure: bool = False) -> Str
 
 
 def _blocks(counts: np.ndarray, ordered: np.ndarray, block: int) -> int:
-    """Return the number of taps if every position has the taps of its block's largest size."""
+    """Return the number of taps if each position gets all taps of the largest size in its block."""
     starts = np.arange(0, len(ordered), block)
     lengths = np.minimum(block, len(ordered) - starts)
     return int((counts[ordered[starts]] * lengths).sum()) if len(ordered) else 0
 
 
 def _timed(problem: Problem, candidate: Candidate, sizes: jax.Array) -> tuple[float, float]:
-    """Return the seconds of one call, and of compiling its program."""
+    """Return the measured seconds of one call, and of compiling the candidate's program."""
     sample = sample_of(problem, {"sizes": sizes}, {"sizes": None})
     begin = time.perf_counter()
     program = compiled(problem, candidate, sample)

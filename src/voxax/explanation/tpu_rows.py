@@ -1,4 +1,4 @@
-"""How a TPU's ``implicit_gemm`` moves the rows of a forward product, by items or by windows."""
+"""Explain whether ``implicit_gemm`` on a TPU reads rows by lists of items or by windows of rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class RowsMoved:
     """How a kernel moves the rows of a forward product on a TPU.
 
     Attributes:
-      items: average number of items for each output row that has neighbors, see
+      items: average number of items per output row, over the rows that have neighbors, see
         :mod:`voxax.kernels.implicit_gemm.items`.
-      neighbors: average number of neighbors of each of these rows.
-      counted: whether both were counted on the product's own map; otherwise on a map like it.
+      neighbors: average number of neighbors per output row, over the same rows.
+      counted: whether both were counted on the product's own map; otherwise on a similar map.
       by_items: whether the kernel reads lists of items; otherwise it reads windows of rows.
-      why: the reason for the choice.
+      why: the reason for this choice, as a text.
     """
 
     items: float
@@ -42,19 +42,19 @@ class RowsMoved:
 
 
 def chooses_rows(choice: Choice) -> bool:
-    """Return whether a choice is between lists of items and windows of rows."""
+    """Return whether the chosen kernel can read rows both by items and by windows."""
     return choice.kernel is WINDOWED and choice.problem.product == "forward"
 
 
 def rows_moved(
     choice: Choice, table: np.ndarray, counted: bool, hardware: HardwareInfo
 ) -> RowsMoved:
-    """Return how ``choice`` moves the rows of a map.
+    """Return how the chosen kernel moves the rows of a map.
 
     Args:
-      choice: a choice for which :func:`chooses_rows` is true.
+      choice: a choice for which :func:`chooses_rows` returns True.
       table: ``int32[rows, taps]``, the map's table of neighbors.
-      counted: whether the table is that of the product's own map.
+      counted: whether the table belongs to the product's own map.
       hardware: the TPU.
     """
     pairs = table >= 0
@@ -69,7 +69,7 @@ def rows_moved(
 
 
 def _items_of(table: np.ndarray) -> int:
-    """Return the number of items of a table: the words of its lists that are not zero."""
+    """Return the number of items for a table of neighbors: the nonzero words of its item lists."""
     first = 2 * Shape.of(*table.shape).list_rows
     return int(np.count_nonzero(on_host(table, None)[:, first : first + first // 2]))
 

@@ -1,4 +1,4 @@
-"""From a request to one algorithm with its parameters: a filter, a measurement, a memory."""
+"""The tuner: choose the algorithm of each convolution by request, cache and measurement."""
 
 import lazy_loader as _lazy
 

@@ -1,16 +1,15 @@
-"""The tuner's cache of measurements on this device, by this process and earlier ones.
+"""The tuner's cache on disk: measurements of algorithms, made by this and earlier processes.
 
 There is one JSON file for each kind of device, ``tuning/<device>.json`` in the cache directory;
-``docs/cache.md`` shows one. A key has one entry for each jaxlib that measured it, and at most one
-predicted entry, which holds for every jaxlib. The versions in the header are those of the last
-writer, for information only. The file is not trusted: it contains only data and no paths, its size
-is limited, and every field is checked. Several processes may read and write it at once, and any of
-them may die at any moment. Each measurement is therefore merged into the file under a lock, and the
-file is replaced in one step.
+``docs/cache.md`` shows one. The key of a problem has one entry for each jaxlib that measured it,
+and at most one predicted entry, which is valid for every jaxlib. The versions in the header are
+those of the last writer, for information only. The file is not trusted: it contains only data and
+no paths, its size is limited, and every field is checked. Several processes may read and write the
+file at the same time, and any of them may die at any moment. Each measurement is therefore merged
+into the file under a lock, and the file is replaced atomically.
 
-:class:`TuningCache` does not raise on errors of the disk: it logs one warning, and the process
-continues with its own measurements. The files ``defaults/<device>.json`` are caches that come with
-voxax; see ``defaults/README.md``.
+:class:`TuningCache` does not raise errors of the disk: it logs one warning, and the process
+continues with its own measurements. The files ``defaults/<device>.json`` are shipped with voxax.
 """
 
 from __future__ import annotations
@@ -53,16 +52,16 @@ _log = logging.getLogger("voxax.tuning")
 _caches: dict[tuple[int, Path, str], TuningCache] = {}
 
 Store = dict[tuple[str, str], Entry]
-"""Entries by the problem's key and by :attr:`Entry.filed_under`."""
+"""Entries by ``(key of the problem, Entry.filed_under)``."""
 
 Stamp = tuple[int, int, int] | None
-"""Inode, time and size of a file, which change with its content; None if there is no file."""
+"""Inode, modification time and size of a file, to detect changes; None if there is no file."""
 
 
 def folder(name: str) -> Path:
-    """Return a folder of the cache directory, which may not exist yet.
+    """Return the path of the folder `name` in the cache directory; the folder may not exist.
 
-    Without a home directory, it is below ``os.devnull`` and keeps nothing.
+    Without a home directory, the path is below ``os.devnull``, where nothing can be stored.
     """
     try:
         return cache_dir() / name
@@ -71,7 +70,7 @@ def folder(name: str) -> Path:
 
 
 def cache_for(device: str) -> TuningCache:
-    """Return the cache of a device named by :func:`device_name`; a process has one instance.
+    """Return the process's tuning cache of a device, whose name is from :func:`device_name`.
 
     Call this at each use, because ``VOXAX_CACHE_DIR`` may change, and the child of a fork has its
     own instance.
@@ -83,18 +82,18 @@ def cache_for(device: str) -> TuningCache:
 
 
 def passed_file(kernel: Hashable, device: str) -> Path:
-    """Return the path of the empty file that exists if ``kernel`` passed the tuner's check here.
+    """Return the path of the empty file whose existence says that a kernel passed its check.
 
-    Each check compiles two programs. The file saves this time in later processes. Its name is a
-    digest of the kernel, the native library's bytes, the device and the versions, so a change of
-    any of them leads to a new check. ``kernel`` must have the same ``repr`` in every process.
+    A check of a kernel's results compiles two programs, which the file saves later processes. Its
+    name is a digest of `kernel`, the native library's bytes, the device and the versions, so a
+    change of any of them leads to a new check. The ``repr`` of `kernel` must not vary by process.
     """
     known = (kernel, device, _native.fingerprint(), __version__, jaxlib_version())
     return folder("passed") / hashlib.sha256(repr(known).encode()).hexdigest()[:32]
 
 
 def forget_passed() -> None:
-    """Delete all files of :func:`passed_file`; the next process checks again."""
+    """Delete all files of :func:`passed_file`, so that the next process checks kernels again."""
     with contextlib.suppress(OSError):
         for path in folder("passed").iterdir():
             path.unlink()
@@ -102,7 +101,7 @@ def forget_passed() -> None:
 
 @functools.lru_cache(maxsize=64)  # called for each choice
 def device_name(info: HardwareInfo) -> str:
-    """Return a file-safe name of a kind of device, such as ``cpu-amd-epyc-9r14-2-cores``.
+    """Return a name of a device for file names, such as ``cpu-amd-epyc-9r14-2-cores``.
 
     The name of a CPU contains the number of cores that the process may use, because the fastest
     algorithm depends on it.
@@ -122,11 +121,13 @@ def device_name(info: HardwareInfo) -> str:
 
 
 class TuningCache:
-    """Cache with the entries of each problem for one device; safe to use from several threads.
+    """Cache of measurements for one device in a JSON file; safe to use from several threads.
+
+    A key identifies a problem: a product of a layer, see :func:`voxax.tuning.entry.key_of`.
 
     Args:
       directory: folder of the file; the first save creates it.
-      device: name of the device from :func:`device_name`, which is the file's name without suffix.
+      device: name of the device from :func:`device_name`. The file is ``<device>.json``.
 
     Raises:
       ValueError: ``device`` is not a valid name.
@@ -144,10 +145,10 @@ class TuningCache:
         self._warned: set[str] = set()
 
     def get(self, key: str) -> Entry | None:
-        """Return the entry of the problem ``key`` that is valid for this jaxlib, or None.
+        """Return the entry of the problem `key` that is valid for this jaxlib, or None.
 
-        The user's own measurement comes first, then the measurement shipped for the device, then
-        the newer one of the user's own prediction and the shipped prediction.
+        The user's measurement is preferred, then the measurement shipped with voxax, then the newer
+        one of the user's prediction and the shipped prediction.
         """
         stores, version = (self._entries(), shipped(self.device)), jaxlib_version()
         found = [store[key, version] for store in stores if (key, version) in store]
@@ -157,12 +158,12 @@ class TuningCache:
         return max(predictions, key=Entry.time, default=None)
 
     def items(self) -> list[tuple[str, Entry]]:
-        """Return the user's own measured entries for this jaxlib with their keys, sorted by key."""
+        """Return ``(key, entry)`` of the user's measurements with this jaxlib, sorted by key."""
         entries, version = self._entries(), jaxlib_version()
         return sorted((key, entry) for (key, filed), entry in entries.items() if filed == version)
 
     def put(self, key: str, entry: Entry) -> Entry:
-        """Merge ``entry`` into the cache, save the cache, and return the merged entry.
+        """Merge `entry` of the problem `key` into the cache, save it, and return the merged entry.
 
         Raises:
           ValueError: ``key`` is not 1 to 512 printable ASCII characters.
@@ -175,7 +176,7 @@ class TuningCache:
             return self._entries().get((key, entry.filed_under), entry)
 
     def flush(self) -> bool:
-        """Save all unsaved entries, and return whether everything is on disk."""
+        """Save all unsaved entries to the file, and return whether that succeeded."""
         with self._lock:
             if not self._unsaved:
                 return True
@@ -193,7 +194,7 @@ class TuningCache:
             return True
 
     def _entries(self) -> Store:
-        """Return the current entries of the file, merged with the unsaved ones."""
+        """Return the entries of the file as it is now, merged with the unsaved entries."""
         with self._lock:
             # A missing file was removed by hand, which is the documented way to start anew.
             if self._file.problem == "unreadable" or stamp_of(self.path) != self._file.stamp:
@@ -212,9 +213,9 @@ class TuningCache:
 
 @functools.lru_cache(maxsize=64)
 def shipped(device: str) -> Store:
-    """Return the entries shipped for a device, possibly none; do not change the result.
+    """Return the entries that voxax ships for a device, or an empty dict; do not change the result.
 
-    Measured entries have the source ``shipped``.
+    Measured entries get the source ``shipped``.
     """
     if not is_device(device):
         return {}
@@ -234,9 +235,9 @@ class Contents:
     Attributes:
       store: the well-formed entries of the file.
       stamp: state of the file at the time of reading.
-      problem: why nothing was read: ``unusable`` (no JSON, of another format or device, too large,
-        not a regular file) or ``unreadable`` (an error of the system); None without a problem.
-      reason: description of the problem, or of the entries that were left out; else empty.
+      problem: why nothing was read: ``unusable`` (no JSON, another format or device, too large, not
+        a regular file) or ``unreadable`` (an error of the operating system); None if it was read.
+      reason: description of the problem, or of malformed entries; empty without any.
     """
 
     store: Store
@@ -246,7 +247,7 @@ class Contents:
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Return the state of the file at ``path``; None if it is missing or cannot be accessed."""
+    """Return inode, time and size of the file at `path`; None if it cannot be accessed."""
     try:
         status = path.stat()
     except OSError:
@@ -255,7 +256,7 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def read_file(path: Path, device: str) -> Contents:
-    """Return the content of ``path``, a file for ``device``; errors are in the result."""
+    """Read the cache file `path` of a device; errors are returned in the result, not raised."""
     stamp = stamp_of(path)
     try:
         values = parse_document(read_bounded(path, MAX_BYTES)[0])
@@ -273,14 +274,15 @@ def read_file(path: Path, device: str) -> Contents:
 
 
 def save_file(path: Path, device: str, added: Store, patience: float = PATIENCE) -> Contents:
-    """Merge ``added`` into the file in one atomic step, and return its new content.
+    """Merge entries into a cache file atomically, and return the file's new content.
 
-    The folder is created if needed. A file that is not a cache for ``device`` is renamed first and
-    stays in the same folder.
+    The folder is created if needed. A file that is no cache of `device` is first renamed.
 
     Args:
-      path, device, added: the file, its device, and the newer entries.
-      patience: seconds to wait for the lock.
+      path: the file.
+      device: name of the file's device.
+      added: the entries, which are newer than those of the file.
+      patience: seconds to wait for the file's lock.
 
     Raises:
       OSError: the file could not be saved and is unchanged.
@@ -326,7 +328,7 @@ def _save_locked(path: Path, device: str, added: Store) -> Contents:
 
 
 def _encode(device: str, store: Store) -> bytes:
-    """Return the file's text; drop the oldest entries from ``store`` until it is small enough."""
+    """Return the bytes of a cache file; drop the oldest entries of `store` if they are too many."""
     excess = len(store) - MAX_ENTRIES
     while True:
         for oldest in sorted(store, key=lambda k: store[k].time())[: max(excess, 0)]:
@@ -338,20 +340,20 @@ def _encode(device: str, store: Store) -> bytes:
 
 
 def remove_file(path: Path) -> None:
-    """Delete the file but not its folder; raise OSError if that is not possible."""
+    """Delete a cache file under its lock; raise OSError if that is not possible."""
     if path.parent.is_dir():
         with locked(path.with_name(f".{path.stem}.lock"), PATIENCE):
             path.unlink(missing_ok=True)
 
 
 def is_device(name: Any) -> bool:
-    """Return whether ``name`` is valid for a device: safe as a file name, and not a path."""
+    """Return whether `name` can be a device's name: words of a-z and 0-9, joined by hyphens."""
     good = isinstance(name, str) and len(name) <= _MAX_DEVICE
     return good and bool(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name))
 
 
 def is_key(key: Any) -> bool:
-    """Return whether ``key`` is 1 to 512 printable ASCII characters."""
+    """Return whether `key` can be a problem's key: 1 to 512 printable ASCII characters."""
     return isinstance(key, str) and 0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()
 
 
@@ -369,7 +371,7 @@ def parse_document(raw: bytes) -> dict[str, Any]:
 
 
 def entries_of(raw: Any) -> tuple[Store, list[str]]:
-    """Return the well-formed entries in ``{key: [entry, ...]}``, and a reason for every other.
+    """Return the well-formed entries of ``{key: [entry, ...]}``, and why the others are malformed.
 
     Raises:
       ValueError: ``raw`` is not a dict.
@@ -393,13 +395,13 @@ def entries_of(raw: Any) -> tuple[Store, list[str]]:
 
 
 def add_entry(store: Store, key: str, entry: Entry) -> None:
-    """Merge ``entry``, which is newer than the others, into ``store``."""
+    """Merge `entry` of the problem `key` into `store`; it counts as newer than the others."""
     place = key, entry.filed_under
     store[place] = store[place].merged(entry) if place in store else entry
 
 
 def merged(store: Store, added: Store) -> Store:
-    """Return the entries of both stores; those of ``added`` are newer."""
+    """Return the entries of both stores; the entries of `added` count as newer."""
     store = dict(store) if added else store
     for (key, _), entry in added.items():
         add_entry(store, key, entry)
@@ -415,9 +417,9 @@ def store_to_json(store: Store) -> dict[str, list[dict[str, Any]]]:
 
 
 def document(**content: Any) -> str:
-    """Return readable JSON of the content, with format and versions.
+    """Return indented JSON of a header (format, versions) and `content`.
 
-    A value that fits into a line is not broken into several lines.
+    A list or object that fits into one line is written in one line.
     """
     encode = json.JSONEncoder(allow_nan=False).encode
 

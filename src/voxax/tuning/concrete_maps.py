@@ -1,8 +1,8 @@
-"""Concrete kernel maps: their densities, and weak references to them for measurements.
+"""Record concrete (not traced) kernel maps and their densities, for later measurements.
 
-A product is tuned when it is lowered. By then even a concrete map is an argument of the program, so
-each concrete map is recorded earlier. The references are weak, so they keep no memory, and a map
-that the caller dropped is not used for measurements.
+The tuner measures when a convolution is lowered. By then even a concrete map is an argument of the
+program, so each concrete map is recorded earlier. The references are weak: they keep no memory
+alive, and a map that the caller dropped is not used for measurements.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _maps: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary(
 
 
 def observe(layer: Layer, kernel_map: KernelMap) -> Layer:
-    """Return the layer with the density of a concrete map, and record the map.
+    """Record a concrete map, and return the layer with its density; ignore a traced map.
 
-    The density is the bucketed number of pairs per output row, counted once for each map. With a
-    traced map, the layer is returned unchanged.
+    The density is the average number of pairs per output row, rounded by :func:`density_bucket`. It
+    is counted once for each map. With a traced map, the layer is returned unchanged.
     """
     neighbors = kernel_map.view("neighbors")
     if _compat.is_traced(neighbors) or not getattr(neighbors, "is_fully_addressable", True):
         return layer
 
     def counted() -> float:
-        # Padding rows have no pairs; leave them out if they are the last rows.
+        # Padding rows have no pairs, so skip them if they are the last rows.
         valid = kernel_map.out_geometry.valid
         if _compat.is_traced(valid) or not known_on_cpu(valid):
             return density(neighbors)
@@ -51,9 +51,9 @@ def observe(layer: Layer, kernel_map: KernelMap) -> Layer:
 
 
 def density(neighbors: jax.Array | np.ndarray) -> float:
-    """Return the bucketed number of pairs per output row; rows without pairs do not count.
+    """Return the rounded number of pairs per output row, over the rows that have pairs.
 
-    ``neighbors`` is the concrete table of a kernel map.
+    `neighbors` is the concrete table of a kernel map, ``int32[rows, taps]``.
     """
     if not known_on_cpu(neighbors):
         return density_bucket(*map(int, _pairs_and_rows(neighbors)))
@@ -66,24 +66,21 @@ def density(neighbors: jax.Array | np.ndarray) -> float:
 
 @jax.jit
 def _pairs_and_rows(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the numbers of pairs and of output rows with pairs.
-
-    They are counted on the device, because the table is large.
-    """
+    """Return the number of pairs, and of output rows with pairs, counted on the device."""
     found = neighbors >= 0
     return jnp.sum(found, dtype=jnp.int32), jnp.sum(jnp.any(found, axis=1), dtype=jnp.int32)
 
 
 def note_map(layer: Layer, array: jax.Array | np.ndarray) -> None:
-    """Store a weak reference to the table of the layer's concrete map, or to its sizes.
+    """Store a weak reference to the concrete neighbor table of a layer, or to its kernel sizes.
 
-    It replaces an earlier reference of the same :func:`map_key`.
+    It replaces the reference of an earlier layer with the same :func:`map_key`.
     """
     _maps[map_key(layer)] = array
 
 
 def concrete_map(problem: Problem) -> dict[str, Any] | None:
-    """Return the array of a recorded map that fits the problem, by name, or None."""
+    """Return the array of a recorded map that fits a problem, as ``{name: array}``, or None."""
     array: Any = None if problem.layer.density is None else _maps.get(map_key(problem.layer))
     # NumPy arrays, from a plan made on the host, cannot be deleted.
     if array is None or (not isinstance(array, np.ndarray) and array.is_deleted()):
@@ -92,6 +89,6 @@ def concrete_map(problem: Problem) -> dict[str, Any] | None:
 
 
 def map_key(layer: Layer) -> Hashable:
-    """Return the key of a layer's map; layers with equal keys are measured on the same map."""
+    """Return the key under which a layer's map is recorded; layers with equal keys share a map."""
     map_of = layer.spec, layer.level, layer.in_capacity, layer.out_capacity, layer.symmetric
     return *map_of, layer.density, layer.sizes

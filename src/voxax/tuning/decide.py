@@ -1,8 +1,8 @@
-"""The tuner's decision, a pure function of the candidates, the known entry and the policy.
+"""The tuner's decision as a pure function of the candidates, the cached entry and the policy.
 
-:func:`decide` reads no clock, file, lock or device. It returns a choice, and whether the choice
-must be checked or measured before it is used. :mod:`voxax.tuning.tuner` checks or measures, then
-calls it again. The docstring of that module has the table of decisions.
+:func:`decide` reads no clock, file, lock or device. It returns a choice, and whether candidates
+must be checked or measured before the choice is used. :mod:`voxax.tuning.tuner` does that and calls
+it again; the docstring of that module has the table of decisions.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from voxax.tuning.request import AutotuneMode
 from voxax.tuning.space import Candidate, Identity, Space
 
 Source = Literal["measured", "cached", "shipped", "predicted", "pinned"]
-"""``measured``: measured just now on this hardware. ``cached``: measured by an earlier run.
-``shipped``: measured on hardware of this kind, and part of voxax. ``predicted``: chosen without a
-measurement. ``pinned``: the only candidate."""
+"""Why an algorithm was chosen. ``measured``: it was the fastest in a measurement just now;
+``cached``: in an earlier run on this device; ``shipped``: in measurements shipped with voxax.
+``predicted``: it was chosen without a measurement. ``pinned``: it is the only candidate."""
 
 Pending = Literal["check", "measure"] | None
-"""The step before a choice may be used. ``check`` compares its result with the reference's, and
-``measure`` measures all candidates. None means that the choice is final."""
+"""What must be done before a choice may be used. ``check``: compare its result with that of the
+reference algorithm. ``measure``: measure all candidates. None: the choice is final."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Decision about one problem.
+    """The kernel and parameters that the tuner chose for one product of a layer.
 
     Attributes:
       problem: the product that is executed.
       kernel, parameters: the kernel that executes the product, and its parameters.
-      source: origin of the decision, see :data:`Source`.
+      source: why it was chosen, see :data:`Source`.
       seconds: measured time of one call, or None.
       entry: the cache's entry of this problem, or None.
       refused: ``(name, reason)`` of admitted algorithms that cannot run.
-      pending: step before the choice may be used, see :data:`Pending`.
+      pending: what must be done before the choice may be used, see :data:`Pending`.
     """
 
     problem: Problem
@@ -66,16 +66,16 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """What the tuner may do for a problem, and its results so far.
+    """Input of :func:`decide`: what the tuner may do for a problem, and what it did so far.
 
     Attributes:
       mode: value of ``VOXAX_AUTOTUNE``.
       has_device: whether candidates can be checked and measured in this process.
-      ruled: whether there is no request and the first heuristic is known to be the fastest.
-      foreseen: whether the choice is only reported. Nothing is checked or measured for it, and a
-        pinned candidate has its time from the user's cache.
+      ruled: whether the user made no request, and the default is known to be the fastest.
+      foreseen: whether the choice is only reported. Then nothing is checked or measured, and a
+        pinned candidate gets its time from the user's cache.
       measured: whether the entry was measured just now.
-      rejected: candidates that must not be used on this device, with the reason.
+      rejected: candidates that must not be used on this device, with the reasons.
     """
 
     mode: AutotuneMode
@@ -87,12 +87,12 @@ class Policy:
 
 
 def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
-    """Choose among the candidates of ``space``; see the table in :mod:`voxax.tuning.tuner`.
+    """Choose the kernel and parameters for a product, by the table in :mod:`voxax.tuning.tuner`.
 
     Args:
       space: the candidates that the request admits.
       entry: the cache's entry of the problem, or None.
-      policy: what may be done, and the results so far.
+      policy: what the tuner may do, and what it did so far.
 
     Raises:
       AlgorithmError: no candidate can run; the message lists every reason.
@@ -111,7 +111,7 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
         useless = entry.predicted or (policy.ruled and policy.mode == "cached")
         entry, known = (None, {}) if useless else (entry, known)
     records = [known.get(candidate.identity) for candidate in space.candidates]
-    # The fastest candidate that ran to the end. If there is none, the best one given up early.
+    # The fastest candidate that was measured completely, or else the best one given up early.
     timed = [
         (m.verdict != "ok", m.seconds, number)
         for number, m in enumerate(records)
@@ -145,7 +145,7 @@ def decide(space: Space, entry: Entry | None, policy: Policy) -> Choice:
 
 
 def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, str], ...]]:
-    """Return the first candidate that was not rejected, and the reasons against those before it.
+    """Return the first candidate that was not rejected, and why earlier ones cannot be used.
 
     The order is: the heuristics, the reference, all other candidates. If nothing can be checked,
     unproven kernels come last among the heuristics.
@@ -161,7 +161,7 @@ def _default(space: Space, policy: Policy) -> tuple[Candidate, tuple[tuple[str, 
 
 
 def _nothing_left(problem: Problem, refused: Iterable[tuple[str, str]], entry: Entry | None) -> str:
-    """Return an error message with every reason why no admitted candidate can run."""
+    """Return the error message that lists for every candidate why it cannot run."""
     reasons = [f"{name}: {reason}" for name, reason in refused]
     for measured in () if entry is None else entry.measured:
         if measured.verdict in ("failed", "rejected"):

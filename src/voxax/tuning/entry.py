@@ -1,7 +1,7 @@
-"""Records of the measurements of one problem: their key, their values and their JSON form.
+"""Records of the tuning cache: the measurements of one problem, their key and their JSON form.
 
-An entry comes from an untrusted file, so ``from_json`` accepts only well-formed values. Every check
-raises ValueError, and no other error, with a message that is safe to print.
+Records may come from an untrusted file, so ``from_json`` accepts only well-formed values. It raises
+only ValueError, with a message that is safe to print.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import jaxlib.version
 from voxax.kernels import Parameters, Problem
 
 Verdict = Literal["ok", "rejected", "slow", "failed", "skipped"]
-"""``ok``: may be chosen. ``rejected``: gave wrong results. ``slow``: was given up early, with
-``seconds`` of the runs until then. ``failed``: did not compile or run. ``skipped``: was not
-measured."""
+"""Result of measuring a candidate. ``ok``: it may be chosen. ``rejected``: it gave wrong results.
+``slow``: it was given up after one run. ``failed``: it did not compile or run. ``skipped``: it was
+not measured."""
 
 NO_TIME = "no time was left for it"
-"""The reason of a candidate that was skipped because the time was used up."""
+"""The reason in a measurement of a candidate that was skipped because the time was used up."""
 
 Source = Literal["measured", "shipped", "predicted"]
 
 PREDICTED = "predicted"
-"""Part of a predicted entry's key that replaces the version of jaxlib. Predictions depend on the
-kernels, which have revisions, and not on jaxlib."""
+"""Word that replaces the version of jaxlib in the key of a predicted entry, since predictions do
+not depend on jaxlib. They depend on the kernels, which have revisions."""
 
 MAX_CANDIDATES = 1000
 _MAX_NAME = 64
@@ -39,18 +39,18 @@ _MAX_SPEC = 200  # characters of a map's relation in a key
 
 
 def jaxlib_version() -> str:
-    """Return the version of jaxlib, which contains the compiler; all times depend on it."""
+    """Return the version of jaxlib, which contains the compiler that all times depend on."""
     return jaxlib.version.__version__
 
 
 def utc_now() -> str:
-    """Return the current time in the form of :attr:`Entry.when`."""
+    """Return the current time as ISO text in UTC, for :attr:`Entry.when`."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Measurement of one candidate, which is an algorithm with parameters.
+    """Measurement of one candidate, that is, of an algorithm with parameters.
 
     Attributes:
       algorithm: name of the algorithm, which may no longer exist.
@@ -58,11 +58,11 @@ class Measured:
       revision: revision of the algorithm's implementation, 0 or more.
       seconds: time of one execution; None only if the verdict is neither ``ok`` nor ``slow``.
       verdict: result of the measurement, see :data:`Verdict`.
-      reason: text that explains a verdict other than ``ok``. It is changed to one printable line
-        of at most 500 characters.
+      reason: text that explains a verdict other than ``ok``. The constructor changes it to one
+        printable line of at most 500 characters.
 
     Raises:
-      ValueError: unsorted parameters, or no seconds with the verdict ``ok`` or ``slow``.
+      ValueError: the parameters are unsorted, or ``ok`` or ``slow`` comes without seconds.
     """
 
     algorithm: str
@@ -83,7 +83,7 @@ class Measured:
 
     @property
     def candidate(self) -> tuple[str, Parameters, int]:
-        """Algorithm, parameters and revision; a later measurement with the same replaces this."""
+        """Algorithm, parameters and revision, which identify the candidate within an entry."""
         return self.algorithm, self.parameters, self.revision
 
     @property
@@ -95,12 +95,12 @@ class Measured:
         return described(self.algorithm, self.parameters)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values for ``json.dumps``."""
+        """Return the measurement as values for ``json.dumps``."""
         return {**vars(self), "parameters": dict(self.parameters)}
 
     @classmethod
     def from_json(cls, raw: Any) -> Measured:
-        """Return the measurement of values of :meth:`to_json`.
+        """Return the measurement that :meth:`to_json` turned into `raw`.
 
         Raises:
           ValueError: ``raw`` is not a well-formed measurement.
@@ -111,11 +111,11 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """All measurements of one problem on one device with one jaxlib.
+    """All measurements for one problem (a product of a layer) on one device with one jaxlib.
 
     Attributes:
       measured: one measurement per candidate.
-      sample: name of the data that they ran on: ``"caller's map"``, or an occupancy's name.
+      sample: name of the data of the measurements: ``"caller's map"``, or a recorded scene.
       source: ``measured`` here, ``shipped`` with voxax, or ``predicted`` without measuring.
       when: time of the newest measurement, ISO format in UTC, see :func:`utc_now`.
       seconds_spent: time spent on these measurements, compilation included.
@@ -131,26 +131,26 @@ class Entry:
 
     @property
     def predicted(self) -> bool:
-        """Return whether the times were predicted instead of measured."""
+        """Whether the times were predicted instead of measured."""
         return self.source == PREDICTED
 
     @property
     def filed_under(self) -> str:
-        """The version of jaxlib, or ``PREDICTED``; together with the key it identifies an entry."""
+        """The jaxlib version, or ``PREDICTED``: the second part of the entry's key in the cache."""
         return PREDICTED if self.predicted else self.jaxlib
 
     def time(self) -> datetime.datetime:
-        """Return :attr:`when` as a time that can be compared."""
+        """Return :attr:`when` as a timezone-aware datetime."""
         time = datetime.datetime.fromisoformat(self.when)
         return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
 
     def merged(self, other: Entry) -> Entry:
-        """Return an entry with the candidates of both entries; ``other`` is the newer one.
+        """Return an entry with the candidates of this entry and of the newer entry `other`.
 
-        If both have a candidate, the measurement of ``other`` is kept, unless it was skipped there.
-        Merging the same entry again changes nothing. Times of different jaxlibs cannot be compared,
-        so the result is then ``other``. If only one of the entries was measured instead of
-        predicted, the result is the measured one.
+        If both entries have a candidate, the measurement of `other` is kept, unless it was skipped
+        there. Merging the same entry again changes nothing. Times of different jaxlibs cannot be
+        compared, so the result is then `other`. If one entry was measured and the other predicted,
+        the result is the measured one.
         """
         if other.jaxlib != self.jaxlib or (self.predicted and not other.predicted):
             return other
@@ -169,15 +169,15 @@ class Entry:
 
     @property
     def left_out(self) -> tuple[Measured, ...]:
-        """The candidates that were skipped because the time was used up."""
+        """The measurements of candidates that were skipped because the time was used up."""
         return tuple(m for m in self.measured if m.verdict == "skipped" and m.reason == NO_TIME)
 
     def knows(self, candidate: tuple[str, Parameters, int]) -> bool:
-        """Return whether the entry contains this name, parameters and revision."""
+        """Return whether the entry has a measurement of this (algorithm, parameters, revision)."""
         return any(m.candidate == candidate for m in self.measured)
 
     def ranked(self) -> tuple[Measured, ...]:
-        """Return the candidates that may be chosen, fastest first; newest revisions only."""
+        """Return the measurements with verdict ``ok`` and the newest revision, fastest first."""
         newest: dict[str, int] = {}
         for c in self.measured:
             newest[c.algorithm] = max(c.revision, newest.get(c.algorithm, 0))
@@ -185,7 +185,7 @@ class Entry:
         return tuple(sorted(good, key=lambda c: c.seconds or 0.0))
 
     def summary(self) -> str:
-        """Return one line with the fastest candidate and the next."""
+        """Return a line of text with the two fastest candidates and their times."""
         shown = [f"{m} {1e3 * (m.seconds or 0):.3g} ms" for m in self.ranked()[:2]]
         best, second, *_ = *shown, *("nothing could be measured", "none")[len(shown) :]
         return (
@@ -194,18 +194,18 @@ class Entry:
         )
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each candidate."""
+        """Yield a line of text for each candidate: its verdict, time and reason."""
         for m in self.measured:
             time_text = "" if m.seconds is None else f" {1e3 * m.seconds:.3g} ms"
             yield f"{m}: {m.verdict}{time_text} {m.reason}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values for ``json.dumps``."""
+        """Return the entry as values for ``json.dumps``."""
         return {**vars(self), "measured": [c.to_json() for c in self.measured]}
 
     @classmethod
     def from_json(cls, raw: Any) -> Entry:
-        """Return the entry of values of :meth:`to_json`.
+        """Return the entry that :meth:`to_json` turned into `raw`.
 
         Raises:
           ValueError: ``raw`` is not a well-formed entry.
@@ -217,18 +217,17 @@ class Entry:
 
 
 def described(algorithm: str, parameters: Parameters) -> str:
-    """Return ``name(parameter=value, ...)``."""
+    """Return a candidate as text: ``algorithm(parameter=value, ...)``."""
     values = ", ".join(f"{name}={value}" for name, value in parameters)
     return f"{algorithm}({values})" if values else algorithm
 
 
 def key_of(problem: Problem) -> str:
-    """Return the key of a problem's entry, which is the same text in every process.
+    """Return the text that identifies a problem (a product of a layer) in the tuning cache.
 
     It contains everything that may change which algorithm is fastest, except the device, the jaxlib
-    and the revisions; ``docs/tuning.md`` lists its parts. For a product on a grid it also contains
-    the grid rounded to powers of two, whether the sizes are uniform, and how many positions have
-    each size.
+    and the revisions; ``docs/tuning.md`` lists its parts. Row numbers are rounded up to powers of
+    two. For a dynamic convolution it also describes the grid and the kernel sizes.
     """
     layer = problem.layer
     relation = "unknown map" if layer.spec is None else str(layer.spec)[:_MAX_SPEC]
@@ -252,13 +251,13 @@ def key_of(problem: Problem) -> str:
 
 
 def family_of(problem: Problem) -> str:
-    """Return the first part of a problem's key, which similar problems share."""
+    """Return the first part of a problem's key: product, kind, dtype, precision, number of taps."""
     words = (problem.product, problem.layer.kind, problem.dtype, problem.layer.precision)
     return " ".join((*words, f"K{problem.layer.num_offsets} "))
 
 
 def density_bucket(pairs: int, out_rows: int) -> float:
-    """Return the pairs per output row, rounded to a power of sqrt(2); 0 without pairs or rows."""
+    """Return ``pairs / out_rows`` rounded to a power of sqrt(2); 0 without pairs or rows."""
     if pairs <= 0 or out_rows <= 0:
         return 0.0
     return 2 ** (round(2 * math.log2(pairs / out_rows)) / 2)
@@ -311,10 +310,10 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _check_fields(cls: type[Measured] | type[Entry], raw: Any) -> dict[str, Any]:
-    """Return the fields of a record from JSON.
+    """Return `raw` after checking that it has the fields of `cls` with valid JSON values.
 
     Raises:
-      ValueError: missing, unknown or malformed fields.
+      ValueError: a field is missing, unknown or malformed.
     """
     expected = {field.name for field in dataclasses.fields(cls)}
     if not isinstance(raw, dict) or raw.keys() != expected:
@@ -327,7 +326,7 @@ def _check_fields(cls: type[Measured] | type[Entry], raw: Any) -> dict[str, Any]
 
 
 def _shown(value: Any) -> str:
-    """Return a short, printable form of any value, for messages."""
+    """Return a value as printable text of at most 80 characters, for messages."""
     try:
         text = ascii(value)
     except (ValueError, RecursionError):  # integers of thousands of digits; deep nesting

@@ -1,4 +1,4 @@
-"""Check of the epilogue of a kernel, once, against the kernel's own product without epilogue."""
+"""Check that a kernel's fused epilogue (norm, bias, residual, ReLU) gives the same as NumPy."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _objections: dict[Hashable, str] = {}
 
 
 def applies_epilogue(choice: Choice) -> bool:
-    """Return whether the chosen kernel has an epilogue that is right on this device.
+    """Return whether the chosen kernel can apply an epilogue, and does it right on this device.
 
     The epilogue is checked at its first use for each kind of weight, dtype and precision. Without a
-    device or with ``VOXAX_AUTOTUNE=off`` it is not checked and counts as right.
+    device, or with ``VOXAX_AUTOTUNE=off``, it is not checked and counts as right.
     """
     p, kernel = choice.problem, choice.kernel
     if kernel.with_epilogue is None:

@@ -1,7 +1,4 @@
-"""Measurement of candidates, which are timed in turn and compared with the reference.
-
-A budget limits the time.
-"""
+"""Time the candidates (kernels with parameters) for a product of a layer, and check results."""
 
 from __future__ import annotations
 
@@ -81,7 +78,7 @@ class _Runner:
 
     @property
     def figure(self) -> float:
-        """The lower quartile of the samples, because other programs can only add time."""
+        """Seconds per call: the lower quartile of the samples, as other programs only add time."""
         return float(np.quantile(self.seconds, 0.25))
 
 
@@ -92,10 +89,10 @@ def on_sample(
     device: Any,
     run: Callable[[Sample], _Result],
 ) -> _Result:
-    """Return the result of ``run`` on data for the candidates, on ``device``.
+    """Make operands and map arrays for the candidates on `device`, and return ``run(sample)``.
 
-    Its time counts as spent on measuring. It runs in a new thread, because inside a trace JAX would
-    record its operations, and a new thread has no trace. The thread inherits no settings, so the
+    The time counts as spent on measuring. `run` is called in a new thread, because the caller may
+    be inside a JAX trace, which would record the operations. A thread inherits no settings, so the
     setting of 64-bit types is passed on.
     """
     settings = _compat.thread_settings(device)
@@ -119,11 +116,11 @@ def measure(
     sample: Sample,
     budget: float,
 ) -> tuple[Measured, ...]:
-    """Time ``candidates`` in the given order; only those that agree with ``reference`` are timed.
+    """Compile, check and time `candidates` in the given order; return their measurements.
 
-    Compiling takes at most half of ``budget`` seconds, but two candidates are always compared.
-    Candidates that were not reached are left out of the result. ``docs/tuning.md`` describes the
-    steps.
+    A candidate whose result differs from that of `reference` is not timed. No candidate begins
+    after `budget` seconds, and none begins to compile after half of them, but two candidates are
+    always compared. Candidates that were not reached are left out of the result.
     """
     begin = time.perf_counter()
     expected, programs = _compile(problem, reference, candidates, sample, begin + budget / 2)
@@ -149,7 +146,7 @@ def measure(
             while runner.calls * runner.seconds[-1] < _BATCH and runner.calls < _MOST_CALLS:
                 runner.calls *= 2
                 runner.once()
-            del runner.seconds[:-1]  # shorter samples include the time of the wait
+            del runner.seconds[:-1]  # in samples with fewer calls, the wait counts too much
         runners.append(runner)
     _rounds(runners, _ROUNDS)
     quickest = min((r.figure for r in runners), default=0.0)
@@ -162,14 +159,14 @@ def measure(
 def check(
     problem: Problem, candidate: Candidate, reference: Candidate, sample: Sample
 ) -> str | None:
-    """Return the reason why ``candidate`` must not be used, or None; nothing is timed."""
+    """Compare a candidate's result with the reference's; return why it is wrong, or None."""
     expected, (runner,) = _compile(problem, reference, (candidate,), sample, float("inf"))
     verdict = runner if isinstance(runner, Measured) else _verdict(problem, runner, expected)
     return None if verdict is None else verdict.reason
 
 
 def compiled(problem: Problem, candidate: Candidate, sample: Sample) -> Program:
-    """Return the candidate as a compiled program without arguments."""
+    """Compile a candidate for the operands of `sample`; return a function without arguments."""
     kernel, parameters = candidate.kernel, candidate.parameters
     names = tuple(kernel.views_of(problem, parameters))
     operands = (sample.a, sample.b, *(sample.views[name] for name in names))
@@ -183,16 +180,13 @@ def compiled(problem: Problem, candidate: Candidate, sample: Sample) -> Program:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Inside ``with``, ignore debugging settings of the process that would stop measuring."""
+    """Inside ``with``, ignore debugging settings of JAX that would make measuring impossible."""
     with jax.disable_jit(False), jax.transfer_guard("allow"):
         yield
 
 
 def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measured | None:
-    """Return the verdict on a failed run or a wrong result, or None.
-
-    This run also warms the candidate up.
-    """
+    """Run a candidate once; return the verdict if it fails or its result is wrong, else None."""
     try:
         result = np.asarray(runner.run())
     except Exception as error:
@@ -204,10 +198,10 @@ def _verdict(problem: Problem, runner: _Runner, expected: np.ndarray) -> Measure
 
 
 def split_terms_of(problem: Problem) -> int:
-    """Return the number of products in one sum on a TPU; 0 on other platforms.
+    """Return how many products are summed for one element of a result on a TPU; 0 elsewhere.
 
     The matrix unit of a TPU splits each float32 number into three bfloat16 numbers, so the error
-    grows with this number.
+    grows with the number of products.
     """
     if problem.platform != "tpu":
         return 0
@@ -224,10 +218,10 @@ def _compile(
     sample: Sample,
     deadline: float,
 ) -> tuple[np.ndarray, list[_Runner | Measured]]:
-    """Return the result of the reference, and the compiled candidates in order.
+    """Compile the candidates in parallel; return the reference's result, and the programs in order.
 
-    A candidate that did not compile is given as its failure. Candidates that did not begin to
-    compile before ``deadline`` are left out, except for the first two.
+    A candidate that does not compile is returned as a failed measurement. Candidates that do not
+    begin to compile before `deadline` are left out, except for the first two.
     """
     settings = _compat.thread_settings()
 
@@ -260,7 +254,7 @@ def _failed(candidate: Candidate, error: Exception) -> Measured:
 
 
 def _rounds(runners: Sequence[_Runner], rounds: int) -> None:
-    """Run all in turn for ``rounds`` rounds.
+    """Run every candidate once per round, for `rounds` rounds.
 
     If all rounds together take less than 0.2 seconds, more rounds follow, up to a limit. After 0.8
     seconds three rounds suffice.
@@ -282,12 +276,12 @@ def objection(
     name: str = "explicit_gemm",
     split_terms: int = 0,
 ) -> str | None:
-    """Return the reason why ``result`` is too far from ``reference``, or None.
+    """Return in words how `result` differs too much from `reference`, or None if it is right.
 
     Args:
       result, reference: outputs of the candidate and of the reference on the same data.
       dtype: name of the operands' dtype.
-      precision: name of the ``jax.lax.Precision`` that both were computed with.
+      precision: name of the ``jax.lax.Precision`` of both computations.
       name: name of the reference in messages.
       split_terms: result of :func:`split_terms_of`.
     """
@@ -303,7 +297,7 @@ def objection(
     wide = np.complex128 if np.iscomplexobj(result) else np.float64
     total = squares = worst = 0.0
     nonzero, unfinished = False, 0
-    for begin in range(0, result.size, _BLOCK):  # copies of all may not fit into memory
+    for begin in range(0, result.size, _BLOCK):  # whole copies may not fit into memory
         part = slice(begin, begin + _BLOCK)
         got, want = (x.reshape(-1)[part].astype(wide) for x in (result, reference))
         if not np.isfinite(want).all():
@@ -344,12 +338,13 @@ _spent = 0.0
 
 
 def allowance() -> float:
-    """Return the seconds that the next problem may take: 2, or the rest of the process's 40.
+    """Return the seconds that measuring the next product may take, at most 2.
 
-    Compiling and checks count too. ``VOXAX_AUTOTUNE_BUDGET`` replaces the 40.
+    A process may spend 40 seconds, or ``VOXAX_AUTOTUNE_BUDGET``, on all products together. Time for
+    compiling and checks counts too.
 
     Raises:
-      InputError: an invalid value of ``VOXAX_AUTOTUNE_BUDGET``.
+      InputError: the value of ``VOXAX_AUTOTUNE_BUDGET`` is invalid.
     """
     text = os.environ.get("VOXAX_AUTOTUNE_BUDGET", "").strip()
     try:
@@ -362,14 +357,14 @@ def allowance() -> float:
 
 
 def spend(seconds: float) -> None:
-    """Add to the time that this process has spent measuring."""
+    """Add `seconds` to the time that this process has spent on measuring."""
     global _spent
     with _lock:
         _spent += seconds
 
 
 def spent() -> float:
-    """Return the seconds that this process has spent measuring."""
+    """Return the seconds that this process has spent on measuring."""
     return _spent
 
 
@@ -382,11 +377,11 @@ _told = float("-inf")
 
 @contextlib.contextmanager
 def progress(what: str, candidates: int) -> Iterator[None]:
-    """Show what is measured while the caller waits, on stderr in a line of at most 80 columns.
+    """Show a line on stderr that `candidates` ways to compute `what` are measured, in the block.
 
-    On a terminal the line is cleared afterwards. Elsewhere at most one line is written every five
-    seconds, and a hint before the first explains how to turn measuring off. Nothing is shown with
-    ``VOXAX_AUTOTUNE_LOG=off``.
+    On a terminal the line is cleared when the block ends. Elsewhere at most one line is written
+    every five seconds, and a hint before the first one explains how to turn measuring off. Nothing
+    is shown with ``VOXAX_AUTOTUNE_LOG=off``.
     """
     global _told
     stream = sys.stderr

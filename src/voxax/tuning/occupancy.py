@@ -1,10 +1,9 @@
-"""Representative kernel maps, for measurements while the real map is traced.
+"""Realistic kernel maps from recorded scenes, to measure on while the real map is traced.
 
 The speed of a sparse convolution depends on its map. In a LiDAR sweep a voxel has 3 to 7 of 27
 neighbors, and on a surface 8 to 15. Random voxels of the same density do not have the runs and
-clusters of such scenes. :func:`sample_map` therefore builds maps of a given spec and capacities
-from recorded scenes that come with the package; ``occupancies/README.md`` describes them and
-compares them with scans. This module uses NumPy only and no device.
+clusters of such scenes. :func:`sample_map` therefore builds maps from recorded scenes that are part
+of the package; ``occupancies/README.md`` describes them. This module uses NumPy only and no device.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from voxax.geometry.host import neighbor_table, output_rows
 
 KINDS = ("lidar", "indoor", "airborne", "surface")
 DEFAULT_KIND = "lidar"
-"""The kind that is assumed for a traced map, because most sparse networks read LiDAR."""
+"""Kind of scene that is assumed for a traced map, because most sparse networks read LiDAR."""
 
 TIME_STEPS = 4
-"""Number of time steps of a 4-D scene, which is the record moved by one cell per step."""
+"""Number of time steps of a 4-D scene; each step is the recorded scene, moved by one more cell."""
 
 Level = tuple[int, ...]
 
 FILL = 0.88
-"""Share of a capacity that is filled; real bucketed capacities are filled to 80 to 100 %."""
+"""Share of a capacity that is filled with voxels; in real use it is 80 to 100 %."""
 
 
 class SampleMap(NamedTuple):
-    """Kernel map in read-only NumPy arrays.
+    """Kernel map of a recorded scene, in read-only NumPy arrays.
 
     Attributes:
       neighbors: ``int32[out_capacity, K]``, input row of each output row and tap, or -1.
@@ -53,17 +52,17 @@ class SampleMap(NamedTuple):
 def sample_map(
     kind: str, spec: KernelSpec, level: Level, in_capacity: int, out_capacity: int
 ) -> SampleMap:
-    """Return a map of ``spec`` on a recorded scene, filled like a typical real map.
+    """Return the kernel map of a kernel on a recorded scene, with as many voxels as typical maps.
 
     The input fills ``FILL`` of its capacity, or less if the output would fill more than ``FILL`` of
-    its own capacity. A scene that is too large is cropped to a connected part: for LiDAR a sector
-    around the sensor, which keeps the proportion of near and far voxels, and otherwise the voxels
-    nearest to the middle. A scene that is too small is repeated as further scenes of the batch. If
-    outputs are at the input's voxels (stride 1), both sides are filled separately. With different
-    capacities, the voxels of the smaller side are then a part of those of the larger side.
+    its own capacity. A scene that is too large is cropped to a connected part: for LiDAR to a
+    sector around the sensor, which keeps the proportion of near and far voxels, and otherwise to
+    the voxels nearest to the middle. A scene that is too small is repeated as further scenes of the
+    batch. If outputs are at the input's voxels (stride 1), each side fills ``FILL`` of its own
+    capacity; the side with the smaller capacity then has a part of the other side's voxels.
 
-    Recorded scenes have three axes. With two axes they are seen from above. With one axis, their
-    lines along the first axis follow each other. The fourth axis is time.
+    Recorded scenes have three axes. For two axes they are seen from above. For one axis, all lines
+    of voxels along the first axis are put one after the other. The fourth axis is time.
 
     Args:
       kind: one of ``KINDS``.
@@ -72,7 +71,7 @@ def sample_map(
       in_capacity, out_capacity: static numbers of input and output rows of the forward product.
 
     Raises:
-      InputError: an unknown kind, or a level with another number of axes than ``spec``.
+      InputError: the kind is unknown, or ``level`` has another number of axes than ``spec``.
     """
     level = level or (1,) * spec.ndim
     if len(level) != spec.ndim:
@@ -92,9 +91,10 @@ def sample_map(
 
 
 def nearest_taps(number: int, ndim: int) -> KernelSpec:
-    """Return a spec of stride 1 with ``number`` taps on ``ndim`` axes.
+    """Return a kernel spec of stride 1 with `number` taps on `ndim` axes.
 
-    It is a centered cube if ``number`` fits one, and otherwise the taps nearest to the center.
+    The taps are a cube if `number` is an edge length to the power `ndim`; otherwise they are those
+    nearest to the center.
     """
     edge = 1
     while edge**ndim < number:
@@ -108,9 +108,9 @@ def nearest_taps(number: int, ndim: int) -> KernelSpec:
 
 
 def _first_rows(cells: np.ndarray, places: np.ndarray, number: int) -> np.ndarray:
-    """Return ``number`` rows, ``int32[number, 1 + D]``, in canonical order.
+    """Return the coordinates of `number` voxels in canonical order, ``int32[number, 1 + D]``.
 
-    They are whole scenes, then the first cells of one more scene by their ``places``.
+    Complete scenes come first, then the first cells, by `places`, of one more scene.
     """
     times, rest = divmod(number, max(len(cells), 1))
     rows = np.concatenate([np.tile(cells, (times, 1)), cells[places < rest]])
@@ -120,7 +120,7 @@ def _first_rows(cells: np.ndarray, places: np.ndarray, number: int) -> np.ndarra
 def _fit(
     cells: np.ndarray, places: np.ndarray, spec: KernelSpec, in_fill: int, out_fill: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return input and output rows of the largest map that fits both capacities, to about 3 %."""
+    """Return input and output coordinates of the largest map that fits both sizes, to about 3 %."""
     finer = spec.transposed and not spec.generative  # then the cells are the output
     fill, other = (out_fill, in_fill) if finer else (in_fill, out_fill)
     stride = np.asarray(spec.stride, np.int64)
@@ -130,7 +130,7 @@ def _fit(
     while fits + 1 < fails:
         size = min(max(size, fits + 1), fails - 1)
         rows = _first_rows(cells, places, size)
-        if spec.generative:  # outputs beyond the limit occur only with extreme strides, dilations
+        if spec.generative:  # drop outputs beyond the limit, as for extreme strides and dilations
             rows = rows[(np.abs(rows[:, 1:]) * stride + reach < COORD_LIMIT).all(1)]
         found = output_rows(rows, spec)
         used = max(len(rows) / max(fill, 1), len(found) / max(other, 1))
@@ -146,10 +146,10 @@ def _fit(
 
 @functools.lru_cache(maxsize=len(KINDS))
 def recorded(kind: str) -> np.ndarray:
-    """Return the recorded voxels ``int32[N, 3]`` in canonical order, read-only.
+    """Return the voxels of a recorded scene, read-only ``int32[N, 3]`` in canonical order.
 
     Raises:
-      InputError: an unknown kind; the message lists the known ones.
+      InputError: the kind is unknown; the message lists the known kinds.
     """
     if kind not in KINDS:
         raise InputError(f"unknown occupancy {kind!r}; known: {', '.join(KINDS)}")
@@ -161,15 +161,15 @@ def recorded(kind: str) -> np.ndarray:
 
 
 def unpack(low: np.ndarray, extent: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Return voxels ``int32[N, 3]`` in canonical order from their stored form.
+    """Decode the file format of a recorded scene; return voxels ``int32[N, 3]``.
 
-    The cells of the bounding box are numbered along its lines. The most significant bytes in
-    ``steps`` are mostly zero and come first, because they compress to nearly nothing.
+    The cells of the bounding box are numbered in C order, and the occupied cells are stored.
 
     Args:
-      low: lowest coordinates of the bounding box.
-      extent: number of cells of the bounding box along each axis.
-      steps: differences between the numbers of successive occupied cells, as bytes.
+      low: ``int32[3]``, lowest coordinates of the bounding box.
+      extent: ``int32[3]``, number of cells of the bounding box along each axis.
+      steps: ``uint8[4, N]``, differences between the numbers of successive occupied cells. The most
+        significant bytes come first; they are mostly zero and compress well.
     """
     numbers = np.cumsum(steps.T.copy().view(">u4").reshape(-1).astype(np.int64))
     cells = np.stack(np.unravel_index(numbers, tuple(int(n) for n in extent)), axis=1)
@@ -179,10 +179,10 @@ def unpack(low: np.ndarray, extent: np.ndarray, steps: np.ndarray) -> np.ndarray
 def scene_cells(
     kind: str, level: Level, spatial_shape: Level | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cells of a recorded scene at a level, and their places in the order of cropping.
+    """Return the cells of a recorded scene at a total stride, and their ranks for cropping.
 
-    The cells are ``int32[N, D]`` in canonical order. A cropped scene keeps the cells with the first
-    places.
+    The cells are ``int32[N, D]`` in canonical order, and the ranks ``int[N]``: a scene that is
+    cropped to n cells keeps those of rank below n. `spatial_shape` limits the cells to a grid.
     """
     rows, ndim = recorded(kind), len(level)
     if ndim == 1:

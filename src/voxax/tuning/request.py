@@ -1,18 +1,17 @@
-"""Requests for algorithms, which are filters on the registered algorithms.
+"""Users' requests for algorithms, which limit the algorithms that the tuner may choose from.
 
-The first of these sources that has a request decides:
+The first of these sources that contains a request is used:
 
 1. the argument of the call or of the layer (``fwd_algo``, ``bwd_algo``, ``dgrad_algo``,
    ``wgrad_algo``; for dynamic convolutions ``algorithm``), unless it is None;
-2. the enclosing overlay (:func:`voxax.algorithms`); the innermost comes first;
-3. the environment, which is read when a function is traced, never at import. A variable for dgrad
-   or wgrad alone takes precedence over the one for both, and a ``VOXAX_`` variable over the same
-   variable of WarpConvNet. WarpConvNet's may name algorithms that voxax does not have, which are
-   skipped with one warning;
+2. the enclosing ``with`` :func:`voxax.algorithms`, the innermost first;
+3. the environment, which is read when a function is traced, never at import. A variable for only
+   dgrad or wgrad takes precedence over the variable for both, and a ``VOXAX_`` variable over the
+   same variable of WarpConvNet. A variable of WarpConvNet may name algorithms that voxax does not
+   have; they are skipped with one warning;
 4. without any request, every algorithm is admitted, and the tuner chooses.
 
-``docs/algorithms.md`` lists the forms of a request and the variables. A variable that is empty or
-blank counts as unset.
+``docs/algorithms.md`` lists the forms of a request and the variables. An empty variable is unset.
 """
 
 from __future__ import annotations
@@ -33,18 +32,17 @@ from voxax.kernels import names
 from voxax.kernels.kernel import Product, WeightKind
 
 Request = str | enum.Enum | Sequence["str | enum.Enum"] | None
-"""A name or enum member admits this algorithm, and a list or tuple any algorithm in it. ``"auto"``
-admits all. None follows the enclosing overlay, then the environment variable, and else admits
-all."""
+"""The algorithms that a user admits: a name or enum member, or a list or tuple of them; ``"auto"``
+admits all. None takes the request of the enclosing :func:`voxax.algorithms` or the environment."""
 
 Resolved = tuple[str, ...]
-"""Canonical names of the admitted algorithms, in the user's order, without duplicates."""
+"""Names of the admitted algorithms as in the registry, in the user's order, without duplicates."""
 
 EVERYTHING = ("auto", "all")
 
 AutotuneMode = Literal["on", "cached", "off"]
-"""``on`` measures problems that the cache does not contain. ``cached`` chooses from caches and
-defaults and measures nothing. ``off`` neither measures nor reads caches."""
+"""Value of ``VOXAX_AUTOTUNE``. ``on``: measure problems that the cache does not contain.
+``cached``: choose by caches and defaults, and measure nothing. ``off``: use defaults only."""
 
 LOGGER = logging.getLogger("voxax.tuning")
 # The last value of the variable, and the handler that was added for it.
@@ -56,8 +54,8 @@ _ARGUMENTS: dict[Product, str] = {
     "dgrad": "dgrad_algo (or bwd_algo)",
     "wgrad": "wgrad_algo (or bwd_algo)",
 }
-# For each kind of weight and product: the overlay's field, and the middle parts of the variables'
-# names in the order of their precedence. Grouped weights count as dense.
+# For each kind of weight and product: the argument of `algorithms`, and the middle parts of the
+# environment variables' names, by precedence. Grouped weights count as dense.
 _DEPTHWISE_BACKWARD = "depthwise_backward", ("DEPTHWISE_CONV_BWD",)
 _DYNAMIC_BACKWARD = "dynamic_backward", ("DYNAMIC_CONV_BWD",)
 _SETTINGS: dict[tuple[WeightKind, Product], tuple[str, tuple[str, ...]]] = {
@@ -78,7 +76,7 @@ class Admitted(NamedTuple):
 
     Attributes:
       names: canonical names, in the user's order.
-      origin: the argument or setting with the request, such as ``fwd_algo`` or
+      origin: name of the argument or setting with the request, such as ``fwd_algo`` or
         ``VOXAX_FWD_ALGO_MODE=implicit_gemm``; empty if there is no request.
     """
 
@@ -87,22 +85,22 @@ class Admitted(NamedTuple):
 
     @property
     def stated(self) -> bool:
-        """Return whether there is a request, ``"auto"`` included."""
+        """Whether the user made a request, including ``"auto"``."""
         return bool(self.origin)
 
 
 def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitted:
-    """Return the algorithms that may execute a product, and the origin of the request.
+    """Return the algorithms that may execute a product, and where the request comes from.
 
     Args:
-      request: argument of the call or of the layer. None follows the enclosing overlay, then the
-        environment variable.
-      kind: kind of the weight, which has its own set of algorithms.
+      request: argument of the call or of the layer. None takes the request of the enclosing
+        :func:`voxax.algorithms`, or of the environment variable.
+      kind: kind of the weight; each kind has its own algorithms.
       product: forward, dgrad or wgrad.
 
     Raises:
       AlgorithmError: an unknown name, an empty list, or a value that is not a request. The message
-        begins with the origin and lists the known names.
+        begins with the origin of the request and lists the known names.
     """
     field, stems = _SETTINGS["dense" if kind == "grouped" else kind, product]
     overlay = dict(_compat.overlay.value).get(field)
@@ -125,15 +123,15 @@ def admitted(request: Request, *, kind: WeightKind, product: Product) -> Admitte
 
 
 def parse(request: Request, kind: WeightKind, origin: str) -> Resolved:
-    """Return the algorithms that a request admits; ``origin`` is named in error messages."""
+    """Return the algorithms that a request admits; error messages begin with `origin`."""
     return _expanded(frozen(request, kind, origin) or (), names(kind))
 
 
 def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
-    """Return a request as a tuple of checked names, or None for None.
+    """Check the names in a request, and return them as a tuple; None for None.
 
-    The word ``"auto"`` is kept, because its meaning depends on the kind of the weight. Arguments
-    and errors are those of :func:`parse`.
+    ``"auto"`` is kept as it is, because the algorithms that it means depend on the kind of the
+    weight. Error messages begin with `origin`.
     """
     if request is None:
         return None
@@ -165,7 +163,7 @@ def frozen(request: Request, kind: WeightKind, origin: str) -> Resolved | None:
 
 
 def _text(entry: Any, origin: str, listed: str) -> str:
-    """Return the string of a name or of an enum member, which may be another library's."""
+    """Return a name, or the value of an enum member, as a string; raise AlgorithmError if none."""
     text = entry.value if isinstance(entry, enum.Enum) else entry
     if isinstance(text, str):
         return text
@@ -179,7 +177,10 @@ def _text(entry: Any, origin: str, listed: str) -> str:
 
 
 def _canonical(text: str, known: Resolved) -> str | None:
-    """Return the known name, or ``"auto"``, that a text means; None for an unknown text."""
+    """Return the name in `known`, or ``"auto"``, that a user's text means; None if it is unknown.
+
+    Case is ignored, and the suffix ``_gemm`` may be missing or superfluous.
+    """
     word = text.lower()
     if word in EVERYTHING:
         return EVERYTHING[0]
@@ -188,20 +189,20 @@ def _canonical(text: str, known: Resolved) -> str | None:
 
 
 def _expanded(words: Iterable[str], known: Resolved) -> Resolved:
-    """Return the names that words of :func:`frozen` mean."""
+    """Replace ``"auto"`` among the words of :func:`frozen` by all `known` names."""
     every = (known if word == EVERYTHING[0] else (word,) for word in words)
     return tuple(dict.fromkeys(name for some in every for name in some))
 
 
 class Overlay(contextlib.ContextDecorator):
-    """Context manager and decorator with the requests of :func:`algorithms`.
+    """Context manager and decorator that :func:`algorithms` returns.
 
     It may be entered many times, inside itself and in several threads. Its requests are part of the
-    key of ``jax.jit``'s caches: a jitted function is traced again when it is first called inside an
-    overlay with other requests, and later calls find the compiled program.
+    key of ``jax.jit``'s caches: a jitted function is traced again when it is first called inside a
+    context with other requests, and later calls find the compiled program.
 
     Args:
-      fields: pairs of a field and its request; the fields are arguments of :func:`algorithms`.
+      fields: pairs of an argument name of :func:`algorithms` and the request for it.
     """
 
     def __init__(self, fields: tuple[tuple[str, Resolved], ...]) -> None:
@@ -234,25 +235,25 @@ def algorithms(
     dynamic_forward: Request = None,
     dynamic_backward: Request = None,
 ) -> Overlay:
-    """Request algorithms for every convolution inside ``with`` that has no request of its own.
+    """Set which algorithms the convolutions inside a ``with`` block may use.
 
-    An overlay takes precedence over the environment, and a ``fwd_algo=`` or ``bwd_algo=`` of the
-    layer over the overlay. A request of an inner overlay replaces the same request of an outer one;
-    ``"auto"`` admits all algorithms again. Threads that are started inside do not inherit it.
+    It takes precedence over environment variables; an argument ``fwd_algo=`` or ``bwd_algo=`` of a
+    layer takes precedence over it. In nested blocks the inner request applies; ``"auto"`` admits
+    all algorithms again. Threads that are started inside the block do not inherit the requests.
 
     Args:
-      forward, dgrad, wgrad: requests for the three products of dense and grouped
-        convolutions; None keeps the request of the outer overlay or of the environment.
+      forward, dgrad, wgrad: requests for the three products of dense and grouped convolutions: a
+        name, a list of names, or ``"auto"``. None keeps the outer block's or environment's request.
       backward: request for dgrad and wgrad if these are None.
       depthwise_forward, depthwise_backward: requests for depthwise convolutions.
-      dynamic_forward, dynamic_backward: requests for ``dynamic_conv``, whose own argument is
+      dynamic_forward, dynamic_backward: requests for ``dynamic_conv`` calls without an argument
         ``algorithm``.
 
     Returns:
       A context manager that may be entered several times; also a decorator.
 
     Raises:
-      AlgorithmError: an invalid request. It is raised by this call, before any layer runs.
+      AlgorithmError: a request is invalid. This call raises it, before any layer runs.
 
     Examples:
       >>> layer = modules.SubMConv3d(4, 8, rngs=nnx.Rngs(0))
@@ -278,18 +279,18 @@ def algorithms(
 
 
 def autotune_mode(platform: str = "", ruled: bool = False) -> AutotuneMode:
-    """Return ``VOXAX_AUTOTUNE`` in lower case, or the default if it is unset.
+    """Return the tuner's mode: ``VOXAX_AUTOTUNE`` in lower case, or the default if it is unset.
 
-    The default is ``cached`` on TPUs and if ``ruled``, otherwise ``on``. A TPU's compiler takes
-    seconds for each candidate, so the predicted choices that come with voxax are used until
-    ``vx.tune`` measures. If ``ruled``, nothing is measured, so that runs give the same bits.
+    The default is ``cached`` on TPUs and if `ruled`, otherwise ``on``. A TPU's compiler takes
+    seconds for each candidate, so the predicted choices shipped with voxax are used until
+    ``vx.tune`` measures. If `ruled`, nothing is measured, so that all runs give the same bits.
 
     Args:
       platform: platform that a product runs on, such as ``tpu``.
-      ruled: whether there is no request and a kernel is :attr:`Kernel.decisive`.
+      ruled: whether the user made no request, and one kernel is known to be the fastest.
 
     Raises:
-      InputError: an unknown value of ``VOXAX_AUTOTUNE``.
+      InputError: the value of ``VOXAX_AUTOTUNE`` is unknown.
     """
     value = _read("VOXAX_AUTOTUNE").lower() or ("cached" if ruled or platform == "tpu" else "on")
     for mode in get_args(AutotuneMode):
@@ -301,12 +302,12 @@ def autotune_mode(platform: str = "", ruled: bool = False) -> AutotuneMode:
 def configure_log() -> None:
     """Set the level of the logger ``voxax.tuning`` from ``VOXAX_AUTOTUNE_LOG``.
 
-    ``info`` logs one line for each tuned problem, and ``debug`` one for each candidate too. ``off``
-    logs nothing, not even warnings. Lines go to stderr if the application has no log handler. The
-    logger is unchanged unless the variable is set, or was set at an earlier call.
+    ``info`` logs one line for each tuned problem, ``debug`` one for each candidate too, and ``off``
+    nothing, not even warnings. Lines go to stderr if the application has no log handler. The logger
+    is unchanged unless the variable is set, or was set at an earlier call.
 
     Raises:
-      InputError: an unknown value of the variable.
+      InputError: the value of the variable is unknown.
     """
     global _configured
     value = _read("VOXAX_AUTOTUNE_LOG").lower()
@@ -343,16 +344,16 @@ _epoch = 0
 
 
 def epoch() -> int:
-    """Return how often this process has discarded the decisions of its job.
+    """Return how often :func:`next_epoch` was called in this process.
 
-    In a job of several processes, all must call :func:`reload_environment` and ``vx.tune`` equally
-    often and in the same order.
+    The number distinguishes decisions of a multi-process job. All its processes must therefore call
+    :func:`reload_environment` and ``vx.tune`` equally often and in the same order.
     """
     return _epoch
 
 
 def next_epoch() -> None:
-    """Discard the decisions of the job, so that it decides again."""
+    """Discard earlier decisions of a multi-process job, so that its processes decide again."""
     global _epoch
     _epoch += 1
 
@@ -362,7 +363,7 @@ def _read(name: str) -> str:
 
 
 def _of_peer(name: str, value: str, kind: WeightKind) -> Resolved:
-    """Return the algorithms that another library's variable admits; warn about unknown words."""
+    """Return the algorithms that a WarpConvNet variable admits; warn about unknown names in it."""
     known = names(kind)
     inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
     words = {word: _canonical(word, known) for word in map(str.strip, inner.split(","))}
@@ -377,7 +378,7 @@ def _of_peer(name: str, value: str, kind: WeightKind) -> Resolved:
 def _warn_of_peer(
     name: str, value: str, unknown: tuple[str, ...], known: Resolved, some_left: bool
 ) -> None:
-    """Warn about unknown algorithms in another library's variable, once per value."""
+    """Warn once about the unknown algorithm names in a WarpConvNet variable."""
     rest = "the others are used" if some_left else "none is left, so all algorithms are admitted"
     warnings.warn(
         f"{name}={value}: voxax has no algorithm {', '.join(map(repr, unknown))}; {rest}. Known: "

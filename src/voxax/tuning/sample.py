@@ -1,6 +1,6 @@
 """The data that a problem is measured on: operands, and the arrays of a kernel map.
 
-The map is the caller's if it is concrete, and otherwise a recorded one.
+The map is the caller's if it is concrete, and otherwise the map of a recorded scene.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from voxax.kernels import Layer, Problem
 from voxax.tuning.occupancy import DEFAULT_KIND, nearest_taps, sample_map
 
 CALLERS_MAP = "caller's map"
-"""Name of a sample that uses the map that the product runs on."""
+"""Value of :attr:`Sample.name` for the map that the measured product really runs on."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Concrete operands and map of one problem.
+    """Concrete operands and map arrays for measurements of one product of a layer.
 
     Attributes:
-      a, b: operands of the product, with normally distributed values in every row.
+      a, b: operands of the product: normally distributed values, or small integers.
       views: arrays of the map by name.
-      name: ``"caller's map"``, or the name of the recorded occupancy or of the sizes.
+      name: where the map or the sizes come from: ``"caller's map"``, or another description.
     """
 
     a: jax.Array
@@ -41,13 +41,14 @@ class Sample:
 def sample_of(
     problem: Problem, views: Mapping[str, jax.Array] | None, needed: Mapping[str, View | None]
 ) -> Sample:
-    """Return a sample on the caller's map if its table is given, and otherwise on a recorded map.
+    """Return the operands and map arrays on which kernels for a product are measured.
 
     Args:
-      problem: the problem that is measured.
-      views: concrete arrays of the caller's map by name, or None.
-      needed: builder of each array that candidates read, by the array's name; None for arrays that
-        the map itself builds.
+      problem: the product that is measured.
+      views: concrete arrays of the caller's map by name. None, or no ``neighbors`` or ``sizes``,
+        takes a recorded scene or made-up sizes.
+      needed: names of the arrays that candidates read, each with the function that builds it, or
+        None for arrays that every map has.
     """
     if problem.layer.kind == "dynamic":
         sizes, name = sizes_of(problem, views)
@@ -70,7 +71,7 @@ def sample_of(
 
 
 def recorded_map(layer: Layer) -> np.ndarray:
-    """Return the neighbors of a map like the layer's on a recorded scene, ``int32[M, K]``.
+    """Return the neighbor table of a layer's kernel on a recorded scene, ``int32[M, K]``.
 
     A map without any pair, as with huge strides, gets one pair for each row, through one tap.
     Otherwise every candidate would be right, and the fastest would be the one that skips most.
@@ -85,10 +86,10 @@ def recorded_map(layer: Layer) -> np.ndarray:
 
 
 def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[np.ndarray, str]:
-    """Return the sizes of a dynamic problem, and their name.
+    """Return kernel sizes ``int[rows]`` for a dynamic convolution, and a name for their origin.
 
-    They are the caller's if ``views`` has them. Otherwise they follow the layer's description of
-    its sizes, or are random from 1 to the largest.
+    Caller's sizes in `views` are used if there are any. Otherwise sizes are made up by the layer's
+    description of its sizes, or at random from 1 to the largest.
     """
     if views is not None and "sizes" in views:
         return np.asarray(views["sizes"]).reshape(-1), CALLERS_MAP
@@ -112,20 +113,20 @@ def sizes_of(problem: Problem, views: Mapping[str, jax.Array] | None) -> tuple[n
 
 
 def taps_of(problem: Problem, sizes: np.ndarray) -> int:
-    """Return the number of pairs of a position and a tap that the position's size includes."""
+    """Return the number of taps of all positions together, if `sizes` are their kernel sizes."""
     counts = _counts(problem)
     return int(counts[np.clip(sizes, 0, len(counts) - 1)].sum())
 
 
 def _counts(problem: Problem) -> np.ndarray:
-    """Return the number of taps of each size, from size 0 to the largest."""
+    """Return how many taps a kernel of size 0, 1, ... has, up to the largest size."""
     if problem.layer.spec is None:
         raise ValueError("a dynamic problem has a spec")
     return taps_within(problem.layer.spec.offsets)
 
 
 def _operands(problem: Problem) -> tuple[jax.Array, jax.Array]:
-    """Return both operands, with normally distributed values or small integers in every row."""
+    """Return both operands, filled with normally distributed values or small integers."""
     rng, kind = np.random.default_rng(0), np.dtype(jnp.dtype(problem.dtype))
 
     def values(shape: tuple[int, ...]) -> jax.Array:

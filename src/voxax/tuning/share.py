@@ -1,4 +1,4 @@
-"""Agreement in a job: one process decides, and the others use its decision.
+"""Agreement of the processes of a JAX job: one process decides, and the others use its decision.
 
 The processes of a multi-process JAX job must choose the same algorithms, or their compiled programs
 differ. They agree through the key-value store of ``jax.distributed``'s coordinator. A collective
@@ -19,23 +19,23 @@ from voxax import _compat
 _log = logging.getLogger("voxax.tuning")
 
 _DECIDED, _FAILED = "decided:", "failed:"
-_SLICE = 2.0  # seconds of one wait inside the coordinator's client, where Ctrl-C is not heard
+_SLICE = 2.0  # seconds of one wait in the coordinator's client, which Ctrl-C does not interrupt
 
 _answers: dict[tuple[Any, str], str] = {}
-"""The answer that this process received or decided, by job and topic."""
+"""The answers that this process received or decided, by ``(job, topic)``."""
 
 
 def agree(topic: str, decide: Callable[[], str], *, timeout: float = 600.0) -> str:
-    """Return the answer to ``topic`` that all processes of this job use.
+    """Return the result of `decide` in one process of this job, in all of its processes.
 
-    The first process that claims the topic decides, and the others wait for its answer. A job
-    decides each topic once; a process without a job, or after its shutdown, decides at every call.
-    If the decision raised or took longer than ``timeout``, or the coordinator is gone, a waiting
-    process logs a warning and decides for itself. Only then can two processes differ.
+    The first process that claims the topic calls `decide`, and the others wait for its answer. A
+    job decides each topic once; a process without a job calls `decide` every time. If the call
+    raised an error or took longer than `timeout`, or the coordinator is gone, a waiting process
+    logs a warning and decides for itself. Only then can two processes get different answers.
 
     Args:
       topic: text that describes the decision completely and is equal in all processes.
-      decide: function that returns the answer, a text of at most some 100 kB.
+      decide: function that returns the answer, a text of at most about 100 kB.
       timeout: seconds to wait for the answer of another process.
 
     Raises:
@@ -84,7 +84,7 @@ def agree(topic: str, decide: Callable[[], str], *, timeout: float = 600.0) -> s
 
 
 def _wait(client: Any, key: str, timeout: float) -> tuple[str | None, str]:
-    """Return ``(answer, "")``, or ``(None, reason)`` if no answer came."""
+    """Wait for another process's answer; return ``(answer, "")``, or ``(None, reason)`` if none."""
     end = time.monotonic() + timeout
     while True:
         # At least a millisecond, so that an answer that is already there is always seen.
@@ -103,6 +103,6 @@ def _wait(client: Any, key: str, timeout: float) -> tuple[str | None, str]:
 
 
 def _brief(error: BaseException) -> str:
-    """Return the type and the first line of an error, with bounded length."""
+    """Return the type and the first line of an error as ASCII text of bounded length."""
     line = (str(error).splitlines() or [""])[0][:200]
     return f"{type(error).__name__}: {line.encode('ascii', 'backslashreplace').decode()}"

@@ -1,4 +1,4 @@
-"""The candidates of a problem.
+"""The candidates for a product of a layer: the kernels with parameters to choose from.
 
 The request admits them, the hardware can run them, and the map has the arrays that they read.
 """
@@ -16,21 +16,21 @@ from voxax.tuning.entry import described, family_of, key_of
 from voxax.tuning.request import Resolved
 
 Identity = tuple[str, Parameters, int]
-"""Algorithm, parameters and revision, the key of a measurement within an entry."""
+"""Algorithm, parameters and revision: the key of a measurement within an entry of the cache."""
 
 _ANYWHERE = HardwareInfo(platform="any", device_kind="unknown")
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A kernel with one set of parameters."""
+    """A kernel with one set of values for its parameters, such as block sizes."""
 
     kernel: Kernel
     parameters: Parameters
 
     @property
     def identity(self) -> Identity:
-        """The key of its measurement within an entry."""
+        """Algorithm, parameters and revision: the key of the measurement within an entry."""
         return self.kernel.name, self.parameters, self.kernel.revision
 
     def __str__(self) -> str:
@@ -39,16 +39,16 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """The candidates of a problem, the promising ones first, and the refused algorithms.
+    """All kernels with parameters for one product of a layer, and the algorithms that cannot run.
 
     Attributes:
       problem: the product that the candidates compute.
-      candidates: runnable candidates, at least one for each algorithm that is not refused.
+      candidates: candidates that can run, one or more for each algorithm that is not refused.
         Algorithms that are preferred on this hardware come first, then the others; each group is in
         the order of the request.
       heuristics: for each of these algorithms, in the same order, the candidate that is used
         without a measurement.
-      refused: ``(name, reason)`` of each refused algorithm.
+      refused: ``(name, reason)`` of each admitted algorithm that cannot run.
     """
 
     problem: Problem
@@ -68,7 +68,7 @@ class Space:
 
     @functools.cached_property
     def reference(self) -> Candidate:
-        """The candidate whose result every other must agree with."""
+        """The candidate whose result the results of all others are compared with."""
         return reference_of(self.problem)
 
 
@@ -78,7 +78,7 @@ def space_of(
     hardware: HardwareInfo,
     available_views: Iterable[str] | None = None,
 ) -> Space:
-    """Return the :class:`Space` of a problem.
+    """Return the kernels with parameters that can compute a product of a layer.
 
     Args:
       problem: the product to compute.
@@ -101,7 +101,7 @@ def space_of(
             refused.append((name, reason or "the map came without the views it reads"))
             continue
         first = Candidate(kernels[0], kernels[0].heuristic(problem, hardware))
-        # The form for which the algorithm is preferred may read arrays that are not available.
+        # The candidate for which the algorithm is preferred may need arrays that are missing.
         preferred = first in found and first.kernel.preferred(problem, hardware)
         runnable.append((not preferred, first if first in found else found[0], found))
     runnable.sort(key=lambda item: item[0])
@@ -116,18 +116,18 @@ def space_of(
 def _running(
     name: str, problem: Problem, hardware: HardwareInfo
 ) -> tuple[list[Kernel], str | None]:
-    """Return the kernels of an algorithm that run this problem, or none and the reason."""
+    """Return an algorithm's kernels that can compute a product, or [] and the reason for none."""
     kernels = lookup(name, problem.layer.kind)
     running = [kernel for kernel in kernels if kernel.refusal(problem, hardware) is None]
     if not running:
-        # The portable kernel's reason is the general one.
+        # Give the reason of the kernel for all platforms, because it is the most general one.
         portable = max(kernels, key=lambda kernel: kernel.platform == "any")
         return [], portable.refusal(problem, hardware)
     return [kernel for kernel in running if kernel.alone][:1] or running, None
 
 
 def reference_of(problem: Problem) -> Candidate:
-    """Return the candidate whose result every other must agree with.
+    """Return the candidate whose result the results of all others are compared with.
 
     It is ``explicit_gemm`` as im2col, ``explicit`` for depthwise and ``masked`` for dynamic layers.
     """
@@ -138,10 +138,7 @@ def reference_of(problem: Problem) -> Candidate:
 
 
 def _portable(name: str, problem: Problem) -> Candidate | None:
-    """Return the kernel of an algorithm that runs on every platform, or None.
-
-    Its parameters are those that are used without a measurement.
-    """
+    """Return an algorithm's kernel for all platforms, with default parameters, or None."""
     for kernel in lookup(name, problem.layer.kind):
         if kernel.platform == "any":
             return Candidate(kernel, kernel.heuristic(problem, _ANYWHERE))
@@ -149,9 +146,9 @@ def _portable(name: str, problem: Problem) -> Candidate | None:
 
 
 def views_read(problem: Problem, candidates: Iterable[Candidate]) -> dict[str, View | None]:
-    """Return the builder of each array that the candidates read, by the array's name.
+    """Return which arrays of a kernel map the candidates read: the builder of each by its name.
 
-    The builder is None for arrays that the map itself builds.
+    The builder is None for arrays that every map can build itself.
     """
     views: dict[str, View | None] = {}
     for candidate in candidates:
@@ -162,16 +159,16 @@ def views_read(problem: Problem, candidates: Iterable[Candidate]) -> dict[str, V
 def views_of(
     requests: Iterable[tuple[Problem, Resolved]], hardware: HardwareInfo, every: bool
 ) -> dict[str, View | None]:
-    """Return the arrays that the products of one layer may read, sorted by name.
+    """Return which arrays of a kernel map the products of one layer may read.
 
     Args:
       requests: the problem of each product, and the algorithms that its request admits.
       hardware: the hardware that will most likely run the products.
-      every: True returns the arrays of all candidates; False only those of the candidates that are
-        used without a measurement, on this platform or on another.
+      every: True returns the arrays of all candidates. False returns the arrays of the candidates
+        that are used without a measurement, on this platform or on another.
 
     Returns:
-      Builder of each array by name; None for arrays that the map itself builds.
+      The result of :func:`views_read`, sorted by name.
     """
     views: dict[str, View | None] = {}
     for problem, admitted in requests:

@@ -1,10 +1,10 @@
-"""The choice of an algorithm and its parameters for a problem.
+"""Choose the algorithm and its parameters for one product (forward, dgrad or wgrad) of a layer.
 
-:func:`voxax.tuning.decide.decide` follows this table. :func:`choose` measures or checks as the
-table demands, then decides again. A request is a filter on the candidates, so a pinned algorithm is
-used whatever the cache contains. :func:`voxax.tuning.request.autotune_mode` chooses the column. In
-the mode ``on``, the column ``cached`` applies if this process has no device of the platform, or no
-time left for measuring.
+A *candidate* is an algorithm with parameters. The user's request limits the candidates, so a single
+requested algorithm is used whatever the cache contains. :func:`voxax.tuning.decide.decide` chooses
+by the table below. :func:`choose` measures or checks as the table says, then decides again. The
+column is the mode of :func:`voxax.tuning.request.autotune_mode`; for the mode ``on``, it is
+``cached`` if this process has no device of the platform, or no time left for measuring.
 
 ==========  =========================  ===================  ======================  ============
 candidates  the cache has              ``on``               ``cached``              ``off``
@@ -24,16 +24,16 @@ several     a measurement made just    its fastest, or an   (not measured)      
             now                        error
 ==========  =========================  ===================  ======================  ============
 
-- *error*: :class:`AlgorithmError` with every reason.
-- *default*: the heuristic of the first algorithm of the space; where nothing is checked, of the
-  first whose kernel is not :attr:`Kernel.unproven`.
-- *checked*: compared with the reference, once for each kind of problem, if there is a device. A
-  candidate with another result is rejected. If it was pinned, this is an error. If it came from
-  shipped or predicted times, these are ignored. If it was the default, the other heuristics, the
-  reference and the other candidates follow in this order.
-- *measure*: as many candidates are measured as the time allows. The cache contains the others as
-  skipped. If measuring fails, the default is used. Later runs do not measure the skipped ones:
-  reports name them, and ``vx.tune`` measures them.
+- *error*: :class:`AlgorithmError` with the reason for each algorithm.
+- *default*: the default parameters (heuristic) of the first admitted algorithm. If nothing can be
+  checked, of the first algorithm whose kernel is not :attr:`Kernel.unproven`.
+- *checked*: the result is compared with the reference algorithm's, once for each kind of problem,
+  if there is a device. A candidate with a wrong result is rejected. If it is the only candidate,
+  this is an error. If it came from shipped or predicted times, these are ignored. If it was the
+  default, the other heuristics, the reference and the other candidates are tried in this order.
+- *measure*: as many candidates are measured as the time allows, and the cache gets the others as
+  skipped. Later runs do not measure these: reports name them, and ``vx.tune`` measures them. If
+  measuring fails, the default is used.
 
 In a job of several processes, one decides, and the others use its decision.
 """
@@ -77,10 +77,10 @@ _unmeasured = contextvars.ContextVar("voxax_unmeasured", default="")
 
 @contextlib.contextmanager
 def unmeasured(*, foreseen: bool = False) -> Iterator[None]:
-    """Inside ``with``, choose as with ``VOXAX_AUTOTUNE=off`` in this thread, and never measure.
+    """Inside ``with``, make :func:`choose` measure nothing in this thread.
 
     Args:
-      foreseen: choose as :func:`foresee` does instead.
+      foreseen: False chooses as with ``VOXAX_AUTOTUNE=off``, True as :func:`foresee` does.
     """
     token = _unmeasured.set("foreseen" if foreseen else "off")
     try:
@@ -95,9 +95,9 @@ _listeners = contextvars.ContextVar("voxax_choices", default=())
 
 @contextlib.contextmanager
 def record_choices() -> Iterator[list[Choice]]:
-    """Collect every choice of this thread inside ``with`` in a list.
+    """Collect the results of :func:`choose` in this thread in a list while the block runs.
 
-    A choice is made when a product is lowered, so a compiled function makes none.
+    A choice is made when a product is lowered, so a call of a compiled function makes none.
     """
     heard: list[Choice] = []
     token = _listeners.set((*_listeners.get(), heard))
@@ -114,13 +114,13 @@ def choose(
     *,
     stated: bool = True,
 ) -> Choice:
-    """Return the algorithm and parameters to execute ``problem`` with; see the table above.
+    """Return the algorithm and parameters for a product; check or measure candidates if needed.
 
     Args:
-      problem: a product of one layer.
+      problem: the product, which belongs to one layer.
       admitted: names of the algorithms that the request admits.
       available_views: names of the map's arrays that are available; None means all.
-      stated: whether the user made a request, ``"auto"`` included.
+      stated: whether the user made a request, including ``"auto"``.
 
     Raises:
       AlgorithmError: no admitted algorithm can run; the message lists all reasons.
@@ -146,7 +146,7 @@ def foresee(
     *,
     stated: bool = True,
 ) -> Choice:
-    """Return the expected choice of :func:`choose`, without measuring or checking.
+    """Return the choice that :func:`choose` is expected to make, without measuring or checking.
 
     If :func:`choose` would measure first, the source of the result is ``predicted``. A pinned
     choice has its time from the user's cache. Arguments and errors are those of :func:`choose`.
@@ -164,17 +164,17 @@ def tune(
     anew: bool = False,
     budget: float | None = None,
 ) -> None:
-    """Measure a problem in advance and store the result in the cache, see :func:`voxax.tune`.
+    """Measure the algorithms for one product of a layer, and store the times in the cache.
 
     Args:
-      problem: the problem to measure.
+      problem: the product.
       admitted: names of the algorithms that the request admits.
-      views: concrete arrays of a real map, by name. A problem that was measured on a recorded
-        occupancy is then measured again. None takes a recorded concrete map that fits the problem,
-        and otherwise a recorded occupancy.
-      also: problems of the same product with other keys, which get the same times.
+      views: concrete arrays of a real map, by name. A product that was measured on a recorded scene
+        is then measured again. None takes a concrete map that was seen before and fits, or else a
+        recorded scene.
+      also: descriptions of the same product with other keys, for which the same times are stored.
       anew: whether to measure even if the cache contains all candidates.
-      budget: limit in seconds, compiling included; None sets no limit.
+      budget: limit in seconds, including compilation; None sets no limit.
     """
     space, cache, _, device = _situation(problem, admitted, True)
     if device is None or len(space.candidates) < 2:
@@ -199,7 +199,7 @@ def tune(
 def _situation(
     problem: Problem, admitted: Resolved, stated: bool, views: Iterable[str] | None = None
 ) -> tuple[Space, TuningCache, Policy, Any]:
-    """Return the candidates, the cache, the policy, and the device or None."""
+    """Return what a decision depends on: candidates, cache, policy, and the device or None."""
     hardware, device = hardware_of(problem.platform)
     space = space_of(problem, admitted, hardware, views)
     ruled = not stated and any(c.kernel.decisive(problem, hardware) for c in space.heuristics[:1])
@@ -210,7 +210,7 @@ def _situation(
 
 
 def _agreed(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Choice:
-    """Return the choice of :func:`_settle`, which one process of a job makes for all.
+    """Return the result of :func:`_settle` in one process of the job, in all of its processes.
 
     This includes choices from caches, because the processes may have different caches.
     """
@@ -234,7 +234,7 @@ def _agreed(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Ch
 
 
 def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Choice:
-    """Decide, then check or measure as the decision demands, until the choice is final."""
+    """Decide, then check or measure as the decision says, until the choice is final; return it."""
     asks = policy.mode != "off" and (policy.foreseen or len(space.candidates) > 1)
     entry = cache.get(space.key) if asks else None
     while True:
@@ -245,7 +245,7 @@ def _settle(space: Space, cache: TuningCache, policy: Policy, device: Any) -> Ch
             reason = _objection(space, choice, device)
             if reason is None:
                 return dataclasses.replace(choice, pending=None)
-            if choice.source != "pinned":  # a pinned one leads to an error with the reason
+            if choice.source != "pinned":  # a pinned choice leads to an error with the reason
                 known = (choice.source, choice, space.key, reason)
                 _LOG.warning("the %s choice %s for %s is not used: it %s", *known)
             rejected = {**policy.rejected, choice.candidate.identity: reason}
@@ -273,7 +273,7 @@ def _measure(
 ) -> Entry:
     """Measure the candidates, store the results in the cache, and return the merged entry.
 
-    Candidates that were fast in ``known`` and in similar problems are measured first.
+    Candidates that were fast in the entry `known` and for similar problems are measured first.
     """
     begin = time.perf_counter()
     similar = [entry for other, entry in cache.items() if other.startswith(space.family)]
@@ -281,7 +281,7 @@ def _measure(
 
     def run(sample: Sample) -> tuple[str, tuple[Measured, ...]]:
         found = measure(space.problem, tried, space.reference, sample, budget)
-        if all(m.seconds is None for m in found):  # none works: measure the others too
+        if all(m.seconds is None for m in found):  # none of them works: measure the others too
             reached = {m.candidate for m in found}
             rest = [c for c in tried if c.identity not in reached]
             forever = float("inf")
@@ -307,9 +307,8 @@ def _likely_first(space: Space, known: Iterable[Entry]) -> list[Candidate]:
     """Return the candidates in the order in which to measure them, the promising ones first.
 
     The order matters, because most of the time is spent on compiling. A candidate is ranked by the
-    ratio of its time to the best time of the same entry. If several entries in ``known`` have a
-    time, the last one counts; the entry of the problem itself is the last. Candidates without a
-    time come last.
+    ratio of its time to the best time of the same entry of `known`. If several entries have a time
+    for it, the last entry counts. Candidates without a time come last.
     """
     ratios: dict[Identity, float] = {}
     for entry in known:
@@ -319,18 +318,18 @@ def _likely_first(space: Space, known: Iterable[Entry]) -> list[Candidate]:
 
 
 _objections: dict[Hashable, str | None] = {}
-"""Results of checks by kind of problem, kernel, device and parameters. A key without parameters
-means that the kernel passed with some parameters."""
+"""Results of checks (None or the objection) by kernel, kind of problem, device and parameters. A
+key without parameters means that the kernel passed a check with some parameters."""
 
 
 def _objection(space: Space, choice: Choice, device: Any) -> str | None:
-    """Return the reason why an unmeasured candidate must not be used on this device, or None.
+    """Check a chosen candidate that was not measured; return why it must not be used, or None.
 
     A candidate is checked at its first use for each product, kind of weight, dtype and precision. A
     check that fails to run counts against the candidate, but is not stored. A check compiles two
     programs, and its time is part of the budget for measuring. If the budget is used up, or if the
     kernel is :attr:`Kernel.decisive`, an earlier success with other parameters is enough, unless
-    the candidate is pinned. For decisive kernels, a success is stored on disk too.
+    the candidate is the only one. For decisive kernels, a success is stored on disk too.
     """
     p, candidate = choice.problem, choice.candidate
     name, parameters, revision = candidate.identity
