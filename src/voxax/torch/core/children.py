@@ -51,7 +51,7 @@ class _Finder:
 
 
 def begin(packages: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> None:
-    """Install finders in this child for packages, each with names and options of ``install``."""
+    """Install finders in this process; ``packages`` maps packages to names and options."""
     for package, (names, options) in packages.items():
         sys.meta_path.insert(0, _Finder(package, names, options))  # type: ignore[arg-type]
         pass_on(package, names, options)

@@ -182,10 +182,10 @@ def unique_rows(rows: np.ndarray) -> Unique:
 
 
 def distinct_rows(unique: Unique) -> Unique:
-    """Return the first row of each distinct value, ``int64[U]``, and each row's value number.
+    """Number distinct rows by first occurrence, from the result of :func:`unique_rows`.
 
-    Values are numbered by first occurrence, and the numbers of N rows are ``int64[N]``. ``unique``
-    is the result of :func:`unique_rows`.
+    Returns the index of the first row with each number, ``int64[U]``, and the number of each row,
+    ``int64[N]``.
     """
     distinct, places = unique
     first = np.empty(len(distinct), np.int64)

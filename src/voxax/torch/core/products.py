@@ -54,7 +54,7 @@ def _forward(
     relu: bool = False,
     back: bool = False,
 ) -> Tensor:
-    """Return the convolution of ``x``, or if ``back`` the input's gradient if x is the output's."""
+    """Return the convolution of ``x``; if ``back``, the input's gradient for output gradient x."""
     if x.dtype is torch.float16:
         return _forward(x.float(), w.float(), kernel_map, bias, relu, back).half()
     dense, threads = w.dim() == 3, torch.get_num_threads()

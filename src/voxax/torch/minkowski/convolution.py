@@ -279,7 +279,7 @@ class MinkowskiChannelwiseConvolution(_Layer):
         self.reset_parameters()
 
     def forward(self, input: SparseTensor, coords: Any = None) -> SparseTensor:
-        """Return the convolution; ``coords`` are the output sites, or None for the stride's."""
+        """Return the convolution; ``coords`` are the output sites, None lets the stride decide."""
         self._check(input)
         return self._convolved(input, self.kernel, target_key(input, coords), False)
 

@@ -180,11 +180,11 @@ class CoordinateManager:
         return key, maps
 
     def exists_field_to_sparse(self, field_map_key: Key, sparse_map_key: Key) -> bool:
-        """Return whether the manager has a map from these points to these sites."""
+        """Return whether the manager has stored a map from a field's points to a key's sites."""
         return (field_map_key.name, sparse_map_key.name) in self._field_maps
 
     def field_to_sparse_keys(self, field_map_key: Key) -> list[Key]:
-        """Return the keys of all sets of sites for which there is a map from these points."""
+        """Return the keys of all sites to which a map from a field's points is stored."""
         return [Key(*to) for field, to in self._field_maps if field == field_map_key.name]
 
     def get_field_to_sparse_map(self, field_map_key: Key, sparse_map_key: Key) -> Maps:
@@ -231,7 +231,7 @@ class CoordinateManager:
         return len(self._field(coordinate_map_key) if sites is None else sites.rows)
 
     def get_coordinates(self, coords_key_or_tensor_strides: Any) -> torch.Tensor:
-        """Return a copy of a key's sites, ``int32[N, 1 + D]``; a stride means its first key."""
+        """Return a copy of the sites of a key, or of a stride's first key, ``int32[N, 1 + D]``."""
         key = self._get_coordinate_map_key(coords_key_or_tensor_strides)
         return torch.from_numpy(self._at(key).rows.copy())
 
@@ -271,7 +271,7 @@ class CoordinateManager:
         is_transpose: bool = False,
         is_pool: bool = False,
     ) -> dict[int, torch.Tensor]:
-        """Return the pairs of a kernel map by tap: input rows and output rows, ``int32[2, n]``."""
+        """Return a kernel map: a dict from tap to input rows and output rows, ``int32[2, n]``."""
         size, steps = (positive("sizes", v, self.D) for v in (kernel_size, stride))
         spread = positive("dilation", dilation, self.D)
         kernel = kernel_of(size, steps, spread, region_type, region_offset)
@@ -350,7 +350,7 @@ class CoordinateManager:
         return self._insert(self._at(key).rows[kept], key.name[0], "pruned")
 
     def stride_map(self, in_key: Key, stride_key: Key) -> Maps:
-        """Return the row of each site of ``in_key`` and of its coarse site, both ``int64[N]``."""
+        """Return rows in ``in_key`` and rows of their coarse sites, ``int64[N]`` each."""
         places = self._coarse_rows(in_key, stride_key)
         return torch.arange(len(places)), places
 

@@ -87,7 +87,7 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
         self.pooling = transposed() if is_transpose else MinkowskiLocalPoolingFunction()
 
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
-        """Return the pooled tensor; ``coordinates`` are the output sites, None means by stride."""
+        """Return the pooled tensor on the sites ``coordinates``; None lets the stride decide."""
         check_sparse(input, self.dimension)
         key, manager = target_key(input, coordinates), input.coordinate_manager
         options = self.pooling_mode, self.kernel_generator, input.coordinate_map_key, key, manager

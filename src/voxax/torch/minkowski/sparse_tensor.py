@@ -208,7 +208,7 @@ class SparseTensor(Tensor):
         return self.FIELD(self._F[rows], quantization_mode=self.quantization_mode, **made)
 
     def cat_slice(self, X: Any) -> Any:
-        """Return the field of :meth:`slice`, followed by the channels of ``X`` at each point."""
+        """Return the field of :meth:`slice`, with the channels of ``X`` appended at each point."""
         own = X.F if isinstance(X, self.FIELD) else X.F[X.inverse_mapping]
         sliced = SparseTensor.slice(self, X)
         return sliced.replaced(torch.cat([sliced.F, own], 1))

@@ -96,7 +96,7 @@ class TensorField(Tensor):
         return places
 
     def splat(self) -> SparseTensor:
-        """Distribute the features to the ``2**D`` sites around each point, with linear weights."""
+        """Return a sparse tensor of the features, distributed linearly to sites around points."""
         low = torch.floor(self.C).int()
         corners = torch.tensor(list(itertools.product((0, 1), repeat=self.D)), dtype=torch.int32)
         corners = torch.cat([torch.zeros((len(corners), 1), dtype=torch.int32), corners], 1)

@@ -334,7 +334,7 @@ def _to_saved_layout(
 
 
 def _folded(norm: nn.BatchNorm1d, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return a batch norm after a bias as a factor and a new bias, both ``[C_out]``."""
+    """Fold a bias and a batch norm into one factor and one bias per channel, both ``[C_out]``."""
     assert norm.running_var is not None
     assert norm.running_mean is not None
     factor = torch.rsqrt(norm.running_var + norm.eps)
@@ -470,19 +470,19 @@ class SparseConvTranspose4d(_Transposed, ndim=4):
 
 
 class SparseInverseConv1d(_Inverse, ndim=1):
-    """1-D convolution back to voxels of layer ``indice_key``; see :class:`SparseConvolution`."""
+    """1-D inverse of an earlier layer with this ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv2d(_Inverse, ndim=2):
-    """2-D convolution back to voxels of layer ``indice_key``; see :class:`SparseConvolution`."""
+    """2-D inverse of an earlier layer with this ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv3d(_Inverse, ndim=3):
-    """3-D convolution back to voxels of layer ``indice_key``; see :class:`SparseConvolution`."""
+    """3-D inverse of an earlier layer with this ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv4d(_Inverse, ndim=4):
-    """4-D convolution back to voxels of layer ``indice_key``; see :class:`SparseConvolution`."""
+    """4-D inverse of an earlier layer with this ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SubMConv1d(_Submanifold, ndim=1):

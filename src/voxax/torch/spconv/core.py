@@ -77,7 +77,7 @@ class Pairs:
 
     @classmethod
     def of(cls, kernel_map: KernelMap, sites: Sites, out: Sites, *layer: Any) -> Self:
-        """Return pairs made from a kernel map instead of spconv's tensors; a layer calls this."""
+        """Make an instance from a layer's kernel map, voxels and arguments."""
         made = cls.__new__(cls)
         Pairs.__init__(made, kernel_map, sites, out, *layer)
         return made
@@ -93,7 +93,7 @@ def listed_numbers(numbers: Tensor) -> Tensor:
 
 
 def full_numbers(listed: Tensor, rows: int) -> Tensor:
-    """Return all taps' numbers of pairs from the result of :func:`listed_numbers` for N rows."""
+    """Undo :func:`listed_numbers`: return the numbers of pairs of all taps, for ``rows`` rows."""
     center = len(listed) // 2
     return torch.cat([listed[:center], listed.new_tensor([rows]), listed[:center].flip(0)])
 
@@ -406,7 +406,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
     @classmethod
     def from_dense(cls, x: Tensor) -> SparseConvTensor:
-        """Return the cells of ``x [B, *spatial_shape, C]`` with a nonzero channel as a tensor."""
+        """Make a tensor of the cells of ``x [B, *spatial_shape, C]`` with a nonzero channel."""
         sparse = x.to_sparse(x.ndim - 1)
         indices = sparse.indices().t().contiguous().int()
         return cls(sparse.values(), indices, list(x.shape[1:-1]), x.shape[0])

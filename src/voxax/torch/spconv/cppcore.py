@@ -17,7 +17,7 @@ _TORCH_DTYPE_TO_TV = {getattr(torch, name): getattr(tv, name) for name in _NAMES
 def torch_tensor_to_tv(
     ten: torch.Tensor, dtype: int | None = None, shape: Sequence[int] | None = None
 ) -> tv.Tensor:
-    """Return a ``tensorview`` tensor on a tensor's memory, viewed as ``dtype`` and ``shape``.
+    """Return a ``tensorview`` tensor on the memory of ``ten``, viewed as ``dtype`` and ``shape``.
 
     Raises:
       SpconvError: the tensor is on another device, or ``cumm.tensorview`` lacks its dtype.

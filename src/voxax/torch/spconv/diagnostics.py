@@ -12,7 +12,7 @@ from voxax.torch.spconv import constants
 
 
 class CUDAKernelTimer:
-    """Timer with spconv's methods that measures nothing; set ``SparseConvTensor.benchmark``."""
+    """Timer without effect; to measure layers, set ``benchmark`` of a ``SparseConvTensor``."""
 
     def __init__(self, enable: bool = True) -> None:
         self.enable, self._timer = enable, None

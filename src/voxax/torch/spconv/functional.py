@@ -91,7 +91,7 @@ class MaxPool(torch.autograd.Function):
 
 
 class AveragePool(torch.autograd.Function):
-    """Autograd function for mean pooling, whose gradient spconv multiplies by the voxel count."""
+    """Autograd function for mean pooling; as in spconv, the gradient is times the voxel count."""
 
     @staticmethod
     def forward(x: Tensor, kernel_map: KernelMap) -> Tensor:
@@ -111,7 +111,7 @@ class AveragePool(torch.autograd.Function):
 def indice_maxpool(
     features: Tensor, indice_pairs: Tensor, indice_pair_num: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Return the largest feature in each window of pairs ``int32[2, K, N]``, and at least 0."""
+    """Max-pool features ``[N, C]`` along pairs ``int32[2, K, N]``; results are at least 0."""
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return MaxPool.apply(features, KernelMap.of_pairs(indice_pairs, *sizes))
 
@@ -119,7 +119,7 @@ def indice_maxpool(
 def indice_maxpool_implicit_gemm(
     features: Tensor, indice_pairs_fwd: Tensor, indice_pairs_bwd: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Return the largest feature in each window of a table ``int32[K, M]``, and at least 0."""
+    """Max-pool features along a table of input rows ``int32[K, M]``; results are at least 0."""
     del indice_pairs_bwd, num_activate_out
     return MaxPool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
 
@@ -131,13 +131,13 @@ def indice_avgpool_implicit_gemm(
     num_activate_out: int,
     calc_count: bool,
 ) -> Tensor:
-    """Return the mean over the existing voxels in each window of a table ``int32[K, M]``."""
+    """Average features along a table of input rows ``int32[K, M]``, leaving out missing voxels."""
     del indice_pairs_bwd, num_activate_out, calc_count
     return AveragePool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
 
 
 def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
-    """Return the sum of tensors whose voxels differ; its voxels are the sorted union of theirs.
+    """Add tensors with different voxels; the sum is on the union of the voxels, sorted.
 
     ``indice_dict`` is kept from the first tensor that has exactly these voxels, else it is empty.
 

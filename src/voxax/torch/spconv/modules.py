@@ -53,7 +53,7 @@ class SparseSequential(SparseModule):
         return len(self._modules)
 
     def add(self, module: nn.Module, name: str | None = None) -> None:
-        """Append a module; a ``name`` in use raises :class:`SpconvError`; None is its number."""
+        """Append a module, by default under its number; a used name raises :class:`SpconvError`."""
         name = str(len(self._modules)) if name is None else name
         if name in self._modules:
             raise ArgumentError(f"the name {name!r} is taken in this SparseSequential")

@@ -178,7 +178,7 @@ def by_tap(filters: Tensor) -> Tensor:
 
 
 def table_map(pair_fwd: Tensor, in_rows: int) -> KernelMap:
-    """Return the kernel map of a table of input rows ``int32[K, M]`` for taps and output rows."""
+    """Return the kernel map of ``pair_fwd int32[K, M]``: input row by tap and output row, or -1."""
     return KernelMap(pair_fwd.t().contiguous(), in_rows)
 
 
@@ -293,7 +293,7 @@ def _gradients(
 
 
 def largest(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the largest feature in each window, ``[M, C]``; as in spconv, at least 0."""
+    """Return the largest feature that each output row reads, ``[M, C]``, and at least 0."""
     return extreme(features, kernel_map).clamp_(min=0)
 
 
@@ -324,7 +324,7 @@ def average_backward(grad: Tensor, kernel_map: KernelMap, number: Tensor) -> Ten
 def indice_maxpool(
     features: Tensor, indice_pairs: Tensor, indice_pair_num: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Return :func:`largest` along pairs ``int32[2, K, N]``, ``[num_activate_out, C]``."""
+    """Max-pool features along pairs ``int32[2, K, N]``; results are at least 0."""
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return largest(features, _map_of(indice_pairs, *sizes))
 
@@ -336,7 +336,7 @@ def indice_maxpool_backward(
     indice_pairs: Tensor,
     indice_pair_num: Tensor,
 ) -> Tensor:
-    """Return :func:`largest_backward` along pairs ``int32[2, K, N]``, ``[N, C]``."""
+    """Return the gradient of features ``[N, C]`` in :func:`indice_maxpool`."""
     sizes = indice_pair_num, features.shape[0], out_bp.shape[0]
     return largest_backward(features, out_features, out_bp, _map_of(indice_pairs, *sizes))
 
@@ -344,7 +344,7 @@ def indice_maxpool_backward(
 def indice_maxpool_implicit_gemm(
     features: Tensor, indice_pairs: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Return :func:`largest` along a table of input rows ``int32[K, M]``, ``[M, C]``."""
+    """Max-pool features along a table of input rows ``int32[K, M]``; results are at least 0."""
     del num_activate_out
     return largest(features, table_map(indice_pairs, features.shape[0]))
 
@@ -352,7 +352,7 @@ def indice_maxpool_implicit_gemm(
 def indice_maxpool_implicit_gemm_backward(
     features: Tensor, out_features: Tensor, out_bp: Tensor, indice_pairs: Tensor
 ) -> Tensor:
-    """Return :func:`largest_backward` along a table of output rows ``int32[K, N]``, ``[N, C]``."""
+    """Return the gradient ``[N, C]`` of a max pooling from a table of output rows ``[K, N]``."""
     kernel_map = table_map(indice_pairs, out_bp.shape[0]).transpose()
     return largest_backward(features, out_features, out_bp, kernel_map)
 
@@ -372,7 +372,7 @@ def indice_avgpool_implicit_gemm(
 def indice_avgpool_implicit_gemm_backward(
     out_bp: Tensor, indice_pairs: Tensor, count_out: Tensor
 ) -> Tensor:
-    """Return :func:`average_backward` along a table of output rows ``int32[K, N]``, ``[N, C]``."""
+    """Return spconv's gradient ``[N, C]`` of a mean from a table of output rows ``[K, N]``."""
     kernel_map = table_map(indice_pairs, out_bp.shape[0]).transpose()
     return average_backward(out_bp, kernel_map, count_out)
 
@@ -383,7 +383,7 @@ def maximum_value_int_(ten: Tensor, value: int) -> None:
 
 
 def global_pool_rearrange(coords: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
-    """Return the rows of each scene, ``int32[batch_size, N]``, and their number, ``int32[B]``.
+    """Return the rows of each scene, ``int32[B, N]``, and each scene's row count, ``int32[B]``.
 
     Entries after the last row of a scene are 0. Column 0 of ``coords`` is the scene.
     """

@@ -11,7 +11,7 @@ from voxax.torch.spconv.modules import SparseModule
 class RemoveDuplicate(SparseModule):
     """Module that keeps the first row of each voxel, sorted by batch index and coordinates.
 
-    ``indice_dict`` of the result is empty. spconv's own module only works for two voxels.
+    ``indice_dict`` of the result is empty. spconv's own module fails unless there are two voxels.
     """
 
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:

@@ -15,7 +15,7 @@ from voxax.torch.spconv.modules import SparseModule
 
 
 class JoinTable(SparseModule):
-    """Module that concatenates the channels of tensors at the same voxels, C channels each."""
+    """Module that concatenates the channels of tensors with equal voxels and channel numbers."""
 
     def forward(self, input: Sequence[SparseConvTensor]) -> SparseConvTensor:
         """Return the tensor with all channels; raise :class:`SpconvError` if sizes differ."""

@@ -47,7 +47,7 @@ def rbbox_intersection(
 
 
 def rbbox_iou_loss(box_corners: Array, qbox_corners: Array) -> Array:
-    """Return the intersection over union of box n and box n, ``[N]``; corners ``[N, 4, 2]``."""
+    """Return the intersection over union of N pairs of boxes, ``[N]``; corners ``[N, 4, 2]``."""
     first, second = _checked(box_corners), _checked(qbox_corners)
     if len(first) != len(second):
         raise ArgumentError(f"{len(first)} boxes and {len(second)}: expected pairs")

@@ -99,7 +99,7 @@ class Window(SparseModule):
 
 
 class Record:
-    """Stopwatch of one layer call; ``input.benchmark_record`` gets the times if ``benchmark``."""
+    """Timer of one layer call, which adds to ``benchmark_record`` only if ``input.benchmark``."""
 
     def __init__(self, layer: Window, input: SparseConvTensor, kind: str) -> None:
         self.entry = None

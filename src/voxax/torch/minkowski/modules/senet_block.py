@@ -14,7 +14,7 @@ from voxax.torch.minkowski.pooling import MinkowskiGlobalPooling
 
 
 class SELayer(nn.Module):
-    """Layer that scales each scene's channels by two linear layers of the channels' means.
+    """Layer that scales channels by factors that linear layers compute from each scene's means.
 
     Args:
       channel: number of channels.

@@ -104,7 +104,7 @@ def convolved(kind: Any, input: SparseTensor, weight: torch.Tensor, *settings: A
 
 
 def of_one_dtype(feats: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both tensors in autocast's dtype if on, else in the half dtype of one, if any."""
+    """Convert both tensors to autocast's dtype, or to half precision if one of them has it."""
     dtypes = feats.dtype, weight.dtype
     half = next((dtype for dtype in dtypes if dtype in _HALF), None)
     if torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes:

@@ -205,7 +205,7 @@ def spdownsample(
 
 
 def _from_the_lowest(rows: np.ndarray, size: Sizes, steps: Sizes) -> np.ndarray:
-    """Return all integer ``(row + offset) / stride`` with no sum below an axis's lowest row."""
+    """Return the distinct integer ``(row + offset) / stride`` of sums not below ``rows.min(0)``."""
     stride = np.asarray([1, *steps], np.int32)
     low, reached = rows.min(0, initial=2**31 - 1), [rows[:0]]
     for offset in np.pad(centered(size), ((0, 0), (1, 0))):
