@@ -89,7 +89,8 @@ def to_sparse(
 
     Args:
       x: dense tensor ``[B, C, *spatial]``, or with another order of axes.
-      format: order of axes, such as ``"BXXC"``: ``B``, then ``C`` among ``X`` per spatial axis.
+      format: letters of the axes of ``x``: ``B`` first, one ``C``, and ``X`` for each spatial axis.
+        None means ``[B, C, *spatial]``.
       coordinates: accepted but unused.
       device: the CPU, or None.
 
