@@ -1,6 +1,6 @@
-"""PyTorch on voxax's CPU kernels: packages with other libraries' APIs, and arrays from and to JAX.
+"""Run code for spconv and TorchSparse on voxax's CPU kernels, and convert tensors to JAX and back.
 
-Needs ``pip install "voxax[torch]"``.
+PyTorch is needed: ``pip install "voxax[torch]"``.
 """
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false

@@ -1,8 +1,8 @@
-"""Convert tensors to JAX arrays and back through DLPack.
+"""Convert PyTorch tensors to JAX arrays and back through DLPack.
 
 Measured on CPU (torch 2.13, JAX 0.10.2): PyTorch allocates at multiples of 64 bytes, as JAX
-requires, so a whole tensor is shared, not copied. JAX silently copies a slice that begins
-elsewhere, and memory that came from NumPy. JAX arrays are always shared with PyTorch.
+requires, so a whole tensor is shared, not copied. JAX silently copies a slice that begins at
+another address, and memory that came from NumPy. JAX arrays are always shared with PyTorch.
 """
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
@@ -17,7 +17,7 @@ from voxax.errors import InputError
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
-    """Return a JAX array on the same memory if it begins at a multiple of 64 bytes, else a copy.
+    """Return a tensor as a JAX array: on the same memory if it is aligned to 64 bytes, else a copy.
 
     Args:
       tensor: ``[...]``, of any shape, on the CPU.
@@ -36,13 +36,13 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
 
 
 def to_torch(array: jax.Array) -> torch.Tensor:
-    """Return a tensor on the memory of a JAX array, after waiting for its computation.
+    """Return a tensor that shares the memory of a JAX array; wait until the array is computed.
 
-    JAX's arrays never change, so do not write into the tensor: ``.clone()`` it first. Even under
-    ``torch.inference_mode`` it is an ordinary tensor, which training may use later.
+    JAX arrays must never change, so write into a ``.clone()`` of the tensor only. The tensor can be
+    used in training, even if this function is called under ``torch.inference_mode``.
 
     Args:
-      array: ``[...]``, of any shape and dtype that PyTorch has.
+      array: ``[...]``, of any shape, and of a dtype that PyTorch has.
 
     Raises:
       RuntimeError: the computation of ``array`` failed.

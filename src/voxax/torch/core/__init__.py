@@ -1,9 +1,8 @@
-"""Voxels, kernel maps, products and pooling for the packages with other libraries' APIs.
+"""Common base of the packages that have the APIs of spconv, TorchSparse and MinkowskiEngine.
 
-Each of these packages adds names, defaults, layouts and orders to the modules here, which depend on
-none of the packages and import neither JAX nor PyTorch's compiler. ``sites`` has the voxels of a
-tensor, with each ``kernel_map`` that was built from them. ``products`` and ``pooling`` compute
-along a kernel map.
+Each package adds the names, defaults, layouts and row orders of its library. The modules here
+import none of the packages, nor JAX, nor PyTorch's compiler. ``sites`` stores the voxels of a
+tensor with their kernel maps. ``products`` and ``pooling`` compute along a ``kernel_map``.
 
-Row sets of up to 4 axes use the native library; more axes use NumPy.
+Coordinates of up to 4 axes use the native library; more axes use NumPy.
 """

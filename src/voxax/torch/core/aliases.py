@@ -15,11 +15,11 @@ from voxax.torch.core import children
 
 
 class Aliases:
-    """Names of another library, registered from :meth:`install` to :meth:`uninstall`.
+    """Registration of a voxax package under another library's module names.
 
     Args:
-      package: name of voxax's package. Children of multiprocessing call its ``install``.
-      library: name of the library.
+      package: name of voxax's package, which has a function ``install`` for child processes.
+      library: name of the other library.
     """
 
     def __init__(self, package: str, library: str) -> None:
@@ -32,7 +32,7 @@ class Aliases:
 
     @property
     def installed(self) -> bool:
-        """Whether the names are registered."""
+        """Whether the library's names are registered now."""
         return bool(self._modules)
 
     def install(
@@ -41,17 +41,17 @@ class Aliases:
         absent: Mapping[str, str] | None = None,
         **options: str,
     ) -> None:
-        """Register modules, also in children that multiprocessing spawns or forks from a server.
+        """Register modules under the library's names, in this process and its child processes.
 
-        A name such as ``cumm.tensorview`` is left out if another package ``cumm`` is loaded. A
-        second call does nothing.
+        Child processes are those that multiprocessing starts with ``spawn`` or ``forkserver``. A
+        name such as ``cumm.tensorview`` is left out if another package ``cumm`` is loaded. A second
+        call with the same options does nothing.
 
         Args:
-          names: names of the library's modules, parents first. Each has a module, or the name of a
-            module in the package; ``""`` is the package itself.
-          absent: names of missing modules of the library, each with the reason. Importing one
-            raises an error with it.
-          options: arguments of the package's ``install`` in children.
+          names: maps each module name of the library, parents first, to a module or to the name
+            of a module in voxax's package; ``""`` names the package itself.
+          absent: maps each module name that voxax lacks to the reason, which its import error has.
+          options: arguments of the package's ``install`` in child processes.
 
         Raises:
           ModuleLoadedError: the library itself is loaded, or it was installed with other options.
@@ -85,7 +85,7 @@ class Aliases:
         children.pass_on(self._package, [name for name in modules if "." not in name], options)
 
     def uninstall(self) -> None:
-        """Undo :meth:`install`. Code that has imported the names keeps their modules."""
+        """Undo :meth:`install`. Code that has already imported the modules keeps them."""
         for name, module in self._modules.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
@@ -97,7 +97,7 @@ class Aliases:
         children.keep(self._package)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Raise ModuleNotFoundError with the reason, for a module of ``absent`` or inside one."""
+        """Raise ModuleNotFoundError with the reason if ``absent`` has the module or its parent."""
         del path, target
         parts = name.split(".")
         if parts[0] not in self._modules:
@@ -109,14 +109,14 @@ class Aliases:
 
 
 def own(package: str, name: str) -> ModuleType:
-    """Return a module of a package. ``""`` is the package, and ``".name"`` a module beside it."""
+    """Import a module of a package: ``""`` is the package itself, ``".name"`` its sibling."""
     return importlib.import_module(f".{name}" if name else package, package)
 
 
 def tree(package: str, name: str) -> dict[str, ModuleType]:
-    """Return a package and all its modules under another name.
+    """Return a package and all its modules, keyed by names that begin with ``name``.
 
-    No module may be missing: Python would load it a second time, with other classes.
+    Python would load a missing module a second time, with other classes.
     """
     root = own(package, "")
     modules = {name: root}
@@ -128,7 +128,7 @@ def tree(package: str, name: str) -> dict[str, ModuleType]:
 
 
 def made(package: str, name: str, contents: Mapping[str, Any]) -> ModuleType:
-    """Return a new package without files, which ``importlib.util.find_spec`` finds too."""
+    """Return a new package with these contents; ``importlib.util.find_spec`` finds it too."""
     module = ModuleType(name, f"{name}, as voxax has it: see {package}.install")
     module.__path__, module.__file__ = [], own(package, "").__file__
     module.__spec__ = ModuleSpec(name, None, origin=module.__file__, is_package=True)

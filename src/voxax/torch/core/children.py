@@ -1,9 +1,8 @@
-"""Let children of multiprocessing import voxax's packages by other libraries' names too.
+"""Let child processes of multiprocessing import voxax's packages by other libraries' names.
 
-A spawned child, or a fork server, begins without the modules of this process. Its command line runs
-this file first. The file installs finders, which load voxax's packages when the child imports one
-of the names. A child that imports no such name loads nothing of voxax. Other programs that this
-process starts are not changed.
+A ``spawn`` or ``forkserver`` child begins without its parent's modules. Its command line runs this
+file first, which installs import finders. They load a voxax package when the child imports a name
+of the other library, and nothing before. Other programs that the parent starts are not changed.
 """
 
 # This file needs only the standard library: it runs before the child knows its parent's `sys.path`.
@@ -30,7 +29,7 @@ _BEFORE = (
 
 
 class _Finder:
-    """Finder of a library's names: the first import of a name installs all of them."""
+    """Import finder for a library's names: the first import of a name installs all names."""
 
     def __init__(self, package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
         self.of_voxax, self.names, self.options = package, names, options
@@ -52,14 +51,14 @@ class _Finder:
 
 
 def begin(packages: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> None:
-    """Install finders for the names of these packages in this child, and in its own children."""
+    """Install finders in this process; ``packages`` maps packages to names and options."""
     for package, (names, options) in packages.items():
         sys.meta_path.insert(0, _Finder(package, names, options))  # type: ignore[arg-type]
         pass_on(package, names, options)
 
 
 def pass_on(package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
-    """Make children that multiprocessing starts from now on call :func:`begin` for a package."""
+    """Make processes that multiprocessing starts later call :func:`begin` for a package."""
     if not hasattr(util.spawnv_passfds, "of_voxax"):
         util.spawnv_passfds = _preceding(util.spawnv_passfds)
     # If this process is itself a child, another copy of this file made the function.
@@ -77,7 +76,7 @@ def keep(package: str) -> None:
 
 
 def _preceding(start: Callable[..., int]) -> Callable[..., int]:
-    """Return a function that starts processes which run this file first."""
+    """Return ``start`` changed so that multiprocessing's child processes run this file first."""
     packages: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {}
 
     @functools.wraps(start)

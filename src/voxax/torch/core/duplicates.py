@@ -1,4 +1,4 @@
-"""Kernel maps for rows in which a voxel occurs several times."""
+"""Build kernel maps for index arrays in which a voxel occurs in several rows."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from voxax.torch.core.kernel_map import KernelMap, PairMap, kept_map, pairs_of, 
 
 
 class Duplicates(NamedTuple):
-    """Groups of rows that are the same voxel.
+    """N rows of indices grouped into U distinct voxels, with spconv's CPU rules for layers.
 
-    A strided or transposed layer sums over all rows of a voxel, and its outputs are distinct. Its
-    inverse gives all rows of a voxel the same values. A layer that keeps the voxels keeps the rows:
-    through a tap before the kernel's center, the first row of an output voxel reads all rows of the
-    input voxel. Through a tap after the center, all rows of an output voxel read the first row of
-    the input voxel. Through the center, each row reads itself.
+    A strided or transposed layer sums over all rows of a voxel, and its output voxels are distinct.
+    The inverse of this layer gives all rows of a voxel the same values. A submanifold layer keeps
+    the rows. Through a tap before the kernel's center, the first row of an output voxel reads all
+    rows of the input voxel. Through a tap after the center, all rows of an output voxel read the
+    first row of the input voxel. Through the center, each row reads itself.
 
     Attributes:
       first: ``int64[U]``, the first row of each voxel, ascending.
-      place: ``int64[N]``, the voxel of each row, an index of ``first``.
+      place: ``int64[N]``, the voxel of each row, as an index into ``first``.
     """
 
     first: np.ndarray
     place: np.ndarray
 
     def described(self, rows: np.ndarray) -> str:
-        """Return a text with the number of repeated rows, and the first of them."""
+        """Return a text for errors: the number of repeated rows, and the first repeated voxel."""
         repeated = rows[np.argmax(np.bincount(self.place)[self.place] > 1)].tolist()
         again = f"{len(rows) - len(self.first)} of {len(rows)} rows of indices"
         return f"{again} occur twice, the first is {repeated}"
 
     def last_rows(self) -> Tensor:
-        """Return the last row of each row's voxel, ``int64[N]``."""
+        """Return, for each row, the last row of the same voxel, ``int64[N]``."""
         last = np.empty_like(self.first)
         last[self.place] = np.arange(len(self.place))
         return torch.from_numpy(last[self.place])
 
     def kept(self, rows: np.ndarray, offsets: np.ndarray) -> KernelMap:
-        """Return the map of a layer that keeps the rows; the offsets are symmetric."""
+        """Return the kernel map of a submanifold layer with symmetric offsets ``int32[K, D]``."""
         distinct = kept_map(rows[self.first], offsets)
         taps, center = distinct.taps, distinct.taps // 2
         backwards = torch.full((len(rows), taps), -1, dtype=torch.int32)
@@ -55,17 +55,17 @@ class Duplicates(NamedTuple):
         return PairMap(pairs, numbers, len(rows), len(rows))
 
     def reached(self, rows: np.ndarray, *sizes: Any) -> tuple[KernelMap, np.ndarray]:
-        """Return :func:`voxax.torch.core.kernel_map.reached_map` of these rows."""
+        """Return the map and output voxels of :func:`~voxax.torch.core.kernel_map.reached_map`."""
         distinct, out = reached_map(rows[self.first], *sizes)
         backwards = distinct.backwards[torch.from_numpy(self.place)]
         return PairMap(*pairs_of(backwards), len(rows), len(out)), out
 
 
 class LastOfVoxel(torch.autograd.Function):
-    """Function that gives each row the values of its voxel's last row, but its own gradient.
+    """Autograd function that replaces each row by the last row of the same voxel.
 
-    The values are the same as if all rows were written to their voxel, one after the other, and
-    the last write stayed.
+    The result is the same as writing all rows to a dense grid in order and reading them back. The
+    backward pass returns the gradient of each row unchanged.
     """
 
     @staticmethod

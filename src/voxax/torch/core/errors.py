@@ -22,7 +22,7 @@ class ArgumentError(InputError, AssertionError):
 
 
 def check_cpu(tensor: Tensor, what: str) -> None:
-    """Raise :class:`ArgumentError` unless the tensor is on the CPU; nothing is copied silently."""
+    """Raise :class:`ArgumentError` unless the tensor, named ``what``, is on the CPU."""
     if tensor.device.type != "cpu":
         raise ArgumentError(
             f"{what} on {tensor.device}: voxax.torch runs on the CPU. Move the model and its "
@@ -31,13 +31,13 @@ def check_cpu(tensor: Tensor, what: str) -> None:
 
 
 def check_device(device: Any) -> None:
-    """Raise :class:`ArgumentError` unless ``device``, a name or a number, is the CPU."""
+    """Raise :class:`ArgumentError` unless ``device`` (a name, number or device) is the CPU."""
     if isinstance(device, int) or torch.device(device).type != "cpu":
         raise ArgumentError(f"device={device}: voxax.torch runs on the CPU")
 
 
 def check_rows(features: Tensor, rows: int) -> None:
-    """Raise :class:`ArgumentError` unless ``features`` has this number of rows; any dtype fits."""
+    """Raise :class:`ArgumentError` unless ``features`` is on the CPU and has ``rows`` rows."""
     check_cpu(features, "features")
     if features.shape[0] != rows:
         found = f"{features.shape[0]} rows of features for {rows} rows of indices"
@@ -45,7 +45,7 @@ def check_rows(features: Tensor, rows: int) -> None:
 
 
 def check_features(features: Tensor, rows: int, channels: int | None = None) -> None:
-    """Raise :class:`ArgumentError` unless ``features`` is ``[rows, channels]`` of floats.
+    """Raise :class:`ArgumentError` unless ``features`` is ``[rows, channels]`` floats on the CPU.
 
     None as ``channels`` accepts any number of channels.
     """
@@ -69,7 +69,7 @@ def whole(name: str, value: Any) -> int:
       value: an integer of Python or NumPy, or a tensor or an array with one integer.
 
     Raises:
-      ArgumentError: any other value.
+      ArgumentError: ``value`` is not an integer.
     """
     try:
         return operator.index(value)
@@ -83,7 +83,7 @@ def is_single(value: Any) -> bool:
 
 
 def wholes(name: str, value: Any, ndim: int) -> list[int]:
-    """Return one integer per axis, or raise :class:`ArgumentError`.
+    """Return ``value`` as a list of ``ndim`` integers, or raise :class:`ArgumentError`.
 
     ``value`` is one integer for all ``ndim`` axes, or a sequence with one integer per axis.
     """

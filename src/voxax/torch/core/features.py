@@ -1,7 +1,7 @@
-"""Features with a delayed batch norm, which one native pass computes with the next layers.
+"""Delay a batch norm, so that one native pass computes it together with the layers after it.
 
-The next layers may be a residual sum and a ReLU. PyTorch computes the three in separate passes, and
-its idle threads spin while native kernels run between these passes.
+The layers after it may be a residual sum and a ReLU. PyTorch computes the three layers in separate
+passes, and its idle threads spin while native kernels run between these passes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from voxax.torch.core.products import bits
 
 
 class Statistics(NamedTuple):
-    """Mean and variance of C channels, both ``[C]``.
+    """Mean and variance with which a batch norm normalizes C channels.
 
     Attributes:
-      mean: mean of each channel.
-      variance: biased variance of each channel.
-      own: True for the statistics of the rows themselves, False for running averages.
+      mean: mean of each channel, ``[C]``.
+      variance: biased variance of each channel, ``[C]``.
+      own: True if computed from the rows to normalize, False for the norm's running averages.
     """
 
     mean: torch.Tensor
@@ -35,7 +35,7 @@ class Statistics(NamedTuple):
 
 
 def is_native(rows: torch.Tensor, norm: nn.Module) -> bool:
-    """Return whether :func:`statistics` and :func:`batch_norm` may replace a call of ``norm``."""
+    """Return whether :func:`statistics` and :func:`batch_norm` may compute ``norm(rows)``."""
     if not isinstance(norm, nn.BatchNorm1d) or not (is_known(norm) and nobody_listens()):
         return False
     if rows.dtype not in (torch.float32, torch.float64) or rows.shape[1] != norm.num_features:
@@ -53,7 +53,7 @@ def _takes_own(norm: nn.BatchNorm1d) -> bool:
 
 @torch.no_grad()
 def statistics(rows: torch.Tensor, norm: nn.BatchNorm1d) -> Statistics:
-    """Return the statistics that normalize the rows; in training, update the running averages."""
+    """Return the statistics that ``norm`` applies to rows; in training, update its averages."""
     averages = norm.running_mean, norm.running_var
     if not _takes_own(norm):
         mean, variance = (average.clone() for average in averages if average is not None)
@@ -87,14 +87,14 @@ def batch_norm(
     residual: torch.Tensor | None = None,
     relu: bool = False,
 ) -> torch.Tensor:
-    """Return ``(rows - mean) / sqrt(variance + eps) * weight + bias``, plus ``residual``.
+    """Return ``(rows - mean) / sqrt(variance + eps) * weight + bias + residual``, ``[N, C]``.
 
-    Gradients pass through the statistics if these are those of the rows themselves.
+    Gradients also pass through the mean and the variance if ``found.own``.
 
     Args:
       rows: features ``[N, C]``, float32 or float64; the other arrays have the same dtype.
       weight, bias: scale and shift of each channel, ``[C]``.
-      found: result of :func:`statistics`.
+      found: mean and variance, the result of :func:`statistics`.
       eps: epsilon of the norm.
       residual: ``[N, C]``, added to the normalized rows; None adds nothing.
       relu: whether to set negative results to 0 at the end.
@@ -156,7 +156,7 @@ def _derivable(
     found: Statistics,
     eps: float,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the gradients, computed by operations of PyTorch that can be differentiated again."""
+    """Return the gradients of rows, weight, bias and residual as differentiable tensors."""
     mean, variance = found.mean, found.variance
     if found.own:
         variance, mean = torch.var_mean(x, 0, correction=0)
@@ -175,11 +175,11 @@ def _all(rows: torch.Tensor) -> np.ndarray:
 class Later:
     """Delayed result of a batch norm, optionally followed by a residual sum and a ReLU.
 
-    The constructor updates the running averages. Results and gradients use the statistics and
-    parameters at the time of construction.
+    The constructor updates the norm's running averages. Results and gradients use the statistics
+    and parameters at the time of construction.
 
     Args:
-      rows: ``[N, C]``; no code may write to them before :meth:`result`.
+      rows: input ``[N, C]`` of the norm; no code may write to it before :meth:`result`.
       norm: a layer that :func:`voxax.torch.core.features.is_native` accepts.
     """
 
@@ -195,7 +195,7 @@ class Later:
         self._behind: weakref.WeakSet[Later] = weakref.WeakSet()
 
     def added(self, residual: torch.Tensor, inplace: bool) -> Self | None:
-        """Return a delayed result that includes the sum; None if the sum cannot be delayed.
+        """Return a delayed result with ``residual`` added; None if the sum cannot be delayed.
 
         Args:
           residual: ``[N, C]``; no code may write to it before :meth:`result`.
@@ -210,7 +210,7 @@ class Later:
         return made
 
     def rectified(self, inplace: bool) -> Self | None:
-        """Return a delayed result that includes a ReLU; None if the ReLU cannot be delayed.
+        """Return a delayed result with a ReLU at the end; None if the ReLU cannot be delayed.
 
         ``inplace`` is as in :meth:`added`.
         """
@@ -230,9 +230,9 @@ class Later:
         return made
 
     def result(self) -> torch.Tensor:
-        """Return the result ``[N, C]``, the same tensor in every call.
+        """Compute the result ``[N, C]`` in the first call, and return this tensor in every call.
 
-        The copies that :meth:`added` and :meth:`rectified` made are computed too.
+        Also compute the copies of this object that :meth:`added` and :meth:`rectified` returned.
         """
         if self._found is None:
             grad, inference = self._modes
@@ -250,13 +250,13 @@ def _modes() -> tuple[bool, bool]:
 
 
 class Features:
-    """Rows of features, which may be delayed; tensors that share memory share one object.
+    """Feature rows, which may be a delayed result; tensors with the same rows share one object.
 
     Args:
       rows: features ``[N, C]``; None if ``later`` is given.
-      later: delayed result that gives the rows, or None.
+      later: delayed result that computes the rows, or None.
       own: whether only layers have seen the rows, so that no other code can write to them.
-      read: for each array that ``later`` reads, the set of delayed results that read it.
+      read: for each array that ``later`` reads, the set of all delayed results that read it.
     """
 
     def __init__(
@@ -272,24 +272,24 @@ class Features:
 
     @property
     def waits(self) -> bool:
-        """Whether the rows are delayed."""
+        """Whether the rows are not computed yet."""
         return self._later is not None
 
     def rows(self) -> Any:
-        """Return the rows to a layer, which must not write to them."""
+        """Return the computed rows ``[N, C]`` for a layer, which must not write to them."""
         if self._later is not None:
             self._rows, self._later = self._later.result(), None
         return self._rows
 
     def shown(self) -> Any:
-        """Return the rows to any caller, which may write to them."""
+        """Compute all results that read the rows, and return the rows, which may be written to."""
         rows, readers, self._readers = self.rows(), self._readers, None
         for later in list(readers or ()):
             later.result()
         return rows
 
     def normalized(self, norm: nn.Module) -> Features | None:
-        """Return features with a delayed norm of these; None if PyTorch must compute the norm."""
+        """Return ``norm`` of these features, delayed if possible; None if PyTorch must run it."""
         if not is_native(self.rows(), norm):
             return None
         later = Later(self.rows(), norm)  # type: ignore[arg-type]
@@ -298,16 +298,16 @@ class Features:
         return _waiting(later, self._readers)
 
     def rectified(self, inplace: bool) -> Features | None:
-        """Return features with a delayed ReLU of these; None if it must be computed now."""
+        """Return the delayed ReLU of these features; None if the ReLU cannot be delayed."""
         later = None if self._later is None else self._later.rectified(inplace)
         if later is None:
             return None
         return self if inplace else _waiting(later, *self._read)
 
     def added(self, other: Features, inplace: bool = False) -> Features | None:
-        """Return features with a delayed sum of both; None if it must be computed now.
+        """Return the delayed sum of these and ``other`` features; None if it cannot be delayed.
 
-        If ``inplace``, these features must be delayed already. They are changed and returned.
+        If ``inplace``, change and return this object, whose features must be delayed already.
         """
         pairs = ((self, other), (other, self))
         for one, two in pairs[:1] if inplace else pairs:

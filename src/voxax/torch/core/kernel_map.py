@@ -1,4 +1,4 @@
-"""Kernel maps: which input row each output row reads through each tap."""
+"""Build kernel maps: which input row each output row of a convolution reads through each tap."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Unique = tuple[np.ndarray, np.ndarray]
 
 
 class KernelMap:
-    """Relation between N input rows and M output rows through K taps.
+    """Kernel map: which of N input rows each of M output rows reads through each of K taps.
 
     Attributes:
-      table: ``int32[M, K]``: input row under each tap of an output row, or -1. Taps are in the
-        order of a flattened kernel.
+      table: ``int32[M, K]``: input row that an output row reads through each tap, or -1 for none.
+        Taps are in the order of a flattened kernel.
       in_rows, out_rows, taps: the numbers N, M and K.
-      symmetric: whether input and output voxels are the same and tap ``K - 1 - k`` is the reverse
-        of tap k.
-      order: ``int32[M]``, the output row of each row of the table. Neighbors follow each other in
-        this order, so that their features stay in a cache. None means row m for row m.
+      symmetric: whether input and output voxels are the same and taps k and ``K - 1 - k`` have
+        opposite offsets.
+      order: ``int32[M]``, the output row of each row of ``table``; None if row m is output row m.
+        Neighboring voxels follow each other in the table, so that their features stay in a cache.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class KernelMap:
 
     @property
     def neighbors(self) -> Tensor:
-        """The table in the order of output rows, ``int32[M, K]``."""
+        """Input row that output row m reads through each tap, ``int32[M, K]``, or -1."""
         if self.order is None:
             return self.table
         return torch.empty_like(self.table).index_copy_(0, self.order.long(), self.table)
@@ -67,7 +67,7 @@ class KernelMap:
         return (self.neighbors >= 0).sum(1)
 
     def by_tap(self) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Yield output rows, input rows and tap, for each tap that has pairs."""
+        """Yield ``(output rows, input rows, tap)`` for each tap with pairs; rows are ``int64``."""
         neighbors = self.neighbors
         for tap in range(self.taps):
             rows = torch.nonzero(neighbors[:, tap] >= 0).flatten()
@@ -76,15 +76,15 @@ class KernelMap:
 
     @untransformed
     def transpose(self) -> KernelMap:
-        """Return the kernel map of the adjoint, with inputs and outputs exchanged."""
+        """Return the kernel map of the transposed layer, with inputs and outputs exchanged."""
         return KernelMap(self.backwards, self.out_rows, False, self.neighbors)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """Return the input and output rows of each tap, and the number of pairs of each tap.
+        """Return the pairs (input row, output row) of each tap, and their number for each tap.
 
-        They are ``int32[2, K, N]``, -1 after the last pair of a tap, and ``int32[K]``. The pairs of
-        a tap are sorted by input row. If ``symmetric``, those of a tap after the center are sorted
-        by output row.
+        The pairs are ``int32[2, K, N]``, -1 after the last pair of a tap. The numbers are
+        ``int32[K]``. The pairs of a tap are sorted by input row, but if ``symmetric``, the pairs of
+        a tap after the center are sorted by output row.
         """
         pairs, numbers = pairs_of(self.backwards)
         if self.symmetric:
@@ -94,7 +94,7 @@ class KernelMap:
 
     @staticmethod
     def of_pairs(pairs: Tensor, numbers: Tensor, in_rows: int, rows: int) -> KernelMap:
-        """Return the map of given pairs.
+        """Return the kernel map of given pairs; a :class:`PairMap` if no table can store them.
 
         Args:
           pairs, numbers: as :meth:`pairs` returns them.
@@ -110,9 +110,9 @@ class KernelMap:
 
 
 class PairMap(KernelMap):
-    """Relation in which an output row may read several input rows through one tap.
+    """Kernel map in which an output row may read several input rows through one tap.
 
-    A table cannot hold such a relation.
+    It has no table, because a table has one input row per output row and tap.
 
     Args:
       pairs, numbers: as :meth:`KernelMap.pairs` returns them.
@@ -125,7 +125,7 @@ class PairMap(KernelMap):
 
     @property
     def neighbors(self) -> Tensor:
-        """Raise :class:`ArgumentError`, because this relation has no table."""
+        """Raise :class:`ArgumentError`, because this map has no table."""
         raise ArgumentError(
             "no table holds the pairs of voxels that occur several times: it has one row for each "
             "tap. Take the pairs of each tap, or merge the voxels"
@@ -156,7 +156,7 @@ class PairMap(KernelMap):
 
 
 def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the pairs of :meth:`KernelMap.pairs` for a table of output rows ``int32[N, K]``."""
+    """Return the result of :meth:`KernelMap.pairs` for a table ``backwards int32[N, K]``."""
     rows, taps = backwards.shape
     pairs, numbers = backwards.new_full((2, taps, rows), -1), backwards.new_zeros((taps,))
     for ins, outs, tap in KernelMap(backwards, 0).by_tap():
@@ -166,7 +166,7 @@ def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def invert(neighbors: Tensor, in_rows: int) -> Tensor:
-    """Return the output row of each input row and tap, ``int32[in_rows, K]``, or -1."""
+    """Turn a table of input rows ``int32[M, K]`` into one of output rows ``int32[in_rows, K]``."""
     if host.available():
         threads = torch.get_num_threads()
         return torch.from_numpy(host.invert_table(neighbors.numpy(), in_rows, threads))
@@ -177,15 +177,15 @@ def invert(neighbors: Tensor, in_rows: int) -> Tensor:
 
 
 def unique_rows(rows: np.ndarray) -> Unique:
-    """Return the distinct rows in lexicographic order, and each row's index among these."""
+    """Return the distinct rows in lexicographic order, and the index of each row among them."""
     return coordinates.unique_rows(rows, torch.get_num_threads())
 
 
 def distinct_rows(unique: Unique) -> Unique:
-    """Return the first row of each distinct value, ascending, and each row's index among these.
+    """Number distinct rows by first occurrence, from the result of :func:`unique_rows`.
 
-    They are ``int64[U]`` and ``int64[N]`` for U distinct values among N rows. ``unique`` is the
-    result of :func:`unique_rows`.
+    Returns the index of the first row with each number, ``int64[U]``, and the number of each row,
+    ``int64[N]``.
     """
     distinct, places = unique
     first = np.empty(len(distinct), np.int64)
@@ -198,7 +198,7 @@ def distinct_rows(unique: Unique) -> Unique:
 
 @functools.lru_cache(maxsize=256)
 def box(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> np.ndarray:
-    """Return the offsets of a box from its center, ``int32[K, D]``, with the last axis fastest."""
+    """Return the tap offsets of a box kernel, ``int32[K, D]``; the last axis varies fastest."""
     sizes = zip(kernel_size, dilation, strict=True)
     steps = [[(k - size // 2) * step for k in range(size)] for size, step in sizes]
     offsets = np.asarray(list(itertools.product(*steps)), np.int32)
@@ -207,12 +207,14 @@ def box(kernel_size: tuple[int, ...], dilation: tuple[int, ...]) -> np.ndarray:
 
 
 def kept_map(rows: np.ndarray, offsets: np.ndarray, unique: Unique | None = None) -> KernelMap:
-    """Return the map of a layer whose outputs are at the input voxels, see ``Sites.kept``.
+    """Return the map of a layer whose outputs are at the input voxels.
+
+    Tap k of the output at voxel v reads ``v + offsets[k]``.
 
     Args:
       rows: distinct voxels ``int32[N, 1 + D]``, in any order.
       offsets: offset of each tap, ``int32[K, D]``.
-      unique: :func:`unique_rows` of the rows; None computes them.
+      unique: result of :func:`unique_rows` for ``rows``; None computes it.
     """
     unique = unique_rows(rows) if unique is None else unique
     kernel_map = onto_map(unique, unique, offsets)
@@ -223,10 +225,12 @@ def kept_map(rows: np.ndarray, offsets: np.ndarray, unique: Unique | None = None
 def onto_map(
     unique: Unique, out_unique: Unique, offsets: np.ndarray, stride: Sizes | None = None
 ) -> KernelMap:
-    """Return the map of a layer with given output voxels, see ``Sites.onto``.
+    """Return the map of a layer with given output voxels.
+
+    Tap k of the output at voxel v reads ``v * stride + offsets[k]``.
 
     Args:
-      unique, out_unique: :func:`unique_rows` of inputs and outputs; the rows of each are distinct.
+      unique, out_unique: :func:`unique_rows` of the input and the output voxels, all distinct.
       offsets: offset of each tap, ``int32[K, D]``.
       stride: one integer per axis; None means 1.
     """
@@ -248,10 +252,7 @@ def onto_map(
 
 
 def _row_at(places: np.ndarray) -> np.ndarray | None:
-    """Return the row at each place, ``int32[N]``; None if place n has row n for all n.
-
-    ``places`` is the place of each of N distinct rows.
-    """
+    """Invert a permutation ``places`` of N rows, as ``int32[N]``; return None for the identity."""
     given = np.arange(len(places), dtype=np.int32)
     if np.array_equal(places, given):
         return None
@@ -263,10 +264,10 @@ def _row_at(places: np.ndarray) -> np.ndarray | None:
 def expanded_map(
     rows: np.ndarray, offsets: np.ndarray, stride: Sizes | None = None, by_row: bool = True
 ) -> tuple[KernelMap, np.ndarray]:
-    """Return the map with outputs at every voxel ``row * stride + offsets[k]``, and these voxels.
+    """Return the map of a layer with outputs at ``row * stride + offsets[k]``, and these voxels.
 
     Args:
-      rows: ``int32[N, 1 + D]``, without duplicates.
+      rows: input voxels ``int32[N, 1 + D]``, without duplicates.
       offsets: offset of each tap, ``int32[K, D]``.
       stride: one integer per axis; None means 1.
       by_row: True orders outputs by a loop over rows with an inner loop over taps; False by a loop
@@ -285,11 +286,11 @@ def expanded_map(
 
 
 def _found_map(cells: np.ndarray, kept: np.ndarray, by_row: bool) -> tuple[KernelMap, np.ndarray]:
-    """Return the map of the kept cells, and the distinct cells in the order of their occurrence.
+    """Return the map to the kept cells, and these output voxels in the order of occurrence.
 
     Args:
-      cells: output voxel of each row and tap, ``int32[N, K, 1 + D]``; ``int32[K, N, 1 + D]`` if
-        ``by_row`` is False.
+      cells: output voxel of each input row and tap, ``int32[N, K, 1 + D]``; ``int32[K, N, 1 + D]``
+        if ``by_row`` is False.
       kept: mask of the cells that become outputs, ``bool[N, K]`` or ``bool[K, N]``.
       by_row: whether the first axis of ``cells`` is the rows.
     """
@@ -311,15 +312,16 @@ def reached_map(
     out_shape: Sizes,
     transposed: bool,
 ) -> tuple[KernelMap, np.ndarray]:
-    """Return the map of a layer with outputs at every voxel that a tap reaches, and these voxels.
+    """Return the map of a layer with outputs at every voxel that reads an input, and these voxels.
 
     The outputs are ordered by a loop over taps with an inner loop over input rows.
 
     Args:
-      rows: ``int32[N, 1 + D]``, without duplicates.
+      rows: input voxels ``int32[N, 1 + D]``, without duplicates.
       kernel_size, stride, padding, dilation: one integer per axis.
       out_shape: spatial shape of the output; voxels outside it are left out.
-      transposed: as in :func:`voxax._native.host_products.reached_rows`.
+      transposed: False: tap k connects ``in = out * stride - padding + k * dilation``. True: tap k
+        connects ``out = in * stride - padding + k * dilation``.
     """
     sizes = kernel_size, stride, padding, dilation, out_shape
     cells = math.prod(map(int, out_shape)) * (int(rows[:, 0].max(initial=0)) + 1)

@@ -1,6 +1,6 @@
-"""Tell whether calling a module runs only the code of a known class, and no code of the user.
+"""Check whether a call of a PyTorch module runs only known code: no hooks or replaced methods.
 
-Only then may its result be computed in another way: fused with other layers, natively, or later.
+Only then may voxax compute the result in another way: fused with other layers, natively, or later.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _GLOBAL_HOOKS = [getattr(torch_modules, f"_global{name}") for name in _HOOKS]
 
 
 def know(*kinds: type[nn.Module]) -> None:
-    """Register classes whose calls run known code, as long as their methods stay the same.
+    """Register module classes with the methods that a call runs now, for :func:`is_known`.
 
-    A class is left out if another package has replaced one of its methods.
+    A class is left out if another package has replaced one of these methods.
     """
     for kind in kinds:
         if all(call is None or _is_original(call) for call in _calls(kind)):
@@ -46,7 +46,7 @@ know(nn.BatchNorm1d, nn.ReLU)
 
 
 def is_known(module: nn.Module) -> bool:
-    """Return True if calling the module runs only the code of a known class."""
+    """Return True if a module of a registered class has no hooks and no replaced methods."""
     kind = type(module)
     if any(getattr(module, name) for name in _HOOKS) or _KNOWN.get(kind) != _calls(kind):
         return False
@@ -54,7 +54,7 @@ def is_known(module: nn.Module) -> bool:
 
 
 def nobody_listens() -> bool:
-    """Return True if a call needs only results and gradients: no trace, autocast or hook."""
+    """Return False under autocast, compilation, ``torch.func``, forward derivatives or hooks."""
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return False
     # PyTorch itself has to compute forward derivatives and with the tensors of ``torch.func``.
@@ -64,12 +64,12 @@ def nobody_listens() -> bool:
 
 
 def only_results_count() -> bool:
-    """Return True if a call needs only results: no gradient, trace, autocast or hook."""
+    """Return True if gradients are off and :func:`nobody_listens` returns True."""
     return not torch.is_grad_enabled() and nobody_listens()
 
 
 def has_averages(norm: nn.BatchNorm1d, dtype: torch.dtype) -> bool:
-    """Return True if a norm uses running averages, all of ``dtype``, float32 or float64."""
+    """Return True if a norm uses running averages of ``dtype``, which is float32 or float64."""
     if norm.training or norm.running_mean is None or norm.running_var is None:
         return False
     parts = [norm.running_mean, *(p for p in (norm.weight, norm.bias) if p is not None)]

@@ -1,4 +1,4 @@
-"""Extremes, sums and means in the windows of a kernel map, with gradients."""
+"""Compute maxima, minima, sums and means of the input rows that each output row reads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from voxax.torch.core.products import bits, convolve, natively
 
 
 def extreme_rows(features: Tensor, kernel_map: KernelMap, largest: bool = True) -> Tensor:
-    """Return the row in each window with the largest or smallest value, ``int64[M, C]``.
+    """Find, for each output row and channel, the input row with the largest or smallest value.
 
-    The first tap wins among equal values. A window without rows gives -1.
+    The result is ``int64[M, C]``. Of equal values, the first tap counts. -1 means no input row.
     """
     if features.dtype is torch.float16:
         return extreme_rows(features.float(), kernel_map, largest)
@@ -56,9 +56,9 @@ class _ExtremeRows(torch.autograd.Function):
 
 
 def extreme(features: Tensor, kernel_map: KernelMap, largest: bool = True) -> Tensor:
-    """Return the largest or smallest value in each window, ``[M, C]``; 0 for an empty window.
+    """Return the largest or smallest value that each output row reads, ``[M, C]``; 0 if none.
 
-    The gradient goes to the row of :func:`extreme_rows`.
+    The gradient goes to the input row that :func:`extreme_rows` returns.
     """
     found = _ExtremeRows.apply(features, kernel_map, largest)
     best = torch.take_along_dim(features, found.clamp(min=0), dim=0)
@@ -66,13 +66,13 @@ def extreme(features: Tensor, kernel_map: KernelMap, largest: bool = True) -> Te
 
 
 def total(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the sum of the rows in each window, ``[M, C]``."""
+    """Return the sum of the feature rows that each output row reads, ``[M, C]``."""
     ones = features.new_ones((kernel_map.taps, features.shape[1]))
     return convolve(features, ones, kernel_map)
 
 
 def mean(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the mean of the rows in each window, ``[M, C]``; 0 for an empty window.
+    """Return the mean of the feature rows that each output row reads, ``[M, C]``; 0 if none.
 
     Half precision is summed in float32.
     """

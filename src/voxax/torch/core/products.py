@@ -1,7 +1,8 @@
-"""The three products of a layer, with gradients of any order.
+"""Compute convolutions along a kernel map, with gradients of any order.
 
-They are bilinear and closed under differentiation: the other two products compute the gradient of
-each. The native kernels run them; without native kernels, PyTorch does, tap by tap.
+A layer has three products: its output, the gradient of its features, and the gradient of its
+weight. Differentiating any product gives the other two. The native kernels compute the products.
+Without native kernels, PyTorch computes them tap by tap.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ def convolve(
 
     Args:
       features: ``[N, C_in]``.
-      weight: ``[K, C_in, C_out]`` of the same dtype, with any strides. For a channelwise layer
-        ``[K, C]``, and ``@`` multiplies each channel.
-      kernel_map: map from these rows.
-      bias: ``[C_out]``, added to every row.
-      relu: set negative results to 0; only for calls without gradients.
+      weight: ``[K, C_in, C_out]`` of the same dtype, with any strides. A channelwise layer has
+        ``[K, C]``, and ``@`` then multiplies channel by channel.
+      kernel_map: map from N input rows to M output rows.
+      bias: ``[C_out]``, added to every row; None adds nothing.
+      relu: whether to set negative results to 0; ignored if gradients are enabled.
 
     Returns:
-      ``[M, C_out]`` of the features' dtype; half precision is summed in float32.
+      ``[M, C_out]`` in the dtype of the features; half precision is summed in float32.
     """
     if torch.is_grad_enabled():
         out = _Forward.apply(features, weight, kernel_map)
@@ -53,7 +54,7 @@ def _forward(
     relu: bool = False,
     back: bool = False,
 ) -> Tensor:
-    """Return the product, or with ``back`` the gradient of its features: the adjoint product."""
+    """Return the convolution of ``x``; if ``back``, the input's gradient for output gradient x."""
     if x.dtype is torch.float16:
         return _forward(x.float(), w.float(), kernel_map, bias, relu, back).half()
     dense, threads = w.dim() == 3, torch.get_num_threads()
@@ -108,7 +109,7 @@ def _weight_gradient(x: Tensor, dy: Tensor, kernel_map: KernelMap, axes: int) ->
 
 
 class _Product(torch.autograd.Function):
-    """Base of the products of two operands along a kernel map."""
+    """Base of the three autograd functions that multiply two tensors along a kernel map."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -160,23 +161,23 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def order_of(kernel_map: KernelMap) -> np.ndarray | None:
-    """Return the output rows of the map's table; None if they are in order."""
+    """Return ``kernel_map.order`` as an array ``int32[M]``, or None."""
     return None if kernel_map.order is None else kernel_map.order.numpy()
 
 
 def bits(tensor: Tensor) -> np.ndarray:
-    """Return the memory of a dense tensor, or of a dense copy; bfloat16 as its bits in uint16."""
+    """Return a tensor as a contiguous array, shared if possible; bfloat16 as bits in uint16."""
     return view(tensor.contiguous())
 
 
 def view(tensor: Tensor) -> np.ndarray:
-    """Return the tensor's memory with its strides; bfloat16 as its bits in uint16."""
+    """Return an array with the memory and strides of a tensor; bfloat16 as bits in uint16."""
     tensor = tensor.detach()
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 def natively(kernel_map: KernelMap) -> bool:
-    """Return True if there are native kernels and the map has a table. Warn once if none exist."""
+    """Return True if native kernels exist and the map has a table; warn once if none exist."""
     if host.available():
         return not isinstance(kernel_map, PairMap)
     _warn_slow()

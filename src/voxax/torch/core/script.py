@@ -11,10 +11,8 @@ from pathlib import Path
 def run_script(package: str, install: Callable[[], None], described: str | None) -> None:
     """Call ``install``, then run the script or module that the command line names.
 
-    The script sees itself as ``__main__``, its own ``sys.argv``, and its folder first on
-    ``sys.path``, as when Python runs it.
-
-    ``--help`` shows how to call the package, then the text ``described``.
+    The script is ``__main__``, with its own ``sys.argv`` and its folder first on ``sys.path``.
+    ``--help`` prints the usage of ``python -m package`` and the text ``described``.
 
     Raises:
       SystemExit: the command line names nothing, or a script that does not exist.

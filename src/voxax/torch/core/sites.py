@@ -1,4 +1,4 @@
-"""The voxels of a tensor, which are checked once, and the kernel maps built from them."""
+"""Store the voxels of a tensor, which are checked once, and the kernel maps built from them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,16 @@ from voxax.torch.core.uncompiled import untransformed
 class Sites:
     """Voxels of a tensor, with the kernel maps that layers built from them.
 
-    Tensors with the same indices share their sites, so each map is built only once. Copies and
-    pickles contain no maps. A write to the indices makes the maps invalid. Writes through ``.data``
-    and ``.numpy()`` do not change a tensor's version, so the indices are compared with a copy. On
-    one core of an EPYC, the comparison takes 0.04 ms for each layer on 76,556 voxels; PyTorch's
-    takes 0.2 ms.
+    Tensors with the same indices share one object, so each map is built only once. Copies and
+    pickles contain no maps. Code that writes to the indices makes the maps invalid, so each layer
+    compares the indices with a copy: writes through ``.data`` and ``.numpy()`` do not change a
+    tensor's version. On one core of an EPYC, this takes 0.04 ms for 76,556 voxels, in PyTorch 0.2.
 
     Args:
-      indices: ``int32[N, 1 + D]``, batch index first, in any order.
+      indices: ``int32[N, 1 + D]``: batch index, then D coordinates; rows in any order.
       spatial_shape: D sizes of the grid; None allows any coordinates.
       batch_size: number of scenes.
-      made: whether a layer made the indices, so that no check is needed.
+      made: whether a layer made the indices, so that they are valid and distinct without a check.
 
     Raises:
       ArgumentError: indices on another device, or outside ``spatial_shape`` or ``batch_size``.
@@ -75,25 +74,25 @@ class Sites:
         self._begin()
 
     def are_of(self, indices: Tensor, spatial_shape: Sizes, batch_size: int) -> bool:
-        """Return whether these are the sites of a tensor with these unchanged members."""
+        """Return whether these are still the voxels of a tensor with these members."""
         same = self.indices is indices and self.batch_size == batch_size
         return same and self.spatial_shape == list(spatial_shape) and self.hold(indices)
 
     @untransformed
     def hold(self, indices: Tensor) -> bool:
-        """Return whether ``indices`` still contains the voxels that the maps were built from."""
+        """Return whether ``indices`` still equals the voxels that the maps were built from."""
         return np.array_equal(self.rows, indices.numpy())
 
     def submanifold(self, kernel_size: Sizes, dilation: Sizes) -> KernelMap:
-        """Return the map of :meth:`kept` for a box.
+        """Return the kernel map of a submanifold layer: outputs are at the input voxels.
 
         The last axis varies fastest in the order of the taps.
 
         Args:
-          kernel_size, dilation: one integer per axis; sizes are odd.
+          kernel_size, dilation: one integer per axis; kernel sizes are odd.
 
         Raises:
-          ArgumentError: even sizes, or errors of :meth:`duplicates`.
+          ArgumentError: even kernel sizes, or errors of :meth:`duplicates`.
         """
         if any(size % 2 == 0 for size in kernel_size):
             raise ArgumentError(
@@ -103,10 +102,10 @@ class Sites:
 
     @untransformed
     def kept(self, offsets: np.ndarray) -> KernelMap:
-        """Return the map with outputs at the same voxels.
+        """Return the kernel map of a layer whose outputs are at the input voxels.
 
-        Tap k of the output at voxel v reads ``v + offsets[k]``. ``offsets`` are ``int32[K, D]``, in
-        the order of the taps. Errors are those of :meth:`duplicates`.
+        Tap k of the output at voxel v reads ``v + offsets[k]``. ``offsets`` is ``int32[K, D]``, in
+        the order of the taps. Raises the errors of :meth:`duplicates`.
         """
         key, several = offsets.tobytes(), self.duplicates()
         if key not in self._maps:
@@ -118,11 +117,11 @@ class Sites:
 
     @untransformed
     def onto(self, out: Sites, offsets: np.ndarray, stride: Sizes | None = None) -> KernelMap:
-        """Return the map with outputs at the voxels of ``out``.
+        """Return the kernel map of a layer whose outputs are at the voxels of ``out``.
 
         Tap k of the output at voxel v reads ``v * stride + offsets[k]``. The map is not stored. For
-        a transposed layer, build the map from its outputs to its inputs and take the
-        ``transpose()``.
+        a transposed layer, build the map from the layer's outputs to its inputs and transpose the
+        map.
 
         Raises:
           ArgumentError: inputs or outputs that occur several times.
@@ -135,7 +134,7 @@ class Sites:
     def expanded(
         self, offsets: np.ndarray, stride: Sizes | None = None, by_row: bool = True
     ) -> tuple[KernelMap, Self]:
-        """Return the map with outputs at every ``row * stride + offsets[k]``, and these voxels.
+        """Return the map of a layer with outputs at ``row * stride + offsets[k]``, and its sites.
 
         Arguments are those of :func:`voxax.torch.core.kernel_map.expanded_map`.
 
@@ -152,13 +151,14 @@ class Sites:
 
     @untransformed
     def reached(self, *sizes: Sizes, transposed: bool = False) -> tuple[KernelMap, Self]:
-        """Return the map with outputs at every voxel that a tap of a box reaches, and these voxels.
+        """Return the kernel map of a strided or transposed layer, and its output voxels.
 
-        Sizes are those of :func:`voxax.torch.core.kernel_map.reached_map`.
+        Outputs are at every voxel that reads an input. ``sizes`` are kernel size, stride, padding,
+        dilation and output shape, as in :func:`voxax.torch.core.kernel_map.reached_map`.
 
         Raises:
-          ArgumentError: errors of :meth:`duplicates`, inputs that reach no output at all, or an
-            output shape without cells.
+          ArgumentError: errors of :meth:`duplicates`, no output voxel for any input, or an output
+            shape without cells.
         """
         key = (transposed, *map(tuple, sizes))
         known, several = self._reached.get(key), self.duplicates()
@@ -181,9 +181,9 @@ class Sites:
         return type(self)(torch.from_numpy(rows), spatial_shape, self.batch_size, made=True)
 
     def duplicates(self) -> Duplicates | None:
-        """Return the rows that share a voxel, or None if all voxels are distinct.
+        """Return the groups of rows that share a voxel, or None if all voxels are distinct.
 
-        Errors are those of :meth:`accept`.
+        If voxels are repeated, call :meth:`accept` first, which may raise an error.
         """
         if self._made:
             return None
@@ -197,7 +197,7 @@ class Sites:
         return self._duplicates
 
     def accept(self, duplicates: Duplicates) -> None:
-        """Raise :class:`ArgumentError`; subclasses whose layers allow duplicates override this."""
+        """Raise :class:`ArgumentError` for repeated voxels; subclasses may allow them instead."""
         raise ArgumentError(
             f"{duplicates.described(self.rows)}: voxels are distinct. Merge them, for example with "
             "torch.unique(indices, dim=0, return_inverse=True)"
@@ -208,7 +208,7 @@ class Sites:
             Sites.accept(self, several)
 
     def unique(self) -> Unique:
-        """Return the distinct rows in lexicographic order, and each row's index among these."""
+        """Return the distinct voxels in lexicographic order, and the index of each row's voxel."""
         if self._sorted is None:
             self._sorted = unique_rows(self.rows)
         return self._sorted

@@ -1,4 +1,4 @@
-"""Decorators for functions that ``torch.compile`` or ``torch.func`` must not transform."""
+"""Decorate functions that ``torch.compile`` or ``torch.func`` must not transform."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _R = TypeVar("_R")
 
 
 def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return a function that is never compiled, without importing the compiler for it.
+    """Decorate a function so that ``torch.compile`` never compiles it.
 
-    Importing the compiler takes longer than importing PyTorch. After someone else has imported it,
-    ``torch.compiler.disable`` is applied.
+    ``torch.compiler.disable`` is applied only after other code has imported PyTorch's compiler,
+    because this import takes longer than that of PyTorch itself.
     """
     disabled: Any = None
 
@@ -34,10 +34,10 @@ def uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def untransformed(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return a function that computes with plain tensors, also inside ``torch.func``.
+    """Decorate a function so that it computes with plain tensors, also inside ``torch.func``.
 
     The transformations of ``torch.func`` wrap all results, and wrapped tensors have no memory. Use
-    this for functions of coordinates and maps, which have no derivatives.
+    this for functions of coordinates and kernel maps, which have no derivatives.
     """
 
     @functools.wraps(function)

@@ -1,7 +1,7 @@
-"""MinkowskiEngine's API on the CPU: ``import voxax.torch.minkowski as ME``.
+"""Run code for MinkowskiEngine on the CPU, with ``import voxax.torch.minkowski as ME``.
 
-It replaces ``import MinkowskiEngine as ME``. The layers call voxax's native kernels directly, so
-another number of sites compiles no program.
+This line replaces ``import MinkowskiEngine as ME``. The layers call voxax's native kernels
+directly, so nothing is compiled when the number of sites (voxels) changes.
 """
 
 from voxax.torch.minkowski import functional as MinkowskiFunctional  # noqa: F401

@@ -1,6 +1,6 @@
 """Run a script in which ``import MinkowskiEngine`` is voxax: ``python -m voxax.torch.minkowski``.
 
-Its arguments are ``SCRIPT ARGS``, or ``-m MODULE ARGS`` for a module. Processes that the script
+The arguments are ``SCRIPT ARGS``, or ``-m MODULE ARGS`` to run a module. Processes that the script
 spawns with ``multiprocessing`` import voxax as MinkowskiEngine too.
 """
 

@@ -1,4 +1,4 @@
-"""Register the package under MinkowskiEngine's names, so that code with them runs unchanged."""
+"""Register this package under MinkowskiEngine's module names, so that code runs unchanged."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _PARTS = "diagnostics", *_BLOCKS, "utils", "utils.collation", "utils.quantizatio
 def install() -> None:
     """Make ``import MinkowskiEngine`` import this package, until :func:`uninstall`.
 
-    Registers ``MinkowskiEngine`` with its ``utils``, ``modules`` and ``Minkowski...`` modules, the
-    last also without the package's name, and ``MinkowskiEngineBackend``, whose ``_C`` has the
-    coordinate map key and the enumerations. They are the modules of this package, not copies. A
-    second call does nothing.
+    Registers ``MinkowskiEngine`` with its ``utils``, ``modules`` and ``Minkowski...`` modules; the
+    latter are also importable without the package's name. Also registers ``MinkowskiEngineBackend``
+    with its ``_C`` module. The registered modules are those of this package, not copies. A second
+    call does nothing.
 
     Raises:
-      ModuleLoadedError: MinkowskiEngine itself is loaded; its layers do not accept these tensors.
+      ModuleLoadedError: MinkowskiEngine itself is loaded, whose layers reject voxax's tensors.
     """
     if not _aliases.installed:
         _aliases.install(_names())
@@ -53,7 +53,7 @@ def install() -> None:
 def uninstall() -> None:
     """Undo :func:`install`: later imports find MinkowskiEngine itself, if it is installed.
 
-    Code that has imported the names keeps their modules.
+    Code that has already imported the modules keeps them.
     """
     _aliases.uninstall()
 

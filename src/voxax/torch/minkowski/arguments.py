@@ -1,4 +1,4 @@
-"""Checks of arguments: one integer or one per axis, and coordinates of 32 bits."""
+"""Check and convert arguments: sizes (one integer, or one per axis) and 32-bit coordinates."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from voxax.torch.core.errors import ArgumentError, check_cpu, wholes
 
 
 def convert_to_int_list(arg: Any, dimension: int) -> list[int]:
-    """Return one integer per axis.
+    """Return ``arg`` as a list of one integer per axis.
 
     Args:
       arg: one integer for all axes, or a container with one integer per axis.
       dimension: number of axes.
 
     Raises:
-      ArgumentError: other values.
+      ArgumentError: ``arg`` has another number of values, or values that are not integers.
     """
     return wholes("sizes", arg, dimension)
 
 
 def convert_to_int_tensor(arg: Any, dimension: int) -> torch.Tensor:
-    """Return the integers of :func:`convert_to_int_list` as an ``int32[dimension]`` tensor."""
+    """Return ``arg``, one integer or one per axis, as an ``int32[dimension]`` tensor."""
     return torch.tensor(convert_to_int_list(arg, dimension), dtype=torch.int32)
 
 
 def positive(name: str, arg: Any, dimension: int) -> list[int]:
-    """Return one integer of 1 or more per axis, or raise :class:`ArgumentError`."""
+    """Return ``arg`` as one integer per axis; raise :class:`ArgumentError` if one is below 1."""
     values = wholes(name, arg, dimension)
     if min(values) < 1:
         raise ArgumentError(f"{name}={values}: expected integers of 1 or more")
@@ -36,7 +36,7 @@ def positive(name: str, arg: Any, dimension: int) -> list[int]:
 
 
 def checked_dimension(dimension: Any) -> int:
-    """Return the number of spatial axes, 1 or more, or raise :class:`ArgumentError`."""
+    """Return ``dimension``; raise :class:`ArgumentError` unless it is an integer above 0."""
     if not isinstance(dimension, int) or dimension < 1:
         raise ArgumentError(f"dimension={dimension!r}: give the number of spatial axes, 1 or more")
     return dimension

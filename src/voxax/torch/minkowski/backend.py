@@ -1,4 +1,4 @@
-"""Names that public code takes from MinkowskiEngine's binary: key, enumerations, quantization."""
+"""Define the names of MinkowskiEngine's C++ module ``MinkowskiEngineBackend._C`` that code uses."""
 
 from voxax.torch.minkowski.constants import BroadcastMode as BroadcastMode
 from voxax.torch.minkowski.constants import ConvolutionMode as ConvolutionMode

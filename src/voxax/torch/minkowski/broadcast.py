@@ -1,4 +1,4 @@
-"""Layers that combine the row of each site with the row of its scene."""
+"""Layers that combine the features of each site (voxel) with the features of the site's scene."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxax.torch.minkowski.sparse_tensor import SparseTensor, check_sparse
 
 
 def spread(scenes: Tensor, key: Key, manager: CoordinateManager) -> Tensor:
-    """Return the row of each site's scene, ``[N, C]``; ``scenes`` has one row for each scene."""
+    """Copy the row of each scene to the sites of the scene, ``[B, C]`` to ``[N, C]``."""
     places, known = manager.scene_rows(key), manager.number_of_unique_batch_indices()
     if len(scenes) != known:
         raise ArgumentError(f"{len(scenes)} rows for {known} scenes: expected a pooled tensor")
@@ -23,22 +23,22 @@ def spread(scenes: Tensor, key: Key, manager: CoordinateManager) -> Tensor:
 
 
 class MinkowskiBroadcastFunction:
-    """Broadcast with the interface of an autograd function."""
+    """Broadcast from scenes to sites, with the interface of an autograd function."""
 
     @staticmethod
     def apply(
         rows: Tensor, scenes: Tensor, mode: Any, key: Key, scenes_key: Key, manager: Any
     ) -> Tensor:
-        """Return the sum or the product of each row and its scene's row; the mode chooses."""
+        """Return ``[N, C]``, the sum or product of rows and their scene's row, as ``mode`` says."""
         found = spread(scenes, key, manager)
         return rows + found if mode is BroadcastMode.ELEMENTWISE_ADDITON else rows * found
 
 
 class MinkowskiBroadcast(MinkowskiModuleBase):
-    """Layer that gives each site the row of its scene in a pooled tensor."""
+    """Layer that replaces the features of each site by the pooled features of the site's scene."""
 
     def forward(self, input: SparseTensor, input_glob: SparseTensor) -> SparseTensor:
-        """Return a tensor on the sites of ``input``; ``input_glob`` is the pooled tensor."""
+        """Return a tensor on the sites of ``input``; ``input_glob`` has one row per scene."""
         check_sparse(input)
         check_sparse(input_glob)
         rows = spread(input_glob.F, input.coordinate_map_key, input.coordinate_manager)
@@ -52,7 +52,7 @@ class MinkowskiBroadcast(MinkowskiModuleBase):
 
 
 class MinkowskiBroadcastAddition(MinkowskiBroadcast):
-    """Layer that adds the row of its scene to the row of each site."""
+    """Layer that adds to the features of each site the pooled features of the site's scene."""
 
     operation_type = BroadcastMode.ELEMENTWISE_ADDITON
 
@@ -61,7 +61,7 @@ class MinkowskiBroadcastAddition(MinkowskiBroadcast):
 
 
 class MinkowskiBroadcastMultiplication(MinkowskiBroadcast):
-    """Layer that multiplies the row of each site by the row of its scene."""
+    """Layer that multiplies the features of each site by the pooled features of its scene."""
 
     operation_type = BroadcastMode.ELEMENTWISE_MULTIPLICATION
 
@@ -70,7 +70,7 @@ class MinkowskiBroadcastMultiplication(MinkowskiBroadcast):
 
 
 class MinkowskiBroadcastConcatenation(MinkowskiBroadcast):
-    """Layer that appends the channels of its scene to the channels of each site."""
+    """Layer that appends to the channels of each site the pooled channels of the site's scene."""
 
     def _joined(self, features: Tensor, rows: Tensor) -> Tensor:
         return torch.cat([features, rows], 1)

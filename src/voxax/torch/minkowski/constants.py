@@ -1,4 +1,4 @@
-"""MinkowskiEngine's enumerations. The ones that choose a GPU kernel are accepted, but unused."""
+"""Define MinkowskiEngine's enumerations; those that choose a GPU kernel have no effect here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class _Number(Enum):
-    """Enumeration whose members ``int`` converts."""
+    """Enumeration whose members can be converted to integers by ``int``."""
 
     def __int__(self) -> int:
         return self.value
@@ -15,18 +15,18 @@ class _Number(Enum):
 
 
 class RegionType(_Number):
-    """Region of a kernel, which defines its taps.
+    """Shape of a kernel, which defines its taps.
 
-    ``HYPER_CUBE`` has all taps of a box, the first axis running fastest. ``HYPER_CROSS`` has the
+    ``HYPER_CUBE`` has all taps of a box; the first axis varies fastest. ``HYPER_CROSS`` has the
     center, then the taps on each axis. ``CUSTOM`` has the taps that the caller gives. ``HYBRID`` is
-    a cube over some axes and a cross over the others.
+    a cube over some axes and a cross over the other axes.
     """
 
     HYPER_CUBE, HYPER_CROSS, CUSTOM, HYBRID = range(4)
 
 
 class PoolingMode(_Number):
-    """Operation of a pooling. The last word of a global mode chooses a GPU kernel."""
+    """Operation of a pooling; the part after ``POOLING`` in global modes has no effect here."""
 
     LOCAL_SUM_POOLING, LOCAL_AVG_POOLING, LOCAL_MAX_POOLING = range(3)
     GLOBAL_SUM_POOLING_DEFAULT, GLOBAL_AVG_POOLING_DEFAULT, GLOBAL_MAX_POOLING_DEFAULT = range(3, 6)
@@ -37,43 +37,43 @@ class PoolingMode(_Number):
 
 
 class BroadcastMode(_Number):
-    """Operation on a scene's row and the rows of its sites. Spelled as in MinkowskiEngine."""
+    """Operation of a broadcast from scenes to sites, spelled as in MinkowskiEngine."""
 
     ELEMENTWISE_ADDITON, ELEMENTWISE_MULTIPLICATION = range(2)
 
 
 class ConvolutionMode(_Number):
-    """Choice of a GPU kernel; unused."""
+    """Choice of a GPU kernel for convolutions, without effect here."""
 
     DEFAULT, DIRECT_GEMM, COPY_GEMM = range(3)
 
 
 class CoordinateMapType(_Number):
-    """Device of the coordinates; here it must be the CPU."""
+    """Device of the coordinates, which must be the CPU here."""
 
     CPU, CUDA = range(2)
 
 
 class GPUMemoryAllocatorType(_Number):
-    """Choice of an allocator of GPU memory; unused."""
+    """Choice of an allocator of GPU memory, without effect here."""
 
     PYTORCH, CUDA = range(2)
 
 
 class MinkowskiAlgorithm(_Number):
-    """Choice of a GPU algorithm; unused."""
+    """Choice of a GPU algorithm, without effect here."""
 
     DEFAULT, MEMORY_EFFICIENT, SPEED_OPTIMIZED = range(3)
 
 
 class SparseTensorOperationMode(Enum):
-    """Choice between a coordinate manager for each tensor, and one manager for all."""
+    """Choice between one coordinate manager for each new tensor and one manager for all."""
 
     SEPARATE_COORDINATE_MANAGER, SHARE_COORDINATE_MANAGER = range(2)
 
 
 class SparseTensorQuantizationMode(Enum):
-    """Reduction of the features of several rows that are one site."""
+    """How the features of several rows that have the same site become one row of features."""
 
     RANDOM_SUBSAMPLE, UNWEIGHTED_AVERAGE, UNWEIGHTED_SUM = range(3)
     NO_QUANTIZATION, MAX_POOL, SPLAT_LINEAR_INTERPOLATION = range(3, 6)

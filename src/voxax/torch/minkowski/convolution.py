@@ -1,4 +1,4 @@
-"""Convolutions: plain, transposed, generative and channelwise."""
+"""Convolution layers with MinkowskiEngine's names: plain, transposed, generative, channelwise."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _product(
 
 
 def _one_dtype(features: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both in autocast's dtype if it is on; otherwise their dtypes must be equal."""
+    """Return both tensors in autocast's dtype if autocast is on, else check for equal dtypes."""
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         return features.to(dtype), weight.to(dtype)
@@ -48,7 +48,7 @@ def _one_dtype(features: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tens
 
 
 class MinkowskiConvolutionFunction:
-    """Convolution with the interface of an autograd function."""
+    """Convolution of feature rows, with the interface of an autograd function."""
 
     _TRANSPOSED = False
 
@@ -63,19 +63,19 @@ class MinkowskiConvolutionFunction:
         out_key: Key | None = None,
         manager: CoordinateManager | None = None,
     ) -> torch.Tensor:
-        """Return ``[M, C_out]``; an ``out_key`` that is not set is set to the output sites."""
+        """Return the output ``[M, C_out]``; set an unset ``out_key`` to the output sites."""
         keys = key, key_or_new(out_key, key)
         return _product(rows, kernel, generator, keys, given(manager), cls._TRANSPOSED)
 
 
 class MinkowskiConvolutionTransposeFunction(MinkowskiConvolutionFunction):
-    """Transposed convolution with the interface of an autograd function."""
+    """Transposed convolution of feature rows, with the interface of an autograd function."""
 
     _TRANSPOSED = True
 
 
 class _Layer(MinkowskiModuleBase):
-    """Base of the convolutions, with a kernel and a bias drawn from a uniform range."""
+    """Base of all convolutions, with a kernel and a bias drawn from a uniform distribution."""
 
     kernel: nn.Parameter
     bias: nn.Parameter | None
@@ -91,7 +91,7 @@ class _Layer(MinkowskiModuleBase):
         self.bias = nn.Parameter(torch.empty((1, channels), dtype=torch.float32)) if bias else None
 
     def reset_parameters(self, is_transpose: bool = False) -> None:
-        """Draw kernel and bias from ``-b`` to ``b``, with ``b = 1 / sqrt(channels * taps)``."""
+        """Draw kernel and bias uniformly within ``b = 1 / sqrt(channels * taps)`` of 0."""
         channels = self.out_channels if is_transpose else self.in_channels
         bound = 1.0 / math.sqrt(channels * self.kernel_generator.kernel_volume)
         with torch.no_grad():
@@ -123,19 +123,19 @@ class _Layer(MinkowskiModuleBase):
 
 
 class MinkowskiConvolutionBase(_Layer):
-    """Base of the convolutions.
+    """Base of the convolutions over all channels.
 
     ``kernel`` is ``[K, C_in, C_out]``, or ``[C_in, C_out]`` for one tap without a stride.
-    ``bias`` is ``[1, C_out]``.
+    ``bias`` is ``[1, C_out]`` or None.
 
     Args:
       in_channels, out_channels: numbers of channels.
-      kernel_size, stride, dilation: a number for all axes, or one for each.
-      bias: add a bias.
-      kernel_generator: generator with the sizes and the region, in place of the three sizes.
-      is_transpose: convolve from coarse sites to fine sites.
-      expand_coordinates: make all sites in reach outputs.
-      convolution_mode: choice of a GPU kernel, accepted but unused.
+      kernel_size, stride, dilation: one integer for all axes, or one per axis.
+      bias: whether to add a bias.
+      kernel_generator: sizes and shape of the kernel, in place of the three sizes.
+      is_transpose: whether to convolve from coarse sites to fine sites.
+      expand_coordinates: whether outputs are at all sites that read an input through a tap.
+      convolution_mode: choice of a GPU kernel, without effect.
       dimension: number of spatial axes.
 
     Raises:
@@ -170,13 +170,13 @@ class MinkowskiConvolutionBase(_Layer):
         self._parameters_of((*taps, in_channels, out_channels), out_channels, bias)
 
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
-        """Return the convolved tensor.
+        """Return the convolution of a sparse tensor.
 
         Args:
           input: sparse tensor with ``in_channels`` channels and the kernel's dtype.
           coordinates: sites of the outputs: a key, a sparse tensor or ``int32[N, 1 + D]``. None
-            takes the sites of the stride. For a transposed layer these are the manager's known
-            sites of the output's tensor stride, or new sites if it knows none.
+            lets the stride decide. A transposed layer then takes the sites that the manager has for
+            the output's tensor stride, or makes new sites if there are none.
         """
         self._check(input)
         custom = self.kernel_generator.region_type is RegionType.CUSTOM
@@ -200,7 +200,7 @@ class MinkowskiConvolutionBase(_Layer):
 
 
 class _Plain(MinkowskiConvolutionBase):
-    """Base of the layers with the argument ``expand_coordinates``."""
+    """Base of plain and transposed convolutions, which have ``expand_coordinates``."""
 
     _TRANSPOSED = False
 
@@ -224,17 +224,17 @@ class _Plain(MinkowskiConvolutionBase):
 
 
 class MinkowskiConvolution(_Plain):
-    """Convolution; see :class:`MinkowskiConvolutionBase`."""
+    """Convolution that keeps or coarsens the sites; see :class:`MinkowskiConvolutionBase`."""
 
 
 class MinkowskiConvolutionTranspose(_Plain):
-    """Convolution from coarse to fine sites; see :class:`MinkowskiConvolutionBase`."""
+    """Transposed convolution to known finer sites; see :class:`MinkowskiConvolutionBase`."""
 
     _TRANSPOSED = True
 
 
 class MinkowskiGenerativeConvolutionTranspose(MinkowskiConvolutionBase):
-    """Transposed convolution onto all sites in reach; see :class:`MinkowskiConvolutionBase`."""
+    """Transposed convolution that creates finer sites; see :class:`MinkowskiConvolutionBase`."""
 
     def __init__(
         self,
@@ -254,9 +254,9 @@ class MinkowskiGenerativeConvolutionTranspose(MinkowskiConvolutionBase):
 
 
 class MinkowskiChannelwiseConvolution(_Layer):
-    """Convolution of each channel by itself; ``kernel`` is ``[K, C]``.
+    """Convolution of each channel separately (depthwise); ``kernel`` is ``[K, C]``.
 
-    Arguments as in :class:`MinkowskiConvolutionBase`.
+    Arguments are as in :class:`MinkowskiConvolutionBase`.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class MinkowskiChannelwiseConvolution(_Layer):
         self.reset_parameters()
 
     def forward(self, input: SparseTensor, coords: Any = None) -> SparseTensor:
-        """Return the convolved tensor; arguments as in the other convolutions."""
+        """Return the convolution; ``coords`` are the output sites, None lets the stride decide."""
         self._check(input)
         return self._convolved(input, self.kernel, target_key(input, coords), False)
 

@@ -1,4 +1,4 @@
-"""MinkowskiEngine's diagnostics, without GPUs."""
+"""Define MinkowskiEngine's functions that describe the system; they report no GPU."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 
 def is_cuda_available() -> bool:
-    """Return False: these layers run on the CPU."""
+    """Return False, because the layers run on the CPU only."""
     return False
 
 
 def cuda_version() -> int:
-    """Return -1: there is no CUDA in these layers."""
+    """Return -1, because the layers do not use CUDA."""
     return -1
 
 
@@ -22,7 +22,7 @@ cudart_version = cuda_version
 
 
 def get_gpu_memory_info() -> tuple[int, int]:
-    """Return the free and the total memory of GPUs: 0 and 0."""
+    """Return 0 and 0 as the free and the total memory of GPUs."""
     return 0, 0
 
 

@@ -1,6 +1,6 @@
-"""``MinkowskiFunctional``: PyTorch's functions on sparse tensors and fields.
+"""Apply functions of ``torch.nn.functional`` to the features of sparse tensors and fields.
 
-Functions of features return a tensor or a field on the same sites; losses return a number.
+Losses return a PyTorch tensor; other functions return a tensor or a field on the same sites.
 """
 
 from __future__ import annotations
@@ -36,6 +36,6 @@ globals().update({name: _of_features(getattr(F, name), True) for name in _LOSSES
 
 
 def relu(input: Any, inplace: bool = False) -> Any:
-    """Return a tensor or a field with :func:`torch.nn.functional.relu` of the features."""
+    """Apply :func:`torch.nn.functional.relu` to the features of a sparse tensor or a field."""
     check_tensor(input)
     return input.rectified(functools.partial(F.relu, inplace=inplace), inplace)

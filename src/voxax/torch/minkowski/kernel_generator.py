@@ -1,4 +1,4 @@
-"""Kernels: their sizes, and the offsets of their taps."""
+"""Describe kernels by their sizes and shape, and compute the offsets of their taps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CROSS = RegionType.HYPER_CROSS
 
 
 class Kernel(NamedTuple):
-    """Sizes and region of a kernel, hashable. ``own`` has the offsets of a custom region."""
+    """Sizes and region of a kernel, hashable; ``own`` has the taps of a custom region."""
 
     size: Ints
     stride: Ints
@@ -29,12 +29,12 @@ class Kernel(NamedTuple):
     own: tuple[Ints, ...] = ()
 
     def offsets(self, tensor_stride: Sequence[int]) -> np.ndarray:
-        """Return the numbers that each tap adds to a coordinate, ``int32[K, D]``."""
+        """Return the offset of each tap from the output's coordinates, ``int32[K, D]``."""
         return _offsets(self, tuple(tensor_stride))
 
     @property
     def is_window(self) -> bool:
-        """Whether windows of this size tile space, so that pooling groups by the coarse site."""
+        """Whether size and stride are equal, so that pooling windows do not overlap."""
         return self.size == self.stride
 
 
@@ -58,7 +58,7 @@ def _offsets(kernel: Kernel, tensor_stride: Ints) -> np.ndarray:
 
 
 def _cube(size: Ints) -> list[Ints]:
-    """Return the taps of a cube, first axis fastest. Even sizes begin at 0, odd have a center."""
+    """Return the taps of a box, first axis fastest; even sizes begin at 0, odd are centered."""
     steps = [range(k) if k % 2 == 0 else range(-(k // 2), k // 2 + 1) for k in size]
     return [taps[::-1] for taps in itertools.product(*steps[::-1])]
 
@@ -75,7 +75,7 @@ def _cross(size: Ints) -> list[Ints]:
 
 
 def _hybrid(size: Sequence[int], axis_types: Sequence[RegionType]) -> list[Ints]:
-    """Return the center, the other taps of the cube's axes, then the taps of the cross's axes."""
+    """Return the center, the other taps of the cube's axes, then those of the cross's axes."""
     zero: Ints = (0,) * len(size)
     taps: list[Ints] = [zero]
     for region in (RegionType.HYPER_CUBE, RegionType.HYPER_CROSS):
@@ -95,10 +95,10 @@ def get_kernel_volume(
     axis_types: Sequence[RegionType] | None,
     dimension: int,
 ) -> int:
-    """Return the number of taps of a region.
+    """Return the number of taps of a kernel.
 
     Args:
-      region_type: kind of region, which defines the taps.
+      region_type: shape of the kernel, which defines the taps.
       kernel_size: size along each axis, or one size for all axes.
       region_offset: ``int[K, D]``, the taps of a custom region.
       axis_types: cube or cross for each axis of a hybrid region.
@@ -143,9 +143,9 @@ def convert_region_type(
     dimension: int,
     center: bool = True,
 ) -> tuple[RegionType, torch.Tensor, int]:
-    """Return the region, its offsets and its volume; a hybrid region becomes a custom one.
+    """Return a kernel's region (custom instead of hybrid), its custom taps, and the number of taps.
 
-    Arguments and errors as in :func:`get_kernel_volume`; the other arguments are unused.
+    Arguments and errors are as in :func:`get_kernel_volume`; the other arguments are unused.
     """
     volume = get_kernel_volume(region_type, kernel_size, region_offset, axis_types, dimension)
     if axis_types is not None:
@@ -155,17 +155,17 @@ def convert_region_type(
 
 
 class KernelGenerator:
-    """Sizes, region and outputs of a layer's kernel.
+    """Description of a layer's kernel: sizes, taps, and which sites the outputs have.
 
     Args:
       kernel_size: size along each axis, or one size for all axes.
-      stride: ratio of the output's grid step to the input's.
-      dilation: distance of taps, in steps of the input's grid.
+      stride: ratio of the output's tensor stride to the input's tensor stride.
+      dilation: distance of neighboring taps, in steps of the input's tensor stride.
       is_transpose: accepted but unused; the layer decides.
-      region_type: kind of region, which defines the taps.
+      region_type: shape of the kernel, which defines the taps.
       region_offsets: ``int[K, D]``, the taps of a custom region in steps of the dilation.
         MinkowskiEngine itself has no kernels for custom regions.
-      expand_coordinates: make all sites in reach outputs, not only the sites of the inputs.
+      expand_coordinates: whether outputs are at all sites that read an input through a tap.
       axis_types: cube or cross for each axis of a hybrid region.
       dimension: D, the number of spatial axes.
 
@@ -202,7 +202,7 @@ class KernelGenerator:
     def get_kernel(
         self, tensor_stride: Sequence[int], is_transpose: bool
     ) -> tuple[RegionType, torch.Tensor, int]:
-        """Return the region, its offsets and its volume."""
+        """Return the result of :func:`convert_region_type`: region, taps and number of taps."""
         sizes = tensor_stride, self.kernel_size, self.kernel_stride, self.kernel_dilation
         offsets = self.region_offsets if self.region_type is RegionType.CUSTOM else None
         return convert_region_type(
@@ -210,7 +210,7 @@ class KernelGenerator:
         )
 
     def kernel(self) -> Kernel:
-        """Return the present sizes and region as a :class:`Kernel`."""
+        """Return the current sizes and region as a hashable :class:`Kernel`."""
         region, own = self.region_type, self.region_offsets
         if region is RegionType.HYBRID:
             region, own, _ = self.get_kernel([1] * self.dimension, False)
@@ -228,7 +228,7 @@ class KernelGenerator:
 def generator_of(
     given: KernelGenerator | None, kernel_size: Any, stride: Any, dilation: Any, dimension: Any
 ) -> KernelGenerator:
-    """Return the given generator, or for None a generator of the sizes."""
+    """Return ``given``, or a generator of a box with these sizes if ``given`` is None."""
     sizes = kernel_size, stride, dilation
     checked_dimension(dimension)
     return KernelGenerator(*sizes, dimension=dimension) if given is None else given
@@ -241,7 +241,7 @@ def kernel_of(
     region: RegionType,
     own: torch.Tensor | None,
 ) -> Kernel:
-    """Return a :class:`Kernel`: a single tap becomes a cube, and a custom region needs offsets."""
+    """Make a :class:`Kernel`; ``own`` is the taps ``int[K, D]`` of a custom region, else unused."""
     taps: tuple[Ints, ...] = ()
     if region is RegionType.CUSTOM:
         if own is None or own.numel() == 0:
@@ -253,7 +253,7 @@ def kernel_of(
 
 
 class KernelRegion(NamedTuple):
-    """Sizes and region of a kernel."""
+    """Sizes, region and custom taps of a kernel with ``D`` axes, which nothing here uses."""
 
     kernel_size: Sequence[int]
     kernel_stride: Sequence[int]

@@ -1,4 +1,4 @@
-"""Coordinate managers, which hold the sites of tensors by key and the maps between sites."""
+"""Coordinate managers, which store the sites (voxels) of tensors by key, and the kernel maps."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Name = tuple[tuple[int, ...], str]
 
 
 class CoordinateMapKey:
-    """Key of a manager's sites: a tensor stride and a string, which may be set later.
+    """Key of a set of sites in a coordinate manager: a tensor stride and a string.
 
     Args:
-      size: the tensor stride; or the number 1 + D for a key that is set later.
-      string_id: the string.
+      size: the tensor stride, D integers; or the number 1 + D for a key that is set later.
+      string_id: text that distinguishes keys of the same tensor stride.
     """
 
     __slots__ = ("_name", "_size")
@@ -50,11 +50,11 @@ class CoordinateMapKey:
         return self._name is not None
 
     def get_coordinate_size(self) -> int:
-        """Return 1 + D, the numbers in a coordinate with its batch index."""
+        """Return 1 + D: the number of columns of coordinates, with the batch index."""
         return self._size
 
     def set_key(self, tensor_stride: Any, string_id: str | None = None) -> None:
-        """Set the tensor stride and the string, which are two arguments or one pair."""
+        """Set the tensor stride and the string, given as two arguments or as one pair."""
         if string_id is None:
             tensor_stride, string_id = tensor_stride
         if len(tensor_stride) != self._size - 1:
@@ -65,17 +65,17 @@ class CoordinateMapKey:
 
     @property
     def name(self) -> Name:
-        """The tensor stride and the string, hashable; raises ArgumentError if they are not set."""
+        """The tensor stride and the string as a tuple; raises ArgumentError if they are not set."""
         if self._name is None:
             raise ArgumentError("this coordinate map key is not set: no layer has filled it yet")
         return self._name
 
     def get_key(self) -> tuple[list[int], str]:
-        """Return the tensor stride and the string."""
+        """Return the tensor stride as a list, and the string."""
         return list(self.name[0]), self.name[1]
 
     def get_tensor_stride(self) -> list[int]:
-        """Return the tensor stride."""
+        """Return the tensor stride as a list of D integers."""
         return list(self.name[0])
 
     def __eq__(self, other: object) -> bool:
@@ -95,16 +95,16 @@ Key = CoordinateMapKey
 
 
 class CoordinateManager:
-    """Sites by key, and the kernel maps between them, each built once.
+    """Store of sets of sites (voxels) by key, and of kernel maps between sets, each built once.
 
-    Sites that a caller inserts keep the order of their first rows. Sites that layers make are in
-    lexicographic order, those of generative layers in the order of their inputs. Pickles and copies
-    have no kernel maps. A stride is one number for all axes, or one for each.
+    Inserted sites keep the order of their first rows. Sites that layers make are in lexicographic
+    order, those of generative layers in the order of their inputs. Pickles and copies have no
+    kernel maps. A stride is one integer for all axes, or one per axis.
 
     Args:
       D: number of spatial axes.
-      coordinate_map_type: the CPU, or None.
-      num_threads, allocator_type, minkowski_algorithm: accepted but unused; PyTorch's threads run.
+      coordinate_map_type: ``CoordinateMapType.CPU`` or None.
+      num_threads, allocator_type, minkowski_algorithm: without effect; PyTorch's threads are used.
 
     Raises:
       ArgumentError: D is below 1, or coordinates are on a GPU. All methods raise it for unknown
@@ -141,7 +141,7 @@ class CoordinateManager:
     def insert_and_map(
         self, coordinates: torch.Tensor, tensor_stride: Any = 1, string_id: str = ""
     ) -> tuple[Key, Maps]:
-        """Insert rows ``int32[N, 1 + D]``; a site may occur several times.
+        """Insert the distinct rows of ``coordinates int32[N, 1 + D]`` as a new set of M sites.
 
         Returns:
           The key of the sites, with a suffix if the name is taken, and ``(int64[M] first row of
@@ -156,7 +156,7 @@ class CoordinateManager:
     def insert_field(
         self, coordinates: torch.Tensor, tensor_stride: Any, string_id: str = ""
     ) -> Key:
-        """Insert points ``float32[N, 1 + D]``, and return their key."""
+        """Insert points ``float32[N, 1 + D]``, batch index first, and return their key."""
         stride = convert_to_int_list(tensor_stride, self.D)
         points = _checked_shape(coordinates, self.D).detach().float()
         if points.numel() and not bool(points.abs().max() < 2**31):
@@ -172,7 +172,7 @@ class CoordinateManager:
     def field_to_sparse_insert_and_map(
         self, field_map_key: Key, sparse_tensor_stride: Any, sparse_tensor_string_id: str = ""
     ) -> tuple[Key, Maps]:
-        """Insert the sites that contain the points; results as in :meth:`insert_and_map`."""
+        """Insert the sites that contain a field's points; results are as in ``insert_and_map``."""
         stride = positive("tensor_stride", sparse_tensor_stride, self.D)
         rows = torch.from_numpy(_floored(self._field(field_map_key).numpy(), stride))
         key, maps = self.insert_and_map(rows, stride, sparse_tensor_string_id)
@@ -180,22 +180,22 @@ class CoordinateManager:
         return key, maps
 
     def exists_field_to_sparse(self, field_map_key: Key, sparse_map_key: Key) -> bool:
-        """Return True if there is a map from these points to these sites."""
+        """Return whether the manager has stored a map from a field's points to a key's sites."""
         return (field_map_key.name, sparse_map_key.name) in self._field_maps
 
     def field_to_sparse_keys(self, field_map_key: Key) -> list[Key]:
-        """Return the keys of all sites to which there is a map from these points."""
+        """Return the keys of all sites to which a map from a field's points is stored."""
         return [Key(*to) for field, to in self._field_maps if field == field_map_key.name]
 
     def get_field_to_sparse_map(self, field_map_key: Key, sparse_map_key: Key) -> Maps:
-        """Return the maps from points to sites that an earlier call made."""
+        """Return the stored maps that :meth:`field_to_sparse_insert_and_map` returned."""
         if not self.exists_field_to_sparse(field_map_key, sparse_map_key):
             raise ArgumentError(f"no map from the points of {field_map_key} to {sparse_map_key}")
         return self._field_maps[field_map_key.name, sparse_map_key.name]
 
     @untransformed
     def field_to_sparse_map(self, field_map_key: Key, sparse_map_key: Key) -> Maps:
-        """Return ``(int32 site, int32 point)``, the rows for each point in one of the sites."""
+        """Return ``(int32 site, int32 point)``, rows for each point that is in one of the sites."""
         stride = sparse_map_key.get_tensor_stride()
         rows = _floored(self._field(field_map_key).numpy(), stride)
         found = _find(self._at(sparse_map_key), rows)
@@ -203,7 +203,7 @@ class CoordinateManager:
         return found[inside].int(), inside.int()
 
     def stride(self, coordinate_map_key: Key, stride: Any, string_id: str = "") -> Key:
-        """Return the key of the sites on a grid coarser by ``stride``, and make them if needed."""
+        """Return the key of the sites coarsened by ``stride``, after making them if needed."""
         steps = positive("stride", stride, self.D)
         fine = coordinate_map_key.name
         name = tuple(np.multiply(fine[0], steps).tolist()), string_id or fine[1]
@@ -213,7 +213,7 @@ class CoordinateManager:
         return Key(*name)
 
     def origin(self) -> Key:
-        """Return the key of one site for each scene, at 0, in the order of the batch index."""
+        """Return the key of the scenes: one site at 0 for each batch index, in ascending order."""
         key = Key([0] * self.D)
         if key.name not in self._sites:
             if not (self._sites or self._fields):
@@ -226,25 +226,25 @@ class CoordinateManager:
     origin_field = origin
 
     def size(self, coordinate_map_key: Key) -> int:
-        """Return the number of sites, or of points."""
+        """Return the number of sites or points of a key."""
         sites = self._sites.get(coordinate_map_key.name)
         return len(self._field(coordinate_map_key) if sites is None else sites.rows)
 
     def get_coordinates(self, coords_key_or_tensor_strides: Any) -> torch.Tensor:
-        """Return a copy of the sites, ``int32[N, 1 + D]``."""
+        """Return a copy of the sites of a key, or of a stride's first key, ``int32[N, 1 + D]``."""
         key = self._get_coordinate_map_key(coords_key_or_tensor_strides)
         return torch.from_numpy(self._at(key).rows.copy())
 
     def get_coordinate_field(self, coords_key_or_tensor_strides: Any) -> torch.Tensor:
-        """Return a copy of the points, ``float32[N, 1 + D]``."""
+        """Return a copy of a key's points, ``float32[N, 1 + D]``."""
         return self._field(coords_key_or_tensor_strides).clone()
 
     def number_of_unique_batch_indices(self) -> int:
-        """Return the number of scenes."""
+        """Return the number of scenes of all inserted coordinates."""
         return self.size(self.origin())
 
     def get_unique_coordinate_map_key(self, tensor_stride: Any) -> tuple[list[int], str]:
-        """Return a stride and a string that are the key of no sites yet."""
+        """Return the stride and a new string that together are not yet a key of sites."""
         stride = convert_to_int_list(tensor_stride, self.D)
         return stride, self._free_name(self._sites, stride, "", True)[1]
 
@@ -271,7 +271,7 @@ class CoordinateManager:
         is_transpose: bool = False,
         is_pool: bool = False,
     ) -> dict[int, torch.Tensor]:
-        """Return ``int32[2, n]`` for each tap: input rows and output rows."""
+        """Return a kernel map: a dict from tap to input rows and output rows, ``int32[2, n]``."""
         size, steps = (positive("sizes", v, self.D) for v in (kernel_size, stride))
         spread = positive("dilation", dilation, self.D)
         kernel = kernel_of(size, steps, spread, region_type, region_offset)
@@ -280,7 +280,7 @@ class CoordinateManager:
         return {tap: torch.stack([ins, outs]).int() for outs, ins, tap in found.by_tap()}
 
     def get_kernel_map(self, *args: Any, **named: Any) -> dict[int, torch.Tensor]:
-        """Return :meth:`kernel_map`, whose older name this is."""
+        """Return :meth:`kernel_map`, with a warning that this is its older name."""
         warnings.warn("get_kernel_map is the older name of kernel_map", stacklevel=2)
         return self.kernel_map(*args, **named)
 
@@ -294,14 +294,14 @@ class CoordinateManager:
         pooled: bool = False,
         expand: bool = False,
     ) -> KernelMap:
-        """Return the map of a layer. If ``out_key`` is not set, make the output sites and set it.
+        """Return a layer's kernel map. If ``out_key`` is not set, set it to the output sites.
 
         Args:
-          in_key, out_key, kernel: sites of the inputs, sites of the outputs, and the kernel.
-          transposed: the layer goes from coarse to fine sites.
-          pooled: the layer is a pooling. It groups sites by the coarse site if the kernel is as
-            large as the stride.
-          expand: make all sites in reach outputs.
+          in_key, out_key, kernel: key of the input sites, key of the output sites, and the kernel.
+          transposed: whether the layer goes from coarse to fine sites.
+          pooled: whether the layer is a pooling. It groups sites by their coarse site if kernel
+            size and stride are equal.
+          expand: whether outputs are at all sites that read an input through a tap.
         """
         if len(kernel.size) != self.D:
             raise ArgumentError(f"a {len(kernel.size)}-D kernel on coordinates of {self.D} axes")
@@ -322,7 +322,7 @@ class CoordinateManager:
         return self._maps[name]
 
     def _reached(self, key: Key, kernel: Kernel, transposed: bool, expand: bool) -> Name:
-        """Return the name of a layer's output sites, and make them if needed."""
+        """Return the name of a layer's output sites, after making the sites if needed."""
         if not (transposed or expand):
             return self.stride(key, kernel.stride).name
         stride = key.get_tensor_stride()
@@ -346,11 +346,11 @@ class CoordinateManager:
         return self._insert(unique_rows(rows)[0], out.tolist(), "").name
 
     def prune(self, key: Key, kept: np.ndarray) -> Key:
-        """Return the key of the sites for which ``kept``, ``bool[N]``, is true, in their order."""
+        """Insert the sites of ``key`` where ``kept bool[N]`` is True, and return their key."""
         return self._insert(self._at(key).rows[kept], key.name[0], "pruned")
 
     def stride_map(self, in_key: Key, stride_key: Key) -> Maps:
-        """Return the row of each fine site and the row of its coarse site, both ``int64[N]``."""
+        """Return rows in ``in_key`` and rows of their coarse sites, ``int64[N]`` each."""
         places = self._coarse_rows(in_key, stride_key)
         return torch.arange(len(places)), places
 
@@ -363,7 +363,7 @@ class CoordinateManager:
         return places
 
     def origin_map(self, key: Key) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return ``int64[B]``, the batch index of each scene, and the rows of each batch index."""
+        """Return the batch index of each scene, ``int64[B]``, and the rows of each batch index."""
         places = self.scene_rows(key)
         indices = torch.from_numpy(self._at(self.origin()).rows[:, 0].astype(np.int64))
         scenes = range(int(indices.max()) + 1 if len(indices) else 0)
@@ -378,7 +378,7 @@ class CoordinateManager:
 
     @untransformed
     def scene_rows(self, key: Key) -> torch.Tensor:
-        """Return the row in :meth:`origin` of each site's or point's scene, ``int64[N]``.
+        """Return the scene of each site or point, ``int64[N]``, as a row of :meth:`origin`.
 
         Raises:
           ArgumentError: a scene was inserted after the first call that needs the scenes.
@@ -401,10 +401,10 @@ class CoordinateManager:
 
     @untransformed
     def union_map(self, in_keys: Sequence[Key], out_key: Key) -> list[torch.Tensor]:
-        """Set ``out_key`` to all sites of several keys.
+        """Insert the union of the sites of several keys, and set ``out_key`` to the union.
 
         Returns:
-          For each key ``int64[2, N]``: the rows of its sites, and their rows in the union.
+          For each key ``int64[2, N]``: the rows of the key's sites, and their rows in the union.
         """
         if len(in_keys) < 2 or out_key.is_key_set():
             raise ArgumentError("a union is of two keys or more, into a key that is not set")
@@ -421,8 +421,8 @@ class CoordinateManager:
         """Return the sites around points ``float[P, 1 + D]``, with weights of linear interpolation.
 
         Returns:
-          ``(int32 site, int32 point, float weight)``, corner by corner. A corner without a site
-          is left out.
+          ``(int32[n] site, int32[n] point, float[n] weight)``, ordered by the ``2**D`` corners
+          around each point. Corners without a site are left out.
         """
         stride, sites = np.asarray(key.name[0]), self._at(key)
         points = samples.detach().numpy()
@@ -471,26 +471,26 @@ class CoordinateManager:
 
 
 def given(manager: CoordinateManager | None) -> CoordinateManager:
-    """Return the manager; raise ArgumentError for None."""
+    """Return the manager, or raise ArgumentError if it is None."""
     if manager is None:
         raise ArgumentError("no coordinate_manager: give that of the keys")
     return manager
 
 
 def key_or_new(key: Key | None, like: Key) -> Key:
-    """Return the key, or for None an unset key with as many axes as ``like``."""
+    """Return ``key``, or if it is None an unset key with as many axes as ``like``."""
     return Key(like.get_coordinate_size()) if key is None else key
 
 
 class CoordsManager:
-    """Name of the manager before MinkowskiEngine 0.5; raises ``DeprecationWarning``."""
+    """Old name of :class:`CoordinateManager`; the constructor raises ``DeprecationWarning``."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         raise DeprecationWarning("CoordsManager is CoordinateManager since MinkowskiEngine 0.5")
 
 
 def set_gpu_allocator(backend: GPUMemoryAllocatorType) -> None:
-    """Check the argument, and do nothing else: there is no GPU memory here."""
+    """Check the type of the argument only, because there is no GPU memory here."""
     if not isinstance(backend, GPUMemoryAllocatorType):
         raise ArgumentError(f"backend={backend!r}: expected a GPUMemoryAllocatorType")
 
@@ -502,7 +502,7 @@ _manager: CoordinateManager | None = None
 
 
 def set_sparse_tensor_operation_mode(operation_mode: SparseTensorOperationMode) -> None:
-    """Choose whether new tensors share one manager."""
+    """Choose whether new tensors share one coordinate manager or have one manager each."""
     global _mode
     if not isinstance(operation_mode, SparseTensorOperationMode):
         raise ArgumentError(f"{operation_mode!r}: expected a SparseTensorOperationMode")
@@ -510,28 +510,28 @@ def set_sparse_tensor_operation_mode(operation_mode: SparseTensorOperationMode) 
 
 
 def sparse_tensor_operation_mode() -> SparseTensorOperationMode:
-    """Return the mode, which decides whether new tensors share one manager."""
+    """Return the mode that :func:`set_sparse_tensor_operation_mode` set."""
     return _mode
 
 
 def global_coordinate_manager() -> CoordinateManager | None:
-    """Return the shared manager; None before the first tensor."""
+    """Return the manager that new tensors share; None if no tensor has used one yet."""
     return _manager
 
 
 def set_global_coordinate_manager(coordinate_manager: CoordinateManager | None) -> None:
-    """Set the manager that new tensors share."""
+    """Set the manager that new tensors share in ``SHARE_COORDINATE_MANAGER`` mode."""
     global _manager
     _manager = coordinate_manager
 
 
 def clear_global_coordinate_manager() -> None:
-    """Forget the shared manager. Its coordinates are freed with the last tensor on them."""
+    """Drop the shared manager, so that its memory is freed with the last tensor that uses it."""
     set_global_coordinate_manager(None)
 
 
 def new_manager(dimension: int) -> CoordinateManager:
-    """Return the manager for a new tensor: the shared manager, or a new one for it alone."""
+    """Return the manager for a new tensor: the shared manager or a new one, as the mode says."""
     if _mode is SparseTensorOperationMode.SEPARATE_COORDINATE_MANAGER:
         return CoordinateManager(D=dimension)
     if _manager is None:
@@ -567,7 +567,7 @@ def _check_scenes(scenes: np.ndarray) -> None:
 
 
 def _floored(rows: np.ndarray, stride: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return the site of a grid that contains each row, ``int32[N, 1 + D]``."""
+    """Round coordinates ``[N, 1 + D]`` down to multiples of ``stride``, as ``int32``."""
     out, stride = np.empty(rows.shape, np.int32), np.asarray(stride)
     out[:, 0] = np.rint(rows[:, 0])
     if rows.dtype.kind == "f":
@@ -578,9 +578,9 @@ def _floored(rows: np.ndarray, stride: Sequence[int] | np.ndarray) -> np.ndarray
 
 
 def _find(sites: Sites, rows: np.ndarray, offsets: np.ndarray | None = None) -> torch.Tensor:
-    """Return the row in ``sites`` of each of ``rows``, ``int64[N]``; -1 if it is absent.
+    """Find coordinates: return the row in ``sites`` of each of ``rows``, ``int64[N]``, or -1.
 
-    With offsets ``[K, D]`` return the row of each sum, ``int64[N, K]``.
+    With ``offsets [K, D]``, find ``rows + offsets`` instead and return ``int64[N, K]``.
     """
     taps = np.zeros((1, rows.shape[1] - 1), np.int32) if offsets is None else offsets
     given = rows, np.arange(len(rows), dtype=np.int32)

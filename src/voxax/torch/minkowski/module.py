@@ -1,4 +1,4 @@
-"""The bases of layers and of networks."""
+"""Define the base classes of MinkowskiEngine's layers and networks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import nn
 
 
 class MinkowskiModuleBase(nn.Module):
-    """Base of MinkowskiEngine's layers."""
+    """Base class of the layers with MinkowskiEngine's names; adds nothing to ``nn.Module``."""
 
 
 class MinkowskiNetwork(nn.Module, ABC):
-    """Base of networks of ``D`` spatial axes."""
+    """Abstract base class of networks with ``D`` spatial axes."""
 
     def __init__(self, D: int) -> None:
         super().__init__()
@@ -21,4 +21,4 @@ class MinkowskiNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Any) -> Any:
-        """Return the network's result."""
+        """Return the network's output; subclasses must override this."""

@@ -1,4 +1,4 @@
-"""Functions of each row's features, as layers."""
+"""Layers that apply PyTorch's activations and dropouts to the features of tensors and fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from voxax.torch.minkowski.tensor import check_tensor
 
 
 class MinkowskiNonlinearityBase(MinkowskiModuleBase):
-    """Layer that applies PyTorch's ``MODULE`` to the features of a sparse tensor or a field."""
+    """Base of layers that apply a PyTorch module, ``MODULE``, to a tensor's or field's features."""
 
     MODULE: Any = None
 
@@ -22,7 +22,7 @@ class MinkowskiNonlinearityBase(MinkowskiModuleBase):
         self.module = self.MODULE(*args, **kwargs)
 
     def forward(self, input: Any) -> Any:
-        """Return a tensor or a field with the results on the same sites."""
+        """Return a tensor or a field with the module's results on the same sites."""
         check_tensor(input)
         if type(self.module) is nn.ReLU and is_known(self.module):
             return input.rectified(self.module, self.module.inplace)
@@ -44,12 +44,12 @@ def _layer(name: str) -> Any:
 
 
 LAYERS = {f"Minkowski{name}": _layer(name) for name in _NAMES.split()}
-"""The layers by name; they are also attributes of this module and of the package."""
+"""Maps names such as ``MinkowskiReLU`` to layers, which are also attributes of the package."""
 globals().update(LAYERS)
 
 
 class MinkowskiSinusoidal(MinkowskiModuleBase):
-    """Layer ``sin(x @ kernel + bias) * coef``, with parameters drawn uniformly from 0 to 1.
+    """Layer ``sin(x @ kernel + bias) * coef``; initial parameters are uniform from 0 to 1.
 
     Args:
       in_channel, out_channel: numbers of channels.

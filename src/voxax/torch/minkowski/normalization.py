@@ -1,4 +1,4 @@
-"""Normalization over all rows, and over the rows of each scene."""
+"""Layers that normalize features over all rows or over the rows of each scene."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from voxax.torch.minkowski.tensor import check_tensor
 
 
 class MinkowskiBatchNorm(nn.Module):
-    """Batch normalization of the features; ``bn`` is PyTorch's layer."""
+    """Batch normalization of a tensor's features by ``bn``, a :class:`torch.nn.BatchNorm1d`."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class MinkowskiBatchNorm(nn.Module):
 
 
 class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
-    """Batch normalization with the statistics of a process group; PyTorch runs it on GPUs only.
+    """Batch normalization synchronized over processes; PyTorch runs it on GPUs only.
 
-    Arguments as in :class:`torch.nn.SyncBatchNorm`; ``bn`` is this layer.
+    Arguments are as in :class:`torch.nn.SyncBatchNorm`, which is the attribute ``bn``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -53,7 +53,7 @@ class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module, process_group: Any = None) -> Any:
-        """Return the module with synchronized batch normalizations on the same parameters."""
+        """Return a module with all batch norms replaced by this class, with the same parameters."""
         made = module
         if isinstance(module, MinkowskiBatchNorm):
             old = module.bn
@@ -69,7 +69,7 @@ class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
 
 
 def _normalized(features: Tensor, key: Key, manager: CoordinateManager, eps: float) -> Tensor:
-    """Return features of mean 0 and variance 1 over the rows of each scene."""
+    """Scale features ``[N, C]`` to mean 0 and variance 1 over the rows of each scene."""
     scenes = grouped(manager.scene_rows(key), manager.number_of_unique_batch_indices())
     centered = features - spread(pooling.mean(features, scenes), key, manager)
     variance = pooling.mean(centered**2, scenes)
@@ -83,12 +83,12 @@ class MinkowskiInstanceNormFunction:
     def apply(
         rows: Tensor, key: Key, scenes_key: Any, manager: CoordinateManager, mode: Any = None
     ) -> Tensor:
-        """Return features of mean 0 and variance 1 over the rows of each scene."""
+        """Scale features ``[N, C]`` to mean 0 and variance 1 over the rows of each scene."""
         return _normalized(rows, key, manager, 1e-8)
 
 
 class MinkowskiInstanceNorm(MinkowskiModuleBase):
-    """Normalization over the rows of each scene, with a weight and a bias for each channel."""
+    """Normalization over the rows of each scene, then a weight and a bias for each channel."""
 
     eps = 1e-8
 
@@ -104,7 +104,7 @@ class MinkowskiInstanceNorm(MinkowskiModuleBase):
         nn.init.zeros_(self.bias)
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Return the normalized tensor."""
+        """Return a sparse tensor with normalized features."""
         check_sparse(input)
         check_tensor(input, self.num_features)
         keys = input.coordinate_map_key, input.coordinate_manager
@@ -115,6 +115,6 @@ class MinkowskiInstanceNorm(MinkowskiModuleBase):
 
 
 class MinkowskiStableInstanceNorm(MinkowskiInstanceNorm):
-    """A :class:`MinkowskiInstanceNorm` with a larger ``eps`` under the root."""
+    """A :class:`MinkowskiInstanceNorm` that adds a larger ``eps`` to the variance."""
 
     eps = 1e-6

@@ -1,4 +1,4 @@
-"""Join tensors on the same sites, convert from and to dense tensors, and apply a linear layer."""
+"""Combine tensors on the same sites, convert from and to dense tensors, apply linear layers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from voxax.torch.minkowski.tensor_field import TensorField
 
 
 class MinkowskiLinear(nn.Module):
-    """Linear layer on the features; ``linear`` is PyTorch's layer."""
+    """Linear layer on a tensor's features; the attribute ``linear`` is PyTorch's layer."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, out_features, bias)
 
     def forward(self, input: Any) -> Any:
-        """Return a tensor or a field with the results on the same sites."""
+        """Return a tensor or a field with the linear layer's output on the same sites."""
         check_tensor(input, self.linear.in_features)
         return input.replaced(self.linear(input.F))
 
@@ -50,7 +50,7 @@ def _average(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def cat(*sparse_tensors: Any) -> Any:
-    """Return the concatenated channels of tensors or fields on the same sites."""
+    """Concatenate the channels of tensors or fields on the same sites."""
     return _joined(sparse_tensors, lambda parts: torch.cat(parts, dim=-1))
 
 
@@ -65,7 +65,7 @@ def mean(*sparse_tensors: Any) -> Any:
 
 
 def var(*sparse_tensors: Any) -> Any:
-    """Return the variance over tensors or fields on the same sites: the mean of the squares."""
+    """Return the biased variance, element by element, of tensors or fields on the same sites."""
 
     def spread(parts: list[torch.Tensor]) -> torch.Tensor:
         center = _average(parts)
@@ -75,7 +75,7 @@ def var(*sparse_tensors: Any) -> Any:
 
 
 def dense_coordinates(shape: Any) -> torch.Tensor:
-    """Return all cells of a dense tensor ``[B, C, *spatial]``, ``int32[B * cells, 1 + D]``."""
+    """Return all coordinates in a dense ``shape [B, C, *spatial]``, ``int32[B * cells, 1 + D]``."""
     if len(shape) < 3:
         raise ArgumentError(f"shape {tuple(shape)}: expected [B, C, *spatial]")
     cells = np.indices((shape[0], *shape[2:]), np.int32)
@@ -85,11 +85,12 @@ def dense_coordinates(shape: Any) -> torch.Tensor:
 def to_sparse(
     x: torch.Tensor, format: str | None = None, coordinates: Any = None, device: Any = None
 ) -> SparseTensor:
-    """Return a sparse tensor of the cells of a dense tensor in which some channel is not 0.
+    """Convert a dense tensor to a sparse tensor of the cells in which some channel is not 0.
 
     Args:
-      x: ``[B, C, *spatial]``.
-      format: order of the axes if it differs: ``B`` first, one ``C``, ``X`` for each spatial axis.
+      x: dense tensor ``[B, C, *spatial]``, or with another order of axes.
+      format: letters of the axes of ``x``: ``B`` first, one ``C``, and ``X`` for each spatial axis.
+        None means ``[B, C, *spatial]``.
       coordinates: accepted but unused.
       device: the CPU, or None.
 
@@ -109,11 +110,11 @@ def to_sparse(
 def to_sparse_all(
     dense_tensor: torch.Tensor, coordinates: torch.Tensor | None = None
 ) -> SparseTensor:
-    """Return a sparse tensor of all cells of a dense tensor, including zeros.
+    """Convert a dense tensor to a sparse tensor of all cells, including zeros.
 
     Args:
       dense_tensor: ``[B, C, *spatial]``.
-      coordinates: ``int32[B * cells, 1 + D]``, coordinates to replace the indices of the cells.
+      coordinates: ``int32[B * cells, 1 + D]``, coordinates of the cells; None takes their indices.
 
     Raises:
       ArgumentError: there are no spatial axes, or the number of coordinates does not fit.
@@ -127,8 +128,8 @@ def to_sparse_all(
 class MinkowskiToSparseTensor(MinkowskiModuleBase):
     """Layer that converts a field, or a dense tensor ``[B, C, *spatial]``, to a sparse tensor.
 
-    ``remove_zeros`` leaves out the cells of a dense tensor that are 0. It has no effect if the
-    ``coordinates`` of the cells are given.
+    ``remove_zeros`` leaves out the cells of a dense tensor that are 0. It has no effect if
+    ``coordinates int32[B * cells, 1 + D]`` of the cells are given.
     """
 
     def __init__(self, remove_zeros: bool = True, coordinates: torch.Tensor | None = None) -> None:
@@ -136,7 +137,7 @@ class MinkowskiToSparseTensor(MinkowskiModuleBase):
         self.remove_zeros, self.coordinates = remove_zeros, coordinates
 
     def forward(self, input: Any) -> SparseTensor:
-        """Return the sparse tensor."""
+        """Return the input as a sparse tensor."""
         if isinstance(input, TensorField):
             return input.sparse()
         if not isinstance(input, torch.Tensor):
@@ -147,14 +148,14 @@ class MinkowskiToSparseTensor(MinkowskiModuleBase):
 
 
 class MinkowskiToDenseTensor(MinkowskiModuleBase):
-    """Layer that returns a dense tensor ``[B, C, *spatial]``: see :meth:`SparseTensor.dense`."""
+    """Layer that converts a sparse tensor to a dense tensor ``[B, C, *spatial]`` of ``shape``."""
 
     def __init__(self, shape: torch.Size | None = None) -> None:
         super().__init__()
         self.shape = shape
 
     def forward(self, input: SparseTensor) -> torch.Tensor:
-        """Return the dense tensor."""
+        """Return the first result of ``input.dense(shape)``."""
         return input.dense(shape=self.shape)[0]
 
 
@@ -171,29 +172,29 @@ class _Stack(nn.Sequential):
     _JOIN: Any
 
     def forward(self, x: Any) -> Any:
-        """Return the joined results."""
+        """Return the combined outputs of all modules for one input."""
         return self._JOIN([module(x) for module in self])
 
 
 class MinkowskiStackCat(_Stack):
-    """Layer that concatenates the channels of several modules' results on one input."""
+    """Layer that applies several modules to one input and concatenates their output channels."""
 
     _JOIN = staticmethod(cat)
 
 
 class MinkowskiStackSum(_Stack):
-    """Layer that sums several modules' results on one input."""
+    """Layer that applies several modules to one input and returns the sum of their outputs."""
 
     _JOIN = staticmethod(_sum)
 
 
 class MinkowskiStackMean(_Stack):
-    """Layer that averages several modules' results on one input."""
+    """Layer that applies several modules to one input and returns the mean of their outputs."""
 
     _JOIN = staticmethod(mean)
 
 
 class MinkowskiStackVar(_Stack):
-    """Layer that returns the variance of several modules' results on one input."""
+    """Layer that applies several modules to one input and returns the variance of their outputs."""
 
     _JOIN = staticmethod(var)

@@ -1,4 +1,4 @@
-"""Poolings in windows and over scenes, and transposed poolings."""
+"""Pooling layers: over windows, over whole scenes, and transposed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _pooled(features: Tensor, kernel_map: KernelMap, mode: PoolingMode) -> Tenso
 
 
 class MinkowskiLocalPoolingFunction:
-    """Pooling in windows with the interface of an autograd function."""
+    """Pooling over windows, with the interface of an autograd function."""
 
     _TRANSPOSED = False
 
@@ -38,7 +38,7 @@ class MinkowskiLocalPoolingFunction:
         out_key: Any = None,
         manager: Any = None,
     ) -> Tensor:
-        """Return ``[M, C]``; an ``out_key`` that is not set is set to the output sites."""
+        """Return the output ``[M, C]``; set an unset ``out_key`` to the output sites."""
         keys, back = (key, key_or_new(out_key, key)), cls._TRANSPOSED
         expand = back and generator.expand_coordinates
         related = given(manager).relation(*keys, generator.kernel(), back, True, expand)
@@ -46,22 +46,22 @@ class MinkowskiLocalPoolingFunction:
 
 
 class MinkowskiLocalPoolingTransposeFunction(MinkowskiLocalPoolingFunction):
-    """Transposed pooling with the interface of an autograd function."""
+    """Transposed pooling over windows, with the interface of an autograd function."""
 
     _TRANSPOSED = True
 
 
 class MinkowskiPoolingBase(MinkowskiModuleBase):
-    """Base of the poolings in windows.
+    """Base of the poolings over windows of sites.
 
-    A window without sites gives 0. If the kernel is as large as the stride, a window has all sites
-    that the stride joins. Otherwise it surrounds the output, as the kernel of a convolution does.
+    If kernel size and stride are equal, a window has all input sites inside the coarser output
+    site. Otherwise it surrounds the output site, as in a convolution. An empty window gives 0.
 
     Args:
-      kernel_size, stride, dilation: a number for all axes, or one for each.
-      kernel_generator: generator with the sizes and the region, in place of the three sizes.
-      is_transpose: pool from coarse sites to fine sites.
-      pooling_mode: sum, average or maximum.
+      kernel_size, stride, dilation: one integer for all axes, or one per axis.
+      kernel_generator: sizes and shape of the kernel, in place of the three sizes.
+      is_transpose: whether to pool from coarse sites to fine sites.
+      pooling_mode: local sum, average or maximum.
       dimension: number of spatial axes.
 
     Raises:
@@ -87,7 +87,7 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
         self.pooling = transposed() if is_transpose else MinkowskiLocalPoolingFunction()
 
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
-        """Return the pooled tensor; ``coordinates`` are as in a convolution."""
+        """Return the pooled tensor on the sites ``coordinates``; None lets the stride decide."""
         check_sparse(input, self.dimension)
         key, manager = target_key(input, coordinates), input.coordinate_manager
         options = self.pooling_mode, self.kernel_generator, input.coordinate_map_key, key, manager
@@ -117,17 +117,17 @@ class _Window(MinkowskiPoolingBase):
 
 
 class MinkowskiAvgPooling(_Window):
-    """Mean of the sites in each window; see :class:`MinkowskiPoolingBase`."""
+    """Mean of the features in each window of sites; see :class:`MinkowskiPoolingBase`."""
 
 
 class MinkowskiSumPooling(_Window):
-    """Sum of the sites in each window; see :class:`MinkowskiPoolingBase`."""
+    """Sum of the features in each window of sites; see :class:`MinkowskiPoolingBase`."""
 
     _MODE = PoolingMode.LOCAL_SUM_POOLING
 
 
 class MinkowskiMaxPooling(_Window):
-    """Largest value in each window; see :class:`MinkowskiPoolingBase`."""
+    """Maximum of the features in each window of sites; see :class:`MinkowskiPoolingBase`."""
 
     _MODE = PoolingMode.LOCAL_MAX_POOLING
 
@@ -151,13 +151,13 @@ class MinkowskiPoolingTranspose(MinkowskiPoolingBase):
 
 
 class MinkowskiGlobalPoolingFunction:
-    """Pooling over scenes with the interface of an autograd function."""
+    """Pooling over whole scenes, with the interface of an autograd function."""
 
     @staticmethod
     def apply(
         rows: Tensor, mode: Any, key: Key, out_key: Key | None = None, manager: Any = None
     ) -> Tensor:
-        """Return ``[B, C]``; an ``out_key`` that is not set is set to the scenes."""
+        """Return one row per scene, ``[B, C]``; set an unset ``out_key`` to the scenes."""
         places, origin = given(manager).scene_rows(key), given(manager).origin()
         if out_key is not None and not out_key.is_key_set():
             out_key.set_key(origin.get_key())
@@ -170,7 +170,7 @@ class MinkowskiGlobalPooling(MinkowskiModuleBase):
     A scene without sites gives zeros.
 
     Args:
-      mode: a global sum, average or maximum. None takes the mode of the class.
+      mode: a global sum, average or maximum; None takes the mode of the class, here the average.
     """
 
     _MODE = PoolingMode.GLOBAL_AVG_POOLING_PYTORCH_INDEX
@@ -183,7 +183,7 @@ class MinkowskiGlobalPooling(MinkowskiModuleBase):
         self.pooling_mode, self.pooling = mode, MinkowskiGlobalPoolingFunction()
 
     def forward(self, input: Any, coordinates: Any = None) -> SparseTensor:
-        """Return the pooled scenes of a sparse tensor or a field."""
+        """Return a sparse tensor with one site per scene of a sparse tensor or a field."""
         key, manager = Key(input.D + 1), input.coordinate_manager
         if isinstance(input, SparseTensor):
             key = target_key(input, coordinates)
@@ -195,27 +195,27 @@ class MinkowskiGlobalPooling(MinkowskiModuleBase):
 
 
 class MinkowskiGlobalSumPooling(MinkowskiGlobalPooling):
-    """Sum over the sites of each scene."""
+    """Layer that sums the features over the sites of each scene."""
 
     _MODE = PoolingMode.GLOBAL_SUM_POOLING_PYTORCH_INDEX
 
 
 class MinkowskiGlobalAvgPooling(MinkowskiGlobalPooling):
-    """Mean over the sites of each scene."""
+    """Layer that averages the features over the sites of each scene."""
 
 
 class MinkowskiGlobalMaxPooling(MinkowskiGlobalPooling):
-    """Largest value in each scene."""
+    """Layer that takes the maximum of each channel over the sites of each scene."""
 
     _MODE = PoolingMode.GLOBAL_MAX_POOLING_PYTORCH_INDEX
 
 
 class MinkowskiDirectMaxPoolingFunction:
-    """Maximum over pairs of rows with the interface of an autograd function."""
+    """Max pooling along given pairs of rows, with the interface of an autograd function."""
 
     @staticmethod
     def apply(
         in_map: Tensor, out_map: Tensor, rows: Tensor, number: int, is_sorted: bool = False
     ) -> Tensor:
-        """Return ``[number, C]``: row ``out_map[i]`` is the maximum over ``rows[in_map[i]]``."""
+        """Return the maximum of ``rows[in_map]`` for each value of ``out_map``, ``[number, C]``."""
         return pooling.extreme(rows[in_map.long()], grouped(out_map, number))

@@ -1,4 +1,4 @@
-"""Sums, averages, maxima and first rows of groups of rows."""
+"""Reduce groups of rows to one row each: sum, average, maximum or first row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voxax.torch.minkowski.constants import SparseTensorQuantizationMode as Mode
 
 
 def grouped(places: torch.Tensor, groups: int) -> PairMap:
-    """Return the kernel map from rows to their groups.
+    """Return the kernel map, with one tap, of a layer in which each group reads all its rows.
 
     Args:
       places: ``int[N]``, the group of each row.
@@ -23,7 +23,7 @@ def grouped(places: torch.Tensor, groups: int) -> PairMap:
 
 
 def reduced(features: torch.Tensor, kernel_map: KernelMap, mode: Mode) -> torch.Tensor:
-    """Return the reduced rows of each group, ``[M, C]``; 0 for an empty group.
+    """Reduce the rows that each output row reads to one row, ``[M, C]``; 0 for an empty group.
 
     Raises:
       ArgumentError: the mode is no reduction, or the features to sum or compare are integers.

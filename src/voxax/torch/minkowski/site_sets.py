@@ -1,4 +1,4 @@
-"""Layers whose outputs are on fewer sites, or on the sites of several tensors."""
+"""Layers that remove sites (pruning), or add tensors on the union of their sites."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from voxax.torch.minkowski.tensor import COORDINATE_MANAGER_DIFFERENT_ERROR
 
 
 class MinkowskiPruningFunction:
-    """Pruning with the interface of an autograd function."""
+    """Removal of sites by a mask, with the interface of an autograd function."""
 
     @staticmethod
     def apply(
         rows: Tensor, mask: Tensor, key: Key, out_key: Key | None = None, manager: Any = None
     ) -> Tensor:
-        """Return the rows where the mask is true; an unset ``out_key`` is set to their sites."""
+        """Return the rows where the mask is True; set an unset ``out_key`` to the kept sites."""
         if mask.dtype not in (torch.bool, torch.uint8) or mask.shape != rows.shape[:1]:
             shape = tuple(mask.shape)
             raise ArgumentError(
@@ -35,10 +35,10 @@ class MinkowskiPruningFunction:
 
 
 class MinkowskiPruning(MinkowskiModuleBase):
-    """Layer that keeps the sites where a mask ``bool[N]`` is true, in their order."""
+    """Layer that keeps the sites where a mask ``bool[N]`` is True, in the same order."""
 
     def forward(self, input: SparseTensor, mask: Tensor) -> SparseTensor:
-        """Return the tensor on the kept sites."""
+        """Return a tensor with only the kept sites."""
         check_sparse(input)
         key, manager = Key(input.D + 1), input.coordinate_manager
         keys = input.coordinate_map_key, key
@@ -47,13 +47,13 @@ class MinkowskiPruning(MinkowskiModuleBase):
 
 
 class MinkowskiUnionFunction:
-    """Union with the interface of an autograd function."""
+    """Sum on the union of sites, with the interface of an autograd function."""
 
     @staticmethod
     def apply(
         keys: Sequence[Key], out_key: Key, manager: CoordinateManager, *features: Tensor
     ) -> Tensor:
-        """Return the sum on all sites, and set ``out_key`` to these sites."""
+        """Return the sum on the union of all keys' sites, and set ``out_key`` to the union."""
         maps = manager.union_map(keys, out_key)
         out = features[0].new_zeros((manager.size(out_key), features[0].shape[1]))
         for rows, (_, places) in zip(features, maps, strict=True):
@@ -62,10 +62,10 @@ class MinkowskiUnionFunction:
 
 
 class MinkowskiUnion(MinkowskiModuleBase):
-    """Layer that adds sparse tensors of one manager, on the union of their sites."""
+    """Layer that adds sparse tensors of one coordinate manager on the union of their sites."""
 
     def forward(self, *inputs: SparseTensor) -> SparseTensor:
-        """Return the sum of two tensors or more."""
+        """Return the sum of two or more tensors."""
         for tensor in inputs:
             check_sparse(tensor)
             if tensor.coordinate_manager is not inputs[0].coordinate_manager:

@@ -1,4 +1,4 @@
-"""Products of a sparse matrix and rows, such as linear interpolation between sites."""
+"""Multiply sparse matrices with features, for example to interpolate linearly between sites."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def spmm(
     """Return the product of a sparse matrix with ``mat``, ``[size[0], C]``.
 
     Args:
-      rows, cols, vals: ``[n]``, the entries of the matrix; entries of the same place are added.
-      size: size of the matrix.
+      rows, cols, vals: ``[n]``, the entries of the matrix; entries at the same position are added.
+      size: numbers of rows and columns of the matrix.
       mat: ``[size[1], C]`` of the dtype of ``vals``.
       is_sorted, cuda_spmm_alg: options of GPU kernels, accepted but unused.
 
@@ -50,18 +50,18 @@ class MinkowskiSPMMFunction:
     def apply(
         rows: Tensor, cols: Tensor, vals: Tensor, size: Any, mat: Tensor, cuda_spmm_alg: int = 1
     ) -> Tensor:
-        """Return the product."""
+        """Return the product of a sparse matrix with ``mat``, ``[size[0], C]``."""
         return spmm(rows, cols, vals, size, mat)
 
 
 class MinkowskiSPMMAverageFunction:
-    """Mean, for each row of a sparse matrix, of the rows of ``mat`` at its entries."""
+    """Product with a sparse matrix of ones, divided by the number of entries in each row."""
 
     @staticmethod
     def apply(
         rows: Tensor, cols: Tensor, size: torch.Size, mat: Tensor, cuda_spmm_alg: int = 1
     ) -> Tensor:
-        """Return ``[size[0], C]``; a row without entries is 0."""
+        """Return the mean of ``mat[cols]`` for each row, ``[size[0], C]``; 0 without entries."""
         count = torch.bincount(rows.long(), minlength=size[0])
         return spmm(rows, cols, (1 / count[rows.long()]).to(mat.dtype), size, mat)
 
@@ -69,9 +69,9 @@ class MinkowskiSPMMAverageFunction:
 def interpolated(
     features: Tensor, points: Tensor, key: Key, manager: CoordinateManager
 ) -> tuple[Tensor, ...]:
-    """Return ``(float[P, C], int32 site, int32 point, float weight)``; missing sites count as 0.
+    """Interpolate features on the sites of ``key`` at points ``[P, 1 + D]``; missing sites are 0.
 
-    ``points`` are ``[P, 1 + D]`` of the features' dtype; the features are on the sites of ``key``.
+    The result is ``[P, C]``, then site, point and weight of the pairs. All floats have one dtype.
     """
     check_cpu(points, "points")
     if points.dtype != features.dtype:
@@ -93,7 +93,7 @@ class MinkowskiInterpolation(MinkowskiModuleBase):
     """Layer that interpolates a sparse tensor linearly at points ``float[P, 1 + D]``.
 
     ``return_kernel_map`` adds the pairs ``(int32 site, int32 point)`` to the result, and
-    ``return_weights`` the weight of each pair.
+    ``return_weights`` adds the weight of each pair.
     """
 
     def __init__(self, return_kernel_map: bool = False, return_weights: bool = False) -> None:

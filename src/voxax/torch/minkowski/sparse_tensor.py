@@ -1,4 +1,4 @@
-"""Features on sites: MinkowskiEngine's SparseTensor."""
+"""Define MinkowskiEngine's SparseTensor: features on sites (voxels)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ SLICEABLE = Mode.RANDOM_SUBSAMPLE, Mode.UNWEIGHTED_AVERAGE
 
 
 class SparseTensor(Tensor):
-    """Features on distinct sites.
+    """Sparse tensor: one row of features for each of several distinct sites (voxels).
 
-    Sites keep the order of the coordinates. A repeated site has the place of its first row.
+    Sites keep the order of the coordinates. A repeated site has the position of its first row.
 
     Args:
       features: ``float[N, C]``.
-      coordinates: ``int32[N, 1 + D]``, batch index first; other dtypes are floored.
-      tensor_stride: distance of neighboring sites, a number for all axes or one for each.
+      coordinates: ``int32[N, 1 + D]``, batch index first; other dtypes are rounded down.
+      tensor_stride: distance of neighboring sites, one integer for all axes or one per axis.
       coordinate_map_key, coordinate_manager: key of known sites and its manager, in place of
-        coordinates; or a manager for new coordinates.
-      quantization_mode: reduction of several rows of one site.
+        coordinates; or only a manager, in which to insert the coordinates.
+      quantization_mode: how several rows of one site become one row.
       allocator_type, minkowski_algorithm: options of GPUs, accepted but unused.
-      requires_grad: record gradients of the features; None leaves the features as they are.
+      requires_grad: whether the features require a gradient; None does not change that.
       device: the CPU, or None.
 
     Attributes:
@@ -87,7 +87,7 @@ class SparseTensor(Tensor):
 
     @property
     def coordinate_map_key(self) -> Key:
-        """The key of the sites."""
+        """The key of the sites in the coordinate manager."""
         return self._key
 
     def _joined(self, other: Self, function: Callable[[Any, Any], torch.Tensor]) -> Self:
@@ -110,9 +110,9 @@ class SparseTensor(Tensor):
         max_coords: torch.Tensor | None = None,
         contract_coords: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return a sparse tensor of PyTorch, its lowest coordinate and the tensor stride.
+        """Convert to a PyTorch sparse tensor; also return its lowest coordinate and tensor stride.
 
-        Its cells extend from ``min_coords`` to ``max_coords``, both ``int32[D]``; None takes the
+        The cells extend from ``min_coords`` to ``max_coords``, both ``int32[D]``; None takes the
         lowest and the largest coordinates. ``contract_coords`` divides by the tensor stride.
         """
         stride, rows = torch.IntTensor(self.tensor_stride), self.C[:, 1:]
@@ -135,13 +135,13 @@ class SparseTensor(Tensor):
         min_coordinate: torch.Tensor | None = None,
         contract_stride: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return ``[B, C, *spatial]``, its lowest coordinate and the tensor stride.
+        """Convert to a dense tensor; also return its lowest coordinate and the tensor stride.
 
         Args:
-          shape: shape of the result; its C is replaced by the number of channels. None takes the
-            shape up to the largest coordinates.
+          shape: shape ``[B, C, *spatial]`` of the result, in which the number of channels replaces
+            C. None takes the smallest shape that has all coordinates.
           min_coordinate: ``int32[D]``, coordinates of the first cell; None takes 0.
-          contract_stride: divide coordinates by the tensor stride.
+          contract_stride: whether to divide coordinates by the tensor stride.
         """
         stride = torch.IntTensor(self.tensor_stride)
         if shape is not None and len(shape) != self.D + 2:
@@ -173,7 +173,7 @@ class SparseTensor(Tensor):
         return out.movedim(-1, 1).contiguous(), low, stride
 
     def interpolate(self, X: Any) -> Any:
-        """Return a field with values at the points of ``X``, linear between sites."""
+        """Interpolate the features linearly at the points of a field ``X``, and return a field."""
         if not isinstance(X, self.FIELD):
             raise ArgumentError(f"interpolate({type(X).__name__}): expected a TensorField")
         if self._key in X.splatted:
@@ -184,10 +184,10 @@ class SparseTensor(Tensor):
         return X.replaced(out)
 
     def slice(self, X: Any) -> Any:
-        """Return a field in which each point has the features of its site.
+        """Return a field in which each point has this tensor's features at the point's site.
 
         Args:
-          X: a field of the points; or a sparse tensor, whose points are the rows it was made from.
+          X: a field with the points; or a sparse tensor, whose original rows are the points.
 
         Raises:
           ArgumentError: the points are not in these sites, or the quantization mode is neither
@@ -208,13 +208,13 @@ class SparseTensor(Tensor):
         return self.FIELD(self._F[rows], quantization_mode=self.quantization_mode, **made)
 
     def cat_slice(self, X: Any) -> Any:
-        """Return :meth:`slice` with the channels of the points or of a tensor's sites added."""
+        """Return the field of :meth:`slice`, with the channels of ``X`` appended at each point."""
         own = X.F if isinstance(X, self.FIELD) else X.F[X.inverse_mapping]
         sliced = SparseTensor.slice(self, X)
         return sliced.replaced(torch.cat([sliced.F, own], 1))
 
     def features_at_coordinates(self, query_coordinates: torch.Tensor) -> torch.Tensor:
-        """Return values ``[P, C]``, linear between sites, at ``[P, 1 + D]`` of the same dtype."""
+        """Interpolate the features linearly at points ``[P, 1 + D]`` of the features' dtype."""
         return interpolated(self._F, query_coordinates, self._key, self._manager)[0]
 
 
@@ -224,13 +224,13 @@ def _check_aligned(name: str, value: torch.Tensor, stride: torch.Tensor) -> None
 
 
 def target_key(input: SparseTensor, coordinates: Any, stride: Any = None) -> Key:
-    """Return the key of a layer's output sites. It is not set if the layer makes the sites.
+    """Return the key of a layer's output sites, which is not set yet if the layer makes the sites.
 
     Args:
       input: tensor that the layer takes.
       coordinates: output sites: a key, a sparse tensor of the same manager, ``int32[N, 1 + D]``, or
         None if the layer makes them.
-      stride: tensor stride of ``int32`` coordinates; None takes the input's.
+      stride: tensor stride of ``int32`` coordinates; None takes that of ``input``.
     """
     if coordinates is None:
         return Key(input.D + 1)

@@ -1,4 +1,4 @@
-"""Base of sparse tensors and tensor fields: features on the sites or points of a key."""
+"""Define the common base of sparse tensors and tensor fields: features with a coordinate key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COORDINATE_KEY_DIFFERENT_ERROR = "tensors on other sites: their coordinate map k
 
 
 def check_tensor(input: Any, channels: int | None = None) -> None:
-    """Raise :class:`ArgumentError` unless ``input`` is a tensor or field of so many channels."""
+    """Raise :class:`ArgumentError` unless ``input`` is a tensor or field with these channels."""
     if not isinstance(input, Tensor):
         raise ArgumentError(f"{type(input).__name__}: expected a SparseTensor or a TensorField")
     if channels is not None:
@@ -37,9 +37,9 @@ def _update(function: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any]
 
 
 class Tensor:
-    """Features with the key of their sites or points in a coordinate manager.
+    """Base of sparse tensors and fields: features, and the key of their coordinates in a manager.
 
-    The features ``F[i]`` are at ``C[i]``. ``C`` is a copy: writing into it moves no features.
+    Features ``F[i]`` are at coordinates ``C[i]``. Writing into ``C``, a copy, moves no features.
     """
 
     _features: Features
@@ -51,7 +51,7 @@ class Tensor:
     def _begin(
         self, features: Any, coordinates: Any, key: Key | None, manager: Any, mode: Any, device: Any
     ) -> None:
-        """Check the arguments of a constructor, and set the manager and the mode."""
+        """Check the arguments of a constructor, and set the manager and the quantization mode."""
         if not isinstance(features, torch.Tensor) or features.ndim != 2:
             shape = getattr(features, "shape", type(features).__name__)
             raise ArgumentError(f"features of shape {shape}: expected a tensor [N, C]")
@@ -95,7 +95,7 @@ class Tensor:
 
     @property
     def _F(self) -> torch.Tensor:
-        """The rows of features, for layers, which do not write into them."""
+        """The features ``[N, C]`` for layers, which must not write into them."""
         return self._features.rows()
 
     @_F.setter
@@ -105,12 +105,12 @@ class Tensor:
     features = F = property(lambda self: self._features.shown(), doc="``[N, C]``.")
 
     def normalized(self, norm: Any) -> Self:
-        """Return the batch-normalized tensor, which is computed now or when it is needed."""
+        """Return the tensor after a batch norm, which may be computed only when it is needed."""
         found = self._features.normalized(norm)
         return self.replaced(norm(self.F)) if found is None else self._with(_features=found)
 
     def rectified(self, relu: Callable[[torch.Tensor], torch.Tensor], inplace: bool) -> Self:
-        """Return the tensor after a ReLU, which is computed now or when it is needed."""
+        """Return the tensor after a ReLU, which may be computed only when it is needed."""
         found = self._features.rectified(inplace)
         return self.replaced(relu(self.F)) if found is None else self._with(_features=found)
 
@@ -174,21 +174,21 @@ class Tensor:
     dtype = property(lambda self: self._F.dtype, doc="The dtype of the features.")
 
     def requires_grad_(self, requires_grad: bool = True) -> None:
-        """Record gradients of the features."""
+        """Set whether the features require a gradient."""
         self.F.requires_grad_(requires_grad)
 
     def float(self) -> Self:
-        """Convert the features of this tensor to float32."""
+        """Convert the features of this tensor to float32, in place."""
         self._F = self.F.float()
         return self
 
     def double(self) -> Self:
-        """Convert the features of this tensor to float64."""
+        """Convert the features of this tensor to float64, in place."""
         self._F = self.F.double()
         return self
 
     def detach(self) -> Self:
-        """Detach the features of this tensor."""
+        """Detach the features of this tensor from their gradient, in place."""
         self._F = self.F.detach()
         return self
 
@@ -196,17 +196,17 @@ class Tensor:
         return len(self._F)
 
     def size(self) -> torch.Size:
-        """Return the shape of the features."""
+        """Return the shape ``[N, C]`` of the features."""
         return self._F.size()
 
     def get_device(self) -> int:
-        """Return -1, PyTorch's number of the CPU."""
+        """Return -1, PyTorch's device number of the CPU."""
         return self._F.get_device()
 
     # Arithmetic.
 
     def _is_same_key(self, other: Any) -> None:
-        """Raise :class:`ArgumentError` unless ``other`` is on the same sites or points."""
+        """Raise :class:`ArgumentError` unless ``other`` has the same manager and key."""
         if not isinstance(other, type(self)):
             raise ArgumentError(f"{type(self).__name__} with {type(other).__name__}")
         if self._manager is not other._manager:
@@ -228,7 +228,7 @@ class Tensor:
         return self
 
     def _joined(self, other: Self, function: Callable[[Any, Any], torch.Tensor]) -> Self:
-        """Return the result on the union of both tensors' sites."""
+        """Apply ``function`` to two tensors on the union of their sites; fields raise an error."""
         self._is_same_key(other)
         raise AssertionError("unreachable")
 

@@ -1,4 +1,4 @@
-"""Features on points: MinkowskiEngine's TensorField."""
+"""Define MinkowskiEngine's TensorField: features on points with float coordinates."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _MODES = (*SLICEABLE, Mode.UNWEIGHTED_SUM, Mode.MAX_POOL)
 
 
 class TensorField(Tensor):
-    """Features on points, one row for each point.
+    """Tensor field: one row of features for each point; points have float coordinates.
 
     Args:
       features, requires_grad, device, allocator_type, minkowski_algorithm: as in a sparse tensor.
       coordinates: ``float[N, 1 + D]``, batch index first; converted to float32.
-      tensor_stride: tensor stride in the key.
+      tensor_stride: tensor stride in the points' key.
       coordinate_field_map_key, coordinate_manager: key of known points and its manager, in place of
-        coordinates; or a manager for new points.
-      quantization_mode: reduction of several points in one site by :meth:`sparse`.
+        coordinates; or only a manager, in which to insert the points.
+      quantization_mode: how :meth:`sparse` reduces several points in one site to one row.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class TensorField(Tensor):
 
     @property
     def coordinate_field_map_key(self) -> Key:
-        """The key of the points."""
+        """The key of the points in the coordinate manager."""
         return self._key
 
     def _get_coordinates(self) -> torch.Tensor:
@@ -70,13 +70,13 @@ class TensorField(Tensor):
         coordinate_map_key: Key | None = None,
         quantization_mode: Mode | None = None,
     ) -> SparseTensor:
-        """Return a sparse tensor on the sites that contain the points.
+        """Convert to a sparse tensor on the sites that contain the points.
 
         Args:
-          tensor_stride: distance of the sites.
+          tensor_stride: distance of neighboring sites, one integer or one per axis.
           coordinate_map_key: key of known sites, in place of new sites. A site without points gets
             zeros, and every point must be in a site.
-          quantization_mode: reduction of several points in one site; None takes the field's.
+          quantization_mode: how several points in one site become one row; None takes the field's.
         """
         if coordinate_map_key is None:
             stride = convert_to_int_list(tensor_stride, self.D)
@@ -96,7 +96,7 @@ class TensorField(Tensor):
         return places
 
     def splat(self) -> SparseTensor:
-        """Return a sparse tensor on the corners around the points, weighted linearly."""
+        """Return a sparse tensor of the features, distributed linearly to sites around points."""
         low = torch.floor(self.C).int()
         corners = torch.tensor(list(itertools.product((0, 1), repeat=self.D)), dtype=torch.int32)
         corners = torch.cat([torch.zeros((len(corners), 1), dtype=torch.int32), corners], 1)
@@ -112,7 +112,7 @@ class TensorField(Tensor):
         return SparseTensor(features, coordinate_map_key=key, coordinate_manager=self._manager)
 
     def inverse_mapping(self, sparse_tensor_map_key: Key) -> torch.Tensor:
-        """Return each point's site, ``int64[N]``, for sites of :meth:`sparse` or coarser sites."""
+        """Return the site of each point, ``int64[N]``; every point must be in a site of the key."""
         key = sparse_tensor_map_key
         if key not in self._inverse_mapping:
             known = self._manager.exists_field_to_sparse(self._key, key)

@@ -1,4 +1,4 @@
-"""spconv's PyTorch layers on the CPU: ``import voxax.torch.spconv as spconv``.
+"""Run code for spconv's PyTorch layers on the CPU, with ``import voxax.torch.spconv as spconv``.
 
 This line replaces ``import spconv.pytorch as spconv``. The layers call voxax's native kernels
 directly, so nothing is compiled when the number of voxels changes.
@@ -58,7 +58,7 @@ from voxax.torch.spconv.tables import ConcatTable as ConcatTable
 from voxax.torch.spconv.tables import JoinTable as JoinTable
 
 SpconvError = ArgumentError
-"""Error of a wrong argument: an ``InputError`` and, as in spconv, an ``AssertionError``."""
+"""Error for wrong arguments: an ``InputError`` and, as in spconv, also an ``AssertionError``."""
 __version__ = "2.3.8"
 """The version of spconv that this package follows."""
 SPCONV_VERSION_NUMBERS = [2, 3, 8]

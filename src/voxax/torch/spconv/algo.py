@@ -1,4 +1,4 @@
-"""spconv's names of algorithms. They all run on the same kernels here."""
+"""Define spconv's enumerations of algorithms, which all run on the same CPU kernels here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class ConvAlgo(enum.Enum):
-    """Algorithm of a layer. It decides the format of the pairs in ``indice_dict``."""
+    """Algorithm of a layer; it decides the class of the pairs that layers store in a tensor."""
 
     Native = 0
     MaskImplicitGemm = 1
@@ -14,7 +14,7 @@ class ConvAlgo(enum.Enum):
 
 
 class AlgoHint(enum.Enum):
-    """Products that an algorithm is for (spelled as in spconv)."""
+    """Flags of the products that an algorithm can compute, spelled as in spconv."""
 
     NoHint = 0b000
     Fowrard = 0b001
@@ -23,7 +23,7 @@ class AlgoHint(enum.Enum):
 
 
 class Activation(enum.Enum):
-    """Function after a layer in evaluation mode, as ``cumm.tensorview.gemm.Activation``."""
+    """Activation that a layer applies in evaluation mode, ``cumm.tensorview.gemm.Activation``."""
 
     None_ = 0
     ReLU = 1

@@ -1,4 +1,4 @@
-"""Register the package under spconv's names, so that code with them runs unchanged."""
+"""Register this package under spconv's module names, so that code for spconv runs unchanged."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _aliases = Aliases(_PACKAGE, "spconv")
 def install(device: str | None = None) -> None:
     """Make ``import spconv.pytorch`` import this package, until :func:`uninstall`.
 
-    Registers ``spconv`` with its modules, and ``cumm.tensorview`` if cumm itself is not loaded.
-    They are the modules of this package, not copies. Children that multiprocessing spawns, or forks
-    from a server that it starts later, import them too. A second call does nothing.
+    Registers ``spconv`` with its modules, and ``cumm.tensorview`` if cumm itself is not loaded. The
+    registered modules are those of this package, not copies. Processes that multiprocessing later
+    starts with ``spawn`` or ``forkserver`` import them too. A second call does nothing.
 
-    On a machine with a GPU it registers spconv-triton as ``spconv`` instead, if that is installed,
-    and warns once. The same line of code therefore works on every machine.
+    If PyTorch sees a GPU and spconv-triton is installed, the default registers spconv-triton as
+    ``spconv`` instead, and warns once. The same line of code therefore works on every machine.
 
     Args:
       device: ``"cpu"`` for this package, ``"cuda"`` for spconv-triton. None chooses by the machine.
@@ -79,7 +79,7 @@ def install(device: str | None = None) -> None:
 
 
 def uninstall() -> None:
-    """Undo :func:`install`. Code that has imported the names keeps their modules."""
+    """Undo :func:`install`. Code that has already imported the modules keeps them."""
     _aliases.uninstall()
 
 

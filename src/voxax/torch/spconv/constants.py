@@ -1,10 +1,9 @@
-"""Constants that code for spconv reads.
+"""Define the constants of ``spconv.constants``; two environment variables set two of them.
 
-``SAVED_WEIGHT_LAYOUT`` is the order of axes of weights in checkpoints to load. It is the value of
-the environment variable ``SPCONV_SAVED_WEIGHT_LAYOUT``: empty and ``KRSC`` mean
-``[C_out, *k, C_in]``, ``RSKC`` means ``[*k, C_out, C_in]``, and ``RSCK`` means
-``[*k, C_in, C_out]``. ``spconv.debug_utils`` reads ``SPCONV_DEBUG_SAVE_PATH``. No other constant
-has an effect.
+``SPCONV_SAVED_WEIGHT_LAYOUT`` sets ``SAVED_WEIGHT_LAYOUT``, the order of axes of weights in the
+checkpoints to load. Empty and ``KRSC`` mean ``[C_out, *k, C_in]`` for kernel size k, ``RSKC`` means
+``[*k, C_out, C_in]``, and ``RSCK`` means ``[*k, C_in, C_out]``. ``SPCONV_DEBUG_SAVE_PATH`` is the
+file that ``spconv.debug_utils`` writes. No other constant has an effect.
 """
 
 from __future__ import annotations
@@ -32,5 +31,5 @@ SPCONV_ALLOW_TF32 = False
 
 
 def is_amp_enabled() -> bool:
-    """Return True if autocast is on for GPUs."""
+    """Return True if PyTorch's autocast is on for GPUs."""
     return torch.is_autocast_enabled()

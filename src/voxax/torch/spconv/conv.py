@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Convolution layers with spconv's names: strided, transposed, inverse and submanifold."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ __all__ = ["ImplicitGemmIndiceData", "IndiceData", "SparseModule", "tv"]
 
 
 class SparseConvolution(Window):
-    """Base of all convolutions; other arguments are those of PyTorch.
+    """Base of all convolutions of this package; arguments not listed are as in PyTorch.
 
     Args:
       ndim: number of spatial axes.
       kernel_size, stride, padding, dilation, output_padding: integers, or one per axis.
       groups: 1; other values are an error.
       subm: whether outputs are at the input's voxels; stride and padding are then ignored.
-      transposed: whether outputs are at ``in * stride - padding + k * dilation``.
+      transposed: whether outputs are at ``in * stride - padding + k * dilation`` for each tap k.
       inverse: whether outputs are at the input voxels of the layer with the same ``indice_key``.
-      indice_key: name under which layers share a kernel map; None shares none.
-      algo: form of the pairs in ``indice_dict``. A convolution's results do not depend on it, but
-        those of a pooling do. None chooses by the number of taps.
+      indice_key: name under which layers share a kernel map in ``indice_dict``; None shares none.
+      algo: class of the pairs in ``indice_dict``; results do not depend on it. None chooses
+        ``MaskImplicitGemm`` for kernels of up to 32 taps, else ``Native``.
       fp32_accum: ignored; sums are in float32 or a wider dtype.
-      large_kernel_fast_algo: whether None as ``algo`` means ``MaskImplicitGemm`` up to 128 taps
-        instead of 32.
-      record_voxel_count: whether to record the largest number of outputs, see
+      large_kernel_fast_algo: True replaces these 32 taps by 128.
+      record_voxel_count: whether to store the largest number of outputs for
         :meth:`get_max_num_voxels`.
-      act_type, act_alpha, act_beta: activation after the layer, in evaluation mode only.
-      name: key of the layer in ``benchmark_record``.
+      act_type, act_alpha, act_beta: activation after the layer, in evaluation mode only;
+        ``act_alpha`` is the slope of LeakyReLU, and ``act_beta`` is ignored.
+      name: key of the layer in the tensor's ``benchmark_record``.
 
     Raises:
       SpconvError: invalid sizes, or ``groups`` other than 1.
@@ -118,7 +118,7 @@ class SparseConvolution(Window):
         self.register_load_state_dict_pre_hook(_to_saved_layout)
 
     def reset_parameters(self) -> None:
-        """Draw weights and bias from PyTorch's generator; the numbers equal spconv's."""
+        """Draw random weights and bias from PyTorch's generator: the same numbers as spconv."""
         root = math.sqrt(self.in_channels * math.prod(self.kernel_size))
         # Kaiming's uniform distribution with a = sqrt(5), in this order of operations.
         bound = math.sqrt(3.0) * (nn.init.calculate_gain("leaky_relu", math.sqrt(5)) / root)
@@ -127,11 +127,11 @@ class SparseConvolution(Window):
             nn.init.uniform_(self.bias, -1 / root, 1 / root)
 
     def is_inverseable(self) -> bool:
-        """Return whether an inverse convolution can return to the input voxels of this layer."""
+        """Return whether an inverse convolution can use this layer's ``indice_key``."""
         return self.indice_key is not None and not self.subm
 
     def extra_repr(self) -> str:
-        """Return the arguments, as spconv prints them."""
+        """Return the text that ``repr`` shows for the arguments, as in spconv."""
         names = ("kernel_size", "stride", "padding", "dilation", "output_padding")
         said = [f"{name}={getattr(self, name)}" for name in names]
         said += ["bias=False"] * (self.bias is None) + [f"algo={self.algo}"]
@@ -142,7 +142,7 @@ class SparseConvolution(Window):
     def forward(
         self, input: SparseConvTensor, add_input: SparseConvTensor | None = None
     ) -> SparseConvTensor:
-        """Return the convolution, with the features of ``add_input`` added.
+        """Return the convolution of ``input``, plus the features of ``add_input`` if given.
 
         Raises:
           SpconvError: wrong channels, dtypes, indices, or an ``indice_key`` of another layer.
@@ -170,7 +170,7 @@ class SparseConvolution(Window):
     ) -> SparseConvTensor:
         """Return the convolution, optionally followed by a batch norm and a ReLU.
 
-        The norm uses its running statistics. Pass ``norm`` or ``relu`` only if gradients are off.
+        The norm uses its running averages. Pass ``norm`` or ``relu`` only if gradients are off.
         """
         record = self._begin(input, "SparseConvolution", self.in_channels)
         check_cpu(self.weight, "weight")
@@ -222,9 +222,9 @@ class SparseConvolution(Window):
         act_alpha: float = 0,
         act_beta: float = 0,
     ) -> SparseConvTensor:
-        """Return the convolution with the given weight and bias.
+        """Return the convolution with the given weight and bias instead of the layer's.
 
-        Subclasses call or override it in order to compute the weight or to change the result.
+        Subclasses may call or override this method to compute the weight or to change the result.
         """
         if channel_scale is not None or output_scale is not None:
             raise ArgumentError("channel_scale and output_scale are for int8, which GPUs have only")
@@ -238,14 +238,14 @@ class SparseConvolution(Window):
     def _check_subm_reuse_valid(
         self, inp: SparseConvTensor, spatial_shape: list[int], datas: Pairs
     ) -> None:
-        """Raise :class:`SpconvError` unless this layer can use the pairs; for subclasses."""
+        """Raise :class:`SpconvError` unless this submanifold layer can use the pairs ``datas``."""
         del spatial_shape
         self._check_reuse(inp.sites(), datas)
 
     def _check_inverse_reuse_valid(
         self, inp: SparseConvTensor, spatial_shape: list[int], datas: Pairs
     ) -> None:
-        """Raise :class:`SpconvError` unless this layer can use the inverse of the pairs."""
+        """Raise :class:`SpconvError` unless this inverse layer can use the pairs ``datas``."""
         del spatial_shape
         self._checked_inverse(inp.sites(), datas)
 
@@ -255,7 +255,7 @@ class SparseConvolution(Window):
         return {**found, "input_channels": self.in_channels, "out_channels": self.out_channels}
 
     def _relation(self, input: SparseConvTensor) -> tuple[KernelMap, Sites, dict]:
-        """Return the kernel map, the output voxels, and all pairs by key after this layer."""
+        """Return the kernel map, the output voxels, and the output's ``indice_dict``."""
         data, sites = input.find_indice_pair(self.indice_key), input.sites()
         if data is not None and data.algo != self.algo:
             raise ArgumentError(
@@ -323,7 +323,7 @@ class SparseConvolution(Window):
 def _to_saved_layout(
     layer: SparseConvolution, state_dict: dict[str, Tensor], prefix: str, *rest: Any
 ) -> None:
-    """Change a weight of the layout that the environment names to ``[C_out, *k, C_in]``."""
+    """Permute a weight to load from ``SAVED_WEIGHT_LAYOUT`` to ``[C_out, *k, C_in]``."""
     del rest
     layout, key, ndim = constants.SAVED_WEIGHT_LAYOUT, f"{prefix}weight", layer.ndim
     if layout not in ("", "KRSC", "RSKC", "RSCK"):
@@ -334,7 +334,7 @@ def _to_saved_layout(
 
 
 def _folded(norm: nn.BatchNorm1d, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the norm as a factor of each output channel and a bias, both ``[C_out]``."""
+    """Fold a bias and a batch norm into one factor and one bias per channel, both ``[C_out]``."""
     assert norm.running_var is not None
     assert norm.running_mean is not None
     factor = torch.rsqrt(norm.running_var + norm.eps)
@@ -350,11 +350,11 @@ def _same_dtype(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 SparseConvolutionBase = SparseConvolution
-"""spconv's name for the base class that it shares with layers of quantized inference."""
+"""Another name of :class:`SparseConvolution`, which code for spconv uses."""
 
 
 class _OfDimension(SparseConvolution):
-    """Base of the classes with a fixed number of dimensions."""
+    """Base of the convolutions with a fixed number of spatial axes."""
 
     # ``subm``, ``output_padding``, ``transposed`` and ``inverse``.
     KIND: ClassVar[tuple[bool, int, bool, bool]] = (False, 0, False, False)
@@ -438,67 +438,67 @@ class _Inverse(_OfDimension):
 
 
 class SparseConv1d(_Strided, ndim=1):
-    """1-D convolution onto every voxel that a tap reaches; see :class:`SparseConvolution`."""
+    """1-D convolution with outputs wherever a tap reads a voxel; see :class:`SparseConvolution`."""
 
 
 class SparseConv2d(_Strided, ndim=2):
-    """2-D convolution onto every voxel that a tap reaches; see :class:`SparseConvolution`."""
+    """2-D convolution with outputs wherever a tap reads a voxel; see :class:`SparseConvolution`."""
 
 
 class SparseConv3d(_Strided, ndim=3):
-    """3-D convolution onto every voxel that a tap reaches; see :class:`SparseConvolution`."""
+    """3-D convolution with outputs wherever a tap reads a voxel; see :class:`SparseConvolution`."""
 
 
 class SparseConv4d(_Strided, ndim=4):
-    """4-D convolution onto every voxel that a tap reaches; see :class:`SparseConvolution`."""
+    """4-D convolution with outputs wherever a tap reads a voxel; see :class:`SparseConvolution`."""
 
 
 class SparseConvTranspose1d(_Transposed, ndim=1):
-    """1-D transposed convolution onto every voxel in reach; see :class:`SparseConvolution`."""
+    """1-D transposed convolution that creates new voxels; see :class:`SparseConvolution`."""
 
 
 class SparseConvTranspose2d(_Transposed, ndim=2):
-    """2-D transposed convolution onto every voxel in reach; see :class:`SparseConvolution`."""
+    """2-D transposed convolution that creates new voxels; see :class:`SparseConvolution`."""
 
 
 class SparseConvTranspose3d(_Transposed, ndim=3):
-    """3-D transposed convolution onto every voxel in reach; see :class:`SparseConvolution`."""
+    """3-D transposed convolution that creates new voxels; see :class:`SparseConvolution`."""
 
 
 class SparseConvTranspose4d(_Transposed, ndim=4):
-    """4-D transposed convolution onto every voxel in reach; see :class:`SparseConvolution`."""
+    """4-D transposed convolution that creates new voxels; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv1d(_Inverse, ndim=1):
-    """1-D convolution back along the pairs of ``indice_key``; see :class:`SparseConvolution`."""
+    """1-D inverse of an earlier layer with this ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv2d(_Inverse, ndim=2):
-    """2-D convolution back along the pairs of ``indice_key``; see :class:`SparseConvolution`."""
+    """2-D inverse of an earlier layer with this ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv3d(_Inverse, ndim=3):
-    """3-D convolution back along the pairs of ``indice_key``; see :class:`SparseConvolution`."""
+    """3-D inverse of an earlier layer with this ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv4d(_Inverse, ndim=4):
-    """4-D convolution back along the pairs of ``indice_key``; see :class:`SparseConvolution`."""
+    """4-D inverse of an earlier layer with this ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SubMConv1d(_Submanifold, ndim=1):
-    """1-D convolution that keeps the voxels; see :class:`SparseConvolution`."""
+    """1-D submanifold convolution, which keeps the voxels; see :class:`SparseConvolution`."""
 
 
 class SubMConv2d(_Submanifold, ndim=2):
-    """2-D convolution that keeps the voxels; see :class:`SparseConvolution`."""
+    """2-D submanifold convolution, which keeps the voxels; see :class:`SparseConvolution`."""
 
 
 class SubMConv3d(_Submanifold, ndim=3):
-    """3-D convolution that keeps the voxels; see :class:`SparseConvolution`."""
+    """3-D submanifold convolution, which keeps the voxels; see :class:`SparseConvolution`."""
 
 
 class SubMConv4d(_Submanifold, ndim=4):
-    """4-D convolution that keeps the voxels; see :class:`SparseConvolution`."""
+    """4-D submanifold convolution, which keeps the voxels; see :class:`SparseConvolution`."""
 
 
 DEFAULT_SPARSE_CONV_TYPES = {
@@ -507,5 +507,5 @@ DEFAULT_SPARSE_CONV_TYPES = {
     for kind in base.__subclasses__()
     if kind is not _Transposed
 }
-"""All public convolutions."""
+"""Set of the public convolution classes, from ``SparseConv1d`` to ``SubMConv4d``."""
 know(SparseConvolution, *DEFAULT_SPARSE_CONV_TYPES)

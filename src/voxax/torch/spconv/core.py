@@ -1,4 +1,4 @@
-"""Sparse tensors, and the pairs that a layer leaves in them under its ``indice_key``."""
+"""Sparse tensors, and the kernel maps that layers store in them under their ``indice_key``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _warned = False
 
 
 def strict(on: bool = True) -> None:
-    """Set whether the layers of this process refuse voxels that occur several times.
+    """Set whether all layers of this process raise an error for voxels that occur several times.
 
     Args:
       on: True raises :class:`SpconvError`. False, the initial setting, warns once and follows
@@ -36,10 +36,10 @@ def strict(on: bool = True) -> None:
 
 
 class Sites(_Sites):
-    """Sites in which a voxel may occur several times."""
+    """Voxels of a tensor with their kernel maps; a voxel may occur several times."""
 
     def accept(self, duplicates: Duplicates) -> None:
-        """Warn once per process; after :func:`strict` raise :class:`SpconvError` instead."""
+        """Warn once per process of repeated voxels; in strict mode raise :class:`SpconvError`."""
         global _warned
         if _strict:
             super().accept(duplicates)
@@ -55,7 +55,9 @@ class Sites(_Sites):
 
 
 class Pairs:
-    """A layer's arguments, voxels and kernel map; subclasses build spconv's forms on request.
+    """A layer's kernel map, voxels and arguments, as stored in a tensor's ``indice_dict``.
+
+    Subclasses compute spconv's formats of the kernel map when they are read.
 
     Attributes:
       kernel_map: map from ``indices`` to ``out_indices``.
@@ -63,7 +65,7 @@ class Pairs:
       is_subm, algo, ksize, stride, dilation, padding: arguments of the layer.
       indices, out_indices: input and output voxels, ``int32[N, 1 + D]`` and ``int32[M, 1 + D]``:
         batch index, then D coordinates.
-      spatial_shape, out_spatial_shape: D sizes of the input's and of the output's grid.
+      spatial_shape, out_spatial_shape: D sizes of the input's grid and of the output's grid.
     """
 
     def __init__(self, kernel_map: KernelMap, sites: Sites, out: Sites, *layer: Any) -> None:
@@ -75,23 +77,23 @@ class Pairs:
 
     @classmethod
     def of(cls, kernel_map: KernelMap, sites: Sites, out: Sites, *layer: Any) -> Self:
-        """Return the pairs that a layer stores under its key."""
+        """Make an instance from a layer's kernel map, voxels and arguments."""
         made = cls.__new__(cls)
         Pairs.__init__(made, kernel_map, sites, out, *layer)
         return made
 
 
 def listed_numbers(numbers: Tensor) -> Tensor:
-    """Return the numbers of pairs of a submanifold layer as in spconv: 0 from the center on.
+    """Set a submanifold layer's numbers of pairs, ``int32[K]``, to 0 from the center tap on.
 
-    The others are redundant: the center has one pair per row, and a tap after it has as many pairs
-    as its mirror image.
+    spconv omits these numbers, because they follow from the first ones: the center has one pair per
+    row, and tap ``K - 1 - k`` has as many pairs as tap k.
     """
     return numbers.where(torch.arange(len(numbers)) < len(numbers) // 2, 0)
 
 
 def full_numbers(listed: Tensor, rows: int) -> Tensor:
-    """Return all numbers of pairs, the inverse of :func:`listed_numbers`, for ``rows`` rows."""
+    """Undo :func:`listed_numbers`: return the numbers of pairs of all taps, for ``rows`` rows."""
     center = len(listed) // 2
     return torch.cat([listed[:center], listed.new_tensor([rows]), listed[:center].flip(0)])
 
@@ -102,7 +104,7 @@ def _sites(indices: Tensor, spatial_shape: list[int]) -> Sites:
 
 
 class IndiceData(Pairs):
-    """The pairs of a layer with ``algo=ConvAlgo.Native``; other code constructs it from pairs.
+    """Kernel map that a layer with ``algo=ConvAlgo.Native`` stores under its ``indice_key``.
 
     Args:
       indice_pairs: ``int32[2, K, N]``: input and output rows of each of the K taps, -1 after the
@@ -136,22 +138,22 @@ class IndiceData(Pairs):
 
     @property
     def indice_pairs(self) -> Tensor:
-        """Input and output rows of each of the K taps, ``int32[2, K, N]``; -1 after the last."""
+        """Input and output rows of each tap's pairs, ``int32[2, K, N]``; -1 after the last pair."""
         return self.kernel_map.pairs()[0]
 
     @property
     def indice_pair_num(self) -> Tensor:
-        """Number of pairs of each tap, ``int32[K]``; see :func:`listed_numbers` if ``is_subm``."""
+        """Number of pairs of each tap, ``int32[K]``; 0 from the center on if ``is_subm``."""
         numbers = self.kernel_map.pairs()[1]
         return listed_numbers(numbers) if self.is_subm else numbers
 
 
 class ImplicitGemmIndiceData(Pairs):
-    """The pairs of a layer with another ``algo``; other code constructs it from a table.
+    """Kernel map that a layer stores under its ``indice_key`` if its ``algo`` is not ``Native``.
 
     Args:
       pair_fwd: ``int32[K, M]``: input row of each of the K taps and M output rows, or -1.
-      pair_bwd, masks and similar: ignored; the attributes are computed on request, or empty.
+      pair_bwd, masks and similar: ignored; the attributes are computed when read, or empty.
       in_voxel_num, out_voxel_num: any values; stored as attributes.
     """
 
@@ -186,29 +188,29 @@ class ImplicitGemmIndiceData(Pairs):
 
     @property
     def pair_mask_fwd_splits(self) -> list[Tensor]:
-        """Empty list; only GPU kernels use it."""
+        """An empty list, because only GPU kernels use these masks."""
         return []
 
     pair_mask_bwd_splits = mask_argsort_fwd_splits = mask_argsort_bwd_splits = pair_mask_fwd_splits
 
     @property
     def masks(self) -> list[np.ndarray]:
-        """List with one mask of all ones; only GPU kernels use it."""
+        """A list with one mask of 32 ones, ``uint32[1]``; only GPU kernels use it."""
         return [np.full(1, 0xFFFFFFFF, np.uint32)]
 
     @property
     def pair_fwd(self) -> Tensor:
-        """Input row of each tap and output row, ``int32[K, M]``, or -1."""
+        """Input row that each output row reads through each tap, ``int32[K, M]``, or -1."""
         return _table(self.kernel_map)
 
     @property
     def pair_bwd(self) -> Tensor:
-        """Output row of each tap and input row, ``int32[K, N]``, or -1."""
+        """Output row that each input row reaches through each tap, ``int32[K, N]``, or -1."""
         return _table(self.kernel_map, back=True)
 
 
 def _table(kernel_map: KernelMap, back: bool = False) -> Tensor:
-    """Return a copy of the table with taps first; the map still belongs to the layers."""
+    """Return a copy of the map's table with taps first, which the caller may change."""
     if isinstance(kernel_map, PairMap):
         raise ArgumentError(
             "tables of pairs (pair_fwd, pair_bwd) of voxels that occur several times: a table "
@@ -219,12 +221,12 @@ def _table(kernel_map: KernelMap, back: bool = False) -> Tensor:
 
 
 def expand_nd(ndim: int, val: int | Sequence[int] | np.ndarray) -> list[int]:
-    """Return one integer per axis, or raise :class:`SpconvError`."""
+    """Return ``val`` as a list of ``ndim`` integers, or raise :class:`SpconvError`."""
     return wholes("sizes", val, whole("ndim", ndim))
 
 
 def scatter_nd(indices: Tensor, updates: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return zeros of ``shape`` with ``updates`` at ``indices``.
+    """Return a tensor of zeros with the values ``updates`` at the positions ``indices``.
 
     Args:
       indices: ``int[..., n]``, distinct positions along the first n axes.
@@ -260,7 +262,7 @@ def _check_tensors(features: Tensor, indices: Tensor, spatial_shape: Any, batch_
 
 
 class ThrustSortAllocator:
-    """Stand-in for spconv's allocator of GPU memory for sorting, which a CPU does not need."""
+    """Class without effect in place of spconv's allocator of GPU memory for sorting."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -270,7 +272,7 @@ SpConvTensorMeta = ProxyableClassMeta
 
 
 class SparseConvTensor(metaclass=ProxyableClassMeta):
-    """Features at integer coordinates.
+    """Sparse tensor: one row of features for each voxel, and the voxels' integer coordinates.
 
     Args:
       features: ``[N, C]`` of float32, float64, float16 or bfloat16.
@@ -279,11 +281,10 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         distinct.
       spatial_shape: D sizes of the grid.
       batch_size: number of scenes, 1 or more; a scene may have no voxels.
-      grid, voxel_num, force_algo: stored as attributes; a CPU does not use them.
-      permanent_thrust_allocator: ignored.
-      enable_timer: whether spconv's timer on a GPU is on; a CPU does not use it.
-      indice_dict: pairs by ``indice_key``; None begins with an empty dict.
-      benchmark: whether layers with a name record their times in ``benchmark_record``.
+      grid, voxel_num, force_algo: stored as attributes without effect.
+      permanent_thrust_allocator, enable_timer: without effect on a CPU.
+      indice_dict: kernel maps that layers stored, by ``indice_key``; None means an empty dict.
+      benchmark: whether layers record their times in ``benchmark_record``; they need a name then.
 
     Raises:
       SpconvError: other shapes or dtypes, or tensors on another device.
@@ -323,7 +324,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
     @property
     def features(self) -> Tensor:
-        """Features ``[N, C]``; setting them is an error, see :meth:`replace_feature`."""
+        """Features ``[N, C]``; to set other features, use :meth:`replace_feature`."""
         return self._features
 
     @features.setter
@@ -334,7 +335,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
     @property
     def spatial_shape(self) -> list[int]:
-        """D sizes of the grid; as in spconv, fractions are truncated."""
+        """Sizes of the D axes of the grid; setting fractions truncates them, as in spconv."""
         return self._spatial_shape
 
     @spatial_shape.setter
@@ -343,7 +344,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
     @property
     def batch_size(self) -> int:
-        """Number of scenes."""
+        """Number of scenes in the batch."""
         return self._batch_size
 
     @batch_size.setter
@@ -352,16 +353,16 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
     @property
     def is_quantized(self) -> bool:
-        """False: quantized inference runs on GPUs only."""
+        """Always False, because quantized inference runs on GPUs only."""
         return False
 
     @property
     def spatial_size(self) -> int:
-        """Number of cells of one scene."""
+        """Number of cells in the grid of one scene."""
         return math.prod(self.spatial_shape)
 
     def sites(self) -> Sites:
-        """Return the checked indices, with the maps that were built from them.
+        """Check the indices, and return them with the kernel maps that were built from them.
 
         Raises:
           SpconvError: indices outside ``spatial_shape`` or ``batch_size``, or not one per feature.
@@ -374,14 +375,14 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         return self._sites
 
     def on(self, sites: Sites, features: Tensor) -> SparseConvTensor:
-        """Return a tensor with other voxels and features; all other members stay."""
+        """Return a copy of this tensor with other voxels and features."""
         made = self.replace_feature(features)
         made.indices, made.spatial_shape = sites.indices, list(sites.spatial_shape)
         made._sites = sites
         return made
 
     def replace_feature(self, feature: Tensor) -> SparseConvTensor:
-        """Return a tensor with other features at the same voxels."""
+        """Return a copy of this tensor with other features ``[N, C]`` at the same voxels."""
         rest = self.grid, self.voxel_num, self.indice_dict, self.benchmark
         made = SparseConvTensor(feature, self.indices, self.spatial_shape, self.batch_size, *rest)
         made.benchmark_record, made._timer = self.benchmark_record, self._timer
@@ -390,22 +391,22 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         return made
 
     def shadow_copy(self) -> SparseConvTensor:
-        """Return another tensor with the same members."""
+        """Return a new ``SparseConvTensor`` that shares all members with this tensor."""
         return self.replace_feature(self.features)
 
     def select_by_index(self, valid_indices: Tensor) -> SparseConvTensor:
-        """Return the rows that an index or a mask selects; ``indice_dict`` is empty."""
+        """Return a tensor of the rows that an index or a mask selects, with no stored pairs."""
         made = self.replace_feature(self.features[valid_indices])
         made.indices, made.indice_dict = self.indices[valid_indices], {}
         return made
 
     def minus(self) -> SparseConvTensor:
-        """Return the tensor with negated features."""
+        """Return a tensor with the negative of all features."""
         return self.replace_feature(-self.features)
 
     @classmethod
     def from_dense(cls, x: Tensor) -> SparseConvTensor:
-        """Return the cells of ``x [B, *spatial_shape, C]`` in which any channel is nonzero."""
+        """Make a tensor of the cells of ``x [B, *spatial_shape, C]`` with a nonzero channel."""
         sparse = x.to_sparse(x.ndim - 1)
         indices = sparse.indices().t().contiguous().int()
         return cls(sparse.values(), indices, list(x.shape[1:-1]), x.shape[0])
@@ -414,11 +415,11 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
     def dense(self, channels_first: bool = True) -> Tensor:
         """Return a dense tensor ``[B, C, *spatial_shape]`` with zeros in cells without a voxel.
 
-        Where a voxel occurs several times, its last row is taken, and all of its rows receive the
+        If a voxel occurs several times, its last row is taken, and all its rows receive the
         gradient, as in spconv.
 
         Args:
-          channels_first: False returns ``[B, *spatial_shape, C]``.
+          channels_first: whether channels are axis 1; False returns ``[B, *spatial_shape, C]``.
         """
         duplicates, features = self.sites().duplicates(), self.features
         if duplicates is not None:
@@ -428,7 +429,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         return made.movedim(-1, 1).contiguous() if channels_first else made
 
     def find_indice_pair(self, key: str | None) -> IndiceData | ImplicitGemmIndiceData | None:
-        """Return the pairs that a layer stored under the ``indice_key`` named ``key``, or None."""
+        """Return the kernel map that a layer stored under the ``indice_key`` ``key``, or None."""
         return None if key is None else self.indice_dict.get(key)
 
     def __add__(self, other: SparseConvTensor | Tensor) -> SparseConvTensor:

@@ -1,8 +1,8 @@
-"""Names of spconv's binary that other code uses: facts about a CPU build of 2.3.8, and voxels.
+"""Define the names of spconv's C++ module ``spconv.core_cc`` that Python code uses.
 
-The other functions of ``spconv.core_cc`` are in C++ and write to memory that the caller prepares.
-:mod:`voxax.torch.spconv.ops` has functions with the same results. The constants have the values of
-``spconv.cppconstants``.
+They describe a CPU build of spconv 2.3.8 and its voxel generators. The other functions of the C++
+module write to memory that the caller prepares; :mod:`voxax.torch.spconv.ops` has functions with
+the same results. The constants have the values of ``spconv.cppconstants``.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from voxax.torch.spconv.ops import CPU_ONLY_BUILD, INT32_MAX
 BUILD_CUMM_VERSION = "0.7.11"
 BUILD_PCCM_VERSION = "0.4.16"
 HAS_BOOST = True
-"""True, because :mod:`voxax.torch.spconv.voxel_generators` computes overlaps of turned boxes.
+"""True: :mod:`voxax.torch.spconv.voxel_generators` computes overlaps of rotated boxes.
 
-It does so without Boost.
+spconv needs the C++ library Boost for this, voxax does not.
 """
 COMPILED_CUDA_ARCHS: set[tuple[int, int]] = set()
 COMPILED_CUDA_GEMM_ARCHS: set[tuple[int, int]] = set()
 
 
 class _Named(type):
-    """Metaclass that raises an error for a missing name; the message says where to look."""
+    """Metaclass whose error for a missing attribute names the modules to use instead."""
 
     def __getattr__(cls, name: str) -> NoReturn:
         raise AttributeError(
@@ -34,11 +34,11 @@ class _Named(type):
 
 
 class SpconvOps(metaclass=_Named):
-    """Facts about the build."""
+    """Static methods that describe the build of spconv."""
 
     @staticmethod
     def is_cpu_only_build() -> bool:
-        """Return True."""
+        """Return True, because this package runs on the CPU only."""
         return CPU_ONLY_BUILD
 
     @staticmethod
@@ -48,25 +48,25 @@ class SpconvOps(metaclass=_Named):
 
     @staticmethod
     def get_int32_max() -> int:
-        """Return the largest int32."""
+        """Return the largest ``int32``, ``2**31 - 1``."""
         return INT32_MAX
 
 
 class BoxOps(metaclass=_Named):
-    """Facts about operators on boxes; they are in :mod:`voxax.torch.spconv.voxel_generators`."""
+    """Static methods that describe the box functions of ``spconv.utils``."""
 
     @staticmethod
     def has_boost() -> bool:
-        """Return True, because overlaps of turned boxes are available."""
+        """Return True, because ``spconv.utils`` can compute overlaps of rotated boxes."""
         return HAS_BOOST
 
 
 class CompileInfo(metaclass=_Named):
-    """Facts about compilation for CUDA, which this build does not have."""
+    """Static methods that describe the CUDA compilation, which this package does not have."""
 
     @staticmethod
     def get_compiled_cuda_arch() -> list[tuple[int, int]]:
-        """Return an empty list."""
+        """Return an empty list of CUDA compute capabilities."""
         return []
 
     get_compiled_gemm_cuda_arch = get_compiled_cuda_arch
@@ -82,6 +82,6 @@ MODULES: dict[str, dict[str, type]] = {
     "spconv.core_cc.cumm": {},
     "spconv.core_cc.cumm.common": {"CompileInfo": CompileInfo},
 }
-"""Contents of each module of the binary, by the module's name."""
+"""Maps each module name of ``spconv.core_cc`` to the names and classes of the module."""
 for _kind in voxel_generators.KINDS:
     MODULES[f"spconv.core_cc.csrc.sparse.all.ops_cpu{_kind.NDIM}d"] = {"Point2VoxelCPU": _kind}

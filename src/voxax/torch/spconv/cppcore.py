@@ -1,4 +1,4 @@
-"""Convert tensors of PyTorch to tensors of ``cumm.tensorview``."""
+"""Convert PyTorch tensors to tensors of :mod:`voxax.torch.spconv.tensorview`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TORCH_DTYPE_TO_TV = {getattr(torch, name): getattr(tv, name) for name in _NAMES
 def torch_tensor_to_tv(
     ten: torch.Tensor, dtype: int | None = None, shape: Sequence[int] | None = None
 ) -> tv.Tensor:
-    """Return a tensor on the same memory, viewed as ``dtype`` and ``shape`` if they are given.
+    """Return a ``tensorview`` tensor on the memory of ``ten``, viewed as ``dtype`` and ``shape``.
 
     Raises:
       SpconvError: the tensor is on another device, or ``cumm.tensorview`` lacks its dtype.
@@ -32,5 +32,5 @@ def torch_tensor_to_tv(
 
 
 def get_arch() -> tuple[int, int]:
-    """Raise :class:`SpconvError`: a CPU has no compute capability."""
+    """Raise :class:`SpconvError`, because a CPU has no CUDA compute capability."""
     raise ArgumentError("get_arch: voxax.torch.spconv runs on the CPU, which has no architecture")

@@ -1,4 +1,4 @@
-"""spconv's tools for finding faults: a timer of its kernels, and files of their inputs."""
+"""Define spconv's debugging tools: a kernel timer, and a function that saves debug data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from voxax.torch.spconv import constants
 
 
 class CUDAKernelTimer:
-    """Timer that measures nothing; use ``SparseConvTensor.benchmark`` to measure layers."""
+    """Timer without effect; to measure layers, set ``benchmark`` of a ``SparseConvTensor``."""
 
     def __init__(self, enable: bool = True) -> None:
         self.enable, self._timer = enable, None
@@ -37,8 +37,8 @@ class CUDAKernelTimer:
 def spconv_save_debug_data(data: Any) -> None:
     """Pickle ``data`` into the file that the environment's ``SPCONV_DEBUG_SAVE_PATH`` names.
 
-    Prints a message. A file that cannot be written raises nothing, so that the caller's own error
-    remains.
+    Print a message about the result. If the file cannot be written, print that instead of raising
+    an error, so that the caller's own error is not lost.
     """
     path = constants.SPCONV_DEBUG_SAVE_PATH
     if not path:

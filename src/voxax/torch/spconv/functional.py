@@ -1,4 +1,4 @@
-"""spconv's differentiable functions on pairs, and sums of tensors at different voxels."""
+"""Differentiable convolutions and poolings along spconv's pairs of rows, and sums of tensors."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def indice_conv(features: Tensor, filters: Tensor, *pairs: Any, **options: Any) 
     """Return the features of a convolution along pairs of rows, ``[num_activate_out, C_out]``.
 
     Args:
-      features: ``[N, C_in]``.
+      features: features of the input, ``[N, C_in]``.
       filters: ``[C_out, *kernel_size, C_in]``.
-      pairs: ``indice_pairs``, ``indice_pair_num`` and ``num_activate_out``, then the arguments of
-        :func:`voxax.torch.spconv.ops.indice_conv` from ``algo`` on.
-      options: the same arguments by name.
+      pairs: ``indice_pairs``, ``indice_pair_num`` and ``num_activate_out``, then ``algo`` and the
+        arguments after it, all as in :func:`voxax.torch.spconv.ops.indice_conv`.
+      options: any of these arguments by name.
     """
     rest = dict(zip(_REST[: len(pairs[3:])], pairs[3:], strict=True))
     return ops.indice_conv(features, filters, *pairs[:3], **rest, **options)
 
 
 def indice_subm_conv(features: Tensor, filters: Tensor, *pairs: Any, **options: Any) -> Tensor:
-    """Return the features of a submanifold convolution, as in :func:`indice_conv`."""
+    """Return the features of a submanifold convolution; arguments as in :func:`indice_conv`."""
     return indice_conv(features, filters, *pairs, subm=True, **options)
 
 
 def indice_inverse_conv(features: Tensor, filters: Tensor, *pairs: Any, **options: Any) -> Tensor:
-    """Return the features of an inverse convolution, as in :func:`indice_conv`."""
+    """Return the features of an inverse convolution; arguments as in :func:`indice_conv`."""
     return indice_conv(features, filters, *pairs, inverse=True, **options)
 
 
@@ -64,7 +64,7 @@ def implicit_gemm(
     act_beta: float = 0.0,
     act_type: Activation = Activation.None_,
 ) -> Tensor:
-    """Return the features of a convolution along a table ``pair_fwd int32[K, M]``."""
+    """Return the first result of :func:`voxax.torch.spconv.ops.implicit_gemm`, ``[M, C_out]``."""
     del pair_bwd, pair_mask_bwd_splits, mask_argsort_bwd_splits
     masked = pair_mask_fwd_splits, mask_argsort_fwd_splits, num_activate_out, masks
     rest = is_train, is_subm, timer, fp32_accum, bias, act_alpha, act_beta, act_type
@@ -72,7 +72,7 @@ def implicit_gemm(
 
 
 class MaxPool(torch.autograd.Function):
-    """:func:`ops.largest` with spconv's gradient: all values equal to the largest get it."""
+    """Autograd function for max pooling; each value equal to the maximum gets the full gradient."""
 
     @staticmethod
     def forward(x: Tensor, kernel_map: KernelMap) -> Tensor:
@@ -91,7 +91,7 @@ class MaxPool(torch.autograd.Function):
 
 
 class AveragePool(torch.autograd.Function):
-    """Mean with spconv's gradient, which is multiplied by the number of voxels, not divided."""
+    """Autograd function for mean pooling; as in spconv, the gradient is times the voxel count."""
 
     @staticmethod
     def forward(x: Tensor, kernel_map: KernelMap) -> Tensor:
@@ -111,7 +111,7 @@ class AveragePool(torch.autograd.Function):
 def indice_maxpool(
     features: Tensor, indice_pairs: Tensor, indice_pair_num: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Return the largest value in each window of pairs, and at least 0."""
+    """Max-pool features ``[N, C]`` along pairs ``int32[2, K, N]``; results are at least 0."""
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return MaxPool.apply(features, KernelMap.of_pairs(indice_pairs, *sizes))
 
@@ -119,7 +119,7 @@ def indice_maxpool(
 def indice_maxpool_implicit_gemm(
     features: Tensor, indice_pairs_fwd: Tensor, indice_pairs_bwd: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Return the largest value in each window of a table ``int32[K, M]``, and at least 0."""
+    """Max-pool features along a table of input rows ``int32[K, M]``; results are at least 0."""
     del indice_pairs_bwd, num_activate_out
     return MaxPool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
 
@@ -131,18 +131,18 @@ def indice_avgpool_implicit_gemm(
     num_activate_out: int,
     calc_count: bool,
 ) -> Tensor:
-    """Return the mean over the voxels in each window of a table ``int32[K, M]``."""
+    """Average features along a table of input rows ``int32[K, M]``, leaving out missing voxels."""
     del indice_pairs_bwd, num_activate_out, calc_count
     return AveragePool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
 
 
 def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
-    """Return the sum of tensors at different voxels, on all their voxels in canonical order.
+    """Add tensors with different voxels; the sum is on the union of the voxels, sorted.
 
-    Pairs of earlier layers are kept only if one of the tensors has all the voxels.
+    ``indice_dict`` is kept from the first tensor that has exactly these voxels, else it is empty.
 
     Raises:
-      SpconvError: there is no tensor, or they differ in spatial shape, batch size or channels.
+      SpconvError: no tensors, or tensors that differ in spatial shape, batch size or channels.
     """
     if not tens:
         raise ArgumentError("sparse_add of no tensors: expected one or more")
@@ -172,7 +172,7 @@ def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
 sparse_add_hash_based = sparse_add
 
 
-# Code for spconv calls these by ``apply``.
+# Code for spconv calls these functions by ``apply``.
 SparseConvFunction = SimpleNamespace(apply=indice_conv)
 SparseInverseConvFunction = SimpleNamespace(apply=indice_inverse_conv)
 SubMConvFunction = SimpleNamespace(apply=indice_subm_conv)

@@ -1,4 +1,4 @@
-"""Hash tables with integer keys."""
+"""Tables that map integer keys to values, with the API of spconv's hash tables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from voxax.torch.core.errors import ArgumentError, check_device
 
 
 class HashTable:
-    """Table of values by key, sorted by key. Inserting a key again replaces its value.
+    """Table from integer keys to values, stored on the CPU and sorted by key.
 
-    The table is on the CPU, its keys are int32 or int64, and ``max_size`` has no effect.
+    Inserting a key again replaces its value. Keys are int32 or int64; ``max_size`` is ignored.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class HashTable:
         self._keys, self._values = (torch.empty(0, dtype=kind) for kind in (key_dtype, value_dtype))
 
     def insert(self, keys: Tensor, values: Tensor | None = None) -> None:
-        """Insert keys with their values, or with 0 if no values are given."""
+        """Insert keys ``[N]`` with values ``[N]``; None means the value 0 for all keys."""
         given = torch.zeros(keys.shape[0]) if values is None else values
         behind = torch.cat([self._values, given.to(self.value_dtype)])
         ordered, order = torch.cat([self._keys, keys.to(self.key_dtype)]).sort(stable=True)
@@ -36,25 +36,28 @@ class HashTable:
         self._keys, self._values = ordered[last], behind[order][last]
 
     def query(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the value of each key, or 0, and a ``bool`` that is True for missing keys."""
+        """Return the values of keys ``[N]``, and ``bool[N]``, True for missing keys.
+
+        The value of a missing key is 0, or its entry in ``values``, into which values are written.
+        """
         place, known = self._places(keys)
         found = torch.zeros(keys.shape[0], dtype=self.value_dtype) if values is None else values
         found[known] = self._values[place[known]]
         return found, ~known
 
     def insert_exist_keys(self, keys: Tensor, values: Tensor) -> Tensor:
-        """Change the values of known keys, and return ``uint8``, 1 for each missing key."""
+        """Set the values of existing keys, and return ``uint8[N]`` with 1 for each missing key."""
         place, known = self._places(keys)
         self._values[place[known]] = values[known].to(self.value_dtype)
         return (~known).to(torch.uint8)
 
     def assign_arange_(self) -> Tensor:
-        """Set the values to 0, 1, ..., and return the number of keys, ``int64[1]``."""
+        """Number the keys 0, 1, ... as their values, and return the key count, ``int64[1]``."""
         self._values = torch.arange(self._keys.shape[0], dtype=self.value_dtype)
         return torch.tensor([self._keys.shape[0]])
 
     def items(self, max_size: int = -1) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the keys, the values, and the number of keys, ``int64[1]``."""
+        """Return copies of the keys and the values, and the number of keys, ``int64[1]``."""
         del max_size
         return self._keys.clone(), self._values.clone(), torch.tensor([self._keys.shape[0]])
 

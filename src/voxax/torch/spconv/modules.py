@@ -1,4 +1,4 @@
-"""Containers, and plain modules for sparse tensors."""
+"""Containers for sparse layers, and normalizations and activations that take sparse tensors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from voxax.torch.spconv.core import SparseConvTensor
 
 
 class SparseModule(nn.Module):
-    """Base of modules that take a sparse tensor as a whole in :class:`SparseSequential`.
+    """Base of modules to which :class:`SparseSequential` passes the whole sparse tensor.
 
     Args:
-      name: name of the module in ``benchmark_record``.
+      name: key of the module in the tensor's ``benchmark_record``; None if not measured.
     """
 
     IS_CONVOLUTION: ClassVar[bool] = False
@@ -28,7 +28,7 @@ class SparseModule(nn.Module):
 
 
 class SparseSequential(SparseModule):
-    """Sequence of modules: sparse modules take the tensor, other modules only its features.
+    """Sequence of modules: sparse modules get the whole tensor, other modules its features.
 
     Args:
       args: modules, or one ordered dict of modules.
@@ -53,16 +53,16 @@ class SparseSequential(SparseModule):
         return len(self._modules)
 
     def add(self, module: nn.Module, name: str | None = None) -> None:
-        """Append a module; raise :class:`SpconvError` if the name is taken."""
+        """Append a module, by default under its number; a used name raises :class:`SpconvError`."""
         name = str(len(self._modules)) if name is None else name
         if name in self._modules:
             raise ArgumentError(f"the name {name!r} is taken in this SparseSequential")
         self.add_module(name, module)
 
     def forward(self, input: Any) -> Any:
-        """Apply all modules, but skip plain modules if the features have no rows.
+        """Apply the modules in order; skip modules on features if the tensor has no voxels.
 
-        Without gradients, a convolution also computes the normalization in evaluation mode and the
+        If gradients are off, a convolution also computes the batch norm in evaluation mode and the
         ReLU that follow it.
         """
         modules = list(self._modules.values())
@@ -82,7 +82,7 @@ class SparseSequential(SparseModule):
 
 
 def _epilogue_of(conv: Any, behind: list[Any]) -> tuple[nn.BatchNorm1d | None, bool]:
-    """Return the normalization to compute with ``conv`` or None, and whether a ReLU is too.
+    """Return the batch norm after ``conv`` that it can compute, or None, and whether also a ReLU.
 
     The result is None and False while gradients, a trace or autocast are on, and for modules that
     run code of the user: subclasses, replaced methods and hooks.
@@ -101,7 +101,7 @@ def _epilogue_of(conv: Any, behind: list[Any]) -> tuple[nn.BatchNorm1d | None, b
 
 
 class _OnFeatures(nn.Module):
-    """Mixin that applies the next class in the method order to a sparse tensor's features."""
+    """Mixin that lets a module class also take a sparse tensor, and applies it to the features."""
 
     def forward(self, input: Any) -> Any:
         if isinstance(input, SparseConvTensor):
@@ -110,33 +110,33 @@ class _OnFeatures(nn.Module):
 
 
 class SparseBatchNorm(_OnFeatures, nn.BatchNorm1d):
-    """``nn.BatchNorm1d`` that takes sparse tensors too."""
+    """``nn.BatchNorm1d`` that also takes sparse tensors and normalizes their features."""
 
 
 class SparseSyncBatchNorm(_OnFeatures, nn.SyncBatchNorm):
-    """``nn.SyncBatchNorm`` that takes sparse tensors too. PyTorch runs it on GPUs only."""
+    """``nn.SyncBatchNorm`` that also takes sparse tensors; PyTorch runs it on GPUs only."""
 
 
 class SparseReLU(_OnFeatures, nn.ReLU):
-    """``nn.ReLU`` that takes sparse tensors too."""
+    """``nn.ReLU`` that also takes sparse tensors and applies to their features."""
 
 
 class SparseIdentity(_OnFeatures, nn.Identity):
-    """``nn.Identity`` that takes sparse tensors too."""
+    """``nn.Identity`` that also takes sparse tensors, of which it returns a copy."""
 
 
 know(SparseBatchNorm, SparseReLU)
 
 
 class ToDense(SparseModule):
-    """Module that returns ``x.dense()``, ``[B, C, *spatial_shape]``."""
+    """Module that turns a sparse tensor into a dense one, ``[B, C, *spatial_shape]``."""
 
     def forward(self, x: SparseConvTensor) -> Tensor:
         return x.dense()
 
 
 class RemoveGrid(SparseModule):
-    """Module that drops ``x.grid``, which nothing reads on a CPU, and returns the same tensor."""
+    """Module that sets ``x.grid``, which has no effect here, to None and returns ``x``."""
 
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
         x.grid = None
@@ -144,7 +144,7 @@ class RemoveGrid(SparseModule):
 
 
 def is_spconv_module(module: Any) -> bool:
-    """Return True if a container gives the module the whole sparse tensor."""
+    """Return True if :class:`SparseSequential` passes the whole sparse tensor to the module."""
     return isinstance(module, (SparseModule, _OnFeatures))
 
 
@@ -154,7 +154,7 @@ def is_sparse_conv(module: Any) -> bool:
 
 
 def assign_name_for_sparse_modules(module: nn.Module) -> None:
-    """Give each sparse module inside ``module`` its name in ``named_modules``."""
+    """Store in each sparse module inside ``module`` its name in ``module.named_modules()``."""
     for name, found in module.named_modules():
         if isinstance(found, SparseModule):
             found._sparse_unique_name = name

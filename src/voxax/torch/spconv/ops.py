@@ -1,6 +1,6 @@
-"""spconv's functions on pairs, for code that calls them directly.
+"""Build spconv's pairs of rows (kernel maps), and convolve and pool along them.
 
-The layers use only output sizes and kernel maps.
+These functions are for code that calls spconv's functions instead of its layers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def get_current_stream() -> int:
 def get_conv_output_size(
     input_size: Sizes, kernel_size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
 ) -> list[int]:
-    """Return the spatial shape after a convolution; an axis of kernel size -1 becomes 1."""
+    """Return the spatial shape after a convolution; an axis with kernel size -1 gets size 1."""
     sizes = zip(*_whole_sizes(input_size, kernel_size, stride, padding, dilation), strict=True)
     return [1 if k == -1 else (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes]
 
@@ -79,7 +79,7 @@ def relation(
     Args:
       sites: input voxels of the layer.
       sizes: kernel size, stride, padding and dilation, each with one integer per axis.
-      subm, transposed, output_padding: as in the layers.
+      subm, transposed, output_padding: as in the convolution layers.
     """
     if subm:
         return sites.submanifold(sizes[0], sizes[3]), sites
@@ -105,12 +105,12 @@ def get_indice_pairs(
     transpose: bool = False,
     num_out_act_bound: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return output indices, pairs, and the number of pairs of each tap.
+    """Return a layer's output indices, its pairs of rows, and the number of pairs of each tap.
 
-    They are ``int32[M, 1 + D]``, ``int32[2, K, N]`` and ``int32[K]``, for N input rows, M output
-    rows, D axes and K taps. The arguments are those of the layers, with one integer per axis.
-    The numbers of a submanifold layer are 0 from the center on, because they follow from symmetry.
-    ``num_out_act_bound`` is ignored.
+    For N input rows, M output rows, D axes and K taps they are ``int32[M, 1 + D]``, the input and
+    output rows of each tap ``int32[2, K, N]``, and ``int32[K]``. A submanifold layer's numbers are
+    0 from the center tap on, because they follow from symmetry. The arguments are those of the
+    layers, with one integer per axis; ``num_out_act_bound`` is ignored.
 
     Raises:
       SpconvError: errors of the layers, or an algorithm other than ``ConvAlgo.Native``.
@@ -143,15 +143,15 @@ def get_indice_pairs_implicit_gemm(
     direct_table: bool = SPCONV_USE_DIRECT_TABLE,
     do_sort: bool = SPCONV_DO_SORT,
 ) -> tuple[Any, ...]:
-    """Return spconv's nine values: output indices, numbers of pairs of each tap, tables and masks.
+    """Return a layer's output indices, the number of pairs of each tap, two tables and five masks.
 
-    The tables ``pair_fwd int32[K, M]`` and ``pair_bwd int32[K, N]`` contain rows or -1, for N input
-    rows, M output rows and K taps. The masks of each row and their order are for GPU kernels and
-    empty here. The arguments are those of the layers; ``alloc``, ``timer``, ``num_out_act_bound``,
-    ``direct_table`` and ``do_sort`` are ignored.
+    The tables, for K taps, are the input row of each of M output rows ``int32[K, M]`` and, if
+    ``is_train``, the output row of each of N input rows ``int32[K, N]``, or -1. The masks are for
+    GPU kernels and have no content. The arguments are those of the layers; ``alloc``, ``timer``,
+    ``num_out_act_bound``, ``direct_table`` and ``do_sort`` are ignored.
 
     Raises:
-      SpconvError: errors of the layers, or ``ConvAlgo.Native``.
+      SpconvError: errors of the layers, or ``algo`` is ``ConvAlgo.Native``.
     """
     del alloc, timer, num_out_act_bound, direct_table, do_sort
     if algo is ConvAlgo.Native:
@@ -173,20 +173,17 @@ def _map_of(
 
 
 def by_tap(filters: Tensor) -> Tensor:
-    """Return filters ``[C_out, *kernel_size, C_in]`` as ``[K, C_in, C_out]``, on the same memory.
-
-    K is the number of taps.
-    """
+    """View filters ``[C_out, *kernel_size, C_in]`` as ``[K, C_in, C_out]`` for K taps."""
     return filters.reshape(filters.shape[0], -1, filters.shape[-1]).permute(1, 2, 0)
 
 
 def table_map(pair_fwd: Tensor, in_rows: int) -> KernelMap:
-    """Return the kernel map of a table ``pair_fwd int32[K, M]`` for K taps and M output rows."""
+    """Return the kernel map of ``pair_fwd int32[K, M]``: input row by tap and output row, or -1."""
     return KernelMap(pair_fwd.t().contiguous(), in_rows)
 
 
 def activate(x: Tensor, act_type: Activation, alpha: float) -> Tensor:
-    """Return the activation ``act_type`` of ``x``; ``alpha`` is the slope of a leaky ReLU."""
+    """Apply the activation ``act_type`` to ``x``; ``alpha`` is the slope of a leaky ReLU."""
     if act_type is Activation.ReLU:
         return torch.relu(x)
     if act_type is Activation.Sigmoid:
@@ -211,9 +208,9 @@ def indice_conv(
     act_beta: float = 0.0,
     act_type: Activation = Activation.None_,
 ) -> Tensor:
-    """Return the convolution ``[num_activate_out, C_out]`` along given pairs.
+    """Return the convolution ``[num_activate_out, C_out]`` along pairs of :func:`get_indice_pairs`.
 
-    The pairs are those of :func:`get_indice_pairs`.
+    ``inverse`` exchanges inputs and outputs. ``algo``, ``timer`` and ``act_beta`` are ignored.
     """
     del algo, timer, act_beta
     sizes = indice_pair_num, features.shape[0], num_activate_out, inverse, subm
@@ -232,7 +229,7 @@ def indice_conv_backward(
     algo: ConvAlgo = ConvAlgo.Native,
     timer: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of features and filters."""
+    """Return the gradients of features and filters in :func:`indice_conv` for ``out_bp``."""
     del algo, timer
     sizes = indice_pair_num, features.shape[0], out_bp.shape[0], inverse, subm
     return _gradients(features, filters, out_bp, _map_of(indice_pairs, *sizes))
@@ -260,10 +257,10 @@ def implicit_gemm(
     output_add_scale: float = 0.0,
     output_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, None, int]:
-    """Return the convolution ``[M, C_out]`` for a table ``pair_fwd int32[K, M]``, None and -1.
+    """Return the convolution ``[M, C_out]`` along a table of input rows, then None and -1.
 
-    K is the number of taps and M the number of output rows. None and -1 stand for
-    values of spconv's GPU kernels.
+    ``pair_fwd int32[K, M]`` is the input row of each tap and output row, or -1. None and -1 take
+    the place of two values of spconv's GPU kernels.
 
     Raises:
       SpconvError: arguments of quantized inference, which runs on GPUs only.
@@ -296,14 +293,14 @@ def _gradients(
 
 
 def largest(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the largest value under each window, ``[M, C]``; as in spconv, 0 or more."""
+    """Return the largest feature that each output row reads, ``[M, C]``, and at least 0."""
     return extreme(features, kernel_map).clamp_(min=0)
 
 
 def largest_backward(features: Tensor, out: Tensor, grad: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the gradient of :func:`largest`, ``[N, C]``.
+    """Return the gradient ``[N, C]`` of the features in :func:`largest`.
 
-    Every value that equals the result of its window receives the window's full gradient.
+    Every feature that equals the result ``out`` of its window receives the window's full gradient.
     """
     total = torch.zeros_like(features, dtype=torch.promote_types(features.dtype, torch.float32))
     for rows, ins, _ in kernel_map.by_tap():
@@ -312,9 +309,9 @@ def largest_backward(features: Tensor, out: Tensor, grad: Tensor, kernel_map: Ke
 
 
 def average_backward(grad: Tensor, kernel_map: KernelMap, number: Tensor) -> Tensor:
-    """Return spconv's gradient of an average, ``[N, C]``.
+    """Return spconv's gradient ``[N, C]`` of the features in a mean over windows.
 
-    It sums ``grad * number`` where a derivative would sum ``grad / number``.
+    It sums ``grad * number`` for ``number`` voxels in a window; the true gradient divides instead.
     """
     wide = torch.promote_types(grad.dtype, torch.float32)
     scaled = grad.to(wide) * number[:, None].to(wide)
@@ -327,7 +324,7 @@ def average_backward(grad: Tensor, kernel_map: KernelMap, number: Tensor) -> Ten
 def indice_maxpool(
     features: Tensor, indice_pairs: Tensor, indice_pair_num: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Return :func:`largest` for pairs ``int32[2, K, N]``."""
+    """Max-pool features along pairs ``int32[2, K, N]``; results are at least 0."""
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return largest(features, _map_of(indice_pairs, *sizes))
 
@@ -339,7 +336,7 @@ def indice_maxpool_backward(
     indice_pairs: Tensor,
     indice_pair_num: Tensor,
 ) -> Tensor:
-    """Return :func:`largest_backward` for pairs ``int32[2, K, N]``."""
+    """Return the gradient of features ``[N, C]`` in :func:`indice_maxpool`."""
     sizes = indice_pair_num, features.shape[0], out_bp.shape[0]
     return largest_backward(features, out_features, out_bp, _map_of(indice_pairs, *sizes))
 
@@ -347,7 +344,7 @@ def indice_maxpool_backward(
 def indice_maxpool_implicit_gemm(
     features: Tensor, indice_pairs: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Return :func:`largest` for a table ``int32[K, M]``."""
+    """Max-pool features along a table of input rows ``int32[K, M]``; results are at least 0."""
     del num_activate_out
     return largest(features, table_map(indice_pairs, features.shape[0]))
 
@@ -355,7 +352,7 @@ def indice_maxpool_implicit_gemm(
 def indice_maxpool_implicit_gemm_backward(
     features: Tensor, out_features: Tensor, out_bp: Tensor, indice_pairs: Tensor
 ) -> Tensor:
-    """Return :func:`largest_backward` for the backward table ``int32[K, N]``."""
+    """Return the gradient ``[N, C]`` of a max pooling from a table of output rows ``[K, N]``."""
     kernel_map = table_map(indice_pairs, out_bp.shape[0]).transpose()
     return largest_backward(features, out_features, out_bp, kernel_map)
 
@@ -363,9 +360,9 @@ def indice_maxpool_implicit_gemm_backward(
 def indice_avgpool_implicit_gemm(
     features: Tensor, indice_pairs: Tensor, num_activate_out: int, calc_count: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean over the voxels under each window, and the number of these voxels.
+    """Return the mean along a table of input rows ``int32[K, M]``, and each window's voxel count.
 
-    The number is empty unless ``calc_count``.
+    The counts are empty unless ``calc_count``.
     """
     del num_activate_out
     count = (indice_pairs >= 0).sum(0, dtype=torch.int32) if calc_count else torch.empty(0)
@@ -375,20 +372,20 @@ def indice_avgpool_implicit_gemm(
 def indice_avgpool_implicit_gemm_backward(
     out_bp: Tensor, indice_pairs: Tensor, count_out: Tensor
 ) -> Tensor:
-    """Return :func:`average_backward` for the backward table ``int32[K, N]``."""
+    """Return spconv's gradient ``[N, C]`` of a mean from a table of output rows ``[K, N]``."""
     kernel_map = table_map(indice_pairs, out_bp.shape[0]).transpose()
     return average_backward(out_bp, kernel_map, count_out)
 
 
 def maximum_value_int_(ten: Tensor, value: int) -> None:
-    """Set every element below ``value`` to ``value``, in place."""
+    """Raise every element of a tensor that is below ``value`` to ``value``, in place."""
     ten.clamp_(min=whole("value", value))
 
 
 def global_pool_rearrange(coords: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
-    """Return the rows of each scene, ``int32[batch_size, N]``, and their number.
+    """Return the rows of each scene, ``int32[B, N]``, and each scene's row count, ``int32[B]``.
 
-    Ignore the entries after the last row of a scene.
+    Entries after the last row of a scene are 0. Column 0 of ``coords`` is the scene.
     """
     scene, batch_size = coords[:, 0].long(), whole("batch_size", batch_size)
     counts = torch.bincount(scene, minlength=batch_size).to(torch.int32)

@@ -1,4 +1,4 @@
-"""Pooling layers."""
+"""Pooling layers with spconv's names: maximum or mean over windows or over whole scenes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ __all__ = ["ImplicitGemmIndiceData", "IndiceData", "expand_nd"]
 
 
 class _Pool(Window):
-    """Base of poolings over windows; other arguments as in convolutions.
+    """Base of the poolings over windows of voxels; other arguments are as in convolutions.
 
     Args:
       stride: stride of the windows; None takes the kernel size.
-      subm: keep the voxels. spconv ignores it on CPUs and for ``ConvAlgo.Native``.
-      indice_key: key of the pairs, which an inverse convolution reads.
+      subm: whether outputs are at the input's voxels. spconv ignores it on CPUs and for
+        ``ConvAlgo.Native``.
+      indice_key: name of the stored kernel map, which an inverse convolution can use.
     """
 
     FUNCTION: ClassVar[type[torch.autograd.Function]]
@@ -51,13 +52,13 @@ class _Pool(Window):
         self.record_voxel_count = record_voxel_count
 
     def extra_repr(self) -> str:
-        """Return the arguments, as spconv prints them."""
+        """Return the text that ``repr`` shows for the arguments, as in spconv."""
         names = ("kernel_size", "stride", "padding", "dilation", "algo")
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
     @uncompiled
     def forward(self, input: SparseConvTensor) -> SparseConvTensor:
-        """Return the pooled tensor.
+        """Return a tensor with the pooled features at the output voxels.
 
         Wrong dtypes or indices, and an ``indice_key`` already in use, raise :class:`SpconvError`.
         """
@@ -78,13 +79,13 @@ class _Pool(Window):
 
 
 class SparseMaxPool(_Pool):
-    """Largest value in each window, and at least 0; all values equal to it get its gradient."""
+    """Max pooling with results of at least 0; all values equal to the maximum get its gradient."""
 
     FUNCTION, MOST_TAPS = MaxPool, 128
 
 
 class SparseAvgPool(_Pool):
-    """Mean of the existing voxels in each window.
+    """Mean pooling over the existing voxels in each window.
 
     The gradient is multiplied by the number of these voxels instead of divided by it, as in spconv.
 
@@ -102,7 +103,7 @@ class SparseAvgPool(_Pool):
 
 
 class _OfDimension(_Pool):
-    """Base of the classes for one number of axes, with their constructor."""
+    """Base of the poolings with a fixed number of spatial axes, with their constructor."""
 
     def __init__(
         self,
@@ -120,42 +121,42 @@ class _OfDimension(_Pool):
 
 
 class SparseMaxPool1d(_OfDimension, SparseMaxPool, ndim=1):
-    """1-D :class:`SparseMaxPool`."""
+    """Max pooling over 1-D windows of voxels; see :class:`SparseMaxPool`."""
 
 
 class SparseMaxPool2d(_OfDimension, SparseMaxPool, ndim=2):
-    """2-D :class:`SparseMaxPool`."""
+    """Max pooling over 2-D windows of voxels; see :class:`SparseMaxPool`."""
 
 
 class SparseMaxPool3d(_OfDimension, SparseMaxPool, ndim=3):
-    """3-D :class:`SparseMaxPool`."""
+    """Max pooling over 3-D windows of voxels; see :class:`SparseMaxPool`."""
 
 
 class SparseMaxPool4d(_OfDimension, SparseMaxPool, ndim=4):
-    """4-D :class:`SparseMaxPool`."""
+    """Max pooling over 4-D windows of voxels; see :class:`SparseMaxPool`."""
 
 
 class SparseAvgPool1d(_OfDimension, SparseAvgPool, ndim=1):
-    """1-D :class:`SparseAvgPool`."""
+    """Mean pooling over 1-D windows of voxels; see :class:`SparseAvgPool`."""
 
 
 class SparseAvgPool2d(_OfDimension, SparseAvgPool, ndim=2):
-    """2-D :class:`SparseAvgPool`."""
+    """Mean pooling over 2-D windows of voxels; see :class:`SparseAvgPool`."""
 
 
 class SparseAvgPool3d(_OfDimension, SparseAvgPool, ndim=3):
-    """3-D :class:`SparseAvgPool`."""
+    """Mean pooling over 3-D windows of voxels; see :class:`SparseAvgPool`."""
 
 
 class SparseGlobalMaxOrAvgPool(SparseModule):
-    """Mean or maximum over each scene; a scene without voxels gives zeros."""
+    """Base of poolings over all voxels of each scene; a scene without voxels gives zeros."""
 
     def __init__(self, is_mean: bool, name: str | None = None) -> None:
         super().__init__(name=name)
         self.is_mean = is_mean
 
     def forward(self, input: SparseConvTensor) -> Tensor:
-        """Return ``[batch_size, C]``. A mean has only the first channel, ``[batch_size]``."""
+        """Return the maxima ``[batch_size, C]``, or the first channel's means ``[batch_size]``."""
         input.sites()  # checks the indices
         scene, shape = input.indices[:, 0].long(), (input.batch_size, input.features.shape[1])
         if not self.is_mean:
@@ -170,14 +171,14 @@ class SparseGlobalMaxOrAvgPool(SparseModule):
 
 
 class SparseGlobalMaxPool(SparseGlobalMaxOrAvgPool):
-    """Largest value of each scene, ``[batch_size, C]``."""
+    """Max pooling over all voxels of each scene, with the result ``[batch_size, C]``."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(False, name)
 
 
 class SparseGlobalAvgPool(SparseGlobalMaxOrAvgPool):
-    """Mean of the first channel of each scene, ``[batch_size]``, as in spconv."""
+    """Mean of the first channel over each scene's voxels, ``[batch_size]``, as in spconv."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(True, name)

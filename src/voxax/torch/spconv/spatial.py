@@ -1,4 +1,4 @@
-"""Remove repeated voxels."""
+"""Define a module that removes repeated voxels from a sparse tensor."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from voxax.torch.spconv.modules import SparseModule
 class RemoveDuplicate(SparseModule):
     """Module that keeps the first row of each voxel, sorted by batch index and coordinates.
 
-    The result has no pairs of earlier layers. spconv's own module fails unless the tensor has two
-    voxels.
+    ``indice_dict`` of the result is empty. spconv's own module fails unless there are two voxels.
     """
 
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:

@@ -1,4 +1,4 @@
-"""Modules that join several branches."""
+"""Modules that join or add the sparse tensors of several network branches."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from voxax.torch.spconv.modules import SparseModule
 
 
 class JoinTable(SparseModule):
-    """Joined channels of tensors at the same voxels, with the same number of channels."""
+    """Module that concatenates the channels of tensors with equal voxels and channel numbers."""
 
     def forward(self, input: Sequence[SparseConvTensor]) -> SparseConvTensor:
-        """Return the first tensor with all channels; raise :class:`SpconvError` if sizes differ."""
+        """Return the tensor with all channels; raise :class:`SpconvError` if sizes differ."""
         _check_same(input)
         return input[0].replace_feature(torch.cat([x.features for x in input], 1))
 
 
 class AddTable(SparseModule):
-    """Sum of tensors at the same voxels."""
+    """Module that adds the features of tensors at the same voxels."""
 
     def forward(self, input: Sequence[SparseConvTensor]) -> SparseConvTensor:
-        """Return the first tensor with the sum; raise :class:`SpconvError` if sizes differ."""
+        """Return the tensor with the sum; raise :class:`SpconvError` if sizes differ."""
         _check_same(input)
         total = sum((x.features for x in input[1:]), input[0].features)
         return input[0].replace_feature(total)
 
 
 class AddTableMisaligned(SparseModule):
-    """Sum of tensors at different voxels: see :func:`functional.sparse_add_hash_based`."""
+    """Module that adds tensors at different voxels, see :func:`functional.sparse_add`."""
 
     def forward(self, input: Sequence[SparseConvTensor]) -> SparseConvTensor:
         return functional.sparse_add_hash_based(*input)
 
 
 class ConcatTable(SparseModule):
-    """Module that returns a list of its modules' outputs for one input."""
+    """Module that applies each of its modules to one input and returns the list of outputs."""
 
     def forward(self, input: Any) -> list[Any]:
         return [module(input) for module in self._modules.values()]  # type: ignore[misc]
 
     def add(self, module: nn.Module) -> ConcatTable:
-        """Append a module, and return this table."""
+        """Append a module, and return this ``ConcatTable``."""
         self.add_module(str(len(self._modules)), module)
         return self
 

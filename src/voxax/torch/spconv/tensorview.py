@@ -1,4 +1,4 @@
-"""The part of ``cumm.tensorview`` that data pipelines use: arrays in and out, and activations."""
+"""Tensors of ``cumm.tensorview`` as far as data pipelines use them: on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class gemm:
 
 
 class Tensor:
-    """An array whose slices share its memory.
+    """Tensor on the memory of a NumPy array; slices share this memory.
 
     Args:
-      array: array of any shape and dtype; shared.
+      array: array of any shape and dtype, which is not copied.
 
     Attributes:
-      dtype: number of the dtype, such as :data:`float32`.
-      shape, ndim, size: sizes of the axes, number of axes, and number of elements.
+      dtype: number of the dtype, such as :data:`float32`; :data:`unknown` for others.
+      shape, ndim, size: sizes of the axes (a list), number of axes, and number of elements.
       device: -1, the CPU.
     """
 
@@ -45,7 +45,7 @@ class Tensor:
         return len(self._array)
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Return the part that integers, slices and an ellipsis choose."""
+        """Return a tensor on the part that integers, slices and an ellipsis select."""
         try:
             part = self._array[index]
         except IndexError as error:
@@ -58,7 +58,7 @@ class Tensor:
         return (self[row] for row in range(len(self)))
 
     def __getattr__(self, name: str) -> Any:
-        """Raise AttributeError with a text that names the methods to use instead."""
+        """Raise AttributeError for a method of cumm's tensors that is missing here."""
         raise AttributeError(
             f"Tensor.{name}: of cumm's tensors, arrays in and out are here; numpy_view() returns "
             "the array"
@@ -73,18 +73,18 @@ class Tensor:
         return self._array.copy()
 
     def numpy_view(self) -> np.ndarray:
-        """Return the array itself."""
+        """Return the array itself, not a copy."""
         return self._array
 
     def cpu(self) -> Tensor:
-        """Return a tensor with a copy of the array."""
+        """Return a tensor on a copy of the array."""
         return Tensor(self.numpy())
 
     clone = cpu
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
-    """Return a tensor on the array's memory."""
+    """Return a tensor that shares the memory of a NumPy array."""
     return Tensor(np.asarray(array))
 
 
@@ -95,7 +95,7 @@ def zeros(
     pinned: bool = False,
     managed: bool = False,
 ) -> Tensor:
-    """Return a tensor of zeros on the CPU; ``dtype`` is a number of this module, or NumPy's."""
+    """Return a tensor of zeros; ``dtype`` is a number such as :data:`float32`, or NumPy's dtype."""
     del pinned, managed
     if device != -1:
         raise ArgumentError(f"device {device}: voxax.torch.spconv runs on the CPU, which is -1")

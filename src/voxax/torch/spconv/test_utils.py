@@ -1,4 +1,4 @@
-"""Random sparse data, as spconv's own tests draw it."""
+"""Draw random sparse data and compare arrays, like ``spconv.test_utils``."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from voxax.torch.core.errors import whole
 
 
 class TestCase(unittest.TestCase):
-    """Test case with comparisons of arrays."""
+    """``unittest.TestCase`` with two assertions that compare arrays."""
 
     def assertAllEqual(self, a: Any, b: Any) -> None:
-        """Fail unless all values are equal, or NaN on both sides."""
+        """Fail unless all elements are equal; NaN equals NaN."""
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
     def assertAllClose(
         self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, msg: str = ""
     ) -> None:
-        """Fail unless ``|a - b| <= atol + rtol |b|`` everywhere; dicts are compared by entry."""
+        """Fail unless ``|a - b| <= atol + rtol |b|`` for all elements; compare dicts by key."""
         pairs = [(a[key], b[key]) for key in a | b] if isinstance(a, dict) else [(a, b)]
         for one, other in pairs:
             np.testing.assert_allclose(one, other, rtol=rtol, atol=atol, err_msg=msg)
 
 
 def params_grid(*params: Sequence[Any]) -> list[list[Any]]:
-    """Return every combination of values; the last parameter varies fastest."""
+    """Return all combinations of one value of each parameter; the last varies fastest."""
     return [list(row) for row in itertools.product(*params)]
 
 
@@ -43,21 +43,21 @@ def generate_sparse_data(
     dtype: Any = np.float32,
     shape_scale: int = 1,
 ) -> dict[str, np.ndarray]:
-    """Draw distinct voxels with features from NumPy's global generator, in spconv's order.
+    """Draw distinct random voxels and features as spconv does, from NumPy's global generator.
 
     Args:
       shape: D sizes of the grid; coordinates are multiples of ``shape_scale``.
       num_points: number of voxels of each of the B scenes.
       num_channels: number of feature channels C.
       integer: whether features are integers.
-      data_range: low and high end of the features' range.
+      data_range: lowest value of the features, and the bound that they stay below.
       with_dense: whether to return ``features_dense`` too.
       dtype: dtype of the features.
       shape_scale: step between neighboring coordinates.
 
     Returns:
-      A dict with ``features [N, C]``, ``indices int32[N, D + 1]`` whose last column is the scene,
-      and, if ``with_dense``, ``features_dense [B, C, *shape]``.
+      A dict with ``features [N, C]``, ``indices int32[N, D + 1]`` with the scene in the last
+      column, and, if ``with_dense``, the dense tensor ``features_dense [B, C, *shape]``.
     """
     shape = [whole("shape", size) for size in shape]
     channels, scale = whole("num_channels", num_channels), whole("shape_scale", shape_scale)

@@ -1,4 +1,4 @@
-"""Points to voxels, and results of voxels back to points."""
+"""Sort points into voxels, and copy features of voxels back to points."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from voxax.torch.core.errors import ArgumentError, check_cpu, whole
 
 
 class PointToVoxel:
-    """Collects the points of each cell in the order of the points, as spconv does on a CPU.
+    """Collects the points in each grid cell in the order of the points, as spconv does on a CPU.
 
     Args:
-      vsize_xyz: edge lengths of a cell, one per axis.
-      coors_range_xyz: low corner of the grid, then high corner.
-      num_point_features: number of columns of the points; the coordinates are the first.
+      vsize_xyz: D edge lengths of a cell.
+      coors_range_xyz: 2 D coordinates: low corner of the grid, then high corner.
+      num_point_features: number of columns F of the points; the first D are the coordinates.
       max_num_voxels: largest number of cells V; points of further cells are dropped.
-      max_num_points_per_voxel: largest number of points P of a cell; further ones are dropped.
+      max_num_points_per_voxel: largest number of points P of a cell; further points are dropped.
       device: the CPU; other devices are an error.
 
     Attributes:
-      vsize, grid_size, grid_stride, coors_range: sizes as in spconv, in reversed order of axes.
+      vsize, grid_size, grid_stride, coors_range: edges of a cell, cells along each axis, strides of
+        the flat grid, and low and high corner, each in reversed order of axes.
 
     Raises:
       SpconvError: another device, or sizes that make no grid.
@@ -77,18 +78,18 @@ class PointToVoxel:
     def generate_voxel_with_id(
         self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the points of each cell, the cells, and the cell of each point.
+        """Return the points of each cell, the cells, their point counts, and each point's cell.
 
         Args:
           pc: points ``[N, num_point_features]``.
           clear_voxels: ignored; slots without a point always contain 0 or the mean.
-          empty_mean: whether slots without a point contain the mean of the cell's points. On a
-            CPU, spconv adds the mean of the previous cell too.
+          empty_mean: whether slots without a point contain the mean of the cell's points instead
+            of 0. On a CPU, spconv adds the mean of the previous cell too.
 
         Returns:
           ``(float32[V, P, F], int32[V, D], int32[V], int64[N])``: the points of each cell with F
-          columns, its D coordinates in reversed order of axes, its number of points, and the cell
-          of each point, -1 for points without a cell.
+          columns, the D coordinates of the cell in reversed order of axes, its number of points,
+          and the cell of each point, -1 for points without a cell.
 
         Raises:
           SpconvError: points of another shape or on another device, or float64 points so far
@@ -145,12 +146,12 @@ class PointToVoxel:
 def gather_features_by_pc_voxel_id(
     seg_res_features: Tensor, pc_voxel_id: Tensor, invalid_value: float = 0
 ) -> Tensor:
-    """Return the features of each point's voxel, ``[N, ...]``.
+    """Copy to each of N points the features of its voxel, ``[N, ...]``.
 
     Args:
       seg_res_features: features of the voxels, ``[V, ...]``.
       pc_voxel_id: voxel of each point, ``int64[N]``, -1 for points without a voxel.
-      invalid_value: value for points without a voxel.
+      invalid_value: value of all features of points without a voxel.
     """
     shape = pc_voxel_id.shape[0], *seg_res_features.shape[1:]
     other = seg_res_features.new_full(shape, invalid_value)

@@ -1,7 +1,7 @@
-"""``spconv.utils``: voxels of points on arrays, overlaps of turned boxes, and suppression.
+"""Functions of ``spconv.utils``: points to voxels, overlaps of boxes, non-maximum suppression.
 
-Boxes are convex and have corners ``[N, 4, 2]``. spconv's results are correct only for corners in
-clockwise order. Here corners may have either order, and clockwise corners give spconv's numbers.
+Rotated boxes are given by their corners ``[N, 4, 2]``. spconv's results are correct only for
+clockwise corners. Here corners may have either order, and clockwise corners give spconv's numbers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Corners = Sequence[tuple[float, float]]
 def rbbox_iou(
     box_corners: Array, qbox_corners: Array, standup_iou: Array, standup_thresh: float
 ) -> Array:
-    """Return the intersection over union of all pairs of boxes, ``[N, K]``.
+    """Return the intersection over union of each of N rotated boxes with each of K, ``[N, K]``.
 
     Args:
-      box_corners, qbox_corners: ``[N, 4, 2]`` and ``[K, 4, 2]``.
+      box_corners, qbox_corners: corners of the boxes, ``[N, 4, 2]`` and ``[K, 4, 2]``.
       standup_iou: ``[N, K]``, for example the overlaps of the axis-aligned bounding boxes.
       standup_thresh: threshold; pairs whose ``standup_iou`` is not above it get 0.
 
@@ -42,12 +42,12 @@ def rbbox_iou(
 def rbbox_intersection(
     box_corners: Array, qbox_corners: Array, standup_iou: Array, standup_thresh: float
 ) -> Array:
-    """Return the common area of all pairs of boxes, ``[N, K]``; arguments as :func:`rbbox_iou`."""
+    """Return the area that boxes share, ``[N, K]``; arguments are as in :func:`rbbox_iou`."""
     return _of_pairs(_shared, box_corners, qbox_corners, standup_iou, standup_thresh)
 
 
 def rbbox_iou_loss(box_corners: Array, qbox_corners: Array) -> Array:
-    """Return the intersection over union of the two boxes in each row, ``[N]``."""
+    """Return the intersection over union of N pairs of boxes, ``[N]``; corners ``[N, 4, 2]``."""
     first, second = _checked(box_corners), _checked(qbox_corners)
     if len(first) != len(second):
         raise ArgumentError(f"{len(first)} boxes and {len(second)}: expected pairs")
@@ -57,14 +57,14 @@ def rbbox_iou_loss(box_corners: Array, qbox_corners: Array) -> Array:
 def non_max_suppression_cpu(
     boxes: Array, order: Array, thresh: float, eps: float = 0.0
 ) -> list[int]:
-    """Return the indices of the boxes that are kept, the best box first.
+    """Return the indices of axis-aligned boxes that non-maximum suppression keeps, best first.
 
     spconv's own function writes beyond its memory.
 
     Args:
-      boxes: ``[N, 4]``: low and high corner.
+      boxes: ``[N, 4]``: low corner, then high corner.
       order: ``[N]``, indices of the boxes, the best box first.
-      thresh: a box is removed if its intersection over union with a better one is this or more.
+      thresh: a box is removed if its intersection over union with a kept better box is >= this.
       eps: length that is added to all edges.
     """
     low, high = boxes[:, :2], boxes[:, 2:4]
@@ -81,9 +81,9 @@ def non_max_suppression_cpu(
 def rotate_non_max_suppression_cpu(
     boxes: Array, order: Array, standup_iou: Array, thresh: float
 ) -> list[int]:
-    """Return the indices of the turned boxes that are kept, the best box first.
+    """Return the indices of rotated boxes that non-maximum suppression keeps, best first.
 
-    The result of spconv's own function begins with N zeros.
+    The result of spconv's own function wrongly begins with N zeros.
 
     Args:
       boxes: corners, ``[N, 4, 2]``.
@@ -139,7 +139,7 @@ def _checked(corners: Array) -> list[Corners]:
 
 
 def _area(corners: Corners) -> float:
-    """Return the area, negative for clockwise corners; boxes far from the origin stay exact."""
+    """Return a polygon's area, negative for clockwise corners; exact also far from the origin."""
     x0, y0 = corners[0] if corners else (0.0, 0.0)
     moved = [(x - x0, y - y0) for x, y in corners]
     return 0.5 * sum(x * v - u * y for (x, y), (u, v) in _edges(moved))
@@ -150,9 +150,9 @@ def _edges(corners: Corners) -> Iterator[tuple[tuple[float, float], tuple[float,
 
 
 def _shared(a: Corners, b: Corners) -> float:
-    """Return the common area of two boxes.
+    """Return the area that two boxes share: clip ``a`` at each edge of ``b``.
 
-    The polygon ``a`` is cut along each edge of ``b`` (Sutherland and Hodgman).
+    This is the algorithm of Sutherland and Hodgman.
     """
     rest = a
     for (x0, y0), (x1, y1) in _edges(b):
@@ -178,10 +178,10 @@ __all__ = ["tv"]
 
 
 class _Point2VoxelCPU(PointToVoxel):
-    """:class:`voxax.torch.spconv.utils.PointToVoxel` on arrays, with fixed dimensions."""
+    """:class:`voxax.torch.spconv.utils.PointToVoxel` for arrays, with a fixed number of axes."""
 
     def point_to_voxel(self, pc: Any, clear_voxels: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the first three results of :meth:`generate_voxel_with_id`.
+        """Return the points of each cell, the cells and their numbers of points.
 
         Points ``pc`` are an array or a :class:`~voxax.torch.spconv.tensorview.Tensor`.
         """
@@ -189,7 +189,7 @@ class _Point2VoxelCPU(PointToVoxel):
         return self._voxels(pc, empty_mean=False)
 
     def point_to_voxel_empty_mean(self, pc: Any, clear_voxels: bool = True) -> tuple[Tensor, ...]:
-        """Return :meth:`point_to_voxel` with each cell's mean in slots without a point."""
+        """Return :meth:`point_to_voxel`, with the cell's mean in slots without a point."""
         del clear_voxels
         return self._voxels(pc, empty_mean=True)
 
@@ -204,5 +204,5 @@ KINDS = tuple(
     type(f"Point2VoxelCPU{ndim}d", (_Point2VoxelCPU,), {"NDIM": ndim, "__module__": __name__})
     for ndim in range(1, 5)
 )
-"""Classes for 1 to 4 dimensions, in this order."""
+"""The classes ``Point2VoxelCPU1d`` to ``Point2VoxelCPU4d`` for 1 to 4 axes."""
 Point2VoxelCPU1d, Point2VoxelCPU2d, Point2VoxelCPU3d, Point2VoxelCPU4d = KINDS

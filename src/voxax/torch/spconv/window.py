@@ -1,4 +1,4 @@
-"""Base of convolutions and poolings: sizes, pairs under a key, counts and times."""
+"""Common base of convolutions and poolings: kernel sizes, stored kernel maps, counts and times."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _BUFFER = "max_num_voxels_during_training"
 
 
 class Window(SparseModule):
-    """Base of layers that move a window over voxels.
+    """Base of layers that move a window over voxels: convolutions and poolings.
 
     Args:
       sizes: kernel size, stride, padding and dilation, each an integer or one per axis.
-      most_taps: if ``algo`` is None, windows with more taps have the pairs of ``ConvAlgo.Native``
-        and others those of ``ConvAlgo.MaskImplicitGemm``.
+      most_taps: largest number of taps for which None as ``algo`` means
+        ``ConvAlgo.MaskImplicitGemm``; larger windows get ``ConvAlgo.Native``.
       counts: whether to record the largest number of outputs, in a buffer of the checkpoint.
     """
 
@@ -68,7 +68,7 @@ class Window(SparseModule):
             self.register_load_state_dict_pre_hook(_add_missing)
 
     def get_max_num_voxels(self) -> Tensor | None:
-        """Return the largest number of outputs so far, ``int32[1]``; None if not recorded."""
+        """Return the largest number of output voxels so far, ``int32[1]``; None if not recorded."""
         return getattr(self, _BUFFER, None)
 
     def _count(self, rows: int) -> None:
@@ -80,7 +80,7 @@ class Window(SparseModule):
         return {name: getattr(self, name) for name in names}
 
     def _begin(self, input: Any, kind: str, channels: int | None = None) -> Record:
-        """Check the input and return a record that starts now."""
+        """Check the input tensor, and return a :class:`Record` that starts to measure time."""
         if not isinstance(input, SparseConvTensor):
             raise ArgumentError(f"{type(input).__name__} where a SparseConvTensor is expected")
         check_features(input.features, input.indices.shape[0], channels)
@@ -89,7 +89,7 @@ class Window(SparseModule):
     def _left(
         self, input: SparseConvTensor, kernel_map: KernelMap, sites: Sites, out: Sites
     ) -> dict[str, Any]:
-        """Return ``indice_dict`` with the pairs of this layer under its key."""
+        """Return a copy of ``input.indice_dict`` with this layer's kernel map under its key."""
         if self.indice_key is None:
             return input.indice_dict
         kind = IndiceData if self.algo is ConvAlgo.Native else ImplicitGemmIndiceData
@@ -99,7 +99,7 @@ class Window(SparseModule):
 
 
 class Record:
-    """Times of one call of a layer, stored under the layer's name if ``input.benchmark``."""
+    """Timer of one layer call, which adds to ``benchmark_record`` only if ``input.benchmark``."""
 
     def __init__(self, layer: Window, input: SparseConvTensor, kind: str) -> None:
         self.entry = None
@@ -112,14 +112,14 @@ class Record:
         self.rows, self.start = input.features.shape[0], time.time()
 
     def found(self) -> None:
-        """Record the time that the kernel map took."""
+        """Record the time since the start, which the kernel map took."""
         if self.entry is not None:
             now = time.time()
             self.entry["indice_gen_time"].append(now - self.start)
             self.start = now
 
     def done(self, out: SparseConvTensor) -> None:
-        """Record the remaining time and the numbers of rows."""
+        """Record the time of the products and the numbers of input and output rows."""
         if self.entry is not None:
             self.entry["time"].append(time.time() - self.start)
             self.entry["num_points"].append(self.rows)
@@ -127,6 +127,6 @@ class Record:
 
 
 def _add_missing(module: nn.Module, state_dict: dict, prefix: str, *rest: Any) -> None:
-    """Add the buffer to a checkpoint without it, so that the checkpoint loads."""
+    """Add a zero count to a checkpoint that lacks the buffer, so that the checkpoint loads."""
     del module, rest
     state_dict.setdefault(prefix + _BUFFER, torch.zeros(1, dtype=torch.int32))

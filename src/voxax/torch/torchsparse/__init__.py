@@ -1,7 +1,7 @@
-"""TorchSparse 2.1's layers on the CPU: ``import voxax.torch.torchsparse as torchsparse``.
+"""Run code for TorchSparse 2.1 on the CPU, with ``import voxax.torch.torchsparse as torchsparse``.
 
-It replaces ``import torchsparse``. The layers call voxax's native kernels directly, so another
-number of voxels compiles no program.
+This line replaces ``import torchsparse``. The layers call voxax's native kernels directly, so
+nothing is compiled when the number of voxels changes.
 """
 
 from voxax.torch.torchsparse import backbones as backbones

@@ -1,4 +1,4 @@
-"""Register the packages under TorchSparse's names, so that code with them runs unchanged."""
+"""Register voxax's packages under TorchSparse's module names, so that code runs unchanged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MODULES_1_4 = {  # keys with a dot are modules of 2.1
 
 
 def _names(modules: dict[str, str]) -> dict[str, str]:
-    """Return the module of this package for each module of TorchSparse, parents first."""
+    """Map each module name of TorchSparse to a module name of this package, parents first."""
     found = {"torchsparse": ""}
     for own, names in modules.items():
         for name in names.split():
@@ -62,12 +62,12 @@ def _names(modules: dict[str, str]) -> dict[str, str]:
 def install() -> None:
     """Make ``import torchsparse`` import this package, until :func:`uninstall`.
 
-    Registers ``torchsparse`` with its modules, also in children that multiprocessing spawns. They
-    are the modules of this package, not copies. A second call does nothing.
+    Registers ``torchsparse`` with its modules, also in processes that multiprocessing spawns. The
+    registered modules are those of this package, not copies. A second call does nothing.
 
     Raises:
-      ModuleLoadedError: TorchSparse itself, or the package of the other version under its name, is
-        loaded; its layers do not accept these tensors.
+      ModuleLoadedError: TorchSparse itself is loaded, or :func:`install_1_4` was called. Their
+        layers do not accept tensors of this package.
     """
     _version_2_1.install(_names(_MODULES))
 
@@ -75,13 +75,13 @@ def install() -> None:
 def uninstall() -> None:
     """Undo :func:`install`: later imports find TorchSparse itself, if it is installed.
 
-    Code that has imported the names keeps their modules.
+    Code that has already imported the modules keeps them.
     """
     _version_2_1.uninstall()
 
 
 def install_1_4() -> None:
-    """Make ``import torchsparse`` import the package of TorchSparse 1.4: see :func:`install`."""
+    """Make ``import torchsparse`` import the package for TorchSparse 1.4, as :func:`install`."""
     _version_1_4.install(_names(_MODULES_1_4))
 
 

@@ -1,4 +1,4 @@
-"""TorchSparse's networks."""
+"""Define TorchSparse's example networks: residual networks and U-Nets of sparse convolutions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Size = int | tuple[int, ...]
 
 
 class SparseConvBlock(nn.Sequential):
-    """Block of a convolution, a batch norm and a ReLU."""
+    """Sequence of a sparse convolution, a batch norm and a ReLU."""
 
     _transposed = False
 
@@ -38,13 +38,13 @@ class SparseConvBlock(nn.Sequential):
 
 
 class SparseConvTransposeBlock(SparseConvBlock):
-    """Block of a transposed convolution, a batch norm and a ReLU."""
+    """Sequence of a transposed sparse convolution, a batch norm and a ReLU."""
 
     _transposed = True
 
 
 class SparseResBlock(nn.Module):
-    """Residual block of two convolutions; the shortcut has a convolution if sizes change."""
+    """Residual block of two convolutions; the shortcut is a convolution if shapes change."""
 
     def __init__(
         self,
@@ -66,15 +66,15 @@ class SparseResBlock(nn.Module):
         self.relu = spnn.ReLU(True)
 
     def forward(self, x: SparseTensor) -> SparseTensor:
-        """Return the output of the block."""
+        """Return the ReLU of the convolutions' output plus the shortcut's output."""
         return self.relu(self.main(x) + self.shortcut(x))
 
 
 class SparseResNet(nn.ModuleList):
-    """Network of several stages, which returns the output of each stage.
+    """Residual network of several stages, which returns the output of each stage.
 
-    ``blocks`` has four entries for each stage: number of blocks, channels, kernel size, and stride
-    of the first block.
+    ``blocks`` has a tuple for each stage: number of blocks, channels, kernel size, and stride of
+    the first block.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SparseResNet(nn.ModuleList):
             in_channels = width
 
     def forward(self, x: SparseTensor) -> list[SparseTensor]:
-        """Return the outputs of all stages."""
+        """Return the list of the outputs of all stages."""
         outputs = [x]
         for stage in self:
             outputs.append(stage(outputs[-1]))
@@ -99,7 +99,7 @@ class SparseResNet(nn.ModuleList):
 
 
 class SparseResNet21D(SparseResNet):
-    """A :class:`SparseResNet` of five stages, the last of which halves the second axis."""
+    """A :class:`SparseResNet` of five stages; the last stage halves the second axis."""
 
     def __init__(self, **kwargs: Any) -> None:
         stages = [(3, 16, 3, 1), (3, 32, 3, 2), (3, 64, 3, 2), (3, 128, 3, 2)]
@@ -107,7 +107,7 @@ class SparseResNet21D(SparseResNet):
 
 
 class SparseResUNet(nn.Module):
-    """U-Net of four levels, which returns the outputs of the stem, encoders and decoders."""
+    """U-Net with a stem, four encoders and four decoders, which returns the output of each."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class SparseResUNet(nn.Module):
             self.decoders.append(nn.ModuleDict({"upsample": upsample, "fuse": fuse}))
 
     def forward(self, x: SparseTensor) -> list[SparseTensor]:
-        """Return the outputs of the stem, the four encoders and the four decoders."""
+        """Return the list of nine outputs: stem, four encoders, four decoders."""
         outputs = [self.stem(x)]
         for encoder in self.encoders:
             outputs.append(encoder(outputs[-1]))
@@ -155,7 +155,7 @@ class SparseResUNet(nn.Module):
 
 
 class SparseResUNet42(SparseResUNet):
-    """A :class:`SparseResUNet` of 32 to 256 channels."""
+    """A :class:`SparseResUNet` with 32 to 256 channels."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(32, [32, 64, 128, 256], [256, 128, 96, 96], **kwargs)

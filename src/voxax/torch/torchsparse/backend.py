@@ -1,4 +1,4 @@
-"""TorchSparse's hash tables, which are lookups in sorted keys here."""
+"""Define TorchSparse's hash table, which finds rows by a search in sorted keys here."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MULTIPLE = 128
 
 
 class GPUHashTable:
-    """Table of row numbers by key or by voxel. Rows are counted from 1, and 0 means absent.
+    """Table that finds the row of a key or a voxel among the inserted rows.
 
-    Results are padded with zeros to a multiple of 128 rows. The constructor accepts a capacity or
-    tensors, and ignores them.
+    Rows count from 1, and 0 means that the key is absent. Results are padded with zeros to a
+    multiple of 128 rows. The arguments are ignored.
     """
 
     def __init__(self, keys: int | torch.Tensor, values: torch.Tensor | None = None) -> None:
@@ -29,11 +29,11 @@ class GPUHashTable:
         self._coords: torch.Tensor | None = None
 
     def insert_vals(self, keys: torch.Tensor) -> None:
-        """Set the keys, ``int64[N]``; the first of equal keys counts."""
+        """Replace the keys by ``int64[N]``; a repeated key has the row of its first occurrence."""
         self._keys = keys
 
     def lookup_vals(self, keys: torch.Tensor) -> torch.Tensor:
-        """Return the row of each key ``int64[M]`` as ``int32``."""
+        """Return the row of each of the keys ``int64[M]``, as padded ``int32``."""
         known = _inserted(self._keys, "insert_vals")
         found = torch.zeros(make_divisible(len(keys), _MULTIPLE), dtype=torch.int32)
         if len(known):
@@ -43,15 +43,15 @@ class GPUHashTable:
         return found
 
     def insert_coords(self, coords: torch.Tensor) -> None:
-        """Set the voxels, ``int32[N, 4]``, batch index last; the first of equal voxels counts."""
+        """Replace the voxels by ``int32[N, 4]``, batch index last; repeated ones as for keys."""
         self._coords = coords
 
     def lookup_coords(
         self, coords: torch.Tensor, kernel_sizes: Any, tensor_strides: Any, kernel_volume: int
     ) -> torch.Tensor:
-        """Return the rows around each of ``coords int32[M, 4] * tensor_strides``, ``int32[M, K]``.
+        """Return the rows of the K voxels around each of ``coords * tensor_strides``, ``[M, K]``.
 
-        The batch index is last. Sizes and strides are three integers each.
+        ``coords`` is ``int32[M, 4]``, batch index last. Sizes and strides are three integers each.
         """
         known = _rows(_inserted(self._coords, "insert_coords"))
         offsets = centered(tuple(int(size) for size in kernel_sizes))
@@ -78,5 +78,5 @@ def _inserted(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
 
 
 def _rows(coords: torch.Tensor) -> np.ndarray:
-    """Return the coordinates with the batch index first."""
+    """Return coordinates with the batch index moved from the last to the first column."""
     return np.ascontiguousarray(coords.numpy()[:, [3, 0, 1, 2]])

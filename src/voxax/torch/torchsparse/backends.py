@@ -1,4 +1,4 @@
-"""Flags of TorchSparse's GPU kernels, and its search for the fastest. They have no effect."""
+"""Define TorchSparse's flags for GPU kernels and its tuning function, without effect here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ device_capability, hash_rsv_ratio = 0, 2
 
 
 def init() -> None:
-    """Do nothing: there is no GPU to ask."""
+    """Do nothing; TorchSparse's function reads the properties of the GPU."""
 
 
 def tune(model: Any, data_loader: Any, *args: Any, **kwargs: Any) -> None:
-    """Do nothing: there is one kernel here."""
+    """Do nothing; TorchSparse's function searches for the fastest GPU kernels of a model."""

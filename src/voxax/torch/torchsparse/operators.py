@@ -1,4 +1,4 @@
-"""Functions that join several tensors."""
+"""Concatenate or add several sparse tensors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from voxax.torch.torchsparse.tensor import SparseTensor, with_features
 
 
 def cat(inputs: Sequence[SparseTensor]) -> SparseTensor:
-    """Return the joined channels of all tensors; raise ArgumentError if their voxels differ."""
+    """Concatenate the channels of tensors; raise ArgumentError if their voxels differ."""
     checks.check_same_voxels("cat", *inputs)
     feats = torch.cat([tensor._features.rows() for tensor in inputs], dim=1)
     return with_features(inputs[0], feats)
 
 
 def generative_add(a: SparseTensor, b: SparseTensor) -> SparseTensor:
-    """Return the sum at the voxels of both, in lexicographic order.
+    """Add two tensors on the union of their voxels, which are then in lexicographic order.
 
     Stride, spatial range and cache come from the tensor with more voxels, or from ``a`` if both
     have the same number.

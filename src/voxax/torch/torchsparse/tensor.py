@@ -1,4 +1,4 @@
-"""Features at voxels, and at points."""
+"""Sparse tensors (features at voxels) and point tensors (features at points)."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _negative = False
 
 
 def get_allow_negative_coordinates() -> bool:
-    """Return True if layers accept coordinates below 0."""
+    """Return whether layers accept coordinates below 0."""
     return _negative
 
 
 def set_allow_negative_coordinates(allow_negative_coordinates: bool) -> None:
-    """Choose whether layers accept coordinates below 0, or raise an error."""
+    """Set whether layers accept coordinates below 0 or raise an error, the initial setting."""
     global _negative
     _negative = allow_negative_coordinates
 
 
 class _Parts:
-    """Base of tensors of features and coordinates, in the attributes that ``_parts`` names."""
+    """Base of sparse and point tensors; ``_parts`` names the attributes that PyTorch moves."""
 
     _parts: tuple[str, ...]
 
     def cuda(self) -> Self:
-        """Move this tensor to a GPU, where layers do not accept it."""
+        """Move this tensor to a GPU; the layers raise an error for tensors there."""
         return self.to("cuda")
 
     def detach(self) -> Self:
-        """Detach this tensor."""
+        """Detach the features of this tensor from their gradient, in place."""
         return self._each(torch.Tensor.detach)
 
     def to(self, device: Any, non_blocking: bool = True) -> Self:
-        """Move this tensor to a device."""
+        """Move this tensor to a device, in place."""
         return self._each(lambda part: part.to(device, non_blocking=non_blocking))
 
     def _each(self, function: Callable[[Any], Any]) -> Self:
@@ -50,13 +50,13 @@ class _Parts:
 
 
 class SparseTensor(_Parts):
-    """Features at voxels.
+    """Sparse tensor: one row of features for each voxel, and the coordinates of the voxels.
 
     Args:
-      feats: ``[N, C]``.
+      feats: features ``[N, C]``.
       coords: ``int32[N, 4]``: batch index, x, y, z, in units of the stride.
-      stride: stride of the voxels, one integer or three.
-      spatial_range: number of scenes and the size of each axis; layers keep it up to date.
+      stride: edge length of the voxels, one integer or three.
+      spatial_range: number of scenes and the grid's three sizes, which layers update; or None.
     """
 
     _parts = ("feats", "coords")
@@ -75,7 +75,7 @@ class SparseTensor(_Parts):
 
     @property
     def feats(self) -> torch.Tensor:
-        """The features."""
+        """The features ``[N, C]``."""
         return self._features.shown()
 
     @feats.setter
@@ -86,7 +86,7 @@ class SparseTensor(_Parts):
 
     @property
     def C(self) -> Any:
-        """The coordinates."""
+        """The coordinates ``int32[N, 4]``, another name of ``coords``."""
         return self.coords
 
     @C.setter
@@ -95,7 +95,7 @@ class SparseTensor(_Parts):
 
     @property
     def s(self) -> tuple[int, ...]:
-        """The stride."""
+        """The stride as three integers, another name of ``stride``."""
         return self.stride
 
     @s.setter
@@ -103,16 +103,16 @@ class SparseTensor(_Parts):
         self.stride = make_ntuple(stride, ndim=3)
 
     def cpu(self) -> Self:
-        """Move this tensor to the CPU."""
+        """Move this tensor to the CPU, in place."""
         return self.to("cpu")
 
     def half(self) -> Self:
-        """Convert the features of this tensor to float16."""
+        """Convert the features of this tensor to float16, in place."""
         self.feats = self.feats.half()
         return self
 
     def dense(self) -> torch.Tensor:
-        """Return the features in a grid, ``[*spatial_range, C]``; raise for coordinates outside."""
+        """Return a dense grid ``[*spatial_range, C]``; coordinates outside are an error."""
         if self.spatial_range is None:
             raise ArgumentError(
                 "dense() of a tensor without spatial_range: give SparseTensor(..., "
@@ -132,31 +132,31 @@ class SparseTensor(_Parts):
         return new_cache()
 
     def _share(self, output: Any) -> Any:
-        """Give ``output`` the spatial range and the cache of this tensor, and return it."""
+        """Give ``output`` the spatial range and the cache of this tensor, and return ``output``."""
         output.spatial_range, output._caches = self.spatial_range, self._caches
         return output
 
     def _cells(self) -> torch.Tensor:
-        """Return the coords in the format of TorchSparse 2.1: the cells."""
+        """Return the coordinates as cells: batch index first, in units of the stride."""
         check_integers("coords", self.coords, 4, ", batch index first")
         return self.coords
 
     @staticmethod
     def _coords_of(cells: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-        """Return the coords for cells. This is the inverse of :meth:`_cells`."""
+        """Return the coordinates for cells, the inverse of :meth:`_cells`."""
         del stride
         return cells
 
     def _made(
         self, feats: Features, cells: torch.Tensor, stride: tuple[int, ...], spatial_range: Any
     ) -> SparseTensor:
-        """Return a layer's result for this tensor, with the same cache."""
+        """Return a tensor for a layer's output voxels, with the cache of this tensor."""
         output = SparseTensor(feats, cells, stride, spatial_range)
         output._caches = self._caches
         return output._remembered()
 
     def _remembered(self) -> SparseTensor:
-        """Put the coords into the cache, and return the tensor."""
+        """Store the coordinates in the cache for this stride, and return this tensor."""
         self._caches.cmaps.setdefault(self.stride, (self.coords, self.spatial_range))
         return self
 
@@ -165,12 +165,12 @@ SparseTensor._kind = SparseTensor
 
 
 def with_features(tensor: SparseTensor, feats: torch.Tensor | Features) -> SparseTensor:
-    """Return a tensor with other features at the same voxels, with the same cache."""
+    """Return a tensor with other features at the same voxels and the same cache."""
     return tensor._share(tensor._kind(feats, tensor.coords, tensor.stride))
 
 
 def check_tensors(name: str, *tensors: Any) -> None:
-    """Raise :class:`ArgumentError` unless the arguments are sparse tensors, at least one."""
+    """Raise :class:`ArgumentError` unless there are arguments and all are sparse tensors."""
     if not tensors:
         raise ArgumentError(f"{name} of no tensors: expected one or more")
     for tensor in tensors:
@@ -192,7 +192,7 @@ def check_tensors(name: str, *tensors: Any) -> None:
 
 
 def check_same_voxels(name: str, *tensors: SparseTensor) -> None:
-    """Raise :class:`ArgumentError` unless all have the same rows of coordinates."""
+    """Raise :class:`ArgumentError` unless all tensors have equal rows of coordinates."""
     check_tensors(name, *tensors)
     first = tensors[0].coords
     for tensor in tensors[1:]:
@@ -204,19 +204,19 @@ def check_same_voxels(name: str, *tensors: SparseTensor) -> None:
 
 
 def check_channels(name: str, *tensors: SparseTensor) -> None:
-    """Raise :class:`ArgumentError` unless all have the same number of channels."""
+    """Raise :class:`ArgumentError` unless all tensors have the same number of channels."""
     numbers = [tensor._features.rows().shape[1] for tensor in tensors]
     if len(set(numbers)) > 1:
         raise ArgumentError(f"{name} of tensors of {numbers} channels: expected as many")
 
 
 class PointTensor(_Parts):
-    """Features at points, with the voxels around each point.
+    """Point tensor: features at points, with the voxels around each point.
 
     Args:
-      feats, coords: ``[N, C]`` and ``[N, 4]``.
-      idx_query, weights: dictionaries by stride: rows of the voxels around each point, and their
-        weights.
+      feats, coords: features ``[N, C]`` and coordinates ``[N, 4]`` of the points.
+      idx_query, weights: dictionaries by stride: rows of the voxels around each point, and the
+        interpolation weights of these voxels. The caller fills them.
     """
 
     _parts = ("F", "C")

@@ -1,4 +1,4 @@
-"""MinkowskiEngine's ``modules``: residual blocks."""
+"""Residual blocks of MinkowskiEngine's ``modules``."""
 
 from voxax.torch.minkowski.modules.resnet_block import BasicBlock as BasicBlock
 from voxax.torch.minkowski.modules.resnet_block import Bottleneck as Bottleneck

@@ -1,4 +1,4 @@
-"""Residual blocks."""
+"""Residual blocks of ResNet with sparse convolutions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from voxax.torch.minkowski.normalization import MinkowskiBatchNorm
 
 
 class _Block(nn.Module):
-    """Residual block of convolutions ``conv1``, ... and normalizations ``norm1``, ..."""
+    """Base of residual blocks with convolutions ``conv1``, ... and batch norms ``norm1``, ..."""
 
     expansion = 1
     downsample: nn.Module | None
@@ -47,21 +47,21 @@ class _Block(nn.Module):
         return x
 
     def forward(self, x: Any) -> Any:
-        """Return the ReLU of the sum of both branches."""
+        """Return the ReLU of the sum of the convolutions' output and the shortcut."""
         out = self._branch(x)
         out += x if self.downsample is None else self.downsample(x)
         return self.relu(out)
 
 
 class BasicBlock(_Block):
-    """Residual block of two convolutions of size 3.
+    """Residual block with two convolutions of kernel size 3.
 
     Args:
       inplanes, planes: numbers of input and output channels.
       stride: stride of the first convolution.
       dilation: dilation of both convolutions.
-      downsample: module for the input before it is added, or None.
-      bn_momentum: momentum of the normalizations.
+      downsample: module of the shortcut, applied to the input; None adds the input unchanged.
+      bn_momentum: momentum of the batch norms.
       dimension: number of spatial axes.
     """
 
@@ -71,9 +71,9 @@ class BasicBlock(_Block):
 
 
 class Bottleneck(_Block):
-    """Residual block with a convolution of size 3 between two of size 1.
+    """Residual block with a convolution of kernel size 3 between two of kernel size 1.
 
-    Arguments as in :class:`BasicBlock`, but the output has ``4 * planes`` channels.
+    Arguments are as in :class:`BasicBlock`, but the output has ``4 * planes`` channels.
     """
 
     expansion = 4

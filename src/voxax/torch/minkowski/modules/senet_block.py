@@ -1,4 +1,4 @@
-"""Residual blocks with squeeze and excitation."""
+"""Residual blocks with squeeze and excitation (SENet)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from voxax.torch.minkowski.pooling import MinkowskiGlobalPooling
 
 
 class SELayer(nn.Module):
-    """Layer that scales the channels of each scene by a function of their means.
+    """Layer that scales channels by factors that linear layers compute from each scene's means.
 
     Args:
       channel: number of channels.
-      reduction: ratio of ``channel`` to the channels between the two linear layers.
+      reduction: ``channel`` divided by the channels between the two linear layers.
       D: number of spatial axes, unused.
     """
 
@@ -35,12 +35,12 @@ class SELayer(nn.Module):
         self.broadcast_mul = MinkowskiBroadcastMultiplication()
 
     def forward(self, x: Any) -> Any:
-        """Return the scaled tensor."""
+        """Return a tensor with the scaled features."""
         return self.broadcast_mul(x, self.fc(self.pooling(x)))
 
 
 class SEBasicBlock(BasicBlock):
-    """A :class:`BasicBlock` whose branch is scaled by :class:`SELayer`."""
+    """A :class:`BasicBlock` with an :class:`SELayer` after its convolutions."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class SEBasicBlock(BasicBlock):
 
 
 class SEBottleneck(Bottleneck):
-    """A :class:`Bottleneck` whose branch is scaled by :class:`SELayer`."""
+    """A :class:`Bottleneck` with an :class:`SELayer` after its convolutions."""
 
     def __init__(
         self,

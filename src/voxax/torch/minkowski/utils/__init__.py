@@ -1,4 +1,4 @@
-"""MinkowskiEngine's ``utils``: quantization, collation, initial values, summaries."""
+"""Functions of MinkowskiEngine's ``utils``: quantization, batches, initialization, summaries."""
 
 from voxax.torch.minkowski.utils import networks as init  # noqa: F401
 from voxax.torch.minkowski.utils.collation import SparseCollation as SparseCollation

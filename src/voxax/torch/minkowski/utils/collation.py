@@ -1,4 +1,4 @@
-"""Join scenes into one batch."""
+"""Join the coordinates, features and labels of several scenes into one batch."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def _tensor(array: Any, what: str) -> torch.Tensor:
 def batched_coordinates(
     coords: Sequence[Any], dtype: torch.dtype = torch.int32, device: Any = None
 ) -> torch.Tensor:
-    """Return the coordinates of all scenes, ``[N, 1 + D]``, each row with its scene number first.
+    """Join the coordinates of scenes to one tensor ``[N, 1 + D]`` with the batch index first.
 
     Args:
-      coords: arrays or tensors ``[n, D]``, one for each scene; floats are floored for ``int32``.
+      coords: arrays or tensors ``[n, D]``, one per scene; for ``int32``, floats are rounded down.
       dtype: ``int32`` or ``float32``.
       device: device of the result; None is the CPU.
     """
@@ -54,9 +54,9 @@ def sparse_collate(
     dtype: torch.dtype = torch.int32,
     device: Any = None,
 ) -> tuple[Any, ...]:
-    """Return the coordinates of :func:`batched_coordinates`, the features and the labels.
+    """Join scenes: return the result of :func:`batched_coordinates`, the features and the labels.
 
-    Labels are joined if they are arrays or tensors; others stay a list.
+    Features, and labels that are arrays or tensors, are concatenated; other labels stay a list.
     """
     rows = batched_coordinates(coords, dtype, device)
     features = torch.cat([_tensor(part, "features") for part in feats])
@@ -75,15 +75,15 @@ def sparse_collate(
 def batch_sparse_collate(
     data: Sequence[Any], dtype: torch.dtype = torch.int32, device: Any = None
 ) -> tuple[Any, ...]:
-    """Return :func:`sparse_collate` of a list of ``(coordinates, features[, labels])``."""
+    """Join a list of scenes ``(coordinates, features[, labels])`` by :func:`sparse_collate`."""
     return sparse_collate(*zip(*data, strict=True), dtype=dtype, device=device)
 
 
 class SparseCollation:
-    """Function that joins a list of ``(coordinates, features, labels)``, for a data loader.
+    """Collate function of a data loader, which joins scenes ``(coordinates, features, labels)``.
 
-    The first scene that would exceed ``limit_numpoints`` rows in all, and the scenes after it, are
-    left out. -1 means no limit.
+    ``limit_numpoints`` is the largest number of rows in a batch; -1 means no limit. The first scene
+    that exceeds it, and all scenes after it, are left out.
     """
 
     def __init__(

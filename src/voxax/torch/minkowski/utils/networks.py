@@ -1,4 +1,4 @@
-"""Helpers for networks: initial values of kernels, checks of gradients, a table of layers."""
+"""Initialize kernels, check gradients, and print a table of a network's layers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from voxax.torch.core.errors import ArgumentError
 def kaiming_normal_(
     tensor: torch.Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: Any = "leaky_relu"
 ) -> torch.Tensor:
-    """Draw a kernel from a normal distribution.
+    """Fill a kernel with He initialization: a normal distribution scaled by the fan.
 
-    With two axes, ``[C_in, C_out]``, the second counts as the inputs, as in MinkowskiEngine.
+    For a kernel ``[C_in, C_out]``, the fan-in is ``C_out``, as in MinkowskiEngine.
 
     Args:
-      tensor: ``[K, C_in, C_out]`` or ``[C_in, C_out]``, which is overwritten.
-      a, nonlinearity: as in PyTorch's function of this name.
+      tensor: kernel ``[K, C_in, C_out]`` or ``[C_in, C_out]``, which is overwritten.
+      a, nonlinearity: as in :func:`torch.nn.init.kaiming_normal_`.
       mode: ``fan_in`` or ``fan_out``.
 
     Raises:
@@ -42,14 +42,14 @@ def kaiming_normal_(
 
 
 def gradcheck(func: Any, inputs: Any, *args: Any, **kwargs: Any) -> bool:
-    """Return :func:`torch.autograd.gradcheck` of ``func.apply``."""
+    """Check the gradients of ``func.apply`` by :func:`torch.autograd.gradcheck`."""
     return torch.autograd.gradcheck(lambda *x: func.apply(*x), inputs, *args, **kwargs)
 
 
 def summary(model: nn.Module, summary_input: Any) -> tuple[int, int]:
-    """Print each layer with the shape of its result and the number of its parameters.
+    """Print each layer with the shape of its output and its number of parameters.
 
-    Runs the network once, and returns the numbers of all and of trainable parameters.
+    Run the network once, and return the numbers of all parameters and of trainable parameters.
     """
     lines: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Round points to sites, and keep each site once."""
+"""Convert points to distinct sites (voxels), and hash coordinates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fnv_hash_vec(arr: np.ndarray) -> np.ndarray:
       arr: ``int[N, D]``.
 
     Raises:
-      ArgumentError: ``arr`` has another number of axes.
+      ArgumentError: ``arr`` does not have two axes.
     """
     _checked_matrix(arr)
     out = np.full(len(arr), 14695981039346656037, np.uint64)
@@ -38,7 +38,7 @@ def fnv_hash_vec(arr: np.ndarray) -> np.ndarray:
 def ravel_hash_vec(arr: np.ndarray) -> np.ndarray:
     """Return the flat index of each row in the bounding box of all rows, ``uint64[N]``.
 
-    Arguments and errors as in :func:`fnv_hash_vec`.
+    ``arr`` is ``int[N, D]``; errors are as in :func:`fnv_hash_vec`.
     """
     if not len(_checked_matrix(arr)):
         return np.zeros(0, np.uint64)
@@ -61,23 +61,23 @@ def sparse_quantize(
     quantization_size: Any = None,
     device: Any = "cpu",
 ) -> Any:
-    """Return the distinct sites of points, in the order of their first rows.
+    """Return the distinct sites that contain the points, in the order of their first points.
 
     Args:
       coordinates: ``[N, D]``, an array or a tensor, without a batch index.
       features: ``[N, C]``; the first row of each site is kept.
-      labels: ``int32[N]``, labels of the rows.
-      ignore_label: label of a site whose rows have different labels.
-      return_index: also return the first row of each site.
-      return_inverse: also return the site of each row; needs ``return_index``.
-      return_maps_only: return only the index and the inverse; ignored if there are labels.
-      quantization_size: edge of a site, a number for all axes or one for each; None is 1.
+      labels: ``int32[N]``, labels of the points.
+      ignore_label: label of a site whose points have different labels.
+      return_index: also return the first point of each site, ``[M]``.
+      return_inverse: also return the site of each point, ``[N]``; needs ``return_index``.
+      return_maps_only: return only the index, and the inverse if requested; ignored with labels.
+      quantization_size: edge length of a site, one number or one per axis; None means 1.
       device: the CPU.
 
     Returns:
-      ``int32[M, D]``, then the features and labels, if given, and the requested maps.
-      Without labels the coordinates and the maps are tensors. With labels they are arrays or
-      tensors, like ``coordinates``.
+      The sites ``int32[M, D]``, then features and labels, if given, and the requested maps. Without
+      labels, the sites and maps are tensors. With labels, they are arrays or tensors, like
+      ``coordinates``.
 
     Raises:
       ArgumentError: a type or shape is wrong, a size is not above 0, or a coordinate exceeds 32
@@ -118,7 +118,7 @@ def sparse_quantize(
 
 
 def _discrete(coordinates: Any, size: Any) -> Any:
-    """Return the floored coordinates, ``int32[N, D]``, as an array or a tensor like the input."""
+    """Divide coordinates by ``size`` and round down, ``int32[N, D]``, as an array or a tensor."""
     array = isinstance(coordinates, np.ndarray)
     if size is not None and not np.isscalar(size):
         if len(size) != coordinates.shape[1]:
@@ -132,9 +132,9 @@ def _discrete(coordinates: Any, size: Any) -> Any:
 
 
 def quantize(coords: Any) -> tuple[Any, Any]:
-    """Return ``([M] first row of each site, [N] site of each row)`` of ``int32[N, D]``.
+    """Find distinct rows: return ``([M] first row of each site, [N] site of each row)``.
 
-    The results are arrays or tensors, like ``coords``. Other dtypes are truncated to int32.
+    The results are arrays or tensors, like ``coords int32[N, D]``. Other dtypes are truncated.
     """
     if isinstance(coords, np.ndarray):
         found = quantize(torch.from_numpy(coords))
@@ -148,7 +148,7 @@ def quantize(coords: Any) -> tuple[Any, Any]:
 def unique_coordinate_map(
     coordinates: torch.Tensor, tensor_stride: Any = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``(int64[M] first row of each site, int64[N] site of each row)``.
+    """Find distinct rows: return ``(int64[M] first row of each site, int64[N] site of each row)``.
 
     Args:
       coordinates: ``int32[N, 1 + D]``.

@@ -1,4 +1,4 @@
-"""Layers, their functions and helpers."""
+"""Layers with TorchSparse's names, and the modules ``functional`` and ``utils``."""
 
 from voxax.torch.torchsparse.nn import functional as functional
 from voxax.torch.torchsparse.nn import utils as utils

@@ -1,8 +1,8 @@
-"""Layers that project voxels along one axis onto the plane of the other two.
+"""Layers that project voxels along one axis onto the plane of the other two (bird's-eye view).
 
 ``dim`` is this axis: 0, 1 or 2 for x, y or z. Sizes and offsets are given for x, y and z. This
-agrees with TorchSparse 1.4. TorchSparse 2.1 moved the columns of coordinates but kept this code,
-so it takes the batch index for x.
+agrees with TorchSparse 1.4. TorchSparse 2.1 moved the columns of coordinates but not the code of
+these layers, so its layers take the batch index for x.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from voxax.torch.torchsparse.utils.grids import make_ntuple, per_axis
 
 
 class _ToBEV(nn.Module):
-    """Base of the layers; ``sizes`` become attributes and must be 1 or more."""
+    """Base of the projections along axis ``dim``; ``sizes`` become attributes, at least 1."""
 
     def __init__(self, dim: int, **sizes: int) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class _ToBEV(nn.Module):
                 raise ArgumentError(f"{name}={size}: expected 1 or more")
 
     def extra_repr(self) -> str:
-        """Return the sizes."""
+        """Return the text that ``repr`` shows: the sizes, or ``dim``."""
         sizes = ", ".join(f"{name}={size}" for name, size in self._sizes.items())
         return sizes or f"dim = {self.dim}"
 
     @uncompiled
     def _plane(self, input: SparseTensor, step: int = 1) -> tuple[torch.Tensor, SparseTensor]:
-        """Return each row's voxel on the plane, and a tensor of all these voxels in order."""
+        """Return each row's index among the projected voxels, and a tensor of these voxels."""
         check_tensors(type(self).__name__, input)
         cells, stride = input._cells().clone(), tuple(n * step for n in input.stride)
         cells[:, 1:] = cells[:, 1:].div(step, rounding_mode="floor")
@@ -58,16 +58,16 @@ class _ToBEV(nn.Module):
 
 
 class ToBEVReduction(_ToBEV):
-    """Mean over the voxels along the axis.
+    """Layer that averages the features of voxels along axis ``dim``.
 
-    The outputs are at coordinate 0 of the axis, in lexicographic order.
+    The output voxels have coordinate 0 on this axis, and are in lexicographic order.
     """
 
     def __init__(self, dim: int = 1) -> None:
         super().__init__(dim)
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Return the tensor of the means."""
+        """Return a sparse tensor with the means."""
         places, output = self._plane(input)
         total = input.feats.new_zeros(len(output.coords), input.feats.shape[1])
         output.feats = total.index_add(0, places, input.feats) / torch.bincount(places)[:, None]
@@ -75,7 +75,7 @@ class ToBEVReduction(_ToBEV):
 
 
 class _Convolution(_ToBEV):
-    """Base of layers with a weight matrix for each coordinate along the axis, and a bias."""
+    """Base of layers with one weight matrix per coordinate along axis ``dim``, and a bias."""
 
     in_channels: int
     n_kernels: int
@@ -93,7 +93,7 @@ class _Convolution(_ToBEV):
 
     @uncompiled
     def _summed(self, input: SparseTensor, places: torch.Tensor, rows: int) -> torch.Tensor:
-        """Return the sums of the voxels' products plus a bias per voxel, ``[rows, C_out]``."""
+        """Sum ``feats @ matrix + bias`` over the voxels of each place, ``[rows, C_out]``."""
         along = input._cells()[:, 1 + self.dim].long()
         if len(along) and not 0 <= int(along.min()) <= int(along.max()) < self.n_kernels:
             raise ArgumentError(
@@ -110,14 +110,14 @@ class _Convolution(_ToBEV):
 
 
 class ToBEVConvolution(_Convolution):
-    """Sum over the voxels along the axis, each multiplied by the matrix of its coordinate.
+    """Layer that sums voxels along an axis, after a multiplication by the coordinate's matrix.
 
-    The outputs are at coordinate 0 of the axis, in lexicographic order.
+    The output voxels have coordinate 0 on this axis, and are in lexicographic order.
 
     Args:
       in_channels, out_channels: numbers of channels.
-      n_kernels: number of coordinates along the axis, in strides of the tensor.
-      stride: stride of the layer. TorchSparse's layer raises for strides other than 1.
+      n_kernels: number of matrices, one for each coordinate along the axis, in tensor strides.
+      stride: stride of the layer. TorchSparse's layer raises an error for strides other than 1.
       dim: the axis that is summed over, 0 to 2.
       bias: whether to add a bias to the product of each voxel.
     """
@@ -138,14 +138,14 @@ class ToBEVConvolution(_Convolution):
         self._parameters_of(bias, *channels.values())
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Return the sums; coordinates without a matrix are an error."""
+        """Return a sparse tensor with the sums; coordinates without a matrix are an error."""
         places, output = self._plane(input, self.stride)
         output.feats = self._summed(input, places, len(output.coords))
         return output
 
 
 class _Grid(_ToBEV):
-    """Base of layers with output on a dense grid of ``shape`` cells that begins at ``offset``."""
+    """Base of layers whose output is a dense grid of ``shape`` cells that begins at ``offset``."""
 
     def _grid_of(self, shape: Any, offset: Any) -> None:
         self.offset: torch.Tensor
@@ -157,7 +157,7 @@ class _Grid(_ToBEV):
         self.bev_shape = self.shape[self.bev_dims]
 
     def _places(self, input: SparseTensor) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Return each row's cell on the plane and along the axis, and ``[B, *plane]`` sizes."""
+        """Return each row's flat cell of the plane, its cell along ``dim``, and ``[B, *plane]``."""
         check_tensors(type(self).__name__, input)
         steps, cells = torch.tensor(input.stride), input._cells().long()
         at = (cells[:, 1:] * steps - self.offset[0, :3]).div(steps, rounding_mode="floor")
@@ -175,20 +175,20 @@ class _Grid(_ToBEV):
 
 
 def _dense(feats: torch.Tensor, places: torch.Tensor, sizes: list[int], cells: int) -> torch.Tensor:
-    """Return a grid ``[B, cells * C, *plane]`` with the sum of the features in each cell."""
+    """Add features ``[N, C]`` at flat places into a dense grid ``[B, cells * C, *plane]``."""
     channels = feats.shape[1]
     grid = feats.new_zeros(math.prod(sizes) * cells, channels).index_add(0, places, feats)
     return grid.view(*sizes, cells * channels).permute(0, 3, 1, 2).contiguous()
 
 
 class ToDenseBEVConvolution(_Convolution, _Grid):
-    """:class:`ToBEVConvolution` with output on a dense grid, ``[B, out_channels, *plane]``.
+    """:class:`ToBEVConvolution` whose output is a dense grid, ``[B, out_channels, *plane]``.
 
     Args:
       in_channels, out_channels, dim, bias: as in :class:`ToBEVConvolution`.
-      shape: number of cells along each axis, in strides of the tensor. The layer has
-        ``shape[dim]`` matrices.
-      offset: coordinates of the first cell of the plane.
+      shape: number of cells along x, y and z. A cell is as large as the tensor's stride. The layer
+        has ``shape[dim]`` matrices.
+      offset: coordinates x, y and z of the first cell.
     """
 
     def __init__(
@@ -206,17 +206,17 @@ class ToDenseBEVConvolution(_Convolution, _Grid):
         self._parameters_of(bias, *channels.values())
 
     def forward(self, input: SparseTensor) -> torch.Tensor:
-        """Return the grid; voxels outside it are an error."""
+        """Return the dense grid; voxels outside the grid are an error."""
         places, _, sizes = self._places(input)
         reached, rows = torch.unique(places, return_inverse=True)
         return _dense(self._summed(input, rows, len(reached)), reached, sizes, 1)
 
 
 class ToBEVHeightCompression(_Grid):
-    """Dense grid whose channels are the features of all cells along the axis.
+    """Layer that makes a dense grid with the features of all cells along an axis as channels.
 
     The output is ``[B, cells * channels, *plane]``. Voxels beyond an end of the axis are added to
-    the cell at that end.
+    the last cell at this end.
 
     Args:
       channels: number of channels of the input.
@@ -230,7 +230,7 @@ class ToBEVHeightCompression(_Grid):
         self._grid_of(shape, offset)
 
     def forward(self, input: SparseTensor) -> torch.Tensor:
-        """Return the grid; voxels outside its plane are an error."""
+        """Return the dense grid; voxels outside the plane are an error."""
         places, along, sizes = self._places(input)
         cells = int(self.shape[self.dim])
         places = places * cells + along.clamp(0, cells - 1)

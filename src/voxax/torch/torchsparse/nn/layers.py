@@ -1,4 +1,4 @@
-"""TorchSparse's convolution, norms, activations, global poolings and crop."""
+"""Layers with TorchSparse's names: convolution, norms, activations, global poolings and crop."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from voxax.torch.torchsparse.utils.grids import per_axis
 
 
 class Conv3d(nn.Module):
-    """Convolution; stride 1 keeps the voxels, and a larger stride has coarser outputs.
+    """3-D convolution; stride 1 keeps the voxels, a larger stride makes coarser voxels.
 
     Args:
       in_channels, out_channels: numbers of channels.
       kernel_size, stride, padding: one integer, or one per axis. An axis with an odd size and
-        stride 1 has half the size as padding, whatever ``padding`` is.
-      dilation: 1; TorchSparse accepts other values and ignores them.
+        stride 1 ignores ``padding`` and has half the size, rounded down, as padding.
+      dilation: must be 1; TorchSparse accepts other values and ignores them.
       bias: whether to add a bias.
-      transposed: whether outputs are at the inputs of the layer that made these voxels with the
-        same kernel and stride.
+      transposed: whether outputs are at the input voxels of the layer that made these voxels with
+        the same kernel size and stride.
       generative: whether a transposed layer outputs all voxels that its taps reach.
-      config: modes, see ``nn.functional.conv_config``.
+      config: dictionary of modes, see ``nn.functional.conv_config``; None takes the global one.
 
     Attributes:
       kernel: ``[K, in_channels, out_channels]`` for K taps; ``[in_channels, out_channels]`` for one
-        tap with stride 1. The taps are ordered along the first axis first if K is odd, otherwise
-        along the last axis first.
+        tap with stride 1. In the order of taps, the first axis varies fastest if K is odd, else
+        the last axis.
       bias: ``[out_channels]`` or None.
     """
 
@@ -73,7 +73,7 @@ class Conv3d(nn.Module):
         self.reset_parameters()
 
     def extra_repr(self) -> str:
-        """Return the arguments that differ from the defaults."""
+        """Return the text that ``repr`` shows: channels, and arguments that are not defaults."""
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
         text += f", stride={self.stride}" if self.stride != (1, 1, 1) else ""
         text += f", dilation={self.dilation}" if self.dilation != 1 else ""
@@ -82,7 +82,7 @@ class Conv3d(nn.Module):
         return text + (", generative=True" if self.generative else "")
 
     def reset_parameters(self) -> None:
-        """Draw uniform initial values; the generator advances as it does in TorchSparse."""
+        """Draw uniform initial values from PyTorch's generator, as many as TorchSparse does."""
         channels = self.out_channels if self.transposed else self.in_channels
         bound = 1 / math.sqrt(channels * self.kernel_volume)
         with torch.no_grad():
@@ -90,17 +90,17 @@ class Conv3d(nn.Module):
                 parameter.uniform_(-bound, bound)
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Return the convolution."""
+        """Return the convolution of a sparse tensor."""
         sizes = self.stride, self.padding, self.dilation
         options = self._config, self.transposed, self.generative, self.training
         return conv3d(input, self.kernel, self.kernel_size, self.bias, *sizes, *options)
 
 
 class _OfFeatures(nn.Module):
-    """Base that applies the next base class, a module of PyTorch, to the features."""
+    """Mixin that applies the PyTorch module that it is combined with to a tensor's features."""
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Return the tensor with the module's result, which may be computed when it is read."""
+        """Return a tensor with the module's result, which may be computed only when it is read."""
         check_tensors(type(self).__name__, input)
         feats = self._waiting(input._features)
         return rows.fapply(input, super().forward) if feats is None else with_features(input, feats)
@@ -110,39 +110,39 @@ class _OfFeatures(nn.Module):
 
 
 class BatchNorm(_OfFeatures, nn.BatchNorm1d):
-    """``torch.nn.BatchNorm1d`` of the features."""
+    """``torch.nn.BatchNorm1d`` applied to the features of a sparse tensor."""
 
     def _waiting(self, feats: Features) -> Features | None:
         return feats.normalized(self)
 
 
 class InstanceNorm(_OfFeatures, nn.InstanceNorm1d):
-    """``torch.nn.InstanceNorm1d`` of the features; as in TorchSparse, it normalizes each row."""
+    """``torch.nn.InstanceNorm1d`` applied to features; normalizes each row, as in TorchSparse."""
 
 
 class ReLU(_OfFeatures, nn.ReLU):
-    """``torch.nn.ReLU`` of the features."""
+    """``torch.nn.ReLU`` applied to the features of a sparse tensor."""
 
     def _waiting(self, feats: Features) -> Features | None:
         return feats.rectified(self.inplace) if is_known(self) else None
 
 
 class LeakyReLU(_OfFeatures, nn.LeakyReLU):
-    """``torch.nn.LeakyReLU`` of the features."""
+    """``torch.nn.LeakyReLU`` applied to the features of a sparse tensor."""
 
 
 class SiLU(_OfFeatures, nn.SiLU):
-    """``torch.nn.SiLU`` of the features."""
+    """``torch.nn.SiLU`` applied to the features of a sparse tensor."""
 
 
 know(BatchNorm, ReLU)
 
 
 class GroupNorm(nn.GroupNorm):
-    """``torch.nn.GroupNorm`` over the voxels of each scene."""
+    """``torch.nn.GroupNorm`` applied to the voxels of each scene of a sparse tensor."""
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Return the normalized tensor."""
+        """Return a sparse tensor with the normalized features."""
         out = torch.zeros_like(input.feats)
         for scene in rows.rows_of_scenes(input):
             if len(scene):
@@ -152,13 +152,13 @@ class GroupNorm(nn.GroupNorm):
 
 
 class GlobalAvgPool(nn.Module):
-    """Mean over the voxels of each scene, ``[B, C]``."""
+    """Layer that averages each channel over the voxels of each scene, ``[B, C]``."""
 
     forward = staticmethod(rows.global_avg_pool)
 
 
 class GlobalMaxPool(nn.Module):
-    """Largest value of each channel in each scene, ``[B, C]``."""
+    """Layer that returns the maximum of each channel in each scene, ``[B, C]``."""
 
     forward = staticmethod(rows.global_max_pool)
 
@@ -171,5 +171,5 @@ class SparseCrop(nn.Module):
         self.coords_min, self.coords_max = coords_min, coords_max
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Return the tensor with the voxels inside the limits."""
+        """Return a tensor with only the voxels inside the limits."""
         return rows.spcrop(input, self.coords_min, self.coords_max)

@@ -1,4 +1,4 @@
-"""Helpers for sizes and dense grids; modules for quantization, batches and caches."""
+"""Functions of TorchSparse's ``utils`` for sizes, dense grids, quantization and batches."""
 
 from voxax.torch.torchsparse.utils.grids import make_divisible as make_divisible
 from voxax.torch.torchsparse.utils.grids import make_ntuple as make_ntuple

@@ -1,4 +1,4 @@
-"""Batches of scenes."""
+"""Join the sparse tensors of several scenes into one batch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from voxax.torch.torchsparse.tensor import SparseTensor, check_channels
 
 
 def sparse_collate(inputs: list[SparseTensor]) -> SparseTensor:
-    """Return the scenes as one tensor, with the batch index as a column.
+    """Join scenes to one sparse tensor, whose coordinates have a column for the batch index.
 
-    All scenes must have the same stride, and coords ``[N, 3]``. NumPy arrays are converted.
+    All scenes must have the same stride, and coordinates ``[N, 3]``. NumPy arrays are converted.
     """
     if not inputs or not all(isinstance(tensor, SparseTensor) for tensor in inputs):
         kinds = sorted({type(tensor).__name__ for tensor in inputs})
@@ -38,10 +38,10 @@ def sparse_collate(inputs: list[SparseTensor]) -> SparseTensor:
 
 
 def sparse_collate_fn(inputs: list[Any]) -> Any:
-    """Collate dictionaries, as the ``collate_fn`` of a ``DataLoader``.
+    """Join a list of dictionaries to one dictionary, as the ``collate_fn`` of a ``DataLoader``.
 
-    Tensors and arrays are stacked, sparse tensors and inner dictionaries are collated, and other
-    values become lists. Inputs that are no dictionaries are returned unchanged.
+    Tensors and arrays are stacked, sparse tensors and inner dictionaries are joined, and other
+    values become lists. A list of other objects is returned unchanged.
     """
     if not inputs or not isinstance(inputs[0], dict):
         return inputs

@@ -1,4 +1,4 @@
-"""Checks of sizes, given as one number or one per axis, and dense grids."""
+"""Check sizes that are given as one number or one per axis, and make dense grids."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from voxax.torch.core.errors import ArgumentError, check_cpu, check_features, wh
 
 
 def make_ntuple(x: Any, ndim: int) -> tuple[int, ...]:
-    """Return one integer per axis; ``x`` is one integer, or a list, tuple or tensor of ``ndim``."""
+    """Return ``ndim`` integers; ``x`` is one integer, or a list, tuple or tensor of ``ndim``."""
     values = x.reshape(-1) if isinstance(x, torch.Tensor) and x.ndim else x
     return tuple(wholes("size", values, ndim))
 
 
 def per_axis(name: str, x: Any, least: int = 1) -> tuple[int, ...]:
-    """Return three integers, each ``least`` or more, or raise :class:`ArgumentError`."""
+    """Return ``x`` as three integers; raise :class:`ArgumentError` if one is below ``least``."""
     sizes = make_ntuple(x, ndim=3)
     if min(sizes) < least:
         raise ArgumentError(f"{name}={x}: expected {least} or more")
@@ -33,7 +33,7 @@ def check_integers(name: str, tensor: torch.Tensor, columns: int, more: str = ""
 
 
 def make_tensor(x: Sequence[int], dtype: torch.dtype, device: Any) -> torch.Tensor:
-    """Return the values as a tensor."""
+    """Return the values as a tensor with this dtype on this device."""
     return torch.tensor(x, dtype=dtype, device=device)
 
 

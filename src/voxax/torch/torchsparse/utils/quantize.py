@@ -1,4 +1,4 @@
-"""Voxels of points."""
+"""Convert points to the voxels that contain them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Size = float | Sequence[float]
 def sparse_quantize(
     coords: Any, voxel_size: Size = 1, *, return_index: bool = False, return_inverse: bool = False
 ) -> Any:
-    """Return the voxels that contain the points, in lexicographic order.
+    """Return the distinct voxels that contain the points, in lexicographic order.
 
     Args:
-      coords: numbers ``[N, 3]``, the points.
+      coords: coordinates of the points, ``[N, 3]``.
       voxel_size: edge length of a voxel, one number or one per axis.
       return_index: also return the first point of each voxel, ``int64[M]``.
       return_inverse: also return the voxel of each point, ``int64[N]``.
 
     Returns:
-      ``int32[M, 3]``, or a list of it and the other requested arrays.
+      The voxels ``int32[M, 3]``, or a list of the voxels and the other requested arrays.
     """
     points, sizes = np.asarray(coords), np.asarray(voxel_size, np.float64)
     if points.ndim != 2 or points.shape[1] != 3:

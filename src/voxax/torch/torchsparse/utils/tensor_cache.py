@@ -1,4 +1,4 @@
-"""Cache that tensors of one origin share: voxels by stride, and the maps between voxels."""
+"""Cache that tensors share if layers made them from each other: voxels, and kernel maps."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from voxax.torch.core.errors import ArgumentError
 
 
 class TensorCacheMode(Enum):
-    """Choice between a cache for each new tensor, and one cache for all."""
+    """Choice between one cache for each new tensor and one cache for all new tensors."""
 
     SEPARATE_TENSOR_CACHE = 0
     GLOBAL_TENSOR_CACHE = 1
 
 
 class TensorCache:
-    """Voxels and maps of tensors that layers made from each other.
+    """Cache for the voxels and kernel maps of tensors that layers made from each other.
 
     Attributes:
-      cmaps: coordinates and spatial range, by stride.
-      sites: voxels with their kernel maps, by stride.
-      kmaps: relations of layers, by ``(stride, kernel_size, stride of the layer, dilation)``.
-      hashmaps: always empty here; layers look up voxels in ``sites``.
+      cmaps: maps the stride of tensors to their coordinates and spatial range.
+      sites: maps the stride of tensors to their checked voxels.
+      kmaps: maps ``(tensor stride, kernel_size, stride of the layer, dilation)`` to kernel maps.
+      hashmaps: always empty here.
     """
 
     def __init__(self) -> None:
@@ -37,10 +37,10 @@ _shared: TensorCache | None = None
 
 
 def set_tensor_cache_mode(mode: TensorCacheMode) -> None:
-    """Choose whether tensors made from now on share one cache.
+    """Choose whether tensors that are made later share one cache.
 
-    The shared cache grows until :func:`clear_global_tensor_cache`; call that after each step. A
-    mode of another type is an error.
+    The shared cache grows until :func:`clear_global_tensor_cache` is called, so call that function
+    after each step. A mode of another type is an error.
     """
     global _mode
     if not isinstance(mode, TensorCacheMode):
@@ -54,23 +54,23 @@ def get_tensor_cache_mode() -> TensorCacheMode:
 
 
 def get_global_tensor_cache() -> TensorCache | None:
-    """Return the shared cache; None before the first tensor that uses it."""
+    """Return the cache that new tensors share; None if no tensor has used one yet."""
     return _shared
 
 
 def set_global_tensor_cache(tensor_cache: TensorCache | None) -> None:
-    """Set the shared cache."""
+    """Set the cache that new tensors share in ``GLOBAL_TENSOR_CACHE`` mode."""
     global _shared
     _shared = tensor_cache
 
 
 def clear_global_tensor_cache() -> None:
-    """Forget the shared cache; tensors keep their caches."""
+    """Drop the shared cache, so that new tensors share a new one; old tensors keep theirs."""
     set_global_tensor_cache(None)
 
 
 def new_cache() -> TensorCache:
-    """Return the cache of a new tensor."""
+    """Return the cache for a new tensor: a new cache or the shared cache, as the mode says."""
     if _mode is TensorCacheMode.SEPARATE_TENSOR_CACHE:
         return TensorCache()
     if _shared is None:

@@ -1,6 +1,6 @@
-"""TorchSparse 1.4's convention: ``import voxax.torch.torchsparse.version_1_4 as torchsparse``.
+"""Run code for TorchSparse 1.4: ``import voxax.torch.torchsparse.version_1_4 as torchsparse``.
 
-Coordinates are x, y, z and the batch index, not divided by the stride; layers take no padding.
+Coordinates are x, y, z (multiples of the stride) and the batch index. Layers have no padding.
 """
 
 from voxax.torch.torchsparse.aliases import install_1_4 as install

@@ -1,6 +1,6 @@
 """Run a script for TorchSparse 1.4: ``python -m voxax.torch.torchsparse.version_1_4``.
 
-Its arguments are ``SCRIPT ARGS``, or ``-m MODULE ARGS`` for a module.
+The arguments are ``SCRIPT ARGS``, or ``-m MODULE ARGS`` to run a module.
 """
 
 from voxax.torch.core.script import run_script

@@ -1,4 +1,4 @@
-"""Functions of sparse tensors, points and hashes, as in TorchSparse 1.4."""
+"""Functions for sparse tensors, points and hashes with the conventions of TorchSparse 1.4."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def conv3d(
     dilation: Any = 1,
     transposed: bool = False,
 ) -> SparseTensor:
-    """Return :func:`voxax.torch.torchsparse.nn.functional.conv3d` without padding.
+    """Return the 3-D convolution of a sparse tensor without padding, as ``conv3d`` of 2.1.
 
-    A weight of one tap is ``[C_in, C_out]`` for every stride.
+    The weight of a kernel of one tap is ``[C_in, C_out]`` for every stride.
     """
     if weight.ndim == 2 and set(make_ntuple(stride, ndim=3)) != {1}:
         weight = weight[None]
@@ -43,25 +43,25 @@ def conv3d(
 
 
 def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
-    """Return hashes as in :func:`voxax.torch.torchsparse.nn.functional.sphash`, of 60 bits.
+    """Return a 60-bit hash of each voxel ``int32[N, 4]``, whose batch index is the last column.
 
-    The batch index is the last column.
+    Otherwise this is :func:`voxax.torch.torchsparse.nn.functional.sphash`.
     """
     found = fnv(coords, offsets, (0, 1))
     return (found >> 60 & 15) ^ (found & (1 << 60) - 1)
 
 
 def sphashquery(queries: torch.Tensor, references: torch.Tensor) -> torch.Tensor:
-    """Return :func:`voxax.torch.torchsparse.nn.functional.sphashquery` as ``int64``."""
+    """Return the result of :func:`voxax.torch.torchsparse.nn.functional.sphashquery` as int64."""
     return version_2_1.sphashquery(queries, references).long()
 
 
 def calc_ti_weights(
     coords: torch.Tensor, idx_query: torch.Tensor, scale: float = 1
 ) -> torch.Tensor:
-    """Return :func:`voxax.torch.torchsparse.nn.functional.calc_ti_weights` as ``[8, N]``.
+    """Return the weights of 8 voxels around each point for trilinear interpolation, ``[8, N]``.
 
-    ``idx_query`` is ``[8, N]`` too.
+    ``idx_query`` is ``[8, N]``. See :func:`voxax.torch.torchsparse.nn.functional.calc_ti_weights`.
     """
     return version_2_1.calc_ti_weights(coords, idx_query.T, scale).T.contiguous()
 
@@ -72,9 +72,9 @@ def spdownsample(
     """Return the output voxels of a strided layer, sorted by batch index, x, y and z.
 
     Args:
-      coords: ``int32[N, 4]``, batch index last, multiples of the tensor's stride.
+      coords: ``int32[N, 4]``: x, y, z (multiples of ``tensor_stride``), batch index.
       stride, kernel_size: stride and kernel size of the layer, one integer or one per axis.
-      tensor_stride: stride of the voxels, one integer or one per axis.
+      tensor_stride: edge length of the input voxels, one integer or one per axis.
     """
     tensor = SparseTensor(coords.new_zeros(len(coords), 1), coords, tensor_stride)
     out = version_2_1.spdownsample(tensor._cells(), stride, kernel_size, downsample_mode="1.4")

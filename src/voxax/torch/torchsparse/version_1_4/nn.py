@@ -1,4 +1,4 @@
-"""Layers and functions of TorchSparse 1.4: its own convolution, and other layers of 2.1."""
+"""Layers of TorchSparse 1.4: a convolution without padding, and the other layers of 2.1."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ class Conv3d(version_2_1.Conv3d):
             self.kernel = nn.Parameter(self.kernel.detach().reshape(in_channels, out_channels))
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Return the convolved tensor."""
+        """Return the convolution of a sparse tensor."""
         args = self.kernel, self.kernel_size, self.bias, self.stride, self.dilation
         return functional.conv3d(input, *args, self.transposed)

@@ -1,4 +1,4 @@
-"""Features at voxels whose batch index is the last column."""
+"""Sparse tensors of TorchSparse 1.4, whose batch index is the last column of coordinates."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from voxax.torch.torchsparse.utils.grids import check_integers
 
 
 class KernelMaps(dict[tuple[Any, ...], Any]):
-    """Cache of the relations of layers, with the keys of 2.1.
+    """Cache of the kernel maps of layers, with the keys of TorchSparse 2.1.
 
-    ``sites`` has the voxels by stride. ``cells`` has three entries by stride: the coordinates in
-    the format of 1.4, a copy of their values, and the coordinates in the format of 2.1.
+    ``sites`` maps a stride to the voxels. ``cells`` maps a stride to the coordinates in the format
+    of 1.4, a copy of their values, and the coordinates in the format of 2.1.
     """
 
     def __init__(self) -> None:
@@ -27,15 +27,15 @@ class KernelMaps(dict[tuple[Any, ...], Any]):
 
     @property
     def kmaps(self) -> KernelMaps:
-        """The relations of layers, which are this dictionary."""
+        """This dictionary itself, which has the kernel maps of layers."""
         return self
 
 
 class SparseTensor(version_2_1.SparseTensor):
-    """Features ``[N, C]`` at voxels ``int32[N, 4]``: x, y, z, batch index; multiples of the stride.
+    """Sparse tensor: features ``[N, C]`` at voxels ``int32[N, 4]``: x, y, z, batch index.
 
-    Tensors that layers made from each other share ``cmaps``, the coordinates by stride, and
-    ``kmaps``, the relations of layers.
+    x, y and z are multiples of the stride. Tensors that layers made from each other share
+    ``cmaps``, the coordinates by stride, and ``kmaps``, the kernel maps of layers.
     """
 
     _batch, _axes = 3, slice(0, 3)
@@ -45,12 +45,12 @@ class SparseTensor(version_2_1.SparseTensor):
         self.cmaps: dict[tuple[int, ...], torch.Tensor] = {}
 
     def dense(self) -> torch.Tensor:
-        """Raise :class:`ArgumentError`, since TorchSparse 1.4 has no dense grids."""
+        """Raise :class:`ArgumentError`, because TorchSparse 1.4 cannot make dense grids."""
         raise ArgumentError("dense() is of TorchSparse 2.1: take voxax.torch.torchsparse")
 
     @property
     def kmaps(self) -> Any:
-        """The relations of layers."""
+        """The kernel maps of layers, shared by tensors that layers made from each other."""
         return self._caches
 
     @kmaps.setter

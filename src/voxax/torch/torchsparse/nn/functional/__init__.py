@@ -1,4 +1,4 @@
-"""Functions of sparse tensors, points and hashes."""
+"""Functions with TorchSparse's names for sparse tensors, points and hashes of voxels."""
 
 from voxax.torch.torchsparse.nn.functional import conv_config as conv_config
 from voxax.torch.torchsparse.nn.functional.conv import conv3d as conv3d

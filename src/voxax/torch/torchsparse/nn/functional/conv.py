@@ -1,4 +1,4 @@
-"""Convolutions of sparse tensors."""
+"""Convolve sparse tensors, with kernel maps from the cache that tensors share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def conv3d(
     generative: bool = False,
     training: bool = False,
 ) -> SparseTensor:
-    """Return the convolved tensor.
+    """Return the 3-D convolution of a sparse tensor.
 
     Args:
       input: tensor to convolve.
@@ -42,8 +42,8 @@ def conv3d(
       bias: ``[C_out]``.
       dilation: must be 1. TorchSparse 2.1 accepts other values but does not use them.
       config: dictionary of modes, see :mod:`voxax.torch.torchsparse.nn.functional.conv_config`.
-      transposed: reverse the layer of this kernel and stride that made the voxels.
-      generative: convolve to all voxels that the taps of a transposed layer reach.
+      transposed: whether to go back to the input voxels of the layer with this kernel and stride.
+      generative: whether outputs are at all voxels that the taps of a transposed layer reach.
       training: accepted but without effect.
 
     Raises:
@@ -56,7 +56,7 @@ def conv3d(
 
 @uncompiled
 def convolved(kind: Any, input: SparseTensor, weight: torch.Tensor, *settings: Any) -> SparseTensor:
-    """Return :func:`conv3d` of a tensor of the class ``kind``."""
+    """Return :func:`conv3d` of a tensor of class ``kind``; settings are its other arguments."""
     kernel_size, bias, stride, padding, dilation, config, transposed, generative = settings
     check_tensors("a convolution", input)
     if input._kind is not kind:
@@ -104,7 +104,7 @@ def convolved(kind: Any, input: SparseTensor, weight: torch.Tensor, *settings: A
 
 
 def of_one_dtype(feats: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both in autocast's dtype, or in half precision if one of them is, else unchanged."""
+    """Convert both tensors to autocast's dtype, or to half precision if one of them has it."""
     dtypes = feats.dtype, weight.dtype
     half = next((dtype for dtype in dtypes if dtype in _HALF), None)
     if torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes:
@@ -132,7 +132,7 @@ def _relation(input: SparseTensor, sizes: tuple[Sizes, ...], modes: tuple[str, s
 
 
 def _back(input: SparseTensor, key: tuple[Any, ...]) -> Relation:
-    """Return the relation of the strided layer that a transposed layer reverses."""
+    """Return the cached kernel map of the strided layer that a transposed layer reverses."""
     relation = input._caches.kmaps.get(key)
     fine, size, steps, _ = key
     what = f"a transposed layer of kernel_size {size} and stride {steps} from stride {input.stride}"

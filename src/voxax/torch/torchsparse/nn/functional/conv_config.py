@@ -1,6 +1,6 @@
-"""Configuration of convolutions. Only its modes have an effect here: they decide the voxels.
+"""Configure convolutions: TorchSparse's dictionary of options, and its global settings.
 
-The other options are for GPU kernels.
+Only ``kmap_mode`` and ``downsample_mode`` have an effect here: they decide the output voxels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DOWNSAMPLE_MODES = ("spconv", "minkowski", "1.4")
 
 
 class Dataflow(Enum):
-    """Choice of a GPU kernel, without effect here."""
+    """Algorithm of TorchSparse's GPU kernels, without effect here."""
 
     ImplicitGEMM = 0
     GatherScatter = 1
@@ -24,7 +24,7 @@ class Dataflow(Enum):
 
 
 class ConvMode(Enum):
-    """Mode of sorting in GPU kernels, without effect here."""
+    """Sorting mode of TorchSparse's GPU kernels, without effect here."""
 
     mode0 = 0
     mode1 = 1
@@ -32,7 +32,7 @@ class ConvMode(Enum):
 
 
 class AttributeDict(dict[str, Any]):
-    """Dictionary whose items are attributes too."""
+    """Dictionary whose items can also be read and set as attributes."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -60,18 +60,18 @@ _state |= {name: _DEFAULT[name] for name in _MODES}
 
 
 def get_default_conv_config(conv_mode: Any = None, training: bool = False) -> AttributeDict:
-    """Return the default configuration of layers. Changes in it last."""
+    """Return the default configuration of all layers itself, not a copy."""
     del conv_mode, training
     return _DEFAULT
 
 
 def get_global_conv_config() -> Any:
-    """Return the configuration of all layers, or None if none was set."""
+    """Return the configuration that :func:`set_global_conv_config` set, or None."""
     return _state["config"]
 
 
 def set_global_conv_config(conv_config: Any) -> None:
-    """Set the configuration, a dictionary, of all layers that have none of their own."""
+    """Set the options, a dictionary, for all layers that have no configuration of their own."""
     _check_dictionary(conv_config)
     for name, value in _DEFAULT.items():
         conv_config.setdefault(name, value)
@@ -79,12 +79,12 @@ def set_global_conv_config(conv_config: Any) -> None:
 
 
 def clear_global_conv_config() -> None:
-    """Undo :func:`set_global_conv_config`."""
+    """Undo :func:`set_global_conv_config`, so that layers use the default configuration."""
     _state["config"] = None
 
 
 def modes_of(config: Any) -> tuple[str, str]:
-    """Return the map mode and the downsampling mode of a layer's dictionary, or the default."""
+    """Return ``kmap_mode`` and ``downsample_mode`` of a dictionary, or the global one for None."""
     if config is None:
         config = _DEFAULT if _state["config"] is None else _state["config"]
     _check_dictionary(config)
@@ -100,7 +100,7 @@ def get_kmap_mode() -> str:
 
 
 def set_kmap_mode(kmap_mode: str) -> None:
-    """Set a mode that no layer reads, as in TorchSparse. Layers read their configuration."""
+    """Set a mode that no layer reads, as in TorchSparse; layers read their configuration."""
     _check("kmap_mode", kmap_mode, KMAP_MODES)
     _state["kmap_mode"] = kmap_mode
 
@@ -111,7 +111,7 @@ def get_downsample_mode() -> str:
 
 
 def set_downsample_mode(downsample_mode: str) -> None:
-    """Set a mode that no layer reads, as in TorchSparse. Layers read their configuration."""
+    """Set a mode that no layer reads, as in TorchSparse; layers read their configuration."""
     _check("downsample_mode", downsample_mode, DOWNSAMPLE_MODES)
     _state["downsample_mode"] = downsample_mode
 
@@ -122,7 +122,7 @@ def get_conv_mode() -> ConvMode:
 
 
 def set_conv_mode(conv_mode: int | ConvMode) -> None:
-    """Set a mode of GPU kernels, without effect here."""
+    """Set the sorting mode of GPU kernels, which has no effect here."""
     _check("conv_mode", conv_mode, (0, 1, 2, *ConvMode))
     _state["conv_mode"] = ConvMode(conv_mode)
 

@@ -1,4 +1,4 @@
-"""Hashes of voxels, and lookup of rows by hash."""
+"""Compute hashes of voxels, and find rows by hash."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _PRIME = 1099511628211
 
 
 def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a hash of each voxel, as TorchSparse's GPU kernels do.
+    """Return a hash of each voxel, equal to that of TorchSparse's GPU kernels.
 
     Args:
       coords: ``int32[N, 4]``, batch index first.
-      offsets: ``int32[K, 3]``, added to the coordinates, or None.
+      offsets: ``int32[K, 3]``, offsets to add to the coordinates before; None adds nothing.
 
     Returns:
       ``int64[N]``, or ``int64[K, N]`` with offsets.
@@ -30,7 +30,7 @@ def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.T
 
 
 def fnv(coords: torch.Tensor, offsets: torch.Tensor | None, batch: tuple[int, int]) -> torch.Tensor:
-    """Return the hashes; ``batch`` is (1, 0) for a batch index first, (0, 1) for one last."""
+    """Return the hashes of :func:`sphash`; ``batch`` is (0, 1) if the batch index is last."""
     check_integers("coords", coords, 4)
     if offsets is not None:
         check_integers("offsets", offsets, 3)
@@ -42,14 +42,14 @@ def fnv(coords: torch.Tensor, offsets: torch.Tensor | None, batch: tuple[int, in
 
 
 def sphashquery(queries: torch.Tensor, references: torch.Tensor) -> torch.Tensor:
-    """Return the first row among the references that equals each query, or -1.
+    """Find hashes: return the first position in ``references`` of each query, or -1.
 
     Args:
-      queries: ``int64[...]``, hashes.
-      references: ``int64[N]``, hashes.
+      queries: hashes to find, ``int64[...]``.
+      references: hashes to search, ``int64[N]``.
 
     Returns:
-      ``int32`` of the shape of the queries.
+      ``int32`` in the shape of the queries.
 
     Raises:
       ArgumentError: a dtype or device is wrong.

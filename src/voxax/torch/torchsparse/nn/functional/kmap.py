@@ -1,4 +1,4 @@
-"""Output voxels of layers, and the kernel maps to these voxels."""
+"""Compute the output voxels of layers, and the kernel maps from input to output voxels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Sizes = tuple[int, ...]
 
 
 class Relation(NamedTuple):
-    """Kernel map of a layer, with its input and output voxels and their spatial ranges."""
+    """Kernel map of a layer, with its input voxels, output voxels and their spatial ranges."""
 
     kernel_map: KernelMap
     source: Sites
@@ -34,16 +34,16 @@ class Relation(NamedTuple):
     target_range: Sizes | None
 
     def transpose(self) -> Relation:
-        """Return the transposed relation."""
+        """Return the relation with inputs and outputs exchanged."""
         sides = self.target, self.source, self.settings, self.target_range, self.source_range
         return Relation(self.kernel_map.transpose(), *sides)
 
 
 @functools.lru_cache(maxsize=256)
 def taps(kernel_size: Sizes, low: Sizes) -> np.ndarray:
-    """Return the offsets of taps from ``low`` on, ``int32[K, 3]``, in the order of the weights.
+    """Return the tap offsets ``int32[K, 3]`` of a box kernel whose lowest offset is ``low``.
 
-    The first axis runs fastest if the number of taps is odd, otherwise the last.
+    They are in the order of the weights: the first axis varies fastest if K is odd, else the last.
     """
     axes = [range(at, at + size) for at, size in zip(low, kernel_size, strict=True)]
     offsets = list(itertools.product(*axes))
@@ -55,21 +55,21 @@ def taps(kernel_size: Sizes, low: Sizes) -> np.ndarray:
 
 
 def centered(kernel_size: Sizes) -> np.ndarray:
-    """Return :func:`taps` around the center, ``int32[K, 3]``; an even size has the lower center."""
+    """Return :func:`taps` around the center, ``int32[K, 3]``, which is tap ``(size - 1) // 2``."""
     return taps(kernel_size, tuple(-((size - 1) // 2) for size in kernel_size))
 
 
 def get_kernel_offsets(
     size: Size, stride: Size = 1, dilation: Size = 1, device: Any = "cpu"
 ) -> torch.Tensor:
-    """Return the offsets of the taps times stride and dilation, ``int32[K, 3]``."""
+    """Return the tap offsets of a kernel times stride and dilation, ``int32[K, 3]``."""
     steps = np.multiply(per_axis("stride", stride), per_axis("dilation", dilation))
     offsets = centered(per_axis("size", size)) * steps
     return torch.from_numpy(offsets.astype(np.int32)).to(device)
 
 
 def sites_of(input: SparseTensor) -> Sites:
-    """Return the voxels of a tensor, from its cache if it has them."""
+    """Return the checked voxels of a tensor, from the tensor's cache if they are unchanged."""
     cells, known = input._cells(), input._caches.sites.get(input.stride)
     if known is None or not known.hold(cells):
         scenes = int(cells[:, 0].max()) + 1 if len(cells) else 0
@@ -83,10 +83,9 @@ def sites_of(input: SparseTensor) -> Sites:
 def build_kernel_map(
     input: SparseTensor, sizes: tuple[Sizes, ...], modes: tuple[str, str], generative: bool
 ) -> Relation:
-    """Return the relation of a generative layer, or of a layer that is not transposed.
+    """Build the kernel map and output voxels of a generative, strided or submanifold layer.
 
-    ``sizes`` are kernel size, stride and padding; ``modes`` are the map mode and the downsampling
-    mode.
+    ``sizes`` are kernel size, stride, padding; ``modes`` are ``kmap_mode`` and ``downsample_mode``.
     """
     (kernel_size, stride, padding), out_range = sizes, None
     source, spatial_range = sites_of(input), input.spatial_range
@@ -146,7 +145,7 @@ def _check_range(rows: np.ndarray, spatial_range: Sizes | None) -> None:
 
 
 def _reached(rows: np.ndarray, sizes: tuple[Sizes, ...], out_range: Sizes | None) -> np.ndarray:
-    """Return the voxels inside the range of outputs that a tap reaches, in order."""
+    """Return the sorted output voxels inside ``out_range`` that read an input through a tap."""
     at = rows[:, 1:].astype(np.int64) if len(rows) else np.zeros((1, 3), np.int64)
     (size, step, pad), low = np.asarray(sizes), np.zeros(3, np.int64)
     if tensor.get_allow_negative_coordinates():  # cut towards 0, as TorchSparse does
@@ -175,15 +174,15 @@ def spdownsample(
     spatial_range: Sequence[int] | None = None,
     downsample_mode: str = "spconv",
 ) -> torch.Tensor:
-    """Return the output voxels of a strided layer, in lexicographic order.
+    """Return the output voxels of a strided layer, ``int32[M, 4]``, in lexicographic order.
 
     Args:
-      _coords: ``int32[N, 4]``, batch index first.
+      _coords: voxels of the input, ``int32[N, 4]``, batch index first.
       stride, kernel_size, padding: one integer, or one per axis.
-      spatial_range: range of the outputs.
-      downsample_mode: ``"minkowski"`` takes the coarse cells of the inputs. ``"spconv"`` does the
-        same if the stride is the kernel size or 1, and otherwise takes all voxels in the range that
-        a tap reaches. ``"1.4"`` is like ``"spconv"``, but with centered taps and from the lowest
+      spatial_range: number of scenes and three sizes of the output's grid; None has no bounds.
+      downsample_mode: ``"minkowski"`` divides the inputs' coordinates by the stride. ``"spconv"``
+        does the same if each stride is the kernel size or 1, and otherwise takes all voxels in the
+        range that read an input. ``"1.4"`` is ``"spconv"`` with centered taps, from the lowest
         coordinates on.
 
     Raises:
@@ -206,7 +205,7 @@ def spdownsample(
 
 
 def _from_the_lowest(rows: np.ndarray, size: Sizes, steps: Sizes) -> np.ndarray:
-    """Return ``(row + offset) / stride`` if whole, for sums not below the least row on any axis."""
+    """Return the distinct integer ``(row + offset) / stride`` of sums not below ``rows.min(0)``."""
     stride = np.asarray([1, *steps], np.int32)
     low, reached = rows.min(0, initial=2**31 - 1), [rows[:0]]
     for offset in np.pad(centered(size), ((0, 0), (1, 0))):
@@ -222,13 +221,13 @@ def spupsample_generative(
     padding: Size = 0,
     spatial_range: Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """Return the output voxels of a generative layer, in lexicographic order.
+    """Return the output voxels of a generative layer, ``int32[M, 4]``, in lexicographic order.
 
     Args:
-      _coords: ``int32[N, 4]``, batch index first.
+      _coords: voxels of the input, ``int32[N, 4]``, batch index first.
       stride, kernel_size: one integer, or one per axis.
       padding: accepted but without effect.
-      spatial_range: range of the outputs; outputs beyond it are moved to its border.
+      spatial_range: number of scenes and three sizes; outputs beyond them move to the border.
 
     Raises:
       ArgumentError: ``spatial_range`` is None.

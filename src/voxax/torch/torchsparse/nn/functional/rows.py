@@ -1,4 +1,4 @@
-"""Activations, crops and global pools of one tensor."""
+"""Apply activations, crops and global poolings to a sparse tensor."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from voxax.torch.torchsparse.utils.grids import make_ntuple
 
 
 def fapply(input: SparseTensor, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTensor:
-    """Return ``fn`` of the features ``[N, C]`` and the other arguments, at the same voxels."""
+    """Return a tensor with the features ``fn(features, *args, **kwargs)`` at the same voxels."""
     check_tensors(getattr(fn, "__name__", "fapply"), input)
     return with_features(input, fn(input.feats, *args, **kwargs))
 
 
 def relu(input: SparseTensor, inplace: bool = True) -> SparseTensor:
-    """Apply ReLU."""
+    """Apply ReLU to the features of a sparse tensor."""
     return fapply(input, functional.relu, inplace=inplace)
 
 
 def silu(input: SparseTensor, inplace: bool = True) -> SparseTensor:
-    """Apply SiLU."""
+    """Apply SiLU to the features of a sparse tensor."""
     return fapply(input, functional.silu, inplace=inplace)
 
 
 def leaky_relu(
     input: SparseTensor, negative_slope: float = 0.1, inplace: bool = True
 ) -> SparseTensor:
-    """Apply leaky ReLU."""
+    """Apply leaky ReLU to the features of a sparse tensor."""
     return fapply(input, functional.leaky_relu, negative_slope=negative_slope, inplace=inplace)
 
 
@@ -41,10 +41,10 @@ def spcrop(
     coords_min: Sequence[int] | None = None,
     coords_max: Sequence[int] | None = None,
 ) -> SparseTensor:
-    """Return the voxels with ``coords_min <= (x, y, z) < coords_max``.
+    """Return a tensor of the voxels with ``coords_min <= (x, y, z) < coords_max``.
 
-    TorchSparse 2.1 itself compares batch index, x and y with these limits: its first three columns,
-    which were x, y and z in 1.4.
+    TorchSparse 2.1 itself compares batch index, x and y with these limits. These are its first
+    three columns, which were x, y and z in 1.4.
     """
     check_tensors("spcrop", input)
     at = input.coords[:, input._axes]
@@ -57,7 +57,7 @@ def spcrop(
 
 
 def rows_of_scenes(input: SparseTensor) -> list[torch.Tensor]:
-    """Return the rows of each scene, up to the largest batch index."""
+    """Return the row numbers of each scene, ``int64[n]``, up to the largest batch index."""
     check_tensors("a pool or norm by scene", input)
     batch = input.coords[:, input._batch]
     scenes = int(batch.max()) + 1 if len(batch) else 0
@@ -65,12 +65,12 @@ def rows_of_scenes(input: SparseTensor) -> list[torch.Tensor]:
 
 
 def global_avg_pool(inputs: SparseTensor) -> torch.Tensor:
-    """Return the mean of each scene, ``[B, C]``; a scene without voxels is an error."""
+    """Return the mean of each scene's features, ``[B, C]``; scenes without voxels are an error."""
     return torch.stack([feats.mean(0) for feats in _scenes(inputs)])
 
 
 def global_max_pool(inputs: SparseTensor) -> torch.Tensor:
-    """Return the largest value of each scene, ``[B, C]``; a scene without voxels is an error."""
+    """Return the maximum of each scene's features, ``[B, C]``; an empty scene is an error."""
     return torch.stack([feats.max(0)[0] for feats in _scenes(inputs)])
 
 

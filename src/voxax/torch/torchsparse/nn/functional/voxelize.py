@@ -1,4 +1,4 @@
-"""Convert features of points to voxels and back."""
+"""Average features of points in voxels, and interpolate features of voxels at points."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from voxax.torch.core.errors import ArgumentError, check_cpu
 
 
 def spcount(coords: torch.Tensor, num: int | torch.Tensor) -> torch.Tensor:
-    """Return how often each row occurs, ``int32[num]``.
+    """Count the points of each voxel, ``int32[num]``.
 
     Args:
-      coords: integers ``[N]``, rows from 0 to ``num - 1``; negative rows do not count.
-      num: number of rows.
+      coords: integers ``[N]``, the voxel of each point; negative numbers are not counted.
+      num: number of voxels.
 
     Raises:
-      ArgumentError: a row is ``num`` or more.
+      ArgumentError: a voxel in ``coords`` is ``num`` or more.
     """
     rows = coords.reshape(-1).long()
     _check_rows(rows, int(num))
@@ -25,12 +25,12 @@ def spcount(coords: torch.Tensor, num: int | torch.Tensor) -> torch.Tensor:
 
 
 def spvoxelize(feats: torch.Tensor, coords: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the points of each voxel, divided by its count, ``[M, C]``.
+    """Return the sum of each voxel's point features, divided by the voxel's count, ``[M, C]``.
 
     Args:
-      feats: ``[N, C]``.
+      feats: features of the points, ``[N, C]``.
       coords: integers ``[N]``, the voxel of each point; negative for a point without a voxel.
-      counts: integers ``[M]``, the count of each voxel; the result for a count of 0 is 0.
+      counts: integers ``[M]``, number of points of each voxel; a count of 0 gives features of 0.
 
     Raises:
       ArgumentError: a voxel in ``coords`` is M or more.
@@ -47,11 +47,11 @@ def spvoxelize(feats: torch.Tensor, coords: torch.Tensor, counts: torch.Tensor) 
 
 
 def spdevoxelize(feats: torch.Tensor, coords: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return a weighted sum of voxels at each point, ``[N, C]``.
+    """Return for each point the weighted sum of the features of K voxels, ``[N, C]``.
 
     Args:
-      feats: ``[M, C]``.
-      coords: integers ``[N, K]``, rows of voxels; negative rows do not count.
+      feats: features of the voxels, ``[M, C]``.
+      coords: integers ``[N, K]``, rows of the voxels in ``feats``; negative rows do not count.
       weights: ``[N, K]``, weights of the voxels, which get no gradient.
 
     Raises:
@@ -73,12 +73,12 @@ def spdevoxelize(feats: torch.Tensor, coords: torch.Tensor, weights: torch.Tenso
 def calc_ti_weights(
     coords: torch.Tensor, idx_query: torch.Tensor, scale: float = 1
 ) -> torch.Tensor:
-    """Return weights of trilinear interpolation, ``[N, 8]``, in the order of an even kernel's taps.
+    """Return the weights ``[N, 8]`` of 8 voxels around each point for trilinear interpolation.
 
     Args:
-      coords: ``[N, 3]`` or more columns: x, y, z.
-      idx_query: ``[N, 8]``, rows of voxels. A row of -1 gets the weight 0, and the other weights
-        are scaled to sum to 1.
+      coords: coordinates x, y, z of the points, ``[N, 3]``; more columns are ignored.
+      idx_query: ``[N, 8]``, rows of the voxels, z fastest. A row of -1 means no voxel and gets the
+        weight 0; the other weights are scaled to sum to 1.
       scale: edge length of a voxel.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Voxels of points."""
+"""Convert points to the voxels that contain them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from voxax.torch.torchsparse.utils import quantize as version_2_1
 
 
 def sparse_quantize(coords: Any, voxel_size: Any = 1, **returned: bool) -> Any:
-    """Return :func:`voxax.torch.torchsparse.utils.quantize.sparse_quantize`.
+    """Return the distinct voxels that contain the points, counted from the lowest on each axis.
 
-    The voxels are counted from the lowest on each axis.
+    Arguments are as in :func:`voxax.torch.torchsparse.utils.quantize.sparse_quantize`.
     """
     found = version_2_1.sparse_quantize(coords, voxel_size, **returned)
     voxels = found[0] if isinstance(found, list) else found
