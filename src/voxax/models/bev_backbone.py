@@ -138,7 +138,7 @@ class BEVBackbone(Module):
         reciprocal of a positive integer for a level that is finer than the common size.
       up_channels: channels of each level after the resizing.
       norm: arguments of every batch normalization.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of every convolution: ``dtype``, ``param_dtype``, ``precision``.
 
     Attributes:

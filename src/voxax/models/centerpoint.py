@@ -113,7 +113,7 @@ class CenterHead(Module):
       shared: channels of the first layer, which all branches share.
       use_bias: whether convolutions before a batch normalization have a bias.
       norm: arguments of every batch normalization.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of every layer: ``dtype``, ``param_dtype``, ``precision``.
     """
 
@@ -183,7 +183,7 @@ class CenterPoint(CenterDetector):
       use_bias: whether convolutions before a batch normalization have a bias, in residual blocks
         and in the head.
       norm: arguments of the batch normalizations of both backbones.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of every layer, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
@@ -225,7 +225,7 @@ class CenterPoint(CenterDetector):
         self.use_bias = use_bias
 
     def sources(self) -> dict[str, Source]:
-        """Return the weight formats, by codebase: OpenPCDet, CenterPoint's own, or mmdetection3d."""
+        """Return the weight formats by codebase: OpenPCDet, CenterPoint's own or mmdetection3d."""
         names = by_part(
             backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
             backbone_2d=("backbone_2d", bev_names()[0]),

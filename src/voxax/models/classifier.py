@@ -32,7 +32,7 @@ class VoxelEncoder(Module):
       blocks: number of residual blocks of each level; each level halves the resolution.
       channels: channels of each level.
       stem: channels of the first convolution.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of every convolution, as in :class:`voxax.models.MinkUNet`.
 
     Raises:
