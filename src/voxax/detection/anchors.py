@@ -574,8 +574,7 @@ def anchor_losses(
 ) -> AnchorLosses:
     """Return the losses of one scene's predictions; use ``jax.vmap`` for several scenes.
 
-    SECOND is trained on the sum of the class loss, 2 times the box loss and 0.2 times the direction
-    loss, averaged over scenes.
+    SECOND's loss is class loss + 2 * box loss + 0.2 * direction loss, averaged over scenes.
 
     Args:
       logits: ``[X, Y, A * classes]``, before the sigmoid; the channels of one anchor are adjacent.

@@ -159,9 +159,7 @@ def sizes(boxes: Any) -> tuple[Any, Any, Any]:
 def bev_corners(
     boxes: Num[Array | np.ndarray, "*shape box"],
 ) -> Float[Any, "*shape 4 2"]:
-    """Return the corners of boxes seen from above, ``[..., 4, 2]``.
-
-    The corners are in counterclockwise order and begin at the front left.
+    """Return box corners seen from above, ``[..., 4, 2]``, counterclockwise from the front left.
 
     Args:
       boxes: ``[..., 7]`` or ``[..., 9]``; NumPy in, NumPy out.
@@ -203,9 +201,7 @@ def corners(
 def points_in_boxes(
     points: Num[Array | np.ndarray, "N columns"], boxes: Num[Array | np.ndarray, "M box"]
 ) -> Bool[Any, "N M"]:
-    """Return for each pair of point and box whether the point lies in the box, ``bool[N, M]``.
-
-    Points on the faces of a box lie in it.
+    """Return for each point and box whether the point is inside or on a face, ``bool[N, M]``.
 
     Args:
       points: ``[N, 3]`` or more columns, of which the first three are x, y and z.

@@ -29,9 +29,7 @@ from voxax.models.voxelnext import VoxelNeXt
 
 
 class BoxedCells(NamedTuple):
-    """Training targets of the C cells that predict the M boxes of one scene.
-
-    C is M, or 9 M with neighbor cells.
+    """Targets of C cells that predict a scene's M boxes; C is M, or 9 M with neighbor cells.
 
     Attributes:
       rows: ``int32[C]``, row of each cell in the flattened grid; 0 where ``mask`` is false.

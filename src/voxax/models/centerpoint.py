@@ -142,10 +142,7 @@ class CenterHead(Module):
         )
 
     def __call__(self, grid: jax.Array) -> tuple[dict[str, jax.Array], ...]:
-        """Return for each group a dict of arrays ``[B, X, Y, channels]``; ``hm`` is class logits.
-
-        The other names are those of ``branches``.
-        """
+        """Return for each group a dict of arrays ``[B, X, Y, channels]``; ``hm`` is class logits."""
         return self.branches(self.shared(grid))
 
 

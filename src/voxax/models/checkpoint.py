@@ -1,6 +1,4 @@
-"""Save and load training checkpoints: per step a folder with arrays (orbax) and a description.
-
-The description is JSON.
+"""Save and load training checkpoints: per step a folder of orbax arrays and a JSON description.
 
 orbax writes the folder under a temporary name and renames it at the end, so that the arrays and the
 description become visible together. A process that is killed at any moment leaves earlier steps
@@ -214,8 +212,7 @@ def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
 
     Args:
       folder: folder of the checkpoint.
-      like: the expected arrays or their shapes, under the same names as in the checkpoint's tree.
-        Other entries of the checkpoint are not compared.
+      like: expected arrays or their shapes, by their names in the checkpoint's tree.
 
     Raises:
       FileFormatError: names, shapes or dtypes differ in the newest step whose shapes are readable.

@@ -39,8 +39,7 @@ def lovasz_softmax(
       logits: ``[N, classes]``, before the softmax; the values in padding rows have no effect.
       labels: ``int[N]``, 0 to ``classes - 1``; rows with other labels, as padding, do not count.
       classes: the classes to average over: those with labels (``"present"``), or ``"all"``.
-      axis_name: name of a mapped axis; the rows of all its devices count together. None uses only
-        the rows of this device.
+      axis_name: name of a mapped axis whose devices' rows count together. None is for one device.
       ignore_label: label of unlabeled rows, besides negative numbers; 255 in many data sets.
 
     Raises:

@@ -84,9 +84,7 @@ def iou_table(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | Non
 
 
 def accuracy_by_class(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | None]:
-    """Return a dict from class name to recall; None for classes that are not in the truth.
-
-    The recall is the share of the class's true entries that are predicted correctly.
+    """Return a dict from class name to recall (accuracy on the class); None for absent classes.
 
     Args:
       matrix: ``int[num_classes, num_classes]``, as in :func:`confusion`.

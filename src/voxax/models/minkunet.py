@@ -424,10 +424,7 @@ def MinkUNet18(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOp
 
 @with_signature
 def MinkUNet34(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOptions]) -> MinkUNet:
-    """Return a MinkUNet with 2, 3, 4, 6 residual blocks in the stages down, 2 in each stage up.
-
-    Arguments as in :class:`MinkUNet`.
-    """
+    """Return a MinkUNet with 2, 3, 4, 6, 2, 2, 2, 2 blocks. Arguments as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[34], **options)
 
 

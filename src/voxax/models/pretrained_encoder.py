@@ -162,8 +162,7 @@ def encoder_voxels(
       Voxels of 9 channels, and ``int32[N]``, the voxel row of each point.
 
     Raises:
-      InputError: there are no points, shapes differ, values are not finite, or colors are out of
-        range.
+      InputError: no points, different shapes, values that are not finite, or colors out of range.
     """
     points = np.asarray(positions, np.float64)
     if points.ndim != 2 or points.shape[1] != 3 or not len(points):

@@ -88,8 +88,7 @@ class SmallCenterPoint(CenterDetector):
       **options: as in :class:`voxax.models.CenterPoint`.
 
     Raises:
-      InputError: ``grid`` is not divisible by the strides, or ``groups`` do not have each class
-        once.
+      InputError: strides do not divide ``grid``, or ``groups`` do not have each class once.
 
     Examples:
       >>> model = models.SmallCenterPoint(4, 3, grid=(8, 8, 8), width=0.25, rngs=nnx.Rngs(0))

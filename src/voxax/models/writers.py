@@ -1,7 +1,6 @@
 """Writers of training metrics for TensorBoard and W&B, for ``on_metrics`` of a trainer.
 
-The writers read values from the device only at the steps that they write, so other steps need not
-wait for the device.
+The writers read values from the device only at the steps that they write, so others do not wait.
 """
 
 from __future__ import annotations
