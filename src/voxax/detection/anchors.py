@@ -219,7 +219,7 @@ def decode_anchors(
     """Decode the predictions for one scene's anchors to its best boxes.
 
     Use ``jax.vmap`` for several scenes. A candidate is an anchor with its most likely class. With
-    two bins, the code determines the yaw up to half a turn, and the most likely bin decides which.
+    two bins, the code gives the yaw up to half a turn, and the more likely bin decides the rest.
 
     Args:
       logits: ``[X, Y, A * classes]``, before the sigmoid; the channels of one anchor are adjacent.
@@ -321,13 +321,13 @@ def anchor_targets(
     direction_bins: int = 2,
     direction_offset: float = DIRECTION_OFFSET,
 ) -> AnchorTargets:
-    """Match one scene's boxes to anchors; return the training targets. Use ``jax.vmap`` for more.
+    """Match one scene's boxes to its anchors, and return the training targets of the anchors.
 
     Anchors and boxes of the same class are compared by the IoU of their outlines from above. Each
     outline is first turned to the nearer axis. An anchor is matched to the box with which its IoU
     is largest, if this IoU is at least the ``matched`` of the class, or if the anchor is the best
     one for some box, with an IoU above 0. Every other anchor with an IoU below ``unmatched`` is
-    background.
+    background. Use ``jax.vmap`` for several scenes.
 
     Args:
       boxes: ``[M, 7]``.
@@ -528,7 +528,7 @@ def direction_loss(
     directions: Int[Array | np.ndarray, "*shape"],
     mask: Bool[Array | np.ndarray, "*shape"],
 ) -> Float[Array, "*shape"]:
-    """Return the cross entropy of each row's direction bins, ``[...]``; 0 if it does not count.
+    """Return each row's cross entropy of direction bins, ``[...]``; 0 in rows that do not count.
 
     Args:
       logits: ``[..., bins]``, before the softmax.

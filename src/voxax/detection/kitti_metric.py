@@ -106,7 +106,7 @@ def kitti_ap(
     overlaps: Mapping[str, float] | None = None,
     recalls: KittiRecalls = 40,
 ) -> dict[str, dict[str, float]]:
-    """Return KITTI's average precision by class and difficulty, in 0..1 (KITTI's tables: percent).
+    """Return KITTI's average precision by class and difficulty, in 0..1 (KITTI shows percent).
 
     Args:
       truth: all rows of each frame's label file, including ``DontCare`` and other classes.

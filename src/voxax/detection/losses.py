@@ -25,7 +25,7 @@ def gaussian_focal_loss(
     beta: float = 4.0,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Float[Array, ""]:
-    """Return the penalty-reduced focal loss of heat maps, ``[]``: a sum over cells per center.
+    """Return the penalty-reduced focal loss of heat maps, ``[]``, per center (target of 1).
 
     Args:
       logits: ``[..., classes]``, before the sigmoid.

@@ -74,7 +74,7 @@ class NuscenesObjects(Objects):
         self._set("num_points", number)
 
     def within(self, ranges: Mapping[str, float]) -> NuscenesObjects:
-        """Return the boxes that are nearer than the range of their class and not without points."""
+        """Return the boxes nearer than the range of their class, except boxes with 0 points."""
         distance = np.linalg.norm(self.boxes[:, :2], axis=1)
         limit = np.array([ranges.get(name, -1.0) for name in self.classes.tolist()])
         kept = (distance < limit) & (self.num_points != 0)

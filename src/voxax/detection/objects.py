@@ -50,7 +50,7 @@ class Objects:
         return len(self.boxes)
 
     def _is_boxed(self) -> np.ndarray:
-        """Return ``bool[N]``: whether each row has a box."""
+        """Return for each row whether it has a box, ``bool[N]``."""
         return np.ones(len(self.classes), bool)
 
     def _set(self, name: str, number: int, dtype: Any = None) -> None:
@@ -61,7 +61,7 @@ class Objects:
 
 
 def check_scenes(truth: Sequence[Objects], found: Sequence[Objects], kind: type) -> None:
-    """Raise InputError unless scenes are as many, of class ``kind``, and the found have scores."""
+    """Raise InputError unless both lists match, have class ``kind``, and ``found`` has scores."""
     if len(truth) != len(found):
         raise InputError(
             f"{len(found)} scenes were found and {len(truth)} are true: give one of each for every "

@@ -97,7 +97,7 @@ _ACROSS = np.array([1.0, 1.0, -1.0, -1.0])
 
 
 class _Sides(NamedTuple):
-    """The four sides ``[..., 4]`` of a box in the frame of another box, with half its side lengths.
+    """The four sides ``[..., 4]`` of a box in the frame of another box, and that box's size.
 
     The points of a side are ``x + t * dx, y + t * dy`` with t in 0..1. ``half_x`` and ``half_y``
     are half the side lengths of the other box.

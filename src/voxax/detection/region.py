@@ -58,7 +58,7 @@ class Region:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Numbers of voxels along x, y and z, the ``grid`` of the detectors of ``voxax.models``."""
+        """Numbers of voxels along x, y and z; the argument ``grid`` of voxax's detectors."""
         size = self.voxel_size
         assert isinstance(size, tuple)
         x, y, z = (

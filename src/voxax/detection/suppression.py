@@ -50,7 +50,7 @@ def nms(
     valid: Bool[Array | np.ndarray, " N"] | None = None,
     overlap: NmsOverlap = "bev",
 ) -> Selected:
-    """Non-maximum suppression: select boxes by falling score that overlap no selected box.
+    """Non-maximum suppression: go by falling score, select boxes that overlap no selected one.
 
     Args:
       boxes: ``[N, 7]`` or ``[N, 9]``, the boxes of one scene; use ``jax.vmap`` for several scenes.
@@ -91,7 +91,7 @@ def circle_nms(
     classes: Int[Array | np.ndarray, " N"] | None = None,
     valid: Bool[Array | np.ndarray, " N"] | None = None,
 ) -> Selected:
-    """Select boxes by falling score whose center is not near the center of a selected box.
+    """Non-maximum suppression by the distance of centers seen from above, not by overlap.
 
     Args:
       centers: ``[N, 2]`` or more columns, such as whole boxes; the first two columns are x and y in

@@ -283,7 +283,7 @@ class GroundDetector(Module):
         common: Mapping[str, Any],
         **sizes: Any,
     ) -> None:
-        """Build both backbones from ``common``, ``sizes`` (sparse only) and ``bev`` (dense only)."""
+        """Build both backbones from ``common``, ``sizes`` (sparse only), ``bev`` (dense only)."""
         self.backbone_3d = VoxelBackBone8x(in_channels, grid, **sizes, **common)
         folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]
         self.backbone_2d = BEVBackbone(folded, **{**common, **(bev or {})})

@@ -142,7 +142,7 @@ class CenterHead(Module):
         )
 
     def __call__(self, grid: jax.Array) -> tuple[dict[str, jax.Array], ...]:
-        """Return for each group a dict of arrays ``[B, X, Y, channels]``; ``hm`` is class logits."""
+        """Return per group a dict of arrays ``[B, X, Y, channels]``; ``hm`` has class logits."""
         return self.branches(self.shared(grid))
 
 
@@ -222,7 +222,7 @@ class CenterPoint(CenterDetector):
         self.use_bias = use_bias
 
     def sources(self) -> dict[str, Source]:
-        """Return the weight formats by codebase: OpenPCDet, CenterPoint's own or mmdetection3d."""
+        """Return how other codebases, such as OpenPCDet, name and store the weights."""
         names = by_part(
             backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
             backbone_2d=("backbone_2d", bev_names()[0]),
@@ -267,7 +267,7 @@ class _CenterHeads(Spconv):
 
 
 def _permuted(form: Form, order: tuple[int, ...], sign: int) -> Form:
-    """Return ``form`` with reordered output channels (the first axis), multiplied by ``sign``."""
+    """Return ``form`` with output channels (first or only axis) reordered and times ``sign``."""
     axis = 0 if len(form.shape) != 2 else 1  # a bias may be a row
     places, back = np.array(order), np.argsort(order)
     return dataclasses.replace(

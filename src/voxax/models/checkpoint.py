@@ -56,7 +56,7 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
       step: a number above all steps in the folder.
 
     Raises:
-      InputError: ``step`` is not above the newest one of the folder.
+      InputError: ``step`` is not above the newest step of the folder.
       OSError: the step could not be written; earlier steps are unchanged.
     """
     folder = Path(folder).absolute()
@@ -158,7 +158,7 @@ def remove_steps_above(folder: str | Path, step: int) -> None:
 
 
 def has_description(folder: str | Path) -> bool:
-    """Return whether a folder is a checkpoint, which has a description of a step or of all steps.
+    """Return whether a folder is a checkpoint, which contains at least one description file.
 
     Args:
       folder: path of a folder, which need not exist.
@@ -341,7 +341,7 @@ def _restored(reader: Any, folder: Path, step: int, like: Any, cast: bool) -> An
 
 
 def _of_dtype(leaf: Any, dtype: Any) -> Any:
-    """Return ``leaf``, or a stand-in of dtype ``dtype`` with its shape and sharding."""
+    """Return ``leaf`` if it has ``dtype``, else a stand-in with its shape and sharding."""
     if dtype is None or _is_key(leaf) or _dtype(leaf) == dtype:
         return leaf
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
@@ -402,7 +402,7 @@ def check_same_arrays(
     """Check that two trees of arrays have the same names, shapes and dtypes.
 
     Args:
-      where: name of the place of the stored arrays, for the message.
+      where: description of the stored arrays for the message, such as ``step 3 of FOLDER``.
       stored: the stored arrays, their shapes, or orbax's metadata of them.
       like: the expected arrays or their shapes.
       cast: whether to allow stored dtypes that :func:`load_arrays` can convert.

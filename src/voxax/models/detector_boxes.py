@@ -75,7 +75,8 @@ def found_boxes(
         is 0.01 for a single anchor head, else 0.2.
       radii: radius for each class of a center-based network, in meters. A box is removed if its
         center lies within the radius of a better box of its group; see
-        :func:`voxax.detection.circle_nms`. None, or a radius of 0 in a group, compares overlaps.
+        :func:`voxax.detection.circle_nms`. With None, or a radius of 0 in the group, the overlap
+        decides instead.
 
     Raises:
       InputError: ``groups`` do not have each class once, ``anchors`` are not those of the network,

@@ -283,7 +283,7 @@ class MinkUNet(UNet):
         return self.stem_second(self.stem(voxels))
 
     def sources(self) -> dict[str, Source]:
-        """Return the weight formats of other codebases, by codebase name.
+        """Return how other codebases name and store the weights, by codebase.
 
         These are SPVNAS and mmdetection3d for a stem of two convolutions, else MinkowskiEngine.
         mmdetection3d's versions for TorchSparse and spconv differ in ``drops_last_plane``.
@@ -487,7 +487,7 @@ class SpUNet(UNet):
         self.head = Linear(channels[-1], out_channels, rngs=rngs, **dtypes_of(options))
 
     def sources(self) -> dict[str, Source]:
-        """Return the weight formats of Pointcept (two versions) and torch-pointcloud, by name."""
+        """Return how Pointcept and torch-pointcloud name and store the weights, by version."""
         last = len(self.down) - 1
 
         def level(found: re.Match[str]) -> str:  # the codebases count from the finest

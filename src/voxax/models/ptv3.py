@@ -117,7 +117,7 @@ class PTv3Block(Module):
 
         Args:
           voxels: ``[capacity, C]``.
-          order: curve along which the rows are cut into attention patches: its name, or the order.
+          order: curve along which the rows are cut into patches: its name, or a ``CurveOrder``.
           positional: input of the position encoding; None is ``voxels``.
           positions: ``float[capacity, D]``, coordinates for the rotary embedding; None takes the
             centers of the voxels.
@@ -193,17 +193,17 @@ class PTv3(Module):
       shuffle_orders: whether to permute the curves at each level in training.
       strides: stride of each pooling.
       encoder_depths, encoder_channels, encoder_num_heads: blocks, channels and heads of each level.
-      decoder_depths, decoder_channels, decoder_num_heads: the same on the way up, deepest first.
-        ``()`` leaves out the decoder, so that the output is the coarsest level.
+      decoder_depths, decoder_channels, decoder_num_heads: the same for each decoder level, deepest
+        first. ``()`` leaves out the decoder, so that the output is the coarsest level.
       patch_size: number of rows of a patch.
       mlp_ratio: hidden channels of each MLP, as a multiple of its input channels.
       qkv_bias, scale: as in :class:`voxax.nn.modules.SerializedAttention`.
       drop_path: drop rate of the deepest block's branches. In both encoder and decoder the rate
         grows linearly with depth, from 0 at the finest block.
       dropout: dropout rate on the outputs of linear layers in the blocks.
-      position: position encoding besides the convolutions: ``"none"``; ``"relative"`` tables;
-        ``"rotary"``, at the centers of the voxels; or ``"rotary-points"``, as in Utonia, at the
-        positions in the first ``ndim`` input features, which poolings average.
+      position: position encoding in addition to the convolutions: ``"none"``; ``"relative"``, by
+        learned tables; ``"rotary"``, at the centers of the voxels; or ``"rotary-points"``, as in
+        Utonia, at the positions in the first ``ndim`` input features, which poolings average.
       rotary_base: base of both rotary encodings.
       stem: first layer: ``"conv"``, a submanifold convolution of kernel size 5, or ``"linear"``.
       norm: norm of stem, poolings and unpoolings: ``"batch"`` or ``"layer"``. Blocks have layer
@@ -367,7 +367,7 @@ class PTv3(Module):
         self.head = nnx.data(Linear(width, out_channels, **kinds) if out_channels else None)
 
     def sources(self) -> dict[str, Source]:
-        """Return the weight formats of Pointcept and torch-pointcloud, by name and version."""
+        """Return how Pointcept and torch-pointcloud name and store the weights, by version."""
         last = len(self.up) - 1
         whole = self.head is not None
 
@@ -495,7 +495,7 @@ _ENCODERS: dict[str, tuple[tuple[int, ...], ...]] = {
 
 
 def PTv3Encoder(in_channels: int = 9, size: str = "base", **options: Any) -> PTv3:
-    """Return a :class:`PTv3` without decoder: the encoder of Sonata or Concerto, random weights.
+    """Return a :class:`PTv3` without decoder: Sonata's or Concerto's encoder, random weights.
 
     Sonata has the sizes ``small`` and ``base``, Concerto all. The output is the coarsest level.
 

@@ -174,7 +174,7 @@ def load_part(
 ) -> PartReport:
     """Load the layers that a file has in the same shapes; return a report of the layers left out.
 
-    A network for other classes or other input features can so start from pretrained weights.
+    A network for other classes or other input features can thus start from pretrained weights.
 
     Args:
       model: a network, changed in place.

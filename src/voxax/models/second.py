@@ -156,7 +156,7 @@ class SECOND(GroundDetector):
         )
 
     def sources(self) -> dict[str, Source]:
-        """Return the weight formats of OpenPCDet, torch-pointcloud and mmdetection3d, by name."""
+        """Return how other codebases, such as OpenPCDet, name and store the weights."""
         head = renaming(
             (r"^classes$", "conv_cls"), (r"^boxes$", "conv_box"), (r"^directions$", "conv_dir_cls")
         )
@@ -369,7 +369,7 @@ class MultiHeadSECOND(SECOND):
         )
 
     def sources(self) -> dict[str, Source]:
-        """Return the weight format of OpenPCDet, by name."""
+        """Return how OpenPCDet names and stores the weights, as a dict with one entry."""
         head = renaming(
             (r"^shared\b", "shared_conv"),
             (r"^heads\b", "rpn_heads"),

@@ -78,7 +78,7 @@ class GrowingConv(ConvNormAct):
             )
 
     def within(self, voxels: Voxels, capacity: int) -> Voxels:
-        """Run the layer with an output of ``capacity`` rows, for voxels without a capacity plan."""
+        """Run the layer with an output of ``capacity`` rows, on voxels without prepared maps."""
         reached = kernel_map(voxels, capacity=capacity, **self.conv.relation)
         return conv_norm_act(self.conv, self.norm, self.act, voxels, kernel_map=reached)
 
@@ -102,7 +102,7 @@ def stage(
 def blocks(
     channels: int, number: int, residual: bool, common: Mapping[str, Any]
 ) -> list[nnx.Module]:
-    """Return ``number`` new blocks that keep the sites; residual blocks have biases by default."""
+    """Return ``number`` new submanifold blocks; residual blocks have biases by default."""
     if residual:
         common = {"use_bias": True, **common}
         return [ResidualBlock(channels, channels, **common) for _ in range(number)]
@@ -110,7 +110,7 @@ def blocks(
 
 
 def run_stages(stages: Iterable[nnx.List], voxels: Voxels, name: str = "stage") -> list[Voxels]:
-    """Run stages one after the other; return the voxels after each. ``name`` is for profiles."""
+    """Run lists of layers in turn; return the voxels after each list. ``name`` is for profiles."""
     found = []
     for number, layers in enumerate(stages):
         with jax.named_scope(f"{name}{number + 1}"):
@@ -214,7 +214,7 @@ class VoxelBackBone8x(Module):
         return self.levels(voxels)[-1]
 
     def sources(self) -> dict[str, Source]:
-        """Return the weight formats of OpenPCDet and torch-pointcloud, by name."""
+        """Return how OpenPCDet and torch-pointcloud name and store the weights, by codebase."""
         openpcdet, torch_pointcloud = backbone_names(self.residual)
         spconv = Spconv("reversed")
         return {

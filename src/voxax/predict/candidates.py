@@ -115,7 +115,7 @@ def product(
     platform: str,
     parameters: list[list[Any]],
 ) -> tuple[Any, ...]:
-    """Return a candidate as a function of operands and kernel map views, followed by their shapes.
+    """Return ``(function, *shapes)`` of a candidate, the program to compile in a ``Request``.
 
     Args:
       packed: the pickled problem, in base64.
@@ -137,7 +137,7 @@ def product(
 
 
 def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
-    """Count the steps of a window kernel's grid on one core.
+    """Count the grid steps on one core of a window kernel, which reads runs of consecutive rows.
 
     A step reads one window of every column, for several tiles together. The longest column of these
     tiles therefore determines their number of steps.

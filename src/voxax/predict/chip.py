@@ -39,7 +39,7 @@ class Chip:
       name: name of the generation, a key of ``TOPOLOGIES``.
       clock: cycles per second. JAX's table of TPUs has no clock, so it is computed as
         ``peak / (units * 2 * columns^2 * rows_per_cycle)`` of the matrix units. The rows per cycle
-        (1 for 128 columns, 2 for 256) were read off the listing of a plain product.
+        (1 for 128 columns, 2 for 256) are from the compiler's schedule of a matrix product.
       peak: bfloat16 operations per second.
       bandwidth: bytes per second from and to HBM.
       granule: bytes of a granule, the unit of copy sizes in the compiler's listings.
@@ -48,7 +48,7 @@ class Chip:
       vmem, hbm: bytes of vector memory and of HBM.
       cores: number of TensorCores of one JAX device. The other numbers and a program's schedule
         are for one core.
-      delay_slots: number of bundles after a branch that are executed before it takes effect.
+      delay_slots: number of instruction bundles after a branch that run before it takes effect.
     """
 
     name: str

@@ -259,7 +259,7 @@ class CompiledProgram:
     def kernel(self, name: str = "") -> CompiledKernel:
         """Return the kernel called ``name``. Without a name, return the slowest Pallas kernel.
 
-        The slowest has the most cycles. Kernels without a listing are left out.
+        The slowest has the most cycles. Kernels whose schedule is unknown are left out.
 
         Raises:
           KeyError: there is no such kernel.
@@ -309,7 +309,7 @@ class CompiledProgram:
         return max(sum(c.seconds for c in costs) + self._waits(costs), moved)
 
     def _waits(self, costs: Sequence[Cost]) -> float:
-        """Return the seconds of waits for copies that take longer than the kernels in parallel."""
+        """Return the seconds that the program waits for parallel copies that outlast kernels."""
         waits = 0.0
         for copy in self.copies:
             if copy.prefetched:

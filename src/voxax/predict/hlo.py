@@ -30,7 +30,7 @@ class Operation:
     """One operation of a compiled program.
 
     Attributes:
-      name: name in the program's HLO. The compiler's listing has the same name.
+      name: name in the program's HLO. The compiler's schedule file has the same name.
       kind: the HLO opcode, or the target of a custom call; ``tpu_custom_call`` for Pallas.
       label: the JAX operation that it comes from, HLO's ``op_name``.
       times: how often the program runs it. A loop of the program whose number of passes is known

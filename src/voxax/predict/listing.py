@@ -77,12 +77,12 @@ def read_equal(text: str) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """An asynchronous copy between memories that a loop starts.
+    """An asynchronous copy between memories that a loop of a TPU kernel starts.
 
     Attributes:
       source, target: names of the memories, e.g. ``hbm`` and ``vmem``.
-      granules: size in granules. None if it is known only at run time.
-      runs: how often all passes together start the copy. None if each pass starts it.
+      granules: size in granules, a hardware unit of bytes. None if it is known only at run time.
+      runs: how often all passes (iterations) together start the copy. None if each pass does.
       ahead: passes from the start of the copy to the wait for it. 0 if the same pass waits.
     """
 
@@ -100,19 +100,20 @@ class Copy:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """A loop or region of a kernel. The outermost one is the whole kernel.
+    """A loop, or a skippable region, of a TPU kernel's schedule. The outermost is the whole kernel.
 
     Attributes:
-      depth: number of loops and regions around it.
-      first: number of its first cycle in the listing.
-      trips: mean number of its passes each time it is reached. None if known only at run time.
+      depth: number of loops and regions around this one.
+      first: number of the first cycle in the compiler's listing.
+      trips: mean number of passes (iterations) each time the loop is reached. None if known only at
+        run time.
       cycles: cycles of one pass, without inner loops.
       bundles: number of these cycles in which an instruction is issued.
       busy: dict from kind of unit to the number of units at work, summed over these cycles.
       copies: copies that a pass starts, also in its regions.
       inner: loops and regions inside.
       waits: how often a pass waits for copies that it started itself.
-      runs: how often all passes of the loop around it together reach it. None if each pass does.
+      runs: how often all passes of the loop around this one reach it. None if each pass does.
     """
 
     depth: int
@@ -168,7 +169,7 @@ class Totals:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """The schedule of one kernel.
+    """The compiler's schedule of one TPU kernel.
 
     Attributes:
       whole: the kernel as a loop of one pass.
@@ -190,7 +191,7 @@ def read_listing(schedule: str, utilization: str = "", delay_slots: int = 4) -> 
     Args:
       schedule: the text of ``packed-bundles-post-ra``.
       utilization: the text of ``pre-delay_hlo-static-per-bundle-utilization``.
-      delay_slots: number of bundles after a branch that are executed before it takes effect.
+      delay_slots: number of instruction bundles after a branch that run before it takes effect.
 
     Raises:
       ValueError: the listing has an unknown form, as other versions of libtpu may print.
@@ -336,7 +337,7 @@ class _Reader:
                 self._pass(inner, known, found)
 
     def _holds(self, predicate: str, negated: bool, known: dict[str, Any]) -> bool:
-        """Return False if a predicate (or, if ``negated``, its negation) is known to be false."""
+        """Return whether a predicate (negated if ``negated``) is true or unknown."""
         return not predicate or self._scalars.value(predicate, known) is not negated
 
     def _flag(self, flag: str, known: dict[str, Any]) -> Any:
