@@ -189,7 +189,7 @@ class _Matches:
     scores: np.ndarray  # [F]
     scene: np.ndarray  # int[F]
     row: np.ndarray  # int[F], in the scene's found boxes
-    true_row: np.ndarray  # int[F], in the scene's true boxes; -1 for a false one
+    true_row: np.ndarray  # int[F], in the scene's true boxes; -1 if none matches
 
     @property
     def is_right(self) -> np.ndarray:

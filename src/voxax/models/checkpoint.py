@@ -283,7 +283,7 @@ def load_arrays(folder: str | Path, like: Any, *, cast: bool = False) -> Any:
             worst = _worst_of_all(fault, like)
             if worst == _FINAL:
                 if fault == _FINAL and error is not None:
-                    raise error from None  # what it came from names orbax's own parts
+                    raise error from None  # the cause names internals of orbax
                 raise FileFormatError(f"step {step} of {folder} cannot be read: {why}")
             if worst == _DAMAGE:
                 problem = f"step {step} of {folder} cannot be read: {why}"
@@ -332,7 +332,7 @@ def _restored(reader: Any, folder: Path, step: int, like: Any, cast: bool) -> An
     kinds = {name: found.dtype for name, found in _leaves(getattr(stored, "tree", stored))}
     as_stored = _map_named(lambda name, leaf: _of_dtype(leaf, kinds.get(name)), like)
     restored = reader.restore(arrays, args=_orbax().args.StandardRestore(as_stored))
-    _check_sums(folder / str(step), restored)  # of what is stored, before it is converted
+    _check_sums(folder / str(step), restored)  # before arrays are converted
     wanted = {name: _dtype(leaf) for name, leaf in _leaves(like)}
     return _map_named(
         lambda name, leaf: leaf if _dtype(leaf) == wanted[name] else leaf.astype(wanted[name]),
@@ -494,7 +494,7 @@ def _sums_of(tree: Any) -> dict[str, str]:
 
 
 def _sum_of_description(description: dict[str, Any]) -> str:
-    # In JSON's types: lists for tuples, and strings as keys.
+    # Convert to JSON's types first: lists for tuples, and strings as keys.
     plain = json.loads(json.dumps(description))
     return f"{zlib.crc32(json.dumps(plain, sort_keys=True).encode()):08x}"
 

@@ -85,7 +85,7 @@ def _portable_cross_entropy(
     """Return the mean loss, and the sum of the row weights by which it was divided."""
     known = (labels >= 0) & (labels < logits.shape[1]) & (labels != ignored)
     rows = jnp.where(known[:, None], logits.astype(jnp.float32), 0.0)
-    # Compared, not gathered: a TPU gathers one number after the other, row by row.
+    # Compare instead of gathering, because a TPU gathers one number after the other.
     classes = jnp.arange(logits.shape[1], dtype=labels.dtype)[None]
     own = (classes == labels[:, None]) & known[:, None]
     loss = jax.nn.logsumexp(rows, axis=1) - jnp.sum(jnp.where(own, rows, 0.0), axis=1)
@@ -131,7 +131,7 @@ def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> 
       ignore_label: label of unlabeled rows, in addition to negative numbers.
     """
     values = np.asarray(labels)
-    # Compared on the host, because 64-bit labels would wrap around in JAX.
+    # Compare on the host, because 64-bit labels would wrap around in JAX.
     outside = (values >= classes) & (values != (-1 if ignore_label is None else ignore_label))
     if outside.any():
         found = np.unique(values[outside])
@@ -167,7 +167,7 @@ def _as_int32(labels: Any) -> jax.Array:
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise InputError(f"labels of {labels.dtype}: expected integers, one class for each row")
     info = jnp.iinfo(labels.dtype)
-    if info.max > 2**31 - 1:  # what int32 cannot hold must not wrap around into a class
+    if info.max > 2**31 - 1:  # wider values must not wrap around into a class
         clip = np.clip if isinstance(labels, np.ndarray) else jnp.clip
         labels = clip(labels, max(int(info.min), -1), 2**31 - 1)
     if isinstance(labels, np.ndarray):

@@ -177,7 +177,7 @@ def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels
         rows = jnp.concatenate([voxels.coords[:, :1], place], axis=1)
         columns.append(jnp.where(voxels.valid[:, None], rows, PAD))
     found = unique_sites(jnp.concatenate(columns), capacity)
-    # Padding has no place; its features are not read.
+    # Padding rows have no place in the result, so their features are not read.
     features = jnp.concatenate([voxels.features for voxels in levels])
     features = reduce_rows(features, found.inverse, len(found.coords), "sum")
     first = levels[0]

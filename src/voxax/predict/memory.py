@@ -228,7 +228,7 @@ def fits(
 
     def need(capacity: int) -> int | None:
         program = memory(capacity)
-        # The model's own arrays stay where they are; other voxels are new ones.
+        # The model's arrays may be on the device already, voxels of another capacity are not.
         held = (
             first.resident_bytes
             if capacity == voxels.capacity
