@@ -45,7 +45,7 @@ class GrowingConv(ConvNormAct):
     Args:
       in_channels, out_channels: numbers of channels.
       kernel_size, stride, padding: integers, or one integer per axis.
-      grid: numbers of cells of the input along each axis; outputs outside are left out.
+      grid: numbers of cells of the input along each axis. They also limit the outputs.
       **options: as for :class:`ConvNormAct`.
 
     Attributes:

@@ -51,7 +51,7 @@ def count_all(requests: Sequence[Request]) -> list[CompiledProgram]:
 
 
 def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
-    """Compile programs for TPUs, and count each kernel's cycles; return errors of programs.
+    """Compile programs for TPUs, and count each kernel's cycles; return compile errors as results.
 
     One separate process compiles all programs. It loads libtpu with special flags and takes about
     4 s to start. If the compiler ends the process, a new one continues with the next program.
