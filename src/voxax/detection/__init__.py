@@ -1,4 +1,4 @@
-"""Boxes: overlap, suppression, targets, losses, decoding, metrics and augmentation."""
+"""3-D object detection: boxes, overlap, NMS, targets, losses, decoding, metrics, augmentation."""
 
 import lazy_loader as _lazy
 

@@ -1,9 +1,9 @@
 """Anchors: boxes of typical sizes at every cell, relative to which a detector predicts boxes.
 
-A detector predicts class logits, a box code and a direction for each anchor. In the losses, rows
-that do not count may hold NaN, which reaches neither the loss nor the gradients.
+A detector predicts class logits, a box code and a direction for each anchor. In the losses, NaN in
+rows that do not count reaches neither the loss nor the gradients.
 
-The conventions are those of OpenPCDet, whose weights therefore fit. IoUs are also rounded as in its
+The conventions are those of OpenPCDet, so its weights fit. IoUs are also rounded as in OpenPCDet's
 axis-aligned assigner, so that anchors with almost equal IoUs are ranked in the same order.
 
 Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018; Lin et
@@ -38,9 +38,9 @@ from voxax.errors import InputError, check_whole
 from voxax.geometry.call_checks import checked_operator
 
 CODES = 7
-"""Number of values in the code of a box: center, sizes and yaw."""
+"""Number of values in a box code: center, sizes and yaw."""
 CODES_WITH_VELOCITY = 10
-"""Number of values in a code with cosine and sine in place of the yaw, and the velocity."""
+"""Number of values in a box code with cosine and sine in place of the yaw, and the velocity."""
 
 DIRECTION_OFFSET = 0.78539
 """Yaw at which the first direction bin begins, in radians: pi / 4 as OpenPCDet rounds it."""
@@ -48,18 +48,18 @@ DIRECTION_OFFSET = 0.78539
 
 @dataclass(frozen=True)
 class Anchor:
-    """A box that is repeated at every cell. Static and hashable.
+    """A reference box of one class, repeated at every cell for every yaw. Static and hashable.
 
     Args:
       size: length, width and height in meters.
       bottom: z of the lower side in meters.
       yaws: yaws in radians; each cell has one anchor for each yaw.
-      matched: IoU with a box from which an anchor is matched to that box, see
+      matched: lowest IoU with a box at which an anchor is matched to that box, see
         :func:`voxax.detection.anchor_targets`.
       unmatched: IoU below which an anchor is background.
 
     Raises:
-      InputError: sizes that are not positive, no yaw, or thresholds out of order.
+      InputError: a size is not positive, there is no yaw, or ``unmatched`` exceeds ``matched``.
     """
 
     size: Sequence[float]
@@ -91,7 +91,7 @@ KITTI_ANCHORS = (
     Anchor((0.8, 0.6, 1.73), -0.6, matched=0.5, unmatched=0.35),
     Anchor((1.76, 0.6, 1.73), -0.6, matched=0.5, unmatched=0.35),
 )
-"""Anchors of OpenPCDet's SECOND for KITTI: car, pedestrian and cyclist."""
+"""Anchors of OpenPCDet's SECOND for KITTI's classes: car, pedestrian and cyclist."""
 
 NUSCENES_ANCHORS = (
     Anchor((4.63, 1.97, 1.74), -0.95),
@@ -126,7 +126,7 @@ def anchor_boxes(
       shape: numbers of cells, ``(X, Y)``.
 
     Raises:
-      InputError: no anchors, or a number of cells that is not positive.
+      InputError: there are no anchors, or a number of cells is not positive.
     """
     shape = check_integers("shape", shape, 2)
     if min(shape) < 1 or not anchors:
@@ -148,10 +148,10 @@ def anchor_boxes(
 def encode_residuals(
     boxes: Num[Array | np.ndarray, "... 7"], anchors: Num[Array | np.ndarray, "... 7"]
 ) -> Float[Any, "... 7"]:
-    """Return the codes of boxes relative to anchors, ``[..., 7]``, which a network predicts.
+    """Encode boxes relative to anchors as the residuals ``[..., 7]`` that a network predicts.
 
-    Columns: the offset of the center, along x and y divided by the anchor's diagonal in the plane,
-    along z divided by the anchor's height; the logarithms of box size over anchor size; the
+    The columns are: the offset of the center, along x and y divided by the anchor's diagonal in the
+    plane, along z divided by the anchor's height; the logarithms of box size over anchor size; the
     difference of the yaws.
 
     Args:
@@ -159,7 +159,7 @@ def encode_residuals(
       anchors: ``[..., 7]``, sizes above 0.
 
     Raises:
-      InputError: other shapes, or invalid boxes outside of ``jit``.
+      InputError: wrong shapes, or (unless traced) invalid boxes.
     """
     boxes, anchors = as_floats(as_boxes(boxes), as_boxes(anchors, "anchors"))
     xp = array_module(boxes, anchors)
@@ -171,18 +171,18 @@ def encode_residuals(
 def decode_residuals(
     codes: Num[Array | np.ndarray, "... code"], anchors: Num[Array | np.ndarray, "... 7"]
 ) -> Float[Any, "... box"]:
-    """Return the boxes of codes relative to anchors, ``[..., 7]`` or ``[..., 9]``.
+    """Decode residuals relative to anchors to boxes, ``[..., 7]`` or ``[..., 9]``.
 
     This is the inverse of :func:`encode_residuals`. A code may also have 10 numbers, as OpenPCDet's
-    for nuScenes. The differences of the yaws' cosines and sines then replace the difference of the
-    yaws, and the velocity follows. The box of such a code is ``[..., 9]``.
+    codes for nuScenes: the differences of the yaws' cosines and sines replace the difference of the
+    yaws, and the velocity follows. Codes of 10 numbers give boxes ``[..., 9]``.
 
     Args:
       codes: ``[..., 7]`` or ``[..., 10]``. The result is NumPy if codes and anchors are.
       anchors: ``[..., 7]``.
 
     Raises:
-      InputError: other shapes, or invalid anchors outside of ``jit``.
+      InputError: wrong shapes, or (unless traced) invalid anchors.
     """
     codes, anchors = as_floats(codes, as_boxes(anchors, "anchors"))
     if codes.shape[-1] not in (CODES, CODES_WITH_VELOCITY):
@@ -216,10 +216,10 @@ def decode_anchors(
     min_score: float = 0.0,
     direction_offset: float = DIRECTION_OFFSET,
 ) -> Detections:
-    """Return the best boxes of one scene's anchors; ``jax.vmap`` maps it over scenes.
+    """Decode the predictions for one scene's anchors to its best boxes.
 
-    A candidate is an anchor with its most likely class. With two bins, the code determines the yaw
-    up to half a turn, and the most likely bin decides which half.
+    Use ``jax.vmap`` for several scenes. A candidate is an anchor with its most likely class. With
+    two bins, the code gives the yaw up to half a turn, and the more likely bin decides the rest.
 
     Args:
       logits: ``[X, Y, A * classes]``, before the sigmoid; the channels of one anchor are adjacent.
@@ -227,12 +227,12 @@ def decode_anchors(
       directions: logits of the direction bins, ``[X, Y, A * bins]``; None keeps the yaws of the
         codes.
       anchors: ``[X, Y, A, 7]``, see :func:`anchor_boxes`.
-      max_boxes: number of rows of the result, static.
+      max_boxes: static number of rows of the result.
       min_score: lowest score of a valid row, in 0..1.
       direction_offset: yaw at which the first bin begins, in radians.
 
     Raises:
-      InputError: other shapes, or a number out of range.
+      InputError: wrong shapes, or a number out of range.
     """
     logits, codes, anchors = as_floats(*map(jnp.asarray, (logits, codes, anchors)))
     if anchors.ndim != 4 or anchors.shape[-1] != CODES:
@@ -256,7 +256,7 @@ def decode_anchors(
 
 
 def _by_anchor(name: str, table: Any, *shape: int) -> jax.Array:
-    """Return a table ``[X, Y, A * ...]`` with an axis of anchors, ``[X, Y, A, ...]``."""
+    """Reshape a table ``[X, Y, A * channels]`` to ``[X, Y, A, channels]``, after a check."""
     if table.ndim != 3 or table.shape[:2] != shape[:2] or table.shape[2] % shape[2]:
         raise InputError(
             f"{name} of shape {list(table.shape)}: give {list(shape[:2])} and channels of "
@@ -292,7 +292,7 @@ BACKGROUND, UNDECIDED = -1, -2
 
 
 class AnchorTargets(NamedTuple):
-    """Targets of one scene for ``A`` anchors in each cell.
+    """Training targets of one scene for ``A`` anchors in each cell.
 
     Attributes:
       classes: ``int32[X, Y, A]``, the class of the object at an anchor; -1 for no object; -2 for an
@@ -321,26 +321,26 @@ def anchor_targets(
     direction_bins: int = 2,
     direction_offset: float = DIRECTION_OFFSET,
 ) -> AnchorTargets:
-    """Return the targets of one scene; ``jax.vmap`` maps it over scenes.
+    """Match one scene's boxes to its anchors, and return the training targets of the anchors.
 
     Anchors and boxes of the same class are compared by the IoU of their outlines from above. Each
     outline is first turned to the nearer axis. An anchor is matched to the box with which its IoU
     is largest, if this IoU is at least the ``matched`` of the class, or if the anchor is the best
     one for some box, with an IoU above 0. Every other anchor with an IoU below ``unmatched`` is
-    background.
+    background. Use ``jax.vmap`` for several scenes.
 
     Args:
       boxes: ``[M, 7]``.
-      classes: ``int[M]``, indices in ``anchors``; negative for rows without a box, which may hold
-        anything.
+      classes: ``int[M]``, indices in ``anchors``; negative for rows without a box, whose values
+        have no effect.
       places: anchors of all cells, ``[X, Y, A, 7]``, see :func:`voxax.detection.anchor_boxes`.
       anchors: one anchor for each class, static.
-      direction_bins: number of bins that divide a full turn, static.
+      direction_bins: static number of bins that divide a full turn.
       direction_offset: yaw at which the first bin begins, in radians.
 
     Raises:
-      InputError: other shapes, anchors that do not fit `places`, or invalid boxes or classes
-        outside of ``jit``.
+      InputError: wrong shapes, anchors that do not fit ``places``, or (unless traced) invalid boxes
+        or classes.
     """
     boxes, places = jnp.asarray(boxes), jnp.asarray(places)
     check_table(boxes)
@@ -386,7 +386,7 @@ def _targets(
     dtype, shape = boxes.dtype, places.shape[:3]
     own = jnp.broadcast_to(jnp.asarray(kinds, jnp.int32)[None, None], shape)
     usable = jnp.isfinite(boxes).all(axis=1) & (boxes[:, 3:6] > 0).all(axis=1) & (classes >= 0)
-    # Other rows become ones, so that their values reach no result and no gradient.
+    # The other rows become ones, so that their values reach no result and no gradient.
     boxes = jnp.where(usable[:, None], boxes, jnp.ones((), dtype))
     low, high = _outlines(places)
     area = _area(low, high)
@@ -430,7 +430,7 @@ def _targets(
 
 
 def _outlines(boxes: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return lower and upper corners ``[..., 2]`` of outlines, turned to the nearer axis."""
+    """Return lower and upper corners ``[..., 2]`` of boxes after a turn to the nearer axis."""
     yaw = boxes[..., 6:7]
     half_turn = jnp.asarray(np.pi, yaw.dtype)
     turned = jnp.abs(yaw - jnp.floor(yaw / half_turn + 0.5) * half_turn)
@@ -440,9 +440,9 @@ def _outlines(boxes: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _area(low: jax.Array, high: jax.Array) -> jax.Array:
     sides = jnp.maximum(high - low, jnp.zeros((), low.dtype))
-    # XLA may fuse the product with a sum that follows, and round the two together in some programs
-    # but not in others. Then two computations of the same IoU would differ. The minimum changes no
-    # number, and prevents the fusion.
+    # In some programs XLA fuses the product with a sum that follows, and rounds only once. Then two
+    # computations of the same IoU would differ. The minimum prevents the fusion, and changes no
+    # number.
     return jnp.minimum(sides[..., 0] * sides[..., 1], jnp.finfo(low.dtype).max)
 
 
@@ -453,7 +453,7 @@ def sigmoid_focal_loss(
     alpha: float = 0.25,
     gamma: float = 2.0,
 ) -> Float[Array, "*shape"]:
-    """Return the sum over the classes of the focal loss of independent classes, ``[...]``.
+    """Return the sigmoid focal loss of each row, ``[...]``, summed over the classes.
 
     Args:
       logits: ``[..., classes]``, before the sigmoid.
@@ -462,7 +462,7 @@ def sigmoid_focal_loss(
       gamma: exponent of the probability of the wrong answer, which reduces the loss of easy rows.
 
     Raises:
-      InputError: other shapes.
+      InputError: wrong shapes.
     """
     (logits,) = as_floats(jnp.asarray(logits))
     classes = jnp.asarray(classes)
@@ -487,9 +487,9 @@ def residual_loss(
     *,
     beta: float = 1 / 9,
 ) -> Float[Array, "*shape"]:
-    """Return the sum over the columns of the smooth L1 loss of codes, ``[...]``.
+    """Return the smooth L1 loss of each row of box codes, ``[...]``, summed over the 7 columns.
 
-    The loss of the last column takes the sine of the difference, which is 0 for half a turn too.
+    For the yaw, the loss takes the sine of the difference, which is also 0 for half a turn.
 
     Args:
       codes: ``[..., 7]``, predicted codes.
@@ -499,7 +499,7 @@ def residual_loss(
       beta: difference from which the loss is linear instead of quadratic.
 
     Raises:
-      InputError: other shapes, a beta that is not positive.
+      InputError: wrong shapes, or ``beta`` is not positive.
     """
     codes, targets = as_floats(jnp.asarray(codes), jnp.asarray(targets))
     mask = jnp.asarray(mask, bool)
@@ -528,7 +528,7 @@ def direction_loss(
     directions: Int[Array | np.ndarray, "*shape"],
     mask: Bool[Array | np.ndarray, "*shape"],
 ) -> Float[Array, "*shape"]:
-    """Return the cross entropy of the direction bins, ``[...]``; 0 in rows that do not count.
+    """Return each row's cross entropy of direction bins, ``[...]``; 0 in rows that do not count.
 
     Args:
       logits: ``[..., bins]``, before the softmax.
@@ -536,7 +536,7 @@ def direction_loss(
       mask: ``bool[...]``, the rows that count.
 
     Raises:
-      InputError: other shapes.
+      InputError: wrong shapes.
     """
     (logits,) = as_floats(jnp.asarray(logits))
     directions, mask = jnp.asarray(directions), jnp.asarray(mask, bool)
@@ -550,7 +550,7 @@ def direction_loss(
 
 
 class AnchorLosses(NamedTuple):
-    """Losses of one scene, each ``[]``, divided by the number of anchors that have an object.
+    """Three scalar losses of one scene, divided by the number of anchors that have an object.
 
     Attributes:
       classes: loss of the classes, see :func:`sigmoid_focal_loss`.
@@ -572,9 +572,9 @@ def anchor_losses(
     *,
     code_weights: Num[Array | np.ndarray, " 7"] | None = None,
 ) -> AnchorLosses:
-    """Return the losses of one scene's predictions; ``jax.vmap`` maps it over scenes.
+    """Return the losses of one scene's predictions; use ``jax.vmap`` for several scenes.
 
-    The loss of SECOND is the sum of the three with the weights 1, 2 and 0.2, averaged over scenes.
+    SECOND's loss is class loss + 2 * box loss + 0.2 * direction loss, averaged over scenes.
 
     Args:
       logits: ``[X, Y, A * classes]``, before the sigmoid; the channels of one anchor are adjacent.
@@ -584,7 +584,7 @@ def anchor_losses(
       code_weights: ``[7]``, factors on the differences of the codes, see :func:`residual_loss`.
 
     Raises:
-      InputError: other shapes.
+      InputError: wrong shapes.
     """
     tables = {"logits": logits, "codes": codes, "directions": directions}
     shape = targets.classes.shape
@@ -600,7 +600,7 @@ def anchor_losses(
 
 
 def _is_chosen(classes: jax.Array, logits: jax.Array) -> jax.Array:
-    """Return a one-hot mask of the classes, ``bool[..., classes]``; TPUs gather slowly."""
+    """Return a one-hot mask ``bool[..., classes]``; a gather in its place is slow on TPUs."""
     columns = jnp.arange(logits.shape[-1], dtype=classes.dtype)
     return classes[..., None] == columns.reshape((1,) * classes.ndim + (-1,))
 

@@ -1,10 +1,10 @@
-"""Augmentations of a scene that move boxes with their points, on the host.
+"""Data augmentation of a scene in NumPy: move boxes together with their points, and paste objects.
 
 Points are ``[N, 3]`` or more columns, of which the first three change. Boxes are ``[M, 7]``, or
-``[M, 9]`` with a velocity, which is rotated and scaled too. Both keep their dtype.
+``[M, 9]`` with a velocity, which is rotated and scaled too. Points and boxes keep their dtype.
 
-A bank holds objects cut out of scenes, and adds them to other scenes where there is room. Source:
-Yan, Mao and Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018.
+:class:`ObjectBank` stores objects cut out of scenes, and adds them to other scenes where there is
+room. Source: Yan, Mao and Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Scene = tuple[np.ndarray, np.ndarray]
 
 
 def flip(points: Num[np.ndarray, "N columns"], boxes: Num[np.ndarray, "M box"], axis: int) -> Scene:
-    """Return points and boxes mirrored along an axis through the origin.
+    """Return points and boxes mirrored: the coordinates along x, or those along y, are negated.
 
     Args:
       points: ``[N, 3]`` or more columns.
       boxes: ``[M, 7]`` or ``[M, 9]``.
-      axis: 0 mirrors x, 1 mirrors y.
+      axis: 0 negates x, 1 negates y.
 
     Raises:
-      InputError: other shapes, bad boxes, another axis.
+      InputError: wrong shapes, invalid boxes, or ``axis`` is not 0 or 1.
     """
     _check_axis(axis)
     points, boxes = _copies(points, boxes)
@@ -62,7 +62,7 @@ def rotate(
       angle: angle of the rotation in radians, from x to y.
 
     Raises:
-      InputError: other shapes, bad boxes, an angle that is not finite.
+      InputError: wrong shapes, invalid boxes, or an angle that is not finite.
     """
     (angle,) = check_numbers("angle", [angle], 1)
     points, boxes = _copies(points, boxes)
@@ -87,7 +87,7 @@ def scale(
       factor: the factor, above 0.
 
     Raises:
-      InputError: other shapes, bad boxes, a factor that is not positive.
+      InputError: wrong shapes, invalid boxes, or a factor that is not positive.
     """
     if not 0 < factor < math.inf:
         raise InputError(f"factor={factor} must be positive and finite")
@@ -109,7 +109,7 @@ def translate(
       offset: the offset along x, y and z, in meters.
 
     Raises:
-      InputError: other shapes, bad boxes, an offset that is not three finite numbers.
+      InputError: wrong shapes, invalid boxes, or an offset that is not three finite numbers.
     """
     step = np.array(check_numbers("offset", offset, 3))
     points, boxes = _copies(points, boxes)
@@ -128,20 +128,20 @@ def augment(
     scales: tuple[float, float] = (0.95, 1.05),
     offset_sigma: float | Sequence[float] = 0.0,
 ) -> Scene:
-    """Return points and boxes after random flips, a rotation, a scaling and a shift, in order.
+    """Return points and boxes after random flips, then a rotation, a scaling and a shift.
 
     Args:
       points: ``[N, 3]`` or more columns.
       boxes: ``[M, 7]`` or ``[M, 9]``.
       rng: generator of the random numbers.
-      flips: axes to mirror, each with probability 1/2.
+      flips: axes to mirror (0 for x, 1 for y), each with probability 1/2.
       max_angle: largest angle of the rotation in radians, which is drawn uniformly from
         ``-max_angle`` to ``max_angle``.
       scales: smallest and largest factor of the scaling, which is drawn uniformly.
       offset_sigma: standard deviation of the shift in meters, one for all axes or ``[3]``.
 
     Raises:
-      InputError: other shapes, bad boxes, numbers out of range.
+      InputError: wrong shapes, invalid boxes, or a number out of range.
     """
     low, high = scales
     if not 0 < low <= high < math.inf:
@@ -168,14 +168,14 @@ def _check_axis(axis: int) -> None:
 
 
 def _copies(points: Any, boxes: Any) -> Scene:
-    """Return checked copies in their floating-point dtypes."""
+    """Return checked copies of points and boxes, in their floating-point dtypes."""
     points, boxes = check_points(points), np.array(as_boxes(np.asarray(boxes)))
     check_table(boxes)
     return np.array(points), boxes
 
 
 def check_points(points: Any) -> np.ndarray:
-    """Return points as floats, or raise :class:`voxax.InputError` for another shape."""
+    """Return points as floats; raise :class:`voxax.InputError` unless they are ``[N, 3+]``."""
     points = np.asarray(points)
     if points.ndim != 2 or points.shape[1] < 3:
         raise InputError(f"points of shape {list(points.shape)}: give [N, 3], or more columns")
@@ -196,18 +196,18 @@ class CutOut(NamedTuple):
 
 @dataclass
 class ObjectBank:
-    """Objects by class, on the host. It can be pickled and passed to worker processes.
+    """Stock of objects cut out of scenes, to paste into other scenes (NumPy, can be pickled).
 
     Args:
-      min_points: least number of points of an object; :meth:`add` leaves out others.
-      objects: the objects by class.
+      min_points: least number of points of an object; :meth:`add` leaves out smaller objects.
+      objects: dict from class to the stored objects of the class.
     """
 
     min_points: int = 5
     objects: dict[Any, list[CutOut]] = field(default_factory=dict)
 
     def add(self, points: Any, boxes: Any, classes: Any) -> None:
-        """Add the objects of a scene to the bank.
+        """Cut the objects out of a scene, and add them to the bank.
 
         Args:
           points: ``[N, 3]`` or more columns.
@@ -215,7 +215,7 @@ class ObjectBank:
           classes: ``[M]``, names or numbers.
 
         Raises:
-          InputError: other shapes, bad boxes, other numbers of columns than the bank's objects.
+          InputError: wrong shapes, invalid boxes, or other numbers of columns than in the bank.
         """
         points, boxes, classes = _checked(points, boxes, classes)
         self._check_columns(points, boxes)
@@ -227,25 +227,25 @@ class ObjectBank:
     def fill(
         self, points: Any, boxes: Any, classes: Any, rng: np.random.Generator, counts: Mapping
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return a scene with objects added, up to given numbers of each class.
+        """Paste objects of the bank into a scene, up to a given number of boxes of each class.
 
-        An object is added where it was cut out. It is left out if its box overlaps, seen from
-        above, with a box of the scene or of an object added before. Points of the scene that lie
-        in the new boxes are removed.
+        An object is added where it was cut out. It is left out if its box, seen from above,
+        overlaps a box of the scene or of an object added before. Points of the scene that lie in
+        the new boxes are removed.
 
         Args:
           points: ``[N, 3]`` or more columns.
           boxes: ``[M, 7]`` or ``[M, 9]``.
           classes: ``[M]``, names or numbers.
           rng: generator that draws the objects, each at most once.
-          counts: how many boxes of each class the scene should have.
+          counts: dict from class to the number of boxes that the scene should have.
 
         Returns:
-          Points, boxes and classes; those of the added objects come last.
+          Points, boxes and classes of the new scene; the rows of the added objects come last.
 
         Raises:
-          InputError: other shapes, bad boxes, a class without objects, other numbers of columns
-            than the bank's objects.
+          InputError: wrong shapes, invalid boxes, a class without objects in the bank, or other
+            numbers of columns than in the bank.
         """
         points, boxes, classes = _checked(points, boxes, classes)
         self._check_columns(points, boxes)
@@ -272,7 +272,7 @@ class ObjectBank:
         new = taken[len(boxes) :]
         kept = points[~points_in_boxes(points, new).any(axis=1)]
         more = [one.points.astype(points.dtype) for one in added]
-        # An empty array has a dtype that nobody chose, and names keep their own width.
+        # The dtype of empty `classes` has no meaning. New names keep their own string width.
         new_classes = np.array(names)
         together = np.concatenate([classes, new_classes]) if len(classes) else new_classes
         return np.concatenate([kept, *more]), taken, together

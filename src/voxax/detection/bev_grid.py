@@ -1,4 +1,4 @@
-"""Grid of cells in which center-based detectors predict boxes, and decoding of these boxes."""
+"""Ground plane grid in whose cells center-based detectors predict boxes; box coding, decoding."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from voxax.geometry.call_checks import checked_operator
 
 @dataclass(frozen=True)
 class BevGrid:
-    """Cells seen from above: ``X`` along x and ``Y`` along y. Static and hashable.
+    """Grid of cells on the ground plane, ``X`` along x and ``Y`` along y. Static and hashable.
 
-    A dense map over it has the shape ``[X, Y, channels]``; cell ``[i, j]`` begins at
-    ``low + [i, j] * cell``.
+    A dense map over the grid has the shape ``[X, Y, channels]``. The lower corner of cell
+    ``[i, j]`` is ``low + [i, j] * cell``.
 
     Args:
       low: x and y of the corner where the grid begins, in meters.
@@ -37,7 +37,7 @@ class BevGrid:
       shape: numbers of cells, ``(X, Y)``.
 
     Raises:
-      InputError: a side or a number that is not positive.
+      InputError: a side or a number of cells is not positive.
     """
 
     low: Sequence[float]
@@ -58,13 +58,13 @@ class BevGrid:
     def places(self, boxes: Any) -> Any:
         """Return the centers of boxes in units of cells, ``[..., 2]``.
 
-        Cell ``[i, j]`` begins at the values ``[i, j]``.
+        The lower corner of cell ``[i, j]`` has the values ``[i, j]``.
 
         Args:
           boxes: ``[..., 2]`` or more columns, x and y first; NumPy in, NumPy out.
 
         Raises:
-          InputError: the boxes are no real numbers.
+          InputError: the boxes are not real numbers.
         """
         (boxes,) = as_floats(boxes)
         xp = array_module(boxes)
@@ -73,7 +73,7 @@ class BevGrid:
         return (boxes[..., :2] - low.reshape(shape)) / cell.reshape(shape)
 
     def cells(self) -> np.ndarray:
-        """Return the indices of all cells, ``int32[X * Y, 2]``, in the order of a dense map."""
+        """Return the indices of all cells, ``int32[X * Y, 2]``, in the order of a flattened map."""
         return np.moveaxis(np.indices(self.shape), 0, -1).reshape(-1, 2).astype(np.int32)
 
 
@@ -83,11 +83,11 @@ def encode_boxes(
     cells: Int[Array | np.ndarray, "... 2"],
     grid: BevGrid,
 ) -> Float[Any, "... code"]:
-    """Return the codes of boxes relative to cells, ``[..., 8]``, which a network predicts.
+    """Encode boxes relative to cells as the codes ``[..., 8]`` that a network predicts.
 
-    With velocities the codes are ``[..., 10]``. Columns: offset of the center from the lower corner
-    of the cell along x and y, in cells; z in meters; the logarithms of length, width and height;
-    cosine and sine of yaw; vx and vy. This is the order of OpenPCDet's heads.
+    With velocities the codes are ``[..., 10]``. The columns are, in the order of OpenPCDet's heads:
+    offset of the center from the lower corner of the cell along x and y, in cells; z in meters;
+    logarithms of length, width and height; cosine and sine of yaw; vx and vy.
 
     Args:
       boxes: ``[..., 7]`` or ``[..., 9]``, sizes above 0; NumPy in, NumPy out.
@@ -95,7 +95,7 @@ def encode_boxes(
       grid: grid of the cells.
 
     Raises:
-      InputError: other shapes, or invalid boxes outside of ``jit``.
+      InputError: wrong shapes, or (unless traced) invalid boxes.
     """
     boxes = as_boxes(boxes)
     xp = array_module(boxes)
@@ -111,7 +111,7 @@ def decode_boxes(
     cells: Int[Array | np.ndarray, "... 2"],
     grid: BevGrid,
 ) -> Float[Any, "... box"]:
-    """Return the boxes of codes relative to cells, ``[..., 7]`` or ``[..., 9]``.
+    """Decode codes relative to cells to boxes, ``[..., 7]`` or ``[..., 9]``.
 
     This is the inverse of :func:`encode_boxes`.
 
@@ -122,7 +122,7 @@ def decode_boxes(
       grid: grid of the cells.
 
     Raises:
-      InputError: other shapes.
+      InputError: wrong shapes.
     """
     (codes,) = as_floats(codes)
     if codes.ndim < 1 or codes.shape[-1] not in (8, 10):
@@ -150,7 +150,7 @@ class Detections(NamedTuple):
       boxes: ``[N, 7]`` or ``[N, 9]``; 0 where ``valid`` is false.
       scores: ``[N]`` in 0..1; 0 where ``valid`` is false.
       classes: ``int32[N]``; -1 where ``valid`` is false.
-      valid: ``bool[N]``, the rows that hold a box; false for unused rows and for boxes that are not
+      valid: ``bool[N]``, whether the row is a box; false for unused rows and for boxes that are not
         finite.
     """
 
@@ -160,11 +160,11 @@ class Detections(NamedTuple):
     valid: Bool[Array, " max_boxes"]
 
     def take(self, indices: jax.Array) -> Detections:
-        """Return the rows at the indices.
+        """Return the detections in the rows ``indices``.
 
         Args:
-          indices: ``int[K]``; -1, as from :func:`voxax.detection.nms`, gives a row that is not
-            valid.
+          indices: ``int[K]``, such as those from :func:`voxax.detection.nms`; -1 gives a row that
+            is not valid.
         """
         kept = (indices >= 0) & self.valid[indices]
         return Detections.of_rows(
@@ -175,10 +175,10 @@ class Detections(NamedTuple):
     def of_rows(
         cls, boxes: jax.Array, scores: jax.Array, classes: jax.Array, kept: jax.Array
     ) -> Detections:
-        """Return detections of these rows, which are not valid where ``kept`` is false.
+        """Make detections from arrays; the rows where ``kept`` is false become invalid.
 
         Args:
-          boxes, scores, classes: see the attributes of the class.
+          boxes, scores, classes: arrays as in the attributes of the class.
           kept: ``bool[N]``, the valid rows.
         """
         return cls(
@@ -198,7 +198,7 @@ def decode_centers(
     max_boxes: int,
     min_score: float = 0.0,
 ) -> Detections:
-    """Return the best boxes of one scene's dense maps; ``jax.vmap`` maps it over scenes.
+    """Decode one scene's dense maps to its best boxes; use ``jax.vmap`` for several scenes.
 
     Every pair of a cell and a class is a candidate. Remove duplicates afterwards::
 
@@ -211,11 +211,11 @@ def decode_centers(
       logits: ``[X, Y, classes]``, before the sigmoid.
       codes: ``[X, Y, 8]`` or ``[X, Y, 10]``, see :func:`voxax.detection.encode_boxes`.
       grid: grid of the two maps.
-      max_boxes: number of rows of the result, static.
+      max_boxes: static number of rows of the result.
       min_score: lowest score of a valid row, in 0..1.
 
     Raises:
-      InputError: other shapes, or a number out of range.
+      InputError: wrong shapes, or a number out of range.
     """
     logits, codes = jnp.asarray(logits), jnp.asarray(codes)
     for name, table in (("logits", logits), ("codes", codes)):
@@ -240,18 +240,18 @@ def decode_cells(
     min_score: float = 0.0,
     valid: Bool[Array | np.ndarray, " P"] | None = None,
 ) -> Detections:
-    """Return the best boxes of one scene's sparse cells.
+    """Decode the predictions at one scene's sparse cells to its best boxes.
 
     Args:
       logits: ``[P, classes]``, before the sigmoid.
-      codes: ``[P, 8]`` or ``[P, 10]``.
+      codes: ``[P, 8]`` or ``[P, 10]``, see :func:`voxax.detection.encode_boxes`.
       cells: ``int[P, 2]``, indices of the cells in the grid.
       grid: grid of the cells.
       max_boxes, min_score: see :func:`decode_centers`.
-      valid: ``bool[P]``, the rows that hold a cell; None for all. Other rows may hold anything.
+      valid: ``bool[P]``, the rows that are cells; None for all. Other rows have no effect.
 
     Raises:
-      InputError: other shapes, or a number out of range.
+      InputError: wrong shapes, or a number out of range.
     """
     logits, codes = as_floats(jnp.asarray(logits), jnp.asarray(codes))
     cells = jnp.asarray(cells)
@@ -298,10 +298,10 @@ def _decode(
 def finite_codes(
     codes: jax.Array, kept: jax.Array, decode: Callable[[jax.Array], jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return codes ``[N, D]``, zero in rows that do not count, and ``bool[N]``, the rows that do.
+    """Set codes to zero if their box is not finite; return codes ``[N, D]`` and a mask ``bool[N]``.
 
-    A code counts if it is ``kept`` and its box is finite. The box is not finite if the logarithm
-    of a size is too large. Rows that do not count have no gradient.
+    The mask is true where a code is ``kept`` and its box is finite. A box is not finite if the
+    logarithm of a size is too large. Codes outside the mask become zero and have no gradient.
     """
     boxes = decode(jax.lax.stop_gradient(codes))
     kept &= jnp.isfinite(boxes[:, :7]).all(axis=1)
@@ -313,7 +313,7 @@ def best_rows(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the indices of the highest logits, their scores, and a mask of the rows that count.
 
-    Each result has the shape ``[number]``; the logits have ``[N]``. NaN, -inf and scores below
+    All results are ``[number]``, and ``logits`` is ``[N]``. Logits of NaN or -inf and scores below
     ``min_score`` do not count.
     """
     lowest = jnp.asarray(-jnp.inf, logits.dtype)

@@ -1,13 +1,13 @@
 """Boxes: their format, checks, corners, and the points inside.
 
 A box is a row ``[x, y, z, length, width, height, yaw]``: the center of the box (not of its bottom)
-and the sizes in meters, and the angle in radians. ``length`` lies along the heading, and ``yaw``
-turns from the x axis to the y axis around z. Two more columns may hold the velocity ``[vx, vy]`` in
-meters per second. Tables hold float32 or float64.
+and the sizes in meters, and the angle in radians. ``length`` is along the heading, and ``yaw``
+turns from the x axis to the y axis around z. Two more columns can be the velocity ``[vx, vy]`` in
+meters per second. Arrays are float32 or float64.
 
-"NumPy in, NumPy out" in a docstring means that NumPy arrays are computed by NumPy, on the host and
-in their dtype, and JAX arrays by JAX, eagerly or under ``jax.jit``. Traced values cannot be
-checked. Inside ``jit`` a negative size counts as zero, and a NaN stays a NaN.
+"NumPy in, NumPy out" in a docstring means: NumPy computes results for NumPy arrays, on the host and
+in their dtype, and JAX computes results for JAX arrays, eagerly or under ``jax.jit``. Traced values
+cannot be checked. Inside ``jit`` a negative size counts as zero, and a NaN stays a NaN.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLUMNS = ("x", "y", "z", "length", "width", "height", "yaw")
 
 
 def array_module(*arrays: Any) -> ModuleType:
-    """Return ``jax.numpy`` if one of the arrays is JAX's, else ``numpy``."""
+    """Return the module ``jax.numpy`` if one of the arrays is a JAX array, else ``numpy``."""
     return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
 
 
@@ -41,7 +41,7 @@ def as_floats(*arrays: Any) -> list[Any]:
       arrays: numbers of any shape.
 
     Raises:
-      InputError: the arrays hold no real numbers.
+      InputError: an array does not have real numbers.
     """
     xp = array_module(*arrays)
     tables = [xp.asarray(array) for array in arrays]
@@ -54,15 +54,15 @@ def as_floats(*arrays: Any) -> list[Any]:
 
 
 def as_boxes(boxes: Any, name: str = "boxes", valid: Any = None) -> Any:
-    """Return checked boxes as floats; NumPy in, NumPy out.
+    """Check boxes, and return them as floats; NumPy in, NumPy out.
 
     Args:
       boxes: ``[..., 7]``, or ``[..., 9]`` with the velocity.
-      name: name of the argument, for messages.
+      name: name of the boxes in messages.
       valid: ``bool[...]``, the boxes whose values are checked; None for all.
 
     Raises:
-      InputError: another shape or dtype; outside of ``jit`` also a value that is not finite, or a
+      InputError: a wrong shape or dtype; outside of ``jit`` also a value that is not finite, or a
         negative size. An unknown velocity may be NaN.
     """
     (table,) = as_floats(boxes)
@@ -100,7 +100,7 @@ def _check_values(boxes: np.ndarray, counts: np.ndarray, name: str) -> None:
 def check_rows(name: str, array: Any, number: int, what: str) -> None:
     """Raise :class:`voxax.InputError` unless ``array`` has the shape ``[number]``.
 
-    `name` is the name of the array in the message, `what` the noun that is counted.
+    In the message ``name`` names the array, and ``what`` its rows, such as ``"boxes"``.
     """
     if tuple(np.shape(array)) != (number,):
         raise InputError(
@@ -109,10 +109,10 @@ def check_rows(name: str, array: Any, number: int, what: str) -> None:
 
 
 def as_classes(classes: Any) -> jax.Array:
-    """Return classes ``int[N]`` as a JAX array.
+    """Return integer classes ``int[N]`` as a JAX array.
 
     Raises:
-      InputError: the classes are names, or numbers that are no integers.
+      InputError: the classes are not integers.
     """
     array = classes if isinstance(classes, jax.Array) else np.asarray(classes)
     if not array.size:
@@ -123,12 +123,12 @@ def as_classes(classes: Any) -> jax.Array:
 
 
 def as_mask(name: str, array: Any, number: int, what: str) -> jax.Array:
-    """Return a mask ``bool[number]``, all true for None.
+    """Return ``array`` as a checked mask ``bool[number]``; None gives a mask that is all true.
 
-    `name` is the name of the mask in the message, `what` the noun that is counted.
+    In the message ``name`` names the mask, and ``what`` its rows, such as ``"boxes"``.
 
     Raises:
-      InputError: another shape or dtype.
+      InputError: a wrong shape or dtype.
     """
     if array is None:
         return jnp.ones(number, bool)
@@ -149,7 +149,7 @@ def check_table(boxes: Any, name: str = "boxes") -> None:
 
 
 def sizes(boxes: Any) -> tuple[Any, Any, Any]:
-    """Return length, width and height, each ``[...]``, with 0 in place of negative sizes."""
+    """Return length, width and height of boxes, each ``[...]``; negative sizes become 0."""
     xp = array_module(boxes)
     zero = xp.zeros((), boxes.dtype)
     length, width, height = (xp.maximum(boxes[..., column], zero) for column in (3, 4, 5))
@@ -159,13 +159,13 @@ def sizes(boxes: Any) -> tuple[Any, Any, Any]:
 def bev_corners(
     boxes: Num[Array | np.ndarray, "*shape box"],
 ) -> Float[Any, "*shape 4 2"]:
-    """Return the corners seen from above, ``[..., 4, 2]``, counterclockwise from the front left.
+    """Return box corners seen from above, ``[..., 4, 2]``, counterclockwise from the front left.
 
     Args:
       boxes: ``[..., 7]`` or ``[..., 9]``; NumPy in, NumPy out.
 
     Raises:
-      InputError: another shape, or invalid boxes outside of ``jit``.
+      InputError: a wrong shape, or (unless traced) invalid boxes.
     """
     boxes = as_boxes(boxes)
     xp = array_module(boxes)
@@ -182,9 +182,9 @@ def bev_corners(
 def corners(
     boxes: Num[Array | np.ndarray, "*shape box"],
 ) -> Float[Any, "*shape 8 3"]:
-    """Return the corners, ``[..., 8, 3]``, first the four of the bottom, then the four of the top.
+    """Return the corners of boxes, ``[..., 8, 3]``: four at the bottom, then four at the top.
 
-    The order of each four, the arguments and the errors are as in :func:`bev_corners`.
+    The order of four corners, the arguments and the errors are as in :func:`bev_corners`.
     """
     boxes = as_boxes(boxes)
     xp = array_module(boxes)
@@ -201,14 +201,14 @@ def corners(
 def points_in_boxes(
     points: Num[Array | np.ndarray, "N columns"], boxes: Num[Array | np.ndarray, "M box"]
 ) -> Bool[Any, "N M"]:
-    """Return whether each point lies in each box or on its faces, ``bool[N, M]``.
+    """Return for each point and box whether the point is inside or on a face, ``bool[N, M]``.
 
     Args:
       points: ``[N, 3]`` or more columns, of which the first three are x, y and z.
       boxes: ``[M, 7]`` or ``[M, 9]``. The result is NumPy if points and boxes are.
 
     Raises:
-      InputError: another shape, or invalid boxes outside of ``jit``.
+      InputError: a wrong shape, or (unless traced) invalid boxes.
     """
     boxes = as_boxes(boxes)
     check_table(boxes)
@@ -225,13 +225,13 @@ def points_in_boxes(
 
 
 def wrap_angle(angle: Any) -> Any:
-    """Return angles in ``[-pi, pi)``.
+    """Return angles moved into ``[-pi, pi)`` by whole turns.
 
     Args:
       angle: ``[...]`` in radians; NumPy in, NumPy out.
 
     Raises:
-      InputError: the angles are no real numbers.
+      InputError: the angles are not real numbers.
     """
     (angle,) = as_floats(angle)
     turn = 2 * np.pi
@@ -239,10 +239,10 @@ def wrap_angle(angle: Any) -> Any:
 
 
 def check_integers(name: str, values: Sequence[int], number: int) -> tuple[int, ...]:
-    """Return the values as a tuple of integers.
+    """Check that ``values`` are ``number`` integers, and return them as a tuple.
 
     Raises:
-      InputError: there are not `number` values, or one is no integer. The message has `name`.
+      InputError: there are fewer or more values, or one is not an integer. The message has `name`.
     """
     found = tuple(values)
     if len(found) != number or not all(isinstance(value, Integral) for value in found):
@@ -251,10 +251,10 @@ def check_integers(name: str, values: Sequence[int], number: int) -> tuple[int, 
 
 
 def check_numbers(name: str, values: Sequence[float], number: int) -> tuple[float, ...]:
-    """Return the values as a tuple of floats.
+    """Check that ``values`` are ``number`` finite numbers, and return them as a tuple of floats.
 
     Raises:
-      InputError: there are not `number` values, or one is not finite. The message has `name`.
+      InputError: there are fewer or more values, or one is not finite. The message has `name`.
     """
     array = np.asarray(values, np.float64)
     if array.shape != (number,) or not np.isfinite(array).all():

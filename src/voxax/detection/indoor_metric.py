@@ -20,19 +20,19 @@ def average_precision(
     overlap: NmsOverlap = "3d",
     classes: Sequence[Any] | None = None,
 ) -> dict[Any, float]:
-    """Return the average precision of each class, in 0..1.
+    """Return the average precision of each class by IoU, in 0..1, as for ScanNet and SUN RGB-D.
 
     The mean over the classes is the mAP of the data set. The found boxes of a class are visited by
     falling score. A found box is compared with the true box of its scene and class that it overlaps
     most. It is right if the overlap exceeds the threshold, and no earlier box matched this true
     box. The average precision is the area under the curve of precision over recall, after each
     precision was raised to the highest at the same or a greater recall (VOC 2010). The boxes of
-    ScanNet are not turned: give a yaw of 0.
+    ScanNet are not rotated: give a yaw of 0.
 
     Args:
       truth: the true boxes of each scene.
       found: the boxes found in each scene, with scores.
-      iou_threshold: intersection over union that a right box exceeds, at least 0 and below 1;
+      iou_threshold: intersection over union that a right box must exceed, at least 0 and below 1;
         0.25 and 0.5 are usual.
       overlap: ``"3d"`` compares volumes, ``"bev"`` compares areas seen from above.
       classes: the classes to evaluate; None evaluates all classes of ``truth``.

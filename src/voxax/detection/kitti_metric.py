@@ -3,8 +3,8 @@
 Source: Geiger, Lenz and Urtasun, "Are we ready for Autonomous Driving? The KITTI Vision Benchmark
 Suite", CVPR 2012, and the program of its development kit. As in this program, a true box exactly at
 a limit of height, occlusion or truncation counts, and an overlap must be larger than its limit.
-(Copies in Python have ``<=`` for the height.) The 40 recalls are from Simonelli et al.,
-"Disentangling Monocular 3D Object Detection", ICCV 2019; earlier, the benchmark had 11.
+(Python copies of the program compare the height by ``<=``.) The 40 recalls are from Simonelli et
+al., "Disentangling Monocular 3D Object Detection", ICCV 2019; earlier, the benchmark had 11.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ KITTI_OVERLAPS = {"Car": 0.7, "Pedestrian": 0.5, "Cyclist": 0.5}
 NEIGHBORS = {"car": "van", "pedestrian": "person_sitting"}
 NO_CARE = "dontcare"
 NUM_RECALLS = 40
-# Which of the 41 precisions are averaged, by the number of recalls; 11 recalls include recall 0.
+# The precisions to average, of 41, by the number of recalls; 11 recalls include recall 0.
 COUNTED = {40: slice(1, None), 11: slice(0, None, 4)}
-# State of a row in a comparison: it counts; it changes no result; it is left out.
+# State of a box in a comparison: it counts; it is matched but changes no result; it is left out.
 COUNTS, IGNORED, ABSENT = 0, 1, 2
 
 
@@ -48,19 +48,19 @@ DIFFICULTIES = (
 
 @dataclass(frozen=True)
 class KittiObjects(Objects):
-    """Boxes of one frame, in any frame of reference whose z axis points up.
+    """True or found boxes of one KITTI frame, in any coordinate system whose z axis points up.
 
     Args:
-      boxes: ``[N, 7]``; rows of class ``DontCare`` may hold anything.
+      boxes: ``[N, 7]``; the values in rows of class ``DontCare`` have no effect.
       classes: ``[N]``, names as in KITTI's label files; upper and lower case are the same.
-      scores: ``[N]``, scores of found boxes; None for the truth.
-      rectangles: ``[N, 4]``, left, top, right and bottom in the image, in pixels.
+      scores: ``[N]``, scores of found boxes; None for true boxes.
+      rectangles: ``[N, 4]``, left, top, right and bottom of the boxes in the image, in pixels.
       truncation: ``[N]``, truncation of true boxes in 0..1; None is 0.
       occlusion: ``int[N]``, occlusion of true boxes, 0 to 3; None is 0.
       alphas: ``[N]``, angles of observation in radians, for :func:`kitti_aos`; None if unknown.
 
     Raises:
-      InputError: other shapes, bad boxes, or scores that are not finite.
+      InputError: wrong shapes, invalid boxes, or scores that are not finite.
     """
 
     rectangles: Any = None
@@ -87,11 +87,11 @@ class KittiObjects(Objects):
             self._set("alphas", number, np.float64)
 
     def names(self) -> np.ndarray:
-        """Return the classes in lower case, ``[N]``."""
+        """Return the class names in lower case, ``[N]``."""
         return np.array([str(name).lower() for name in self.classes.tolist()], dtype=object)
 
     def heights(self) -> np.ndarray:
-        """Return the heights in the image in pixels, ``[N]``."""
+        """Return the heights of the boxes in the image, ``[N]`` in pixels."""
         return self.rectangles[:, 3] - self.rectangles[:, 1]
 
     def _is_boxed(self) -> np.ndarray:
@@ -106,26 +106,25 @@ def kitti_ap(
     overlaps: Mapping[str, float] | None = None,
     recalls: KittiRecalls = 40,
 ) -> dict[str, dict[str, float]]:
-    """Return KITTI's average precision by class and difficulty, 0..1.
-
-    KITTI's tables show percent.
+    """Return KITTI's average precision by class and difficulty, in 0..1 (KITTI shows percent).
 
     Args:
       truth: all rows of each frame's label file, including ``DontCare`` and other classes.
       found: boxes found in each frame, with scores.
-      overlap: measure of overlap: IoU of volumes (``"3d"``), from above (``"bev"``), or of
+      overlap: measure of overlap: IoU of volumes (``"3d"``), of areas from above (``"bev"``), or of
         rectangles in the image (``"image"``).
-      overlaps: the IoU that a found box must exceed, for each class to evaluate. None takes
-        KITTI's: 0.7 for cars, 0.5 for pedestrians and cyclists.
+      overlaps: dict from each class to evaluate to the IoU that a found box must exceed. None takes
+        KITTI's values: 0.7 for cars, 0.5 for pedestrians and cyclists.
       recalls: number of recalls to average over: 40, as in KITTI since 2019, or 11, as in older
         tables.
 
     Returns:
-      Values for ``easy``, ``moderate`` and ``hard`` by class; NaN without true boxes.
+      A dict from class to a dict with the keys ``easy``, ``moderate`` and ``hard``; the value is
+      NaN if there are no true boxes.
 
     Raises:
       InputError: different numbers of frames, no scores, an unknown ``overlap``, ``overlaps`` out
-        of range, another number of recalls.
+        of range, or another number of recalls.
     """
     return _by_class(truth, found, overlap, overlaps, recalls, oriented=False)
 
@@ -137,9 +136,9 @@ def kitti_aos(
     overlaps: Mapping[str, float] | None = None,
     recalls: KittiRecalls = 40,
 ) -> dict[str, dict[str, float]]:
-    """Return KITTI's average orientation similarity by class and difficulty, 0..1.
+    """Return KITTI's average orientation similarity by class and difficulty, in 0..1.
 
-    It is the average precision of rectangles in the image, but a correct box counts
+    It is the average precision of rectangles in the image, in which a correct box counts
     ``(1 + cos(d)) / 2``, where d is the difference of the angles of observation.
 
     Args:
@@ -191,18 +190,18 @@ def _by_class(
 
 @dataclass
 class _Frame:
-    """One frame of a comparison, without absent rows."""
+    """The boxes of one frame that are compared for one class and difficulty."""
 
     iou: np.ndarray  # [found, truth]
     scores: np.ndarray
     true_state: np.ndarray
     found_state: np.ndarray
-    no_care: np.ndarray  # [found], the largest share of each area in a DontCare rectangle
+    no_care: np.ndarray  # [found], largest part of the box's area in a DontCare rectangle, 0..1
     similarity: np.ndarray | None  # [found, truth], of the angles of observation
 
 
 def _at_recalls(frames: Sequence[_Frame], needed: float, *, oriented: bool) -> np.ndarray:
-    """Return ``[41]``: the highest precision (or similarity) at each recall or a higher recall."""
+    """Return the highest precision (or similarity) at each of 41 recalls or above, ``[41]``."""
     number = sum(int(np.sum(frame.true_state == COUNTS)) for frame in frames)
     if number == 0:
         return np.full(NUM_RECALLS + 1, np.nan)
@@ -257,11 +256,11 @@ def _frame(
 
 
 def _match(frame: _Frame, needed: float, threshold: float | None) -> tuple[list[float], int, float]:
-    """Return the scores of the correct boxes, the number of wrong boxes, and the similarity.
+    """Return the scores of the correct boxes, the number of wrong boxes, and the total similarity.
 
-    Each true box takes one found box that no other has taken. Without a threshold it takes the box
-    of the highest score. With a threshold it takes the box of the largest overlap, and an ignored
-    box only if no other overlaps enough.
+    Each true box takes one found box that no other true box has taken. Without a threshold it takes
+    the box of the highest score. With a threshold it takes the box of the largest overlap, and an
+    ignored box only if no box that counts overlaps enough.
     """
     is_free = np.ones(len(frame.scores), bool)
     if threshold is not None:

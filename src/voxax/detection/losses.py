@@ -1,4 +1,4 @@
-"""Losses of center-based detectors. NaN in rows that do not count reaches no gradient."""
+"""Losses of center-based detectors. NaN in rows that do not count does not reach the gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def gaussian_focal_loss(
     beta: float = 4.0,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Float[Array, ""]:
-    """Return the penalty-reduced focal loss, ``[]``: the sum over cells, per target of 1.
+    """Return the penalty-reduced focal loss of heat maps, ``[]``, per center (target of 1).
 
     Args:
       logits: ``[..., classes]``, before the sigmoid.
@@ -33,10 +33,11 @@ def gaussian_focal_loss(
       valid: ``bool[...]``, the cells that count; None counts all.
       alpha: exponent of a prediction's error, which is ``1 - p`` at a center and ``p`` elsewhere.
       beta: exponent of ``1 - target``, a factor that reduces the loss near a center.
-      axis_name: mapped axis. The sum and the number of targets of 1 are taken over it too.
+      axis_name: name of a mapped axis over whose devices the sum and the number of centers are
+        taken too.
 
     Raises:
-      InputError: other shapes.
+      InputError: wrong shapes.
 
     Source: Law and Deng, "CornerNet: Detecting Objects as Paired Keypoints", ECCV 2018.
     """
@@ -64,7 +65,7 @@ def code_loss(
     weights: Num[Array | np.ndarray, " code"] | None = None,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Float[Array, " code"]:
-    """Return the L1 loss of box codes, ``[D]``: the mean of each column over boxes that count.
+    """Return the L1 loss of box codes, ``[D]``: for each column the mean over boxes that count.
 
     Args:
       codes: ``[..., M, D]``, predicted codes, gathered at the rows of
@@ -72,11 +73,11 @@ def code_loss(
       targets: ``[..., M, D]``; NaN, as for an unknown velocity, does not count.
       mask: ``bool[..., M]``, the boxes that count.
       weights: ``[D]``, a factor for each column; None is 1.
-      axis_name: average over this mapped axis too. Each device is weighted by its number of counted
-        boxes.
+      axis_name: name of a mapped axis over whose devices the mean is taken too. Each device counts
+        by its number of counted boxes.
 
     Raises:
-      InputError: other shapes.
+      InputError: wrong shapes.
     """
     codes, targets = as_floats(jnp.asarray(codes), jnp.asarray(targets))
     _check_same("targets", targets, "codes", codes)
@@ -106,18 +107,18 @@ def iou_loss(
     mask: Bool[Array | np.ndarray, "*shape"],
     kind: IouLoss = "3d",
 ) -> Float[Array, ""]:
-    """Return the mean of ``1 - IoU`` over the boxes that count, ``[]``; 0 without any.
+    """Return the mean of ``1 - IoU`` over the boxes that count, ``[]``; 0 if no box counts.
 
     Args:
       boxes: ``[..., 7]`` or ``[..., 9]``, predicted boxes.
       targets: ``[..., 7]`` or ``[..., 9]`` with the leading axes of ``boxes``.
       mask: ``bool[...]``, the boxes that count.
-      kind: name of the loss. ``"3d"`` has the IoU of volumes, ``"bev"`` the IoU from above.
-        ``"distance"`` has the IoU of volumes and adds the squared distance of the centers over the
-        squared diagonal around both boxes, whose gradient moves disjoint boxes together.
+      kind: name of the loss. ``"3d"`` takes the IoU of volumes, ``"bev"`` the IoU seen from above.
+        ``"distance"`` takes the IoU of volumes and adds the squared distance of the centers over
+        the squared diagonal around both boxes, whose gradient moves disjoint boxes together.
 
     Raises:
-      InputError: other shapes, an unknown kind, or bad boxes that count and are not traced.
+      InputError: wrong shapes, an unknown kind, or (unless traced) invalid boxes that count.
 
     Source: Zheng et al., "Distance-IoU Loss: Faster and Better Learning for Bounding Box
     Regression", AAAI 2020.

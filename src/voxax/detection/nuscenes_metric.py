@@ -1,4 +1,4 @@
-"""The detection metrics of nuScenes: average precision by distance of centers, errors, and NDS.
+"""The detection metrics of nuScenes: average precision by center distance, errors, and NDS.
 
 Source: Caesar et al., "nuScenes: A multimodal dataset for autonomous driving", CVPR 2020, and the
 configuration ``detection_cvpr_2019`` of its development kit.
@@ -41,18 +41,18 @@ RECALLS = np.linspace(0.0, 1.0, 101)
 
 @dataclass(frozen=True)
 class NuscenesObjects(Objects):
-    """Boxes of one sample, in the frame of the vehicle at the sample's time.
+    """True or found boxes of one nuScenes sample, in the vehicle's frame at the sample's time.
 
     Args:
       boxes: ``[N, 9]``, with velocity; an unknown velocity is NaN.
       classes: ``[N]``, names.
-      scores: ``[N]``, scores of found boxes; None for the truth.
-      attributes: ``[N]``, names; an empty name is no attribute. None gives no box an attribute.
+      scores: ``[N]``, scores of found boxes; None for true boxes.
+      attributes: ``[N]``, names of attributes; an empty name, or None for all, is no attribute.
       num_points: ``int[N]``, number of LiDAR and radar points in each true box. Boxes with 0 points
         are left out; None keeps all.
 
     Raises:
-      InputError: other shapes, bad boxes, or scores that are not finite.
+      InputError: wrong shapes, invalid boxes, or scores that are not finite.
     """
 
     attributes: Any = None
@@ -74,7 +74,7 @@ class NuscenesObjects(Objects):
         self._set("num_points", number)
 
     def within(self, ranges: Mapping[str, float]) -> NuscenesObjects:
-        """Return the boxes with points that are nearer than the range of their class."""
+        """Return the boxes nearer than the range of their class, except boxes with 0 points."""
         distance = np.linalg.norm(self.boxes[:, :2], axis=1)
         limit = np.array([ranges.get(name, -1.0) for name in self.classes.tolist()])
         kept = (distance < limit) & (self.num_points != 0)
@@ -93,7 +93,7 @@ class NuscenesScore:
     """Results of nuScenes' detection evaluation.
 
     Attributes:
-      mean_ap: mean over classes and distances, 0..1.
+      mean_ap: average precision, mean over classes and distances, 0..1.
       nds: the nuScenes detection score, 0..1.
       errors: mean of each error over classes, by name: translation in meters, scale as 1 - IoU,
         orientation in radians, velocity in meters per second, attribute as 1 - accuracy.
@@ -114,19 +114,19 @@ def nuscenes_score(
     *,
     ranges: Mapping[str, float] | None = None,
 ) -> NuscenesScore:
-    """Return mAP, the five errors and NDS as nuScenes defines them.
+    """Return mAP, the five errors and NDS (detection score) as nuScenes defines them.
 
-    The development kit also leaves out bicycles and motorcycles in annotated bicycle racks. Leave
-    them out of both arguments yourself.
+    The development kit also leaves out bicycles and motorcycles in annotated bicycle racks. This
+    function does not: remove them from both arguments.
 
     Args:
       truth: true boxes of each sample.
       found: at most 500 boxes found in each sample, with scores.
-      ranges: for each class the largest distance at which it is evaluated, in meters. None takes
-        nuScenes' own, ``NUSCENES_RANGES``.
+      ranges: dict from class to the largest distance at which it is evaluated, in meters. None
+        takes nuScenes' ranges, ``NUSCENES_RANGES``.
 
     Raises:
-      InputError: different numbers of samples, no scores, too many boxes, a negative range.
+      InputError: different numbers of samples, no scores, too many boxes, or a negative range.
     """
     check_scenes(truth, found, NuscenesObjects)
     ranges = NUSCENES_RANGES if ranges is None else dict(ranges)
@@ -159,21 +159,21 @@ def nuscenes_score(
 def center_distance_ap(
     truth: Sequence[Objects], found: Sequence[Objects], name: Any, distance: float
 ) -> float:
-    """Return nuScenes' average precision of one class at one distance of centers, 0..1.
+    """Return nuScenes' average precision of one class for one center distance, 0..1.
 
     Boxes are matched by falling score. A box is correct if the nearest true box of its scene and
     class that is not matched yet is nearer than ``distance``, seen from above. The result is the
-    mean of ``max(precision - 0.1, 0) / 0.9`` over the recalls from 0.11 to 1, and 0 without true
-    boxes.
+    mean of ``max(precision - 0.1, 0) / 0.9`` over the recalls from 0.11 to 1; it is 0 if there are
+    no true boxes.
 
     Args:
       truth: true boxes of each scene.
       found: boxes found in each scene, with scores.
       name: name of the class.
-      distance: largest distance of centers, in meters.
+      distance: distance of centers below which boxes match, in meters.
 
     Raises:
-      InputError: different numbers of scenes, no scores, a distance that is not positive.
+      InputError: different numbers of scenes, no scores, or a distance that is not positive.
     """
     check_scenes(truth, found, Objects)
     if not 0 < distance < np.inf:
@@ -183,13 +183,13 @@ def center_distance_ap(
 
 @dataclass(frozen=True)
 class _Matches:
-    """Boxes of one class by falling score, and the true box that each matches."""
+    """The F found boxes of one class by falling score, and the true box that each one matches."""
 
     number: int  # of true boxes
     scores: np.ndarray  # [F]
     scene: np.ndarray  # int[F]
     row: np.ndarray  # int[F], in the scene's found boxes
-    true_row: np.ndarray  # int[F], in the scene's true boxes; -1 for a false one
+    true_row: np.ndarray  # int[F], in the scene's true boxes; -1 if none matches
 
     @property
     def is_right(self) -> np.ndarray:
@@ -206,7 +206,7 @@ def _match(
     row = np.concatenate([np.zeros(0, np.int64), *rows])
     nothing = [np.zeros(0)]
     scores = np.concatenate(nothing + [s.scores[r] for s, r in zip(found, rows, strict=True)])
-    # Among equal scores the last comes first, as in the development kit.
+    # Among equal scores the last box comes first, as in the development kit.
     order = np.argsort(scores, kind="stable")[::-1]
     scores, scene, row = scores[order], scene[order], row[order]
     is_left = [np.ones(len(r), bool) for r in true_rows]
@@ -247,7 +247,7 @@ def _errors(
     name: str,
     matches: _Matches,
 ) -> dict[str, float]:
-    """Return each error, averaged over the recalls from 0.11 to the highest recall reached."""
+    """Return a dict of the errors, averaged over the recalls from 0.11 to the highest reached."""
     result: dict[str, float] = dict.fromkeys(ERRORS, 1.0)
     score = _curve(matches)[1]
     reached = np.flatnonzero(score)
@@ -277,7 +277,7 @@ def _errors(
 
 
 def _running_mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean up to each place without NaN; 0 before the first number, 1 if all are NaN."""
+    """Return the running mean without NaN; 0 before the first number, 1 if all are NaN."""
     known = ~np.isnan(values)
     if not known.any():
         return np.ones(len(values))

@@ -1,4 +1,4 @@
-"""Boxes of a scene with their classes, true or found, as input of the metrics."""
+"""The input of the metrics: true or found boxes of a scene, with classes and scores."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from voxax.errors import InputError
 
 @dataclass(frozen=True)
 class Objects:
-    """Boxes of one scene on the host, in float64.
+    """True or found boxes of one scene, as NumPy arrays in float64.
 
     Args:
       boxes: ``[N, 7]`` or ``[N, 9]``.
       classes: ``[N]``, names or numbers.
-      scores: ``[N]``, scores of found boxes; None for the truth, or for no boxes.
+      scores: ``[N]``, scores of found boxes; None for true boxes, or if there are no boxes.
 
     Raises:
-      InputError: other shapes, bad boxes, or scores that are not finite.
+      InputError: wrong shapes, invalid boxes, or scores that are not finite.
     """
 
     boxes: Any
@@ -37,7 +37,7 @@ class Objects:
         self._set("classes", number)
         boxes = as_boxes(boxes, "boxes", self._is_boxed())
         object.__setattr__(self, "boxes", boxes)
-        if self.scores is None and not number:  # of nothing, whether true or found
+        if self.scores is None and not number:  # no boxes, true or found
             object.__setattr__(self, "scores", np.zeros(0))
         if self.scores is not None:
             self._set("scores", number, np.float64)
@@ -50,7 +50,7 @@ class Objects:
         return len(self.boxes)
 
     def _is_boxed(self) -> np.ndarray:
-        """Return ``bool[N]``: whether each row has a box."""
+        """Return for each row whether it has a box, ``bool[N]``."""
         return np.ones(len(self.classes), bool)
 
     def _set(self, name: str, number: int, dtype: Any = None) -> None:
@@ -61,7 +61,7 @@ class Objects:
 
 
 def check_scenes(truth: Sequence[Objects], found: Sequence[Objects], kind: type) -> None:
-    """Raise :class:`voxax.InputError` unless scenes correspond and found scenes have scores."""
+    """Raise InputError unless both lists match, have class ``kind``, and ``found`` has scores."""
     if len(truth) != len(found):
         raise InputError(
             f"{len(found)} scenes were found and {len(truth)} are true: give one of each for every "

@@ -1,7 +1,7 @@
-"""Overlap of turned boxes: exact areas and volumes, without vertex lists.
+"""Overlap of rotated boxes: exact areas and volumes, without lists of vertices.
 
-In the frame of the first box, that box is the rectangle ``|x| <= a, |y| <= b``. The area that it
-shares with the second box is a sum over the four edges of the second box (Green's theorem):
+In its own frame, the first box is the rectangle ``|x| <= a, |y| <= b``. The area that it shares
+with the second box is a sum over the four edges of the second box (Green's theorem):
 
     area = sum over edges of the integral of clip(x, -a, a) dy over the part with |y| <= b
 
@@ -31,7 +31,7 @@ NmsOverlap = Literal["bev", "3d"]
 def bev_overlap(
     a: Num[Array | np.ndarray, "... box"], b: Num[Array | np.ndarray, "... box"]
 ) -> Float[Any, "..."]:
-    """Return the area that boxes share seen from above, ``[...]`` in square meters.
+    """Return the area that pairs of boxes share seen from above, ``[...]`` in square meters.
 
     The result is a NumPy array if both arguments are NumPy arrays.
 
@@ -42,11 +42,11 @@ def bev_overlap(
         pairs, map over the rows of ``a`` with ``jax.lax.map``.
 
     Raises:
-      InputError: an array has another shape, or invalid values (checked unless they are traced).
+      InputError: an array has a wrong shape, or invalid values (checked unless they are traced).
 
     Derivatives are exact where the area is differentiable, and finite everywhere. Where sides of
-    the boxes lie on each other, the area has a bend; the first derivative there is the mean of
-    the derivatives on both sides of the bend.
+    the boxes lie on each other, the area has a kink; the first derivative there is the mean of
+    the derivatives on both sides of the kink.
     """
     return _evaluate(_area, a, b)
 
@@ -54,7 +54,7 @@ def bev_overlap(
 def bev_iou(
     a: Num[Array | np.ndarray, "... box"], b: Num[Array | np.ndarray, "... box"]
 ) -> Float[Any, "..."]:
-    """Return intersection over union seen from above, ``[...]`` in 0..1; 0 for two empty boxes.
+    """Return the IoU of pairs of boxes seen from above, ``[...]`` in 0..1; 0 for two empty boxes.
 
     Arguments, derivatives and errors as in :func:`bev_overlap`.
     """
@@ -64,7 +64,7 @@ def bev_iou(
 def iou_3d(
     a: Num[Array | np.ndarray, "... box"], b: Num[Array | np.ndarray, "... box"]
 ) -> Float[Any, "..."]:
-    """Return intersection over union of volumes, ``[...]`` in 0..1; 0 for two empty boxes.
+    """Return the IoU of the volumes of pairs of boxes, ``[...]`` in 0..1; 0 for two empty boxes.
 
     Arguments, derivatives and errors as in :func:`bev_overlap`. A yaw of 0 gives the IoU of
     axis-aligned boxes.
@@ -97,9 +97,10 @@ _ACROSS = np.array([1.0, 1.0, -1.0, -1.0])
 
 
 class _Sides(NamedTuple):
-    """The four sides ``[..., 4]`` of a box in the frame of another box, and the other's half sides.
+    """The four sides ``[..., 4]`` of a box in the frame of another box, and that box's size.
 
-    The points of a side are ``x + t * dx, y + t * dy`` with t in 0..1.
+    The points of a side are ``x + t * dx, y + t * dy`` with t in 0..1. ``half_x`` and ``half_y``
+    are half the side lengths of the other box.
     """
 
     x: Any
@@ -155,7 +156,7 @@ def _area_of(a: Any, b: Any) -> Any:
 
 
 def _apart(a: Any, b: Any) -> Any:
-    """Return whether a side of one of the boxes lies between them."""
+    """Return whether the line of a side of ``a`` or ``b`` separates the two boxes."""
     xp = array_module(a)
     (la, wa, _), (lb, wb, _) = sizes(a), sizes(b)
     x, y, cos, sin = _seen_from(a, b)
@@ -169,8 +170,8 @@ def _apart(a: Any, b: Any) -> Any:
 def _inside(xp: ModuleType, start: Any, step: Any, half: Any) -> tuple[Any, Any]:
     """Return both ends of the range of t in 0..1 with ``|start + t * step| <= half``.
 
-    The ends are equal if no t fits. A step too small for the rounding counts as 0: the range is
-    then all of 0..1, or empty.
+    The ends are equal if no t fits. A step below the rounding error counts as 0: the range is then
+    all of 0..1, or empty.
     """
     zero, one = xp.zeros((), start.dtype), xp.ones((), start.dtype)
     flat = xp.abs(step) <= xp.finfo(start.dtype).eps * (half + xp.abs(start))
@@ -182,14 +183,14 @@ def _inside(xp: ModuleType, start: Any, step: Any, half: Any) -> tuple[Any, Any]
 
 
 def _portion(sides: _Sides) -> tuple[jax.Array, jax.Array]:
-    """Return the part of each side in the other box, 0..1, and the t of its middle.
+    """Return the fraction of each side that lies in the other box, and the t of its middle.
 
-    The part of a side that lies on a side of the other box counts by half. The derivative is then
-    the mean of the derivatives on both sides of the bend.
+    A part that lies on a side of the other box counts half. The derivative is then the mean of the
+    derivatives on both sides of the kink.
     """
     x, y, dx, dy, half_x, half_y = sides
     zero = jnp.zeros((), x.dtype)
-    # Turning and moving the corners rounds them. Sides closer than this lie on each other.
+    # Rotating and moving the corners rounds them. Sides closer than this count as on each other.
     size = half_x + half_y + sum(map(jnp.abs, (x, y, dx, dy)))
     close = 4 * jnp.finfo(x.dtype).eps * size
     low, high, on = zero, jnp.ones((), x.dtype), False
@@ -210,7 +211,7 @@ _area_with_derivative = jax.custom_jvp(_area_of)
 def _area_jvp(
     primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the area and its tangent, from how the sides move.
+    """Return the shared area and its tangent, computed from the motion of the sides.
 
     Each side adds the length of its part in the other box times its speed. Automatic
     differentiation of the sum over edges gives the same numbers, but XLA takes minutes to compile
@@ -224,7 +225,7 @@ def _area_jvp(
     arm_x, arm_y = (sides.x + t * sides.dx) - x[..., None], (sides.y + t * sides.dy) - y[..., None]
     to_x, to_y = jnp.sum(normal_x, axis=-1), jnp.sum(normal_y, axis=-1)
     turn_b = jnp.sum(arm_x * normal_y - arm_y * normal_x, axis=-1)
-    # Turning a around its center equals turning b around that center the other way.
+    # Rotating a around its center equals rotating b around that center the other way.
     turn_a = -(turn_b + x * to_y - y * to_x)
     cos_a, sin_a = jnp.cos(a[..., 6]), jnp.sin(a[..., 6])
     move_x, move_y = to_x * cos_a - to_y * sin_a, to_x * sin_a + to_y * cos_a
@@ -271,7 +272,7 @@ def _iou_3d(a: Any, b: Any) -> Any:
     (la, wa, ha), (lb, wb, hb) = sizes(a), sizes(b)
     # Computed from the distance of the centers, because ends far from 0 would be rounded first.
     up = a[..., 2] - b[..., 2]
-    tall = 0.5 * (ha + hb) - xp.maximum(up, -up)  # whose derivative is 0 at 0, not one side's
+    tall = 0.5 * (ha + hb) - xp.maximum(up, -up)  # the maximum has derivative 0 at up = 0
     tall = _clip(xp, tall, xp.zeros((), a.dtype), xp.minimum(ha, hb))
     return _ratio(xp, _area(a, b) * tall, la * wa * ha + lb * wb * hb)
 

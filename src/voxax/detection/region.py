@@ -1,4 +1,4 @@
-"""The region of space that a detector looks at, and its voxels."""
+"""The region of space that a detector covers, and its division into voxels."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MOST_CELLS = 1 << 26
 
 @dataclass(frozen=True)
 class Region:
-    """A box of space cut into voxels. Static and hashable.
+    """The box of space that a detector covers, divided into voxels. Static and hashable.
 
     Args:
       low: x, y and z of the lower corner, in meters.
-      high: coordinates of the upper corner.
+      high: x, y and z of the upper corner, in meters.
       voxel_size: the sides of a voxel, in meters: one number for all axes, or three.
 
     Raises:
-      InputError: a lower corner that is not below the upper corner, sides that are not positive,
-        or more than 2**26 cells in the plane.
+      InputError: the lower corner is not below the upper corner, a side is not positive, or there
+        are more than 2**26 cells in the plane.
     """
 
     low: Sequence[float]
@@ -58,7 +58,7 @@ class Region:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Numbers of voxels along x, y and z, the ``grid`` of the detectors of ``voxax.models``."""
+        """Numbers of voxels along x, y and z; the argument ``grid`` of voxax's detectors."""
         size = self.voxel_size
         assert isinstance(size, tuple)
         x, y, z = (
@@ -68,7 +68,7 @@ class Region:
         return x, y, z
 
     def holds(self, points: Any) -> np.ndarray:
-        """Return ``bool[N]``: whether each point lies in a voxel of the grid.
+        """Return for each point whether it lies in a voxel of the region, ``bool[N]``.
 
         The last thousandth of the last voxel is excluded, so that rounding moves no point out of
         the grid.
@@ -82,14 +82,14 @@ class Region:
         return np.asarray(inside.all(axis=1))
 
     def bev(self, shape: Sequence[int], stride: int | None = None) -> BevGrid:
-        """Return the grid on the ground plane on which a head predicts.
+        """Return the ground plane grid in whose cells a detector head predicts.
 
         Args:
           shape: numbers of cells of the grid, ``(X, Y)``.
-          stride: voxels to one cell along each axis; None takes the power of two that fits.
+          stride: number of voxels per cell along x and y; None takes the power of two that fits.
 
         Raises:
-          InputError: a stride or a number of cells that is not positive.
+          InputError: the stride or a number of cells is not positive.
         """
         fitting = 2 ** max(round(math.log2(self.grid[0] / operator.index(shape[0]))), 0)
         step = fitting if stride is None else stride

@@ -24,7 +24,7 @@ from voxax.geometry.call_checks import checked_operator
 
 
 class Selected(NamedTuple):
-    """The boxes that a suppression keeps.
+    """Result of a non-maximum suppression: the boxes that it keeps.
 
     Attributes:
       indices: ``int32[max_selected]``, the selected rows of the input by falling score; the entries
@@ -50,7 +50,7 @@ def nms(
     valid: Bool[Array | np.ndarray, " N"] | None = None,
     overlap: NmsOverlap = "bev",
 ) -> Selected:
-    """Select boxes by falling score, without those that overlap a selected one.
+    """Non-maximum suppression: go by falling score, select boxes that overlap no selected one.
 
     Args:
       boxes: ``[N, 7]`` or ``[N, 9]``, the boxes of one scene; use ``jax.vmap`` for several scenes.
@@ -62,13 +62,13 @@ def nms(
       valid: ``bool[N]``, the rows that take part. The values in other rows have no effect. None
         uses all rows. Rows with a score of -inf and, inside ``jit``, rows with NaN are left out
         too.
-      overlap: ``"bev"`` takes the IoU of turned boxes seen from above, ``"3d"`` that of volumes.
+      overlap: ``"bev"`` takes the IoU of boxes seen from above, ``"3d"`` the IoU of volumes.
 
     Returns:
       The selected rows. No gradient flows through them.
 
     Raises:
-      InputError: an array has another shape, ``iou_threshold`` or ``max_selected`` is out of
+      InputError: an array has a wrong shape, ``iou_threshold`` or ``max_selected`` is out of
         range, ``overlap`` is unknown, or values are invalid (checked unless they are traced).
     """
     check_known("overlap", overlap, get_args(NmsOverlap))
@@ -91,7 +91,7 @@ def circle_nms(
     classes: Int[Array | np.ndarray, " N"] | None = None,
     valid: Bool[Array | np.ndarray, " N"] | None = None,
 ) -> Selected:
-    """Select boxes by falling score, without those whose center is near that of a selected box.
+    """Non-maximum suppression by the distance of centers seen from above, not by overlap.
 
     Args:
       centers: ``[N, 2]`` or more columns, such as whole boxes; the first two columns are x and y in
@@ -104,7 +104,7 @@ def circle_nms(
       The selected rows. No gradient flows through them.
 
     Raises:
-      InputError: an array has another shape, ``radius`` or ``max_selected`` is out of range, or
+      InputError: an array has a wrong shape, ``radius`` or ``max_selected`` is out of range, or
         values are invalid (checked unless they are traced).
 
     Source: Yin, Zhou and Krähenbühl, "Center-based 3D Object Detection and Tracking", CVPR 2021.

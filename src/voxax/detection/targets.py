@@ -1,4 +1,4 @@
-"""Targets of center-based detectors: heat maps of centers, and box codes at the centers.
+"""Training targets of center-based detectors: heat maps of box centers, and box codes.
 
 Source: Yin, Zhou and Krähenbühl, "Center-based 3D Object Detection and Tracking", CVPR 2021; for
 sparse maps Chen et al., "VoxelNeXt: Fully Sparse VoxelNet for 3D Object Detection and Tracking",
@@ -23,7 +23,7 @@ from voxax.geometry.call_checks import checked_operator
 
 
 class CenterTargets(NamedTuple):
-    """Targets of one scene with ``M`` rows of boxes.
+    """Training targets of one scene with ``M`` rows of boxes.
 
     Attributes:
       heatmap: ``[X, Y, classes]`` for a dense map, ``[P, classes]`` for sparse cells; 1 at the
@@ -43,12 +43,12 @@ class CenterTargets(NamedTuple):
 
 
 def gaussian_radius(length: Any, width: Any, min_overlap: float = 0.1) -> Any:
-    """Return the radius ``[...]`` of a box's Gaussian, in cells, as CenterPoint computes it.
+    """Return the radius of a box's Gaussian in the heat map, ``[...]`` in cells, as in CenterPoint.
 
-    CornerNet derives three quadratic equations from the distance at which a shifted box still has
-    the overlap. The result is the least of their larger roots. As in CenterPoint and OpenPCDet, the
-    roots are divided by 2, not by twice the leading coefficient, so where this is not 1 the radius
-    does not match the overlap.
+    CornerNet computes from three quadratic equations how far a box can be shifted until its overlap
+    falls to ``min_overlap``. The result is the least of their larger roots. As in CenterPoint and
+    OpenPCDet, the roots are divided by 2, not by twice the leading coefficient. Where this
+    coefficient is not 1, the radius therefore does not match the overlap.
 
     Args:
       length: ``[...]``, lengths of the boxes in cells.
@@ -56,7 +56,7 @@ def gaussian_radius(length: Any, width: Any, min_overlap: float = 0.1) -> Any:
       min_overlap: the overlap, an IoU above 0 and below 1.
 
     Raises:
-      InputError: an overlap out of range.
+      InputError: ``min_overlap`` is out of range.
 
     Source: Law and Deng, "CornerNet: Detecting Objects as Paired Keypoints", ECCV 2018.
     """
@@ -85,7 +85,7 @@ def center_targets(
     min_overlap: float = 0.1,
     min_radius: int = 2,
 ) -> CenterTargets:
-    """Return the targets of one scene on a dense map; ``jax.vmap`` maps it over scenes.
+    """Return one scene's training targets on a dense map; use ``jax.vmap`` for several scenes.
 
     The cell of a box is the cell that contains its center. Around this cell the heat map is a
     Gaussian of standard deviation ``(2 r + 1) / 6`` within ``r`` cells, where ``r`` is
@@ -94,15 +94,15 @@ def center_targets(
 
     Args:
       boxes: ``[M, 7]`` or ``[M, 9]``.
-      classes: ``int[M]``, 0 to ``num_classes - 1``; negative for rows without a box, which may hold
-        anything.
+      classes: ``int[M]``, 0 to ``num_classes - 1``; negative for rows without a box, whose values
+        have no effect.
       grid: grid of the heat map.
       num_classes: static number of classes.
       min_overlap: see :func:`gaussian_radius`.
-      min_radius: least radius of a Gaussian, in cells.
+      min_radius: smallest radius of a Gaussian, in cells.
 
     Raises:
-      InputError: other shapes, a number out of range, bad boxes or classes that are known.
+      InputError: wrong shapes, a number out of range, or (unless traced) invalid boxes or classes.
     """
     given = _checked(boxes, classes, num_classes, min_radius)
     cells = jnp.asarray(grid.cells())
@@ -124,13 +124,13 @@ def sparse_center_targets(
     min_overlap: float = 0.1,
     min_radius: int = 2,
 ) -> CenterTargets:
-    """Return the targets of one scene on the cells that exist in a sparse map.
+    """Return one scene's training targets at the existing cells of a sparse map.
 
-    The cell of a box is the cell whose middle is nearest to the box's center, the first of equally
-    near cells. The Gaussian around this cell has the standard deviation of :func:`center_targets`,
-    but no cutoff. OpenPCDet's VoxelNeXt differs in three points: it compares the center with the
-    lower corners of the cells, adds by default a second Gaussian around the center itself, and
-    moves a center outside of the grid to the border.
+    The cell of a box is the cell whose middle is nearest to the box's center; of equally near cells
+    it is the first. The Gaussian around this cell has the standard deviation as in
+    :func:`center_targets`, but no cutoff. OpenPCDet's VoxelNeXt differs in three points: it
+    compares the center with the lower corners of the cells, adds by default a second Gaussian
+    around the center itself, and moves a center outside of the grid to the border.
 
     Args:
       boxes, classes, grid, num_classes, min_overlap, min_radius: as in :func:`center_targets`.
@@ -138,7 +138,7 @@ def sparse_center_targets(
       valid: ``bool[P]``, the rows that are cells; None is all. The heat map is 0 in other rows.
 
     Raises:
-      InputError: other shapes, a number out of range, bad boxes or classes that are known.
+      InputError: wrong shapes, a number out of range, or (unless traced) invalid boxes or classes.
     """
     given = _checked(boxes, classes, num_classes, min_radius)
     cells = jnp.asarray(cells)
@@ -187,7 +187,7 @@ def _targets(
     dtype = boxes.dtype
     usable = jnp.isfinite(boxes[:, :7]).all(axis=1) & (boxes[:, 3:6] > 0).all(axis=1)
     usable &= (classes >= 0) & (classes < num_classes)
-    # Other rows are replaced, so that their values reach no result.
+    # The other rows are replaced, so that their values reach no result.
     boxes = jnp.where(usable[:, None], boxes, jnp.ones((), dtype))
     place = grid.places(boxes)
     size = jnp.asarray(grid.shape, dtype)[None]
@@ -229,7 +229,7 @@ def _targets(
 
 
 def _nearest(place: jax.Array, cells: jax.Array, valid: jax.Array) -> jax.Array:
-    """Return ``int32[M]``: the row of the valid cell whose middle is nearest to each place."""
+    """Return for each place the row of the valid cell with the nearest middle, ``int32[M]``."""
 
     def nearest(one: jax.Array) -> jax.Array:
         squared = jnp.sum((cells.astype(one.dtype) + 0.5 - one[None]) ** 2, axis=1)

@@ -1,4 +1,4 @@
-"""Networks in files that run without the model's code: :func:`voxax.export.export_program`."""
+"""Export networks to files that run without the model's code (:func:`export_program`)."""
 
 import lazy_loader as _lazy
 

@@ -1,13 +1,13 @@
-"""Executables of exported programs: machine code that JAX compiled for this kind of CPU.
+"""Executables of exported programs: machine code that JAX compiled for one kind of CPU.
 
-Machine code needs a CPU with its instructions. The file therefore names these instructions, and the
-version of jaxlib that compiled the code. Another processor or version is refused before the code is
-read.
+Machine code needs a CPU that has its instructions. The file therefore names these instructions, and
+the version of jaxlib that compiled the code. With another processor or version, voxax refuses the
+code before it reads it.
 
-JAX stores an executable as a pickle, which can run any code when it is read. Executables are
-therefore signed by an HMAC with a secret of the user: 32 random bytes in a file of voxax's cache
-directory that nobody else can read. A checksum would not protect, because whoever changes the file
-can write a new checksum.
+JAX stores an executable as a pickle, which can run any code when it is read. voxax therefore signs
+executables by an HMAC with a secret of the user: 32 random bytes in a file of voxax's cache
+directory that nobody else can read. A checksum does not protect, because an attacker who changes
+the file can write a new checksum.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RESULT = ("coords", "count", "features", "num_dropped", "rows")
 
 
 def compiled_here(exported: Any, shapes: tuple[Any, ...]) -> tuple[bytes, dict[str, Any]]:
-    """Return the executable of an exported program for CPUs, and its requirements.
+    """Compile an exported program for this CPU; return the executable and its requirements.
 
     `shapes` are the shapes and dtypes of the arguments ``(weights, coords, features)``. The
     requirements are the version of jaxlib, the machine type and the CPU's vector extensions.
@@ -85,7 +85,7 @@ def check_runs_here(needs: dict[str, Any]) -> None:
 
 
 def loaded(data: bytes, num_weights: int) -> Callable[..., Any]:
-    """Load an executable from :func:`compiled_here`.
+    """Load the executable that :func:`compiled_here` returned; return it as a function.
 
     `data` is a pickle, so loading may run any code. `num_weights` is the number of weight arrays.
     """
@@ -117,7 +117,7 @@ _BYTES = 32
 
 
 def signed(*parts: bytes) -> bytes:
-    """Return this user's signature of some bytes; the first call creates the user's secret."""
+    """Return this user's signature (HMAC) of ``parts``; the first call creates the secret."""
     path = _path()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def signed(*parts: bytes) -> bytes:
 
 
 def distrust(signature: bytes | None, *parts: bytes) -> str | None:
-    """Return the reason not to trust some bytes, or None if `signature` is this user's."""
+    """Return a reason not to trust ``parts``; None if `signature` is this user's signature."""
     if signature is None:
         return "nobody signed it"
     path = _path()
@@ -152,13 +152,13 @@ def _path() -> Path:
 def _signature(secret: bytes, parts: tuple[bytes, ...]) -> bytes:
     code = hmac.new(secret, digestmod=hashlib.sha256)
     for part in parts:
-        code.update(len(part).to_bytes(8, "little"))  # no bytes can move from a part to the next
+        code.update(len(part).to_bytes(8, "little"))  # no bytes can move between parts
         code.update(part)
     return code.digest()
 
 
 def _secret(path: Path) -> bytes:
-    """Return the secret; raise InputError unless only this user can read and write its file."""
+    """Read the user's secret; raise InputError unless only this user can access its file."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))

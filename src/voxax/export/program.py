@@ -1,11 +1,11 @@
-"""Whole programs in files: a network with its weights and its chosen algorithms.
+"""Export whole programs to files: a network with its weights and its chosen algorithms.
 
 :func:`export_program` traces a model for one kind of device, which may be absent, and writes
 StableHLO (``jax.export``) and the weights. :func:`load_program` needs JAX, but neither the model's
 code nor flax nor a tuning cache.
 
-A program for CPUs calls voxax's native kernels by name. The file holds no address of the process
-that wrote it. XLA provides anything else that a call needs, such as threads, when the program runs.
+A program for CPUs calls voxax's native kernels by name, so the file contains no memory addresses.
+XLA provides anything else that a call needs, such as threads, when the program runs.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from voxax.nn.model_step import step_of
 from voxax.tuning import Request, algorithms, record_choices
 
 FORMAT = 3
-"""Of the file."""
+"""Version of the file format."""
 
 _PROGRAM, _WEIGHTS, _ABOUT = "program.stablehlo", "weights.npz", "about.json"
 _EXECUTABLE, _SIGNATURE = "executable", "executable.hmac"
-# By the name that JAX takes; the other is that of its devices.
+# The name of each platform in ``jax.export``, and the name that JAX's devices have.
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}
 _WRITTEN = (1980, 1, 1, 0, 0, 0)
 
@@ -52,7 +52,7 @@ class Result(NamedTuple):
     """The output of a program for N input rows, with M output voxels of D axes and C channels.
 
     Attributes:
-      coords: ``int32[M, 1 + D]``, the coordinates of the output voxels, without padding.
+      coords: ``int32[M, 1 + D]``, batch index and coordinates of the output voxels, no padding.
       features: ``[M, C]``, the features of the output voxels.
       rows: ``int32[N]``, the row of each input among the sorted input voxels. If the model keeps
         its voxels, as models for segmentation do, this is also the row of ``features``.
@@ -71,7 +71,7 @@ class Program:
       about: the description in the file: platform, device, capacity, channels, ndim, dtype,
         batch_size, the versions that wrote the file, the chosen algorithms, the native kernels
         that the program calls, and the requirements of its executable.
-      call: the exported function ``(weights, coords, features) -> arrays``.
+      call: the exported function of ``(weights, coords, features)``; it returns a dict of arrays.
       weights: the arrays of the model's state.
     """
 
@@ -142,22 +142,22 @@ def export_program(
     portable: bool = False,
     executable: bool = False,
 ) -> dict[str, Any]:
-    """Write a model's forward pass, traced for one platform, to a file.
+    """Trace a model's forward pass for one platform, and write it with its weights to a file.
 
-    For TPUs and GPUs, the algorithms for ``device`` come from the user's tuning cache, else they
-    are the defaults. A program for CPUs has the algorithms that ``jax.jit`` chooses in this
-    process, and calls the native kernels if this process has them.
+    For TPUs and GPUs, the algorithms for ``device`` come from the user's tuning cache; products
+    that are not in the cache have default algorithms. A program for CPUs has the algorithms that
+    ``jax.jit`` chooses in this process, and calls the native kernels if this process has them.
 
     Args:
       model: a flax.nnx module, or a function whose only argument is voxels.
       path: path of the file; an existing file is replaced.
-      capacity: greatest number of rows that the program takes, at every level.
+      capacity: largest number of rows that the program takes, at every level of the network.
       channels: number of channels of the input.
       platform: ``cpu``, ``cuda`` or ``tpu``.
       device: name of a TPU topology such as ``v5e:2x2``. None takes the device of this process if
         it belongs to the platform, else an unknown device.
       ndim: number of spatial axes.
-      batch_size: number of scenes.
+      batch_size: number of scenes in one call.
       dtype: dtype of the input features.
       algorithm: algorithm of the convolutions, see :func:`voxax.algorithms`.
       portable: whether a program for CPUs is plain XLA. It then runs without installed native
@@ -166,7 +166,7 @@ def export_program(
         :func:`load_program`.
 
     Returns:
-      The description in the file, :attr:`Program.about`.
+      The description in the file, as in :attr:`Program.about`.
 
     Raises:
       InputError: the platform or topology is unknown, the model does not return voxels, the model
@@ -215,7 +215,7 @@ def export_program(
         }
 
     leaves, tree = jax.tree.flatten(step.state)
-    # Random keys, such as a dropout's, go into the file as the integers that they are.
+    # Random keys, such as those of a dropout, are stored in the file as integers.
     impls = [jax.random.key_impl(leaf) if _is_key(leaf) else None for leaf in leaves]
     leaves = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
     shapes = (
@@ -229,7 +229,7 @@ def export_program(
             target = hardware
             inside.enter_context(targeting(target, executables.cpu_device()))
         else:
-            # A portable program runs on any CPU: what it holds is chosen for no machine.
+            # A portable program runs on any CPU, so its algorithms are chosen for no machine.
             target = HardwareInfo("any", "unknown") if platform == "cpu" else hardware
             inside.enter_context(targeting(target))
         inside.enter_context(_compat.separate_traces(target))
@@ -267,14 +267,14 @@ def load_program(
 ) -> Program:
     """Load a program that :func:`export_program` wrote, from a file that you trust.
 
-    A damaged file is refused. There is no protection against a carefully forged file: MLIR's
+    A damaged file raises an error. There is no protection against a carefully forged file: MLIR's
     bytecode reader, which reads the program, is not hardened, and may end the process.
 
     Args:
       path: path of the file.
       executable: whether to run the machine code in the file instead of compiling the program. JAX
         stores the code as a pickle, which may run anything when it is read. It is therefore read
-        only if this user wrote it: export signs it (HMAC) with a secret in voxax's cache directory.
+        only if this user wrote it: the export signs it (HMAC) with a secret in the cache directory.
       unsafe_unsigned_executable: whether to read the pickle without checking who wrote it.
 
     Raises:
@@ -282,9 +282,9 @@ def load_program(
         compressed, the program has another checksum, a number exceeds its limit, the weights or
         the program differ from the description, or the program calls functions that voxax does not
         export.
-      InputError: this process does not have the program's platform, or not the same version of its
-        native kernels. With ``executable``: the file has no executable, or the executable is for
-        another CPU or version of JAX, or was not signed by this user.
+      InputError: this process lacks the program's platform, or the same version of its native
+        kernels. With ``executable``: the file has no executable, or the executable is for another
+        CPU or version of JAX, or was not signed by this user.
       MissingExtraError: ``flatbuffers`` is not installed.
     """
     if unsafe_unsigned_executable and not executable:
@@ -293,7 +293,7 @@ def load_program(
         described = _member(path, archive, _ABOUT)
         about = _checked_about(path, json.loads(described))
         program, stored = (_member(path, archive, name) for name in (_PROGRAM, _WEIGHTS))
-        # On broken bytecode MLIR can crash, or loop without an end.
+        # On broken bytecode MLIR can crash, or loop forever.
         if hashlib.sha256(program).hexdigest() != about["program_sha256"]:
             raise FileFormatError(f"{path}: its program is not the one that was written")
         machine_code = signature = None
@@ -340,7 +340,7 @@ def load_program(
 
 @contextlib.contextmanager
 def _reading(path: str | Path) -> Iterator[None]:
-    """Raise :class:`voxax.FileFormatError` for any error of a decoder on a broken file."""
+    """Turn every error of the decoders of a broken file into :class:`voxax.FileFormatError`."""
     try:
         yield
     except (FileFormatError, ImportError):
@@ -354,7 +354,7 @@ def _reading(path: str | Path) -> Iterator[None]:
 
 
 def _member(path: str | Path, archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return a part of the file; raise FileFormatError if the part is compressed.
+    """Return the bytes of one part of the file; raise FileFormatError if it is compressed.
 
     voxax stores parts uncompressed, so no part can be larger than the file.
     """
@@ -378,7 +378,7 @@ _NUMBERS = {
 
 
 def _checked_about(path: str | Path, about: Any) -> dict[str, Any]:
-    """Return the description; raise FileFormatError for wrong types or numbers beyond limits."""
+    """Return a checked description; raise FileFormatError for wrong types or large numbers."""
     if not isinstance(about, dict):
         raise FileFormatError(f"{path}: its description is no object")
     if about.get("format") != FORMAT:
@@ -419,7 +419,7 @@ def _is_dtype(name: Any) -> bool:
 
 
 def _weights(path: Path, stored: bytes, dtypes: list[str]) -> list[np.ndarray]:
-    """Return the weights; NumPy's files have no bfloat16, so `dtypes` come from the description."""
+    """Read the weights with the given `dtypes`, because NumPy's files do not support bfloat16."""
     weights = []
     with zipfile.ZipFile(BytesIO(stored)) as archive:
         for number, dtype in enumerate(dtypes):
@@ -431,7 +431,7 @@ def _weights(path: Path, stored: bytes, dtypes: list[str]) -> list[np.ndarray]:
 def _check_program(
     path: str | Path, exported: Any, about: dict[str, Any], weights: list[np.ndarray]
 ) -> None:
-    """Raise FileFormatError if a program's arguments, results or calls differ from `about`."""
+    """Raise FileFormatError if a program's arguments, results or calls do not match `about`."""
     rows, axes = about["capacity"], 1 + about["ndim"]
     wanted = [
         *((w.shape, w.dtype) for w in weights),

@@ -1,4 +1,4 @@
-"""Networks, by class and by name. Needs ``pip install "voxax[nn]"``."""
+"""Ready-made networks, as classes and by name. Needs ``pip install "voxax[nn]"``."""
 
 import lazy_loader as _lazy
 

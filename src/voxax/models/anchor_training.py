@@ -1,4 +1,4 @@
-"""Training and evaluation of SECOND: targets, losses and decoding of anchors.
+"""Training and evaluation of the SECOND detector: anchor targets, losses and box decoding.
 
 Source: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018, with the
 weights of OpenPCDet's configuration.
@@ -30,25 +30,25 @@ from voxax.models.second import SECOND, AnchorHead, AnchorOutput
 
 
 class AnchorTrainer(DetectorTrainer):
-    """Training of a :class:`voxax.models.SECOND`.
+    """Trainer of a :class:`voxax.models.SECOND` detector with a single anchor head.
 
     A step takes ``(boxes float32[B, M, 7], classes int32[B, M])`` as labels for B scenes of up to M
-    boxes. Rows with a negative class are empty. The step's prediction is a tuple of the losses of
-    the classes, of the boxes and of the directions.
+    boxes. Rows with a negative class are empty. As its prediction, a step returns a tuple of three
+    losses: of the classes, of the boxes and of the directions.
 
     Args:
       model: the detector.
       optimizer: an optax transformation.
-      region: range of the points and size of the voxels. Coordinates of voxels begin with 0 at its
-        lower corner.
+      region: range of the points and voxel size. Voxel coordinates count from its lower corner.
       num_classes: number of classes of the model.
-      anchors: anchors, one for each class; None takes KITTI's.
-      box_weight, direction_weight: weights of these losses; the loss of the classes has weight 1.
-      code_weights: weight of each value of a box's code; None is 1 for all.
+      anchors: anchors, one for each class; None takes the anchors of KITTI's classes.
+      box_weight, direction_weight: factors on the box loss and on the direction loss. The factor on
+        the class loss is 1.
+      code_weights: weights of the 7 residuals of a box in the box loss; None is 1 for all.
       max_candidates, max_boxes, min_score: ``max_boxes``, ``max_selected`` and ``min_score`` of
         :func:`voxax.models.found_boxes`, for each scene.
-      axis_name: mapped axis over which losses and lost rows are combined, for programs that run on
-        several devices; or None.
+      axis_name: name of the mapped axis of a program that runs on several devices. Losses are
+        averaged over it, and lost rows are summed. None is for one device.
       keep_programs: as in :class:`voxax.models.training.Trainer`.
 
     Raises:
@@ -106,12 +106,12 @@ class AnchorTrainer(DetectorTrainer):
         output = module.predictions(encoded)
         shape, bins = output.classes.shape[1:3], module.direction_bins
         low, high = self.region.low[:2], self.region.high[:2]
-        # OpenPCDet's are float32 too; a program of float64 would round other overlaps up.
+        # OpenPCDet's anchors are float32 too; float64 anchors would round other overlaps up.
         places = anchor_boxes(self.anchors, low, high, shape).astype(np.float32)
 
         def of_scene(output: AnchorOutput, boxes: jax.Array, classes: jax.Array) -> AnchorLosses:
             targets = anchor_targets(boxes, classes, places, self.anchors, direction_bins=bins)
-            directions: Any = output.directions  # which one head has
+            directions: Any = output.directions  # a single head always has them
             parts = output.classes, output.boxes, directions
             return anchor_losses(*parts, targets, code_weights=self.code_weights)
 

@@ -1,4 +1,4 @@
-"""The dense network on the ground plane that detectors have after their sparse backbone.
+"""The dense 2-D network on the ground plane that detectors run after their sparse backbone.
 
 Sources: Yan, Mao, Li, "SECOND: Sparsely Embedded Convolutional Detection", Sensors 2018, after Liu
 et al., "SSD: Single Shot MultiBox Detector", ECCV 2016.
@@ -31,15 +31,15 @@ from voxax.nn.modules.sparse_convs import LayerOptions, he_normal
 
 
 class DenseConvNormAct(Module):
-    """Convolution on a grid ``[B, X, Y, C]``, batch normalization, ReLU.
+    """Dense 2-D convolution on a grid ``[B, X, Y, C]``, then batch normalization and ReLU.
 
     Args:
       in_channels, out_channels: numbers of channels.
       kernel_size, stride: size and stride along both axes.
-      padding: cells of zeros on every side; not used by a transposed convolution.
-      transposed: whether the convolution is transposed, with ``stride`` output cells to one input
-        cell along each axis.
-      use_bias: whether the convolution has a bias, which batch normalization subtracts again.
+      padding: number of zero cells added on every side; not used by a transposed convolution.
+      transposed: whether the convolution is transposed; ``stride`` is then the upsampling factor
+        along each axis.
+      use_bias: whether the convolution has a bias. Batch normalization cancels its effect.
       norm: arguments of ``nnx.BatchNorm``.
       rngs: streams for the initial weights.
       **options: arguments of the convolution: ``dtype``, ``param_dtype``, ``precision``.
@@ -78,7 +78,7 @@ class DenseConvNormAct(Module):
 
 
 def _normalized(norm: nnx.BatchNorm, grid: jax.Array) -> jax.Array:
-    """Return ``relu(norm(grid))``, by one native call on CPUs for a plain ``nnx.BatchNorm``."""
+    """Return ``relu(norm(grid))``. On CPUs a native kernel computes a plain ``nnx.BatchNorm``."""
     training = not norm.use_running_average
     scale, bias = norm.scale, norm.bias
     plain = type(norm) is nnx.BatchNorm and nnx.BatchNorm.__call__ is _FLAX_CALL
@@ -109,7 +109,7 @@ _FLAX_CALL = nnx.BatchNorm.__call__
 
 
 def dense_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of ``nnx.Conv``: the options that it supports, and this library's defaults.
+    """Convert options of sparse layers to arguments of ``nnx.Conv``, with voxax's defaults added.
 
     Raises:
       InputError: an option that sparse layers do not have.
@@ -118,7 +118,7 @@ def dense_options(options: Mapping[str, Any]) -> dict[str, Any]:
         check_known("option", option, tuple(LayerOptions.__annotations__))
     known = {k: v for k, v in options.items() if k in ("dtype", "param_dtype")}
     precision = options.get("precision")
-    # Full precision unless something else is asked for, as in sparse layers.
+    # Full precision is the default, as in sparse layers.
     return {
         "kernel_init": he_normal,
         "precision": "highest" if precision is None else precision,
@@ -127,26 +127,26 @@ def dense_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class BEVBackbone(Module):
-    """Levels of convolutions, each brought to a common size and concatenated.
+    """Dense 2-D pyramid on a grid: levels of convolutions, resized to one size and concatenated.
 
     Args:
-      in_channels: channels of the grid.
-      layers: number of convolutions of each level after the strided one.
-      strides: stride of each level.
+      in_channels: channels of the input grid.
+      layers: number of convolutions of each level after its strided convolution.
+      strides: stride of each level relative to the level before.
       channels: channels of each level.
-      up_strides: factor of each level back to the common size: a positive integer, or one over a
-        positive integer for a level that is finer than the common size.
-      up_channels: channels of each level's part of the result.
+      up_strides: upsampling factor from each level to the common size: a positive integer, or the
+        reciprocal of a positive integer for a level that is finer than the common size.
+      up_channels: channels of each level after the resizing.
       norm: arguments of every batch normalization.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of every convolution: ``dtype``, ``param_dtype``, ``precision``.
 
     Attributes:
-      out_channels: channels of the result.
+      out_channels: channels of the result, the sum of ``up_channels``.
 
     Raises:
-      InputError: arguments for different numbers of levels; factors that do not lead to one size;
-        an unknown option; when called, a grid that the levels do not divide.
+      InputError: the lists differ in length; ``up_strides`` do not lead to one size; an option is
+        unknown; when called, the grid is not divisible by the strides.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class BEVBackbone(Module):
             raise InputError(f"{sizes}: give one of each for every level")
         check_integers(0, layers=given["layers"])
         check_integers(1, **{name: given[name] for name in ("strides", "channels", "up_channels")})
-        # Strides down and factors back, by level.
+        # The stride and the upsampling factor of each level.
         self.factors = tuple(zip(given["strides"], map(_factor, given["up_strides"]), strict=True))
         reached = {size / back for size, back in self._cumulative()}
         if len(reached) > 1:
@@ -196,16 +196,16 @@ class BEVBackbone(Module):
         self.out_channels = sum(given["up_channels"])
 
     def _cumulative(self) -> list[tuple[int, Fraction]]:
-        """Return the total stride of each level along an axis, and its factor back."""
+        """Return for each level its stride relative to the input, and its upsampling factor."""
         sizes = itertools.accumulate((stride for stride, _ in self.factors), operator.mul)
         return [(size, back) for size, (_, back) in zip(sizes, self.factors, strict=True)]
 
     def check_grid(self, cells: Sequence[int], unit: int = 1) -> None:
-        """Raise :class:`InputError` unless the levels of a grid can be joined.
+        """Raise :class:`InputError` unless all levels have the same size after upsampling.
 
         Args:
-          cells: numbers of cells of the grid along x and y.
-          unit: cells of the network's input to one cell of the grid, for the message.
+          cells: numbers of cells of the input grid along x and y.
+          unit: voxels of the whole network's input per grid cell along an axis, for the message.
         """
         sizes, shape = [], tuple(cells)
         for stride, back in self.factors:
@@ -220,7 +220,7 @@ class BEVBackbone(Module):
             )
 
     def __call__(self, grid: jax.Array) -> jax.Array:
-        """Return ``[B, X', Y', out_channels]`` from ``[B, X, Y, in_channels]``."""
+        """Return features ``[B, X', Y', out_channels]`` of a grid ``[B, X, Y, in_channels]``."""
         self.check_grid(grid.shape[1:3])
         parts = []
         for number, (level, up) in enumerate(zip(self.levels, self.ups, strict=True)):
@@ -232,7 +232,7 @@ class BEVBackbone(Module):
 
 
 def _factor(up: float) -> Fraction:
-    """Return a positive integer, or one over it, as a fraction."""
+    """Return an upsampling factor (a positive integer or its reciprocal) as an exact fraction."""
     if isinstance(up, int | float) and 1e-6 < up < 1e6:
         step = max(up, 1 / up)
         if math.isclose(step, round(step), rel_tol=1e-6):
@@ -241,34 +241,34 @@ def _factor(up: float) -> Fraction:
 
 
 def ground_grid(voxels: Voxels, grid: Sequence[int]) -> jax.Array:
-    """Return voxels as a grid on the ground plane, with the heights as channels.
+    """Convert voxels to a dense 2-D grid on the ground plane, with the heights as channels.
 
     Args:
       voxels: voxels with axes x, y, z and ``C`` channels.
-      grid: static numbers of cells along x, y, z. Cells count from 0. Voxels outside are left out
-        under ``jax.jit``.
+      grid: static numbers of cells along x, y, z. Voxel coordinates count from 0. Under ``jax.jit``
+        voxels outside of the grid are left out.
 
     Returns:
-      ``[B, X, Y, C * Z]``, the heights of a channel side by side, lowest first; zero where
-      there is no voxel.
+      ``[B, X, Y, C * Z]``. Channel ``c * Z + z`` has feature ``c`` of the voxel at height ``z``.
+      Cells without a voxel are zero.
 
     Raises:
-      InputError: voxels lie outside of the grid; only in eager calls.
+      InputError: voxels lie outside of the grid (checked only in eager calls).
     """
     dense = inside_grid(voxels, grid).to_dense(grid)  # [B, X, Y, Z, C]
     return dense.swapaxes(3, 4).reshape(*dense.shape[:3], -1)
 
 
 class GroundDetector(Module):
-    """A sparse backbone, a dense backbone on the ground plane, and a head on its cells.
+    """Base class of detectors: sparse 3-D backbone, dense 2-D backbone on the ground plane, head.
 
     Subclasses build the layers.
 
     Attributes:
-      backbone_3d: a module from Voxels to Voxels. Its ``grid`` is the number of cells of the result
-        along x, y and z.
-      backbone_2d: a module on a grid ``[B, X, Y, C]``.
-      head: a module on the result of ``backbone_2d``.
+      backbone_3d: a module from Voxels to Voxels. Its attribute ``grid`` has the numbers of cells
+        of its output along x, y and z.
+      backbone_2d: a module from a dense grid ``[B, X, Y, C]`` to a dense grid.
+      head: a module from the grid that ``backbone_2d`` returns to predictions for its cells.
     """
 
     backbone_3d: Any
@@ -283,28 +283,28 @@ class GroundDetector(Module):
         common: Mapping[str, Any],
         **sizes: Any,
     ) -> None:
-        """Build both backbones; ``sizes`` are arguments of :class:`VoxelBackBone8x`."""
+        """Build both backbones from ``common``, ``sizes`` (sparse only), ``bev`` (dense only)."""
         self.backbone_3d = VoxelBackBone8x(in_channels, grid, **sizes, **common)
         folded = self.backbone_3d.out_channels * self.backbone_3d.grid[2]
         self.backbone_2d = BEVBackbone(folded, **{**common, **(bev or {})})
         self.backbone_2d.check_grid(self.backbone_3d.grid[:2], 8)
 
     def encode(self, voxels: Voxels) -> Voxels:
-        """Return the voxels of the sparse backbone; they count the voxels lost to capacity."""
+        """Run the sparse backbone. ``num_dropped`` of its output counts rows lost to capacity."""
         return self.backbone_3d(voxels)
 
     def predictions(self, encoded: Voxels) -> Any:
-        """Return the head's predictions from the voxels of :meth:`encode`."""
+        """Run the dense backbone and the head on the voxels that :meth:`encode` returned."""
         with jax.named_scope("ground"):
             return self.head(self.backbone_2d(ground_grid(encoded, self.backbone_3d.grid)))
 
     def __call__(self, voxels: Voxels) -> Any:
-        """Return the head's predictions for each cell of the ground plane."""
+        """Run the whole detector: return the head's predictions for each ground plane cell."""
         return self.predictions(self.encode(voxels))
 
 
 def bev_names() -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Return functions from a layer's path to its name in OpenPCDet and in torch-pointcloud."""
+    """Return functions from a BEVBackbone layer's path to its OpenPCDet, torch-pointcloud name."""
 
     def place(found: re.Match[str]) -> str:  # padding comes first, then convolution, norm, ReLU
         return f"blocks.{found[1]}.{1 + 3 * int(found[2]) + (found[3] == 'norm')}"

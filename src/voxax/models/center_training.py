@@ -1,4 +1,4 @@
-"""Training and evaluation of center-based detectors: targets, losses and decoding."""
+"""Training and evaluation of detectors that predict box centers: targets, losses, decoding."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from voxax.models.voxelnext import VoxelNeXt
 
 
 class BoxedCells(NamedTuple):
-    """Cells of one scene that learn to predict its M boxes; C is M, or 9 M with neighbor cells.
+    """Targets of C cells that predict a scene's M boxes; C is M, or 9 M with neighbor cells.
 
     Attributes:
-      rows: ``int32[C]``, row of each cell in the flattened map; 0 where ``mask`` is false.
-      codes: ``[C, 8]`` or ``[C, 10]``, code of the box, see :func:`voxax.detection.encode_boxes`.
-      classes: ``int32[C]``, class of the box.
-      mask: ``bool[C]``, whether the cell counts.
+      rows: ``int32[C]``, row of each cell in the flattened grid; 0 where ``mask`` is false.
+      codes: ``[C, 8]`` or ``[C, 10]``, code of the cell's box relative to the cell, see
+        :func:`voxax.detection.encode_boxes`.
+      classes: ``int32[C]``, class of the cell's box.
+      mask: ``bool[C]``, whether the entry counts in the loss.
     """
 
     rows: jax.Array
@@ -47,15 +48,14 @@ class BoxedCells(NamedTuple):
 def boxed_cells(
     boxes: jax.Array, classes: jax.Array, targets: CenterTargets, grid: BevGrid
 ) -> BoxedCells:
-    """Return the cell of each box, and the adjacent cells whose center lies in the box.
+    """Return targets for the cell of each box and the adjacent cells whose center is in the box.
 
-    If the highest score is one cell off, the box is then still right. Up to eight adjacent cells
-    count.
+    With up to eight adjacent cells trained, a box is right even if the score peaks one cell off.
 
     Args:
       boxes: ``[M, 7]`` or ``[M, 9]``.
       classes: ``int[M]``, class of each box.
-      targets: targets of these boxes.
+      targets: result of :func:`voxax.detection.center_targets` for these boxes.
       grid: grid of the targets.
     """
     number = len(boxes)
@@ -79,46 +79,45 @@ def boxed_cells(
 
 
 def _doubled_angle(codes: jax.Array) -> jax.Array:
-    """Return the codes with the yaw doubled, which makes both headings equal."""
+    """Return box codes with the yaw doubled, so that opposite headings have the same code."""
     cos, sin = codes[..., 6], codes[..., 7]
     return codes.at[..., 6].set(cos * cos - sin * sin).at[..., 7].set(2 * cos * sin)
 
 
 def _halved_angle(codes: jax.Array) -> jax.Array:
-    """Return the codes with the angle halved, :func:`_doubled_angle` inverted up to a half turn."""
+    """Return box codes with the yaw halved; invert :func:`_doubled_angle` up to a half turn."""
     half = 0.5 * jnp.arctan2(codes[..., 7], codes[..., 6])
     return codes.at[..., 6].set(jnp.cos(half)).at[..., 7].set(jnp.sin(half))
 
 
 class CenterTrainer(DetectorTrainer):
-    """Training of a detector that predicts centers on a grid of the ground plane.
+    """Trainer of a detector that predicts box centers on a dense grid of the ground plane.
 
     A step takes ``(boxes float32[B, M, 7 or 9], classes int32[B, M])`` as labels for B scenes of up
-    to M boxes. Rows with a negative class are empty. The step's prediction is a tuple of the losses
-    of the heat maps and of the boxes.
+    to M boxes. Rows with a negative class are empty. As its prediction, a step returns a tuple of
+    two losses: of the heat maps and of the boxes.
 
     Args:
       model: a :class:`voxax.models.centerpoint.CenterDetector`. All voxels must lie in its grid.
       optimizer: an optax transformation.
-      region: range of the points and size of the voxels. Coordinates of voxels begin with 0 at its
-        lower corner.
-      groups: classes of each of the model's heads; None puts all in one.
+      region: range of the points and voxel size. Voxel coordinates count from its lower corner.
+      groups: class numbers of each head of the model; None is one head for all classes.
       num_classes: number of classes of all heads together.
-      box_weight: weight of the loss of the boxes; the loss of the heat maps has weight 1.
-      code_weights: weight of each value of a box's code in its loss; None is 1 for all.
+      box_weight: factor on the box loss; the factor on the heat map loss is 1.
+      code_weights: weights of the 8 or 10 values of a box code in the box loss; None is 1 for all.
       is_directed: whether front and rear are distinguished. If not, the heads predict cosine and
         sine of twice the yaw, which are the same for both headings.
-      neighbor_cells: whether the cells that are adjacent to the cell of a box, and have their
-        center in the box, learn the box too, unlike in CenterPoint; see :func:`boxed_cells`.
+      neighbor_cells: whether also the cells next to a box's cell are trained to predict the box, if
+        their center is in the box (unlike in CenterPoint); see :func:`boxed_cells`.
       min_overlap, min_radius: see :func:`voxax.detection.center_targets`.
       max_candidates, max_boxes, min_score, radii: ``max_boxes``, ``max_selected``, ``min_score``
         and ``radii`` of :func:`voxax.models.found_boxes`, for each group and scene.
-      axis_name: mapped axis over which losses and lost rows are combined, for programs that run on
-        several devices; or None.
+      axis_name: name of the mapped axis of a program that runs on several devices. Losses and lost
+        rows are combined over it. None is for one device.
       keep_programs: as in :class:`voxax.models.training.Trainer`.
 
     Raises:
-      InputError: ``groups`` do not contain each class once, or ``radii`` are not one per class.
+      InputError: ``groups`` do not have each class once, or ``radii`` do not have one per class.
     """
 
     def __init__(
@@ -208,11 +207,11 @@ class CenterTrainer(DetectorTrainer):
 
 
 class SparseCenterTrainer(DetectorTrainer):
-    """Training of a :class:`voxax.models.VoxelNeXt`.
+    """Trainer of a :class:`voxax.models.VoxelNeXt` detector, which predicts at sparse voxels.
 
     A step takes ``(boxes float32[B, M, 7 or 9], classes int32[B, M])`` as labels for B scenes of up
-    to M boxes. Rows with a negative class are empty. The step's prediction is a tuple of the losses
-    of the heat maps and of the boxes.
+    to M boxes. Rows with a negative class are empty. As its prediction, a step returns a tuple of
+    two losses: of the heat maps and of the boxes.
 
     Args:
       model: the detector. It needs a branch for the velocity if the boxes have a velocity.

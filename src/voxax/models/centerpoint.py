@@ -1,4 +1,4 @@
-"""CenterPoint: objects as points on the ground plane, with a heat map for each class.
+"""CenterPoint: a detector that finds objects as peaks of heat maps on the ground plane.
 
 Source: Yin, Zhou, Krähenbühl, "Center-based 3D Object Detection and Tracking", CVPR 2021.
 """
@@ -30,21 +30,21 @@ from voxax.nn.modules.constructor import Module, own_rngs
 from voxax.nn.modules.sparse_convs import LayerOptions
 
 BRANCHES: Mapping[str, int] = FrozenDict(center=2, center_z=1, dim=3, rot=2, vel=2)
-"""Channels of the quantities predicted for a center: its offset in the cell (in cells), its height,
-the logarithms of the box's sizes, cosine and sine of the yaw, the velocity."""
+"""Number of channels of each predicted quantity: offset of the box center in its cell (in cells),
+height of the center, logarithms of the box sizes, cosine and sine of the yaw, velocity."""
 HEATMAP = "hm"
 START = -2.19
-"""Initial bias of the heat maps' logits: a center with probability 0.1, as in CornerNet."""
+"""Initial bias of the heat map logits: every cell has probability 0.1, as in CornerNet."""
 
 Groups = Sequence[Sequence[int]]
-"""Classes that share a head."""
+"""Class numbers of each head of a detector, one sequence per head."""
 
 
 def class_groups(groups: Groups | None, num_classes: int) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of classes as tuples; None puts all classes in one group.
+    """Return ``groups`` as checked tuples of class numbers; None is one group of all classes.
 
     Raises:
-      InputError: a class that is missing, given twice or unknown.
+      InputError: a class is missing, given twice or unknown.
     """
     found = (tuple(range(num_classes)),) if groups is None else tuple(map(tuple, groups))
     if sorted(c for group in found for c in group) != list(range(num_classes)) or () in found:
@@ -56,13 +56,13 @@ def class_groups(groups: Groups | None, num_classes: int) -> tuple[tuple[int, ..
 
 
 class Branches(Module):
-    """Stacks of layers on the same input, one for each group of classes and each quantity.
+    """Stacks of layers that share one input: for each class group, one stack per quantity.
 
     Args:
-      groups: classes of each group; their number is the number of channels of its heat map.
-      branches: channels of the other quantities by name.
+      groups: class numbers of each group. Its heat map has one channel for each class.
+      branches: number of channels of each other quantity, by name.
       hidden: function that makes a hidden layer.
-      last: function that makes the last layer from its channels and the initial value of its bias.
+      last: function from a number of channels and an initial bias to the last layer of a stack.
       depth: number of layers in each stack.
     """
 
@@ -90,7 +90,7 @@ class Branches(Module):
         )
 
     def __call__(self, x: Any) -> tuple[dict[str, Any], ...]:
-        """Return for each group the outputs of its stacks on ``x``, by name."""
+        """Return for each group a dict from quantity name to the output of its stack on ``x``."""
         results = []
         for group in self.groups:
             found = {}
@@ -104,16 +104,16 @@ class Branches(Module):
 
 
 class CenterHead(Module):
-    """Heat maps and boxes on a grid of the ground plane.
+    """Head of :class:`CenterPoint`: predicts heat maps and box codes for each ground plane cell.
 
     Args:
-      in_channels: channels of the grid.
-      groups: classes that share a head.
-      branches: channels of the quantities predicted for a center, by name.
+      in_channels: channels of the input grid.
+      groups: class numbers of each head, one sequence per head.
+      branches: number of channels of each predicted quantity, by name.
       shared: channels of the first layer, which all branches share.
-      use_bias: whether layers before a batch normalization have a bias, which it subtracts again.
+      use_bias: whether convolutions before a batch normalization have a bias.
       norm: arguments of every batch normalization.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of every layer: ``dtype``, ``param_dtype``, ``precision``.
     """
 
@@ -142,12 +142,12 @@ class CenterHead(Module):
         )
 
     def __call__(self, grid: jax.Array) -> tuple[dict[str, jax.Array], ...]:
-        """Return arrays ``[B, X, Y, channels]`` by name for each group, logits under ``hm``."""
+        """Return per group a dict of arrays ``[B, X, Y, channels]``; ``hm`` has class logits."""
         return self.branches(self.shared(grid))
 
 
 def branch_names(norm: str) -> Callable[[str], str]:
-    """Return a function from a head layer's path to OpenPCDet's name; norms end in ``norm``."""
+    """Return a function from a head layer's path to its OpenPCDet name; norms end in ``norm``."""
     return renaming(
         (r"^branches\.groups\.", "heads_list."),
         (r"^shared\b", "shared_conv"),
@@ -157,35 +157,35 @@ def branch_names(norm: str) -> Callable[[str], str]:
 
 
 class CenterDetector(GroundDetector):
-    """A sparse backbone, a dense backbone on the ground plane, and a head for centers.
+    """Base class of detectors that predict box centers on a dense grid of the ground plane.
 
-    Subclasses build the layers. A call returns for each group of classes arrays
-    ``[B, X', Y', channels]`` by name, with logits under ``hm``.
+    Subclasses build the layers. A call returns for each group of classes a dict of arrays
+    ``[B, X', Y', channels]``. The entry ``hm`` has the class logits, the others code the boxes.
     """
 
 
 class CenterPoint(CenterDetector):
-    """The detector: voxels in, heat maps and boxes on a grid of the ground plane out.
+    """CenterPoint detector: from voxels to heat maps and box codes on a ground plane grid.
 
     Args:
       in_channels: number of features of a voxel, which are the means over its points.
-      num_classes: number of classes of objects.
+      num_classes: number of object classes.
       grid: numbers of cells along x, y and z, which are the range divided by the voxel size.
-      groups: classes that share a head; None puts all in one. Also an attribute.
-      branches: channels of the quantities predicted for a center, by name.
-      residual: whether the backbone has residual blocks.
-      channels: channels of the backbone's four levels.
+      groups: class numbers of each head; None is one head for all classes. Also an attribute.
+      branches: number of channels of each predicted quantity, by name.
+      residual: whether the sparse backbone consists of residual blocks.
+      channels: channels of the sparse backbone's four levels.
       bev: arguments of :class:`BEVBackbone`.
       shared: channels of the first layer of the heads, which all heads share.
       use_bias: whether convolutions before a batch normalization have a bias, in residual blocks
         and in the head.
       norm: arguments of the batch normalizations of both backbones.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of every layer, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
-      InputError: a grid that is too small, or that the strides of ``bev`` do not divide; groups
-        that do not have each class once.
+      InputError: the grid is too small or not divisible by the strides of ``bev``, or ``groups`` do
+        not have each class once.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class CenterPoint(CenterDetector):
         self.use_bias = use_bias
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and CenterPoint's own code, or mmdetection3d, store the weights."""
+        """Return how other codebases, such as OpenPCDet, name and store the weights."""
         names = by_part(
             backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
             backbone_2d=("backbone_2d", bev_names()[0]),
@@ -235,22 +235,22 @@ class CenterPoint(CenterDetector):
         if not self.use_bias:
             sine_first = _CenterHeads("reversed", outputs=(("rot", (1, 0), 1),))
             return {"mmdetection3d": Source(sine_first, _mmdetection3d_names(), settings=norms)}
-        # Its boxes have the width before the length, and a yaw of `-yaw - pi / 2`, of which the
-        # sine comes first: minus our cosine, then minus our sine.
+        # CenterPoint's own code stores the width before the length. Its yaw is `-yaw - pi / 2`,
+        # with the sine first: minus voxax's cosine, then minus voxax's sine.
         first = _CenterHeads("reversed", outputs=(("dim", (1, 0, 2), 1), ("rot", (0, 1), -1)))
         return {**found, "centerpoint": Source(first, _first_names(), settings=norms)}
 
 
 @dataclasses.dataclass(frozen=True)
 class _CenterHeads(Spconv):
-    """State dicts whose heads have their channels in another order, or with another sign.
+    """Layout of codebases whose heads order their output channels differently, or negate them.
 
-    The layer that brings the first level of the ground plane to the common size is a convolution
-    there. Here it is a transposed convolution of kernel size 1.
+    In these codebases a convolution resizes the first level of the dense backbone. In voxax that
+    layer is a transposed convolution of kernel size 1.
 
     Attributes:
-      outputs: branches whose last layer differs: the name, the number of our channel for each of
-        the codebase's channels, and the sign.
+      outputs: for each branch whose last layer differs: its name, the voxax channel of each of the
+        codebase's channels, and the sign (1 or -1).
     """
 
     outputs: tuple[tuple[str, tuple[int, ...], int], ...] = ()
@@ -267,7 +267,7 @@ class _CenterHeads(Spconv):
 
 
 def _permuted(form: Form, order: tuple[int, ...], sign: int) -> Form:
-    """Return the form with the output channels (the first or only axis) in another order."""
+    """Return ``form`` with output channels (first or only axis) reordered and times ``sign``."""
     axis = 0 if len(form.shape) != 2 else 1  # a bias may be a row
     places, back = np.array(order), np.argsort(order)
     return dataclasses.replace(
@@ -290,7 +290,7 @@ _BLOCKS = (
 def _mmdetection3d_names() -> Callable[[str], str]:
     """Return a function from a layer's path to its name in mmdetection3d.
 
-    A level's strided layer belongs to the level before it there.
+    mmdetection3d counts the strided layer of a level as part of the level before.
     """
 
     def layer(found: re.Match[str]) -> str:

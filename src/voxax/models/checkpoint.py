@@ -1,4 +1,4 @@
-"""Checkpoints: arrays that orbax writes, and a description in JSON, in a folder for each step.
+"""Save and load training checkpoints: per step a folder of orbax arrays and a JSON description.
 
 orbax writes the folder under a temporary name and renames it at the end, so that the arrays and the
 description become visible together. A process that is killed at any moment leaves earlier steps
@@ -36,18 +36,18 @@ from voxax.errors import FileFormatError, InputError, MissingExtraError, VoxaxEr
 _KEPT = 2
 _PATIENCE = 10.0  # seconds
 _STEP = re.compile("0|[1-9][0-9]{0,17}")
-# A description names settings and classes, at most a hundred thousand.
+# Limit on the size of a description, which names settings and up to a hundred thousand classes.
 _MOST_BYTES = 16 * MEBIBYTE
-# Items of a step. Earlier versions wrote one description for all steps, and no checksums.
+# Files of a step. Earlier versions wrote one description for all steps, and no checksums.
 _ARRAYS, _DESCRIPTION, _DESCRIPTION_OF_ALL = "default", "description", "voxax.json"
 _SUMS = "checksums"
 
 
 def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], step: int) -> Path:
-    """Write step ``step`` with its description; the two newest steps are kept.
+    """Save arrays and a description as one step, keep the two newest steps; return the folder.
 
-    With several processes, all must call it with global arrays and a folder that all can access.
-    Arrays that are divided over processes get no checksum.
+    With several processes, all processes must call this function, with global arrays and a folder
+    that all can access. Arrays that are divided over processes get no checksum.
 
     Args:
       folder: folder of the checkpoint; created if missing.
@@ -56,7 +56,7 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
       step: a number above all steps in the folder.
 
     Raises:
-      InputError: ``step`` is not above the newest one of the folder.
+      InputError: ``step`` is not above the newest step of the folder.
       OSError: the step could not be written; earlier steps are unchanged.
     """
     folder = Path(folder).absolute()
@@ -89,7 +89,7 @@ def save_checkpoint(folder: str | Path, tree: Any, description: dict[str, Any], 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep orbax from logging tracebacks of its threads and tasks in addition to the error.
+    """Suppress tracebacks that orbax's threads and tasks log in addition to the raised error.
 
     After an error, wait for the threads, because they would go on writing into the failed step.
     """
@@ -119,7 +119,7 @@ def _without_logs() -> Iterator[None]:
 
 
 def steps_of(folder: str | Path) -> list[int]:
-    """Return the steps of a checkpoint, the newest first; empty if there is no checkpoint.
+    """Return the step numbers of a checkpoint, newest first; empty if there is no checkpoint.
 
     Args:
       folder: folder of the checkpoint.
@@ -132,7 +132,7 @@ def steps_of(folder: str | Path) -> list[int]:
 
 
 def newest_step(folder: str | Path) -> int | None:
-    """Return the newest step of a checkpoint, or None.
+    """Return the newest step number of a checkpoint, or None if there is no checkpoint.
 
     Args:
       folder: folder of the checkpoint.
@@ -141,9 +141,9 @@ def newest_step(folder: str | Path) -> int | None:
 
 
 def remove_steps_above(folder: str | Path, step: int) -> None:
-    """Delete the steps after ``step``. A run that resumes from it deletes broken steps this way.
+    """Delete all steps above ``step``, such as broken steps before a run resumes from ``step``.
 
-    With several processes, all must call it.
+    With several processes, all processes must call this function.
 
     Args:
       folder: folder of the checkpoint.
@@ -158,7 +158,7 @@ def remove_steps_above(folder: str | Path, step: int) -> None:
 
 
 def has_description(folder: str | Path) -> bool:
-    """Return whether a folder is a checkpoint: it has a description of one step or of all steps.
+    """Return whether a folder is a checkpoint, which contains at least one description file.
 
     Args:
       folder: path of a folder, which need not exist.
@@ -167,19 +167,19 @@ def has_description(folder: str | Path) -> bool:
 
 
 def _descriptions(folder: Path) -> list[Path]:
-    """Return the files with a description, the newest step's first."""
+    """Return the paths of all description files of a checkpoint, the newest step's first."""
     paths = [folder / str(step) / _DESCRIPTION / "metadata" for step in steps_of(folder)]
     return [path for path in (*paths, folder / _DESCRIPTION_OF_ALL) if path.is_file()]
 
 
 def load_description(folder: str | Path) -> dict[str, Any]:
-    """Return the description of a checkpoint's newest step that has one.
+    """Return the newest intact description of a checkpoint; warn if newer ones are damaged.
 
     Args:
       folder: folder of the checkpoint.
 
     Raises:
-      FileFormatError: no checkpoint in the folder, or an unreadable one.
+      FileFormatError: the folder has no checkpoint, or no description is intact.
     """
     paths = _descriptions(Path(folder))
     if not paths:
@@ -208,14 +208,14 @@ def load_description(folder: str | Path) -> dict[str, Any]:
 
 
 def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
-    """Check that a checkpoint has the arrays of a network, without reading their values.
+    """Check the names, shapes and dtypes of a checkpoint's arrays without reading their values.
 
     Args:
       folder: folder of the checkpoint.
-      like: the entries of the checkpoint's tree to compare, with arrays or their shapes.
+      like: expected arrays or their shapes, by their names in the checkpoint's tree.
 
     Raises:
-      FileFormatError: the newest step whose shapes can be read has other names, shapes or dtypes.
+      FileFormatError: names, shapes or dtypes differ in the newest step whose shapes are readable.
     """
     folder = Path(folder).absolute()
     with _reader() as reader:
@@ -224,7 +224,7 @@ def check_arrays(folder: str | Path, like: dict[str, Any]) -> None:
                 stored = reader.metadata(folder / str(step) / _ARRAYS)
                 stored = getattr(stored, "tree", stored)
                 stored = {name: stored[name] for name in like}
-            except Exception:  # load_arrays reports what is wrong with it
+            except Exception:  # load_arrays reports what is wrong with the step
                 stored = None
             if stored is None:
                 _drop_late_reports()
@@ -246,23 +246,24 @@ def _reader() -> Iterator[Any]:
 
 
 def load_arrays(folder: str | Path, like: Any, *, cast: bool = False) -> Any:
-    """Return the newest whole step's arrays, in the structure and the dtypes of ``like``.
+    """Return the arrays of the newest readable step, with the structure and dtypes of ``like``.
 
     A step that cannot be read, for example because of a damaged disk, is skipped with a warning.
     A run that resumes must delete such steps by :func:`remove_steps_above` before it saves again.
 
-    With several processes, all must call it if ``like`` has global arrays. A step that one process
-    cannot read is skipped by all.
+    If ``like`` has global arrays, all processes must call this function. All processes skip a step
+    that one process cannot read.
 
     Args:
       folder: folder of the checkpoint.
-      like: a pytree of arrays or their shapes; its dtypes must be the stored ones.
-      cast: whether to convert to the dtypes of ``like``: floats to wider floats or from float32 to
-        bfloat16, and integers to wider integers. Nothing else is converted.
+      like: a pytree of arrays or their shapes. Unless ``cast``, its dtypes must be the stored ones.
+      cast: whether to convert stored arrays to the dtypes of ``like``: floats to wider floats,
+        float32 to bfloat16, integers to wider integers. Other conversions are errors.
 
     Raises:
       FileFormatError: no step can be read, or a step has another structure or other dtypes.
-      MemoryError, OSError: out of memory or files, or no permission; every step may be intact.
+      MemoryError, OSError: memory or file handles ran out, or a permission is missing. The steps
+        may be intact.
     """
     folder = Path(folder).absolute()
     steps = steps_of(folder)
@@ -282,7 +283,7 @@ def load_arrays(folder: str | Path, like: Any, *, cast: bool = False) -> Any:
             worst = _worst_of_all(fault, like)
             if worst == _FINAL:
                 if fault == _FINAL and error is not None:
-                    raise error from None  # what it came from names orbax's own parts
+                    raise error from None  # the cause names internals of orbax
                 raise FileFormatError(f"step {step} of {folder} cannot be read: {why}")
             if worst == _DAMAGE:
                 problem = f"step {step} of {folder} cannot be read: {why}"
@@ -297,9 +298,9 @@ def load_arrays(folder: str | Path, like: Any, *, cast: bool = False) -> Any:
 
 
 def _drop_late_reports() -> None:
-    """Suppress what tasks of a failed read print when they end; the error itself is raised.
+    """Suppress messages that background tasks of a failed read print when they end.
 
-    Nothing waits for these tasks: each logs its own error, and their callbacks find no event loop.
+    Nothing awaits these tasks, so they log errors of their own and that the event loop is closed.
     """
     _install_filters()
     gc.collect(1)
@@ -331,7 +332,7 @@ def _restored(reader: Any, folder: Path, step: int, like: Any, cast: bool) -> An
     kinds = {name: found.dtype for name, found in _leaves(getattr(stored, "tree", stored))}
     as_stored = _map_named(lambda name, leaf: _of_dtype(leaf, kinds.get(name)), like)
     restored = reader.restore(arrays, args=_orbax().args.StandardRestore(as_stored))
-    _check_sums(folder / str(step), restored)  # of what is stored, before it is converted
+    _check_sums(folder / str(step), restored)  # before arrays are converted
     wanted = {name: _dtype(leaf) for name, leaf in _leaves(like)}
     return _map_named(
         lambda name, leaf: leaf if _dtype(leaf) == wanted[name] else leaf.astype(wanted[name]),
@@ -340,7 +341,7 @@ def _restored(reader: Any, folder: Path, step: int, like: Any, cast: bool) -> An
 
 
 def _of_dtype(leaf: Any, dtype: Any) -> Any:
-    """Return ``leaf``, or for another dtype an array or shape of the same shape and sharding."""
+    """Return ``leaf`` if it has ``dtype``, else a stand-in with its shape and sharding."""
     if dtype is None or _is_key(leaf) or _dtype(leaf) == dtype:
         return leaf
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
@@ -360,7 +361,7 @@ _NO_DAMAGE_TEXT = {
 
 
 def _fault(error: Exception, where: str) -> tuple[int, Exception]:
-    """Return whether an error means a damaged step or must be raised, and the error to report.
+    """Classify an error as ``_DAMAGE`` or ``_FINAL``; return the class and the error to report.
 
     Messages of orbax and tensorstore are replaced, since they name drivers and source lines.
     """
@@ -379,11 +380,11 @@ def _fault(error: Exception, where: str) -> tuple[int, Exception]:
 
 
 class _ChangedError(ValueError):
-    """An array differs from the one that was saved."""
+    """A restored array differs from the array that was saved."""
 
 
 def _worst_of_all(fault: int, like: Any) -> int:
-    """Return the worst fault of all processes, since global arrays need the same step in all."""
+    """Return the worst fault of all processes, which must read the same step of global arrays."""
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(like)]
     if all(sharding is None or sharding.is_fully_addressable for sharding in shardings):
         return fault
@@ -401,14 +402,14 @@ def check_same_arrays(
     """Check that two trees of arrays have the same names, shapes and dtypes.
 
     Args:
-      where: what holds the stored arrays, for the message.
-      stored: arrays, their shapes, or orbax's metadata of them.
-      like: arrays or their shapes.
-      cast: whether a stored dtype may be one that :func:`load_arrays` converts.
+      where: description of the stored arrays for the message, such as ``step 3 of FOLDER``.
+      stored: the stored arrays, their shapes, or orbax's metadata of them.
+      like: the expected arrays or their shapes.
+      cast: whether to allow stored dtypes that :func:`load_arrays` can convert.
       error: class of the error to raise.
 
     Raises:
-      FileFormatError: an array differs; the message names the first one.
+      FileFormatError: an array differs (or the class ``error``); the message names the first one.
     """
     there, here = dict(_leaves(getattr(stored, "tree", stored))), dict(_leaves(like))
     shapes = [
@@ -436,7 +437,7 @@ def check_same_arrays(
 
 
 def _casts(old: np.dtype, new: np.dtype) -> bool:
-    """Return whether a cast keeps the values, or rounds float32 to bfloat16."""
+    """Return whether loading may convert ``old`` to ``new``: exactly, or float32 to bfloat16."""
     floats = jnp.issubdtype(old, jnp.floating) and jnp.issubdtype(new, jnp.floating)
     whole = old.kind in "iu" and new.kind in "iu"
     return (floats or whole) and (
@@ -454,7 +455,7 @@ def _dtype(leaf: Any) -> np.dtype:
 
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
-    """Return the arrays with their paths; typed random keys become the stored integers."""
+    """Return the path and array of each leaf; typed random keys become their integer data."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [(_name(path), _untyped(leaf)) for path, leaf in leaves]
 
@@ -479,9 +480,9 @@ def _untyped(leaf: Any) -> Any:
 
 
 def _sums_of(tree: Any) -> dict[str, str]:
-    """Return the dtype and a checksum of each array, by its path. orbax stores no checksums.
+    """Return a dict from array path to dtype and checksum, since orbax stores no checksums.
 
-    Arrays that are divided over processes get none.
+    Arrays that are divided over processes are left out.
     """
     sums = {}
     for name, leaf in _leaves(tree):
@@ -493,7 +494,7 @@ def _sums_of(tree: Any) -> dict[str, str]:
 
 
 def _sum_of_description(description: dict[str, Any]) -> str:
-    # In JSON's types: lists for tuples, and strings as keys.
+    # Convert to JSON's types first: lists for tuples, and strings as keys.
     plain = json.loads(json.dumps(description))
     return f"{zlib.crc32(json.dumps(plain, sort_keys=True).encode()):08x}"
 
@@ -518,7 +519,7 @@ def _check_sums(step: Path, restored: Any) -> None:
 
 
 def _key(entry: Any) -> str:
-    """Return an entry of a path as orbax names it."""
+    """Return the name that orbax gives to one entry of a pytree path."""
     for name in ("key", "name", "idx"):
         if hasattr(entry, name):
             return str(getattr(entry, name))

@@ -1,6 +1,6 @@
-"""Classification of scenes: a network of voxels, and the mean of its logits over each scene.
+"""Classification of whole scenes by the mean of a network's voxel logits over each scene.
 
-Source of the mean over places: Lin, Chen and Yan, "Network In Network", ICLR 2014.
+Source of the averaging: Lin, Chen and Yan, "Network In Network", ICLR 2014.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from voxax.nn.modules.sparse_convs import NetworkOptions
 
 
 class VoxelEncoder(Module):
-    """Encoder half of MinkUNet, with logits at the voxels of its last level.
+    """Encoder half of MinkUNet with a linear head: class logits at the voxels of the last level.
 
     Args:
       in_channels, out_channels: number of input features and of classes.
-      blocks: number of residual blocks of each level.
+      blocks: number of residual blocks of each level; each level halves the resolution.
       channels: channels of each level.
-      stem: channels of the stem.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      stem: channels of the first convolution.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of every convolution, as in :class:`voxax.models.MinkUNet`.
 
     Raises:
@@ -65,18 +65,18 @@ class VoxelEncoder(Module):
         self.head = Linear(width, out_channels, rngs=common["rngs"])
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return logits at the voxels of the last level."""
+        """Return Voxels of logits ``[capacity, out_channels]`` on the last, coarsest level."""
         return self.head(run_stages(self.levels, self.stem(voxels), "level")[-1])
 
 
 class SceneTrainer(Trainer):
-    """Training of a network that classifies scenes by the mean of their voxels' logits.
+    """Trainer of a network that classifies scenes by the mean of their voxels' logits.
 
     A step takes the class of each of B scenes as labels, ``int32[B]``. A negative label marks an
-    unlabeled scene. The step's prediction is the class of each scene, ``int32[B]``.
+    unlabeled scene. A step returns the predicted class of each scene, ``int32[B]``.
 
     Args:
-      model: a module from Voxels to Voxels of logits, on any level.
+      model: a module from Voxels to Voxels of logits, which may have any stride.
       optimizer: an optax transformation.
       class_weights: weight of each class in the loss, ``float[classes]``; None is 1 for all.
       axis_name, keep_programs: as in :class:`voxax.models.training.Trainer`.

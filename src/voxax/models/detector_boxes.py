@@ -1,6 +1,6 @@
-"""Boxes from the outputs of the detectors in this package.
+"""Decode the outputs of voxax's detectors to boxes, and remove duplicate boxes.
 
-Default thresholds are those of OpenPCDet's configurations.
+The default thresholds are those of OpenPCDet's configurations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Output = AnchorOutput | Sequence[AnchorOutput] | VoxelNeXtOutput | Sequence[Mapp
 
 DETECTORS = (SECOND, CenterPoint, VoxelNeXt)
 """Networks whose outputs :func:`found_boxes` accepts."""
-# Parts of a box's code, in order. A head may also have all of them in one array, `code`.
+# Parts of a box code, in order. A head may instead return the whole code in one array, `code`.
 CODE = ("code", "center", "center_z", "dim", "rot", "vel")
 
 
@@ -52,35 +52,35 @@ def found_boxes(
     iou_threshold: float | None = None,
     radii: Sequence[float] | None = None,
 ) -> list[Detections]:
-    """Return the boxes of each scene, by falling score. It also runs inside ``jit``.
+    """Decode a detector's output to the boxes of each scene, highest score first.
 
-    The best ``max_boxes`` candidates of each group of classes suppress each other, whatever their
-    class, and at most ``max_selected`` are kept. With several anchor heads this is done for each
-    class. Thin and round objects need ``radii``, because boxes of different yaws around the same
-    pole hardly overlap.
+    Non-maximum suppression compares the best ``max_boxes`` candidates of each group of classes,
+    also those of different classes, and keeps at most ``max_selected``. With several anchor heads
+    it runs for each class separately. Thin and round objects need ``radii``, because boxes of
+    different yaws around the same pole hardly overlap. The function also works inside ``jit``.
 
     Args:
       output: output of :class:`SECOND`, :class:`MultiHeadSECOND`, :class:`CenterPoint` or
-        :class:`VoxelNeXt`. Padding rows of voxels may hold anything.
-      region: where cell 0 begins, and the size of the voxels.
+        :class:`VoxelNeXt`. The values in padding rows have no effect.
+      region: range of the points and voxel size. Voxel coordinates count from its lower corner.
       num_classes: number of classes of the network.
       batch_size: number of scenes.
-      groups: classes of each head; None puts all in one.
-      anchors: anchors of an anchor-based network, one for each class. None takes KITTI's, or
-        nuScenes' if the network has several heads.
+      groups: class numbers of each head; None is one head for all classes.
+      anchors: anchors of an anchor-based network, one for each class. None takes the anchors of
+        KITTI's classes, or of nuScenes' classes if the network has several heads.
       max_boxes: number of candidates in each group and scene.
       max_selected: largest number of boxes in each group and scene.
-      min_score: least score of a candidate, in 0..1.
-      iou_threshold: largest IoU, seen from above, of a box with a better box; None takes 0.01 for
-        a single anchor head, else 0.2.
+      min_score: lowest score of a candidate, in 0..1.
+      iou_threshold: a box is removed if its IoU with a better box, seen from above, is larger. None
+        is 0.01 for a single anchor head, else 0.2.
       radii: radius for each class of a center-based network, in meters. A box is removed if its
         center lies within the radius of a better box of its group; see
-        :func:`voxax.detection.circle_nms`. A group with a radius of 0 is suppressed by
-        overlap instead, as are all groups with None.
+        :func:`voxax.detection.circle_nms`. With None, or a radius of 0 in the group, the overlap
+        decides instead.
 
     Raises:
-      InputError: groups that do not have each class once, other anchors than the network has, or
-        an output of no detector.
+      InputError: ``groups`` do not have each class once, ``anchors`` are not those of the network,
+        or ``output`` is not that of a detector.
     """
     if isinstance(output, AnchorOutput):
         threshold = 0.01 if iou_threshold is None else iou_threshold
@@ -124,7 +124,7 @@ def found_boxes(
 
 
 def check_radii(radii: Sequence[float] | None, num_classes: int) -> None:
-    """Raise :class:`InputError` unless there is a radius, at least 0, for each class, or None."""
+    """Raise InputError unless ``radii`` is None or has a finite number >= 0 for each class."""
     if radii is None:
         return
     if len(radii) != num_classes or not all(0 <= radius < float("inf") for radius in radii):
@@ -135,7 +135,7 @@ def check_radii(radii: Sequence[float] | None, num_classes: int) -> None:
 
 
 def box_codes(head: Mapping[str, jax.Array]) -> jax.Array:
-    """Return the box codes of a head, ``[..., 8]`` or ``[..., 10]``.
+    """Join the quantities that a head predicts to box codes, ``[..., 8]`` or ``[..., 10]``.
 
     Args:
       head: arrays ``[..., channels]`` by name, as :class:`voxax.models.CenterHead` returns them.
@@ -144,7 +144,7 @@ def box_codes(head: Mapping[str, jax.Array]) -> jax.Array:
 
 
 def _named(boxes: Detections, classes: Sequence[int]) -> Detections:
-    """Return the boxes of a head with the numbers of its classes."""
+    """Replace the classes of ``boxes``, indices into ``classes``, by these class numbers."""
     numbers = jnp.asarray(classes, jnp.int32)[boxes.classes]
     return boxes._replace(classes=jnp.where(boxes.valid, numbers, -1))
 
@@ -152,7 +152,7 @@ def _named(boxes: Detections, classes: Sequence[int]) -> Detections:
 def _classes_apart(
     head: AnchorOutput, classes: Sequence[int], num_classes: int, anchors: Sequence[Anchor] | None
 ) -> Iterator[tuple[int, AnchorOutput, tuple[Anchor, ...]]]:
-    """Yield each class of a head, its scores at all anchors of the head, and these anchors."""
+    """Yield for each class of a head: its number, the output with only its logits, the anchors."""
     given = NUSCENES_ANCHORS[:num_classes] if anchors is None else tuple(anchors)
     if len(given) != num_classes:
         raise InputError(f"{len(given)} anchors for {num_classes} classes: give one of each")
@@ -234,6 +234,6 @@ def _suppressed(
 
 
 def _joined(groups: Sequence[Detections]) -> Detections:
-    """Return the boxes of all groups by falling score."""
+    """Join the detections of all groups, and sort them from the highest score."""
     whole: Any = Detections(*(jnp.concatenate(parts) for parts in zip(*groups, strict=True)))
     return whole.take(jnp.argsort(-whole.scores, stable=True))

@@ -1,4 +1,4 @@
-"""Base class of the trainers of detectors: evaluation returns boxes."""
+"""Base class of the detector trainers, whose evaluation returns boxes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from voxax.models.training import StepTrainer
 
 
 class DetectorTrainer(StepTrainer):
-    """Training of a detector; subclasses define the targets and losses.
+    """Base class of detector trainers; subclasses define the targets and losses.
 
     Args:
       model, optimizer, keep_programs: as in :class:`voxax.models.training.StepTrainer`.
-      region: range of the points and size of the voxels. Coordinates of voxels begin with 0 at its
-        lower corner.
-      axis_name: mapped axis over which lost rows are added up, or None.
-      search: other arguments of :func:`voxax.models.found_boxes`.
+      region: range of the points and voxel size. Voxel coordinates count from its lower corner.
+      axis_name: name of the mapped axis over which lost rows are summed; None is for one device.
+      search: arguments of :func:`voxax.models.found_boxes` for the evaluation.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class DetectorTrainer(StepTrainer):
         super().__init__(model, optimizer, keep_programs=keep_programs)
 
     def _found(self, output: Any, voxels: Voxels, geometry: VoxelGeometry) -> tuple[Any, Any]:
-        """Return the result of an evaluation: the boxes of all scenes, and lost rows by level."""
+        """Decode a model's output: return the boxes of all scenes, and the lost rows by level."""
         options = {"batch_size": voxels.batch_size, **self._search}
         scenes = found_boxes(output, self.region, **options)
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *scenes)
@@ -48,16 +47,16 @@ class DetectorTrainer(StepTrainer):
         return stacked, drops if self._axis_name is None else drops.summed_over(self._axis_name)
 
     def _of_all(self, dropped: jax.Array) -> jax.Array:
-        """Return the number of lost rows over all shards."""
+        """Return the sum of the numbers of lost rows of all devices."""
         return dropped if self._axis_name is None else jax.lax.psum(dropped, self._axis_name)
 
     def _counted(self, counts: Any) -> jax.Array:
         return counts
 
     def detect(self, voxels: Voxels) -> Detections:
-        """Return the boxes found in each of B scenes, on the host: arrays ``[B, N, ...]``.
+        """Return the boxes found in B scenes, as NumPy arrays ``[B, N, ...]``.
 
         Raises:
-          CapacityError: rows were lost at some level.
+          CapacityError: voxels were lost because the capacity of some level is too small.
         """
         return jax.device_get(self.evaluate(voxels))

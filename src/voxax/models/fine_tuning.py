@@ -1,6 +1,6 @@
 """Optimizers that treat parts of a network differently, and averages of its parameters.
 
-Parts are named by their attributes: ``head``, ``down.0``, ``down_blocks.1.0.first``.
+A part is named by its attribute path: ``head``, ``down.0``, ``down_blocks.1.0.first``.
 
 Source of the average: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging",
 SIAM J. Control Optim. 1992. The weights here are exponential, as in most training programs.
@@ -20,11 +20,11 @@ from voxax.errors import InputError, listed
 
 
 def part_of(path: Sequence[Any], parts: Iterable[str]) -> str | None:
-    """Return the longest of ``parts`` that contains the parameter at a path of attributes; or None.
+    """Return the name of the innermost part that contains a parameter; None if no part does.
 
     Args:
       path: path of the parameter, as keys of ``jax.tree_util``.
-      parts: names of parts.
+      parts: names of the parts to choose from, such as ``head`` or ``down.0``.
     """
     name = ".".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
     inside = [part for part in parts if f"{name}.".startswith(f"{part}.")]
@@ -32,14 +32,14 @@ def part_of(path: Sequence[Any], parts: Iterable[str]) -> str | None:
 
 
 def check_parts(model: nnx.Module, parts: Iterable[str]) -> None:
-    """Check that each part of a network has parameters.
+    """Check that each named part exists in a network and has parameters.
 
     Args:
       model: the network, which may come from ``nnx.eval_shape``.
       parts: names of parts.
 
     Raises:
-      InputError: a part without parameters; the message names it and the parts that exist.
+      InputError: a part has no parameters; the message names it and the parts that exist.
     """
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(nnx.state(model, nnx.Param))]
     for part in parts:
@@ -88,18 +88,18 @@ class AverageState(NamedTuple):
 
 
 def averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
-    """Return an optimizer that also keeps the average of the parameters after each update.
+    """Wrap an optimizer so that its state also keeps an exponential average of the parameters.
 
     An update gives the newest parameters the weight ``1 - decay``, and multiplies the weights of
-    earlier parameters by ``decay``. The initial parameters do not count. Trainers evaluate with
-    the average.
+    earlier parameters by ``decay``. The initial parameters do not count. Trainers use the averaged
+    parameters for evaluation.
 
     Args:
       optimizer: an optax transformation.
       decay: factor on earlier weights, from 0 to below 1.
 
     Raises:
-      InputError: a decay out of range.
+      InputError: ``decay`` is out of range.
     """
     if not 0 <= decay < 1:
         raise InputError(f"decay={decay} must be at least 0 and below 1, such as 0.999")
@@ -119,7 +119,7 @@ def averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.Gra
 
 
 def average_in(optimizer_state: Any, params: Any) -> Any:
-    """Return the average in the state of an optimizer; ``params`` if it keeps none.
+    """Return the averaged parameters in an optimizer's state; ``params`` if it has no average.
 
     Args:
       optimizer_state: state of an optimizer that may contain :func:`averaged`.

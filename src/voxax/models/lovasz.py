@@ -1,4 +1,4 @@
-"""The Lovász softmax loss: a surrogate of the IoU of each class, for segmentation.
+"""The Lovász softmax loss for segmentation, a differentiable surrogate of the IoU of each class.
 
 Source: Berman, Rannen Triki and Blaschko, "The Lovász-Softmax Loss: A Tractable Surrogate for the
 Optimization of the Intersection-Over-Union Measure in Neural Networks", CVPR 2018.
@@ -31,20 +31,20 @@ def lovasz_softmax(
     *,
     ignore_label: int | None = None,
 ) -> Float[Array, ""]:
-    """Return the mean over classes of the Lovász extension of ``1 - IoU``, ``float32[]``.
+    """Return the Lovász softmax loss ``float32[]``, which approximates ``1 - IoU`` of the classes.
 
-    Add it to the cross entropy rather than use it alone. Rows of all scenes count together.
+    It is usually added to the cross entropy. The IoU is that of the rows of all scenes together.
 
     Args:
-      logits: ``[N, classes]``, before the softmax; padding may hold anything.
-      labels: ``int[N]``, 0 to ``classes - 1``; other rows, such as padding, do not count.
+      logits: ``[N, classes]``, before the softmax; the values in padding rows have no effect.
+      labels: ``int[N]``, 0 to ``classes - 1``; rows with other labels, as padding, do not count.
       classes: the classes to average over: those with labels (``"present"``), or ``"all"``.
-      axis_name: mapped axis; the rows of all its devices count together. None uses this device's.
+      axis_name: name of a mapped axis whose devices' rows count together. None is for one device.
       ignore_label: label of unlabeled rows, besides negative numbers; 255 in many data sets.
 
     Raises:
-      InputError: other shapes, unknown ``classes``, labels that are no integers, or (in eager
-        calls) labels outside the classes.
+      InputError: the shapes do not fit, ``classes`` is unknown, labels are not integers, or (in
+        eager calls) labels lie outside the classes.
     """
     check_known("classes", classes, get_args(LovaszClasses))
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
@@ -66,9 +66,9 @@ def lovasz_softmax(
 def _rows_of_all(
     logits: jax.Array, labels: jax.Array, axis_name: str | tuple[str, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the rows of all devices of a mapped axis, the same on each device.
+    """Return the logits and labels of all devices of a mapped axis, the same on each device.
 
-    They are collected by a sum, because JAX treats a gathered array as different on each device.
+    The rows are collected by ``psum``: JAX treats a gathered array as different on each device.
     """
 
     def whole(own: jax.Array) -> jax.Array:

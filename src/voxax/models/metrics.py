@@ -1,4 +1,4 @@
-"""Confusion matrices and intersection over union, in NumPy."""
+"""Segmentation metrics in NumPy: confusion matrix, intersection over union, accuracy."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from voxax.errors import InputError
 
 
 def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int) -> np.ndarray:
-    """Return the confusion matrix, ``int64[num_classes, num_classes]``; rows are truth.
+    """Return the confusion matrix, ``int64[num_classes, num_classes]``; rows are true classes.
 
     Args:
-      truth: ``int[N]``; entries outside the classes are left out. None has no entries.
+      truth: ``int[N]``; entries outside the classes are left out. None gives a matrix of zeros.
       prediction: ``int[N]``, 0 to ``num_classes - 1``.
       num_classes: number of classes.
 
     Raises:
-      InputError: the lengths differ, a prediction that counts is no class, or the arrays are not
-        integers.
+      InputError: the lengths differ, a prediction of an entry that counts is outside the classes,
+        or the arrays are not integers.
     """
     if truth is None:
         return np.zeros((num_classes, num_classes), np.int64)
@@ -43,13 +43,13 @@ def confusion(truth: np.ndarray | None, prediction: np.ndarray, num_classes: int
 
 
 def iou_by_class(matrix: np.ndarray) -> np.ndarray:
-    """Return ``float64[num_classes]``: intersection over union; NaN for classes not in the truth.
+    """Return the IoU of each class, ``float64[num_classes]``; NaN for classes not in the truth.
 
     Args:
-      matrix: ``int[num_classes, num_classes]``, as in :func:`confusion`.
+      matrix: ``int[num_classes, num_classes]``, as :func:`confusion` returns it.
 
     Raises:
-      InputError: another shape.
+      InputError: ``matrix`` is not square.
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"a confusion matrix is square, got shape {list(matrix.shape)}")
@@ -59,7 +59,7 @@ def iou_by_class(matrix: np.ndarray) -> np.ndarray:
 
 
 def mean_iou(matrix: np.ndarray) -> float:
-    """Return the mean IoU over the classes in the truth; 0 without any.
+    """Return the mean IoU over the classes in the truth; 0 if the truth has no class.
 
     Arguments and errors as in :func:`iou_by_class`.
     """
@@ -68,14 +68,14 @@ def mean_iou(matrix: np.ndarray) -> float:
 
 
 def iou_table(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | None]:
-    """Return IoU by class name; None for classes not in the truth.
+    """Return a dict from class name to IoU; None for classes not in the truth.
 
     Args:
       matrix: ``int[num_classes, num_classes]``, as in :func:`confusion`.
       names: names of the classes.
 
     Raises:
-      InputError: another shape, or another number of names.
+      InputError: ``matrix`` is not square, or the number of names differs from its size.
     """
     values = iou_by_class(matrix)
     if len(names) != len(values):
@@ -84,14 +84,14 @@ def iou_table(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | Non
 
 
 def accuracy_by_class(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float | None]:
-    """Return the share of each class's true entries predicted correctly; None for absent classes.
+    """Return a dict from class name to recall (accuracy on the class); None for absent classes.
 
     Args:
       matrix: ``int[num_classes, num_classes]``, as in :func:`confusion`.
       names: names of the classes.
 
     Raises:
-      InputError: another shape, or another number of names.
+      InputError: ``matrix`` is not ``[len(names), len(names)]``.
     """
     if matrix.shape != (len(names),) * 2:
         raise InputError(f"{len(names)} names for a matrix of shape {list(matrix.shape)}")

@@ -43,14 +43,14 @@ from voxax.nn.modules.sparse_convs import ConvOptions, NetworkOptions, dtypes_of
 PLANES = (32, 64, 128, 256, 256, 128, 96, 96)
 """Channels of the eight stages, four down and four up."""
 BLOCKS = {14: (1,) * 8, 18: (2,) * 8, 34: (2, 3, 4, 6, 2, 2, 2, 2)}
-"""Residual blocks of the eight stages, by the name of the network."""
+"""Number of residual blocks of each of the eight stages, for MinkUNet14, 18 and 34."""
 
 
 class Stage(NamedTuple):
-    """One stage: a strided convolution to its level, then residual blocks on it.
+    """Channel numbers of one U-Net stage, a strided convolution and then residual blocks.
 
     Attributes:
-      convolution: input and output channels.
+      convolution: input and output channels of the strided convolution.
       blocks: input and output channels of each residual block.
     """
 
@@ -61,7 +61,7 @@ class Stage(NamedTuple):
 def _minkunet_stages(
     blocks: Sequence[int], planes: Sequence[int], stem: int, width: float
 ) -> tuple[int, list[Stage], int]:
-    """Return the channels of the stem, the eight stages of :class:`MinkUNet`, and its head's."""
+    """Return channels of a MinkUNet: of the stem, of the eight stages, of the head's input."""
     if len(blocks) != 8 or len(planes) != 8:
         raise InputError(
             f"MinkUNet has eight stages (four down, four up): got {len(blocks)} blocks and "
@@ -83,11 +83,11 @@ def _minkunet_stages(
 
 
 class ConvNormAct(Module):
-    """Convolution, batch normalization, ReLU.
+    """Sparse convolution, then batch normalization and ReLU.
 
     Args:
       in_channels, out_channels, kernel_size, stride, transposed: arguments of the convolution.
-      use_bias: whether the convolution has a bias. Batch normalization cancels it.
+      use_bias: whether the convolution has a bias. Batch normalization cancels its effect.
       norm: arguments of :class:`voxax.nn.modules.BatchNorm`, such as ``{"epsilon": 1e-3}``.
       rngs: streams for the initial weights.
       **options: other arguments of the convolution.
@@ -124,7 +124,7 @@ class ConvNormAct(Module):
 
 
 class ResidualBlock(Module):
-    """Two 3-wide submanifold convolutions and a shortcut (basic block of He et al. 2016).
+    """Two submanifold convolutions of kernel size 3 and a shortcut (He et al. 2016, basic block).
 
     The arguments are those of :class:`ConvNormAct`. If input and output channels differ, the
     shortcut is a linear layer and a batch normalization.
@@ -159,7 +159,7 @@ class ResidualBlock(Module):
 
 
 class UNet(Module):
-    """Sparse U-Net: stem, levels down by stride 2, levels up onto the skips' voxels, head.
+    """Base class of sparse U-Nets: stem, levels of stride 2 down, levels up with skips, head.
 
     Subclasses create the layers.
 
@@ -169,8 +169,8 @@ class UNet(Module):
       up, up_blocks: transposed convolution to each level, deepest first, and the residual blocks
         after it.
       head: last module, on the input's voxels.
-      drops_last_plane: whether the next level omits the last plane of a level with an odd number
-        of cells along an axis, as in spconv. Cells are counted from 0 to the last voxel of the
+      drops_last_plane: whether a strided convolution ignores the last plane of voxels along an axis
+        with an odd number of cells, as in spconv. Cells are counted from 0 to the last voxel of the
         batch.
     """
 
@@ -198,7 +198,7 @@ class UNet(Module):
         return self.stem(voxels)
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return logits ``[capacity, out_channels]`` on the input's voxels."""
+        """Return Voxels of logits ``[capacity, out_channels]``, at the input's voxels."""
         with jax.named_scope("stem"):
             voxels = self._stem(voxels)
         skips, cells = [], _cells(voxels) if self.drops_last_plane else None
@@ -224,23 +224,23 @@ class UNet(Module):
 
 
 def _cells(voxels: Voxels) -> jax.Array:
-    """Return ``int32[D]``, the number of cells from 0 to the last voxel along each axis."""
+    """Return the number of cells from 0 to the last voxel along each axis, ``int32[D]``."""
     last = jnp.where(voxels.valid[:, None], voxels.coords[:, 1:], -1)
     return jnp.max(last, axis=0, initial=-1) + 1
 
 
 class MinkUNet(UNet):
-    """Stem, four levels down by stride 2, four levels up onto the skips' voxels, head.
+    """MinkUNet, a sparse U-Net: stem, four levels of stride 2 down, four up with skips, head.
 
     Args:
       in_channels, out_channels: number of input features and of classes.
       blocks: number of residual blocks at each of the eight stages (four down, four up).
       planes: channels of each stage at width 1.
-      stem: channels of the stem at width 1.
+      stem: channels of the stem, which precedes the first stage, at width 1.
       width: factor on all channels, which are rounded to a multiple of 4, at least 4.
       stem_kernel_size: kernel size of the first convolution.
       stem_depth: number of convolutions in the stem: 2 as in SPVNAS, 1 as in MinkowskiEngine.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of every convolution, see :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
@@ -283,10 +283,10 @@ class MinkUNet(UNet):
         return self.stem_second(self.stem(voxels))
 
     def sources(self) -> dict[str, Source]:
-        """Return how other codebases store the network.
+        """Return how other codebases name and store the weights, by codebase.
 
         These are SPVNAS and mmdetection3d for a stem of two convolutions, else MinkowskiEngine.
-        mmdetection3d has versions for TorchSparse and for spconv, which differ at the border.
+        mmdetection3d's versions for TorchSparse and spconv differ in ``drops_last_plane``.
         """
         if isinstance(self.stem_second, Sequential):
             peer, names = Minkowski(pointwise="."), _minkowski_names()
@@ -424,25 +424,25 @@ def MinkUNet18(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOp
 
 @with_signature
 def MinkUNet34(in_channels: int, out_channels: int, **options: Unpack[MinkUNetOptions]) -> MinkUNet:
-    """Return a MinkUNet with 2, 3, 4, 6 blocks down, 2 up. Arguments as in :class:`MinkUNet`."""
+    """Return a MinkUNet with 2, 3, 4, 6, 2, 2, 2, 2 blocks. Arguments as in :class:`MinkUNet`."""
     return MinkUNet(in_channels, out_channels, blocks=BLOCKS[34], **options)
 
 
 class SpUNet(UNet):
-    """Stem of kernel size 5, levels down by stride 2, levels up onto the skips' voxels, head.
+    """SpUNet, Pointcept's sparse U-Net: stem, levels of stride 2 down, levels up with skips, head.
 
-    Each strided convolution changes the channels to those of its level. In MinkUNet, the first
-    residual block does so.
+    A strided convolution changes the number of channels to that of its level. In MinkUNet the first
+    residual block of the level does so.
 
     Args:
       in_channels, out_channels: number of input features and of classes.
       blocks: number of residual blocks of each stage: down, finest level first, then up, deepest
         first.
       channels: channels of each stage.
-      stem: channels of the stem.
+      stem: channels of the first convolution.
       stem_kernel_size: kernel size of the first convolution.
       norm: arguments of every batch normalization.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of every convolution, see :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
@@ -487,10 +487,10 @@ class SpUNet(UNet):
         self.head = Linear(channels[-1], out_channels, rngs=rngs, **dtypes_of(options))
 
     def sources(self) -> dict[str, Source]:
-        """Return how Pointcept, in two versions, and torch-pointcloud store the network."""
+        """Return how Pointcept and torch-pointcloud name and store the weights, by version."""
         last = len(self.down) - 1
 
-        def level(found: re.Match[str]) -> str:  # they count levels from the finest on both ways
+        def level(found: re.Match[str]) -> str:  # the codebases count from the finest
             return f"{found[1]}.{last - int(found[2])}"
 
         layers = (

@@ -1,4 +1,4 @@
-"""Checks of keyword arguments of networks: their own, and those passed on to layers."""
+"""Checks of the keyword arguments of networks and of the layers to which they are passed on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voxax.errors import InputError, check_known
 
 
 def check_options(name: str, make: Callable[..., Any], options: Iterable[str]) -> None:
-    """Raise :class:`InputError` for an option that neither a network nor its layers have.
+    """Raise :class:`InputError` for an option that is not an argument of a network's constructor.
 
     Args:
       name: name of the network, for the message.
@@ -25,7 +25,7 @@ def check_options(name: str, make: Callable[..., Any], options: Iterable[str]) -
 
 
 def check_integers(least: int, **lists: Sequence[Any]) -> None:
-    """Raise :class:`InputError` unless all values are integers of at least ``least``."""
+    """Raise :class:`InputError` unless the named lists have only integers >= ``least``."""
     for name, values in lists.items():
         if not all(isinstance(value, int) and value >= least for value in values):
             raise InputError(f"{name}={tuple(values)} must be integers of at least {least}")

@@ -1,6 +1,6 @@
-"""Features of points from the released encoders: Sonata, Concerto, Utonia.
+"""Point features from the released encoders Sonata, Concerto and Utonia.
 
-The input is prepared, and features of coarse levels are brought back to the points, as in the
+The preparation of the input, and the copying of coarse features to the points, follow the
 demonstrations of these encoders.
 
 Sources: Wu et al., "Sonata: Self-Supervised Learning of Reliable Point Representations", CVPR 2025;
@@ -26,7 +26,7 @@ from voxax.interop.state_dict import check_names, load
 from voxax.models.ptv3 import PTv3, PTv3Encoder
 from voxax.nn import functional
 
-# Arguments here, by their names in a configuration.
+# Arguments of PTv3, by their names in the configuration of a released file.
 _NAMES = {
     "order": "orders",
     "stride": "strides",
@@ -42,7 +42,7 @@ _NAMES = {
 }
 # Entries of a configuration for which only these values are supported.
 _FIXED = {"layer_scale": None, "pre_norm": True, "enable_rpe": False, "enc_mode": True}
-# Entries that change no features: they concern the decoder, training or memory.
+# Entries that do not change the features: they concern the decoder, training or memory.
 _UNUSED = {
     "attn_drop", "enable_flash", "upcast_attention", "upcast_softmax", "traceable", "mask_token",
     "freeze_encoder", "shift_coords", "jitter_coords", "rescale_coords", "dec_depths",
@@ -54,8 +54,8 @@ _ROTARY = ".attn.rope.inv_freq"
 def load_encoder(path: Location, *, size: str = "base", **options: Any) -> PTv3:
     """Return a released encoder with its weights, in evaluation mode.
 
-    The entry ``config`` of a PyTorch file describes the encoder: Sonata, Concerto, or Utonia, which
-    also has rotary positions. ``size`` and ``options`` describe the encoder of a file without it.
+    The encoder is Sonata, Concerto or Utonia. If the PyTorch file has an entry ``config``, it
+    describes the encoder; otherwise ``size`` and ``options`` do.
 
     Args:
       path: path of the file, as in :func:`voxax.models.load`.
@@ -63,8 +63,8 @@ def load_encoder(path: Location, *, size: str = "base", **options: Any) -> PTv3:
       **options: arguments of :class:`PTv3`, which replace those of the file.
 
     Raises:
-      InputError: names or shapes of another network, or entries of ``config`` that are not
-        supported; the message lists them.
+      InputError: the file has names or shapes of another network, or entries of ``config`` that are
+        not supported; the message lists them.
       FileFormatError: the file is unreadable, needs code to load, or its ``config`` does not match
         its arrays.
       FileNotFoundError: no such file.
@@ -89,7 +89,7 @@ def load_encoder(path: Location, *, size: str = "base", **options: Any) -> PTv3:
 
 
 def _options(path: Location, config: Mapping[str, Any], rotary: bool) -> dict[str, Any]:
-    """Return arguments of :func:`PTv3Encoder` from the configuration of a file."""
+    """Convert the configuration of a released file to arguments of :func:`PTv3Encoder`."""
     known = {"in_channels", "enc_patch_size", "rope_base", *_NAMES, *_FIXED, *_UNUSED}
     other = sorted(map(str, set(config) - known))
     other += [f"{k}={config[k]!r}" for k, v in _FIXED.items() if config.get(k, v) != v]
@@ -109,7 +109,7 @@ def _options(path: Location, config: Mapping[str, Any], rotary: bool) -> dict[st
 def _check_sizes(path: Location, state: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Raise :class:`FileFormatError` unless the sizes in ``config`` are those of the file's arrays.
 
-    So a file cannot request more memory than its own size.
+    This check keeps a small file from requesting a huge network.
     """
     try:
         depths, widths = options["encoder_depths"], options["encoder_channels"]
@@ -144,10 +144,10 @@ def encoder_voxels(
     scale: float = 1.0,
     center: bool = True,
 ) -> tuple[Voxels, Int32[Any, " N"]]:
-    """Return one scene as input of the encoders, and the voxel of each point.
+    """Convert the points of one scene to voxels, the input of the encoders.
 
-    Features are position, color and normal of the first point in each voxel. The encoders' own code
-    draws a random point instead. Cells count from 0.
+    The features of a voxel are position, color and normal of its first point. (The encoders' own
+    code draws a random point instead.) Voxel coordinates count from 0.
 
     Args:
       positions: ``[N, 3]`` in meters.
@@ -162,7 +162,7 @@ def encoder_voxels(
       Voxels of 9 channels, and ``int32[N]``, the voxel row of each point.
 
     Raises:
-      InputError: no points, other shapes, values that are not finite, or colors out of range.
+      InputError: no points, different shapes, values that are not finite, or colors out of range.
     """
     points = np.asarray(positions, np.float64)
     if points.ndim != 2 or points.shape[1] != 3 or not len(points):
@@ -207,16 +207,16 @@ def encoder_voxels(
 
 
 def upcast_features(levels: Sequence[Voxels], joined: int = 2) -> Voxels:
-    """Return the features of coarse levels on the voxels of the finest level.
+    """Copy the features of coarse encoder levels, step by step, to the voxels of the finest level.
 
     Args:
       levels: voxels of each level, the finest first, as :meth:`PTv3.levels` returns them.
-      joined: number of steps up from the coarsest level that keep the features of both levels.
-        Later steps leave out the finer level's features. The demonstrations use 2; all steps, such
-        as 4, suit a linear probe.
+      joined: number of steps, counted from the coarsest level, that also concatenate the features
+        of the finer level. Later steps only copy. The demonstrations use 2. For a linear probe, use
+        all steps, such as 4.
 
     Raises:
-      InputError: no levels, or a negative number.
+      InputError: ``levels`` is empty, or ``joined`` is negative.
     """
     if not levels or joined < 0:
         raise InputError(f"{len(levels)} levels and joined={joined}: give one level and 0 at least")

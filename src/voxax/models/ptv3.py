@@ -1,9 +1,9 @@
-"""Point Transformer V3: attention in patches along space-filling curves, in a U-Net.
+"""Point Transformer V3: a U-Net with attention in patches along space-filling curves.
 
-Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024. The encoder alone
-is that of Sonata (Wu et al., "Sonata: Self-Supervised Learning of Reliable Point Representations",
-CVPR 2025) and Concerto (Zhang et al., "Concerto: Joint 2D-3D Self-Supervised Learning Emerges
-Spatial Representations", NeurIPS 2025).
+Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024. Sonata (Wu et al.,
+"Sonata: Self-Supervised Learning of Reliable Point Representations", CVPR 2025) and Concerto (Zhang
+et al., "Concerto: Joint 2D-3D Self-Supervised Learning Emerges Spatial Representations", NeurIPS
+2025) use the encoder without the decoder.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ from voxax.nn.modules.sparse_convs import AlgorithmOptions
 
 
 class PTv3Block(Module):
-    """Conditional position encoding, attention and an MLP, each added to the features.
+    """Transformer block: adds convolutional position encoding, attention and MLP to the features.
 
     Args:
       channels: number of channels of the input and the output.
-      num_heads, patch_size: heads and patch size of the attention.
+      num_heads, patch_size: number of attention heads, and number of rows of an attention patch.
       mlp_ratio: hidden channels of the MLP, as a multiple of ``channels``.
       drop_path: drop rate of the attention branch and of the MLP branch.
       dropout: dropout rate on the outputs of linear layers in these two branches.
       legacy: whether the next block's position encoding reads only the MLP's output, as in the
         networks whose weights were published first.
       attention: more arguments of :class:`voxax.nn.modules.SerializedAttention`.
-      conv: more arguments of the convolution.
+      conv: more arguments of the position encoding's convolution.
       dtype, param_dtype: as in :class:`voxax.nn.modules.SpatiallySparseConv`.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for initial weights and dropout; None uses a default stream with a fixed seed.
     """
 
     def __init__(
@@ -117,9 +117,10 @@ class PTv3Block(Module):
 
         Args:
           voxels: ``[capacity, C]``.
-          order: order of the rows.
+          order: curve along which the rows are cut into patches: its name, or a ``CurveOrder``.
           positional: input of the position encoding; None is ``voxels``.
-          positions: ``float[capacity, D]``, for the rotary embedding; None takes the centers.
+          positions: ``float[capacity, D]``, coordinates for the rotary embedding; None takes the
+            centers of the voxels.
         """
         voxels = voxels + self.cpe(voxels if positional is None else positional)
         voxels = voxels + self.drop_path(self.attn(self.norm1(voxels), order, positions))
@@ -129,15 +130,15 @@ class PTv3Block(Module):
 
 
 class PTv3Stage(Module):
-    """The blocks of one level, after a pooling, or an unpooling to the voxels of a skip connection.
+    """One level of :class:`PTv3`: an optional pooling or unpooling, then transformer blocks.
 
     Args:
       enter: the pooling or unpooling before the blocks: :class:`voxax.nn.modules.GridPool`,
         :class:`voxax.nn.modules.GridUnpool` or None.
       blocks: the blocks.
-      orders: orders of the rows, which the blocks use in turn.
+      orders: curves that order the rows; the blocks use them in turn.
       positional_skip: whether the first block's position encoding reads only the skip connection.
-      remat: whether to compute the blocks again in the backward pass.
+      remat: whether to recompute the blocks in the backward pass, which saves memory.
     """
 
     def __init__(
@@ -156,11 +157,11 @@ class PTv3Stage(Module):
     def __call__(
         self, voxels: Voxels, skip: Voxels | None = None, positions: jax.Array | None = None
     ) -> Voxels:
-        """Return the level's voxels.
+        """Run the pooling or unpooling and the blocks; return Voxels of this level.
 
         Args:
-          voxels: voxels of the level before.
-          skip: ``[capacity, C]``, the skip connection onto which an unpooling leads.
+          voxels: voxels of the previous level.
+          skip: ``[capacity, C]``, voxels of the skip connection; needed by an unpooling.
           positions: positions of this level's rows, as in :class:`PTv3Block`.
         """
         positional = voxels
@@ -177,13 +178,13 @@ class PTv3Stage(Module):
 
 
 class PTv3(Module):
-    """Point Transformer V3: a stem, levels down, levels up onto the skips' voxels, a head.
+    """Point Transformer V3, a U-Net of transformer blocks: stem, encoder, decoder, linear head.
 
     The defaults are those of the base network for segmentation. Curves start in the lowest corner
-    of each scene, and poolings group cells from the origin of the lattice. To get the numbers of
-    other implementations, give coordinates that begin at 0 in each scene. A curve has as many bits
-    as its scene needs, as in torch-pointcloud. In Pointcept it has as many as the batch needs, and
-    one more if the largest coordinate is ``2**n - 1``.
+    of each scene, and poolings group cells from the origin of the lattice. To reproduce the results
+    of other implementations, give coordinates that begin at 0 in each scene. A curve has as many
+    bits as its scene needs, as in torch-pointcloud. In Pointcept it has as many bits as the batch
+    needs, and one more if the largest coordinate is ``2**n - 1``.
 
     Args:
       in_channels: number of input features.
@@ -192,17 +193,17 @@ class PTv3(Module):
       shuffle_orders: whether to permute the curves at each level in training.
       strides: stride of each pooling.
       encoder_depths, encoder_channels, encoder_num_heads: blocks, channels and heads of each level.
-      decoder_depths, decoder_channels, decoder_num_heads: the same on the way up, deepest first.
-        ``()`` leaves out the decoder, so that the output is the coarsest level.
+      decoder_depths, decoder_channels, decoder_num_heads: the same for each decoder level, deepest
+        first. ``()`` leaves out the decoder, so that the output is the coarsest level.
       patch_size: number of rows of a patch.
       mlp_ratio: hidden channels of each MLP, as a multiple of its input channels.
       qkv_bias, scale: as in :class:`voxax.nn.modules.SerializedAttention`.
       drop_path: drop rate of the deepest block's branches. In both encoder and decoder the rate
         grows linearly with depth, from 0 at the finest block.
       dropout: dropout rate on the outputs of linear layers in the blocks.
-      position: position encoding besides the convolutions: ``"none"``; ``"relative"`` tables;
-        ``"rotary"``, at the centers of the voxels; or ``"rotary-points"``, as in Utonia, at the
-        positions in the first ``ndim`` input features, which poolings average.
+      position: position encoding in addition to the convolutions: ``"none"``; ``"relative"``, by
+        learned tables; ``"rotary"``, at the centers of the voxels; or ``"rotary-points"``, as in
+        Utonia, at the positions in the first ``ndim`` input features, which poolings average.
       rotary_base: base of both rotary encodings.
       stem: first layer: ``"conv"``, a submanifold convolution of kernel size 5, or ``"linear"``.
       norm: norm of stem, poolings and unpoolings: ``"batch"`` or ``"layer"``. Blocks have layer
@@ -210,18 +211,18 @@ class PTv3(Module):
       norm_epsilon, norm_momentum: epsilon and momentum of this norm.
       positional_skip: whether the first position encoding after an unpooling reads only the skip
         connection, as with the serialized pooling of the first version. False reads the sum
-        (Sonata).
-      fill: see :func:`voxax.cut_patches`.
+        of skip connection and unpooled features, as in Sonata.
+      fill: how the last patch of a scene is filled up, see :func:`voxax.cut_patches`.
       legacy: as in :class:`PTv3Block`; published weights of the first version need it.
-      remat: whether to compute each block again in the backward pass.
+      remat: whether to recompute each block in the backward pass, which saves memory.
       algorithm: as in :class:`voxax.nn.modules.SerializedAttention`.
       ndim, dtype, param_dtype: as in :class:`voxax.nn.modules.SpatiallySparseConv`.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for initial weights and dropout; None uses a default stream with a fixed seed.
       **conv: arguments of every convolution: ``precision``, ``fwd_algo``, ``bwd_algo``,
         ``dgrad_algo``, ``wgrad_algo``.
 
     Raises:
-      InputError: lists of lengths that do not fit, an unknown name, a size below 1.
+      InputError: the lengths of lists do not fit, a name is unknown, or a size is below 1.
     """
 
     def __init__(
@@ -366,7 +367,7 @@ class PTv3(Module):
         self.head = nnx.data(Linear(width, out_channels, **kinds) if out_channels else None)
 
     def sources(self) -> dict[str, Source]:
-        """Return how Pointcept and torch-pointcloud store the weights."""
+        """Return how Pointcept and torch-pointcloud name and store the weights, by version."""
         last = len(self.up) - 1
         whole = self.head is not None
 
@@ -443,7 +444,7 @@ class PTv3(Module):
         return current | {n: dataclasses.replace(s, refusal=why) for n, s in first.items()}
 
     def levels(self, voxels: Voxels) -> tuple[Voxels, ...]:
-        """Return the features of each level of the encoder, the finest first."""
+        """Return Voxels with the features of each encoder level, the finest level first."""
         points = None
         if channels := self.position_channels:
             points = voxels.map(lambda features: features[:, :channels])
@@ -459,10 +460,10 @@ class PTv3(Module):
         return tuple(found)
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return logits ``[capacity, out_channels]`` on the input's voxels.
+        """Return Voxels of logits ``[capacity, out_channels]``, at the input's voxels.
 
-        A network without a head returns features, one without a decoder the features of the
-        coarsest level.
+        A network without a head returns features instead of logits. A network without a decoder
+        returns the voxels of the coarsest level.
         """
         *skips, voxels = self.levels(voxels)
         for level, up in enumerate(self.up):
@@ -479,7 +480,7 @@ def _check_lengths(levels: int, **lists: Sequence[int]) -> None:
 
 
 def _rates(last: float, depths: Sequence[int]) -> list[list[float]]:
-    """Return the rates of the blocks by level, which grow linearly from 0 to ``last``."""
+    """Return the drop rates of each level's blocks, which grow linearly from 0 to ``last``."""
     rates = np.linspace(0, last, sum(depths))
     return [part.tolist() for part in np.split(rates, np.cumsum(depths)[:-1])] if depths else []
 
@@ -494,14 +495,14 @@ _ENCODERS: dict[str, tuple[tuple[int, ...], ...]] = {
 
 
 def PTv3Encoder(in_channels: int = 9, size: str = "base", **options: Any) -> PTv3:
-    """Return the encoder of Sonata (``small``, ``base``) or Concerto (all sizes).
+    """Return a :class:`PTv3` without decoder: Sonata's or Concerto's encoder, random weights.
 
-    Its output is the coarsest level.
+    Sonata has the sizes ``small`` and ``base``, Concerto all. The output is the coarsest level.
 
     Args:
       in_channels: number of input features; 9 for position, color and normal.
       size: size of the encoder: ``tiny``, ``small``, ``base`` or ``large``.
-      options: arguments of :class:`PTv3`, which replace those of the encoder.
+      options: arguments of :class:`PTv3`, which override those of the encoder.
 
     Raises:
       InputError: an unknown size.

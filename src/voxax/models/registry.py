@@ -1,4 +1,4 @@
-"""Networks by name: published variants and their weights."""
+"""Create published networks by name, and load and save their weights."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from voxax.models.voxelnext import VoxelNeXt
 Build = Callable[..., nnx.Module]
 
 NUSCENES = ((0,), (1, 2), (3, 4), (5,), (6, 7), (8, 9))
-"""Classes of nuScenes that share a head: car; truck, construction vehicle; bus, trailer; barrier;
-motorcycle, bicycle; pedestrian, traffic cone."""
+"""Class numbers of each head of nuScenes detectors: car; truck, construction vehicle; bus, trailer;
+barrier; motorcycle, bicycle; pedestrian, traffic cone."""
 
 VARIANTS: Mapping[str, Build] = {
     "centerpoint": CenterPoint,
@@ -62,7 +62,7 @@ VARIANTS: Mapping[str, Build] = {
         head_kernel_size=3,
     ),
 }
-"""Constructor of each network. Its arguments are the input's channels and the number of classes."""
+"""Constructor of each network by name; it takes the numbers of input channels and of classes."""
 
 
 def list() -> builtins.list[str]:
@@ -86,7 +86,7 @@ def create(
       **options: other arguments of the network's class; they override those of the variant.
 
     Raises:
-      InputError: an unknown name or option, or an argument that the class rejects.
+      InputError: the name or an option is unknown, or the class rejects an argument.
 
     Examples:
       >>> model = models.create("minkunet-18", in_channels=4, num_classes=20, width=0.25)
@@ -126,12 +126,12 @@ def load(
     settings: Literal["source", "model"] = "source",
     **options: Any,
 ) -> nnx.Module:
-    """Return a network with the weights of a file.
+    """Load a weight file of voxax or another codebase into a network, and return the network.
 
     Every name and shape in the file must fit the network; otherwise nothing is changed. The arrays
-    take the dtypes of the file. A file does not contain the epsilon and the momentum of batch
-    norms, nor how attention fills its last patch. The network takes these settings from the
-    codebase. A warning is issued if the names of the file fit two codebases, or two versions of
+    take the dtypes of the file. A file does not contain settings: the epsilon and momentum of batch
+    norms, and how attention fills its last patch. The network takes these settings from the
+    codebase. A warning is issued if the names in the file fit two codebases, or two versions of
     one, with different settings.
 
     Args:
@@ -147,8 +147,8 @@ def load(
 
     Raises:
       InputError: the file is of another network or has other sizes; the message lists the names
-        that are missing, unexpected and misshapen. Also for a network without released weights,
-        an unknown source, and a source whose network computes something else.
+        that are missing, unexpected and misshapen. Also raised if the network has no released
+        weights, or ``source`` is unknown or names a codebase that computes something else.
       FileFormatError: the file is unreadable, or loading it would run code.
       FileNotFoundError: the file does not exist.
       MissingExtraError: the package that the file needs is not installed.
@@ -172,24 +172,23 @@ def load(
 def load_part(
     model: nnx.Module, path: Location, *, source: str | None = None, key: str | None = None
 ) -> PartReport:
-    """Load the layers that a file has in the same shapes; return which ones were left out.
+    """Load the layers that a file has in the same shapes; return a report of the layers left out.
 
-    A network for other classes or inputs can thus start from pretrained weights in all other
-    layers.
+    A network for other classes or other input features can thus start from pretrained weights.
 
     Args:
       model: a network, changed in place.
       path, source, key: as in :func:`load`.
 
     Raises:
-      InputError: no layer fits; also as in :func:`load`.
+      InputError: no layer fits, or as in :func:`load`.
       FileFormatError, FileNotFoundError, MissingExtraError: as in :func:`load`.
     """
     return load_weights_part(model, path, source=source, key=key)[1]
 
 
 def save(model: nnx.Module, path: str | os.PathLike[str], *, source: str | None = None) -> Path:
-    """Write the weights of a network with the names and layouts of a codebase.
+    """Write the weights of a network to a file, with the names and layouts of a codebase.
 
     A file does not contain settings such as the epsilon of batch norms. A warning is issued if the
     network's settings differ from those of the codebase.
@@ -197,8 +196,8 @@ def save(model: nnx.Module, path: str | os.PathLike[str], *, source: str | None 
     Args:
       model: a network of :mod:`voxax.models`.
       path: a file in an existing folder. The extension ``.safetensors`` selects that format; every
-        other one selects that of ``torch.save``.
-      source: codebase, such as ``"pointcept"``; None takes the network's first one.
+        other extension selects the format of ``torch.save``.
+      source: codebase, such as ``"pointcept"``; None takes the first one of the network's sources.
 
     Returns:
       The path.

@@ -1,4 +1,4 @@
-"""SECOND: a sparse backbone, a dense network on the ground plane, and boxes for anchors.
+"""SECOND: a detector with sparse backbone, dense backbone on the ground plane, and anchor head.
 
 ``MultiHeadSECOND``, for nuScenes, has an anchor head for each group of classes.
 
@@ -36,7 +36,7 @@ from voxax.nn.modules.constructor import Module, own_rngs
 from voxax.nn.modules.sparse_convs import LayerOptions
 
 BOX = 7
-"""Number of values of a box: center, size, yaw."""
+"""Number of residuals that code a box relative to an anchor: center, size, yaw."""
 
 
 class AnchorOutput(NamedTuple):
@@ -44,9 +44,10 @@ class AnchorOutput(NamedTuple):
 
     Attributes:
       classes: logits, ``[B, X, Y, A * num_classes]``.
-      boxes: residuals to the anchors, ``[B, X, Y, A * 7]``, or ``[B, X, Y, A * 10]``.
-      directions: logits of the direction bins, ``[B, X, Y, A * bins]``; None if the box codes
-        contain the whole yaw.
+      boxes: residuals of the boxes relative to the anchors, ``[B, X, Y, A * 7]``; with cosine and
+        sine of the yaw, and the velocity, ``[B, X, Y, A * 10]``.
+      directions: logits of the direction bins, ``[B, X, Y, A * bins]``, which tell front from rear;
+        None if the residuals contain the whole yaw.
     """
 
     classes: jax.Array
@@ -55,14 +56,14 @@ class AnchorOutput(NamedTuple):
 
 
 class AnchorHead(Module):
-    """Three linear layers on each cell of the ground plane.
+    """Head of :class:`SECOND`: per ground plane cell, linear layers for class, box, direction.
 
     Args:
-      in_channels: channels of the grid.
+      in_channels: channels of the input grid.
       num_classes: number of class logits of each anchor.
       anchors: number of anchors in each cell.
       direction_bins: number of direction logits of each anchor.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: ``dtype``, ``param_dtype``, ``precision``.
     """
 
@@ -82,8 +83,8 @@ class AnchorHead(Module):
             start = {"bias_init": jax.nn.initializers.constant(bias), "rngs": rngs, **start}
             return nnx.Conv(in_channels, out_channels, (1, 1), **dense_options(options) | start)
 
-        # One anchor in a hundred is an object at first (focal loss, Lin et al. 2017), wherever it
-        # is, and has the anchor's own box.
+        # Initially every anchor has score 0.01 (focal loss, Lin et al. 2017) and predicts about
+        # the anchor's own box.
         normal = jax.nn.initializers.normal
         self.classes = layer(anchors * num_classes, -math.log(99), kernel_init=normal(0.01))
         self.boxes = layer(anchors * BOX, kernel_init=normal(0.001))
@@ -94,25 +95,25 @@ class AnchorHead(Module):
 
 
 class SECOND(GroundDetector):
-    """Detector that predicts boxes for the anchors of a grid on the ground plane.
+    """SECOND detector: from voxels to an :class:`AnchorOutput` on a grid of the ground plane.
 
     Args:
       in_channels: number of voxel features, which are means over the points of a voxel.
       num_classes: number of object classes.
       grid: number of cells along x, y and z, the range divided by the voxel size.
       anchors: number of anchors in each cell; None is two for each class, one for each yaw.
-      direction_bins: number of bins of an anchor's direction.
+      direction_bins: number of bins into which the heading of a box is classified.
       residual: whether the sparse backbone consists of residual blocks.
       channels: channels of the sparse backbone's four levels; None takes the published ones.
       out_channels: channels of the sparse backbone's result.
       bev: arguments of :class:`BEVBackbone`.
       norm: arguments of every batch normalization.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of every layer, see :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Attributes:
       anchors: number of anchors in each cell.
-      direction_bins: number of bins of an anchor's direction.
+      direction_bins: number of bins into which the heading of a box is classified.
 
     Raises:
       InputError: the grid is too small or not divisible by the strides of ``bev``, or ``anchors``
@@ -155,7 +156,7 @@ class SECOND(GroundDetector):
         )
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet, torch-pointcloud and mmdetection3d store the network."""
+        """Return how other codebases, such as OpenPCDet, name and store the weights."""
         head = renaming(
             (r"^classes$", "conv_cls"), (r"^boxes$", "conv_box"), (r"^directions$", "conv_dir_cls")
         )
@@ -205,13 +206,13 @@ def _mmdetection3d_names() -> Callable[[str], str]:
 
 
 class SeparateAnchorHead(Module):
-    """Two convolutions on the ground plane for the classes, and two for each part of the boxes.
+    """Anchor head with two convolutions for the classes, and two for each part of the box codes.
 
     Args:
-      in_channels: channels of the grid.
+      in_channels: channels of the input grid.
       num_classes: number of class logits of each anchor.
       anchors: number of anchors in each cell.
-      branches: number of values of each part of a box's code, by name.
+      branches: number of values of each part of a box code, by name.
       hidden: channels between the two convolutions.
       norm: arguments of every batch normalization.
       rngs: streams for the initial weights.
@@ -241,11 +242,11 @@ class SeparateAnchorHead(Module):
         self.boxes = nnx.Dict({name: stack(anchors * n) for name, n in branches.items()})
 
     def __call__(self, grid: jax.Array) -> AnchorOutput:
-        """Return the predictions ``[B, X, Y, channels]``, without directions.
+        """Return the predictions ``[B, X, Y, channels]``; ``directions`` is None.
 
-        The channels of ``boxes`` are ordered by part, each for all anchors. As in OpenPCDet, the
-        code of an anchor is nevertheless a run of consecutive channels, so a value of the code can
-        come from the branch of another part.
+        ``boxes`` concatenates the outputs of the branches, each with values for all anchors. As in
+        OpenPCDet, decoding takes consecutive channels as the code of one anchor, so a value of the
+        code can come from the branch of another part.
         """
 
         def run(layers: nnx.List) -> jax.Array:
@@ -257,16 +258,16 @@ class SeparateAnchorHead(Module):
 
 
 class MultiAnchorHead(Module):
-    """A shared convolution, then an anchor head for each group of classes.
+    """Head of :class:`MultiHeadSECOND`: a shared convolution, then an anchor head per class group.
 
     Args:
-      in_channels: channels of the grid.
-      groups: classes of each head.
+      in_channels: channels of the input grid.
+      groups: class numbers of each head.
       anchors: number of anchors in each cell for a class.
       branches: as in :class:`SeparateAnchorHead`.
       shared: channels of the shared convolution and of the hidden layers of the heads.
       norm: arguments of the shared convolution's batch normalization.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: ``dtype``, ``param_dtype``, ``precision``.
     """
 
@@ -297,32 +298,32 @@ class MultiAnchorHead(Module):
         )
 
     def __call__(self, grid: jax.Array) -> tuple[AnchorOutput, ...]:
-        """Return the predictions of each head."""
+        """Return the predictions of each head, in the order of ``groups``."""
         grid = self.shared(grid)
         return tuple(head(grid) for head in self.heads)
 
 
 class MultiHeadSECOND(SECOND):
-    """Detector with an anchor head for each group of classes.
+    """SECOND detector with an anchor head for each group of classes, as for nuScenes.
 
-    The result is a tuple of :class:`voxax.models.AnchorOutput`, one for each group. ``directions``
-    is None because the codes contain cosine and sine of the yaw, and the velocity, see
-    :func:`voxax.detection.decode_residuals`.
+    A call returns a tuple of :class:`voxax.models.AnchorOutput`, one for each group. ``directions``
+    is None because the codes contain cosine and sine of the yaw. The codes also contain the
+    velocity, see :func:`voxax.detection.decode_residuals`.
 
     Args:
       in_channels: number of voxel features, which are means over the points of a voxel.
       num_classes: number of object classes.
       grid: number of cells along x, y and z, the range divided by the voxel size.
-      groups: classes that share a head; None puts all in one. Also an attribute.
+      groups: class numbers of each head; None is one head for all classes. Also an attribute.
       anchors: number of anchors in each cell for a class, one for each yaw.
-      branches: number of values of each part of a box's code, by name.
+      branches: number of values of each part of a box code, by name.
       residual: whether the sparse backbone consists of residual blocks.
       channels: channels of the sparse backbone's four levels.
       out_channels: channels of the sparse backbone's result.
       bev: arguments of :class:`BEVBackbone`.
       shared: channels of the shared convolution and of the hidden layers of the heads.
       norm: arguments of the batch normalizations outside of the heads.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of every layer, see :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
@@ -368,7 +369,7 @@ class MultiHeadSECOND(SECOND):
         )
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet stores the network."""
+        """Return how OpenPCDet names and stores the weights, as a dict with one entry."""
         head = renaming(
             (r"^shared\b", "shared_conv"),
             (r"^heads\b", "rpn_heads"),

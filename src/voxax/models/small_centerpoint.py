@@ -1,4 +1,4 @@
-"""A small detector of centers, for quick training on few cores."""
+"""A small detector that predicts box centers, for quick training on few CPU cores."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from voxax.nn.modules.sparse_convs import LayerOptions
 
 
 class ColumnBackbone(Module):
-    """Levels that each halve the grid, then a convolution from each column of voxels to one voxel.
+    """Small sparse backbone: levels of stride 2, then a convolution of each column to one voxel.
 
-    No convolution adds sites, so no level has more voxels than the level before it.
+    No convolution creates new sites, so no level has more voxels than the level before it.
 
     Args:
       in_channels: number of features of the voxels.
       grid: numbers of cells along x, y and z, multiples of ``2 ** (len(channels) - 1)``.
-      channels: channels of each level.
-      out_channels: channels of the columns.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      channels: channels of the stem, then of each level.
+      out_channels: channels of the output, which has one voxel per column.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of all convolutions, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Attributes:
-      grid: numbers of cells of the result along x, y and z; one along z.
-      stride: cells of the input to one cell of the result, along x and y.
+      grid: numbers of cells of the output along x, y and z; one along z.
+      stride: number of input cells per output cell along x and along y.
 
     Raises:
-      InputError: a grid that the levels do not divide.
+      InputError: ``grid`` is not divisible by ``stride``.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ColumnBackbone(Module):
         self.out_channels = out_channels
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return one voxel for each column that contains voxels."""
+        """Return Voxels with one voxel for each column that contains voxels."""
         return self.columns(run_stages(self.levels, self.stem(voxels), "level")[-1])
 
 
@@ -80,15 +80,15 @@ class SmallCenterPoint(CenterDetector):
 
     Args:
       in_channels: number of features of the voxels.
-      num_classes: number of classes of objects.
+      num_classes: number of object classes.
       grid: see :class:`ColumnBackbone`.
-      groups: classes that share a head; None puts all in one.
+      groups: class numbers of each head; None is one head for all classes.
       width: factor on all channels.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: as in :class:`voxax.models.CenterPoint`.
 
     Raises:
-      InputError: a grid that the levels do not divide; groups that do not have each class once.
+      InputError: strides do not divide ``grid``, or ``groups`` do not have each class once.
 
     Examples:
       >>> model = models.SmallCenterPoint(4, 3, grid=(8, 8, 8), width=0.25, rngs=nnx.Rngs(0))

@@ -1,4 +1,4 @@
-"""Training with jitted steps on static shapes, for any objective and for classes of voxels."""
+"""Trainers with jitted steps: for any objective, and for classification of voxels or scenes."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def masked_cross_entropy(
     Args:
       logits: ``[N, classes]``.
       labels: ``int[N]``, 0 to ``classes - 1``. Rows with a negative label (padding, unlabeled) or
-        with ``ignore_label`` do not count. If traced, no row with another label outside the classes
-        counts either; :func:`count_outside` returns their number.
+        with ``ignore_label`` do not count. In traced calls, rows with any other label outside the
+        classes do not count either; :func:`count_outside` returns their number.
       class_weights: weight of each class in the mean, ``float32[classes]``; None is 1 for all.
-      axis_name: average over this mapped axis too. Each device is weighted by the sum of its
-        counted rows' weights.
+      axis_name: name of a mapped axis over whose devices the mean is taken too. Each device counts
+        by the sum of the weights of its counted rows.
       ignore_label: label of unlabeled rows, in addition to negative numbers; 255 in many data sets.
 
     Raises:
@@ -82,10 +82,10 @@ _NATIVE = ("float32", "bfloat16", "float16")
 def _portable_cross_entropy(
     logits: Any, labels: jax.Array, weights: jax.Array, *, ignored: int, axis_name: Any = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the loss, and the sum of weights by which it was divided."""
+    """Return the mean loss, and the sum of the row weights by which it was divided."""
     known = (labels >= 0) & (labels < logits.shape[1]) & (labels != ignored)
     rows = jnp.where(known[:, None], logits.astype(jnp.float32), 0.0)
-    # Compared, not gathered: a TPU gathers one number after the other, row by row.
+    # Compare instead of gathering, because a TPU gathers one number after the other.
     classes = jnp.arange(logits.shape[1], dtype=labels.dtype)[None]
     own = (classes == labels[:, None]) & known[:, None]
     loss = jax.nn.logsumexp(rows, axis=1) - jnp.sum(jnp.where(own, rows, 0.0), axis=1)
@@ -131,7 +131,7 @@ def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> 
       ignore_label: label of unlabeled rows, in addition to negative numbers.
     """
     values = np.asarray(labels)
-    # Compared on the host, because 64-bit labels would wrap around in JAX.
+    # Compare on the host, because 64-bit labels would wrap around in JAX.
     outside = (values >= classes) & (values != (-1 if ignore_label is None else ignore_label))
     if outside.any():
         found = np.unique(values[outside])
@@ -147,7 +147,7 @@ def check_labels(labels: Any, classes: int, ignore_label: int | None = None) -> 
 def count_outside(
     labels: Int[Array | np.ndarray, "..."], classes: int, ignore_label: int | None = None
 ) -> Int32[Array, ""]:
-    """Return the number of labels that are too large for the classes and not ignored, ``int32[]``.
+    """Count the labels that are at least ``classes`` and not ``ignore_label``, ``int32[]``.
 
     Args:
       labels: ``int[...]``, possibly traced.
@@ -161,13 +161,13 @@ def count_outside(
 
 
 def _as_int32(labels: Any) -> jax.Array:
-    """Return labels as ``int32``; wider integers are clipped, and stay outside the classes."""
+    """Return labels as ``int32``; too large values are clipped, and so stay outside the classes."""
     if not hasattr(labels, "dtype"):
         raise InputError(f"labels of type {type(labels).__name__}: give an array of integers")
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise InputError(f"labels of {labels.dtype}: expected integers, one class for each row")
     info = jnp.iinfo(labels.dtype)
-    if info.max > 2**31 - 1:  # what int32 cannot hold must not wrap around into a class
+    if info.max > 2**31 - 1:  # wider values must not wrap around into a class
         clip = np.clip if isinstance(labels, np.ndarray) else jnp.clip
         labels = clip(labels, max(int(info.min), -1), 2**31 - 1)
     if isinstance(labels, np.ndarray):
@@ -180,14 +180,14 @@ def _narrow(ignore_label: int | None) -> int:
 
 
 class StepTrainer(abc.ABC):
-    """A module, its optimizer state, and the jitted steps on them, for any objective.
+    """Base class of trainers: a module, its optimizer state, and jitted steps for any objective.
 
     The module is stored split into parameters and other state, because ``nnx.split`` and ``merge``
     inside one ``jax.jit`` cost a fifth of ``nnx.jit`` per step on small networks.
 
     A step reuses the memory of the parameters and of the optimizer state (donation). An array that
-    was read from these attributes before a step cannot be used after the step. All methods return
-    copies.
+    was read from ``params`` or ``optimizer_state`` before a step cannot be used after the step. All
+    methods return copies.
 
     Args:
       model: a module that takes Voxels; its arrays are copied.
@@ -197,8 +197,8 @@ class StepTrainer(abc.ABC):
 
     Attributes:
       on_metrics: function that is called after each step with the number of the step and a
-        dictionary of ``loss`` and ``dropped``, arrays on the device; or None. See
-        :mod:`voxax.models.writers`.
+        dictionary of ``loss`` and ``dropped`` (number of lost rows), arrays on the device; or None.
+        See :mod:`voxax.models.writers`.
     """
 
     on_metrics: OnMetrics | None = None
@@ -225,7 +225,7 @@ class StepTrainer(abc.ABC):
         model.eval()
         self._eval_graph = nnx.split(model, nnx.Param, ...)[0]
         model.train()
-        # Copies: a step deletes them, and some optimizers keep the parameters themselves.
+        # Copies, because a step deletes them, and some optimizers keep the parameters themselves.
         self.params, self.state = _copied(kept)
         self.optimizer_state = _copied(_initial_state(optimizer, self.params))
         self.steps = 0
@@ -262,15 +262,15 @@ class StepTrainer(abc.ABC):
             return self._evaluation(nnx.merge(self._eval_graph, params, state, copy=True), voxels)
 
         self._gradients = self._jit(gradients, 2, (False, False, False, True, False))
-        # A program of its own, which serves every size: it takes as long to compile as a network.
+        # A separate program, which serves every size: it takes as long to compile as a network.
         self._update = jax.jit(update, donate_argnums=(0, 1))
         self._evaluate = self._jit(evaluate, 2, (True, False))
 
     @abc.abstractmethod
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
-        """Return ``(loss, prediction, counts)``; it is traced.
+        """Compute ``(loss, prediction, counts)`` of one batch; JAX traces this method.
 
-        ``counts``, which :meth:`_counted` takes, are sums over all shards.
+        ``counts`` go to :meth:`_counted`. They must be sums over all shards.
 
         Args:
           module: the module in training mode. Its state other than parameters may change.
@@ -280,11 +280,11 @@ class StepTrainer(abc.ABC):
 
     @abc.abstractmethod
     def _evaluation(self, module: Any, voxels: Voxels) -> tuple[Any, Any]:
-        """Return ``(output, rows lost by level)`` of a module in evaluation mode; it is traced."""
+        """Run a module in evaluation mode (traced); return ``(output, lost rows by level)``."""
 
     @abc.abstractmethod
     def _counted(self, counts: Any) -> jax.Array:
-        """Store the counts of :meth:`_objective`, and return the number of dropped rows."""
+        """Store the counts that :meth:`_objective` returned; return the number of lost rows."""
 
     def _check(self, labels: Any) -> None:
         """Raise :class:`voxax.InputError` if the labels are invalid."""
@@ -296,19 +296,19 @@ class StepTrainer(abc.ABC):
         kept: int,
         by_shard: tuple[bool, ...],
     ) -> Any:
-        """Return ``program`` jitted; its first ``kept`` arguments are the state of the trainer.
+        """Return ``program`` jitted; trainers on several devices override this method.
 
-        ``by_shard`` states for each result whether it is split by shards of rows. It is for
-        trainers on several devices.
+        The first ``kept`` arguments are the state of the trainer. ``by_shard`` states for each
+        result whether it is split by shards of rows.
         """
         del kept, by_shard
         return jax.jit(program)
 
     def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, Any, jax.Array]:
-        """Make one update; return ``(loss, prediction, rows dropped)``.
+        """Run one training step; return ``(loss, prediction, number of lost rows)``.
 
         Raises:
-          InputError: the labels are invalid; nothing has changed then.
+          InputError: the labels are invalid; the trainer is unchanged then.
         """
         wrong = [leaf for leaf in jax.tree.leaves(labels) if not hasattr(leaf, "dtype")]
         if wrong or not jax.tree.leaves(labels):
@@ -316,7 +316,7 @@ class StepTrainer(abc.ABC):
             raise InputError(f"labels of type {what}: give an array, int[capacity] of classes")
         arguments = self._arguments(voxels, labels)
         if not self._is_traced:
-            self._gradients.eval_shape(*arguments)  # how many classes there are is known then
+            self._gradients.eval_shape(*arguments)  # sets the number of classes
         self._check(labels)
         grads, state, loss, prediction, counts = self._gradients(*arguments)
         params, optimizer_state = self._update(self.params, self.optimizer_state, grads)
@@ -328,7 +328,7 @@ class StepTrainer(abc.ABC):
         return loss, prediction, dropped
 
     def _placed(self, arguments: Any) -> Any:
-        """Return the arguments of a program, placed on its devices."""
+        """Return the arguments of a jitted program, placed on the trainer's devices."""
         return arguments
 
     def evaluate(self, voxels: Voxels) -> Any:
@@ -338,7 +338,7 @@ class StepTrainer(abc.ABC):
         used.
 
         Raises:
-          CapacityError: rows were lost at some level.
+          CapacityError: voxels were lost because the capacity of some level is too small.
         """
         params = average_in(self.optimizer_state, self.params)
         output, drops = self._evaluate(params, self.state, self._placed(voxels))
@@ -361,9 +361,9 @@ class StepTrainer(abc.ABC):
         return (self.params, self.state, *self._placed((voxels, labels)))
 
     def model(self) -> nnx.Module:
-        """Return a copy of the module, with the parameters that :meth:`evaluate` uses.
+        """Return a copy of the module in training mode, with the parameters for :meth:`evaluate`.
 
-        The copy is in training mode.
+        With :func:`voxax.models.fine_tuning.averaged` these are the averaged parameters.
         """
         params = average_in(self.optimizer_state, self.params)
         return nnx.merge(self._train_graph, *_copied((params, self.state)), copy=True)
@@ -382,7 +382,7 @@ class StepTrainer(abc.ABC):
         self.load_tree({**self.tree(), **taken})
 
     def freeze(self, parts: Sequence[str]) -> None:
-        """Freeze parts of the module; call it before the first step.
+        """Freeze parts of the module: stop their training. Call it before the first step.
 
         Frozen parts run in evaluation mode and have gradients of zero. Weight decay in the
         optimizer would still change them. To prevent this, build the optimizer with
@@ -403,7 +403,7 @@ class StepTrainer(abc.ABC):
         self._train_graph = nnx.split(module, nnx.Param, ...)[0]
 
     def tree(self) -> dict[str, Any]:
-        """Return a copy of everything that a checkpoint needs, as nested containers of arrays."""
+        """Return a copy of the trainer's whole state for a checkpoint, as a pytree of arrays."""
         params, state, optimizer = _copied((self.params, self.state, self.optimizer_state))
         return {
             "params": nnx.to_pure_dict(params),
@@ -413,7 +413,7 @@ class StepTrainer(abc.ABC):
         }
 
     def load_tree(self, tree: dict[str, Any]) -> None:
-        """Restore the state that :meth:`tree` returned; ``tree`` itself is not changed.
+        """Restore a state that :meth:`tree` returned; the argument ``tree`` is not changed.
 
         Raises:
           InputError: an array's name, shape or dtype differs from that of the trainer.
@@ -435,7 +435,7 @@ class StepTrainer(abc.ABC):
 
 
 def starting_on_host(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Return the optimizer with an ``init`` that compiles nothing if all states are constants.
+    """Return the optimizer with an ``init`` that compiles nothing if its initial state is constant.
 
     An eager ``init`` of optax compiles a program for every shape, 32 for AdamW and a MinkUNet18.
     Trainers call this function themselves. Without a trainer, write ::
@@ -489,19 +489,20 @@ def _copied(tree: Any) -> Any:
 
 
 class Trainer(StepTrainer):
-    """Training of a network that classifies voxels or scenes.
+    """Trainer of a network that classifies voxels or scenes.
 
     If the network returns one row of logits per scene, rows lost inside the network cannot be
     counted. :class:`voxax.models.classifier.SceneTrainer` counts them. It takes a network that
     returns Voxels of logits, and averages the logits of each scene.
 
     Args:
-      model: a module from Voxels to Voxels of logits, or to logits ``[scenes, classes]``, such as
-        a network that ends in ``GlobalPool``; labels are then ``int[scenes]``.
+      model: a module from Voxels to Voxels of logits, with labels ``int[capacity]``; or to logits
+        ``[scenes, classes]``, as with a final ``GlobalPool``, with labels ``int[scenes]``.
       optimizer: an optax transformation.
       class_weights: weight of each class in the loss, ``float[classes]``; None is 1 for all.
-      axis_name: mapped axis over which loss and lost rows are combined, for programs that run on
-        several devices, or None; see :class:`voxax.parallel.DataParallelTrainer`.
+      axis_name: name of the mapped axis of a program that runs on several devices. Losses and lost
+        rows are combined over it, see :class:`voxax.parallel.DataParallelTrainer`. None is for one
+        device.
       ignore_label: label of unlabeled rows, in addition to negative numbers; 255 in many data sets.
       added_loss: function whose result is added to the cross entropy, such as a multiple of
         :func:`voxax.models.lovasz.lovasz_softmax`. It takes the same arguments as that function.
@@ -549,7 +550,7 @@ class Trainer(StepTrainer):
         return loss, jnp.argmax(logits, axis=-1).astype(jnp.int32), counts
 
     def _logits(self, out: Any, voxels: Voxels) -> tuple[jax.Array, LostRows]:
-        """Return the logits of a module's output, and the known counts of lost rows."""
+        """Return the logits in a module's output, and the known counts of lost rows."""
         if isinstance(out, Voxels):
             return out.features, out.geometry.drops
         if not isinstance(out, jax.Array) or out.ndim != 2 or self._axis_name is not None:
@@ -575,18 +576,18 @@ class Trainer(StepTrainer):
             check_labels(labels, self._classes, self.ignore_label)
 
     def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, Any, jax.Array]:
-        """Make one update; return ``(loss, predicted classes [capacity], rows dropped)``.
+        """Run one training step; return ``(loss, predicted classes, number of lost rows)``.
 
         Raises:
-          InputError: labels on the host are not classes; nothing has changed then. On a device,
-            rows with such labels are left out and counted in ``outside``.
+          InputError: labels in a NumPy array are too large; the trainer is unchanged then. Rows of
+            a JAX array with such labels are left out and counted in ``outside``.
         """
         return super().step(voxels, labels)
 
     def logits(self, voxels: Voxels) -> np.ndarray:
-        """Return the logits in evaluation mode, on the host: ``float32[capacity, classes]``.
+        """Return the logits in evaluation mode, a NumPy array ``float32[capacity, classes]``.
 
         Raises:
-          CapacityError: rows were lost at some level.
+          CapacityError: voxels were lost because the capacity of some level is too small.
         """
         return np.asarray(self.evaluate(voxels))

@@ -40,12 +40,12 @@ NORM: Mapping[str, Any] = FrozenDict(epsilon=1e-3, momentum=0.99)
 
 
 class GrowingConv(ConvNormAct):
-    """A convolution onto every site that it reaches inside a grid (spconv's ``SparseConv``).
+    """:class:`ConvNormAct` with outputs wherever the kernel reaches (spconv's ``SparseConv``).
 
     Args:
       in_channels, out_channels: numbers of channels.
-      kernel_size, stride, padding: integers, or one per axis.
-      grid: numbers of cells of the input along each axis.
+      kernel_size, stride, padding: integers, or one integer per axis.
+      grid: numbers of cells of the input along each axis. They also limit the outputs.
       **options: as for :class:`ConvNormAct`.
 
     Attributes:
@@ -78,7 +78,7 @@ class GrowingConv(ConvNormAct):
             )
 
     def within(self, voxels: Voxels, capacity: int) -> Voxels:
-        """Convolve onto at most ``capacity`` rows, for voxels without a plan."""
+        """Run the layer with an output of ``capacity`` rows, on voxels without prepared maps."""
         reached = kernel_map(voxels, capacity=capacity, **self.conv.relation)
         return conv_norm_act(self.conv, self.norm, self.act, voxels, kernel_map=reached)
 
@@ -93,7 +93,7 @@ def stage(
     residual: bool,
     common: Mapping[str, Any],
 ) -> tuple[nnx.List, tuple[int, ...]]:
-    """Return the layers of a level, a strided convolution and two blocks, and the level's grid."""
+    """Return the layers of a level (a strided convolution, two blocks) and the level's grid."""
     plain = {k: v for k, v in common.items() if k != "use_bias"}
     down = GrowingConv(in_channels, out_channels, kernel_size, 2, padding, grid, **plain)
     return nnx.List([down, *blocks(out_channels, 2, residual, common)]), down.grid
@@ -102,7 +102,7 @@ def stage(
 def blocks(
     channels: int, number: int, residual: bool, common: Mapping[str, Any]
 ) -> list[nnx.Module]:
-    """Return ``number`` blocks on the voxels of a level; residual blocks have biases by default."""
+    """Return ``number`` new submanifold blocks; residual blocks have biases by default."""
     if residual:
         common = {"use_bias": True, **common}
         return [ResidualBlock(channels, channels, **common) for _ in range(number)]
@@ -110,7 +110,7 @@ def blocks(
 
 
 def run_stages(stages: Iterable[nnx.List], voxels: Voxels, name: str = "stage") -> list[Voxels]:
-    """Return the voxels after each stage; ``name`` labels the stages in profiles."""
+    """Run lists of layers in turn; return the voxels after each list. ``name`` is for profiles."""
     found = []
     for number, layers in enumerate(stages):
         with jax.named_scope(f"{name}{number + 1}"):
@@ -121,7 +121,7 @@ def run_stages(stages: Iterable[nnx.List], voxels: Voxels, name: str = "stage") 
 
 
 def backbone_names(residual: bool) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """Return functions from a layer's path to its name in OpenPCDet and in torch-pointcloud."""
+    """Return functions from a backbone layer's path to its OpenPCDet and torch-pointcloud names."""
     second = ((r"^(stages\.0\.\d+|stages\.\d+\.[1-9])\.norm$", r"\1.norm2"),) if residual else ()
     layers = (
         *second,
@@ -139,28 +139,28 @@ def backbone_names(residual: bool) -> tuple[Callable[[str], str], Callable[[str]
 
 
 class VoxelBackBone8x(Module):
-    """A stem, four levels that each halve the grid before, and a layer that halves the height.
+    """Sparse 3-D backbone of detectors: stem, four levels of strides 1, 2, 4, 8, and a last layer.
 
-    Strided convolutions output every site that they reach inside the grid. Voxels have axes x, y, z
-    and count from the grid's lower corner.
+    The last layer halves the height. Strided convolutions output every site that they reach inside
+    the grid. Voxels have axes x, y, z, and coordinates that count from the grid's lower corner.
 
     Args:
       in_channels: number of features of the voxels.
       grid: numbers of cells along x, y and z, which are the range divided by the voxel size. One
         cell is added along z.
       channels: channels of the four levels.
-      out_channels: channels of the result.
+      out_channels: channels of the output.
       residual: whether to use residual blocks in place of single convolutions.
       block_bias: whether the convolutions in residual blocks have a bias.
       norm: arguments of every batch normalization.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of all convolutions, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Attributes:
-      grid: numbers of cells of the result along x, y and z.
+      grid: numbers of cells of the output along x, y and z.
 
     Raises:
-      InputError: a grid that is too small, another number of axes or levels.
+      InputError: ``grid`` is too small or does not have 3 axes, or ``channels`` not 4 levels.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class VoxelBackBone8x(Module):
         self.stem = ConvNormAct(in_channels, first, **common)
         inner = common | ({"use_bias": block_bias} if residual else {})
         stages = [nnx.List(blocks(first, 2 if residual else 1, residual, inner))]
-        paddings = (1, 1, (1, 1, 0))  # none along z at last
+        paddings = (1, 1, (1, 1, 0))  # the last level has no padding along z
         for c_in, c_out, padding in zip(channels, channels[1:], paddings, strict=False):
             layers, shape = stage(
                 c_in, c_out, shape, padding=padding, residual=residual, common=inner
@@ -197,24 +197,24 @@ class VoxelBackBone8x(Module):
         self.out_channels = out_channels
 
     def levels(self, voxels: Voxels) -> tuple[Voxels, ...]:
-        """Return the voxels of the four levels, then those of the result.
+        """Return the voxels of the four levels, and as fifth the voxels of the output.
 
         Raises:
-          InputError: as :func:`inside_grid`.
+          InputError: voxels lie outside of the grid, see :func:`inside_grid`.
         """
         found = run_stages(self.stages, self.stem(inside_grid(voxels, self.in_grid)))
         return (*found, self.out(found[-1]))
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return voxels with ``out_channels`` channels and few cells of height.
+        """Return Voxels of stride 8 along x and y, with ``out_channels`` channels.
 
         Raises:
-          InputError: as :func:`inside_grid`.
+          InputError: voxels lie outside of the grid, see :func:`inside_grid`.
         """
         return self.levels(voxels)[-1]
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and torch-pointcloud store the weights."""
+        """Return how OpenPCDet and torch-pointcloud name and store the weights, by codebase."""
         openpcdet, torch_pointcloud = backbone_names(self.residual)
         spconv = Spconv("reversed")
         return {
@@ -235,17 +235,17 @@ def VoxelResBackBone8x(
     rngs: nnx.Rngs | None = None,
     **options: Unpack[LayerOptions],
 ) -> VoxelBackBone8x:
-    """Return the backbone of residual blocks. Arguments as in :class:`VoxelBackBone8x`."""
+    """Return a backbone of residual blocks. Arguments as in :class:`VoxelBackBone8x`."""
     given: dict[str, Any] = {"channels": channels, "block_bias": block_bias, "norm": norm}
     given |= {"out_channels": out_channels, "rngs": rngs, **options}
     return VoxelBackBone8x(in_channels, grid, residual=True, **given)
 
 
 def grid_with_top(grid: Sequence[int]) -> tuple[int, ...]:
-    """Return the cells along x, y, z with one more along z, as the backbones need.
+    """Return a grid's numbers of cells along x, y, z with one more along z, as backbones need.
 
     Raises:
-      InputError: another number of axes, or fewer than 1 cell.
+      InputError: ``grid`` does not have 3 axes, or has fewer than 1 cell along an axis.
     """
     if len(grid) != 3 or min(grid) < 1:
         raise InputError(f"grid={tuple(grid)} must be at least one cell along each of x, y, z")
@@ -256,14 +256,14 @@ def inside_grid(voxels: Voxels, grid: Sequence[int]) -> Voxels:
     """Check that voxels lie inside of a grid, and return them.
 
     A network on a grid loses voxels outside of it, because they reach no site of a later level. A
-    traced call does not raise, but adds them to ``num_dropped`` of the result.
+    traced call does not raise, but adds their number to ``num_dropped`` of the result.
 
     Args:
       voxels: the voxels.
-      grid: static numbers of cells along each axis. Cells count from 0.
+      grid: static numbers of cells along each axis. Voxel coordinates count from 0.
 
     Raises:
-      InputError: voxels lie outside of the grid; only in eager calls.
+      InputError: voxels lie outside of the grid (checked only in eager calls).
     """
     outside = _num_outside(voxels.coords, tuple(grid))
     geometry = voxels.geometry

@@ -10,13 +10,13 @@ from voxax.nn.modules.constructor import Module, own_rngs
 
 
 class VoxelMLP(Module):
-    """Linear, batch normalization, ReLU, ``depth`` times, then a linear head.
+    """MLP on each voxel: ``depth`` times linear, batch normalization, ReLU; then a linear head.
 
     Args:
       in_channels, out_channels: numbers of input features and of classes.
       width: number of hidden channels.
       depth: number of hidden layers.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
     """
 
     def __init__(
@@ -36,5 +36,5 @@ class VoxelMLP(Module):
         self.head = Linear(width, out_channels, rngs=rngs)
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return logits ``[capacity, out_channels]``."""
+        """Return Voxels of logits ``[capacity, out_channels]``."""
         return self.head(self.layers(voxels))

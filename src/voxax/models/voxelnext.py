@@ -1,4 +1,4 @@
-"""VoxelNeXt: a detector without a dense grid. Its heads predict at voxels of the ground plane.
+"""VoxelNeXt: a detector without a dense grid, which predicts at sparse ground plane voxels.
 
 Source: Chen et al., "VoxelNeXt: Fully Sparse VoxelNet for 3D Object Detection and Tracking", CVPR
 2023.
@@ -47,31 +47,31 @@ from voxax.nn.modules.constructor import Module, own_rngs
 from voxax.nn.modules.sparse_convs import LayerOptions
 
 PLAIN: Mapping[str, Any] = FrozenDict(epsilon=1e-5, momentum=0.9)
-"""Arguments of batch normalizations with PyTorch's defaults."""
+"""Arguments that give a batch normalization PyTorch's defaults."""
 
 
 class VoxelNeXtBackbone(Module):
-    """Six levels of residual blocks. The features of the last three are summed on the ground plane.
+    """Sparse backbone of six levels; the last three are summed on the ground plane.
 
     Args:
       in_channels: number of features of the voxels.
       grid: numbers of cells along x, y and z, which are the range divided by the voxel size. One
         cell is added along z.
       channels: channels of the first five levels; the sixth has as many as the fifth.
-      out_channels: channels of the result.
+      out_channels: channels of the output.
       kernel_sizes: odd kernel sizes of the strided convolutions to levels two to five. The last
         size is also that of the convolution to level six.
-      capacity: static number of rows on the ground plane. None takes one of a few sizes eagerly.
-        Under ``jax.jit`` it takes as many as can be reached: nine for each row of the last three
-        levels, and at most all cells.
-      norm: arguments of every batch normalization but the last.
+      capacity: static number of rows on the ground plane. None takes a size that fits in eager
+        calls. Under ``jax.jit`` None takes the largest possible number: nine for each row of the
+        last three levels, and at most all cells.
+      norm: arguments of every batch normalization except the last.
       last_norm: arguments of the last batch normalization.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of all convolutions, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
-      InputError: a grid that is too small, or different channels of the fourth and the fifth
-        level, whose features are added.
+      InputError: ``grid`` is too small, or the fourth and the fifth level, whose features are
+        added, differ in channels.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class VoxelNeXtBackbone(Module):
         self.in_grid, self.capacity, self.out_channels = shapes[0], capacity, out_channels
 
     def levels(self, voxels: Voxels) -> tuple[Voxels, ...]:
-        """Return the voxels of the six levels, then those of the result, on the ground plane.
+        """Return the voxels of the six levels, and as seventh the output on the ground plane.
 
         Raises:
-          InputError: as :func:`voxax.models.voxel_backbone.inside_grid`.
+          InputError: as in :func:`voxax.models.voxel_backbone.inside_grid`.
         """
         levels = run_stages(self.stages, self.stem(inside_grid(voxels, self.in_grid)))
         with jax.named_scope("ground"):
@@ -131,13 +131,13 @@ class VoxelNeXtBackbone(Module):
             return (*levels, self.shared(grown))
 
     def __call__(self, voxels: Voxels) -> Voxels:
-        """Return voxels of the ground plane with ``out_channels`` channels."""
+        """Return Voxels on the ground plane (axes x and y), with ``out_channels`` channels."""
         return self.levels(voxels)[-1]
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and torch-pointcloud store the weights."""
+        """Return how OpenPCDet and torch-pointcloud name and store the weights, by codebase."""
         openpcdet, torch_pointcloud = _backbone_names()
-        spconv, norms = Spconv("reversed"), "^(?!shared)"  # which has PyTorch's defaults
+        spconv, norms = Spconv("reversed"), "^(?!shared)"  # `shared` has PyTorch's defaults
         return {
             "openpcdet": Source(spconv, openpcdet, settings=norm_settings(*REFERENCE, norms)),
             **torch_pointcloud_sources(spconv, torch_pointcloud, norms),
@@ -145,7 +145,7 @@ class VoxelNeXtBackbone(Module):
 
 
 def _backbone_names() -> tuple[Any, ...]:
-    """Return functions from a layer's path to its name in OpenPCDet and in torch-pointcloud."""
+    """Return functions from a backbone layer's path to its OpenPCDet and torch-pointcloud names."""
 
     def with_shared(names: Any) -> Any:
         return lambda path: names(path).replace("shared.", "shared_conv.", 1)
@@ -154,21 +154,21 @@ def _backbone_names() -> tuple[Any, ...]:
 
 
 def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels:
-    """Return the sum of the features in each column of voxels, over levels of halved grids.
+    """Sum the features of several levels over each column of voxels, along z.
 
-    A voxel of a later level counts in the first level's cell at its lower corner.
+    A voxel of a later level is added to the first level's column at its lower corner.
 
     Args:
       levels: voxels with axes x, y, z and the same channels. Each level has twice the stride of the
-        level before and was made from it, so the last level counts all losses.
-      capacity: static number of rows. None takes one of a few sizes eagerly, and the rows of all
-        levels under ``jax.jit``.
+        previous level and was made from it, so the last level counts all lost rows.
+      capacity: static number of rows of the result. None takes a size that fits in eager calls, and
+        the number of rows of all levels under ``jax.jit``.
 
     Returns:
-      Voxels with axes x and y on the first level's lattice.
+      Voxels with axes x and y on the first level's lattice, one for each occupied column.
 
     Raises:
-      CapacityError: the columns do not fit ``capacity``; only in eager calls. Under ``jax.jit``
+      CapacityError: the columns do not fit ``capacity`` (only in eager calls). Under ``jax.jit``
         the overflow is counted in ``num_dropped``.
     """
     columns = []
@@ -177,7 +177,7 @@ def fold_levels(levels: Sequence[Voxels], capacity: int | None = None) -> Voxels
         rows = jnp.concatenate([voxels.coords[:, :1], place], axis=1)
         columns.append(jnp.where(voxels.valid[:, None], rows, PAD))
     found = unique_sites(jnp.concatenate(columns), capacity)
-    # Padding has no place; its features are not read.
+    # Padding rows have no place in the result, so their features are not read.
     features = jnp.concatenate([voxels.features for voxels in levels])
     features = reduce_rows(features, found.inverse, len(found.coords), "sum")
     first = levels[0]
@@ -193,8 +193,8 @@ class VoxelNeXtOutput(NamedTuple):
 
     Attributes:
       voxels: voxels of the ground plane, with axes x and y.
-      groups: for each group of classes, arrays ``[capacity, channels]`` by name, logits of the
-        classes under ``hm``. Rows of padding are zero.
+      groups: for each group of classes a dict of arrays ``[capacity, channels]``. The entry ``hm``
+        has the class logits, the others code the boxes. Padding rows are zero.
     """
 
     voxels: Voxels
@@ -202,21 +202,21 @@ class VoxelNeXtOutput(NamedTuple):
 
 
 class VoxelNeXt(Module):
-    """The detector: voxels in, predictions at voxels of the ground plane out.
+    """VoxelNeXt detector: from voxels to predictions at sparse voxels of the ground plane.
 
     Args:
       in_channels: number of features of a voxel, which are the means over its points.
-      num_classes: number of classes of objects.
+      num_classes: number of object classes.
       grid: numbers of cells along x, y and z, which are the range divided by the voxel size.
-      groups: classes that share a head; None puts all in one. Also an attribute.
-      branches: channels of the quantities predicted for a center, by name.
+      groups: class numbers of each head; None is one head for all classes. Also an attribute.
+      branches: number of channels of each predicted quantity, by name.
       head_kernel_size: kernel size of the heads' hidden layers.
       capacity, norm, channels, out_channels, kernel_sizes: as for :class:`VoxelNeXtBackbone`.
-      rngs: None draws from a default stream with a fixed seed; every layer gets a different key.
+      rngs: streams for the initial weights; None uses a default stream with a fixed seed.
       **options: arguments of all convolutions, as in :class:`voxax.nn.modules.SpatiallySparseConv`.
 
     Raises:
-      InputError: as :class:`VoxelNeXtBackbone`; groups that do not have each class once.
+      InputError: as in :class:`VoxelNeXtBackbone`; or ``groups`` do not have each class once.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class VoxelNeXt(Module):
         return VoxelNeXtOutput(ground, tuple(named))
 
     def sources(self) -> dict[str, Source]:
-        """Return how OpenPCDet and torch-pointcloud store the weights."""
+        """Return how OpenPCDet and torch-pointcloud name and store the weights, by codebase."""
         openpcdet, torch_pointcloud = _backbone_names()
         sparse = Spconv("reversed")
 

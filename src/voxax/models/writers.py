@@ -1,6 +1,6 @@
 """Writers of training metrics for TensorBoard and W&B, for ``on_metrics`` of a trainer.
 
-They read values from the device only at the steps that they write, so no other step has to wait.
+The writers read values from the device only at the steps that they write, so others do not wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OnMetrics = Callable[[int, Metrics], None]
 
 
 class _Writer:
-    """Base class: writes the metrics of each ``every``-th step."""
+    """Base class of the writers; writes the metrics of each ``every``-th step."""
 
     def __init__(self, every: int) -> None:
         if every < 1:
@@ -32,7 +32,7 @@ class _Writer:
             self.write(step, metrics)
 
     def write(self, step: int, metrics: Metrics) -> None:
-        """Write the metrics of any step."""
+        """Write the metrics of a step, whatever its number."""
         raise NotImplementedError
 
 
@@ -56,7 +56,7 @@ class TensorBoardWriter(_Writer):
         self._writer = module.SummaryWriter(os.fspath(folder))
 
     def write(self, step: int, metrics: Metrics) -> None:
-        """Write the metrics of any step."""
+        """Write the metrics of a step, whatever its number."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, float(value), step)
 
@@ -66,7 +66,7 @@ class TensorBoardWriter(_Writer):
 
 
 class WandbWriter(_Writer):
-    """Sends metrics to Weights & Biases, as a new run.
+    """Sends metrics to Weights & Biases, where it starts a new run.
 
     Args:
       every: number of steps from one sent step to the next.
@@ -82,9 +82,9 @@ class WandbWriter(_Writer):
         self._run = import_extra("writing for W&B", "wandb", "wandb").init(**options)
 
     def write(self, step: int, metrics: Metrics) -> None:
-        """Send the metrics of any step."""
+        """Send the metrics of a step, whatever its number."""
         self._run.log({name: float(value) for name, value in metrics.items()}, step=step)
 
     def close(self) -> None:
-        """End the run."""
+        """End the run in Weights & Biases."""
         self._run.finish()

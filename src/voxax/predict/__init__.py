@@ -5,7 +5,7 @@
 >>> print(render(program))  # doctest: +SKIP
 
 Cycles are counted in the compiler's own schedules. You need no TPU, but libtpu must be installed.
-The module ``listing`` says what is counted and how.
+The docstring of the module ``listing`` explains what is counted and how.
 """
 
 import lazy_loader as _lazy

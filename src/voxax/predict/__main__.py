@@ -1,8 +1,8 @@
-"""``python -m voxax.predict CHIPS TARGET [JSON]``: count the cycles of any function's program.
+"""``python -m voxax.predict CHIPS TARGET [JSON]``: count a function's cycles on TPUs.
 
 ``CHIPS``: TPU generations, separated by commas. ``TARGET``: ``package.module:name`` or
-``FILE.py:name``, a function that returns ``(function, *shapes)``, the program to compile. ``JSON``:
-arguments of ``TARGET``.
+``FILE.py:name`` of a function that returns ``(function, *shapes)``, the function to compile and the
+shapes of its arguments. ``JSON``: arguments of ``TARGET``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from voxax.predict.cycles import count_all
 
 
 def main(arguments: list[str]) -> int:
-    """Print the tables, and return the exit status."""
+    """Count the cycles, print the tables, and return the exit status."""
     if len(arguments) not in (2, 3):
         print(__doc__, file=sys.stderr)  # noqa: T201
         return 2

@@ -1,8 +1,8 @@
-"""Predict which candidates of a product would be fastest on an absent TPU.
+"""Predict the fastest kernel for each convolution product on a TPU that is not present.
 
-Nothing can be measured without a TPU. The seconds from the compiler's schedules are stored in the
-cache as predicted. Programs for this TPU use them until someone measures on it; the predicted
-fastest candidate is then measured first.
+A product is a convolution's forward, dgrad or wgrad; a candidate is a kernel with its parameters.
+The seconds from the compiler's schedules are stored in the tuning cache as predicted. Programs for
+this TPU use them until someone measures on it, beginning with the predicted fastest candidate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OPEN = "it has loops whose length is known at run time only"
 def products_of(
     hardware: HardwareInfo, fn: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> list[tuple[Problem, Resolved]]:
-    """Return the distinct products of ``fn(*arguments)`` on a TPU, with their admitted algorithms.
+    """Return the distinct products of ``fn(*arguments)`` on a TPU, each with allowed algorithms.
 
     Raises:
       InputError: ``fn`` has no sparse convolution.
@@ -49,9 +49,9 @@ def products_of(
 def is_known(
     entry: Entry | None, hardware: HardwareInfo, problem: Problem, admitted: Resolved
 ) -> bool:
-    """Return whether the cache's entry for a product decides for programs on this device.
+    """Return whether a tuning cache entry is enough to choose a product's candidate on a device.
 
-    A measured entry does. A predicted entry does if it has the default candidate of the device.
+    A measured entry is enough; a predicted entry only if it has the device's default candidate.
     """
     if entry is None or not entry.predicted:
         return entry is not None
@@ -61,7 +61,7 @@ def is_known(
 def predict_all(
     chip: str, hardware: HardwareInfo, products: Sequence[tuple[Problem, Resolved]]
 ) -> Iterator[tuple[Problem, Entry | None]]:
-    """Yield each problem with the result of :func:`predict`, in order, computed on all cores."""
+    """Run :func:`predict` for all products on all cores; yield problem and result in order."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         pending = [pool.submit(predict, chip, hardware, *asked) for asked in products]
         try:
@@ -74,16 +74,16 @@ def predict_all(
 def predict(
     chip: str, hardware: HardwareInfo, problem: Problem, admitted: Resolved
 ) -> Entry | None:
-    """Predict seconds of candidates on a recorded occupancy from the compiler's schedules.
+    """Predict the seconds of a product's candidates from the compiler's schedules; nothing runs.
 
-    The candidates are all window kernels, and the default parameters of every other algorithm.
-    Nothing runs. See :data:`voxax.predict.LEFT_OUT` for what the seconds leave out.
+    The voxels are a recorded sample. The candidates are all window kernels, and every other
+    algorithm with default parameters. :data:`voxax.predict.LEFT_OUT` lists what is not counted.
 
     Args:
       chip: a TPU generation, one of :data:`voxax.predict.TOPOLOGIES`.
       hardware: facts about a device of this generation.
       problem: a product on the platform ``tpu``.
-      admitted: the admitted algorithms.
+      admitted: the algorithms that are allowed.
 
     Returns:
       The entry for the tuning cache. It is None if no seconds can be predicted for the default
@@ -115,11 +115,11 @@ def product(
     platform: str,
     parameters: list[list[Any]],
 ) -> tuple[Any, ...]:
-    """Return a candidate as a function of operands and views, followed by their shapes.
+    """Return ``(function, *shapes)`` of a candidate, the program to compile in a ``Request``.
 
     Args:
       packed: the pickled problem, in base64.
-      shapes: shapes of the map's arrays, by name.
+      shapes: shapes of the kernel map's arrays, by name.
       algorithm, platform: name and platform of the kernel.
       parameters: pairs of name and value.
     """
@@ -137,10 +137,10 @@ def product(
 
 
 def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
-    """Count the steps of a window kernel's grid on one core.
+    """Count the grid steps on one core of a window kernel, which reads runs of consecutive rows.
 
-    A step reads one window of every column, for several tiles together. So the longest column of
-    these tiles gives their number of steps.
+    A step reads one window of every column, for several tiles together. The longest column of these
+    tiles therefore determines their number of steps.
 
     Args:
       problem: a product.
@@ -158,10 +158,10 @@ def steps(problem: Problem, parameters: Parameters, windows: np.ndarray) -> int:
 
 
 def passes(items: np.ndarray) -> float:
-    """Return the mean number of passes of the list kernel for a block of output rows.
+    """Return the mean number of loop passes of the list kernel for a block of output rows.
 
     Args:
-      items: the view of this name, see :mod:`voxax.kernels.implicit_gemm.items`.
+      items: the kernel map view ``items``, see :mod:`voxax.kernels.implicit_gemm.items`.
     """
     used = np.asarray(items)[:, -1, 0]
     return float(np.mean(np.where(used > 0, used + 2, 0)))
@@ -171,9 +171,9 @@ def passes_of(problem: Problem, candidate: Candidate, views: Mapping[str, Any]) 
     """Count the passes of the loop in a candidate's Pallas kernel whose length depends on the map.
 
     Args:
-      problem: a product; dgrad for a program that computes dgrad and wgrad at once.
+      problem: a product; dgrad for a program that computes dgrad and wgrad together.
       candidate: a candidate of the problem.
-      views: concrete arrays of the map, by name.
+      views: concrete arrays of the kernel map, by name.
     """
     for name in candidate.kernel.views_of(problem, candidate.parameters):
         view = np.asarray(views[name])

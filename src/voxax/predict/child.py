@@ -1,4 +1,4 @@
-"""Compile in a separate process, because libtpu reads its flags once, when it is loaded.
+"""The process that compiles for TPUs; it is separate because libtpu reads its flags only once.
 
 ``cycles.py`` starts it as ``python -m voxax.predict.child REQUESTS RESULTS FOLDER PARENT``.
 """
@@ -29,7 +29,7 @@ from voxax.predict.listing import EQUAL, SCHEDULE, UTILIZATION, Listing, read_eq
 
 
 def main(requests: str, results: str, folder: str) -> None:
-    """Compile each request, and pickle its program, or a text with the reason why it failed."""
+    """Compile each request; write the pickled program, or the error's text, to ``results``."""
     with Path(results).open("wb") as out:
         for chip, target, arguments in json.loads(Path(requests).read_text()):
             result: CompiledProgram | str
@@ -65,7 +65,7 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
             copies.append(CopyBeside(begin, len(kernels), *more))
     memory = compiled.memory_analysis()
     device = _compat.tpu_topology(TOPOLOGIES[chip])[0]
-    # The table counts both cores of a v4 as one device, libtpu's description does not.
+    # JAX's table counts both cores of a v4 as one device, but libtpu's description does not.
     cores = int(getattr(device, "num_cores", None) or 1)
     return CompiledProgram(
         dataclasses.replace(facts, cores=cores),
@@ -80,10 +80,9 @@ def _compiled(chip: str, target: str, arguments: dict[str, Any], folder: Path) -
 
 
 def value_bytes(tree: Any) -> int:
-    """Return the bytes of numerical values, such as features and weights.
+    """Return the bytes of a tree's floating-point and int8 arrays, such as features and weights.
 
-    They are arrays of floating-point numbers and of int8. Coordinates, tables and masks have other
-    dtypes, and are not counted.
+    Coordinates, tables and masks have other dtypes, and are not counted.
     """
     found = 0
     for leaf in jax.tree.leaves(tree):
@@ -94,7 +93,7 @@ def value_bytes(tree: Any) -> int:
 
 
 def _listings(folder: Path, delay_slots: int) -> dict[str, Listing]:
-    """Return listings by operation; equal operations share one listing.
+    """Return a dict from operation name to the listing in a folder; equal operations share one.
 
     The files' names are ``TIME-OPERATION-NUMBER-LABEL.txt``.
     """

@@ -1,4 +1,4 @@
-"""TPU generations: bandwidth, peak and clock of a chip, and compiling for one."""
+"""Facts about TPU generations (bandwidth, peak, clock), and compilation for a TPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from voxax.hardware.tpu import COPY_LATENCY, TOPOLOGIES
 # cycles.
 _ROWS_PER_CYCLE = {128: 1, 256: 2}
 # Seconds from the end of a kernel to the start of the next. This is the time of a program on v4
-# without that of its kernels, by XProf (github.com/ayaka14732/pallas-tpu-tutorial,
+# minus the time of its kernels, by XProf (github.com/ayaka14732/pallas-tpu-tutorial,
 # chapter03/02_fair_timing and chapter02/09_large_matmul, TPU:1: 76.4 us for two kernels of 76.3 us,
 # 80.15 us for 80.04).
 _LAUNCH = 0.05e-6
@@ -33,22 +33,22 @@ _DELAY_SLOTS = {4: 1}
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """The numbers of one TensorCore.
+    """Hardware facts of one TensorCore of a TPU generation.
 
     Attributes:
       name: name of the generation, a key of ``TOPOLOGIES``.
       clock: cycles per second. JAX's table of TPUs has no clock, so it is computed as
         ``peak / (units * 2 * columns^2 * rows_per_cycle)`` of the matrix units. The rows per cycle
-        (1 for 128 columns, 2 for 256) were read off the listing of a plain product.
+        (1 for 128 columns, 2 for 256) are from the compiler's schedule of a matrix product.
       peak: bfloat16 operations per second.
       bandwidth: bytes per second from and to HBM.
-      granule: bytes of a granule, the unit of the copies' sizes in listings.
+      granule: bytes of a granule, the unit of copy sizes in the compiler's listings.
       latency: seconds from the start of a copy from or to HBM until it moves its first bytes.
       launch: seconds between two kernels.
       vmem, hbm: bytes of vector memory and of HBM.
-      cores: number of TensorCores that one JAX device joins. The other numbers and a program's
-        schedule are for one core.
-      delay_slots: number of bundles after a branch that are executed before it takes effect.
+      cores: number of TensorCores of one JAX device. The other numbers and a program's schedule
+        are for one core.
+      delay_slots: number of instruction bundles after a branch that run before it takes effect.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Chip:
 
     @property
     def device_bandwidth(self) -> float:
-        """Bytes per second from and to HBM of all cores of a device."""
+        """Bytes per second from and to HBM, of all cores of a device together."""
         return self.cores * self.bandwidth
 
 
 def chip_named(name: str) -> Chip:
-    """Return the numbers of a TPU generation from JAX's table. No device is needed.
+    """Return the facts about a TPU generation from JAX's table. No device is needed.
 
     Raises:
       InputError: the name is unknown, or this version of JAX does not know the chip.
@@ -99,11 +99,11 @@ def chip_named(name: str) -> Chip:
 
 
 def compile_for(topology: str, function: Callable[..., Any], *shapes: Any) -> Any:
-    """Compile a function for one device of a topology, with default layouts.
+    """Compile a function for one device of a TPU topology, which may be absent.
 
-    Convolutions in the function choose their algorithms for that device, as in an exported program.
-    The call sets environment variables of libtpu, unless they are set, so that the process does not
-    ask a metadata server for a TPU.
+    The result is JAX's compiled function, with default layouts. Convolutions in the function choose
+    their algorithms for that device. The call sets environment variables of libtpu, unless they are
+    set, so that the process does not look for a TPU on a metadata server.
 
     Args:
       topology: libtpu's name of the topology, see :data:`voxax.predict.TOPOLOGIES`.

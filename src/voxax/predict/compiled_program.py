@@ -1,4 +1,4 @@
-"""Lower bounds of the time of a compiled program, kernel by kernel, and tables of them."""
+"""Predicted time of a compiled TPU program, kernel by kernel, and tables of the results."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from voxax.predict.hlo import Operation
 from voxax.predict.listing import Copy, Listing, Loop
 
 Passes = Mapping[str, float | None] | float | None
-"""Number of passes by name of the kernel, or one number for all. It applies to the loops whose
-number of passes is known only at run time."""
+"""Number of passes (iterations) of loops whose number of passes is known only at run time: a dict
+by kernel name, or one number for all kernels."""
 
 # A unit limits a kernel if it is at work in at least this part of the cycles.
 _SATURATED = 0.8
-# Kinds of units in the utilization that another kind already counts.
+# Kinds of units that the utilization counts again as part of another kind.
 _PARTS = ("VLOAD:FILL", "VSTORE:SPILL")
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledKernel(Operation):
-    """One kernel of a program.
+    """One kernel of a compiled program.
 
     Attributes:
-      listing: the listing of its schedule. None if the compiler wrote none.
+      listing: the compiler's schedule of the kernel. None if the compiler wrote none.
     """
 
     listing: Listing | None
 
     @property
     def is_pallas(self) -> bool:
-        """True for a Pallas kernel, False for one of XLA's own."""
+        """True for a Pallas kernel, False for a kernel that XLA generates."""
         return self.kind == "tpu_custom_call"
 
     def cost(self, chip: Chip, passes: float | None = None) -> Cost:
-        """Return the cost of all runs, on one core.
+        """Return the cost of all runs of the kernel in one run of the program, on one core.
 
         Args:
           chip: the chip that the program was compiled for.
-          passes: number of passes of each loop whose number is known only at run time. For a Pallas
-            kernel these are its own loops; for an XLA kernel, the program's loops around it.
+          passes: number of passes of each loop whose number is known only at run time: the loops in
+            a Pallas kernel, or the program's loops around an XLA kernel. None if unknown.
         """
         times: float = self.times
         # An operation on single numbers is part of the program's own code and has no listing.
@@ -91,13 +91,13 @@ class Traffic:
 
     @classmethod
     def of(cls, whole: Loop, chip: Chip, operands: float, passes: float | None) -> Traffic:
-        """Add up the copies of a listing.
+        """Compute the traffic of a kernel from the copies in its listing.
 
         Args:
           whole: the kernel as a loop.
           chip: the chip that the kernel runs on.
           operands: bytes of the operands and results in HBM. Copies of unknown size are assumed to
-            move what the other copies do not. If there is no copy, these bytes are the traffic.
+            move the bytes that other copies do not. Without copies, ``operands`` is the traffic.
           passes: see :meth:`CompiledKernel.cost`.
         """
         sized, unsized, copies = 0.0, 0.0, 0
@@ -111,11 +111,11 @@ class Traffic:
         return cls(chip, sized + rest, rest / unsized if unsized else 0.0)
 
     def seconds(self, loop: Loop, passes: float | None) -> float:
-        """Return the seconds of a loop.
+        """Return the predicted seconds of all passes of a loop.
 
-        A pass that waits for its own copies takes the schedule plus the copies. A pass that waits
-        for copies of an earlier pass takes the longer of both: ``ahead`` passes take at least the
-        latency plus the transfer.
+        A pass that waits for its own copies takes the time of its schedule plus the time of these
+        copies. A pass that waits for copies of an earlier pass takes the longer of the two times:
+        ``ahead`` passes take at least the latency plus the transfer.
         """
         trips = _times(loop, passes)
         within = None if loop.trips is None else passes
@@ -150,7 +150,7 @@ class Traffic:
 
 
 def _copies(loop: Loop, reached: float, passes: float | None) -> Iterator[tuple[Copy, float]]:
-    """Yield copies from or to HBM and how often each starts, if a loop is reached that often."""
+    """Yield each HBM copy in a loop, and how often it starts if the loop is ``reached`` times."""
     trips = _times(loop, passes)
     for copy in loop.copies:
         if copy.of_memory:
@@ -166,18 +166,18 @@ def _times(loop: Loop, passes: float | None) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The cost of all runs of a kernel.
+    """The cost of all runs of a kernel in one run of the program.
 
     Attributes:
       kernel: the kernel.
       cycles: cycles of the schedule, without waits for copies.
-      bundles: number of cycles in which something is issued.
+      bundles: number of cycles in which an instruction is issued.
       bytes: bytes that a core moves from or to HBM.
-      busy: cycles that each kind of unit needs, by kind.
+      busy: dict from each kind of unit to the cycles that it is at work.
       chip: the chip that the kernel runs on.
-      seconds: time with waits for copies and the start of the kernel.
-      complete: False if the compiler wrote no listing of a kernel on arrays, or if the passes of a
-        loop are unknown. Such a loop is counted with one pass.
+      seconds: predicted time, with waits for copies and the start of the kernel.
+      complete: False if the compiler wrote no listing of a kernel on arrays, or if a loop's number
+        of passes is unknown. Such a loop is counted with one pass.
     """
 
     kernel: CompiledKernel
@@ -191,14 +191,14 @@ class Cost:
 
     @property
     def bound(self) -> str:
-        """The limit of the kernel's time, as text.
+        """What limits the kernel's time, as text.
 
         - ``bytes``: the transfer takes longer than the schedule.
         - ``copies``: waits for copies take more than a fifth of the time.
         - ``MXU``, ``issue slots (KIND)``: a unit of this kind is at work in at least four cycles of
           five.
-        - ``issue slots``: something is issued in at least four cycles of five.
-        - ``latency``: none of these, so the schedule waits for results of its own.
+        - ``issue slots``: instructions are issued in at least four cycles of five.
+        - ``latency``: none of these; the schedule mostly waits for results of its own instructions.
         """
         scheduled = self.cycles / self.chip.clock
         if self.bytes / self.chip.bandwidth >= scheduled:
@@ -213,13 +213,13 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class CopyBeside:
-    """A copy that runs beside kernels.
+    """An asynchronous copy that runs in parallel with kernels.
 
     Attributes:
-      begin, end: index of the kernel after the start of the copy, and of that after its end.
-      bytes: bytes that it moves from or to HBM.
-      times: how often the program runs it.
-      prefetched: whether it runs during the program's previous run.
+      begin, end: index of the first kernel after the copy's start, and of the first after its end.
+      bytes: bytes that the copy moves from or to HBM.
+      times: how often the program runs the copy.
+      prefetched: whether the copy runs during the program's previous run.
     """
 
     begin: int
@@ -231,14 +231,14 @@ class CopyBeside:
 
 @dataclasses.dataclass(frozen=True)
 class CompiledProgram:
-    """A program compiled for a chip.
+    """A program that was compiled for a TPU, with what its kernels cost.
 
     Attributes:
-      chip: the numbers of one core of the chip.
+      chip: hardware facts of one core of the TPU.
       kernels: the kernels in the order of the program.
-      copies: the copies that run beside the kernels.
+      copies: the copies that run in parallel with the kernels.
       temporary, arguments, results: bytes of each kind of memory, as the compiler counts.
-      flops: number of operations, as the compiler counts, without those in Pallas kernels.
+      flops: number of operations, as the compiler counts, without operations in Pallas kernels.
       values: bytes of all arguments and results except coordinates, tables and masks.
     """
 
@@ -253,13 +253,13 @@ class CompiledProgram:
 
     @property
     def copied(self) -> int:
-        """Bytes of copies that run beside the kernels."""
+        """Bytes of all copies that run in parallel with the kernels."""
         return sum(copy.bytes * copy.times for copy in self.copies)
 
     def kernel(self, name: str = "") -> CompiledKernel:
-        """Return the kernel of this name. Without a name, return the slowest Pallas kernel.
+        """Return the kernel called ``name``. Without a name, return the slowest Pallas kernel.
 
-        Slowest means the most cycles. Kernels without a listing are left out.
+        The slowest has the most cycles. Kernels whose schedule is unknown are left out.
 
         Raises:
           KeyError: there is no such kernel.
@@ -270,7 +270,7 @@ class CompiledProgram:
         return max(found, key=lambda k: k.cost(self.chip).cycles)
 
     def costs(self, passes: Passes = None) -> list[Cost]:
-        """Return the cost of every kernel.
+        """Return the cost of every kernel, in the order of the program.
 
         Args:
           passes: passes by name of the kernel, or one number for all; see
@@ -281,13 +281,13 @@ class CompiledProgram:
         return [k.cost(self.chip, each.get(k.name, every)) for k in self.kernels]
 
     def open(self, passes: Passes = None) -> list[str]:
-        """Return the names of kernels that are not counted in full, see :attr:`Cost.complete`."""
+        """Return the names of the kernels that are not counted in full, see :class:`Cost`."""
         return [cost.kernel.name for cost in self.costs(passes) if not cost.complete]
 
     def seconds(self, passes: Passes = None, at_least: bool = False) -> float:
-        """Return the seconds of the program.
+        """Return the predicted seconds of one run of the program.
 
-        The kernels run in sequence. Copies beside them share the bandwidth of the memory.
+        The kernels run in sequence. Parallel copies share the bandwidth of the memory with them.
 
         Args:
           passes: passes by name of the kernel, or one number for all; see
@@ -309,7 +309,7 @@ class CompiledProgram:
         return max(sum(c.seconds for c in costs) + self._waits(costs), moved)
 
     def _waits(self, costs: Sequence[Cost]) -> float:
-        """Return the seconds of waits for copies that take longer than the kernels beside them."""
+        """Return the seconds that the program waits for parallel copies that outlast kernels."""
         waits = 0.0
         for copy in self.copies:
             if copy.prefetched:
@@ -322,10 +322,10 @@ class CompiledProgram:
 
     @property
     def lower_bound(self) -> float:
-        """The least seconds of the program: the longer of two times.
+        """Lower bound of the program's seconds: the larger of two times.
 
-        One moves features, weights and results through HBM once. The other computes all operations
-        at the peak rate, without those in Pallas kernels, which depend on the voxels.
+        The first is to move features, weights and results through HBM once. The second is to
+        compute all operations at peak rate, except those in Pallas kernels, which depend on voxels.
         """
         return max(self._moved_once, self._computed)
 
@@ -352,7 +352,7 @@ LEFT_OUT = (
 
 
 def render(program: CompiledProgram, passes: Passes = None, most: int = 12) -> str:
-    """Return a table of the kernels as text, the slowest first, and the time of the program."""
+    """Return a table of the ``most`` slowest kernels as text, with the program's time."""
     chip = program.chip
     rows = [("kernel", "runs", "cycles", "issued", "MB", "us", "bound")]
     costs = sorted(program.costs(passes), key=lambda cost: -cost.seconds)
@@ -388,7 +388,7 @@ def render(program: CompiledProgram, passes: Passes = None, most: int = 12) -> s
 
 
 def render_loops(program: CompiledProgram, name: str = "") -> str:
-    """Return the loops of one kernel as text. Without a name, take the slowest Pallas kernel."""
+    """Return a table of one kernel's loops as text; no name takes the slowest Pallas kernel."""
     kernel = program.kernel(name)
     assert kernel.listing is not None
     lines = [f"{kernel.name} ({kernel.kind}), cycles (of them issued) of one pass, units busy:"]

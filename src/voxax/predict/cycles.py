@@ -23,8 +23,8 @@ from voxax.predict.compiled_program import CompiledProgram
 from voxax.predict.listing import flags
 
 Request = tuple[str, str, Mapping[str, Any]]
-"""A program to compile: a TPU generation, the name of a function, ``package.module:name`` or
-``FILE.py:name``, and its arguments, in types of JSON. The function returns
+"""A program to compile: a TPU generation, the name of a maker (``package.module:name`` or
+``FILE.py:name``), and the maker's arguments in JSON types. The maker is a function that returns
 ``(function, *shapes)``. If it has a parameter ``chip``, it gets the generation."""
 _LAST_LINES = 15
 
@@ -38,9 +38,9 @@ def count(chip: str, target: str, **arguments: Any) -> CompiledProgram:
 
 
 def count_all(requests: Sequence[Request]) -> list[CompiledProgram]:
-    """Compile programs for TPUs, present or not, and count each kernel's cycles.
+    """Compile programs for TPUs, present or absent, and count each kernel's cycles.
 
-    This is :func:`outcomes`, except that it raises if a program does not compile.
+    The function is like :func:`outcomes`, but raises VoxaxError if a program does not compile.
     """
     found = []
     for outcome in outcomes(requests):
@@ -51,10 +51,10 @@ def count_all(requests: Sequence[Request]) -> list[CompiledProgram]:
 
 
 def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
-    """Compile programs for TPUs, and count each kernel's cycles; errors are returned.
+    """Compile programs for TPUs, and count each kernel's cycles; return compile errors as results.
 
     One separate process compiles all programs. It loads libtpu with special flags and takes about
-    4 s to start. If the compiler ends the process, another one continues with the next program.
+    4 s to start. If the compiler ends the process, a new one continues with the next program.
 
     Args:
       requests: the programs, see ``Request``.
@@ -64,13 +64,13 @@ def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
 
     Raises:
       MissingExtraError: libtpu is not installed.
-      InputError: an unknown generation.
+      InputError: a generation is unknown.
     """
     if not _compat.has_libtpu():
         raise MissingExtraError('compiling for TPUs needs libtpu: pip install "voxax[tpu]"')
     left: list[Request] = [(chip_named(c).name, target, dict(more)) for c, target, more in requests]
     found: list[CompiledProgram | VoxaxError] = []
-    silent = 0  # Processes in a row without a result: after two, no program is at fault.
+    silent = 0  # Processes in a row without a result: after two, the programs are not the cause.
     while left:
         told, done = _compiled(left)
         found += told
@@ -89,7 +89,7 @@ def outcomes(requests: Sequence[Request]) -> list[CompiledProgram | VoxaxError]:
 def _compiled(
     requests: Sequence[Request],
 ) -> tuple[list[CompiledProgram | VoxaxError], subprocess.CompletedProcess[str]]:
-    """Return the results of one process, which may end early, and how it ended."""
+    """Run one compiler process, which may end early; return its results and how it ended."""
     with tempfile.TemporaryDirectory(prefix="voxax-predict-") as name:
         folder = Path(name)
         places = asked, told, dump = folder / "requests", folder / "results", folder / "dump"
@@ -107,7 +107,7 @@ def _compiled(
     for chip, target, _ in requests:
         try:
             result = pickle.load(results)
-        except (EOFError, pickle.UnpicklingError):  # the process ended before it, or in its middle
+        except (EOFError, pickle.UnpicklingError):  # the process ended early
             break
         if isinstance(result, str):
             result = VoxaxError(f"{target} does not compile for {chip}: {result}")

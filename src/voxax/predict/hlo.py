@@ -1,4 +1,4 @@
-"""Read the operations of a compiled program, in order, from its HLO text."""
+"""Read the operations that a compiled program runs, in order, from its HLO text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHAPE = re.compile(r"(pred|[a-z]+[0-9]+(?:e\w+)?)\[([0-9,]*)\](?:\{([^}]*)\})?"
 _BRANCHES = re.compile(r"(?:branch_computations=\{([^}]+)|(?:true|false)_computation=([^,]+))")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _BITS = {"pred": 8}
-# Operations that execute nothing, or only beside the kernels.
+# Operations that execute nothing, or not as kernels.
 _FREE = (
     "parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all", "opt-barrier",
     "partition-id", "replica-id",
@@ -27,20 +27,20 @@ _BESIDE = ("copy-start", "slice-start", "async-start", "copy-done", "slice-done"
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One operation of a program.
+    """One operation of a compiled program.
 
     Attributes:
-      name: name in the program's HLO. Its listing has the same name.
+      name: name in the program's HLO. The compiler's schedule file has the same name.
       kind: the HLO opcode, or the target of a custom call; ``tpu_custom_call`` for Pallas.
       label: the JAX operation that it comes from, HLO's ``op_name``.
       times: how often the program runs it. A loop of the program whose number of passes is known
         only at run time counts as one pass.
-      in_open_loop: whether it is inside such a loop.
+      in_open_loop: whether the operation is inside a loop of unknown length.
       bytes: bytes of operands and results in HBM, each counted once, padded to tiles.
       operands: ``(dtype, shape)`` of each operand, with HLO's name of the dtype.
-      completes: for the end of a copy that runs beside the kernels, the name of the operation that
-        starts the copy; else empty.
-      prefetched: for the start of such a copy, whether the previous program may run it.
+      completes: for the end of a copy that runs in parallel with kernels, the name of the operation
+        that starts the copy; else empty.
+      prefetched: for the start of such a copy, whether the program's previous run may start it.
     """
 
     name: str
@@ -134,7 +134,7 @@ def _called(line: _Line, role: str) -> str:
 
 
 def _trips(computations: dict[str, list[_Line]], line: _Line) -> int | None:
-    """Return a loop's passes from the compiler's note, or from a comparison with a constant."""
+    """Return a loop's passes by the compiler's note or by a comparison; None if unknown."""
     known = re.search(r'known_trip_count":\{"n":"(\d+)"', line.rest)
     if known:
         return int(known[1])
@@ -152,11 +152,11 @@ def _bytes_of(computations: dict[str, list[_Line]], line: _Line, shapes: dict[st
     if line.opcode.endswith("-done"):
         return 0
     if line.opcode.endswith("-start"):
-        # The result is a tuple of the target, the source and a flag: count the source alone.
+        # The result is a tuple of the target, the source and a flag: count only the source.
         return sum(read[:1]) or written
     inside = {item.opcode for item in computations.get(_called(line, "calls"), [])} | {line.opcode}
     if inside & {"gather", "dynamic-slice", "slice"}:
-        # These read only the rows that they take, no more bytes than the result has.
+        # Such operations read only the rows that they take, no more bytes than the result has.
         whole = _padded_bytes(line.shape)
         read = [min(size, whole) for size in read]
     if inside & {"dynamic-update-slice"}:
@@ -208,5 +208,5 @@ def _size(dtype: str, extents: str, layout: str) -> int:
 
 
 def runs_beside(operation: Operation) -> bool:
-    """Return True if the operation is a copy that runs beside kernels."""
+    """Return True for the start or end of a copy that runs in parallel with kernels."""
     return operation.kind in _BESIDE

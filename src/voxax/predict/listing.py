@@ -1,4 +1,4 @@
-"""Count a kernel's cycles in the listing of its final schedule.
+"""Count a kernel's cycles in the listing (text) of its final schedule, which libtpu writes.
 
 libtpu prints a kernel several times while it compiles it. Two of the listings matter:
 
@@ -8,19 +8,19 @@ libtpu prints a kernel several times while it compiles it. Two of the listings m
 - ``final_bundles``: the same schedule without most of the empty bundles. They became delays, which
   are encoded in other bundles and not printed.
 
-This module counts the first listing. In a plain product of 4096 x 4096 matrices on v5e, a fifth of
-its lines are empty. The second listing would make this product faster than the matrix units can
-be. A third file, ``pre-delay_hlo-static-per-bundle-utilization``, has the number of units at work
-in each cycle.
+This module counts the lines of the first listing. In a plain product of 4096 x 4096 matrices on
+v5e, a fifth of these lines are empty. By the second listing the product would be faster than the
+matrix units can be. A third file, ``pre-delay_hlo-static-per-bundle-utilization``, has the number
+of units at work in each cycle.
 
 Equal kernels of a program are compiled once. A file, ``deduplication-map``, names the kernels that
 share a listing.
 
 A *loop* is the code that a backward branch encloses. A *region* is the code that a forward branch
-may skip. How often they run, and how often a copy under a predicate starts, follows from the
-scalars that the listing computes (:mod:`voxax.predict.scalars`). A loop whose end is a number from
-memory has ``trips=None``; the caller gives the number of its passes. Regions and copies whose
-predicate is unknown count in every pass.
+may skip. A *pass* is one iteration of a loop. How often loops and regions run, and how often a copy
+under a predicate starts, follows from the scalars that the listing computes
+(:mod:`voxax.predict.scalars`). A loop whose end is a number from memory has ``trips=None``; the
+caller gives its number of passes. Regions and copies of unknown predicate count in every pass.
 
 A listing does not contain waits for copies, for other cores and for loads of code.
 """
@@ -39,7 +39,7 @@ from voxax.predict.scalars import Scalars
 
 _LINE = re.compile(r"^\s*(0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?\s*:[ >]*(\{.*)$")
 _BRANCH = re.compile(r"sbr\.rel (?:\((!?)(\S+)\) )?target bundleno = (\d+)")
-# The counter of a loop: the test that it reached a number, its step, and its start.
+# The counter of a loop: the test whether it reached its end, its step, and its start.
 _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder (?:\(\S+\), )?(%\w+), (\S+)$")
 _STEP = re.compile(r"sadd\.s32 (?:\(\S+\), )?(\d+), (%\w+)$")
 _PHI = re.compile(r"sphi (%\w+), (%\w+)$")
@@ -52,14 +52,14 @@ _WAIT = re.compile(r"(?:\{|;;)\s+%\w+ = dma\.done\.wait (?:\((!?)(%\w+)\), )?([^
 # Names of the listings in libtpu's flags and files.
 SCHEDULE, UTILIZATION = "packed-bundles-post-ra", "pre-delay_hlo-static-per-bundle-utilization"
 EQUAL = "deduplication-map"
-# Largest number of passes that are evaluated, of a loop with known or unknown end. The other passes
-# are assumed to be like them. In a loop with unknown end, what at most _EDGE of them do is assumed
-# to happen in the first passes only.
+# Largest number of passes that are evaluated, of a loop with known or unknown end. Later passes are
+# assumed to be alike. In a loop with unknown end, events in at most _EDGE of the evaluated passes
+# are assumed to happen in the first passes only.
 _EVALUATED, _EVALUATED_OPEN, _EDGE = 2048, 64, 2
 
 
 def flags(folder: Path) -> str:
-    """Return the flags of libtpu that write the listings of kernels into a folder."""
+    """Return the libtpu flags that make the compiler write the kernels' listings to a folder."""
     return (
         f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true "
         f"--xla_jf_dump_llo_pass_label_regex={SCHEDULE}|{UTILIZATION}|{EQUAL}"
@@ -67,7 +67,7 @@ def flags(folder: Path) -> str:
 
 
 def read_equal(text: str) -> dict[str, str]:
-    """Return, for each kernel in the ``deduplication-map``, the equal kernel that was compiled."""
+    """Return a dict from each kernel in a ``deduplication-map`` to its compiled equal kernel."""
     found = {}
     for part in text.split("key:")[1:]:
         name, *rest = part.split()
@@ -77,12 +77,12 @@ def read_equal(text: str) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """An asynchronous copy that a loop starts.
+    """An asynchronous copy between memories that a loop of a TPU kernel starts.
 
     Attributes:
       source, target: names of the memories, e.g. ``hbm`` and ``vmem``.
-      granules: size in granules. None if it is known only at run time.
-      runs: how often all passes together start the copy. None if each pass starts it.
+      granules: size in granules, a hardware unit of bytes. None if it is known only at run time.
+      runs: how often all passes (iterations) together start the copy. None if each pass does.
       ahead: passes from the start of the copy to the wait for it. 0 if the same pass waits.
     """
 
@@ -100,19 +100,20 @@ class Copy:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """A loop or region of a kernel. The outermost one is the whole kernel.
+    """A loop, or a skippable region, of a TPU kernel's schedule. The outermost is the whole kernel.
 
     Attributes:
-      depth: number of loops and regions around it.
-      first: number of its first cycle in the listing.
-      trips: mean number of its passes each time it is reached. None if known only at run time.
+      depth: number of loops and regions around this one.
+      first: number of the first cycle in the compiler's listing.
+      trips: mean number of passes (iterations) each time the loop is reached. None if known only at
+        run time.
       cycles: cycles of one pass, without inner loops.
-      bundles: number of these cycles in which something is issued.
-      busy: number of units at work, summed over these cycles, by kind of unit.
+      bundles: number of these cycles in which an instruction is issued.
+      busy: dict from kind of unit to the number of units at work, summed over these cycles.
       copies: copies that a pass starts, also in its regions.
       inner: loops and regions inside.
       waits: how often a pass waits for copies that it started itself.
-      runs: how often all passes of the loop around it together reach it. None if each pass does.
+      runs: how often all passes of the loop around this one reach it. None if each pass does.
     """
 
     depth: int
@@ -127,11 +128,11 @@ class Loop:
     runs: float | None = None
 
     def total(self, passes: float | None = None) -> Totals:
-        """Sum all passes.
+        """Sum the cycles, bundles and busy units of all passes, including inner loops.
 
         Args:
-          passes: number of passes of each loop whose ``trips`` is None. If it is None, one pass is
-            counted and the sum is not complete. The same holds for such a loop inside another.
+          passes: number of passes of each loop whose ``trips`` is None. If ``passes`` is None, or
+            for such a loop inside another, one pass is counted and the sum is not complete.
         """
         trips, complete = self.trips, True
         if trips is None:
@@ -158,7 +159,7 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """Sums over all passes of a loop. ``complete`` is False if a loop's passes are unknown."""
+    """Sums over a loop's passes; ``complete`` is False if a number of passes is unknown."""
 
     cycles: float
     bundles: float
@@ -168,7 +169,7 @@ class Totals:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """The schedule of one kernel.
+    """The compiler's schedule of one TPU kernel.
 
     Attributes:
       whole: the kernel as a loop of one pass.
@@ -180,17 +181,17 @@ class Listing:
 
     @property
     def unknown(self) -> tuple[Loop, ...]:
-        """Loops whose number of passes is known at run time only."""
+        """The loops whose number of passes is known only at run time."""
         return tuple(loop for loop in self.whole.walk() if loop.trips is None)
 
 
 def read_listing(schedule: str, utilization: str = "", delay_slots: int = 4) -> Listing:
-    """Return the listing of a kernel from the text of its files.
+    """Parse the compiler's text files of one kernel, and return the schedule.
 
     Args:
       schedule: the text of ``packed-bundles-post-ra``.
       utilization: the text of ``pre-delay_hlo-static-per-bundle-utilization``.
-      delay_slots: number of bundles after a branch that are executed before it takes effect.
+      delay_slots: number of instruction bundles after a branch that run before it takes effect.
 
     Raises:
       ValueError: the listing has an unknown form, as other versions of libtpu may print.
@@ -205,10 +206,10 @@ def read_listing(schedule: str, utilization: str = "", delay_slots: int = 4) -> 
 
 @dataclasses.dataclass
 class _Span:
-    """The rows of a loop or region, which the branch in row ``branch`` closes or skips.
+    """The rows ``begin`` to ``end`` of a loop or region; the branch in row ``branch`` controls it.
 
-    The branch depends on ``predicate``, or on its negation if ``negated``. An empty predicate is
-    always true.
+    The branch closes a loop or skips a region. It depends on ``predicate``, or on the negation if
+    ``negated``. An empty predicate is always true.
     """
 
     begin: int
@@ -235,7 +236,7 @@ def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
             elif behind < target:
                 regions.append(_Span(behind, target, *more))
     spans = loops + [region for region in regions if all(_fit(region, loop) for loop in loops)]
-    # If several begin in the same row, the longer one is outside. Of equal ones, the region is.
+    # If spans begin in the same row, the longer span is outside. Of equal spans, the region is.
     spans.sort(key=lambda span: (span.begin, -span.end, span.is_loop))
     whole = _Span(0, len(lines), -1)
     around = [whole]
@@ -255,10 +256,10 @@ def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
 
 
 def _fit(region: _Span, loop: _Span) -> bool:
-    """Return False if a forward branch leaves the loop or leads into it."""
+    """Return False if the forward branch of a region leaves the loop or leads into it."""
     closed = loop.branch + 1
     if region.begin <= loop.begin and closed <= region.end:
-        region.end = max(region.end, loop.end)  # The slots behind a branch belong to its loop.
+        region.end = max(region.end, loop.end)  # A loop includes its branch's delay slots.
         return True
     inside = loop.begin <= region.begin and region.end <= loop.end
     return inside or region.end <= loop.begin or closed <= region.begin
@@ -266,7 +267,7 @@ def _fit(region: _Span, loop: _Span) -> bool:
 
 @dataclasses.dataclass
 class _Passes:
-    """The events in the evaluated passes of a loop.
+    """The events in the passes of a loop that were evaluated.
 
     Attributes:
       number: number of passes so far.
@@ -299,7 +300,7 @@ class _Reader:
         }
 
     def loop(self, span: _Span, known: dict[str, Any], depth: int) -> Loop:
-        """Return a loop or the whole kernel, given the known values of scalars outside of it."""
+        """Build a loop or the whole kernel, given the known values of scalars outside of it."""
         found = _Passes()
         trips: float | None = 1
         passes: Iterable[dict[str, Any]] = [known]
@@ -315,7 +316,7 @@ class _Reader:
         return self._built(span, trips, found, depth)
 
     def _pass(self, span: _Span, known: dict[str, Any], found: _Passes) -> None:
-        """Evaluate one pass of a loop, or of a region of it."""
+        """Evaluate one pass of a loop (or of a region in it); add its events to ``found``."""
         for row in _own(span):
             for which, (*_, negated, predicate, _, flag) in enumerate(self._copies.get(row, ())):
                 if self._holds(predicate, bool(negated), known):
@@ -336,7 +337,7 @@ class _Reader:
                 self._pass(inner, known, found)
 
     def _holds(self, predicate: str, negated: bool, known: dict[str, Any]) -> bool:
-        """Return False if a predicate (or its negation) is known to be false, else True."""
+        """Return whether a predicate (negated if ``negated``) is true or unknown."""
         return not predicate or self._scalars.value(predicate, known) is not negated
 
     def _flag(self, flag: str, known: dict[str, Any]) -> Any:
@@ -344,7 +345,7 @@ class _Reader:
         return flag if value is None else value
 
     def _trips(self, span: _Span, known: dict[str, Any]) -> float | None:
-        """Return the passes of a loop that ends when a counter reaches a number, or None."""
+        """Return the number of passes of a loop over a counter; None if unknown."""
         scalars = self._scalars
         test = _EXIT.match(scalars.text(span.predicate))
         bound = scalars.value(test[2], dict(known)) if test and span.negated else None
@@ -393,10 +394,10 @@ class _Reader:
 
     @staticmethod
     def _runs(count: float, trips: float | None, number: int) -> float | None:
-        """Return how often all passes do what ``count`` of ``number`` did; None if each does it."""
+        """Scale an event's ``count`` in ``number`` passes to all passes; None if each has it."""
         if count >= number:
             return None
-        if trips is None:  # What is not only done in the first passes may be done in any.
+        if trips is None:  # A frequent event may happen in any pass.
             return count if count <= _EDGE else None
         return count * trips / number
 
@@ -406,7 +407,7 @@ class _Reader:
         return len(rows), issued, busy
 
     def _moves(self, trips: float | None, found: _Passes) -> tuple[tuple[Copy, ...], int]:
-        """Return the copies of a loop, and how often a pass waits for its own."""
+        """Return the copies of a loop, and how often a pass waits for copies that it started."""
         copies, own = [], set()
         for row, which in sorted({(row, which) for _, row, which, _ in found.started}):
             source, target, _, _, size, _ = self._copies[row][which]
@@ -440,7 +441,7 @@ class _Reader:
 
 
 def _own(span: _Span) -> list[int]:
-    """Return the rows of a loop or region that belong to no inner one."""
+    """Return the rows of a loop or region that are in no inner loop or region."""
     rows = set(range(span.begin, span.end))
     for inner in span.inner:
         rows -= set(range(inner.begin, inner.end))
@@ -448,7 +449,7 @@ def _own(span: _Span) -> list[int]:
 
 
 def _utilization(text: str, cycles: int) -> tuple[dict[str, int], list[tuple[int, ...]]]:
-    """Return the number of units by kind, and the number at work in each cycle."""
+    """Parse a utilization file: return the number of units by kind, and those busy per cycle."""
     if "== UTILIZATION:" not in text:
         return {}, [()] * cycles
     head, body = text.split("== UTILIZATION:")

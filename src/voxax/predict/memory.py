@@ -1,4 +1,4 @@
-"""Predict the memory of a run before it runs, and the largest capacity that fits."""
+"""Predict the memory of a program before it runs, and the largest capacity that fits."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ class MemoryReport:
       argument_bytes: bytes of parameters, voxels and the optimizer's state.
       output_bytes: bytes of results.
       temporary_bytes: bytes of intermediate arrays and constants.
-      program_bytes: bytes of all these and the program's code at once, without arguments that
-        outputs replace.
+      program_bytes: sum of these three and the program's code, without outputs that reuse the
+        memory of arguments.
       resident_bytes: bytes of arguments that are on the device already.
       needed_bytes: bytes that a run needs in addition to the memory in use now.
       baseline_bytes: bytes in use before the run, by this process on a CPU, otherwise on the
         device; None if the runtime does not count them.
       peak_bytes: the largest expected use, by this process on a CPU, otherwise on the device.
-      available_bytes: bytes that are free now, or as given; None if unknown.
+      available_bytes: bytes that are free now, or the argument ``available``; None if unknown.
       margin: share of the available memory that stays free.
-      suggested_capacity: the largest bucket found to fit, by compiling for it; None if no bucket
-        was searched for or found.
+      suggested_capacity: the largest capacity found to fit; None if there was no search, or none
+        fits.
       suggested_batch: number of scenes of the present size that fit into this capacity.
       refused: the reason why the compiler refuses the program, or empty. If refused, only
         ``temporary_bytes`` is known, from the compiler's message.
       programs: number of programs that were compiled for this report.
-      searched: whether a capacity that fits was searched for.
+      searched: whether there was a search for a capacity that fits.
     """
 
     device: str
@@ -92,11 +92,11 @@ class MemoryReport:
         return self.fits
 
     def raise_if_not(self) -> MemoryReport:
-        """Return this report if it fits.
+        """Return this report if the program fits; raise an error if it does not.
 
         Raises:
-          MemoryLimitError: it does not fit. The message names the memory needed, the memory
-            available, and the largest capacity that fits. It is a CapacityError and a MemoryError.
+          MemoryLimitError: the program does not fit. The message names the memory needed, the
+            memory available, and the largest capacity that fits.
         """
         if not self.fits:
             raise MemoryLimitError(f"{self._verdict()}: {self._advice()}")
@@ -169,18 +169,18 @@ def fits(
     measured: algorithms are those that :func:`voxax.explain` names. Compiling takes as long as in
     the first call of the jitted model, and longer if a capacity is to be suggested.
 
-    On a CPU memory is that of the process, and the baseline is its memory when this returns. If
-    your own ``jax.jit`` compiles the program again, it reuses most of the memory that this
-    compilation left. A jitted closure over a module has copies of the module's parameters in the
-    program, which this does not count: pass them as arguments (``nnx.split`` outside,
+    On a CPU the report is about the memory of the process, and the baseline is its memory when
+    ``fits`` returns. If your own ``jax.jit`` compiles the program again, it reuses most of the
+    memory that this compilation left. A jitted closure over a module has copies of the module's
+    parameters in the program, which are not counted: pass them as arguments (``nnx.split`` outside,
     ``nnx.merge`` inside).
 
     Args:
       model: any callable on Voxels, or on ``(params, voxels)``. A flax.nnx module is not changed;
         it is compiled in evaluation or training mode according to ``training``.
       voxels: an example, with or without attached maps; only its shapes matter.
-      training: whether to compile a training step, with the gradient of the parameters (of an nnx
-        module, or ``params``) and the new state.
+      training: whether to compile a training step, with the gradient of the parameters (those of an
+        nnx module, or ``params``) and the new state.
       params: the first argument of ``model``, if it takes parameters.
       optimizer: with ``training``, an object with optax's ``init`` and ``update``, whose state and
         update are included; None leaves them out.
@@ -190,8 +190,8 @@ def fits(
         (``jax.experimental.topologies``). None takes the first local device.
       available: largest number of bytes to use; None takes the device's free memory.
       margin: share of the available memory to leave free for allocators.
-      suggest: whether to search for the largest capacity that fits, by compiling for a few. None
-        searches only if the capacity of ``voxels`` does not fit.
+      suggest: whether to search for the largest capacity that fits, by compiling for a few
+        capacities. None searches only if the capacity of ``voxels`` does not fit.
 
     Returns:
       A :class:`voxax.predict.MemoryReport`, which is true if the program fits and prints as text.
@@ -199,7 +199,7 @@ def fits(
       allocated.
 
     Raises:
-      InputError: an optimizer or a loss without ``training``; a margin outside [0, 1).
+      InputError: ``optimizer`` or ``loss`` without ``training``, or a margin outside [0, 1).
     """
     if not training and (optimizer is not None or loss is not None):
         raise InputError("optimizer= and loss= belong to a training step: give training=True")
@@ -228,7 +228,7 @@ def fits(
 
     def need(capacity: int) -> int | None:
         program = memory(capacity)
-        # The model's own arrays stay where they are; other voxels are new ones.
+        # The model's arrays may be on the device already, voxels of another capacity are not.
         held = (
             first.resident_bytes
             if capacity == voxels.capacity
@@ -284,7 +284,7 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 @dataclasses.dataclass(frozen=True)
 class ProgramMemory:
-    """Bytes of one compiled program.
+    """Bytes of memory that one compiled program needs.
 
     Attributes:
       arguments: bytes of parameters, voxels and the optimizer's state.
@@ -294,7 +294,7 @@ class ProgramMemory:
       code: bytes of the program itself, where the compiler counts them.
       refused: whether the compiler refuses the program for lack of memory; ``temporaries`` is then
         the size that its message names, if any.
-      reason: the compiler's message.
+      reason: the compiler's message if refused, else empty.
     """
 
     arguments: int = 0
@@ -313,9 +313,7 @@ class ProgramMemory:
 
 
 def program_memory(step: Step, voxels: Any, device: Any) -> ProgramMemory:
-    """Return the memory of ``step``, compiled for the shapes of ``voxels``.
-
-    The device may be absent.
+    """Compile ``step`` for the shapes of ``voxels`` on a device, which may be absent; return sizes.
 
     Raises:
       Exception: tracing or compiling fails for another reason than lack of memory.
@@ -323,7 +321,7 @@ def program_memory(step: Step, voxels: Any, device: Any) -> ProgramMemory:
     sharding = jax.sharding.SingleDeviceSharding(device)
     shapes = jax.tree.map(_shape, step.arguments(voxels))
     jitted = jax.jit(step.call, in_shardings=sharding, out_shardings=sharding)
-    # Only choices that are known now are used: measuring would take memory and time.
+    # Only algorithm choices that are known already are used: measuring takes memory and time.
     with unmeasured(foreseen=True):
         lowered = jitted.lower(*shapes)
     try:
@@ -344,7 +342,7 @@ def program_memory(step: Step, voxels: Any, device: Any) -> ProgramMemory:
 
 
 def resident_bytes(step: Step, voxels: Any, device: Any) -> int:
-    """Return the bytes of the arguments that are on ``device`` already."""
+    """Return the bytes of a step's state and voxels that are on ``device`` already."""
     held = jax.tree.leaves((step.state, voxels))
     arrays = [x for x in held if isinstance(x, jax.Array) and not _compat.is_traced(x)]
     return sum(x.nbytes for x in arrays if device in x.devices())
@@ -360,9 +358,9 @@ def _bytes_asked(text: str) -> int:
 
 
 def resized(voxels: Voxels, capacity: int) -> Voxels:
-    """Return voxels of ``ShapeDtypeStruct`` with ``capacity`` rows, attached maps included.
+    """Return the shapes of ``voxels`` (``ShapeDtypeStruct``) for another capacity, with their maps.
 
-    The capacities of all levels keep their ratio to the input's, rounded up to a bucket.
+    The capacities of all levels keep their ratio to the input's, rounded up to a bucket size.
     """
     old = voxels.capacity
 
@@ -384,7 +382,7 @@ def resized(voxels: Voxels, capacity: int) -> Voxels:
 
 
 def buckets_up_to(n: int) -> list[int]:
-    """Return all bucket capacities of at most ``n`` rows, ascending."""
+    """Return the bucket sizes (the capacities that voxax chooses by default) up to ``n``."""
     found = [bucket_capacity(0)]
     while found[-1] < n:
         found.append(bucket_capacity(found[-1] + 1))
@@ -410,11 +408,10 @@ def _levels(geometry: VoxelGeometry, rows: Any) -> VoxelGeometry:
 def largest_fitting(
     need: Callable[[int], int | None], start: int, limit: int, tries: int = 6
 ) -> int | None:
-    """Return the largest bucket found whose need is within ``limit``, or None.
+    """Search for the largest bucket size whose memory is within ``limit``; None if none was found.
 
-    Memory is nearly linear in the capacity, so the line through the capacities tried so far
-    gives the next one to try. The returned bucket was compiled, or is the
-    next one below ``start``, which was compiled and needs no less.
+    Memory is nearly linear in the capacity, so a line through the capacities tried so far gives the
+    next one to try. The returned size was tried, or is the next one below ``start``, which fits.
 
     Args:
       need: a slow function that returns the bytes at a capacity, or None if the program cannot be
@@ -428,7 +425,7 @@ def largest_fitting(
     at_start = bisect.bisect_right(buckets, start) - 1
     low, high = (at_start, len(buckets)) if _fits(known[start], limit) else (-1, at_start + 1)
     if low >= 0 and low == at_start and buckets[low] != start:
-        known[buckets[low]] = known[start]  # a bucket below: needs no more
+        known[buckets[low]] = known[start]  # a smaller bucket needs no more
     elif low < 0 and buckets[at_start] == start:
         high = at_start
     guess = max(at_start - 8, 0)  # a quarter of the capacity: a second point for the line
@@ -451,7 +448,7 @@ def _fits(need: int | None, limit: int) -> bool:
 
 
 def _on_the_line(known: dict[int, int | None], limit: int) -> int:
-    """Return the capacity at which the line through the closest points reaches ``limit``, or 0."""
+    """Return the capacity where the line through the two closest points reaches ``limit``, or 0."""
     points = sorted((abs(n - limit), c, n) for c, n in known.items() if n is not None)[:2]
     if len(points) < 2:
         return 0

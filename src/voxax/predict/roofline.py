@@ -26,13 +26,13 @@ _REPEATS = 5
 
 @dataclasses.dataclass(frozen=True)
 class LayerRoofline:
-    """The forward product of one convolution.
+    """Measured time and lower bound of one convolution's forward pass.
 
     Attributes:
       name: the layer's index among the convolutions, and its scope (``jax.named_scope``).
-      shape: a text of rows, taps and channels.
+      shape: numbers of rows, taps (kernel offsets) and channels, as text.
       flops: number of useful floating-point operations.
-      bytes: bytes of features, weights, results and the map, each counted once.
+      bytes: bytes of features, weights, results and the kernel map, each counted once.
       lower_bound: least seconds; None unless the hardware's matrix rate and bandwidth are known.
       bound: ``compute`` or ``memory``, whichever gives the lower bound, or ``unknown``.
       seconds: measured seconds, the fastest of five runs.
@@ -70,8 +70,8 @@ def roofline(model: Callable[[Voxels], Any], voxels: Voxels, info: HardwareInfo)
 
     Args:
       model: any callable on Voxels; a flax.nnx module is not changed.
-      voxels: concrete voxels, best with their maps attached (``vx.plan``).
-      info: facts about the device that runs this, with the rates for the bounds.
+      voxels: concrete voxels, best with their kernel maps attached (``vx.plan``).
+      info: facts about the present device, with the rates for the lower bounds.
     """
     step = step_of(model, None, False, None, None)
     arguments = step.arguments(jax.tree.map(jax.numpy.asarray, voxels))
@@ -131,7 +131,7 @@ def _seconds(run: Callable[..., Any], operands: Any) -> float:
 
 
 def rows(result: Roofline) -> Iterator[tuple[str, ...]]:
-    """Yield the table's rows: layer, shape, GFLOP, MB, lower bound, time, ratio."""
+    """Yield text rows of a table: layer, shape, GFLOP, MB, lower bound in ms, time in ms, ratio."""
     for layer in result.layers:
         bound = (
             "-" if layer.lower_bound is None else f"{1e3 * layer.lower_bound:.2f} ({layer.bound})"

@@ -1,4 +1,4 @@
-"""Evaluate the scalar instructions of a listing, pass by pass of a loop.
+"""Evaluate the scalar instructions of a kernel's listing, for one pass of a loop after the other.
 
 Scalars decide what a pass of a loop does: the loop counts an index and compares it with a constant,
 and the result is the predicate of a branch or of a copy. The values of scalars that come from
@@ -47,14 +47,14 @@ _LOGIC: dict[str, Callable[[bool | None, bool | None], bool | None]] = {
 
 
 class Scalars:
-    """The scalar instructions of a listing.
+    """Evaluator of the scalar instructions of a listing.
 
     Args:
-      lines: bundles of the listing.
+      lines: the instruction bundles of the listing, one per line.
 
     Attributes:
-      endless: whether to compare unknown numbers as if they were larger than all known ones. This
-        evaluates the first passes of a loop whose end is unknown.
+      endless: whether to compare unknown numbers as if they were larger than all known numbers.
+        This is for the first passes of a loop whose end is unknown.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -73,7 +73,7 @@ class Scalars:
         return _NOTE.sub("", self._texts.get(name, "")).strip()
 
     def origin(self, name: str) -> str:
-        """Return the scalar that a name is a copy of, following all moves and spills."""
+        """Follow moves and spills, and return the scalar of which ``name`` is a copy."""
         while True:
             kind, _, rest = self.text(name).partition(" ")
             if kind == "sld" and (stored := self._before(name, self._place(rest))):
@@ -182,7 +182,7 @@ class Scalars:
         place, begin = self._place(place), known.get(_BEGIN, 0)
         before = self._before(name, place)
         if place in known and (before is None or before[0] < begin):
-            return known[place]  # By the pass before.
+            return known[place]  # The pass before stored it.
         return self.value(before[1], known) if before else None
 
     @staticmethod
@@ -190,7 +190,7 @@ class Scalars:
         return address.removeprefix("[smem:").strip("[] ")
 
     def _before(self, name: str, place: str) -> tuple[int, str] | None:
-        """Return the last store to a place before ``name`` is loaded, as ``(row, stored name)``."""
+        """Return row and stored name of the last store to a place before ``name`` is loaded."""
         row = self._rows[name]
         stores = [store for store in self._stored.get(place, ()) if store[0] < row]
         return stores[-1] if stores else None
