@@ -47,7 +47,7 @@ class LostRows:
 
     @classmethod
     def of(cls, numbers: Mapping[Level, Any]) -> LostRows:
-        """Make LostRows from a mapping of levels (strides) to rows lost, integers or ``int32[]``."""
+        """Make LostRows from a mapping of level (stride) to rows lost, int or ``int32[]``."""
         on_host = all(isinstance(n, int | np.ndarray | np.generic) for n in numbers.values())
         table = np.zeros((_ROWS, _WIDTH), np.int32)
         if on_host:
@@ -75,7 +75,7 @@ class LostRows:
         return LostRows(_added(self.table, number, level), none=none, grown_from=self)
 
     def joined(self, other: LostRows) -> LostRows:
-        """Return the rows lost on two ways to the same voxels: the larger number of both, by level."""
+        """Return the rows lost on two ways to the same voxels: by level, the larger number."""
         if other._none or self.same_as(other):
             return self
         merge = np.maximum if self._is_host and other._is_host else _larger
