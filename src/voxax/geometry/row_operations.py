@@ -61,7 +61,7 @@ def add_to_rows(x: jax.Array, row: jax.Array) -> jax.Array:
 
 
 def put_rows(x: jax.Array, indices: jax.Array, rows: int) -> jax.Array:
-    """Scatter-add: zeros ``y [rows, C]``, then ``y[indices[m, c], c] += x[m, c]``; -1 adds nothing."""
+    """Return ``y [rows, C]``, the sum of ``x[m, c]`` at ``(indices[m, c], c)``; -1 adds nothing."""
     return _put_p.bind(*_compat.vary_alike(x, indices), rows=rows)
 
 
