@@ -68,10 +68,7 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
 
 @jax.jit
 def find_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
-    """Return the index of each query among the sorted rows, or -1 if it is absent.
-
-    Shapes are as in :func:`lower_bound`.
-    """
+    """Return the row of each query, -1 if absent. Shapes are as in :func:`lower_bound`."""
     dtypes = {sorted_coords.dtype, queries.dtype}
     if queries.ndim != 2 or dtypes != {jnp.dtype("int32")}:
         return _halve_rows(sorted_coords, queries)
@@ -96,10 +93,7 @@ def _search_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Arra
 
 
 def _merge_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
-    """Return the result of :func:`_search_rows`, from the native neighbor search.
-
-    The search is called with one tap, the center.
-    """
+    """Return the result of :func:`_search_rows`, from the native neighbor search with one tap."""
     center = ((0,) * (queries.shape[1] - 1),)
     valid = jnp.ones(queries.shape[:1], bool)
     return (_merge_neighbors(sorted_coords, queries, valid, center)[0][:, 0],)
@@ -295,9 +289,8 @@ def _runs(offsets: Offsets) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
     """Group offsets into runs along the last axis, each with small gaps.
 
     Returns:
-      A dict whose keys are the steps of a run, counted from 0. Its values are the first offsets of
-        all
-      runs with these steps.
+      A dict from the steps of a run, counted from 0, to the first offsets of all runs with these
+      steps.
     """
     runs: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for prefix, group in itertools.groupby(sorted(set(offsets)), key=lambda offset: offset[:-1]):

@@ -48,8 +48,7 @@ def sort_rows(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
       coords: ``int32[N, W]``.
 
     Returns:
-      ``(sorted_coords int32[N, W], order int32[N])`` with
-      ``sorted_coords == coords[order]``.
+      ``(sorted_coords int32[N, W], order int32[N])`` with ``sorted_coords == coords[order]``.
     """
     if not sorts_natively(coords):
         return _sort_columns(coords)

@@ -253,8 +253,8 @@ def _search(
       first, number: ``int32[columns, tiles]``, the first block that each tile is compared with, and
         the number of blocks.
       table: ``int32[columns, tiles, len(steps), TILE]``, the rows found in the first windows.
-      query: function from places ``int32[V]``, which count the tiles of all columns, to the queries
-        ``int32[V, W, TILE]`` of these tiles.
+      query: function from indices ``int32[V]`` of tiles, counted through all columns, to the
+        queries ``int32[V, W, TILE]`` of these tiles.
       steps: steps along the last of the W axes.
       most: the largest number of blocks that a tile is compared with.
 

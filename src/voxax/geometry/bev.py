@@ -56,8 +56,7 @@ def to_bev(
       Their stride, voxel size and origin lack the removed axis too.
 
     Raises:
-      InputError: the voxels are 1-D, the axis does not exist, the reduction is unknown, or the
-        extent is missing or empty.
+      InputError: the voxels are 1-D, the axis or reduction is unknown, or the extent is wrong.
       CapacityError: in an eager call, the columns do not fit ``capacity``. Under ``jax.jit``,
         columns that do not fit are counted in ``num_dropped``.
 
@@ -110,11 +109,9 @@ def _bounds(extent: Sequence[int]) -> tuple[int, int]:
 def _columns(
     xp: Any, coords: Any, axis: int, bounds: tuple[int, int] | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return each row's coordinates without the axis, and its height along the axis.
+    """Return ``(int32[N, D], int32[N])``: each row without the axis, and its height along it.
 
-    Returns:
-      ``(int32[N, D], int32[N])``. The height counts from ``bounds[0]``, or from 0 if ``bounds`` is
-      None. Rows outside the bounds become padding.
+    The height counts from ``bounds[0]``, if given. Rows outside the bounds become padding.
     """
     along = coords[:, 1 + axis]
     columns = xp.concatenate([coords[:, : 1 + axis], coords[:, 2 + axis :]], axis=1)

@@ -20,8 +20,8 @@ from voxax.geometry.voxels import Voxels
 def branch(voxels: Voxels) -> tuple[Voxels, Voxels]:
     """Return the voxels twice, for two readers such as a residual branch and its shortcut.
 
-    Values and derivatives equal those of ``voxels``, except that the gradients of padding rows are
-    zero where both readers have a gradient.
+    Values and derivatives do not change, but the gradients of both readers are only added in the
+    rows of voxels. Padding rows, which get a gradient of zero, then cost no time on CPUs.
     """
     if voxels.features.dtype.name not in FRACTIONS:
         return voxels, voxels

@@ -72,7 +72,7 @@ def kernel_map(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
-    """Return the kernel map of a convolution: which input voxel each output voxel reads, by tap.
+    """Return the kernel map of a convolution: which input each output voxel reads under each tap.
 
     If :func:`voxax.plan` attached the map to the voxels, the attached map is returned. Otherwise a
     map is built once and remembered, so later calls with the same voxels and arguments are fast.
@@ -115,8 +115,7 @@ def kernel_map_of(
       capacity: static number of rows of a new set of output voxels; see :func:`output_geometry`.
 
     Raises:
-      InputError: the spec needs ``out_geometry``, the numbers of axes differ, or ``geometry`` is
-        one shard of a scene and lacks the map.
+      InputError: the spec needs ``out_geometry``, the axes differ, or a shard lacks the map.
       CapacityError: in an eager call, the new output voxels do not fit their capacity.
     """
     check_process()
@@ -270,7 +269,7 @@ _recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def recording_maps(recorder: Recorder) -> Iterator[None]:
-    """Replace every map requested inside the context by ``recorder(request, kernel_map)``."""
+    """Return a context in which ``recorder(request, kernel_map)`` replaces each requested map."""
     token = _recorder.set(recorder)
     try:
         yield
@@ -386,7 +385,7 @@ def _searched_members(
 def _listed_members(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> tuple[jax.Array]:
-    """Return the result of :func:`_searched_members`, from ``place`` and without a search."""
+    """Return the table of :func:`_neighbors` in a tuple, from ``place``, without a search."""
     tap = place_in_cell(source, spec.stride)
     empty = jnp.full((out.shape[0], spec.num_offsets), -1, jnp.int32)
     rows = jnp.arange(source.shape[0], dtype=jnp.int32)
@@ -402,7 +401,7 @@ def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
     """Return ``coarse * stride``, and a mask of the rows that may be looked up.
 
     The mask is False for padding, and for rows so far outside the coordinate range that no tap
-    leads back into it. The product of such rows could overflow 32 bits.
+    leads back into it, whose product could overflow 32 bits.
     """
     if set(spec.stride) == {1}:  # rows inside the range stay within 32 bits
         return coarse, is_valid(coarse)
@@ -415,22 +414,20 @@ def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
 def output_geometry(
     geometry: VoxelGeometry, spec: KernelSpec, capacity: int | None = None
 ) -> tuple[VoxelGeometry, jax.Array]:
-    """Find the output voxels of a strided or generative spec.
+    """Find the output voxels of a strided spec (the cells of the inputs) or a generative spec.
 
-    The output voxels of a strided spec are the cells of the input voxels. ``capacity=None`` takes
-    the planned capacity of the output's stride. Without a plan, it takes the capacity of the input
-    for strided specs, which always suffices. For generative specs, eager calls then count the
-    output voxels.
+    ``capacity=None`` takes the planned capacity of the output's stride. Without a plan, strided
+    specs take the capacity of the input, which always suffices, and generative specs count the
+    output voxels in eager calls.
 
     Returns:
-      The output geometry, and the output row of each input voxel (strided) or of each candidate
-        site
-      (generative), or -1.
+      The output geometry, and the output row, or -1, of each input voxel (strided) or each
+        candidate
+      site (generative).
 
     Raises:
       CapacityError: in an eager call, more rows are needed than ``capacity``.
-      InputError: a generative spec has no ``capacity`` under ``jax.jit``, or, in an eager call,
-        reaches sites outside the coordinate range.
+      InputError: a generative spec has no ``capacity`` under ``jax.jit``, or reaches out of range.
     """
     stride = output_stride(geometry.stride, spec)
     if capacity is None:

@@ -37,11 +37,10 @@ _ROWS = 1 << 13
 
 
 class Lattice(NamedTuple):
-    """The description of a lattice of cells, as arrays, so that all lattices share one program.
+    """A lattice of cells, described by arrays so that all lattices share one compiled program.
 
     Attributes:
-      origin: ``float32[3, D]``, three numbers for each axis whose sum is the origin; see
-        :class:`voxax.geometry.origin.Origin`.
+      origin: ``float32[3, D]``, for each axis three numbers whose sum is the origin.
       size: ``float[D]``, edge lengths of a cell at stride 1, in the dtype of the positions.
       stride: ``int32[D]``, stride of the wanted voxels, in cells.
       scale: ``float32[D]``, the power of two that brings an edge to ``[1, 2)``.
@@ -87,10 +86,7 @@ def _numbers(size: tuple[float, ...], dtype: np.dtype) -> tuple[np.ndarray, ...]
 
 
 def from_origin(positions: Any, origin: Any) -> Any:
-    """Return positions ``[N, D]`` minus the origin, in their dtype.
-
-    ``origin`` is ``float32[3, D]``, three numbers for each axis whose sum is the origin.
-    """
+    """Return positions ``[N, D]`` minus the sum of the three rows of ``origin [3, D]``."""
     if isinstance(positions, np.ndarray) and isinstance(origin, np.ndarray) and not origin.any():
         return positions
     if positions.dtype == np.float64:
@@ -154,8 +150,7 @@ def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
 def unresolved(positions: Any, local: Any, to: Lattice) -> Any:
     """Return ``bool[N]``: True where float32 is too coarse to tell the cell of a position in range.
 
-    Float32 numbers of this size lie more than a quarter of a cell apart. Float64 positions give
-    False.
+    Float32 numbers of this size are more than a quarter of a cell apart. Float64 gives False.
     """
     xp: Any = np if isinstance(local, np.ndarray) else jnp
     if local.dtype == np.float64:

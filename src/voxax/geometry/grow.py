@@ -49,19 +49,17 @@ def dilate(
 
     Args:
       voxels: the input voxels; all are kept, even if the kernel has no center tap.
-      kernel_size, kernel_shape, dilation: as in
-        :func:`voxax.nn.functional.spatially_sparse_conv`; a tap at ``offset`` reaches
-        ``site - offset * dilation``.
+      kernel_size, kernel_shape, dilation: as in :func:`voxax.nn.functional.spatially_sparse_conv`;
+        a tap at ``offset`` reaches ``site - offset * dilation``.
       capacity: static number of rows of the result. None takes one of a few standard sizes in
-        eager calls, and (number of taps) times the input's capacity under ``jax.jit``, which always
-        suffices and is usually far too much.
+        eager calls. Under ``jax.jit`` it takes (number of taps) times the input's capacity, which
+        is usually far too much.
 
     Returns:
       Voxels with the old features, and zeros at the new sites.
 
     Raises:
-      InputError: a kernel argument is wrong, or, in an eager call, a site is outside the coordinate
-        range.
+      InputError: a kernel argument is wrong; in an eager call, a site is out of range.
       CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, lost
         sites are counted in ``num_dropped``: a site outside the range once for every tap.
 
@@ -94,8 +92,7 @@ def add_sites(
       Voxels with the old features, and zeros at the new sites.
 
     Raises:
-      InputError: ``keep`` has another shape or dtype, or, in an eager call, a site is outside the
-        coordinate range.
+      InputError: ``keep`` has another shape or dtype; in an eager call, a site is out of range.
       CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, lost
         sites are counted in ``num_dropped``: a site outside the range once for every tap.
     """
@@ -143,8 +140,7 @@ def refine(
         eager calls, and ``factor**D`` times the input's capacity under ``jax.jit``.
 
     Raises:
-      InputError: a factor is below 1, or, in an eager call, a result is outside the coordinate
-        range.
+      InputError: a factor is below 1; in an eager call, a result is out of range.
       CapacityError: in an eager call, the result does not fit ``capacity``. Under ``jax.jit``, lost
         voxels are counted in ``num_dropped``.
 
@@ -179,8 +175,7 @@ def coarsen(
     Args:
       voxels: the input with ``C`` channels.
       factor: an integer, or one per axis.
-      reduction: how features merge: ``"mean"``, ``"sum"``, ``"max"`` or ``"min"`` of the voxels
-        that exist in the block.
+      reduction: ``"mean"``, ``"sum"``, ``"max"`` or ``"min"`` of the features of existing voxels.
       capacity: static number of rows of the result. None takes the capacity that :func:`voxax.plan`
         chose for the new stride, else that of the input. Strided convolutions do the same, so
         their results can be added to this one.
@@ -239,10 +234,7 @@ def _parent_cells(xp: Any, coords: Any, factors: tuple[int, ...]) -> Any:
 
 @in_either("steps")
 def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
-    """Return the rows ``site + step`` for every step and voxel, or only where ``keep`` is True.
-
-    The form of the results is that of :func:`_candidates`.
-    """
+    """Return rows ``site + step``, where ``keep`` is True if given; see :func:`_candidates`."""
     cells = coords[None, :, 1:] + xp.asarray(steps, np.int32)[:, None, :]
     inside = xp.all((cells >= -COORD_LIMIT) & (cells < COORD_LIMIT), axis=-1)
     if keep is None:
@@ -280,9 +272,8 @@ def _candidates(xp: Any, coords: Any, cells: Any, inside: Any) -> tuple[Any, Any
       inside: ``bool[K, N]``, whether a cell is inside the coordinate range.
 
     Returns:
-      ``(int32[K * N, 1 + D], int32[])``: the rows, with padding for cells outside the range and
-        cells
-      of padding rows; and the number of cells outside the range that belong to voxels.
+      ``(int32[K * N, 1 + D], int32[])``: the rows, which are padding for cells out of range or of
+      padding rows; and the number of the voxels' cells that are out of range.
     """
     valid = coords[None, :, 0] != PAD
     scenes = xp.broadcast_to(coords[None, :, :1], (*inside.shape, 1))

@@ -31,8 +31,8 @@ class Halo:
     Attributes:
       send: one array ``int32[S]`` per round: the shard's own rows that it sends, then -1 up to the
         round's capacity S.
-      source: ``int32[in_capacity]``, where the features of each row of the extended set are: an
-        index into the shard's own rows followed by the rows received in each round; -1 in padding.
+      source: ``int32[in_capacity]``, where the features of each input row of the map are: an index
+        into the shard's own rows followed by the rows received in each round; -1 in padding.
       schedule: for each round, the pairs of shards that exchange rows; static.
       shards: number of shards; static.
       own_capacity: number of feature rows of a shard, padding included; static.
@@ -47,7 +47,7 @@ class Halo:
     axis: str = dataclasses.field(metadata={"static": True})
 
     def extend(self, features: jax.Array) -> jax.Array:
-        """Return the features ``[in_capacity, ...]`` of the extended set.
+        """Return the features ``[in_capacity, ...]`` of the map's input rows, own and received.
 
         Call it where the axis is mapped: inside ``jax.shard_map``, or inside ``jax.vmap`` with the
         axis's name. ``jax.vmap`` works only if every shard takes part in every round, as in a

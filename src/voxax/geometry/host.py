@@ -55,8 +55,7 @@ def voxelize_on_host(
       batch_index: ``int[N]``, the scene of each point; None puts all points in scene 0.
       batch_size: number of scenes; None takes the largest batch index plus one.
       capacity: number of rows of the result. None rounds the number of voxels up to one of a few
-        standard sizes. With a plan, leave it None and give ``plan.attach`` the
-        capacity ``plan.capacity(count)``.
+        standard sizes. With a plan, give ``plan.attach`` the capacity ``plan.capacity(count)``.
       min_capacity: lower limit of the number that is rounded up if ``capacity`` is None.
       origin: position of the lattice origin, in float64; None is zero.
 
@@ -180,9 +179,9 @@ def reached_sites(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.
 def neighbor_table(
     source: np.ndarray, out: np.ndarray, spec: KernelSpec, out_capacity: int, threads: int = 1
 ) -> np.ndarray:
-    """Return ``int32[out_capacity, K]``: input row of each output row and tap, or -1.
+    """Return ``int32[out_capacity, K]``, the input row of each output row under each tap, or -1.
 
-    `source` and `out` are the input and output sites ``int32[N, 1 + D]`` without padding.
+    ``source`` and ``out`` are the input and output sites ``int32[..., 1 + D]`` without padding.
     """
     centers = source if spec.transposed else out
     if max(spec.stride) > 1:

@@ -50,9 +50,7 @@ def merge_rows(coords: np.ndarray, capacity: int | None) -> UniqueRows:
 def reduce_on_host(
     features: np.ndarray, inverse: np.ndarray, capacity: int, reduction: Reduction
 ) -> np.ndarray:
-    """Merge feature rows by output row, as :func:`voxax.geometry.regroup.reduce_rows`, in NumPy.
-
-    The checks of that function are left out.
+    """Merge feature rows in NumPy: :func:`voxax.geometry.regroup.reduce_rows` without its checks.
 
     Args:
       features: ``[N, C]``.

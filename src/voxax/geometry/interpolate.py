@@ -1,9 +1,8 @@
 """Interpolate voxel features at points (devoxelize), and its adjoint (splat).
 
-The weights are those of multilinear interpolation between voxel centers, as in the
-point-voxel networks of Liu et al., "Point-Voxel CNN for Efficient 3D Deep Learning",
-NeurIPS 2019, and Tang et al., "Searching Efficient 3D Architectures with Sparse
-Point-Voxel Convolution", ECCV 2020.
+The weights are those of multilinear interpolation between voxel centers, as in the point-voxel
+networks of Liu et al., "Point-Voxel CNN for Efficient 3D Deep Learning", NeurIPS 2019, and Tang et
+al., "Searching Efficient 3D Architectures with Sparse Point-Voxel Convolution", ECCV 2020.
 """
 
 from __future__ import annotations
@@ -79,12 +78,10 @@ def devoxelize(
     between the centers of the ``2**D`` voxels around the point.
 
     Args:
-      voxels: voxels with ``C`` channels. If they have no ``voxel_size``, it is 1; if they have no
-        ``origin``, it is 0.
+      voxels: voxels with ``C`` channels. Without ``voxel_size`` it is 1; without ``origin``, 0.
       positions: ``float[N, D]``, or a :class:`voxax.Points`, whose padding is ignored. For a NumPy
         array of float64, the origin is subtracted in float64, as in :func:`voxax.voxelize`.
-      batch_index: ``int[N]``, the scene of each point. None takes the batch index of the Points, or
-        scene 0 for an array of positions.
+      batch_index: ``int[N]``, the scene of each point; None takes that of the Points, or scene 0.
       interpolation: ``nearest`` or ``trilinear``.
       normalize: True scales the weights of the voxels that exist to a sum of one. If no voxel
         exists, or all weights are zero, the result is zero. False counts a missing voxel as zero.
@@ -137,13 +134,11 @@ def splat(
 
     Returns:
       Voxels at the coordinates of ``out_voxels`` with ``C`` channels in the features' dtype (int32
-      for 8- and 16-bit integers). Floats are summed in at least float32. Under ``jax.jit``, points
-      where float32 does not resolve a quarter of a voxel are left out and counted in
-      ``num_dropped``.
+      for 8- and 16-bit integers). Sums are in at least float32. Under ``jax.jit``, points where
+      float32 does not resolve a quarter of a voxel are left out and counted in ``num_dropped``.
 
     Raises:
-      InputError: as in :func:`devoxelize`. Also if there are no features, or their number of rows
-        is not N.
+      InputError: as in :func:`devoxelize`; also if features are missing or do not have N rows.
 
     Examples:
       >>> vx.splat(points, None, voxels, interpolation="nearest").num_channels
@@ -242,8 +237,7 @@ def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Latti
     Args:
       voxels: the voxels to read or to add to.
       positions: ``float[N, D]``, or a :class:`voxax.Points`.
-      batch_index: ``int[N]``, the scene of each point. None takes the batch index of the Points, or
-        scene 0.
+      batch_index: ``int[N]``, the scene of each point; None takes that of the Points, or scene 0.
     """
     valid, own = None, ()
     if isinstance(positions, Points):

@@ -245,8 +245,7 @@ class KernelMap:
         """Return the map of the adjoint, in which inputs and outputs are exchanged.
 
         Raises:
-          InputError: the map belongs to one shard of a scene. The plan of the scene has the
-            transposed map.
+          InputError: the map belongs to one shard of a scene; the plan has its transposed map.
         """
         if self.halo is not None:
             raise InputError(
@@ -323,10 +322,7 @@ class KernelMap:
 
 
 def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
-    """Check a neighbor table and return it.
-
-    In a traced table, which cannot be checked, each invalid entry is replaced by -1.
-    """
+    """Check a neighbor table and return it. In a traced table, replace invalid entries by -1."""
     if table.shape != shape or table.dtype != np.int32:
         raise InputError(
             f"{name} of shape {list(table.shape)}, {table.dtype}: expected int32{list(shape)}, for "

@@ -16,7 +16,7 @@ from voxax.errors import InputError
 from voxax.geometry.call_checks import axes_hint
 
 KernelShape = Literal["box", "cross"] | Sequence[Sequence[int]]
-"""The taps of a kernel: all or a cross of the ``kernel_size`` box, or offsets ``int[K, D]``."""
+"""Which taps a kernel has: a box, a cross within the box, or custom offsets ``int[K, D]``."""
 
 LONGEST_REACH = 2**28
 """The limit of strides and of offset times dilation, so that int32 sums cannot wrap around."""
@@ -177,9 +177,8 @@ class KernelSpec:
 
     @property
     def relation(self) -> KernelSpec:
-        """The spec without ``generative`` and ``spatial_shape``, which only determine the outputs.
-
-        Two specs with equal ``relation`` give the same map between two given sets of voxels."""
+        """The spec without ``generative`` and ``spatial_shape``, which only say how outputs are
+        found. Specs with equal ``relation`` give the same map between two given sets of voxels."""
         return dataclasses.replace(self, generative=False, spatial_shape=None)
 
     @property

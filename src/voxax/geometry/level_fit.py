@@ -36,9 +36,8 @@ class LevelFit:
 
     For an input capacity that occurred among the samples, it returns the most rows that samples of
     this or a smaller input capacity need. For any other input capacity it returns
-    ``exp(intercept + slope * log(capacity))``, an upper envelope of all samples. This is a power
-    law because coarsening divides the voxels of a surface by about the square of the stride, and
-    those of a line by the stride: the exponent depends on the scene.
+    ``exp(intercept + slope * log(capacity))``, an upper envelope of all samples. The exponent
+    depends on the scene: coarsening removes more voxels of surfaces than of lines.
 
     Attributes:
       slope, intercept: coefficients of the envelope.

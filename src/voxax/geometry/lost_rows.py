@@ -75,7 +75,7 @@ class LostRows:
         return LostRows(_added(self.table, number, level), none=none, grown_from=self)
 
     def joined(self, other: LostRows) -> LostRows:
-        """Return the rows lost on two ways to the same voxels: by level, the larger number."""
+        """Return the larger of both numbers for each level, as for two ways to the same voxels."""
         if other._none or self.same_as(other):
             return self
         merge = np.maximum if self._is_host and other._is_host else _larger
@@ -85,8 +85,7 @@ class LostRows:
     def total_of(sources: Sequence[LostRows]) -> LostRows:
         """Return the sum of the rows that all ``sources`` lost.
 
-        A loss that two sources share, because they come from the same voxels, counts once if this
-        is known.
+        A loss in a common past of two sources counts once, if it is known to be common.
         """
         total, *others = sources
         counted = list(total._history())

@@ -41,8 +41,7 @@ class Neighbors:
 
     Attributes:
       rows: ``int32[M, k]``, the rows of the neighbors among the points, nearest first; equally near
-        points are in the order of their rows. -1 fills up if a query has fewer than k neighbors.
-        Padding queries have none.
+        points are in the order of their rows. Unused entries are -1. Padding queries have none.
       found: ``int32[M]``, the number of neighbors, including those that did not fit into k.
     """
 
@@ -134,9 +133,8 @@ def knn_search(
     Args:
       points, queries: as in :func:`radius_search`.
       k: number of neighbors, at least 1; static.
-      radius: the largest distance of a neighbor; None has no limit. Without the native library
-        for CPUs, a radius is faster from 4096 points on, because a query is then only compared with
-        the points of nearby cells.
+      radius: the largest distance of a neighbor; None has no limit. From 4096 points on, a radius
+        makes the search faster where the native library for CPUs is not used.
 
     Returns:
       Neighbors. ``found`` counts all points within the radius, or all points of the scene, so

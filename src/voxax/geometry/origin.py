@@ -121,7 +121,7 @@ _Place = Origin | tuple[float, ...]
 
 
 def shift(origin: _Place, own: _Place, ndim: int) -> Any:
-    """Return ``float32[3, D]``, the parts of ``origin - own``; an empty origin counts as zero."""
+    """Return ``float32[3, D]``, whose sum over axis 0 is ``origin - own``; () counts as zero."""
     zero = np.zeros((3, ndim), np.float32)
     to, of = (o.parts() if isinstance(o, Origin) else zero for o in (origin, own))
     return to if of is zero else to - of

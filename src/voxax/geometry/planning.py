@@ -42,10 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A static description of the kernel maps and levels that a network needs.
-
-    A level is a set of voxels at one stride. Level 0 is the input. :meth:`attach` applies the plan
-    to voxels.
+    """The kernel maps and levels (sets of voxels) that a network needs, as a static description.
 
     Attributes:
       records: the maps to build.
@@ -213,9 +210,8 @@ class Plan:
         Raises:
           InputError: the voxels have another number of axes than the plan, or the stride of a
             transposed layer does not divide the stride of its input.
-          CapacityError: the voxels do not fit ``capacity``; or a level, which the message names,
-            does not fit the capacity that the network gives it or, with ``grow=False``, its
-            fitted capacity.
+          CapacityError: the voxels do not fit ``capacity``, or a level does not fit the capacity
+            that the network gives it or, with ``grow=False``, its fitted capacity.
           TypeError: the voxels are traced.
         """
         if _compat.is_traced((voxels.coords, voxels.features)):
@@ -439,7 +435,7 @@ class _Recorder:
 
 
 def pure_call(model: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
-    """Return ``(call, state)``, where ``call(state, *args)`` is ``model(*args)``, but pure.
+    """Return ``(call, state)``: a pure function with ``call(state, *args) == model(*args)``.
 
     A flax.nnx module is split, so that tracing cannot write tracers into its variables. flax is
     used only if the caller has imported it. For other callables ``state`` is ().

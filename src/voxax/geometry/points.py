@@ -82,7 +82,7 @@ class Points:
 
         Args:
           positions: ``float[N, D]``, D from 1 to 4; half precision becomes float32. The origin is
-            subtracted from a NumPy array of float64 before the array becomes float32. It stays
+            subtracted from a NumPy array of float64 before the array becomes float32, or stays
             float64 if JAX has 64 bits enabled.
           features: ``[N, C]``; None takes one channel of ones.
           batch_index: ``int[N]``, the scene of each point; None puts all points in scene 0.

@@ -51,12 +51,11 @@ Rows = tuple[jax.Array, ...]
 def union(
     a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
 ) -> Voxels:
-    """Return the voxels that are in ``a`` or in ``b``, and combine the features where in both.
+    """Return the voxels that are in ``a`` or ``b``; features of voxels in both are combined.
 
     Args:
       a, b: voxels of the same lattice (stride, batch size, voxel size, origin) and number of
-        channels. If both have the same coordinates, the result keeps them and their maps, unless
-        ``capacity`` is given.
+        channels. If the coordinates are equal, they are kept, unless ``capacity`` is given.
       reduction: how features combine: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"`` of the
         operands that have the voxel. Half precision is added in float32. Sums of 8- and 16-bit
         integers are int32, and means of integers are float32.
@@ -111,8 +110,8 @@ def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None =
     Raises:
       GeometryMismatchError: the join is ``"same"`` and the coordinates differ. If this cannot be
         known under ``jax.jit``, rows that differ become zero and are counted in ``num_dropped``.
-      InputError: the list is empty, the join is unknown, or the lattices differ; also if
-        ``capacity`` is given for the join ``"same"``.
+      InputError: the list is empty, the join is unknown, the lattices differ, or the join
+        ``"same"`` is given a ``capacity``.
       CapacityError: as in :func:`union`.
 
     Examples:

@@ -131,7 +131,7 @@ def _snapshot(arrays: Any) -> Snapshot:
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class VoxelGeometry:
-    """The coordinates of a sparse tensor: sorted by scene and place, no duplicates, then padding.
+    """The coordinates of a sparse tensor: sorted rows without duplicates, then padding rows.
 
     Attributes:
       coords: ``int32[capacity, 1 + D]``: scene (batch index), then D lattice coordinates in units
@@ -385,9 +385,8 @@ class AttachedMaps:
     def belong_to(self, geometry: VoxelGeometry) -> bool:
         """Return whether these maps were built for the voxels of ``geometry``.
 
-        The first geometry of each level for which this is called counts as the owner. Later ones
-        must have the same coords array, stride and batch size. NumPy coordinates and maps become
-        read-only.
+        The first geometry of each level that is passed becomes the owner. Later ones must have the
+        same coords array, stride and batch size. NumPy coordinates and maps become read-only.
         """
         mine = geometry.coords, geometry.stride, geometry.batch_size
         coords, *facts = self._owners.setdefault(geometry.level, mine)

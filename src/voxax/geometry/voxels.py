@@ -1,8 +1,4 @@
-"""Voxels, the sparse tensor of this library, and the functions that make and convert voxels.
-
-The order is: the class; Voxels from integer coordinates (:func:`from_coords`) and from points
-(:func:`voxelize`); conversion from and to dense grids; batches of scenes.
-"""
+"""Voxels, the sparse tensor of this library, and the functions that make and convert voxels."""
 
 from __future__ import annotations
 
@@ -960,11 +956,10 @@ def _largest_scene(xp: Any, coords: Any, batch_size: int) -> Any:
 def on_geometry_of(a: Voxels, b: Voxels, operation: str) -> tuple[Voxels, VoxelGeometry]:
     """Return ``b`` on the coordinates of ``a``, for an operation on both, and the joint geometry.
 
-    The joint geometry is that of ``a``, with the lost rows of both. In a trace it may be unknown
-    whether two coordinate arrays are equal, for example if they are two arguments of one
-    transformation. Then the compiled program compares the rows, once for each pair of geometries. A
-    row of ``b`` with other coordinates is lost: its features become zero, and it counts in
-    ``num_dropped``.
+    The joint geometry is that of ``a``, with the lost rows of both. Under ``jax.jit`` it may be
+    unknown whether two coordinate arrays are equal, for example if they are two arguments. Then the
+    compiled program compares the rows, once for each pair of geometries. A row of ``b`` with other
+    coordinates is lost: its features become zero, and it counts in ``num_dropped``.
 
     Raises:
       GeometryMismatchError: the coordinates are known to differ; the message names the fix.

@@ -77,10 +77,7 @@ def cpu_device_facts(root: Path = Path("/")) -> Facts:
 
 
 def peak_memory() -> dict[str, int]:
-    """Return the peak memory so far in bytes, under ``host`` and ``device`` if they are known.
-
-    ``host`` is the memory of this process, ``device`` that of its first local device.
-    """
+    """Return this process's peak memory in bytes: ``host``, and ``device`` if it is known."""
     peaks = {}
     # VmHWM is reset when a process starts another program.
     host = _peak_memory(Path("/")) or _maximum_resident_size()

@@ -1,7 +1,4 @@
-"""HardwareInfo: the record of all facts about one device and the process that uses it.
-
-A fact is a value with its source. Named features are derived from the facts.
-"""
+"""HardwareInfo: the record of all facts about one device and the process that uses it."""
 
 from __future__ import annotations
 
