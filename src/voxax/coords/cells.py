@@ -84,8 +84,7 @@ def _searches(stride: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, int]:
     Returns:
       Three values. ``int32[searches, 1 + D]``: the steps from the corner.
       ``bool[searches, 1 + D]``: False where the query has the lowest integer instead of a
-      coordinate. A number n: the results of the first n searches are added, those of the other
-      searches are subtracted.
+      coordinate. The number of first searches whose results are added; others are subtracted.
 
     Let F(row) be the number of cells whose first row comes before a row. A cell covers several
     lines along the last axis. In one line, the number of cells before the cell is F(corner of the

@@ -93,7 +93,7 @@ def _search_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Arra
 
 
 def _merge_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
-    """Return the result of :func:`_search_rows`, from the native neighbor search with one tap."""
+    """Return the result of :func:`find_rows` in a tuple, from the native neighbor search."""
     center = ((0,) * (queries.shape[1] - 1),)
     valid = jnp.ones(queries.shape[:1], bool)
     return (_merge_neighbors(sorted_coords, queries, valid, center)[0][:, 0],)

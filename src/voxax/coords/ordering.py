@@ -57,7 +57,7 @@ def sort_rows(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def sort_distinct(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
-    """Sort rows, given as separate columns, whose keys are distinct.
+    """Sort rows lexicographically; the rows are given as separate columns and have distinct keys.
 
     Args:
       columns: ``int32[N]`` each; row i is the i-th entry of all columns.
@@ -77,7 +77,7 @@ def _sort_on_accelerators(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _sort_by_radix(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the result of :func:`_sort_columns`, by stable radix sorts from the last columns on.
+    """Return the result of :func:`sort_rows`, by stable radix sorts of two columns, the last first.
 
     On GPUs XLA sorts by radix if there is one key and one value, and by comparison if there are
     more. Two columns of any range fit into a 64-bit key. To pack more columns, their range would be

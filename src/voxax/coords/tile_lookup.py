@@ -123,7 +123,7 @@ def _in_tiles(rows: jax.Array, padding: int) -> jax.Array:
 
 
 def _ranges(tiles: jax.Array, known: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the smallest and largest value of each word where ``known``, as ``int32[W]``."""
+    """Return the smallest and the largest value of each word where ``known``: two ``int32[W]``."""
     most = jnp.iinfo(tiles.dtype).max
     least = jnp.min(jnp.where(known, tiles, most), axis=(0, 2))
     return least, jnp.max(jnp.where(known, tiles, ~most), axis=(0, 2))
@@ -135,7 +135,7 @@ def _key_sizes(
     starts: jax.Array,
     last_step: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return what a step along each word adds to a key, and for which tiles keys are unique.
+    """Return what a step along each word (column) adds to a key, and which tiles have unique keys.
 
     The key of a row is its index, in lexicographic order, in the box around all rows and queries,
     modulo ``2**32``: ``key = sum_w row[w] * sizes[w]``. If fewer than ``2**32`` cells of the box

@@ -75,11 +75,10 @@ class UniqueRows(NamedTuple):
 # Jitted so that an eager call is one program instead of a dozen small ones.
 @functools.partial(jax.jit, static_argnames="capacity")
 def unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
-    """Sort rows and remove duplicates.
+    """Sort the rows of ``coords int32[N, W]``, which may contain padding, and remove duplicates.
 
     If there are more than ``capacity`` distinct rows, the lexicographically first ones are kept,
-    and ``num_dropped`` counts the rest. ``coords`` is ``int32[N, W]`` in any order, with or without
-    padding.
+    and ``num_dropped`` counts the rest.
     """
     find = _find_unique if sorts_natively(coords) else _unique_rows
     return UniqueRows(*find(coords, capacity=capacity))
@@ -136,7 +135,7 @@ def _placed_by_tiles(
 
 
 def _unique_rows_natively(coords: jax.Array, capacity: int) -> UniqueRows:
-    """Return the result of :func:`_unique_rows` by a native call; see ``native/src/unique.cc``."""
+    """Return the result of :func:`unique_rows` by a native call; see ``native/src/unique.cc``."""
     rows, width = coords.shape
     shapes = UniqueRows((capacity, width), (), (), (rows,))  # type: ignore[arg-type]
     results = tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)

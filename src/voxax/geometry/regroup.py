@@ -258,8 +258,8 @@ def reduce_rows(
       ``[capacity, C]``; output rows without an input row are zero.
 
     Raises:
-      InputError: the reduction is unknown; in an eager call also if a mean needs integers beyond 24
-        bits, or sums of integers exceed the range of the result. Traced sums wrap around.
+      InputError: the reduction is unknown; in an eager call, a mean needs integers beyond 24 bits,
+        or sums of integers exceed the dtype of the result. Traced sums wrap around.
     """
     check_known("reduction", reduction, REDUCTIONS)
     if reduction == "mean":

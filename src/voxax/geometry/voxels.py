@@ -468,8 +468,7 @@ def from_coords(
 
     Raises:
       InputError: an argument has a wrong rank or dtype, lengths differ, or coordinates exceed 30
-        bits. Also, in an eager call, if a mean needs integers beyond 24 bits, or a sum of integers
-        exceeds its dtype.
+        bits; in an eager call, a mean needs integers beyond 24 bits or a sum exceeds its dtype.
       CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, voxels
         that do not fit are counted in ``num_dropped``.
     """

@@ -197,8 +197,7 @@ class HardwareInfo:
         False may also mean that this is unknown, or that there is no feature of this name, so that
         the caller falls back to portable code. Features:
 
-        - a dtype's name (``"bfloat16"``, ``"float8_e4m3fn"``, ``"int4"``, ...): native
-          arithmetic
+        - a dtype's name (``"bfloat16"``, ``"float8_e4m3fn"``, ``"int4"``, ...): native arithmetic
         - ``"matrix_unit"``: a unit for matrix products
         - ``"sparse_core"``: cores for gather and scatter
         - ``"vmem"``, ``"smem"``, ``"shared_memory"``: memories that a kernel manages itself

@@ -22,7 +22,7 @@ import jax
 from voxax.hardware.cache_folder import VARIABLE, cache_dir
 
 MOST_BYTES = 4 << 30
-"""The largest size of all kept programs together; beyond it the least recently used are deleted."""
+"""Limit of the bytes of all kept programs; beyond it the least recently used are deleted."""
 # Programs that compile faster are not kept: a file for each small program would cost more.
 _LEAST_SECONDS = 0.1
 _NAMES = "*-cache"  # JAX's file names; another file has the time of last use

@@ -47,9 +47,8 @@ def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
     """Return facts about the hardware that programs for ``platform`` run on, and its JAX device.
 
     Inside :func:`targeting` with this platform, both are the arguments of the context. While a
-    program is compiled ahead for an absent device, the facts are those of that device, and the
-    device is None. Otherwise it is this process's first device of the platform, or None if there is
-    none.
+    program is compiled ahead for an absent device, the facts describe that device, and the device
+    is None. Otherwise it is this process's first device of the platform, or None without one.
     """
     target = _target.get()
     if target is not None and target[0].platform == platform:
