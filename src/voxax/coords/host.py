@@ -67,7 +67,7 @@ def _compress(*lists: np.ndarray, reach: int) -> list[np.ndarray]:
 
 
 def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct rows in canonical order, and the index of each row among them.
+    """Return the distinct rows in lexicographic order, and the index of each row among them.
 
     Args:
       rows: ``int32[N, W]`` without padding.
@@ -96,7 +96,7 @@ def find_neighbors(
     """Return ``int32[rows, K]``, the index of ``center + offset`` in ``sorted_rows``, or -1.
 
     Args:
-      sorted_rows: ``int32[N, 1 + D]`` in canonical order, without padding.
+      sorted_rows: ``int32[N, 1 + D]`` in lexicographic order, without padding.
       centers: ``int32[M, 1 + D]``, without padding.
       offsets: ``int[K, D]`` in lexicographic order.
       rows: number of rows of the result, M or more; None is M. Rows from M on are -1.

@@ -112,12 +112,12 @@ def find_neighbors(
     """Return the row of ``center + offset`` for every center and offset, as kernel maps need.
 
     Args:
-      sorted_coords: ``int32[N, 1 + D]`` in canonical order.
+      sorted_coords: ``int32[N, 1 + D]`` in lexicographic order.
       centers: ``int32[M, 1 + D]``, batch index first, any order.
       valid: ``bool[M]``; invalid centers find nothing.
       offsets: static ``int[K, D]`` in lexicographic order.
-      ordered: whether the valid centers are in canonical order too. This only changes the speed on
-        TPUs, which then compare tiles of rows (:mod:`voxax.coords.tile_lookup`).
+      ordered: whether the valid centers are in lexicographic order too. This only changes the speed
+        on TPUs, which then compare tiles of rows (:mod:`voxax.coords.tile_lookup`).
 
     Returns:
       ``int32[M, K]``, the row or -1. Offsets that differ only along the last axis form a run (9

@@ -1,4 +1,4 @@
-"""Sort coordinate rows into canonical order: lexicographic, with padding last."""
+"""Sort coordinate rows into lexicographic (canonical) order, in which padding is last."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Find neighbors by comparing tiles of rows, for TPUs, which compare fast and gather slowly.
 
 Binary search reads a row after each comparison. A TPU takes 2 to 8 cycles for such a read, and one
-cycle to compare 1,024 numbers. If the centers are in canonical order too, the neighbors of a tile
-of 128 centers along one column of taps are in two or three blocks of 128 consecutive rows. The
+cycle to compare 1,024 numbers. If the centers are in lexicographic order too, the neighbors of a
+tile of 128 centers along one column of taps are in two or three blocks of 128 consecutive rows. The
 search compares the tile with the first row of every block to find these blocks. Then it compares
 all centers of the tile with all rows of these blocks.
 """
@@ -62,7 +62,7 @@ def find_columns(
     ``M / 128 * N / 128`` comparisons of a tile with a block.
 
     Args:
-      sorted_coords: ``int32[N, W]`` in canonical order, distinct except for padding, N above 0.
+      sorted_coords: ``int32[N, W]`` in lexicographic order, distinct except for padding, N above 0.
       centers: ``int32[M, W]``, M above 0.
       valid: ``bool[M]``; invalid centers find nothing.
       starts: ``int32[S, W]``, offset of the first cell of each column.
@@ -196,7 +196,7 @@ def find_numbers(columns: jax.Array, number: int) -> jax.Array:
     """Return the index at which each number 0, 1, ... ``number - 1`` stands in each column.
 
     The result is exact for columns in any order. The search is fast if each column ascends, apart
-    from gaps, as in the neighbor table of a map between rows in canonical order.
+    from gaps, as in the neighbor table of a map between rows in lexicographic order.
 
     Args:
       columns: ``int32[K, M]``, K and M above 0. -1 is a gap; every other number occurs at most once

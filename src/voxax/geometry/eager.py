@@ -87,7 +87,7 @@ def to_device_of(given: Any, made: Any) -> Any:
             return _compat.put_on(device, array, committed=pinned is not None)
         return jax.device_put(array, place)
 
-    with jax.transfer_guard_host_to_device("allow"):  # the caller asked for arrays of JAX
+    with jax.transfer_guard_host_to_device("allow"):  # the result must be JAX arrays
         return jax.tree.map(put, made)
 
 

@@ -2,7 +2,7 @@
 
 A scene that is split over a mesh axis has a part of its voxels, a *shard*, on each device. Kernels
 reach over the cut. So the kernel map of a shard reads an *extended* set: the shard's own voxels and
-the voxels of other shards that its taps touch, in canonical order. Before a layer runs, the
+the voxels of other shards that its taps touch, in lexicographic order. Before a layer runs, the
 features of these other voxels are sent in *rounds*. A round is one ``ppermute``, in which a shard
 sends to at most one other shard. The layer itself is unchanged. JAX transposes ``ppermute`` and
 indexing, so the gradient of a row that was sent comes back to its owner.

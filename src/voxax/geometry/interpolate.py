@@ -293,7 +293,7 @@ def stencil(
     """Return the voxels that interpolate each point, and their weights, tap by tap.
 
     Args:
-      coords: ``int32[capacity, 1 + D]``, the voxels in canonical order.
+      coords: ``int32[capacity, 1 + D]``, the voxels in lexicographic order.
       cloud, lattice: the points, and the lattice of the voxels.
       interpolation: ``nearest`` has one tap, whose weight is None; ``trilinear`` has ``2**D`` taps.
       normalize: whether to scale the weights of existing voxels to a sum of one.

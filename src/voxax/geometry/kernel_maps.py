@@ -443,7 +443,7 @@ def _cells_by_tiles(
 ) -> tuple[jax.Array]:
     """Return the table of :func:`_invert_neighbors`, by one search, if each row has one cell."""
     here = np.zeros((1, len(stride)), np.int32)
-    # The cells of sorted rows are nearly in canonical order, so the search by tiles is fast.
+    # The cells of sorted rows are nearly in lexicographic order, so the search by tiles is fast.
     cell = find_neighbors(cells, coarsen(rows, stride), is_valid(rows), here, ordered=True)
     taps = np.arange(neighbors.shape[1], dtype=np.int32)[None]
     return (jnp.where(place_in_cell(rows, stride)[:, None] == taps, cell, -1),)
@@ -485,7 +485,7 @@ def list_pairs(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
     Returns:
       ``pairs int32[2, out_capacity * K + PAIR_ROOM]``: the input rows and the output rows of all
       pairs, then -1. ``starts int32[K + 1]``: the index of each tap's first pair, then the number
-      of all pairs. If both sides are in canonical order, the input rows of a tap ascend too.
+      of all pairs. If both sides are in lexicographic order, the input rows of a tap ascend too.
     """
     pairs, starts = _list(neighbors)
     return pairs, starts

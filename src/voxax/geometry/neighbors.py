@@ -351,7 +351,7 @@ def _cells(
 ) -> jax.Array:
     """Return ``int32[N, 1 + D]``, scene and cell of each position; ``PAD`` where scene is -1."""
     cell = jnp.floor((positions - origin[None]) / (radius * _SLACK))
-    # Queries may be far from all points; the cast needs a range. A cell beyond it holds no point.
+    # Queries may be far from all points; the cast needs a range. A cell outside it has no points.
     cell = jnp.clip(jnp.where(jnp.isfinite(cell), cell, 0), -4, 2**30).astype(jnp.int32)
     rows = jnp.concatenate([scene[:, None], cell], axis=1)
     return jnp.where(scene[:, None] >= 0, rows, PAD)

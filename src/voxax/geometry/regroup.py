@@ -84,7 +84,7 @@ def rows_on_host(coords: np.ndarray, queries: np.ndarray) -> np.ndarray:
 def rows_at(coords: jax.Array, queries: jax.Array) -> jax.Array:
     """Return ``int32[M]``, the row of each query among the voxels, or -1.
 
-    ``coords`` are in canonical order. Queries that are padding or match no voxel get -1.
+    ``coords`` are in lexicographic order. Queries that are padding or match no voxel get -1.
     """
     return jnp.where(is_valid(queries), find_rows(coords, queries), -1)
 

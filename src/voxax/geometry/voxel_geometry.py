@@ -218,7 +218,7 @@ class VoxelGeometry:
 
     @property
     def num_dropped(self) -> jax.Array:
-        """``int32[]``, number of rows lost to capacity here and at all levels before this one."""
+        """``int32[]``, number of voxels that did not fit a capacity, here and in earlier layers."""
         return self.drops.number
 
     @property
@@ -290,7 +290,7 @@ class VoxelGeometry:
         )
 
     def raise_if_overflowed(self) -> None:
-        """Raise an error if any level lost rows to its capacity; not inside ``jax.jit``.
+        """Raise an error if voxels did not fit a capacity, here or in earlier layers.
 
         Raises:
           CapacityError: a level lost rows; the message names each level and its number of rows.

@@ -193,7 +193,7 @@ class Voxels:
 
     @property
     def num_dropped(self) -> Int32[Array, ""]:
-        """``int32[]``: number of rows lost to capacity here and at all earlier levels."""
+        """``int32[]``: number of voxels that did not fit a capacity, here and in earlier layers."""
         return self.geometry.num_dropped
 
     @property
@@ -288,7 +288,7 @@ class Voxels:
         return NotImplemented
 
     def scene(self, index: int) -> Voxels:
-        """Return scene ``index`` as a batch of one, with the same capacity."""
+        """Return scene ``index`` as Voxels with one scene and the same capacity."""
         return scene(self, index)
 
     def to_dense(
@@ -303,7 +303,7 @@ class Voxels:
         return to_dense(self, shape, origin)
 
     def raise_if_overflowed(self) -> Voxels:
-        """Return these voxels; raise :class:`voxax.CapacityError` if any level lost rows."""
+        """Return these voxels; raise :class:`voxax.CapacityError` if ``num_dropped`` is not 0."""
         self.geometry.raise_if_overflowed()
         return self
 
@@ -888,7 +888,7 @@ def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
 
 @checked_operator
 def scene(voxels: Voxels, index: int) -> Voxels:
-    """Return scene ``index`` as a batch of one, with the capacity of the batch.
+    """Return scene ``index`` of a batch as Voxels with one scene and the batch's capacity.
 
     Raises:
       InputError: the scene does not exist, or ``index`` is not a static integer.
