@@ -145,7 +145,7 @@ def _find_neighbors(
 def _find_neighbors_by_dictionary(
     sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray
 ) -> np.ndarray:
-    """Return the table of :func:`find_neighbors` for coordinates without keys, slowly."""
+    """Return the row of each center plus offset, or -1, for coordinates without keys, slowly."""
     table = {tuple(row): i for i, row in enumerate(sorted_rows.tolist())}
     steps = [(0, *map(int, offset)) for offset in offsets]
     found = [

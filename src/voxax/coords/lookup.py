@@ -93,7 +93,7 @@ def _search_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Arra
 
 
 def _merge_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
-    """Return the result of :func:`find_rows` in a tuple, from the native neighbor search."""
+    """Return the row of each query in a tuple, -1 if absent, by the native neighbor search."""
     center = ((0,) * (queries.shape[1] - 1),)
     valid = jnp.ones(queries.shape[:1], bool)
     return (_merge_neighbors(sorted_coords, queries, valid, center)[0][:, 0],)
@@ -163,7 +163,7 @@ def _walk_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Return the result of :func:`voxax.coords.tile_lookup.find_columns`, by binary search."""
+    """Find the rows of columns of taps, as :func:`find_columns` does, by binary search."""
     length = steps[-1] + 1
 
     def step(at: tuple[jax.Array, jax.Array], _: None) -> tuple[Any, jax.Array]:
@@ -189,7 +189,7 @@ def _search_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Return the result of :func:`_walk_columns`, for all columns together, without a loop."""
+    """Find the rows of columns of taps, as :func:`find_columns` does, without a loop, for GPUs."""
     runs = range(0, steps[-1] + 1, _LONGEST_WALK)  # the begin of each run within the column
     begins = [starts.at[:, -1].add(run) for run in runs]
     length = min(steps[-1] + 1, _LONGEST_WALK)

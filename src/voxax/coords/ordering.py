@@ -77,7 +77,7 @@ def _sort_on_accelerators(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _sort_by_radix(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the result of :func:`sort_rows`, by stable radix sorts of two columns, the last first.
+    """Sort rows as :func:`sort_rows`, by stable radix sorts of two columns, the last columns first.
 
     On GPUs XLA sorts by radix if there is one key and one value, and by comparison if there are
     more. Two columns of any range fit into a 64-bit key. To pack more columns, their range would be

@@ -308,7 +308,7 @@ def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
 def _compared(
     blocks: jax.Array, first: jax.Array, query: jax.Array, steps: tuple[int, ...]
 ) -> jax.Array:
-    """Return the result of :func:`_search` for one window, which begins at each tile's first block.
+    """Return the row of each query and step in the window from each tile's first block on, or -1.
 
     The tiles are the last axis, in the lanes. So nothing is broadcast over lanes, which takes
     TPUs longer than the comparisons.
@@ -325,7 +325,7 @@ def _windows(blocks: jax.Array, first: jax.Array) -> jax.Array:
 def _places(
     window: jax.Array, query: jax.Array, first: jax.Array, steps: tuple[int, ...]
 ) -> jax.Array:
-    """Return the result of :func:`_search` for the given windows, one for each tile."""
+    """Return the row of each query and step in the given window of each tile, or -1."""
     query = query.transpose(1, 2, 0)
     apart = window[-1, :, None] - query[-1, None]
     alike = [window[w, :, None] == query[w, None] for w in range(len(window) - 1)]

@@ -364,7 +364,7 @@ def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array
 def _neighbors_of_cells(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> jax.Array:
-    """Return the table of :func:`_neighbors` for a spec that puts each input row into one cell.
+    """Return the neighbor table ``int32[M, K]`` for a spec that puts each input into one cell.
 
     Args:
       source: ``int32[N, 1 + D]``, coordinates of the input voxels.
@@ -385,7 +385,7 @@ def _searched_members(
 def _listed_members(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> tuple[jax.Array]:
-    """Return the table of :func:`_neighbors` in a tuple, from ``place``, without a search."""
+    """Return the neighbor table in a tuple, scattered from ``place`` instead of searched."""
     tap = place_in_cell(source, spec.stride)
     empty = jnp.full((out.shape[0], spec.num_offsets), -1, jnp.int32)
     rows = jnp.arange(source.shape[0], dtype=jnp.int32)
@@ -500,7 +500,7 @@ def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
 @eagerly(reached_sites, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
-    """Return the result of :func:`voxax.geometry.host.reached_sites`, computed in JAX."""
+    """Return every candidate output site of a generative map, and how many are out of range."""
     offsets = jnp.asarray(spec.dilated_offsets, jnp.int32)[None, :, :]
     scale = jnp.asarray(spec.stride, jnp.int32)
     rows, taps, width = coords.shape[0], spec.num_offsets, coords.shape[1]

@@ -36,7 +36,7 @@ def known_on_host(*values: Any) -> bool:
 
 
 def known_on_cpu(*values: Any) -> bool:
-    """Return whether :func:`known_on_host` is True and every JAX array is on a CPU."""
+    """Return whether no array is traced, no trace is active, and all arrays are on one CPU."""
     arrays = [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
     return known_on_host(arrays) and all(d.platform == "cpu" for d in _devices(arrays))
 

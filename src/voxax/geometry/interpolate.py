@@ -216,7 +216,7 @@ def _add(
 
 
 def _work_dtype(features: Any, positions: Any) -> Any:
-    """Return the dtype for interpolation: the wider accumulator of both; integers stay integers."""
+    """Return the dtype to interpolate in: float32 or wider; integers for integer features."""
     wide = accumulator(features)
     if not jnp.issubdtype(wide, jnp.floating):
         return wide

@@ -357,7 +357,7 @@ def _check_table(name: str, table: np.ndarray, rows: int) -> None:
 
 
 def invert_table(neighbors: np.ndarray, in_capacity: int, threads: int = 1) -> np.ndarray:
-    """Return the table that :func:`invert_neighbors` returns, computed in NumPy."""
+    """Return the transposed neighbor table: :func:`invert_neighbors` in NumPy."""
     if native.takes_table(neighbors):
         return native.invert_table(neighbors, in_capacity, threads)
     table = np.full((in_capacity, neighbors.shape[1]), -1, np.int32)
@@ -441,7 +441,7 @@ def _inverted_by(invert: Callable[..., tuple[jax.Array]]) -> Callable[..., tuple
 def _cells_by_tiles(
     neighbors: jax.Array, rows: jax.Array, cells: jax.Array, stride: tuple[int, ...]
 ) -> tuple[jax.Array]:
-    """Return the table of :func:`_invert_neighbors`, by one search, if each row has one cell."""
+    """Return the transposed neighbor table, by one search, if each input row has one cell."""
     here = np.zeros((1, len(stride)), np.int32)
     # The cells of sorted rows are nearly in lexicographic order, so the search by tiles is fast.
     cell = find_neighbors(cells, coarsen(rows, stride), is_valid(rows), here, ordered=True)
@@ -462,7 +462,7 @@ PAIR_ROOM = 4096
 
 
 def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lists that :func:`list_pairs` returns, computed in NumPy."""
+    """List the pairs of input and output rows by tap: :func:`list_pairs` in NumPy."""
     rows, taps = neighbors.shape
     if native.takes_table(neighbors):
         return native.list_pairs(neighbors, rows * taps + PAIR_ROOM)

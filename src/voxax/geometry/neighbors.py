@@ -215,13 +215,13 @@ def _compared(
     k: int,
     algorithm: str,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the fields ``rows`` and ``found`` of :class:`Neighbors`, computed in JAX."""
+    """Return the k nearest points within the radius of each query, and their number, in JAX."""
     find = _among_all if algorithm == "all" else _among_cells
     return find((source, scene), (around, own), radius, k)
 
 
 def _searched(*arrays: jax.Array, k: int, algorithm: str) -> tuple[jax.Array, jax.Array]:
-    """Return the results of :func:`_compared` from the native library; ignore ``algorithm``."""
+    """Return the k nearest points within the radius of each query, by a native tree search."""
     del algorithm
     queries = len(arrays[2])
     shapes = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((queries, k), (queries,))]
@@ -257,7 +257,7 @@ def _in_blocks(run: Any, rows: int, arrays: tuple[jax.Array, ...]) -> tuple[jax.
 def _among_all(
     points: _Cloud, queries: _Cloud, radius: jax.Array, k: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the fields of :class:`Neighbors`, from the distances of all points."""
+    """Find the neighbors of each query, as :func:`_compared`, by comparing it with all points."""
     source, scene = points
     number = source.shape[0]
     missing = max(k - number, 0)
@@ -286,7 +286,7 @@ def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
 def _among_cells(
     points: _Cloud, queries: _Cloud, radius: jax.Array, k: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the results of :func:`_among_all`, from points sorted by cell.
+    """Find the neighbors of each query, as :func:`_compared`, among points sorted by cell.
 
     Each query reads ``3**(D - 1)`` ranges of the sorted points.
     """

@@ -71,7 +71,7 @@ def gather_rows(features: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def rows_on_host(coords: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Return the rows that :func:`rows_at` returns, computed in NumPy."""
+    """Return the row of each query in sorted ``coords``, or -1: :func:`rows_at` in NumPy."""
     valid, rows = queries[:, 0] != PAD, np.full(len(queries), -1, np.int32)
     center = np.zeros((1, coords.shape[1] - 1), np.int64)
     table = coords[: np.count_nonzero(coords[:, 0] != PAD)]
@@ -90,7 +90,7 @@ def rows_at(coords: jax.Array, queries: jax.Array) -> jax.Array:
 
 
 def sources_on_host(targets: np.ndarray, capacity: int) -> np.ndarray:
-    """Return the rows that :func:`source_rows` returns, computed in NumPy."""
+    """Return the source row of each place, or -1: :func:`source_rows` in NumPy."""
     source = np.full(capacity, -1, np.int32)
     (moved,) = np.nonzero((targets >= 0) & (targets < capacity))
     source[targets[moved]] = moved
@@ -115,7 +115,7 @@ def source_rows(targets: jax.Array, capacity: int) -> jax.Array:
 
 
 def kept_on_host(coords: np.ndarray, keep: np.ndarray, capacity: int) -> CompactRows:
-    """Return the rows that :func:`voxax.coords.compact_rows` returns, computed in NumPy."""
+    """Keep the rows where ``keep`` is True: :func:`voxax.coords.compact_rows` in NumPy."""
     (kept,) = np.nonzero(keep & (coords[:, 0] != PAD))
     source = np.full(capacity, -1, np.int32)
     source[: len(kept)] = kept[:capacity]

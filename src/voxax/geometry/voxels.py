@@ -128,7 +128,9 @@ class Voxels:
         voxel_size: float | Sequence[float] = (),
         origin: Sequence[float] = (),
     ) -> Any:
-        """Make voxels from integer coordinates; see :func:`voxax.geometry.from_coords`.
+        """Make voxels from integer coordinates in any order; duplicates are merged.
+
+        Arguments as in :func:`voxax.geometry.from_coords`.
 
         Examples:
           >>> coords = np.array([[0, 1, 2, 3], [0, 1, 2, 4]])  # scene, x, y, z
@@ -156,7 +158,7 @@ class Voxels:
         *,
         capacity: int | None = None,
     ) -> Voxels:
-        """Make voxels from a dense grid; see :func:`voxax.geometry.from_dense`.
+        """Make voxels at non-zero sites of a dense grid; see :func:`voxax.geometry.from_dense`.
 
         Examples:
           >>> grid = np.zeros((1, 4, 4, 4, 2), np.float32)

@@ -32,10 +32,7 @@ def cache_dir() -> Path:
 
 
 def blocked(folder: Path) -> str | None:
-    """Return why ``folder`` can be neither read nor created, or None if it can.
-
-    For example, a file may be in its place.
-    """
+    """Return why ``folder`` can be neither read nor created, or None if it can."""
     for part in (folder, *folder.parents):
         if os.path.lexists(part):
             break

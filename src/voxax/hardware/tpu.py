@@ -170,7 +170,7 @@ def _through_table(name: str, chip: str, extents: str) -> Facts:
 
 @functools.lru_cache(maxsize=64)
 def _described(name: str) -> dict[str, Any] | None:
-    """Return the description of :func:`print_topology` from a separate process, or None."""
+    """Return libtpu's description of a topology from a separate process; None if it fails."""
     script = f"from {__name__} import {print_topology.__name__} as ask; ask({name!r})"
     try:
         result = subprocess.run(
