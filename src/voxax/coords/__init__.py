@@ -1,4 +1,4 @@
-"""Pure functions on integer coordinates ``int32[N, 1 + D]``: batch index, then D axes."""
+"""Functions on integer voxel coordinates ``int32[N, 1 + D]``: batch index, then D axes."""
 
 import lazy_loader as _lazy
 

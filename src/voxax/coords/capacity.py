@@ -1,4 +1,4 @@
-"""Rounding of row counts up to few static sizes, so that few programs are compiled."""
+"""Round row counts up to a few standard sizes, so that few programs are compiled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ROUND = 8  # rows; small against any level, keeps the sizes of similar fits equ
 
 
 def bucket_capacity(n: int) -> int:
-    """Return the smallest bucket that holds ``n`` rows.
+    """Round a number of rows up to the next of a set of standard sizes, called buckets.
 
     Buckets are ``2**e * (1, 1.25, 1.5, 1.75)``, four per octave. Sizes that span a factor of ``f``
     use at most ``4 * log2(f) + 1`` buckets. At most 20 % of a bucket is padding, 10 % on average
@@ -20,7 +20,7 @@ def bucket_capacity(n: int) -> int:
       n: number of rows, ``>= 0``.
 
     Raises:
-      InputError: ``n`` is negative, or no integer.
+      InputError: ``n`` is negative or no integer.
 
     Examples:
       >>> vx.bucket_capacity(1000)
@@ -34,16 +34,16 @@ def bucket_capacity(n: int) -> int:
 
 
 def ladder_capacity(n: int) -> int:
-    """Return the smallest rung of the coarse ladder of capacities that holds ``n`` rows.
+    """Round a number of rows up to the next of a set of coarse standard sizes, called rungs.
 
     Rungs are the powers of 4 from 16 to 65,536, and the powers of 2 above. They are for devices
-    where padding costs only memory, so that few sizes are worth more than tight ones.
+    such as CPUs, where padding only costs memory, so few sizes are better than tight sizes.
 
     Args:
       n: number of rows, ``>= 0``.
 
     Raises:
-      InputError: ``n`` is negative, or no integer.
+      InputError: ``n`` is negative or no integer.
     """
     n = check_whole("n", n, least=0)
     bits = (max(n, MIN_CAPACITY) - 1).bit_length()
@@ -51,5 +51,5 @@ def ladder_capacity(n: int) -> int:
 
 
 def round_up_rows(rows: int) -> int:
-    """Return the next multiple of 8, at least 8, as the capacity of a fitted level or a shard."""
+    """Round a capacity, of a fitted level or a shard, up to a multiple of 8, at least 8."""
     return max(_ROUND, -(-rows // _ROUND) * _ROUND)

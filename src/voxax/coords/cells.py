@@ -1,4 +1,4 @@
-"""Distinct cells of rows that are sorted already, without a sort on GPUs."""
+"""Find the distinct coarse cells of rows that are already sorted, without a sort on GPUs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ _MOST_SEARCHES = 17  # for each row; a sort takes less time than more searches
 # Jitted so that an eager call is one program instead of a dozen small ones.
 @functools.partial(jax.jit, static_argnames=("stride", "capacity"))
 def unique_cells(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> UniqueRows:
-    """Return ``unique_rows(coarsen(coords, stride), capacity)`` of rows in canonical order.
+    """Return the distinct cells of sorted coordinates on a lattice coarser by ``stride``.
+
+    The result is ``unique_rows(coarsen(coords, stride), capacity)``, but may be faster.
 
     Args:
       coords: ``int32[N, 1 + D]``, sorted, distinct, padding last.
       stride: D positive integers; static.
-      capacity: rows of the result; static.
+      capacity: number of rows of the result; static.
     """
     return UniqueRows(*_find_cells(coords, stride=stride, capacity=capacity))
 
@@ -46,9 +48,9 @@ def _cells_on_gpu(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> 
 
 
 def _searched_cells(coords: jax.Array, stride: tuple[int, ...], capacity: int) -> UniqueRows:
-    """Return the distinct cells by searches: a cell's place is the number of cells before it.
+    """Find the distinct cells by searches; the place of a cell is the number of cells before it.
 
-    :func:`_searches` says which searches count the cells before a cell.
+    :func:`_searches` returns the searches that count the cells before a cell.
     """
     rows = coords.shape[0]
     valid, cells = is_valid(coords), coarsen(coords, stride)
@@ -81,15 +83,14 @@ def _searches(stride: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, int]:
 
     Returns:
       Three values. ``int32[searches, 1 + D]``: the steps from the corner.
-      ``bool[searches, 1 + D]``: False where the query has the lowest integer in place of a
-      coordinate. A number n: the results of the first n searches are added, those of the others
-      subtracted.
+      ``bool[searches, 1 + D]``: False where the query has the lowest integer instead of a
+      coordinate. The number of first searches whose results are added; others are subtracted.
 
     Let F(row) be the number of cells whose first row comes before a row. A cell covers several
-    lines along the last axis. In one line, the cells before it are
-    F(corner of the line) - F(begin of the line). In a column of lines, these are added up, with the
-    cells in earlier lines: F(begin of the first line) - F(begin of the column). The begin of the
-    first line of each column cancels. The same holds for the axes before, up to the first.
+    lines along the last axis. In one line, the number of cells before the cell is F(corner of the
+    line) - F(begin of the line). In a column of lines, these numbers are added up, plus the cells
+    in earlier lines: F(begin of the first line) - F(begin of the column). The begin of the first
+    line of each column cancels out. The same is done for the axes before, up to the first.
     """
     axes = len(stride)
     searches = [[0, *steps, 0] for steps in itertools.product(*map(range, stride[:-1]))]

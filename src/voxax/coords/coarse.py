@@ -1,4 +1,4 @@
-"""Coordinates on coarser lattices."""
+"""Convert coordinates to coarser lattices, and check their range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def coarsen(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
 
 
 def place_in_cell(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
-    """Return ``int32[N]``, the place of each row in its cell, last axis fastest.
+    """Return ``int32[N]``, the index of each row's site within its cell, last axis fastest.
 
     Args:
       coords: ``int32[N, 1 + D]``.
@@ -29,20 +29,20 @@ def place_in_cell(coords: jax.Array, stride: Sequence[int]) -> jax.Array:
 
 
 def in_range(coords: jax.Array) -> jax.Array:
-    """Return ``bool[...]``: which ``int32[..., D]`` lie in the coordinate range on every axis."""
+    """Return ``bool[...]``: which ``int32[..., D]`` are in the coordinate range on every axis."""
     return jnp.all((coords >= -COORD_LIMIT) & (coords < COORD_LIMIT), axis=-1)
 
 
 def floor_divide(coords: jax.Array, divisor: Sequence[int]) -> jax.Array:
     """Return ``floor(coords / divisor)`` for ``int32[..., len(divisor)]``.
 
-    ``divisor`` is static and positive. Powers of two become shifts: TPUs have no integer division,
-    and XLA emulates it in every register, which for a batch of rows took 15,000 instructions and up
-    to 25 s to compile.
+    ``divisor`` is static and positive. Powers of two become shifts, because TPUs have no integer
+    division: XLA emulates it, which for a batch of rows took 15,000 instructions and up to 25 s to
+    compile.
     """
     shape = (1,) * (coords.ndim - 1) + (-1,)
     if all(d & (d - 1) == 0 for d in divisor):
-        # This holds for negative numbers too: an arithmetic shift rounds down.
+        # This is right for negative numbers too: an arithmetic shift rounds down.
         shift = jnp.asarray([d.bit_length() - 1 for d in divisor], jnp.int32)
         return jnp.right_shift(coords, shift.reshape(shape))
     return jnp.floor_divide(coords, jnp.asarray(divisor, jnp.int32).reshape(shape))

@@ -1,8 +1,8 @@
-"""Space-filling curves: rows that are near in space become near in memory.
+"""Space-filling curves, along which rows that are near in space are near in memory.
 
 Keys cover the whole coordinate range ``[-2**30, 2**30)`` with 31 bits per axis, in as many 32-bit
 words as there are axes. Loops over bits are ``lax.fori_loop``, which keeps the compiled programs
-small; its counter is a Python integer under ``jax.disable_jit``.
+small; under ``jax.disable_jit`` its counter is a Python integer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Axes = tuple[jax.Array, ...]
 
 @jax.jit
 def morton_keys(coords: jax.Array) -> jax.Array:
-    """Return positions along the Morton (Z-order) curve: the bits of all axes interleaved.
+    """Return the place of each row along the Morton (Z-order) curve: all axes' bits interleaved.
 
     Args:
       coords: ``int32[N, 1 + D]``, D from 1 to 4; the batch index is ignored. Keys of rows outside
@@ -42,7 +42,7 @@ def morton_keys(coords: jax.Array) -> jax.Array:
 
 @jax.jit
 def hilbert_keys(coords: jax.Array) -> jax.Array:
-    """Return positions along the Hilbert curve, on which consecutive cells are neighbors.
+    """Return the place of each row along the Hilbert curve, whose consecutive cells are neighbors.
 
     Arguments and result are as in :func:`morton_keys`.
 
@@ -67,7 +67,7 @@ def hilbert_keys(coords: jax.Array) -> jax.Array:
     axes = list(jax.lax.fori_loop(0, _BITS - 1, undo_turns, axes))
     for index in range(1, len(axes)):
         axes[index] = axes[index] ^ axes[index - 1]
-    # Each bit: the parity of all higher bits of the last axis.
+    # Each bit of `parity` is the parity of all higher bits of the last axis.
     parity = axes[-1] >> jnp.uint32(1)
     for shift in (1, 2, 4, 8, 16):
         parity = parity ^ (parity >> jnp.uint32(shift))
@@ -76,17 +76,17 @@ def hilbert_keys(coords: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="curve")
 def sort_by_curve(coords: jax.Array, curve: Curve) -> jax.Array:
-    """Return the order of rows along a curve: by scene first, padding last; the sort is stable.
+    """Return the order of rows along a curve, by scene first, padding last; the sort is stable.
 
     Args:
       coords: ``int32[N, 1 + D]``.
       curve: ``"lexicographic"``, ``"morton"`` or ``"hilbert"``.
 
     Returns:
-      ``int32[N]``, a permutation: ``coords[order]`` follows the curve.
+      ``int32[N]``, a permutation: ``coords[order]`` is sorted along the curve.
 
     Raises:
-      InputError: an unknown curve.
+      InputError: the curve is unknown.
     """
     check_known("curve", curve, CURVES)
     if curve == "lexicographic":

@@ -1,8 +1,8 @@
-"""Coordinate functions in NumPy, for worker processes that must not touch a device.
+"""Coordinate functions in NumPy, for worker processes that must not use a device.
 
-The native library is used where it is present. The NumPy code was written independently of it and
+The native library is used if it is present. The NumPy code was written independently of it and
 of the JAX versions (one 64-bit key per row instead of a lexicographic search), so tests compare
-them with each other.
+all three.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from voxax.coords.lattice import PAD
 
 
 class RowKeys:
-    """Order-preserving int64 keys of integer rows inside the bounding box of ``rows``.
+    """A function from integer rows to int64 keys that sort like the rows.
+
+    Rows have a key if they are inside the bounding box of the given rows plus a margin. If the box
+    has ``2**62`` cells or more, there are no keys, and ``fits`` is False.
 
     Args:
-      rows: ``int[N, W]``.
-      margin: number of cells by which the box is enlarged on every side, so that rows shifted by at
-        most this much still have a key.
-
-    Boxes of more than 2**62 cells have no such keys; ``fits`` is then False.
+      rows: ``int[N, W]``, the rows that determine the box.
+      margin: number of cells by which the box is enlarged on every side.
     """
 
     def __init__(self, rows: np.ndarray, margin: int = 0) -> None:
@@ -51,9 +51,9 @@ class RowKeys:
 
 
 def _compress(*lists: np.ndarray, reach: int) -> list[np.ndarray]:
-    """Return the lists with gaps on every axis shortened to ``reach + 1``, alike in all lists.
+    """Shorten gaps between the coordinates of all lists to ``reach + 1`` on every axis.
 
-    Differences up to ``reach`` stay the same and larger ones stay larger than ``reach``, so
+    Differences up to ``reach`` stay the same, and larger ones stay larger than ``reach``. So
     neighbor tests with offsets up to ``reach`` give the same answers.
     """
     outputs = [np.empty(rows.shape, np.int64) for rows in lists]
@@ -67,7 +67,7 @@ def _compress(*lists: np.ndarray, reach: int) -> list[np.ndarray]:
 
 
 def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct rows in canonical order, and the place of each row among them.
+    """Return the distinct rows in lexicographic order, and the index of each row among them.
 
     Args:
       rows: ``int32[N, W]`` without padding.
@@ -93,10 +93,10 @@ def find_neighbors(
     rows: int | None = None,
     threads: int = 1,
 ) -> np.ndarray:
-    """Return ``int32[rows, K]``, the row of ``center + offset`` in ``sorted_rows``, or -1.
+    """Return ``int32[rows, K]``, the index of ``center + offset`` in ``sorted_rows``, or -1.
 
     Args:
-      sorted_rows: ``int32[N, 1 + D]`` in canonical order, without padding.
+      sorted_rows: ``int32[N, 1 + D]`` in lexicographic order, without padding.
       centers: ``int32[M, 1 + D]``, without padding.
       offsets: ``int[K, D]`` in lexicographic order.
       rows: number of rows of the result, M or more; None is M. Rows from M on are -1.
@@ -134,8 +134,8 @@ def _find_neighbors(
             hit = table[np.minimum(position, last)] == query
             hit &= inside & (position <= last)
             found[:, k] = np.where(hit, position, -1)
-            # Without a hit the next lattice step along the last axis is found at the same
-            # position, with a hit right after it. Centers outside the box need a new search.
+            # The next lattice step along the last axis is at the same position if there was no
+            # hit, else right after it. Centers outside the box need a new search.
             position, previous = position + hit, offsets[k][-1]
             if not inside.all():
                 position = None
@@ -145,7 +145,7 @@ def _find_neighbors(
 def _find_neighbors_by_dictionary(
     sorted_rows: np.ndarray, centers: np.ndarray, offsets: np.ndarray
 ) -> np.ndarray:
-    """Return the same as :func:`_find_neighbors`, slowly, for any coordinates."""
+    """Return the row of each center plus offset, or -1, for coordinates without keys, slowly."""
     table = {tuple(row): i for i, row in enumerate(sorted_rows.tolist())}
     steps = [(0, *map(int, offset)) for offset in offsets]
     found = [
@@ -156,16 +156,13 @@ def _find_neighbors_by_dictionary(
 
 
 def coarsen(rows: np.ndarray, stride: Sequence[int]) -> np.ndarray:
-    """Return ``floor(rows / stride)`` for ``int32[N, 1 + D]`` without padding.
-
-    The batch index is kept.
-    """
+    """Return ``floor(rows / stride)`` for ``int32[N, 1 + D]`` without padding."""
     step = np.asarray([1, *stride], np.int32)
     return np.floor_divide(rows, step, out=empty_array(rows.shape, rows.dtype))
 
 
 def pad_rows(rows: np.ndarray, capacity: int) -> np.ndarray:
-    """Return ``int32[capacity, W]``, the first ``capacity`` rows, then padding."""
+    """Return ``int32[capacity, W]``: up to ``capacity`` of the rows, then padding rows."""
     out, count = empty_array((capacity, rows.shape[1]), np.int32), min(len(rows), capacity)
     out[:count], out[count:] = rows[:capacity], PAD
     return out

@@ -1,4 +1,4 @@
-"""The integer lattice: padding, coordinate range, kernel offsets. It needs no JAX."""
+"""Constants and kernel offsets of the integer lattice; this module does not import JAX."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Sequence
 import numpy as np
 
 PAD = np.int32(2**31 - 1)
-"""The coordinate in every column of a padding row. It sorts after all valid rows."""
+"""The value in every column of a padding row. Padding rows sort after all valid rows."""
 
 COORD_LIMIT = 2**30
-"""Valid lattice coordinates lie in ``[-COORD_LIMIT, COORD_LIMIT)``.
+"""Valid lattice coordinates are in ``[-COORD_LIMIT, COORD_LIMIT)``.
 
-This is half the int32 range, so that ``coordinate * 1 + offset * dilation`` of any kernel
-that fits in memory cannot wrap around and find a wrong voxel.
+This is half the int32 range, so that ``coordinate + offset * dilation`` of a kernel cannot wrap
+around and find a wrong voxel.
 """
 
 
 def axis_range(size: int, stride: int) -> range:
-    """Return the offsets that a kernel of ``size`` covers along one axis.
+    """Return the offsets of a kernel of ``size`` along one axis.
 
     They are ``-((size - 1) // 2)`` to ``size // 2``, or ``0`` to ``size - 1`` if
     ``stride == size``, the partition that down- and upsampling use.
@@ -32,20 +32,20 @@ def axis_range(size: int, stride: int) -> range:
 def box_offsets(kernel_size: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Return all offsets of a box kernel in lexicographic order, last axis fastest.
 
-    This is the order of dense kernels.
+    The weights of dense kernels have the same order.
     """
     axes = [axis_range(k, s) for k, s in zip(kernel_size, stride, strict=True)]
     return tuple(itertools.product(*axes))
 
 
 def cross_offsets(kernel_size: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the offsets of the box that are nonzero along at most one axis, in the same order."""
+    """Return the offsets of a box kernel that are nonzero along at most one axis, in its order."""
     box = box_offsets(kernel_size, stride)
     return tuple(offset for offset in box if sum(o != 0 for o in offset) <= 1)
 
 
 @functools.lru_cache(maxsize=1024)  # called in every eager call of a layer
 def is_point_symmetric(offsets: tuple[tuple[int, ...], ...]) -> bool:
-    """Return whether reversing the list negates every offset, as in centered boxes."""
+    """Return whether the reversed list has the negative offsets, as in centered boxes."""
     array = np.asarray(offsets)
     return bool(np.array_equal(array[::-1], -array))

@@ -1,6 +1,6 @@
-"""Find rows in a sorted coordinate list, by binary search and short walks.
+"""Find rows in a sorted coordinate list, by binary search and steps to adjacent rows.
 
-It uses no hash table and no atomics, so the result is the same on every platform and in every run.
+No hash table and no atomics are used, so the result is the same on every platform and in every run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from voxax.coords.tile_lookup import find_columns
 # The neighbors of a row along the last axis are adjacent rows. Walking to the next offset
 # costs one comparison per lattice step; a new search costs about log2(rows) comparisons.
 _LONGEST_WALK = 8
-# One step of a search on a GPU settles up to this many bits of the position: it compares a query
-# with 2**bits - 1 rows at once. Each step is a kernel that waits for the one before, so fewer are
-# faster.
+# One step of a search on a GPU finds up to this many bits of the position: it compares a query
+# with 2**bits - 1 rows together. Each step is a kernel that waits for the previous one, so fewer
+# steps are faster.
 _WAY_BITS = 4
 LONGEST_RUN = 32  # bits
 
@@ -32,16 +32,16 @@ Offsets = tuple[tuple[int, ...], ...]
 
 
 def _bits(rows: Any) -> int:
-    """Return the number of steps of a binary search in ``rows`` rows.
+    """Return how many halving steps a binary search in ``rows`` rows needs.
 
-    ``rows`` may be a symbolic size of ``jax.export``; then 30 steps are enough for any size.
+    ``rows`` may be a symbolic size of ``jax.export``; then the result is 30, enough for any size.
     """
     return 30 if _compat.is_symbolic(rows) else rows.bit_length()
 
 
 @jax.jit
 def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
-    """Return, for each query, the first row that is not less than it.
+    """Return, for each query, the index of the first row that is not less than the query.
 
     Args:
       sorted_coords: ``int32[N, W]`` in lexicographic order.
@@ -68,7 +68,7 @@ def lower_bound(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
 
 @jax.jit
 def find_rows(sorted_coords: jax.Array, queries: jax.Array) -> jax.Array:
-    """Return the row of each query, or -1 if absent. Shapes as in :func:`lower_bound`."""
+    """Return the row of each query, -1 if absent. Shapes are as in :func:`lower_bound`."""
     dtypes = {sorted_coords.dtype, queries.dtype}
     if queries.ndim != 2 or dtypes != {jnp.dtype("int32")}:
         return _halve_rows(sorted_coords, queries)
@@ -93,10 +93,7 @@ def _search_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Arra
 
 
 def _merge_rows(sorted_coords: jax.Array, queries: jax.Array) -> tuple[jax.Array]:
-    """Return what :func:`_search_rows` returns, by the native neighbor search.
-
-    It is called with a single tap, the center itself.
-    """
+    """Return the row of each query in a tuple, -1 if absent, by the native neighbor search."""
     center = ((0,) * (queries.shape[1] - 1),)
     valid = jnp.ones(queries.shape[:1], bool)
     return (_merge_neighbors(sorted_coords, queries, valid, center)[0][:, 0],)
@@ -112,19 +109,19 @@ def find_neighbors(
     offsets: np.ndarray,
     ordered: bool = False,
 ) -> jax.Array:
-    """Return the row of ``center + offset`` for every center and offset.
+    """Return the row of ``center + offset`` for every center and offset, as kernel maps need.
 
     Args:
-      sorted_coords: ``int32[N, 1 + D]`` in canonical order.
+      sorted_coords: ``int32[N, 1 + D]`` in lexicographic order.
       centers: ``int32[M, 1 + D]``, batch index first, any order.
       valid: ``bool[M]``; invalid centers find nothing.
       offsets: static ``int[K, D]`` in lexicographic order.
-      ordered: whether the valid centers are in canonical order too. This changes the speed on
-        TPUs, which then compare tiles of rows (:mod:`voxax.coords.tile_lookup`), not the result.
+      ordered: whether the valid centers are in lexicographic order too. This only changes the speed
+        on TPUs, which then compare tiles of rows (:mod:`voxax.coords.tile_lookup`).
 
     Returns:
       ``int32[M, K]``, the row or -1. Offsets that differ only along the last axis form a run (9
-      runs for a 3x3x3 kernel). Each run takes one search, then a walk over adjacent rows.
+      runs for a 3x3x3 kernel). Each run takes one search, then steps to adjacent rows.
     """
     taps = tuple(tuple(int(v) for v in offset) for offset in offsets)
     find = _find_natively if 2 <= centers.shape[1] <= WIDEST else _find_neighbors
@@ -166,7 +163,7 @@ def _walk_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Return what :func:`voxax.coords.tile_lookup.find_columns` returns, by binary search."""
+    """Find the rows of columns of taps, as :func:`find_columns` does, by binary search."""
     length = steps[-1] + 1
 
     def step(at: tuple[jax.Array, jax.Array], _: None) -> tuple[Any, jax.Array]:
@@ -192,8 +189,8 @@ def _search_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Return what :func:`_walk_columns` returns, for all columns at once without a loop."""
-    runs = range(0, steps[-1] + 1, _LONGEST_WALK)  # each begins so many cells on
+    """Find the rows of columns of taps, as :func:`find_columns` does, without a loop, for GPUs."""
+    runs = range(0, steps[-1] + 1, _LONGEST_WALK)  # the begin of each run within the column
     begins = [starts.at[:, -1].add(run) for run in runs]
     length = min(steps[-1] + 1, _LONGEST_WALK)
     corners = [centers[None, :, axis] for axis in range(centers.shape[1])]
@@ -222,15 +219,15 @@ def search_runs(
 
     Args:
       sorted_coords: ``int32[N, W]`` in lexicographic order, N above 0.
-      corners: W columns ``int32[1 or C, M]``. A run begins at a corner plus a step.
+      corners: W arrays ``int32[1 or C, M]``, one per column. A run begins at a corner plus a step.
       steps: ``int32[C, W]``, added to the corners; the first column is zero.
       valid: ``bool[M]``. Where it is False, the first result is undefined and the second is 0.
       length: number of cells in a run, at most :data:`LONGEST_RUN`.
 
     Returns:
-      ``int32[C, M]`` twice. The first is the first row that is not less than the begin of the run,
-      as in :func:`lower_bound`. In the second, bit n tells whether the n-th cell of the run has a
-      row. The rows of these cells are consecutive, from the first result on.
+      ``int32[C, M]`` twice. The first is the index of the first row that is not less than the begin
+      of the run, as in :func:`lower_bound`. In the second, bit n is set if the n-th cell of the run
+      has a row. The rows of these cells are consecutive and start at the first result.
     """
     sorted_coords, steps, valid, *corners = _compat.vary_alike(
         sorted_coords, steps, valid, *corners
@@ -238,7 +235,7 @@ def search_runs(
     rows = sorted_coords.shape[0]
 
     def compared(end: Any) -> tuple[jax.Array, jax.Array]:
-        """Return whether the row is less than the query, and its cell in the run, or -1."""
+        """Return whether row ``before + end`` is less than the query, and its cell, or -1."""
         place = before + end
         # Unsigned, because JAX would test signed indices for negative values.
         inside = jnp.minimum(place, rows - 1).astype(jnp.uint32)
@@ -261,7 +258,7 @@ def search_runs(
     there, left = jnp.zeros_like(before), _bits(rows)
     # Find the position digit by digit, the highest bits first: before = sum of size * less.
     while left:
-        bits = -(-left // -(-left // _WAY_BITS))  # turns of like size, the longer ones first
+        bits = -(-left // -(-left // _WAY_BITS))  # turns of similar size, larger ones first
         left -= bits
         size, number = 1 << left, (1 << bits) - 1
         if not _compat.is_symbolic(rows):
@@ -269,7 +266,7 @@ def search_runs(
         ends = size * np.arange(1, number + 1, dtype=np.int32) - 1
         if left:
             less = jnp.sum(jax.vmap(compared)(ends)[0], 0, jnp.int32)
-        else:  # this turn sees all rows that a run may have; as a sum it would be two kernels
+        else:  # compares all rows that a run may have; `jnp.sum` would make two kernels
             seen = [compared(end) for end in range(number + length)]
             less = sum(part.astype(jnp.int32) for part, _ in seen[:number])
             for _, cell in seen:
@@ -289,11 +286,11 @@ def _matches(sorted_coords: jax.Array, position: jax.Array, queries: jax.Array) 
 
 
 def _runs(offsets: Offsets) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
-    """Group offsets into walks along the last axis.
+    """Group offsets into runs along the last axis, each with small gaps.
 
     Returns:
-      A dict from the lattice steps of a walk, counted from 0, to the offsets where walks with these
-      steps start.
+      A dict from the steps of a run, counted from 0, to the first offsets of all runs with these
+      steps.
     """
     runs: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for prefix, group in itertools.groupby(sorted(set(offsets)), key=lambda offset: offset[:-1]):
@@ -315,7 +312,7 @@ def _merge_neighbors(
     offsets: Offsets,
     ordered: bool = False,
 ) -> tuple[jax.Array]:
-    """Find neighbors by the native function, which walks all columns of taps through both lists."""
+    """Find neighbors by the native function, which merges both lists for all columns of taps."""
     del ordered  # the native kernel tests the order itself
     shape = jax.ShapeDtypeStruct((centers.shape[0], len(offsets)), jnp.int32)
     taps = jnp.asarray(offsets, jnp.int32)

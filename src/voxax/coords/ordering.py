@@ -1,4 +1,4 @@
-"""Canonical (lexicographic) order of coordinate rows."""
+"""Sort coordinate rows into lexicographic (canonical) order, in which padding is last."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from voxax._native.on_cpu import library_call, natively_on_cpu
 from voxax.coords.lattice import PAD
 
 WIDEST = 5
-"""The largest number of columns that the native functions take: the batch index and four axes."""
+"""The largest number of columns that native functions support: batch index and four axes."""
 
 
 RADIX_ROWS = 2**18
 """The number of rows from which GPUs sort by radix, see :func:`_sort_by_radix`.
 
-XLA's own measurements on an H100 prefer a radix sort with 64-bit keys to a comparison sort from
-2**17 rows on. Rows of three axes need two radix sorts in place of one comparison sort.
+In XLA's measurements on an H100, a radix sort with 64-bit keys is faster than a comparison sort
+from 2**17 rows on. Rows of three axes need two radix sorts instead of one comparison sort.
 """
 
 
 def sorts_natively(rows: jax.Array) -> bool:
-    """Return True if the native sort takes rows of this dtype and width."""
+    """Return whether the native sort supports the dtype and width of these rows."""
     return rows.dtype == jnp.int32 and 1 <= rows.shape[1] <= WIDEST
 
 
 @_compat.as_one_program
 def is_valid(coords: jax.Array) -> jax.Array:
-    """Return ``bool[N]``: which rows are not padding. ``coords``: ``int32[N, 1 + D]``."""
+    """Return ``bool[N]``, False for padding rows. ``coords``: ``int32[N, 1 + D]``."""
     return coords[:, 0] != PAD
 
 
 def rows_less(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return the lexicographic ``a < b`` over the last axis. ``a`` and ``b``: ``int32[..., W]``."""
+    """Compare rows lexicographically: ``a < b`` over the last axis of ``int32[..., W]``."""
     less = a[..., -1] < b[..., -1]
     for axis in range(a.shape[-1] - 2, -1, -1):
         less = (a[..., axis] < b[..., axis]) | ((a[..., axis] == b[..., axis]) & less)
@@ -48,8 +48,7 @@ def sort_rows(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
       coords: ``int32[N, W]``.
 
     Returns:
-      ``(sorted_coords int32[N, W], order int32[N])`` with
-      ``sorted_coords == coords[order]``.
+      ``(sorted_coords int32[N, W], order int32[N])`` with ``sorted_coords == coords[order]``.
     """
     if not sorts_natively(coords):
         return _sort_columns(coords)
@@ -58,14 +57,14 @@ def sort_rows(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def sort_distinct(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
-    """Return the columns with their rows in lexicographic order.
+    """Sort rows lexicographically; the rows are given as separate columns and have distinct keys.
 
     Args:
-      columns: ``int32[N]`` each.
-      num_keys: number of leading columns that are compared. No two rows may agree in all of
-        these, and none may hold the largest int32 in all of them.
+      columns: ``int32[N]`` each; row i is the i-th entry of all columns.
+      num_keys: number of leading columns that are compared. No two rows may be equal in all of
+        these columns, and no row may have the largest int32 in all of them.
     """
-    rows = columns[0].shape[0]  # those of a symbolic size cannot be cut into tiles
+    rows = columns[0].shape[0]  # columns of a symbolic size cannot be cut into tiles
     sort = _sort_by_xla if _compat.is_symbolic(rows) or not rows else _sort_distinct
     return sort(*columns, num_keys=num_keys)
 
@@ -78,11 +77,11 @@ def _sort_on_accelerators(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _sort_by_radix(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return what :func:`_sort_columns` returns, by stable sorts of two columns, the last first.
+    """Sort rows as :func:`sort_rows`, by stable radix sorts of two columns, the last columns first.
 
     On GPUs XLA sorts by radix if there is one key and one value, and by comparison if there are
-    more. Two columns of any range fit a 64-bit key. To pack more columns, their range would have to
-    be found first, and a branch on it would make the device wait for the host.
+    more. Two columns of any range fit into a 64-bit key. To pack more columns, their range would be
+    needed first, and a branch on it would make the device wait for the host.
     """
     number, width = coords.shape
     order = jnp.arange(number, dtype=jnp.int32)
@@ -107,7 +106,7 @@ def _sort_columns(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _sort_rows_natively(coords: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sort by the native radix sort; see ``native/src/sort.cc``."""
+    """Sort rows by the native radix sort; see ``native/src/sort.cc``."""
     shape = jax.ShapeDtypeStruct(coords.shape[:1], jnp.int32)
     order = library_call("voxax_sort_rows", shape, coords)
     return coords.at[order].get(mode="promise_in_bounds", unique_indices=True), order

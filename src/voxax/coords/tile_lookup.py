@@ -1,8 +1,8 @@
-"""Find neighbors tile by tile, for chips that compare fast and gather slowly.
+"""Find neighbors by comparing tiles of rows, for TPUs, which compare fast and gather slowly.
 
 Binary search reads a row after each comparison. A TPU takes 2 to 8 cycles for such a read, and one
-cycle to compare 1,024 numbers. If the centers are in canonical order too, the neighbors of a tile
-of 128 centers along one column of taps lie in two or three blocks of 128 consecutive rows. The
+cycle to compare 1,024 numbers. If the centers are in lexicographic order too, the neighbors of a
+tile of 128 centers along one column of taps are in two or three blocks of 128 consecutive rows. The
 search compares the tile with the first row of every block to find these blocks. Then it compares
 all centers of the tile with all rows of these blocks.
 """
@@ -22,17 +22,17 @@ from voxax.coords.lattice import PAD
 from voxax.coords.ordering import rows_less
 
 TILE = 128
-"""Rows of one tile of centers, and of one block of searched rows: the lanes of a register."""
+"""Number of rows of a tile of centers, and of a block of searched rows: a register's lanes."""
 WINDOW = 2 * TILE
 """Number of rows that a tile is compared with at a time. On real scans this is usually enough."""
 LONGEST_RUN = 16
-"""Most cells of a column that one sum encodes, see :func:`_rows_of_taps`. The cells take 16 bits,
-and the sum of up to 16 places in a window takes 12 bits."""
+"""Largest number of cells of a column in one sum, see :func:`_rows_of_taps`. The cells take 16
+bits, and the sum of up to 16 places in a window takes 12 bits."""
 WIDEST_TILE = 4e9
-"""Most keys between the least and the greatest query of a tile. It is below ``2**32`` by more than
-the rounding error of float32 plus the cells of a column."""
+"""Limit of the number of keys between the least and the greatest query of a tile. It is below
+``2**32`` by more than the rounding error of float32 plus the cells of a column."""
 _FARTHEST = 2.147e9  # a coordinate of 32 bits
-_COUNT = 4  # above the sum of three cells: 0 + 1 + 2
+_COUNT = 4  # larger than the sum of three cells: 0 + 1 + 2
 _HAVE = tuple(
     sum(
         1 << sum(_COUNT + cell for cell in some)
@@ -44,7 +44,7 @@ _HAVE = tuple(
 )
 """A mask for each of three cells. Bit n is set if the cell has a row when ``4 * number + sum = n``:
 here ``number`` counts the cells that have a row, and ``sum`` adds their indices."""
-_MOST_VISITS = 2**31 - 1  # numbers of 32 bits count them
+_MOST_VISITS = 2**31 - 1  # they are counted in 32 bits
 VISITS = 128
 """Number of (tile, window) pairs that are compared together: the lanes of a register."""
 
@@ -56,13 +56,13 @@ def find_columns(
     starts: jax.Array,
     steps: tuple[int, ...],
 ) -> jax.Array:
-    """Return the rows of ``center + start`` and of cells further on along the last axis.
+    """Return the row of ``center + start + step`` for every column of taps, step and center.
 
     The result is exact for centers in any order. Unordered centers take up to
     ``M / 128 * N / 128`` comparisons of a tile with a block.
 
     Args:
-      sorted_coords: ``int32[N, W]`` in canonical order, distinct but for padding, N above 0.
+      sorted_coords: ``int32[N, W]`` in lexicographic order, distinct except for padding, N above 0.
       centers: ``int32[M, W]``, M above 0.
       valid: ``bool[M]``; invalid centers find nothing.
       starts: ``int32[S, W]``, offset of the first cell of each column.
@@ -87,7 +87,7 @@ def find_columns(
     def column(start: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         least, most = low + start[None], high + start.at[-1].add(steps[-1])[None]
         first = jnp.maximum(_not_after(heads, least) - 1, 0)
-        # Blocks that begin after the last tap of the tile's last center hold no neighbor of it.
+        # Blocks that begin after the last tap of the tile's last center contain no neighbors.
         number = jnp.maximum(_not_after(heads, most) - first, 0)
         number = jnp.where(some, number, 0)
         window = _windows(keyed, first)
@@ -100,8 +100,8 @@ def find_columns(
         # The barrier keeps XLA from computing the keys again for each query.
         window, query = jax.lax.optimization_barrier((window, query))
         table = _places(window, query, first, steps)
-        # Keys of a wide tile may be ambiguous. So its first window is compared again, by all words,
-        # with its other windows: start one window (WINDOW // TILE blocks) earlier.
+        # Keys of a wide tile may be ambiguous. So compare its first window again by all words, with
+        # its other windows: start one window (WINDOW // TILE blocks) earlier.
         again = jnp.where(narrow, 0, WINDOW // TILE)
         number = jnp.where(number > 0, number + again, 0)
         return first - again, number, jnp.where(narrow[:, None, None], table, -1)
@@ -117,13 +117,13 @@ def find_columns(
 
 
 def _in_tiles(rows: jax.Array, padding: int) -> jax.Array:
-    """Pad ``[N, W]`` by ``padding`` rows and return it as ``[tiles, W, TILE]``."""
+    """Pad rows ``[N, W]`` by ``padding`` rows, and return them as ``[tiles, W, TILE]``."""
     padded = jnp.pad(rows, ((0, padding), (0, 0)), constant_values=PAD)
     return padded.reshape(-1, TILE, rows.shape[1]).swapaxes(1, 2)
 
 
 def _ranges(tiles: jax.Array, known: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the smallest and largest value of each word where ``known``, ``int32[W]`` each."""
+    """Return the smallest and the largest value of each word where ``known``: two ``int32[W]``."""
     most = jnp.iinfo(tiles.dtype).max
     least = jnp.min(jnp.where(known, tiles, most), axis=(0, 2))
     return least, jnp.max(jnp.where(known, tiles, ~most), axis=(0, 2))
@@ -135,7 +135,7 @@ def _key_sizes(
     starts: jax.Array,
     last_step: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return what a step along each word adds to a key, and for which tiles keys are unique.
+    """Return what a step along each word (column) adds to a key, and which tiles have unique keys.
 
     The key of a row is its index, in lexicographic order, in the box around all rows and queries,
     modulo ``2**32``: ``key = sum_w row[w] * sizes[w]``. If fewer than ``2**32`` cells of the box
@@ -144,7 +144,8 @@ def _key_sizes(
     Args:
       ranges: ranges of the rows and of the centers, see :func:`_ranges`.
       bounds: ``int32[tiles, W]`` twice, the least and the greatest center of each tile.
-      starts, last_step: the offsets where columns begin, ``int32[S, W]``, and their last step.
+      starts: ``int32[S, W]``, offsets of the first cell of each column.
+      last_step: last step of the columns.
 
     Returns:
       ``int32[W]`` and ``bool[tiles]``.
@@ -192,10 +193,10 @@ def _least(tiles: jax.Array, known: jax.Array) -> jax.Array:
 
 
 def find_numbers(columns: jax.Array, number: int) -> jax.Array:
-    """Return the place of each number in each column.
+    """Return the index at which each number 0, 1, ... ``number - 1`` stands in each column.
 
-    The result is exact for columns in any order. The search is fast if each column ascends apart
-    from its gaps. This holds for the neighbor table of a map between rows in canonical order.
+    The result is exact for columns in any order. The search is fast if each column ascends, apart
+    from gaps, as in the neighbor table of a map between rows in lexicographic order.
 
     Args:
       columns: ``int32[K, M]``, K and M above 0. -1 is a gap; every other number occurs at most once
@@ -203,7 +204,7 @@ def find_numbers(columns: jax.Array, number: int) -> jax.Array:
       number: how many numbers to find, above 0.
 
     Returns:
-      ``int32[K, number]``: the place of 0, 1, ... ``number - 1`` in each column, or -1.
+      ``int32[K, number]``, the index in the column, or -1.
     """
     padding = -columns.shape[1] % TILE
     filled = jnp.pad(columns, ((0, 0), (0, padding + WINDOW)), constant_values=-1)
@@ -215,7 +216,7 @@ def find_numbers(columns: jax.Array, number: int) -> jax.Array:
     def column(block: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         most = jnp.max(block, axis=(1, 2))
         least = jnp.min(jnp.where(block < 0, jnp.iinfo(jnp.int32).max, block), axis=(1, 2))
-        # Blocks that may hold numbers of the tile, and all blocks between them.
+        # Blocks that may contain numbers of the tile, and all blocks between them.
         meets = (least[None] < begin + TILE) & (most[None] >= begin)
         which = jnp.arange(size, dtype=jnp.int32)[None]
         # Without such a block, choose the padding at the end of this column: the next column's
@@ -245,15 +246,15 @@ def _search(
     steps: tuple[int, ...],
     most: int,
 ) -> jax.Array:
-    """Return the row of each query, and of cells further on, in the blocks of its tile, or -1.
+    """Return the row of each query and step in the blocks that belong to its tile, or -1.
 
     Args:
       blocks: ``int32[blocks, W, TILE]``, the rows, followed by a window of padding.
       first, number: ``int32[columns, tiles]``, the first block that each tile is compared with, and
         the number of blocks.
       table: ``int32[columns, tiles, len(steps), TILE]``, the rows found in the first windows.
-      query: a function from places ``int32[V]``, which count the tiles of all columns, to their
-        queries ``int32[V, W, TILE]``.
+      query: function from indices ``int32[V]`` of tiles, counted through all columns, to the
+        queries ``int32[V, W, TILE]`` of these tiles.
       steps: steps along the last of the W axes.
       most: the largest number of blocks that a tile is compared with.
 
@@ -262,7 +263,7 @@ def _search(
     """
     shape = table.shape
     at_once = max(_MOST_VISITS // (shape[1] * -(-most * TILE // WINDOW)), 1)
-    if shape[0] > at_once:  # their visits are counted in 32 bits
+    if shape[0] > at_once:  # because visits are counted in 32 bits
         cut = at_once * shape[1]
         parts = [
             _search(blocks, *some, moved, steps, most)
@@ -286,8 +287,8 @@ def _search(
         done, table = state
         place = done + jnp.arange(VISITS, dtype=jnp.int32)
         tile = jnp.searchsorted(ends, place, side="right", method="compare_all")
-        # Places after the last visit compare the last tile with some other window. A row found
-        # there is still correct.
+        # Places after the last visit compare the last tile with another window. Rows found there
+        # are correct too.
         tile = jnp.minimum(tile.astype(jnp.int32), len(table) - 1)
         block = first[tile] + (1 + place - (ends - more)[tile]) * (WINDOW // TILE)
         found = _compared(blocks, block, query(tile), steps)
@@ -299,7 +300,7 @@ def _search(
 
 
 def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
-    """Return the number of heads that are not greater than each query, by comparing all."""
+    """Return the number of heads that are not greater than each query, by comparing all pairs."""
     after = rows_less(queries[:, None], heads[None])
     return heads.shape[0] - jnp.sum(after, axis=1, dtype=jnp.int32)
 
@@ -307,16 +308,16 @@ def _not_after(heads: jax.Array, queries: jax.Array) -> jax.Array:
 def _compared(
     blocks: jax.Array, first: jax.Array, query: jax.Array, steps: tuple[int, ...]
 ) -> jax.Array:
-    """Return what :func:`_search` returns for the window that begins with each tile's first block.
+    """Return the row of each query and step in the window from each tile's first block on, or -1.
 
-    The tiles are the last axis, in the lanes. Then nothing is broadcast over lanes, which takes
+    The tiles are the last axis, in the lanes. So nothing is broadcast over lanes, which takes
     TPUs longer than the comparisons.
     """
     return _places(_windows(blocks, first), query, first, steps)
 
 
 def _windows(blocks: jax.Array, first: jax.Array) -> jax.Array:
-    """Return the window that begins with each tile's first block, ``int32[W, WINDOW, tiles]``."""
+    """Return the window that begins at each tile's first block, ``int32[W, WINDOW, tiles]``."""
     parts = [blocks.at[first + i].get(mode="clip") for i in range(WINDOW // TILE)]
     return jnp.concatenate(parts, axis=2).transpose(1, 2, 0)
 
@@ -324,7 +325,7 @@ def _windows(blocks: jax.Array, first: jax.Array) -> jax.Array:
 def _places(
     window: jax.Array, query: jax.Array, first: jax.Array, steps: tuple[int, ...]
 ) -> jax.Array:
-    """Return what :func:`_search` returns for the given windows, one of each tile."""
+    """Return the row of each query and step in the given window of each tile, or -1."""
     query = query.transpose(1, 2, 0)
     apart = window[-1, :, None] - query[-1, None]
     alike = [window[w, :, None] == query[w, None] for w in range(len(window) - 1)]
@@ -349,8 +350,8 @@ def _rows_of_taps(
     """Return the place in the window of each query's row at each step, or -1.
 
     Rows are distinct and ascend, so the rows of a query's taps are consecutive: their places are
-    ``p, p + 1, ...``. One sum over the window is enough to find them. Its low bits tell which cells
-    of the run have a row; the bits above hold the sum of the places of these rows.
+    ``p, p + 1, ...``. So one sum over the window is enough to find them. The low bits of the sum
+    tell which cells of the run have a row; the bits above are the sum of the places of these rows.
     """
     cells, apart = steps[-1] - steps[0] + 1, apart - steps[0]
     here = functools.reduce(operator.and_, alike, apart.astype(jnp.uint32) < cells)

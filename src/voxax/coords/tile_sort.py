@@ -1,14 +1,14 @@
 """Sort columns of numbers on a TPU, tile by tile, by a bitonic network in Pallas.
 
-XLA's own sort unrolls its network. It takes half a minute to compile five columns of 262,144
-numbers for v5e, and does not finish 41,936 numbers for 7x. Here the network is a few loops, which
-compile in 1 to 5 s for each of these. By the compiler's schedules, 41,936 rows take 110 us on v5e,
-and 95 us with XLA's sort.
+XLA's own sort unrolls its network. It takes half a minute to compile for five columns of 262,144
+numbers on v5e, and does not finish for 41,936 numbers on 7x. Here the network is a few loops, which
+compile in 1 to 5 s in both cases. By the compiler's schedules, 41,936 rows take 110 us on v5e, and
+95 us with XLA's sort.
 
-A block of rows lies in vector memory as tiles of 8 x 128. The lowest bits of a row's number choose
-its tile, the next three bits its sublane, and the highest seven its lane. So the network compares
-whole tiles most of the time: every stage compares near rows, which moves nothing within a register.
-XLA compares rows of different blocks, elementwise.
+A block of rows is in vector memory as tiles of 8 x 128. The lowest bits of a row's number choose
+its tile, the next three bits its sublane, and the highest seven bits its lane. So most comparisons,
+which are of near rows, compare whole tiles and move nothing within a register. Rows of different
+blocks are compared elementwise by XLA.
 
 K. E. Batcher, "Sorting networks and their applications", AFIPS 1968.
 """
@@ -34,24 +34,24 @@ _SUBLANES, _LANES = 8, 128
 _SUBLANE_BITS = _SUBLANES.bit_length() - 1
 _TILE_BITS = 10
 _BLOCK_NUMBERS = 1 << 19
-"""Most numbers of a block. Vector memory holds two input and two output buffers of it: 8 MB."""
+"""Largest number of int32 in a block. Two input and two output buffers of it take 8 MB of VMEM."""
 _AT_ONCE = 8
-"""Number of tiles that a step of a loop reads before it writes any, so that latencies overlap."""
+"""Number of tiles that a loop step reads before it writes, so that latencies overlap."""
 
 Rows = list[jax.Array]
-"""The columns of some rows, all of one shape."""
+"""The columns of a set of rows, all of one shape."""
 
 
 def sort_columns(
     columns: Sequence[jax.Array], num_keys: int, interpret: bool = False
 ) -> tuple[jax.Array, ...]:
-    """Return the columns with their rows in lexicographic order.
+    """Sort rows, given as separate columns, whose keys are distinct, on a TPU.
 
     Args:
-      columns: ``int32[N]`` each, N above 0.
-      num_keys: number of leading columns that are compared. No two rows may agree in all of these,
-        and no row may hold the largest int32 in all of them.
-      interpret: whether to run in Pallas' interpreter, on any platform but slowly.
+      columns: ``int32[N]`` each, N above 0; row i is the i-th entry of all columns.
+      num_keys: number of leading columns that are compared. No two rows may be equal in all of
+        these columns, and no row may have the largest int32 in all of them.
+      interpret: True runs in Pallas' interpreter, slowly but on any platform.
     """
     (number,) = columns[0].shape
     bits = max((number - 1).bit_length(), _TILE_BITS)
@@ -73,9 +73,9 @@ def sort_columns(
 class _Network:
     """A bitonic sorting network on a table ``int32[columns, tiles, 8, 128]``.
 
-    Stage ``s`` merges runs of ``2**s`` rows into runs of ``2**(s + 1)`` rows, every second of them
-    descending. It compares rows whose numbers differ in bit ``s``, then in bit ``s - 1``, down to
-    bit 0.
+    Stage ``s`` merges runs of ``2**s`` sorted rows into runs of ``2**(s + 1)`` sorted rows, every
+    second one descending. It compares rows whose numbers differ in bit ``s``, then in bit
+    ``s - 1``, down to bit 0.
     """
 
     columns: int
@@ -94,11 +94,11 @@ class _Network:
         return self._call(table, 0, self.bits)
 
     def merged_blocks(self, table: jax.Array, stage: int) -> jax.Array:
-        """Return the table after the comparisons of a stage within blocks."""
+        """Return the table after those comparisons of a stage that are within blocks."""
         return self._call(table, stage, stage + 1)
 
     def compare_blocks(self, table: jax.Array, stage: int, bit: int) -> jax.Array:
-        """Compare rows of blocks whose numbers differ in ``bit``. ``stage`` counts in blocks."""
+        """Compare the rows of blocks whose numbers differ in ``bit``; ``stage`` counts blocks."""
         pairs = table.reshape(self.columns, -1, 2, self.tiles << bit, _SUBLANES, _LANES)
         down = np.arange(pairs.shape[1]) >> (stage - bit) & 1 != 0  # bit stage + 1 of a row's block
         first, second = ([pairs[c, :, side] for c in range(self.columns)] for side in range(2))
@@ -126,13 +126,13 @@ class _Network:
 
 
 class _Block:
-    """The kernel: it runs stages of the network on one block."""
+    """The Pallas kernel that runs stages of the network on one block."""
 
     def __init__(self, network: _Network, source: Any, target: Any) -> None:
         self.network, self.source, self.target = network, source, target
         sublane = jax.lax.broadcasted_iota(jnp.int32, (_SUBLANES, _LANES), 0)
         lane = jax.lax.broadcasted_iota(jnp.int32, (_SUBLANES, _LANES), 1)
-        self.place = lane * _SUBLANES + sublane  # the bits of a row's number above its tile's
+        self.place = lane * _SUBLANES + sublane  # a row's number without the bits of its tile
         self.begin = pl.program_id(0) << network.bits
 
     def run(self, first: int, end: int) -> None:
@@ -159,7 +159,7 @@ class _Block:
             self.target[c, tile] = column
 
     def _tiles(self, stage: Any, bit: Any) -> None:
-        """Compare rows of tiles whose numbers differ in one bit."""
+        """Compare the rows of tiles whose numbers differ in one bit."""
         shift = self.network.bits - _TILE_BITS
 
         def compare(numbers: list[Any]) -> None:
@@ -192,7 +192,7 @@ class _Block:
 
         def compare(tiles: list[Any]) -> None:
             for i, rows in zip(tiles, [self._get(i) for i in tiles], strict=True):
-                # The partner stands ``step`` places after a row whose bit is 0, before it if 1.
+                # A row whose bit is 0 has its partner ``step`` places after it, else before it.
                 after = [pltpu.roll(x, size - step, axis) for x in rows]
                 before = [pltpu.roll(x, step, axis) for x in rows]
                 sides = zip(before, after, strict=True)
@@ -205,7 +205,7 @@ class _Block:
 
 
 def _in_groups(number: int, size: int, body: Callable[[list[Any]], None]) -> None:
-    """Call ``body`` on the numbers below ``number``, a power of two, in lists of up to ``size``."""
+    """Call ``body`` on lists of up to ``size`` of the numbers below ``number``, a power of two."""
     size = min(number, size)
     if size:
         _loop(0, number // size, lambda i: body([i * size + u for u in range(size)]))
@@ -216,7 +216,7 @@ def _loop(begin: Any, end: Any, body: Callable[[Any], None]) -> None:
 
 
 def _exchanged(a: Rows, b: Rows, down: Any, num_keys: int) -> tuple[Rows, Rows]:
-    """Return the lesser row of each pair, and the greater; the other way round where ``down``."""
+    """Return the lesser rows of all pairs, and the greater; exchange both where ``down``."""
     keep = _less(a, b, num_keys) != down
     pairs = list(zip(a, b, strict=True))
     return [jnp.where(keep, x, y) for x, y in pairs], [jnp.where(keep, y, x) for x, y in pairs]

@@ -1,4 +1,4 @@
-"""Reduce rows to a static capacity: select them by a mask, or remove duplicates."""
+"""Select rows by a mask or remove duplicate rows, with results of a static size."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from voxax.coords.tile_lookup import find_numbers
 
 
 class CompactRows(NamedTuple):
-    """Result of :func:`compact_rows`.
+    """The rows that :func:`compact_rows` kept.
 
     Attributes:
       coords: ``int32[capacity, W]``, the kept rows in their old order, then ``PAD``.
       count: ``int32[]``, number of valid rows, at most the capacity.
       num_dropped: ``int32[]``, number of rows to keep that did not fit.
-      source: ``int32[capacity]``, input row of every output row, -1 in padding.
+      source: ``int32[capacity]``, the input row of every output row, -1 in padding.
     """
 
     coords: jax.Array
@@ -34,12 +34,12 @@ class CompactRows(NamedTuple):
 # Jitted so that an eager call is one program instead of a dozen small ones.
 @functools.partial(jax.jit, static_argnames="capacity")
 def compact_rows(coords: jax.Array, keep: jax.Array, capacity: int) -> CompactRows:
-    """Return the rows to keep without gaps between them. Sorted rows stay sorted.
+    """Return the rows where ``keep`` is True, without gaps and in the same order.
 
     Args:
-      coords: ``int32[N, W]``. Padding may stand anywhere and is never kept.
+      coords: ``int32[N, W]``. Padding may be anywhere and is never kept.
       keep: ``bool[N]``, which rows to keep.
-      capacity: number of rows of the result, static. If too small, only the first rows are kept.
+      capacity: static number of rows of the result. If too small, only the first rows are kept.
     """
     keep = keep & is_valid(coords)
     rows = coords.shape[0]
@@ -57,13 +57,13 @@ def compact_rows(coords: jax.Array, keep: jax.Array, capacity: int) -> CompactRo
 
 
 class UniqueRows(NamedTuple):
-    """Result of :func:`unique_rows`.
+    """The distinct rows that :func:`unique_rows` found.
 
     Attributes:
-      coords: ``int32[capacity, W]``, sorted, distinct, padded with ``PAD``.
+      coords: ``int32[capacity, W]``, sorted and distinct, then ``PAD``.
       count: ``int32[]``, number of valid rows, at most the capacity.
       num_dropped: ``int32[]``, number of distinct rows that did not fit.
-      inverse: ``int32[N]``, output row of every input row, -1 where it is padding or was dropped.
+      inverse: ``int32[N]``, the output row of every input row, -1 if it is padding or was dropped.
     """
 
     coords: jax.Array
@@ -75,10 +75,10 @@ class UniqueRows(NamedTuple):
 # Jitted so that an eager call is one program instead of a dozen small ones.
 @functools.partial(jax.jit, static_argnames="capacity")
 def unique_rows(coords: jax.Array, capacity: int) -> UniqueRows:
-    """Sort rows and remove duplicates. ``coords``: ``int32[N, W]``, any order, may hold padding.
+    """Sort the rows of ``coords int32[N, W]``, which may contain padding, and remove duplicates.
 
-    If there are more than ``capacity`` distinct rows, the lexicographically first ones are kept and
-    ``num_dropped`` counts the rest.
+    If there are more than ``capacity`` distinct rows, the lexicographically first ones are kept,
+    and ``num_dropped`` counts the rest.
     """
     find = _find_unique if sorts_natively(coords) else _unique_rows
     return UniqueRows(*find(coords, capacity=capacity))
@@ -111,9 +111,9 @@ def _placed_by_scatter(
 
     Args:
       rows: ``int32[N, W]``, sorted.
-      place: ``int32[N]``, output row of the first of equal rows, ascending; -1 for every other row.
-      order: ``int32[N]``, input row of each sorted row.
-      rank: ``int32[N]``, output row of each sorted row, or -1.
+      place: ``int32[N]``, the output row of the first of equal rows, ascending; -1 for other rows.
+      order: ``int32[N]``, the input row of each sorted row.
+      rank: ``int32[N]``, the output row of each sorted row, or -1.
       capacity: number of output rows, static.
     """
     out = jnp.full((capacity, rows.shape[1]), PAD, jnp.int32)
@@ -125,11 +125,10 @@ def _placed_by_scatter(
 def _placed_by_tiles(
     rows: jax.Array, place: jax.Array, order: jax.Array, rank: jax.Array, capacity: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return what :func:`_placed_by_scatter` returns, without the scatters.
+    """Return the distinct rows and the inverse, without scatters, which are slow on TPUs.
 
-    TPUs scatter one row after another.
-
-    For 65,536 rows both scatters take 1 ms on v5e and 200 ms on v4, by the compiler's schedules.
+    Arguments are as in :func:`_placed_by_scatter`. For 65,536 rows both scatters take 1 ms on v5e
+    and 200 ms on v4, by the compiler's schedules.
     """
     at = find_numbers(place[None], capacity)[0]
     out = jnp.where(at[:, None] < 0, PAD, rows.at[at].get(mode="clip"))
@@ -137,7 +136,7 @@ def _placed_by_tiles(
 
 
 def _unique_rows_natively(coords: jax.Array, capacity: int) -> UniqueRows:
-    """Return what :func:`_unique_rows` returns, by a native call; see ``native/src/unique.cc``."""
+    """Sort rows and remove duplicates by a native call; see ``native/src/unique.cc``."""
     rows, width = coords.shape
     shapes = UniqueRows((capacity, width), (), (), (rows,))  # type: ignore[arg-type]
     results = tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes)

@@ -1,4 +1,4 @@
-"""Voxels, points, and the kernel maps between sets of voxels."""
+"""Data types of sparse convolution (voxels, points, kernel maps) and operations on them."""
 
 import lazy_loader as _lazy
 

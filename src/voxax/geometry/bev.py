@@ -1,4 +1,4 @@
-"""Bird's-eye view: voxels with one axis folded away."""
+"""Bird's-eye view: merge the voxels of each vertical column into one voxel."""
 
 from __future__ import annotations
 
@@ -36,30 +36,29 @@ def to_bev(
     extent: Sequence[int] | None = None,
     capacity: int | None = None,
 ) -> Voxels:
-    """Fold one axis away: every column of voxels along it becomes one voxel.
+    """Remove one spatial axis by merging each column of voxels along it into one voxel.
 
     Args:
       voxels: voxels of D axes, D from 2 to 4.
-      axis: the spatial axis to fold, from 0 to D - 1 (negative counts from the last one, which
-        is the vertical one of LiDAR data).
-      reduction: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"`` of the voxels that exist, or
-        ``"concat"``: one slab of channels for each lattice step of ``extent``, the lowest
-        first, zero where a voxel is missing. It keeps the heights for a dense 2-D network.
-      extent: static ``(low, high)`` along the axis, lattice coordinates at the voxels' stride.
-        Voxels outside of ``low <= coordinate < high`` are left out. None takes all voxels;
+      axis: the spatial axis to remove, from 0 to D - 1. Negative numbers count from the last
+        axis, which is the vertical axis in LiDAR data.
+      reduction: how features merge. ``"sum"``, ``"mean"``, ``"max"`` and ``"min"`` reduce over
+        the voxels of a column. ``"concat"`` concatenates the C channels of every height in
+        ``extent``, lowest first, with zeros where the column has no voxel.
+      extent: static ``(low, high)`` along the axis, in lattice coordinates at the voxels' stride.
+        Voxels outside ``low <= coordinate < high`` are left out. None takes all voxels;
         ``"concat"`` needs an extent.
-      capacity: static number of rows of the result; None takes one of a few sizes eagerly, and
-        the input's capacity under ``jax.jit``.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in
+        eager calls, and the input's capacity under ``jax.jit``.
 
     Returns:
       Voxels of D - 1 axes with ``C`` channels, or ``(high - low) * C`` channels for ``"concat"``.
-      Stride, voxel size and origin lose the axis too.
+      Their stride, voxel size and origin lack the removed axis too.
 
     Raises:
-      InputError: 1-D voxels, no such axis, an unknown reduction, an extent that is missing or
-        empty.
-      CapacityError: eager, and the columns do not fit ``capacity``. Traced overflow is counted
-        in ``num_dropped``.
+      InputError: the voxels are 1-D, the axis or reduction is unknown, or the extent is wrong.
+      CapacityError: in an eager call, the columns do not fit ``capacity``. Under ``jax.jit``,
+        columns that do not fit are counted in ``num_dropped``.
 
     Examples:
       >>> vx.to_bev(voxels, reduction="max").geometry.ndim
@@ -110,9 +109,9 @@ def _bounds(extent: Sequence[int]) -> tuple[int, int]:
 def _columns(
     xp: Any, coords: Any, axis: int, bounds: tuple[int, int] | None
 ) -> tuple[jax.Array, jax.Array]:
-    """Return ``(int32[N, D], int32[N])``: each row without the axis, and its height above ``low``.
+    """Return ``(int32[N, D], int32[N])``: each row without the axis, and its height along it.
 
-    The height is the coordinate itself if ``bounds`` is None.
+    The height counts from ``bounds[0]``, if given. Rows outside the bounds become padding.
     """
     along = coords[:, 1 + axis]
     columns = xp.concatenate([coords[:, : 1 + axis], coords[:, 2 + axis :]], axis=1)
@@ -125,7 +124,10 @@ def _columns(
 def _slabs(
     features: jax.Array, inverse: jax.Array, height: jax.Array, slabs: int, capacity: int
 ) -> jax.Array:
-    """Return ``[capacity, slabs * C]`` from features ``[N, C]``; no two rows share a place."""
+    """Scatter features ``[N, C]`` into ``[capacity, slabs * C]`` by output row and height.
+
+    No two rows have the same output row and height.
+    """
     places = _slab_places(inverse, height, slabs)
     return _side_by_side(gather_rows(features, source_rows(places, capacity * slabs)), slabs)
 

@@ -1,7 +1,7 @@
-"""Features that two layers read, whose two gradients are added in the rows of voxels only.
+"""Copy voxels for two readers, and add the two gradients only in the rows that are voxels.
 
-Where two layers read an array, JAX adds their gradients in all rows. On CPUs a padding row then
-takes as much time and memory as a voxel.
+Where two layers read one array, JAX adds their gradients in all rows. On CPUs a padding row then
+costs as much time and memory as a voxel.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from voxax.geometry.voxels import Voxels
 
 
 def branch(voxels: Voxels) -> tuple[Voxels, Voxels]:
-    """Return the voxels twice, one for each of two readers: a residual branch and its shortcut.
+    """Return the voxels twice, for two readers such as a residual branch and its shortcut.
 
-    Values and derivatives are those of ``voxels``, except that the gradients of padding rows are
-    zero where both readers have a gradient.
+    Values and derivatives do not change, but the gradients of both readers are only added in the
+    rows of voxels. Padding rows, which get a gradient of zero, then cost no time on CPUs.
     """
     if voxels.features.dtype.name not in FRACTIONS:
         return voxels, voxels
@@ -47,7 +47,7 @@ def _value(call: Any, a: Any, b: Any, valid: Any) -> Any:
 
 
 def _gradients(call: Any, ct: Any, *arrays: Any, moves: tuple[int, ...]) -> None:
-    """Leave gradients to the portable implementation: only second derivatives need them."""
+    """Define no native gradients: the portable code computes the rare second derivatives."""
 
 
 _sum = differentiable_operator("voxax_add_rows", _value, _portable, _gradients)

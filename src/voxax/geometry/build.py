@@ -1,7 +1,7 @@
-"""Kernel maps on demand: attached maps, cached maps, or maps built in traceable JAX.
+"""Get the kernel map of a convolution: an attached one, a remembered one, or a newly built one.
 
-:func:`kernel_map` is the public function; layers call :func:`kernel_map_of`. Building a map also
-finds the output voxels of strided and generative maps.
+:func:`kernel_map` is the public function; layers call :func:`kernel_map_of`. Maps are built in
+traceable JAX. Building a strided or generative map also finds its output voxels.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from voxax.geometry.voxel_geometry import (
 from voxax.geometry.voxels import Voxels
 
 MAP_BUILT_EVENT = "/voxax/kernel_map/build"
-"""``jax.monitoring`` event recorded each time a map is built (once per geometry and map)."""
+"""Name of the ``jax.monitoring`` event that is recorded each time a kernel map is built."""
 
 
 @checked_operator
@@ -72,11 +72,11 @@ def kernel_map(
     kernel_shape: KernelShape = "box",
     spatial_shape: int | Sequence[int] | None = None,
 ) -> KernelMap:
-    """Return the relation between ``voxels`` and the output voxels of a convolution.
+    """Return the kernel map of a convolution: which input each output voxel reads under each tap.
 
-    A map is built at most once per geometry, spec and trace. If :func:`voxax.plan` attached the
-    map, the attached map is returned. Arguments as in
-    :func:`voxax.nn.functional.spatially_sparse_conv`.
+    If :func:`voxax.plan` attached the map to the voxels, the attached map is returned. Otherwise a
+    map is built once and remembered, so later calls with the same voxels and arguments are fast.
+    Arguments as in :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Raises:
       InputError, CapacityError: as in :func:`voxax.nn.functional.spatially_sparse_conv`.
@@ -106,18 +106,17 @@ def kernel_map_of(
     out_geometry: VoxelGeometry | None = None,
     capacity: int | None = None,
 ) -> KernelMap:
-    """Return the map of ``spec`` on ``geometry``: attached, cached in this trace, or built now.
+    """Return the kernel map of ``spec`` on ``geometry``: attached, remembered, or built now.
 
     Args:
       geometry: the input voxels.
-      spec: the relation between input and output voxels.
-      out_geometry: the output voxels, if the spec does not determine them.
-      capacity: static rows of a new set of output voxels; see :func:`output_geometry`.
+      spec: the kernel's taps and stride.
+      out_geometry: the output voxels, if the caller gives them. None finds them from the spec.
+      capacity: static number of rows of a new set of output voxels; see :func:`output_geometry`.
 
     Raises:
-      InputError: the spec needs ``out_geometry``, its axes do not match, or one shard of a scene
-        lacks the map.
-      CapacityError: eager, and the new output set does not fit.
+      InputError: the spec needs ``out_geometry``, the axes differ, or a shard lacks the map.
+      CapacityError: in an eager call, the new output voxels do not fit their capacity.
     """
     check_process()
     if spec.ndim != geometry.ndim:
@@ -173,12 +172,12 @@ def _attached_map(
     out_geometry: VoxelGeometry | None,
     capacity: int | None,
 ) -> KernelMap | None:
-    """Return the attached map of ``spec`` from ``geometry``, which is one of the levels, or None.
+    """Return the attached kernel map of ``spec`` from ``geometry``, or None if there is none.
 
     If ``capacity`` is given, the output of the map must have exactly that many rows. The maps of a
     shard have the capacities of their split and ignore ``capacity``.
     """
-    # Only levels of this plan are known; an equal index in another plan means other voxels.
+    # Only levels of this plan are known. The same level index in another plan means other voxels.
     other = None if out_geometry in (None, geometry) else out_geometry.attached
     is_known = out_geometry in (None, geometry) or attached.same_as(other)
     if not is_known and not (isinstance(attached, ShardMaps) and attached.may_be(other)):
@@ -221,7 +220,7 @@ def _attached_map(
 def _differing_rows(ours: tuple[jax.Array, ...], theirs: tuple[jax.Array, ...]) -> jax.Array:
     """Return ``int32[]``, the number of rows in which the arrays of two maps differ.
 
-    Among several arrays the greatest number counts.
+    If a map has several arrays, the largest of their numbers is returned.
     """
     pairs = zip(ours, theirs, strict=True)
     found = [jnp.sum((a != b).reshape(len(a), -1).any(1), dtype=jnp.int32) for a, b in pairs]
@@ -231,7 +230,7 @@ def _differing_rows(ours: tuple[jax.Array, ...], theirs: tuple[jax.Array, ...]) 
 def result_geometry(
     kernel_map: KernelMap, geometry: VoxelGeometry, out_geometry: VoxelGeometry | None = None
 ) -> VoxelGeometry:
-    """Return the geometry of a layer's result: the map's output with attached maps and lost rows.
+    """Return the geometry of a layer's output, with attached maps and the count of lost rows.
 
     Args:
       kernel_map: the map of the layer.
@@ -254,7 +253,7 @@ def result_geometry(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MapRequest:
-    """The arguments of :func:`kernel_map_of`."""
+    """The arguments of one call of :func:`kernel_map_of`."""
 
     geometry: VoxelGeometry
     spec: KernelSpec
@@ -270,7 +269,7 @@ _recorder: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def recording_maps(recorder: Recorder) -> Iterator[None]:
-    """Replace every map requested inside the context by ``recorder(request, kernel_map)``."""
+    """Return a context in which ``recorder(request, kernel_map)`` replaces each requested map."""
     token = _recorder.set(recorder)
     try:
         yield
@@ -295,15 +294,15 @@ def _build(
             )
         forward = None
         if spec.transposed:
-            # A transposed map onto the voxels that the forward map came from: read that
-            # one backwards instead of searching again.
+            # If the forward map from these output voxels is known, read it backwards instead of
+            # searching again.
             wanted = spec.adjoint().relation
             maps = (m for m in out_geometry.memo.values() if isinstance(m, KernelMap))
             known = (m for m in maps if m.spec.relation == wanted)
             here = _compat.origin(geometry.coords)
             forward = next((m for m in known if m.out_geometry.coords is here), None)
         if forward is not None:
-            # The memo of this geometry will hold this map, so the map must not hold the memo.
+            # The memo of this geometry refers to this map, so the map must not refer to the memo.
             return dataclasses.replace(forward.transpose(), in_geometry=bare, check=False)
         out = out_geometry.bare().with_drops_of(geometry)
     elif spec.transposed and not spec.generative:
@@ -351,7 +350,7 @@ _unique_rows = eagerly(merge_rows, native=True)(unique_rows)
 @eagerly(_neighbors_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array:
-    """Return the table ``int32[out_capacity, K]`` of the K taps from the coords of both sides."""
+    """Return ``int32[out_capacity, K]``, the input row of each output row under each tap, or -1."""
     if not spec.transposed:
         return find_neighbors(source, *_scaled(out, spec), spec.dilated_offsets, ordered=True)
     # fine = coarse * stride + offset: look the inputs (coarse) up among the outputs (fine),
@@ -365,13 +364,13 @@ def _neighbors(source: jax.Array, out: jax.Array, spec: KernelSpec) -> jax.Array
 def _neighbors_of_cells(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> jax.Array:
-    """Return the result of :func:`_neighbors` for a spec that puts each input row into one cell.
+    """Return the neighbor table ``int32[M, K]`` for a spec that puts each input into one cell.
 
     Args:
-      source: ``int32[N, 1 + D]``, the input rows.
-      out: ``int32[M, 1 + D]``, the cells, which are the output rows.
-      place: ``int32[N]``, the row of each input's cell; -1 for padding and dropped cells.
-      spec: a spec that partitions the input rows.
+      source: ``int32[N, 1 + D]``, coordinates of the input voxels.
+      out: ``int32[M, 1 + D]``, coordinates of the cells, which are the output voxels.
+      place: ``int32[N]``, the output row of each input's cell; -1 for padding and dropped cells.
+      spec: a spec whose cells partition the input voxels.
     """
     return _members(source, out, place, spec=spec)[0]
 
@@ -386,7 +385,7 @@ def _searched_members(
 def _listed_members(
     source: jax.Array, out: jax.Array, place: jax.Array, spec: KernelSpec
 ) -> tuple[jax.Array]:
-    """Return the result of :func:`_searched_members` without a search."""
+    """Return the neighbor table in a tuple, scattered from ``place`` instead of searched."""
     tap = place_in_cell(source, spec.stride)
     empty = jnp.full((out.shape[0], spec.num_offsets), -1, jnp.int32)
     rows = jnp.arange(source.shape[0], dtype=jnp.int32)
@@ -399,10 +398,10 @@ _members = natively_on_cpu("members", _searched_members, _listed_members, _searc
 
 
 def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
-    """Return ``coarse * stride``, and a mask of the rows that are valid and near the range.
+    """Return ``coarse * stride``, and a mask of the rows that may be looked up.
 
-    Rows too far outside the coordinate range for any tap are left out, because their product could
-    overflow 32 bits.
+    The mask is False for padding, and for rows so far outside the coordinate range that no tap
+    leads back into it, whose product could overflow 32 bits.
     """
     if set(spec.stride) == {1}:  # rows inside the range stay within 32 bits
         return coarse, is_valid(coarse)
@@ -415,16 +414,20 @@ def _scaled(coarse: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
 def output_geometry(
     geometry: VoxelGeometry, spec: KernelSpec, capacity: int | None = None
 ) -> tuple[VoxelGeometry, jax.Array]:
-    """Return the output voxels of a strided or generative spec, and the row of each site, or -1.
+    """Find the output voxels of a strided spec (the cells of the inputs) or a generative spec.
 
-    The sites of a strided map are the cells of the input rows. ``capacity=None`` takes the planned
-    capacity of the level. Without a plan, it takes the capacity of the input for strided maps,
-    which always suffices. For generative maps it counts the sites eagerly; under ``jax.jit`` they
-    need ``capacity=``.
+    ``capacity=None`` takes the planned capacity of the output's stride. Without a plan, strided
+    specs take the capacity of the input, which always suffices, and generative specs count the
+    output voxels in eager calls.
+
+    Returns:
+      The output geometry, and the output row, or -1, of each input voxel (strided) or each
+        candidate
+      site (generative).
 
     Raises:
-      CapacityError: eager, and more rows are needed than ``capacity``.
-      InputError: a traced generative map without ``capacity``.
+      CapacityError: in an eager call, more rows are needed than ``capacity``.
+      InputError: a generative spec has no ``capacity`` under ``jax.jit``, or reaches out of range.
     """
     stride = output_stride(geometry.stride, spec)
     if capacity is None:
@@ -469,7 +472,7 @@ def output_geometry(
 
 
 def output_stride(stride: Level, spec: KernelSpec) -> Level:
-    """Return the total stride of the output of ``spec`` on voxels of total stride ``stride``."""
+    """Return the total stride of a layer's output, given its input's total ``stride``."""
     if not spec.transposed:
         return tuple(a * b for a, b in zip(stride, spec.stride, strict=True))
     if any(a % b for a, b in zip(stride, spec.stride, strict=True)):
@@ -482,7 +485,7 @@ def output_stride(stride: Level, spec: KernelSpec) -> Level:
 
 
 def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
-    """Raise :class:`InputError` unless ``spec`` leads from ``stride`` to ``given``."""
+    """Raise :class:`InputError` unless ``spec`` leads from total stride ``stride`` to ``given``."""
     expected = output_stride(stride, spec)
     if given == expected:
         return
@@ -497,7 +500,7 @@ def check_target_stride(stride: Level, spec: KernelSpec, given: Level) -> None:
 @eagerly(reached_sites, native=True)
 @functools.partial(jax.jit, static_argnames="spec")
 def _reached_sites(coords: jax.Array, spec: KernelSpec) -> tuple[jax.Array, jax.Array]:
-    """Return the result of :func:`voxax.geometry.host.reached_sites`, computed in JAX."""
+    """Return every candidate output site of a generative map, and how many are out of range."""
     offsets = jnp.asarray(spec.dilated_offsets, jnp.int32)[None, :, :]
     scale = jnp.asarray(spec.stride, jnp.int32)
     rows, taps, width = coords.shape[0], spec.num_offsets, coords.shape[1]

@@ -1,4 +1,4 @@
-"""Checks of a public function's call: unknown arguments, arrays in place of Voxels."""
+"""Argument checks of public functions: unknown names, and arrays where Voxels are expected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxax.errors import InputError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# By annotation: two attributes that a value of this type has, and how to make the value.
+# By annotation: two attributes that identify a value of this type, and how to make the value.
 _KINDS = {
     "Voxels": (("geometry", "features"), "make them by vx.voxelize(positions, features, size)"),
     "Points": (("batch_index", "features"), "make them by vx.Points.make(positions, features)"),
@@ -23,10 +23,10 @@ _KINDS = {
 
 
 def axes_hint(wanted: int, ndim: int) -> str:
-    """Return the end of an error message where voxels of ``wanted`` axes are expected.
+    """Return a hint for the error message that voxels have ``ndim`` axes instead of ``wanted``.
 
-    It is empty unless there is one axis more: an intensity among the columns of positions has the
-    same shape as a further axis, and is the likely mistake.
+    The hint is empty unless ``ndim`` is ``wanted + 1``. Then the likely mistake is an intensity
+    column among the columns of positions, which looks like one more axis.
     """
     if ndim != wanted + 1:
         return ""
@@ -38,12 +38,12 @@ def axes_hint(wanted: int, ndim: int) -> str:
 
 
 def checked_operator(function: _Function, *, on_whole_arrays: bool = True) -> _Function:
-    """Return ``function`` with the checks that every operator makes before it runs.
+    """Decorate a public function so that it checks its call before it runs.
 
-    A call raises in a fork of a process that has used JAX, for argument names of other libraries,
-    and where an argument is not the ``Voxels``, ``Sequence[Voxels]``, ``Points`` or ``Callable``
-    that its annotation names. Arrays that are split over explicit axes of a mesh are passed in one
-    piece, see :func:`voxax._compat.on_whole_arrays`.
+    A call raises an error in a process that was forked after JAX was used, for argument names of
+    other libraries, and for values that do not have the annotated type ``Voxels``,
+    ``Sequence[Voxels]``, ``Points`` or ``Callable``. On a mesh with explicit axes, arrays that are
+    split over devices are passed whole, see :func:`voxax._compat.on_whole_arrays`.
 
     Args:
       function: the function to wrap.

@@ -1,17 +1,17 @@
-"""The cell of a position: one definition for NumPy, every device and every compiled program.
+"""Find the lattice cell of each position, with the same result in NumPy and on every device.
 
-The cell is found in two steps. First the origin is subtracted: in float64 where the position is
-float64, else in float32, where the origin is the sum of three float32 numbers. The result is then
-rounded to float32. Its cell is the largest ``n`` for which ``n * voxel_size`` exceeds it by at most
-9/16 of float32's spacing. Rounding to float32 moves a number by up to half a spacing, so a decimal
-coordinate ``k * voxel_size`` is in cell ``k``, at every ``k`` and voxel size. Where a product
+First the origin is subtracted: in float64 if the position is float64, else in float32, with the
+origin as a sum of three float32 numbers. The difference is then rounded to float32. Its cell is the
+largest ``n`` for which ``n * voxel_size`` exceeds the difference by at most 9/16 of the spacing of
+float32 numbers. Rounding to float32 moves a number by up to half a spacing, so a decimal coordinate
+``k * voxel_size`` is in cell ``k``, for every ``k`` and voxel size. If the product
 ``n * voxel_size`` is a float32 number, as for sizes 1 and 0.5, the cell is the ``floor``.
 
-The comparison is done in integers, after an estimate that may be off by one cell. So the result
-does not depend on how a compiler divides, or on whether it fuses a product with a sum.
+An estimate, which may be off by one cell, is corrected by comparing integers. So the result does
+not depend on how a compiler divides, or on whether it fuses a product with a sum.
 
-Up to ``2**21`` cells from the origin float32 resolves a quarter of a cell. Farther out a position
-in float64 gets its cell in float64, and a position in float32 has no cell.
+Up to ``2**21`` cells from the origin, float32 resolves a quarter of a cell. Farther out, the cell
+of a float64 position is computed in float64, and a float32 position has no cell.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import numpy as np
 from voxax._native import host as native
 from voxax.coords import COORD_LIMIT
 
-# Fixed point: units of the integers that edges and distances to a face are counted in. An edge is
-# then exact to 2**-29, less than the 1/16 by which 9/16 exceeds the half.
+# Edges and distances to a face are integers in units of 2**-28. An edge is then exact to 2**-29,
+# which is less than the 1/16 by which 9/16 exceeds 1/2.
 _UNIT = 28
 _REACH = np.float32(2**22)
 _TINY = np.finfo(np.float32).tiny
@@ -37,12 +37,12 @@ _ROWS = 1 << 13
 
 
 class Lattice(NamedTuple):
-    """The lattice of the cells, as arrays, so that all lattices share one compiled program.
+    """A lattice of cells, described by arrays so that all lattices share one compiled program.
 
     Attributes:
-      origin: ``float32[3, D]``, the parts of the origin; see :class:`voxax.geometry.origin.Origin`.
-      size: ``float[D]``, edge lengths of a cell, in the dtype of the positions.
-      stride: ``int32[D]``, stride of the wanted voxels.
+      origin: ``float32[3, D]``, for each axis three numbers whose sum is the origin.
+      size: ``float[D]``, edge lengths of a cell at stride 1, in the dtype of the positions.
+      stride: ``int32[D]``, stride of the wanted voxels, in cells.
       scale: ``float32[D]``, the power of two that brings an edge to ``[1, 2)``.
       inverse: ``float32[D]``, an estimate of the reciprocal of the scaled edge.
       edge: ``int32[D]``, the scaled edge in units of ``2**-28``.
@@ -57,10 +57,10 @@ class Lattice(NamedTuple):
 
 
 def lattice(origin: Any, size: Sequence[float], stride: Sequence[int], dtype: Any) -> Lattice:
-    """Return the lattice for positions of ``dtype``.
+    """Make the :class:`Lattice` for positions of a given dtype.
 
     Args:
-      origin: ``float32[3, D]``, the parts of the origin.
+      origin: ``float32[3, D]``, three numbers for each axis whose sum is the origin.
       size: edge lengths of a cell.
       stride: stride of the wanted voxels.
       dtype: dtype of the positions.
@@ -71,7 +71,7 @@ def lattice(origin: Any, size: Sequence[float], stride: Sequence[int], dtype: An
 
 @functools.lru_cache(maxsize=256)
 def _numbers(size: tuple[float, ...], dtype: np.dtype) -> tuple[np.ndarray, ...]:
-    """Return ``size``, ``scale``, ``inverse`` and ``edge`` of a lattice as read-only arrays."""
+    """Return the fields ``size``, ``scale``, ``inverse`` and ``edge`` of a lattice, read-only."""
     edges = np.asarray(size, np.float64)
     fraction, exponent = np.frexp(edges)  # in [0.5, 1)
     numbers = (
@@ -86,27 +86,28 @@ def _numbers(size: tuple[float, ...], dtype: np.dtype) -> tuple[np.ndarray, ...]
 
 
 def from_origin(positions: Any, origin: Any) -> Any:
-    """Return ``[N, D]``, positions minus the origin, in their dtype; ``origin`` holds its parts."""
+    """Return positions ``[N, D]`` minus the sum of the three rows of ``origin [3, D]``."""
     if isinstance(positions, np.ndarray) and isinstance(origin, np.ndarray) and not origin.any():
         return positions
     if positions.dtype == np.float64:
         wide = origin.astype(np.float64)
         return positions - ((wide[2] + wide[1]) + wide[0])[None]
-    # Chosen by position, as XLA would add up constants that are subtracted one after the other.
+    # `where` depends on the positions: XLA would add up two constants that are subtracted in turn.
     xp: Any = np if isinstance(positions, np.ndarray) else jnp
     rest = xp.where(xp.isfinite(positions), (origin[1] + origin[2])[None], np.float32(0))
     return positions - origin[0][None] - rest
 
 
 def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
-    """Return the cell of each position at stride 1, and whether it is known and in range.
+    """Return the cell of each position at stride 1, and whether the position has a cell.
 
     Args:
       local: ``float[N, D]``, positions relative to the lattice's origin, in NumPy or JAX.
       to: the lattice.
 
     Returns:
-      ``(int32[N, D], bool[N])``.
+      ``(int32[N, D], bool[N])``. The mask is False where a position is not finite, is outside the
+      coordinate range, or is a float32 number too far from the origin.
     """
     numpy = isinstance(local, np.ndarray)
     if numpy and native.takes_positions(local):
@@ -142,14 +143,14 @@ def cells(local: Any, to: Lattice) -> tuple[Any, Any]:
         inside = (far >= -COORD_LIMIT) & (far < COORD_LIMIT)
         cell = _where(near, cell, _where(inside, far, 0).astype(np.int32))
         near = near | inside
-    # NumPy takes its time along a short axis.
+    # NumPy is slow along a short axis.
     return cell, np.ones(len(near), bool) if numpy and near.all() else near.all(axis=1)
 
 
 def unresolved(positions: Any, local: Any, to: Lattice) -> Any:
-    """Return ``bool[N]``: which float32 positions are in range, but have too few digits for a cell.
+    """Return ``bool[N]``: True where float32 is too coarse to tell the cell of a position in range.
 
-    Float32 numbers of this size lie more than a quarter of a cell apart.
+    Float32 numbers of this size are more than a quarter of a cell apart. Float64 gives False.
     """
     xp: Any = np if isinstance(local, np.ndarray) else jnp
     if local.dtype == np.float64:
@@ -158,7 +159,7 @@ def unresolved(positions: Any, local: Any, to: Lattice) -> Any:
         # Where nothing is far by the largest scale, no pass along a short axis is needed.
         arrays = (local,) if positions is local else (local, positions)
         most = [float(end) for a in arrays for end in (a.max(initial=0), -a.min(initial=0))]
-        if all(end * float(np.max(to.scale)) < _REACH for end in most):  # not so where one is NaN
+        if all(end * float(np.max(to.scale)) < _REACH for end in most):  # False if one is NaN
             return np.zeros(len(local), bool)
     far = xp.abs(positions * to.scale[None]) >= _REACH
     far |= xp.abs(local * to.scale[None]) >= _REACH

@@ -1,4 +1,4 @@
-"""The default capacity of eager calls."""
+"""The number of rows (capacity) that eager calls give their results by default."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from voxax.hardware.target import target_platform
 
 
 def default_capacity(n: int) -> int:
-    """Return the capacity for ``n`` rows where the user gives none.
+    """Return the capacity for ``n`` rows if the user gives none.
 
-    On CPUs, whose kernels skip padding, there are few capacities, so that a data set compiles few
-    programs. Accelerators compute padding too, so their capacities have finer steps.
+    On CPUs, whose kernels skip padding, capacities are coarse steps, so that a data set compiles
+    few programs. Accelerators compute padding too, so their capacities have finer steps.
     """
     return ladder_capacity(n) if has_ladder() else bucket_capacity(n)
 
 
 def has_ladder() -> bool:
-    """Return whether capacities are coarse steps, because programs are most likely for CPUs."""
+    """Return whether default capacities are coarse steps, which is so on CPUs."""
     return target_platform() == "cpu"

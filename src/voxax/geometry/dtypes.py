@@ -1,4 +1,4 @@
-"""Dtypes of sums, fractions and products, and the limits of a dtype."""
+"""Rules for the dtypes of sums, means and products of features, and the limits of a dtype."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def accumulator(dtype: Any) -> Any:
     """Return the dtype in which values of ``dtype`` are summed.
 
     It is float32 for half precision, int32 for bools and for 8- and 16-bit integers, and otherwise
-    ``dtype`` itself. ``jnp.promote_types`` would raise under
-    ``jax.numpy_dtype_promotion("strict")``.
+    ``dtype`` itself. The function works under ``jax.numpy_dtype_promotion("strict")``, where
+    ``jnp.promote_types`` raises.
     """
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.dtype(jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype)
@@ -28,8 +28,8 @@ def accumulator(dtype: Any) -> Any:
 def fraction_dtype(dtype: Any) -> Any:
     """Return the dtype of a result that is divided or scaled, such as a mean or a norm.
 
-    It is float32 for bools and integers, float64 for 64-bit integers, and otherwise ``dtype``
-    itself. An integer dtype would cut the fraction off, and sums of integers would wrap around.
+    It is float64 for 64-bit integers, float32 for other integers and bools, and otherwise ``dtype``
+    itself.
     """
     dtype = jnp.dtype(dtype)
     if jnp.issubdtype(dtype, jnp.inexact):
@@ -38,12 +38,12 @@ def fraction_dtype(dtype: Any) -> Any:
 
 
 def wide_fraction(dtype: Any) -> Any:
-    """Return the dtype in which fractions of ``dtype`` are computed: float32 or wider."""
+    """Return the dtype in which a mean or norm of ``dtype`` is computed: float32 or wider."""
     return accumulator(fraction_dtype(dtype))
 
 
 def common_dtype(*dtypes: Any) -> Any:
-    """Return the dtype in which operands of these dtypes are multiplied.
+    """Return the dtype in which operands of the given dtypes are multiplied.
 
     Raises:
       AlgorithmError: JAX has no common dtype for them, as for int4 and float32.
@@ -62,16 +62,16 @@ def product_dtype(dtype: Any) -> Any:
     """Return the dtype of a matrix product of two operands of ``dtype``.
 
     It is int32 for bools and for 8- and 16-bit integers, whose sums would not fit, and otherwise
-    ``dtype``. The product is accumulated in a wider dtype and rounded once.
+    ``dtype`` itself. The product is accumulated in a wider dtype and rounded once.
     """
     return jnp.dtype(dtype) if jnp.issubdtype(dtype, jnp.inexact) else accumulator(dtype)
 
 
 def limits(dtype: Any) -> tuple[Any, Any]:
-    """Return the smallest and the largest value of a dtype; infinities where it has them.
+    """Return the smallest and the largest value of a dtype, which are infinities for floats.
 
     Raises:
-      InputError: complex numbers have no order.
+      InputError: the dtype is complex; complex numbers have no order.
     """
     if jnp.issubdtype(dtype, jnp.complexfloating):
         raise InputError(

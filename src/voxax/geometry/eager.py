@@ -1,6 +1,6 @@
-"""Eager calls in NumPy: outside ``jax.jit`` a new number of rows compiles nothing.
+"""Run eager calls in NumPy, so that a new number of rows compiles nothing outside ``jax.jit``.
 
-NumPy reads arrays on a CPU in place. Arrays on accelerators stay there, and go to the compiled
+NumPy reads arrays on a CPU in place. Arrays on accelerators stay there and are passed to compiled
 functions.
 """
 
@@ -22,7 +22,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def known_on_host(*values: Any) -> bool:
-    """Return whether all arrays have values, outside every trace, on at most one device.
+    """Return whether no array is traced, no trace is active, and all are on at most one device.
 
     Inside ``jax.jit`` this is False for NumPy arrays too, because shapes must not depend on data.
     """
@@ -36,7 +36,7 @@ def known_on_host(*values: Any) -> bool:
 
 
 def known_on_cpu(*values: Any) -> bool:
-    """Return whether :func:`known_on_host` holds and every array is on a CPU."""
+    """Return whether no array is traced, no trace is active, and all arrays are on one CPU."""
     arrays = [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
     return known_on_host(arrays) and all(d.platform == "cpu" for d in _devices(arrays))
 
@@ -46,33 +46,33 @@ def _devices(arrays: Sequence[jax.Array]) -> set[Any]:
 
 
 def as_host_array(values: Any) -> np.ndarray:
-    """Return values as a NumPy array of the dtype that JAX would use; it may share their memory."""
+    """Return values as a NumPy array in the dtype that JAX would use; memory may be shared."""
     if isinstance(values, jax.Array) and any(d.platform != "cpu" for d in values.devices()):
         values = jax.device_get(values)  # explicit, so that a transfer guard allows it
     values = np.asarray(values)
-    if values.dtype.kind in "OSU":  # no numbers: the caller says what they are
+    if values.dtype.kind in "OSU":  # not numbers: the caller raises a fitting error
         return values
     return np.asarray(values, jax.dtypes.canonicalize_dtype(values.dtype))
 
 
 def as_own_array(values: Any) -> jax.Array:
-    """Return values as a JAX array without memory of a NumPy array, which may be written to."""
+    """Return values as a JAX array. A NumPy array is copied, since the caller may write to it."""
     return values if isinstance(values, jax.Array) else jnp.array(values)
 
 
 def to_device_of(given: Any, made: Any) -> Any:
-    """Return ``made`` with its NumPy arrays as JAX arrays.
+    """Convert the NumPy arrays in the pytree ``made`` to JAX arrays on the device of ``given``.
 
-    They are placed on the device of the first JAX array in ``given`` that is committed to a device,
-    else on the default device. JAX uses NumPy's memory where it can. An array that shares memory
-    with a NumPy array in ``given``, which the caller may write to, is copied first.
+    The device is that of the first JAX array in ``given`` that is committed to a device, else the
+    default device. JAX uses NumPy's memory where it can. An array that shares memory with a NumPy
+    array in ``given``, which the caller may write to, is copied first.
     """
     leaves = jax.tree.leaves(given)
     arrays = [value for value in leaves if isinstance(value, jax.Array)]
     callers = [value for value in leaves if isinstance(value, np.ndarray)]
     pinned = next((array for array in arrays if array.committed), None)
     place = None if pinned is None else pinned.sharding
-    if isinstance(place, jax.sharding.NamedSharding):  # its axes may be too many for others
+    if isinstance(place, jax.sharding.NamedSharding):  # other arrays may have fewer axes
         place = jax.sharding.NamedSharding(place.mesh, jax.sharding.PartitionSpec())
     device = default_device() if pinned is None else next(iter(pinned.devices()))
     single = place is None or isinstance(place, jax.sharding.SingleDeviceSharding)
@@ -87,19 +87,19 @@ def to_device_of(given: Any, made: Any) -> Any:
             return _compat.put_on(device, array, committed=pinned is not None)
         return jax.device_put(array, place)
 
-    with jax.transfer_guard_host_to_device("allow"):  # the caller asked for arrays of JAX
+    with jax.transfer_guard_host_to_device("allow"):  # the result must be JAX arrays
         return jax.tree.map(put, made)
 
 
 def eagerly(
     on_host: Callable[..., Any], *, native: bool = False
 ) -> Callable[[_Function], _Function]:
-    """Return a decorator: eager calls run ``on_host`` if no array is on an accelerator.
+    """Return a decorator: eager calls on CPU arrays run ``on_host`` instead of the function.
 
     Args:
-      on_host: the same function on NumPy arrays.
-      native: whether to run ``on_host`` only with the native library. Set it where NumPy alone is
-        slower than XLA.
+      on_host: the same function for NumPy arrays.
+      native: True runs ``on_host`` only if the native library is available. Set it where NumPy
+        alone is slower than XLA.
     """
 
     def decorate(compiled: _Function) -> _Function:
@@ -116,13 +116,13 @@ def eagerly(
 
 
 def in_either(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator for a function whose first argument ``xp`` is NumPy or ``jax.numpy``.
+    """Return a decorator for a function whose first argument ``xp`` is ``numpy`` or ``jax.numpy``.
 
-    The decorated function has no ``xp``. It runs in NumPy where :func:`eagerly` would, and is
-    otherwise compiled with ``jax.numpy``.
+    The decorated function is called without ``xp``. Eager calls on CPU arrays run in NumPy. All
+    other calls are compiled with ``jax.numpy``.
 
     Args:
-      static: names of arguments that are no arrays.
+      static: names of static arguments, which are no arrays.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

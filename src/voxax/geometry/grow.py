@@ -1,4 +1,4 @@
-"""Functions that add voxels (dilate, add_sites) and that change the lattice (refine, coarsen)."""
+"""Add voxels to a set (dilate, add_sites), or change its lattice (refine, coarsen)."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def dilate(
     dilation: int | Sequence[int] = 1,
     capacity: int | None = None,
 ) -> Voxels:
-    """Add every site that a kernel reaches, as a generative convolution of stride 1 does.
+    """Add a voxel at every site that a kernel reaches from the existing voxels.
 
     Args:
-      voxels: the voxels; all are kept, even if the kernel has no center tap.
-      kernel_size, kernel_shape, dilation: as in
-        :func:`voxax.nn.functional.spatially_sparse_conv`; a tap at ``offset`` reaches
-        ``site - offset * dilation``.
-      capacity: static rows; None takes one of a few sizes eagerly, and (number of taps) times
-        the input's capacity under ``jax.jit``, which always suffices and is usually far too much.
+      voxels: the input voxels; all are kept, even if the kernel has no center tap.
+      kernel_size, kernel_shape, dilation: as in :func:`voxax.nn.functional.spatially_sparse_conv`;
+        a tap at ``offset`` reaches ``site - offset * dilation``.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in
+        eager calls. Under ``jax.jit`` it takes (number of taps) times the input's capacity, which
+        is usually far too much.
 
     Returns:
       Voxels with the old features, and zeros at the new sites.
 
     Raises:
-      InputError: kernel arguments that do not fit; eager: sites outside the coordinate range.
-      CapacityError: eager, and the voxels do not fit ``capacity``. Traced, lost sites are
-        counted in ``num_dropped``; a site outside the coordinate range counts once for every tap.
+      InputError: a kernel argument is wrong; in an eager call, a site is out of range.
+      CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, lost
+        sites are counted in ``num_dropped``: a site outside the range once for every tap.
 
     Examples:
       >>> int(vx.dilate(voxels, 3).count) > int(voxels.count)
@@ -78,22 +78,23 @@ def dilate(
 def add_sites(
     voxels: Voxels, offsets: Taps, keep: Bool[Array, "capacity K"], *, capacity: int | None = None
 ) -> Voxels:
-    """Add the site ``site + offsets[k]`` for every voxel and tap k where ``keep[row, k]`` is True.
+    """Add voxels at chosen offsets from existing voxels.
 
     Args:
-      voxels: the voxels; all are kept.
-      offsets: K tuples of D integers, one for each tap; static.
-      keep: ``bool[voxels.capacity, K]``, the sites to add; values in padding rows are ignored.
-      capacity: static rows; None takes one of a few sizes eagerly, and K + 1 times the input's
-        capacity under ``jax.jit``, which always suffices and is usually far too much.
+      voxels: the input voxels; all are kept.
+      offsets: K tuples of D integers; static.
+      keep: ``bool[voxels.capacity, K]``. Where ``keep[row, k]`` is True, a voxel is added at the
+        coordinates of this row plus ``offsets[k]``. Values in padding rows are ignored.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in
+        eager calls, and K + 1 times the input's capacity under ``jax.jit``, which always suffices.
 
     Returns:
       Voxels with the old features, and zeros at the new sites.
 
     Raises:
-      InputError: a mask of another shape or dtype; eager: sites outside the coordinate range.
-      CapacityError: eager, and the voxels do not fit ``capacity``. Traced, lost sites are counted
-        in ``num_dropped``; a site outside the coordinate range counts once for every tap.
+      InputError: ``keep`` has another shape or dtype; in an eager call, a site is out of range.
+      CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, lost
+        sites are counted in ``num_dropped``: a site outside the range once for every tap.
     """
     if keep.shape != (voxels.capacity, len(offsets)) or keep.dtype != bool:
         raise InputError(
@@ -106,9 +107,9 @@ def add_sites(
 def _grown(
     voxels: Voxels, steps: Taps, keep: jax.Array | None, capacity: int | None, operation: str
 ) -> Voxels:
-    """Return the voxels with the sites ``site + steps[k]`` added where ``keep[row, k]`` is True.
+    """Return the voxels with a voxel added at ``site + steps[k]`` where ``keep[row, k]`` is True.
 
-    ``keep=None`` adds all sites.
+    ``keep=None`` adds all sites. ``operation`` names the operation in error messages.
     """
     source = voxels.geometry
     sites, lost = _reached(source.coords, ((0,) * source.ndim, *steps), keep)
@@ -126,22 +127,22 @@ def _grown(
 def refine(
     voxels: Voxels, factor: int | Sequence[int] = 2, *, capacity: int | None = None
 ) -> Voxels:
-    """Split every voxel into its ``factor**D`` children, each with a copy of its features.
+    """Split every voxel into ``factor**D`` smaller voxels that have copies of its features.
 
     Along an axis where ``factor`` divides the stride, the stride is divided. Along other axes, such
     as those of stride 1, the stride stays and ``voxel_size`` is divided. Strides of the result then
-    refer to the finer lattice. In both cases ``positions()`` returns the centers of the children.
+    refer to the finer lattice. In both cases ``positions()`` returns the small voxels' centers.
 
     Args:
       voxels: the input with ``C`` channels.
       factor: an integer, or one per axis.
-      capacity: static rows; None takes one of a few sizes eagerly, ``factor**D`` times the
-        input's capacity under ``jax.jit``.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in
+        eager calls, and ``factor**D`` times the input's capacity under ``jax.jit``.
 
     Raises:
-      InputError: a factor below 1; eager: children outside the coordinate range.
-      CapacityError: eager, and the children do not fit ``capacity``. Traced, lost children are
-        counted in ``num_dropped``.
+      InputError: a factor is below 1; in an eager call, a result is out of range.
+      CapacityError: in an eager call, the result does not fit ``capacity``. Under ``jax.jit``, lost
+        voxels are counted in ``num_dropped``.
 
     Examples:
       >>> int(vx.refine(voxels, 2).count) == 8 * int(voxels.count)
@@ -166,7 +167,7 @@ def coarsen(
     reduction: CoarseReduction = "mean",
     capacity: int | None = None,
 ) -> Voxels:
-    """Merge the voxels of every cell of ``factor**D`` into one voxel.
+    """Merge every block of ``factor**D`` lattice sites into one voxel of a coarser lattice.
 
     The new coordinates are ``unique(floor(coords / factor))``, as in a convolution of stride
     ``factor``.
@@ -174,14 +175,15 @@ def coarsen(
     Args:
       voxels: the input with ``C`` channels.
       factor: an integer, or one per axis.
-      reduction: ``"mean"``, ``"sum"``, ``"max"`` or ``"min"`` of the voxels that exist.
-      capacity: static rows; None takes the planned capacity of the level, else the capacity of the
-        input. Strided convolutions do the same, so you can add their results.
+      reduction: ``"mean"``, ``"sum"``, ``"max"`` or ``"min"`` of the features of existing voxels.
+      capacity: static number of rows of the result. None takes the capacity that :func:`voxax.plan`
+        chose for the new stride, else that of the input. Strided convolutions do the same, so
+        their results can be added to this one.
 
     Raises:
-      InputError: a factor below 1, an unknown reduction.
-      CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
-        in ``num_dropped``.
+      InputError: a factor is below 1, or the reduction is unknown.
+      CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, voxels
+        that do not fit are counted in ``num_dropped``.
 
     Examples:
       >>> vx.coarsen(voxels, 2).stride
@@ -208,7 +210,7 @@ def _factors(factor: int | Sequence[int], ndim: int) -> tuple[int, ...]:
 
 
 def _finer(voxels: Voxels, factors: tuple[int, ...]) -> tuple[Level, tuple[float, ...]]:
-    """Return the stride and voxel size of the children."""
+    """Return the stride and voxel size of the voxels that :func:`refine` makes."""
     axes = list(zip(voxels.stride, factors, strict=True))
     stride = tuple(s if s % f else s // f for s, f in axes)
     if not any(s % f for s, f in axes):
@@ -232,10 +234,7 @@ def _parent_cells(xp: Any, coords: Any, factors: tuple[int, ...]) -> Any:
 
 @in_either("steps")
 def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
-    """Return the rows ``site + step``, all of them or where ``keep`` is True.
-
-    The results are those of :func:`_candidates`.
-    """
+    """Return rows ``site + step``, where ``keep`` is True if given; see :func:`_candidates`."""
     cells = coords[None, :, 1:] + xp.asarray(steps, np.int32)[:, None, :]
     inside = xp.all((cells >= -COORD_LIMIT) & (cells < COORD_LIMIT), axis=-1)
     if keep is None:
@@ -247,7 +246,7 @@ def _reached(xp: Any, coords: Any, steps: Taps, keep: Any) -> tuple[Any, Any]:
 
 @in_either("factors")
 def _children(xp: Any, coords: Any, factors: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return ``site * factor + step`` of every step and voxel; see :func:`_candidates`."""
+    """Return rows ``site * factor + step`` for every step and voxel; see :func:`_candidates`."""
     steps = np.asarray(list(itertools.product(*map(range, factors))))[:, None, :]
     # Parents beyond these bounds are left out before their product could wrap around.
     lowest = -((COORD_LIMIT + steps) // np.asarray(factors))
@@ -260,21 +259,21 @@ def _children(xp: Any, coords: Any, factors: tuple[int, ...]) -> tuple[Any, Any]
 
 @in_either("number")
 def _parents(xp: Any, children: Any, number: int) -> Any:
-    """Return ``int32[N]``, the row of each child's parent among ``number`` parents, or -1."""
+    """Return the row of the parent of each child ``int32[N]``, -1 where the child is -1."""
     return xp.where(children < 0, np.int32(-1), children % np.int32(number))
 
 
 def _candidates(xp: Any, coords: Any, cells: Any, inside: Any) -> tuple[Any, Any]:
-    """Return rows for a new set of voxels, from K cells of each of N voxels.
+    """Return rows for a new set of voxels, from K candidate cells for each of N voxels.
 
     Args:
       coords: ``int32[N, 1 + D]``, the voxels.
-      cells: ``int32[K, N, D]``, the cells.
+      cells: ``int32[K, N, D]``, the candidate cells.
       inside: ``bool[K, N]``, whether a cell is inside the coordinate range.
 
     Returns:
-      ``(int32[K * N, 1 + D], int32[])``: the rows with padding, and the number of cells of valid
-      voxels outside the coordinate range.
+      ``(int32[K * N, 1 + D], int32[])``: the rows, which are padding for cells out of range or of
+      padding rows; and the number of the voxels' cells that are out of range.
     """
     valid = coords[None, :, 0] != PAD
     scenes = xp.broadcast_to(coords[None, :, :1], (*inside.shape, 1))

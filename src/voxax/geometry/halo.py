@@ -1,11 +1,11 @@
-"""Halo: the rows of other shards that a map of one shard reads, and how they get there.
+"""Halo: the feature rows of other devices that one part of a split scene reads.
 
-A scene that is split over a mesh axis has a part of its voxels on each device. A kernel reaches
-over the cut, so each map of a shard reads an *extended* set: the shard's own voxels and the voxels
-of other shards that its taps touch, in canonical order. Before a layer runs, the features of these
-other voxels are sent in *rounds*, one ``ppermute`` each, in which a shard sends to at most one
-other. The layer itself is unchanged. ``ppermute`` and indexing are linear and JAX transposes them,
-so the gradient of a row that was sent comes back to its owner.
+A scene that is split over a mesh axis has a part of its voxels, a *shard*, on each device. Kernels
+reach over the cut. So the kernel map of a shard reads an *extended* set: the shard's own voxels and
+the voxels of other shards that its taps touch, in lexicographic order. Before a layer runs, the
+features of these other voxels are sent in *rounds*. A round is one ``ppermute``, in which a shard
+sends to at most one other shard. The layer itself is unchanged. JAX transposes ``ppermute`` and
+indexing, so the gradient of a row that was sent comes back to its owner.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from voxax import _compat
 from voxax.errors import InputError
 
 Round = tuple[tuple[int, int], ...]
-"""``(sender, receiver)`` pairs of shards; each shard is at most one sender and one receiver."""
+"""``(sender, receiver)`` pairs of shards; a shard sends at most once and receives at most once."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Halo:
-    """The source of each input row of a shard's map.
+    """The exchange that collects the features of all input rows of a shard's kernel map.
 
     Attributes:
-      send: for each round ``int32[S]``, the shard's own rows that it sends, then -1 up to the
+      send: one array ``int32[S]`` per round: the shard's own rows that it sends, then -1 up to the
         round's capacity S.
-      source: ``int32[in_capacity]``, for each row of the extended set its index into the shard's
-        own rows followed by the rows received in each round; -1 in padding.
-      schedule: the exchange schedule, each round's pairs of shards; static.
+      source: ``int32[in_capacity]``, where the features of each input row of the map are: an index
+        into the shard's own rows followed by the rows received in each round; -1 in padding.
+      schedule: for each round, the pairs of shards that exchange rows; static.
       shards: number of shards; static.
-      own_capacity: rows of the features that a shard holds; static.
-      axis: name of the mapped axis; static.
+      own_capacity: number of feature rows of a shard, padding included; static.
+      axis: name of the mapped mesh axis; static.
     """
 
     send: tuple[jax.Array, ...]
@@ -47,18 +47,18 @@ class Halo:
     axis: str = dataclasses.field(metadata={"static": True})
 
     def extend(self, features: jax.Array) -> jax.Array:
-        """Return the features ``[in_capacity, ...]`` of the extended set.
+        """Return the features ``[in_capacity, ...]`` of the map's input rows, own and received.
 
         Call it where the axis is mapped: inside ``jax.shard_map``, or inside ``jax.vmap`` with the
-        axis's name. ``jax.vmap`` permutes only where every shard takes part in every round, as in
-        a fitted split.
+        axis's name. ``jax.vmap`` works only if every shard takes part in every round, as in a
+        fitted split.
 
         Args:
-          features: ``[own_capacity, ...]``, the shard's own rows.
+          features: ``[own_capacity, ...]``, the features of the shard's own rows.
 
         Raises:
-          InputError: ``features`` has another number of rows, or the axis another size than the
-            number of shards.
+          InputError: ``features`` has another number of rows, or the mesh axis has another size
+            than the number of shards.
         """
         if features.shape[0] != self.own_capacity:
             raise InputError(
@@ -87,12 +87,12 @@ def _taken(features: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def split_axis(rows: Any) -> str | None:
-    """Return the mesh axis along which the scene of Voxels or a geometry is split, or None."""
+    """Return the mesh axis over which a scene (Voxels or VoxelGeometry) is split, or None."""
     return getattr(getattr(rows, "geometry", rows), "split_over", None)
 
 
 def refuse_shard(rows: Any, operation: str) -> None:
-    """Raise :class:`voxax.InputError` for one shard of a scene: ``operation`` needs all of it."""
+    """Raise :class:`voxax.InputError` if ``rows`` is one shard of a scene; name ``operation``."""
     axis = split_axis(rows)
     if axis is not None:
         raise InputError(

@@ -1,7 +1,7 @@
-"""Voxelization and map building in NumPy, without a device or a trace, for worker processes.
+"""Voxelize points and build kernel maps in NumPy, for worker processes without a device.
 
-The arrays equal those of the JAX builders, which the tests check. The results are ordinary pytrees
-with NumPy leaves, and ``jax.jit`` accepts them as they are.
+The arrays equal those of the JAX functions. The results are ordinary pytrees with NumPy leaves, and
+``jax.jit`` accepts them as they are.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def voxelize_on_host(
     min_capacity: int = 0,
     origin: Sequence[float] | None = None,
 ) -> tuple[Voxels, Int32[np.ndarray, " N"]]:
-    """Group points into voxels in NumPy; features of a voxel are averaged.
+    """Group points into voxels in NumPy, and average the features of the points in a voxel.
 
     The function is for input pipelines. It starts no device and compiles nothing, so worker
     processes can call it. ``jax.jit`` takes the result as it is.
@@ -53,15 +53,14 @@ def voxelize_on_host(
       features: ``[N, C]``, the features of each point, floats or integers.
       voxel_size: edge length in the unit of the positions, a number or one per axis.
       batch_index: ``int[N]``, the scene of each point; None puts all points in scene 0.
-      batch_size: number of scenes; None reads it off ``batch_index``.
-      capacity: static rows; None rounds the count, or ``min_capacity`` if it is greater, up to one
-        of a few sizes. For the steps of a plan, give its ``attach`` the capacity that its
-        ``capacity(count)`` returns.
-      min_capacity: least number of rows to round up if ``capacity`` is None.
+      batch_size: number of scenes; None takes the largest batch index plus one.
+      capacity: number of rows of the result. None rounds the number of voxels up to one of a few
+        standard sizes. With a plan, give ``plan.attach`` the capacity ``plan.capacity(count)``.
+      min_capacity: lower limit of the number that is rounded up if ``capacity`` is None.
       origin: position of the lattice origin, in float64; None is zero.
 
     Returns:
-      ``(Voxels, inverse)`` with NumPy leaves; ``inverse`` is ``int32[N]``, the voxel row of each
+      ``(Voxels, inverse)`` in NumPy arrays; ``inverse`` is ``int32[N]``, the voxel row of each
       point.
 
     Raises:
@@ -115,7 +114,7 @@ def host_geometry(
     level: int = 0,
     level_capacities: tuple[tuple[Level, int], ...] = (),
 ) -> VoxelGeometry:
-    """Return a VoxelGeometry with NumPy leaves from sorted, distinct rows ``int32[N, 1 + D]``."""
+    """Make a VoxelGeometry of NumPy arrays from sorted, distinct rows ``int32[N, 1 + D]``."""
     return VoxelGeometry(
         host.pad_rows(rows, capacity),  # type: ignore[arg-type]
         np.asarray(min(len(rows), capacity), np.int32),  # type: ignore[arg-type]
@@ -129,11 +128,11 @@ def host_geometry(
 
 
 def output_rows(rows: np.ndarray, spec: KernelSpec) -> np.ndarray:
-    """Return the output sites of a strided or generative spec, ``int32[M, 1 + D]``, in order.
+    """Return the output sites ``int32[M, 1 + D]`` of a strided or generative spec, sorted.
 
     Args:
       rows: ``int32[N, 1 + D]``, the input sites without padding.
-      spec: the relation of the map.
+      spec: the kernel's taps and stride.
 
     Raises:
       InputError: a generative spec reaches beyond the coordinate range.
@@ -150,11 +149,11 @@ def output_rows(rows: np.ndarray, spec: KernelSpec) -> np.ndarray:
 
 
 def reached_sites(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Return every candidate output site of a generative map, unsorted.
+    """Return every candidate output site of a generative map, unsorted and with duplicates.
 
     Returns:
-      ``(int32[N * K, 1 + D], int32[])`` for N input sites and K taps: the candidates with padding,
-      and the number of candidates outside the coordinate range.
+      ``(int32[N * K, 1 + D], int32[])`` for N input sites and K taps: the candidates, with padding
+      where there is none, and the number of candidates outside the coordinate range.
     """
     offsets, scale = spec.dilated_offsets[None], np.asarray(spec.stride, np.int64)
     valid = coords[:, :1] != PAD
@@ -180,9 +179,9 @@ def reached_sites(coords: np.ndarray, spec: KernelSpec) -> tuple[np.ndarray, np.
 def neighbor_table(
     source: np.ndarray, out: np.ndarray, spec: KernelSpec, out_capacity: int, threads: int = 1
 ) -> np.ndarray:
-    """Return the ``neighbors`` view ``int32[out_capacity, K]`` of a map with K taps.
+    """Return ``int32[out_capacity, K]``, the input row of each output row under each tap, or -1.
 
-    `source` and `out` are the input and output sites without padding.
+    ``source`` and ``out`` are the input and output sites ``int32[..., 1 + D]`` without padding.
     """
     centers = source if spec.transposed else out
     if max(spec.stride) > 1:
@@ -201,14 +200,14 @@ def table_views(
     *,
     symmetric: bool = False,
 ) -> tuple[np.ndarray, ...]:
-    """Return the views ``names``, in this order, of the map with a ``neighbors`` table.
+    """Return arrays derived from the neighbor table of a kernel map, in the order of ``names``.
 
     Args:
-      table: ``int32[out_capacity, K]``, the ``neighbors`` view.
+      table: ``int32[out_capacity, K]``, the ``neighbors`` table.
       spec: the relation of the map, or None if it is unknown.
-      names: names of the views to return.
+      names: names of the arrays to return.
       in_capacity: number of rows of the input.
-      views: builders of the views that the map does not build itself.
+      views: builders of the arrays other than the tables and the pair lists.
       symmetric: whether the adjoint of the map is the same map with reversed taps.
     """
     known = {"neighbors": table}

@@ -1,7 +1,7 @@
-"""Merging rows of the same voxel in NumPy: eager calls compile nothing for a new number of rows.
+"""Merge the rows of the same voxel in NumPy, so that eager calls compile nothing for a new length.
 
 The rows and their order equal those of the compiled functions. Sums are accumulated in float64, so
-sums and means may differ from the compiled functions' in the last digits.
+sums and means may differ from those of the compiled functions in the last digits.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ REDUCTIONS = ("mean", "sum", "max", "min", "first")
 
 
 def merge_rows(coords: np.ndarray, capacity: int | None) -> UniqueRows:
-    """Return what :func:`voxax.coords.unique_rows` does, in NumPy.
+    """Return the distinct rows of coordinates, as :func:`voxax.coords.unique_rows` does, in NumPy.
 
     Args:
-      coords: ``int32[N, W]``, may hold padding.
-      capacity: rows of the result; None takes the default for the number of distinct rows.
+      coords: ``int32[N, W]``, may contain padding.
+      capacity: rows of the result; None takes the default capacity for the number of distinct rows.
     """
     valid = coords[:, 0] != PAD
     whole = bool(valid.all())
@@ -50,16 +50,16 @@ def merge_rows(coords: np.ndarray, capacity: int | None) -> UniqueRows:
 def reduce_on_host(
     features: np.ndarray, inverse: np.ndarray, capacity: int, reduction: Reduction
 ) -> np.ndarray:
-    """Return what :func:`voxax.geometry.regroup.reduce_rows` does, in NumPy, without its checks.
+    """Merge feature rows in NumPy: :func:`voxax.geometry.regroup.reduce_rows` without its checks.
 
     Args:
       features: ``[N, C]``.
-      inverse: ``int32[N]``, the output row of each row, or -1.
-      capacity: output rows.
-      reduction: how rows merge.
+      inverse: ``int32[N]``, the output row of each input row, or -1 for none.
+      capacity: number of output rows.
+      reduction: how the features of one output row merge.
 
     Returns:
-      ``[capacity, C]``; rows that nothing maps to are zero.
+      ``[capacity, C]``; output rows without an input row are zero.
     """
     dtype = features.dtype
     if reduction in ("max", "min"):
@@ -67,7 +67,7 @@ def reduce_on_host(
     there = inverse >= 0
     if not there.all():
         features, inverse = features[there], inverse[there]
-    place = inverse.astype(np.intp)  # once, and not for each channel
+    place = inverse.astype(np.intp)  # converted once, not for each channel
     first = np.full(capacity, len(features), np.intp)
     if reduction not in ("mean", "sum"):
         np.minimum.at(first, place, np.arange(len(features)))
@@ -87,7 +87,7 @@ def reduce_on_host(
     to = product_dtype(dtype) if reduction == "sum" else fraction_dtype(dtype)
     number = np.bincount(place, minlength=capacity)
     merged = empty_array((capacity, features.shape[1]), to)
-    if np.count_nonzero(number) == len(place):  # each row is alone
+    if np.count_nonzero(number) == len(place):  # no two rows merge
         merged[number == 0] = 0
         merged[place] = features + features.dtype.type(0)  # a sum has no negative zero
         return merged

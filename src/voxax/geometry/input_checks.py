@@ -1,4 +1,4 @@
-"""Checks of the user's input; each message names the value, the limit and the fix."""
+"""Checks of user input: each error message names the value, the limit and the fix."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from voxax.geometry.row_operations import clear_rows
 
 
 def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[float, ...]:
-    """Return one edge length per axis, or raise :class:`InputError`.
+    """Return the voxel size as one edge length per axis, or raise :class:`InputError`.
 
-    Each must be positive, finite and in the range of float32.
+    Every edge length must be positive, finite and in the range of float32.
     """
     size = np.asarray(voxel_size, np.float64)
     if size.ndim == 0:
@@ -44,7 +44,7 @@ def check_voxel_size(voxel_size: float | Sequence[float], ndim: int) -> tuple[fl
 
 
 def check_capacity(capacity: Any) -> int:
-    """Return a static number of rows of at least 1, or raise :class:`InputError`."""
+    """Return ``capacity`` as an integer of at least 1, or raise :class:`InputError`."""
     rows = check_whole("capacity", capacity)
     _limits.ROWS.check("capacity", rows)
     return rows
@@ -62,10 +62,10 @@ def check_origin(origin: Sequence[float], ndim: int) -> tuple[float, ...]:
 def check_coords(
     coords: Any, features: Any, batch_size: int, *, on_host: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    """Return ``(int32[N, 1 + D], [N, C])``, or raise :class:`InputError`.
+    """Check integer coordinates and features, and return them as ``(int32[N, 1 + D], [N, C])``.
 
-    Values of concrete coordinates are checked too. With ``on_host`` the coordinates become a NumPy
-    array, and the features are returned as they are.
+    Values of concrete coordinates are checked too; wrong input raises :class:`InputError`. With
+    ``on_host`` the coordinates become a NumPy array, and the features are returned as they are.
     """
     if not isinstance(coords, jax.Array):
         coords = np.asarray(coords)
@@ -131,15 +131,14 @@ def check_coord_values(coords: np.ndarray, batch_size: int) -> None:
 
 
 def float_positions(positions: Any, *, finite: bool = True, on_host: bool = False) -> Any:
-    """Return ``float[N, D]`` in float32 or wider, or raise :class:`InputError`.
+    """Check positions and return ``float[N, D]`` in float32 or wider, or raise :class:`InputError`.
 
-    A NumPy array of float64 stays in NumPy, so that an origin can be subtracted before it becomes
-    float32.
+    A NumPy array of float64 stays in NumPy, so that an origin can be subtracted in float64.
 
     Args:
       positions: ``float[N, D]``, D from 1 to 4.
-      finite: whether NaN and infinite positions of a NumPy array raise.
-      on_host: whether the result is a NumPy array for every dtype.
+      finite: True raises for NaN and infinite positions in a NumPy array.
+      on_host: True returns a NumPy array for every dtype.
     """
     if on_host and isinstance(positions, jax.Array):
         positions = jax.device_get(positions)
@@ -167,7 +166,7 @@ def float_positions(positions: Any, *, finite: bool = True, on_host: bool = Fals
 
 
 def raise_unresolved(position: Any, row: int, size: Sequence[float]) -> None:
-    """Raise :class:`InputError` for a position where float32 does not resolve a quarter voxel."""
+    """Raise :class:`InputError` for a position where float32 is coarser than a quarter voxel."""
     raise InputError(
         f"position {position} at row {row}: float32 numbers there lie more than a quarter of a "
         f"voxel of size {tuple(size)} apart. Give the voxels an origin= near the points, and the "
@@ -177,7 +176,7 @@ def raise_unresolved(position: Any, row: int, size: Sequence[float]) -> None:
 
 
 def check_finite(positions: np.ndarray) -> None:
-    """Raise :class:`InputError` if a position is NaN or infinite, and name the first of them."""
+    """Raise :class:`InputError` if a position is NaN or infinite, and name the first bad row."""
     finite = np.isfinite(positions)
     if not finite.all():
         bad = ~finite.all(axis=-1)
@@ -190,9 +189,9 @@ def check_finite(positions: np.ndarray) -> None:
 
 
 def batch_indices(batch_index: Any, rows: int, *, on_host: bool = False) -> jax.Array:
-    """Return ``int32[rows]``, zeros for None, or raise :class:`InputError`.
+    """Check batch indices and return them as ``int32[rows]``; None gives zeros.
 
-    With ``on_host`` the result is a NumPy array.
+    Wrong input raises :class:`InputError`. With ``on_host`` the result is a NumPy array.
     """
     if batch_index is None:
         return (np if on_host else jnp).zeros((rows,), np.int32)  # type: ignore[return-value]
@@ -218,7 +217,7 @@ def check_scene_numbers(batch_index: Any) -> None:
 
 
 def infer_batch_size(batch_index: jax.Array) -> int:
-    """Return one more than the largest index; raise :class:`InputError` for traced indices."""
+    """Return the largest batch index plus one; raise :class:`InputError` for traced indices."""
     if _compat.is_traced(batch_index):
         raise InputError(
             "batch_size= must be given under jax.jit: the number of scenes is static and cannot "
@@ -229,7 +228,7 @@ def infer_batch_size(batch_index: jax.Array) -> int:
 
 
 def check_feature_rows(features: Any, rows: int, of: str) -> None:
-    """Raise :class:`InputError` unless the features are ``[rows, C]``; ``of`` names the rows."""
+    """Raise :class:`InputError` unless features are ``[rows, C]``; ``of`` describes the rows."""
     if not hasattr(features, "ndim"):
         raise InputError(
             f"features of type {type(features).__name__} for {of}: give an array [{rows}, C]"
@@ -243,7 +242,7 @@ def check_feature_rows(features: Any, rows: int, of: str) -> None:
 
 
 def check_mean_digits(features: Any) -> None:
-    """Raise :class:`InputError` for concrete integers that a mean in float32 would round.
+    """Raise :class:`InputError` for concrete integers so large that their float32 mean is rounded.
 
     Integers this large are mostly labels, whose mean has no meaning.
     """
@@ -267,11 +266,11 @@ _FLOAT32_INTEGERS = 2**24
 
 
 def check_sum_range(features: Any, sums_of: Callable[[Any], jax.Array]) -> None:
-    """Raise :class:`InputError` where the sums of concrete integers would wrap around.
+    """Raise :class:`InputError` if sums of concrete integer features would wrap around.
 
     Args:
       features: ``[N, C]``; a sum has at most N terms.
-      sums_of: computes the sums of the features, given in float32.
+      sums_of: function that computes the sums from the features converted to float32.
     """
     dtype = features.dtype
     if jnp.issubdtype(dtype, jnp.inexact) or _compat.is_traced(features) or not features.size:
@@ -288,12 +287,12 @@ def check_sum_range(features: Any, sums_of: Callable[[Any], jax.Array]) -> None:
 
 
 def padded_features(features: jax.Array, valid: jax.Array, kind: str) -> jax.Array:
-    """Return features ``[capacity, C]`` with zeros in rows that are not valid.
+    """Check the shape of features and return them with zeros in the padding rows.
 
     Args:
       features: ``[capacity, C]``.
-      valid: ``bool[capacity]``.
-      kind: what the rows are, for the message, such as "points".
+      valid: ``bool[capacity]``, False in padding rows.
+      kind: what the rows are, for the error message, such as "points".
 
     Raises:
       InputError: ``features`` has another number of rows than ``valid``.

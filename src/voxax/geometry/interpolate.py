@@ -1,9 +1,8 @@
-"""Interpolation between points and existing voxels: reading at positions, and its adjoint.
+"""Interpolate voxel features at points (devoxelize), and its adjoint (splat).
 
-The weights are those of multilinear interpolation between voxel centers, as in the
-point-voxel networks of Liu et al., "Point-Voxel CNN for Efficient 3D Deep Learning",
-NeurIPS 2019, and Tang et al., "Searching Efficient 3D Architectures with Sparse
-Point-Voxel Convolution", ECCV 2020.
+The weights are those of multilinear interpolation between voxel centers, as in the point-voxel
+networks of Liu et al., "Point-Voxel CNN for Efficient 3D Deep Learning", NeurIPS 2019, and Tang et
+al., "Searching Efficient 3D Architectures with Sparse Point-Voxel Convolution", ECCV 2020.
 """
 
 from __future__ import annotations
@@ -72,36 +71,33 @@ def devoxelize(
     interpolation: Interpolation = "trilinear",
     normalize: bool = False,
 ) -> Any:
-    """Return the features of voxels at positions.
+    """Interpolate the features of voxels at the positions of points.
 
     ``nearest`` reads the voxel that contains the point: the voxel that :func:`voxax.voxelize` and
     striding would put the point into. ``trilinear`` interpolates multilinearly in D dimensions
     between the centers of the ``2**D`` voxels around the point.
 
     Args:
-      voxels: voxels with ``C`` channels. Their ``voxel_size`` and ``origin`` are 1 and 0 if not
-        set.
-      positions: ``float[N, D]``, or a :class:`voxax.Points`, whose padding is left out. For a NumPy
+      voxels: voxels with ``C`` channels. Without ``voxel_size`` it is 1; without ``origin``, 0.
+      positions: ``float[N, D]``, or a :class:`voxax.Points`, whose padding is ignored. For a NumPy
         array of float64, the origin is subtracted in float64, as in :func:`voxax.voxelize`.
-      batch_index: ``int[N]``, the scene of each point; None takes the batch index of the Points,
-        else scene 0.
+      batch_index: ``int[N]``, the scene of each point; None takes that of the Points, or scene 0.
       interpolation: ``nearest`` or ``trilinear``.
-      normalize: whether to scale the weights of the voxels that exist to a sum of one. By default a
-        missing voxel counts as zero. If no voxel exists, or all their weights are zero, the result
-        is zero.
+      normalize: True scales the weights of the voxels that exist to a sum of one. If no voxel
+        exists, or all weights are zero, the result is zero. False counts a missing voxel as zero.
 
     Returns:
-      ``[N, C]``, or Points with these features. The features are zero for points that are not
-      finite, whose cell lies outside ``[-2**30, 2**30)``, or whose scene does not exist; traced,
-      also where float32 does not resolve a quarter of a voxel. They are computed in at least
-      float32 and returned in the dtype of the input features. The result is differentiable in the
-      features. With ``trilinear`` it is a continuous piecewise polynomial of the positions, or a
-      rational function if normalized, and differentiable in them too.
+      ``[N, C]``, or Points with these features if ``positions`` are Points. Features are computed
+      in at least float32 and returned in the dtype of the voxels' features. They are zero for
+      points that are not finite, whose cell lies outside ``[-2**30, 2**30)``, or whose scene does
+      not exist; under ``jax.jit`` also where float32 does not resolve a quarter of a voxel. The
+      result is differentiable in the features, and with ``trilinear`` in the positions too.
 
     Raises:
-      InputError: wrong rank or dtype, an unknown interpolation, ``trilinear`` of integers; eager:
-        positions where float32 does not resolve a quarter of a voxel (give the voxels an
-        ``origin`` near them, and positions as a NumPy array of float64).
+      InputError: an argument has a wrong rank or dtype, the interpolation is unknown, or
+        ``trilinear`` is used for integers. Also, in an eager call, if float32 does not resolve a
+        quarter of a voxel at a position: give the voxels an ``origin`` near the points, and the
+        positions as a NumPy array of float64.
 
     Examples:
       >>> vx.devoxelize(voxels, positions.astype(np.float32)).shape
@@ -123,26 +119,26 @@ def splat(
     *,
     interpolation: Interpolation = "trilinear",
 ) -> Voxels:
-    """Scatter point features onto existing voxels; this is the adjoint of :func:`devoxelize`.
+    """Add the features of points to existing voxels; this is the adjoint of :func:`devoxelize`.
 
     Each point adds its features to the voxel that contains the point (``nearest``), or to the
-    ``2**D`` voxels around the point with the weights of multilinear interpolation. Features for
-    voxels that do not exist are lost.
+    ``2**D`` voxels around the point with the weights of multilinear interpolation (``trilinear``).
+    Features for voxels that do not exist are lost.
 
     Args:
       positions: ``float[N, D]``, or a :class:`voxax.Points`.
       features: ``[N, C]``, the features of each point; None takes the features of the Points.
-      out_voxels: the voxels to produce; their features are not read.
+      out_voxels: the voxels that receive the features; their own features are not read.
       batch_index: as in :func:`devoxelize`.
       interpolation: ``nearest`` or ``trilinear``.
 
     Returns:
-      Voxels on the geometry of ``out_voxels`` with ``C`` channels in the features' dtype (int32
-      for 8- and 16-bit integers), summed in at least float32. Traced, points where float32 does not
-      resolve a quarter of a voxel are left out and counted in ``num_dropped``.
+      Voxels at the coordinates of ``out_voxels`` with ``C`` channels in the features' dtype (int32
+      for 8- and 16-bit integers). Sums are in at least float32. Under ``jax.jit``, points where
+      float32 does not resolve a quarter of a voxel are left out and counted in ``num_dropped``.
 
     Raises:
-      InputError: as in :func:`devoxelize`; no features, or features with another number of rows.
+      InputError: as in :func:`devoxelize`; also if features are missing or do not have N rows.
 
     Examples:
       >>> vx.splat(points, None, voxels, interpolation="nearest").num_channels
@@ -191,7 +187,7 @@ def _read(
     x = features.astype(wide)
     rows, weights = stencil(coords, cloud, lattice, interpolation, normalize, wide)
     total = xp.zeros((cloud.positions.shape[0], x.shape[1]), wide)
-    # Add one tap after the other, because all at once would hold 2**D rows for each point.
+    # Add one tap after the other: all taps together would need 2**D rows for each point.
     for row, weight in zip(rows, weights, strict=True):
         if xp is np:
             found = gathered_on_host(x, row)
@@ -220,7 +216,7 @@ def _add(
 
 
 def _work_dtype(features: Any, positions: Any) -> Any:
-    """Return the dtype for interpolation: the wider accumulator of both; integers stay integers."""
+    """Return the dtype to interpolate in: float32 or wider; integers for integer features."""
     wide = accumulator(features)
     if not jnp.issubdtype(wide, jnp.floating):
         return wide
@@ -228,7 +224,7 @@ def _work_dtype(features: Any, positions: Any) -> Any:
 
 
 class Cloud(NamedTuple):
-    """Points as ``float[N, D]``, ``int32[N]``, ``bool[N]``; invalid rows may hold anything."""
+    """Points: positions ``float[N, D]``, scenes ``int32[N]`` and valid rows ``bool[N]``."""
 
     positions: jax.Array
     batch_index: jax.Array
@@ -236,12 +232,12 @@ class Cloud(NamedTuple):
 
 
 def meet(voxels: Voxels, positions: Any, batch_index: Any) -> tuple[Cloud, Lattice]:
-    """Return the checked points, and the lattice of the voxels.
+    """Check points against voxels; return the points and the lattice of the voxels.
 
     Args:
       voxels: the voxels to read or to add to.
       positions: ``float[N, D]``, or a :class:`voxax.Points`.
-      batch_index: ``int[N]``, the scene of each point; None takes that of the Points, else 0.
+      batch_index: ``int[N]``, the scene of each point; None takes that of the Points, or scene 0.
     """
     valid, own = None, ()
     if isinstance(positions, Points):
@@ -294,16 +290,18 @@ def stencil(
     normalize: bool,
     wide: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """Return for each tap the voxel rows ``int32[N]`` and weights ``[N]`` of the points.
-
-    The row of a missing voxel is the capacity.
+    """Return the voxels that interpolate each point, and their weights, tap by tap.
 
     Args:
-      coords: ``int32[capacity, 1 + D]``, the voxels in canonical order.
+      coords: ``int32[capacity, 1 + D]``, the voxels in lexicographic order.
       cloud, lattice: the points, and the lattice of the voxels.
       interpolation: ``nearest`` has one tap, whose weight is None; ``trilinear`` has ``2**D`` taps.
-      normalize: whether to scale the weights of taps that exist to a sum of one.
+      normalize: whether to scale the weights of existing voxels to a sum of one.
       wide: dtype of the weights.
+
+    Returns:
+      Two lists with an entry for each tap: the voxel row of each point ``int32[N]``, which is
+      ``capacity`` if the voxel is missing, and the weights ``[N]``.
     """
     numpy = isinstance(coords, np.ndarray)
     xp: Any = np if numpy else jnp
@@ -362,13 +360,13 @@ def _weight(xp: Any, fraction: Any, tap: tuple[int, ...]) -> Any:
 
 
 def _to_one(xp: Any, weights: Any, exists: Any) -> Any:
-    """Return the weights ``[N, K]`` of the K taps, scaled to a sum of one over those that exist.
+    """Scale the weights ``[N, K]`` of the K taps to a sum of one over the taps that exist.
 
-    The weights of missing taps are zero. All weights are zero if the greatest is about zero.
+    The weights of missing taps are zero. All weights are zero if the largest is about zero.
     """
     weights = xp.where(exists, weights, xp.zeros((), weights.dtype))
-    # Only ratios count. In units of the largest weight the sum is at least one, so powers of
-    # its inverse in first and second derivatives cannot overflow.
+    # Divide by the largest weight first. The sum is then at least one, so powers of its inverse in
+    # first and second derivatives cannot overflow.
     largest = xp.max(weights, axis=1, keepdims=True)
     largest = largest if xp is np else jax.lax.stop_gradient(largest)
     some = largest > np.sqrt(jnp.finfo(weights.dtype).tiny)

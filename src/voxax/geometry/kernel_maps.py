@@ -1,8 +1,8 @@
 """Kernel maps: the relation between input and output voxels, and arrays derived from it.
 
-A :class:`KernelMap` holds or builds the tables ``neighbors`` and ``transposed_neighbors`` and the
-lists ``pairs`` and ``pair_starts``. Every other array belongs to a kernel, which passes the
-:class:`View` that builds the array.
+A :class:`KernelMap` stores or builds the tables ``neighbors`` and ``transposed_neighbors`` and the
+lists ``pairs`` and ``pair_starts``. Other arrays are specific to a convolution kernel, which passes
+a :class:`View` that builds its array.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ from voxax.geometry.voxel_geometry import Memo, VoxelGeometry
 
 TRANSPOSED = "transposed_"
 _BACK = TRANSPOSED + "neighbors"
-_CELLS = "cells"  # what a map remembers of itself, see note_cells
+_CELLS = "cells"  # memo key of a property of the map, see note_cells
 
 
 def opposite(name: str) -> str:
-    """Return the name of the same view in the transposed map: add or remove ``transposed_``."""
+    """Return the name of a view in the transposed map: add or remove ``transposed_``."""
     return name.removeprefix(TRANSPOSED) if name.startswith(TRANSPOSED) else TRANSPOSED + name
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """The description of an array that is derived from a table of a kernel map.
+    """A recipe for an array that is derived from the neighbor table of a kernel map.
 
     Two views with the same name are equal.
 
     Attributes:
-      name: name of the array. A view called ``transposed_...`` belongs to the transposed table.
-      build: JAX function from the table ``int32[rows, K]`` and the map's spec, or None, to the
-        array.
+      name: name of the array. If it begins with ``transposed_``, the array is derived from the
+        table ``transposed_neighbors``, else from ``neighbors``.
+      build: JAX function that takes the table ``int32[rows, K]`` and the map's spec (or None) and
+        returns the array.
       on_host: the same function in NumPy, for plans that are made without a device.
     """
 
@@ -66,42 +67,43 @@ class View:
 
     @property
     def opposite(self) -> View:
-        """The same array as a view of the transposed map."""
+        """The view of the same array in the transposed map; only the name differs."""
         return dataclasses.replace(self, name=opposite(self.name))
 
 
 def by_name(*views: View) -> dict[str, View]:
-    """Return these views and their opposites, by name."""
+    """Return a dictionary of the given views and their opposites, by name."""
     return {one.name: one for view in views for one in (view, view.opposite)}
 
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class KernelMap:
-    """The relation of input rows to output rows, tap by tap.
+    """The table of which input row each output row of a convolution reads, under each kernel tap.
 
-    Algorithms read *views* of the relation: arrays derived from it, each built once and kept.
-    The view ``neighbors`` always exists.
+    Algorithms read *views* of the map: the table ``neighbors``, which always exists, and arrays
+    derived from it, which are built once and kept.
 
-    A table of your own must follow two rules, because gradients read it backwards: each entry is -1
-    or an input row, and no two outputs share an input under one tap. Concrete arrays are checked.
-    Traced arrays cannot be checked. An invalid entry counts as -1. If two outputs share an input
-    under one tap, the feature gradient contains only one of them.
+    A table that you make yourself must follow two rules, because gradients read it backwards: each
+    entry is -1 or an input row, and no two outputs share an input under one tap. Concrete arrays
+    are checked. Traced arrays cannot be checked: an invalid entry counts as -1, and if two outputs
+    share an input under one tap, the feature gradient contains only one of them.
 
     Attributes:
-      in_geometry: input voxels, without attached maps. In a shard's map they include the voxels
-        that it needs from other shards.
-      out_geometry: output voxels, without attached maps.
-      spec: the static relation.
+      in_geometry: coordinates of the input voxels, without attached maps. For one shard of a scene
+        they include the voxels that the shard needs from other shards.
+      out_geometry: coordinates of the output voxels, without attached maps.
+      spec: the kernel's taps and stride; static.
       views: the arrays that existed when the map was made, by name.
-      restricted: whether pairs of the spec's relation were removed; see :meth:`restrict`.
-      halo: for one shard of a scene, the exchange that brings the features of input rows that other
-        shards own. None if the map holds all inputs.
+      restricted: whether pairs were removed from the relation; see :meth:`restrict`.
+      halo: for one shard of a scene, the exchange that brings features of input rows from other
+        shards. None if all inputs are here.
+      memo: views that were built after the map was made.
       check: whether to check the tables when the map is made. The check copies them to the host.
 
     Raises:
       InputError: ``check`` is True, and a table has another shape or dtype, an entry that is
-        neither -1 nor a row, or outputs that share an input under one tap.
+        neither -1 nor a row, or two outputs that share an input under one tap.
     """
 
     in_geometry: VoxelGeometry
@@ -127,7 +129,7 @@ class KernelMap:
         self._own()
 
     def _own(self) -> None:
-        """Forget remembered views of another relation. A map without its halo keeps its views."""
+        """Forget remembered views unless arrays, spec and restriction are the same as before."""
         arrays = self.in_geometry, self.out_geometry, *self.views.values()
         memo = self.memo.owned_by(arrays, (self.spec, self.restricted, *self.views))
         object.__setattr__(self, "memo", memo)
@@ -155,10 +157,10 @@ class KernelMap:
 
     @property
     def symmetric(self) -> bool:
-        """True if ``neighbors`` reversed along K is the table of the adjoint.
+        """True if ``neighbors`` with reversed taps is the table of the transposed map.
 
-        This holds for one voxel set with centered taps. It does not hold for a restricted map,
-        which may keep a pair and lack its mirror image.
+        This is so if inputs and outputs are the same voxels and the taps are centered. It is not
+        so for a restricted map, which may contain a pair but not its mirror image.
         """
         same = self.in_geometry is self.out_geometry and not self.restricted
         return same and self.spec.keeps_coords and self.spec.symmetric
@@ -170,18 +172,18 @@ class KernelMap:
 
     @property
     def in_capacity(self) -> int:
-        """Number of input rows that ``neighbors`` can point to."""
+        """Number of input rows, which entries of ``neighbors`` refer to; static."""
         return self.in_geometry.capacity
 
     @property
     def feature_rows(self) -> int:
-        """Number of feature rows that a layer with this map takes."""
+        """Number of rows of a layer's input features; for one shard, only its own rows."""
         return self.in_capacity if self.halo is None else self.halo.own_capacity
 
     def with_halo(self, features: jax.Array) -> tuple[jax.Array, KernelMap]:
-        """Return the features of all input rows, ``[in_capacity, ...]``, and the map from them.
+        """Return the features of all input rows ``[in_capacity, ...]``, and the map without halo.
 
-        Every layer calls this first. On a shard of a scene it exchanges features with the other
+        Every layer calls this first. On one shard of a scene it exchanges features with the other
         shards; otherwise it returns the features and the map unchanged.
         """
         if self.halo is None:
@@ -191,22 +193,22 @@ class KernelMap:
 
     @property
     def out_capacity(self) -> int:
-        """Number of output rows."""
+        """Number of output rows; static."""
         return self.out_geometry.capacity
 
     @property
     def neighbors(self) -> jax.Array:
-        """``int32[out_capacity, K]``: input row under each tap, or -1."""
+        """``int32[out_capacity, K]``: the input row of each output row under each tap, or -1."""
         return self.view("neighbors")
 
     def view(self, name: str, view: View | None = None) -> jax.Array:
-        """Return the array called ``name``, built at its first use and remembered.
+        """Return the array called ``name``. It is built at its first use and remembered.
 
         Args:
-          name: name of an array in ``views``; or ``transposed_neighbors int32[in_capacity, K]``
-            (the output row that each input row feeds through each tap, or -1); or ``pairs`` or
-            ``pair_starts`` (see :func:`list_pairs`).
-          view: how to build an array of another name.
+          name: name of an array in ``views``; or ``transposed_neighbors int32[in_capacity, K]``,
+            the output row that each input row feeds through each tap, or -1; or ``pairs`` or
+            ``pair_starts``, see :func:`list_pairs`.
+          view: the recipe of an array with any other name.
 
         Raises:
           KeyError: ``view`` is None and no array has this name; the message lists the known names.
@@ -234,17 +236,16 @@ class KernelMap:
         return _cells_of_taps(self.neighbors, rows, cells, stride=self.spec.stride)[0]
 
     def _pair_lists(self) -> tuple[jax.Array, jax.Array]:
-        """Return ``pairs`` and ``pair_starts``, which one pass builds together."""
+        """Return ``pairs`` and ``pair_starts``, which are built together."""
         neighbors = self.neighbors
         build = functools.partial(list_pairs, neighbors)
         return self.memo.get_or_build(("pair_lists",), neighbors, build)
 
     def transpose(self) -> KernelMap:
-        """Return the map of the adjoint: outputs and inputs change places.
+        """Return the map of the adjoint, in which inputs and outputs are exchanged.
 
         Raises:
-          InputError: the map is of one shard of a scene. The plan of the scene has the transposed
-            map.
+          InputError: the map belongs to one shard of a scene; the plan has its transposed map.
         """
         if self.halo is not None:
             raise InputError(
@@ -262,12 +263,12 @@ class KernelMap:
         return KernelMap(*ends, adjoint, swapped, self.restricted, check=False)
 
     def restrict(self, keep: jax.Array) -> KernelMap:
-        """Return the map without the pairs where ``keep`` is false.
+        """Return the map without the pairs of output row and tap where ``keep`` is False.
 
         Algorithms skip these pairs in the forward pass and in both gradients.
 
         Args:
-          keep: ``bool``, broadcast to ``[out_capacity, K]``.
+          keep: ``bool[out_capacity, K]``; an axis may have length 1.
 
         Raises:
           InputError: ``keep`` has another dtype, or a shape that cannot be broadcast.
@@ -285,13 +286,13 @@ class KernelMap:
         return KernelMap(*ends, self.spec, views, restricted=True, halo=self.halo, check=False)
 
     def within(self, size: jax.Array) -> KernelMap:
-        """Return the map in which each output has the taps of its own kernel size.
+        """Return the map in which each output row only has the taps inside its own kernel size.
 
-        Size s covers ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation.
+        Size s covers offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation.
 
         Args:
-          size: kernel size of each output, ``[out_capacity]``, or of all, ``[]``. Floats are
-            rounded down. A size below 1 covers no tap.
+          size: kernel size of each output row ``[out_capacity]``, or one size ``[]`` for all rows.
+            Floats are rounded down. A size below 1 covers no tap.
         """
         size = jnp.asarray(size)
         if size.shape not in ((), (self.out_capacity,)):
@@ -321,7 +322,7 @@ class KernelMap:
 
 
 def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
-    """Check a neighbor table and return it. In a traced table, replace each invalid entry by -1."""
+    """Check a neighbor table and return it. In a traced table, replace invalid entries by -1."""
     if table.shape != shape or table.dtype != np.int32:
         raise InputError(
             f"{name} of shape {list(table.shape)}, {table.dtype}: expected int32{list(shape)}, for "
@@ -335,7 +336,7 @@ def _checked(name: str, table: Any, shape: tuple[int, int], rows: int) -> Any:
 
 
 def _check_table(name: str, table: np.ndarray, rows: int) -> None:
-    """Raise :class:`InputError` unless entries are -1 or rows, which differ in each column."""
+    """Raise :class:`InputError` unless entries are -1 or rows, and no column has a row twice."""
     outside = np.argwhere((table < -1) | (table >= rows))
     if len(outside):
         row, tap = outside[0].tolist()
@@ -356,7 +357,7 @@ def _check_table(name: str, table: np.ndarray, rows: int) -> None:
 
 
 def invert_table(neighbors: np.ndarray, in_capacity: int, threads: int = 1) -> np.ndarray:
-    """Return what :func:`invert_neighbors` returns, in NumPy."""
+    """Return the transposed neighbor table: :func:`invert_neighbors` in NumPy."""
     if native.takes_table(neighbors):
         return native.invert_table(neighbors, in_capacity, threads)
     table = np.full((in_capacity, neighbors.shape[1]), -1, np.int32)
@@ -372,15 +373,15 @@ def _invert_on_host(neighbors: np.ndarray, in_capacity: int) -> np.ndarray:
 @eagerly(_invert_on_host, native=True)
 @functools.partial(jax.jit, static_argnames="in_capacity")
 def invert_neighbors(neighbors: jax.Array, in_capacity: int) -> jax.Array:
-    """Return the output row that each input row feeds through each tap.
+    """Return the transposed neighbor table: the output row that each input row feeds, by tap.
 
     Args:
-      neighbors: ``int32[out_capacity, K]``, input row or -1. For one tap, no two
-        outputs share an input (``in = out * stride + offset`` determines ``out``).
+      neighbors: ``int32[out_capacity, K]``, the input row of each output row and tap, or -1. For
+        one tap, no two outputs share an input (``in = out * stride + offset`` determines ``out``).
       in_capacity: number of input rows.
 
     Returns:
-      ``int32[in_capacity, K]``, output row or -1.
+      ``int32[in_capacity, K]``, the output row of each input row and tap, or -1.
     """
     return _invert(neighbors, in_capacity=in_capacity)[0]
 
@@ -390,7 +391,7 @@ def _invert_neighbors(neighbors: jax.Array, in_capacity: int) -> tuple[jax.Array
     if not (neighbors.size and in_capacity):
         return (by_scatter(neighbors),)
 
-    # TPUs scatter row after row, at 17 cycles each.
+    # TPUs scatter one row after the other, at 17 cycles per row.
     def by_tiles(neighbors: jax.Array) -> jax.Array:
         return find_numbers(neighbors.T, in_capacity).T
 
@@ -415,10 +416,10 @@ _invert = natively_on_cpu("invert_neighbors", _invert_natively, _invert_neighbor
 
 
 def note_cells(kernel_map: KernelMap) -> KernelMap:
-    """Note that the cell of each input is its only output, and return the map.
+    """Note in the map that every input row has exactly one output row, its cell; return the map.
 
-    This needs all pairs of a spec whose cells partition the lattice. Programs for TPUs then look up
-    the cell of each input, which is faster than to invert the table.
+    Call it only for a map with all pairs of a spec whose cells partition the lattice. Programs for
+    TPUs then look up the cell of each input, which is faster than to invert the table.
     """
     ends = kernel_map.in_geometry.coords, kernel_map.out_geometry.coords
     arrays = *ends, kernel_map.neighbors
@@ -440,9 +441,9 @@ def _inverted_by(invert: Callable[..., tuple[jax.Array]]) -> Callable[..., tuple
 def _cells_by_tiles(
     neighbors: jax.Array, rows: jax.Array, cells: jax.Array, stride: tuple[int, ...]
 ) -> tuple[jax.Array]:
-    """Return what :func:`_invert_neighbors` returns if each row has one cell: one search, not K."""
+    """Return the transposed neighbor table, by one search, if each input row has one cell."""
     here = np.zeros((1, len(stride)), np.int32)
-    # The cells of sorted rows are nearly in canonical order, so the search by tiles is fast.
+    # The cells of sorted rows are nearly in lexicographic order, so the search by tiles is fast.
     cell = find_neighbors(cells, coarsen(rows, stride), is_valid(rows), here, ordered=True)
     taps = np.arange(neighbors.shape[1], dtype=np.int32)[None]
     return (jnp.where(place_in_cell(rows, stride)[:, None] == taps, cell, -1),)
@@ -457,11 +458,11 @@ _cells_of_taps = natively_on_cpu(
 
 
 PAIR_ROOM = 4096
-"""Number of unused places after the last pair: a block of this size may start at any pair."""
+"""Number of unused places at the end of a pair list: a block this long may start at any pair."""
 
 
 def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what :func:`list_pairs` returns, in NumPy."""
+    """List the pairs of input and output rows by tap: :func:`list_pairs` in NumPy."""
     rows, taps = neighbors.shape
     if native.takes_table(neighbors):
         return native.list_pairs(neighbors, rows * taps + PAIR_ROOM)
@@ -476,15 +477,15 @@ def pair_lists(neighbors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 @eagerly(pair_lists, native=True)
 @jax.jit
 def list_pairs(neighbors: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """List the pairs of a table, sorted by tap and then by output row.
+    """List the pairs of input and output rows in a neighbor table, sorted by tap, then output row.
 
     Args:
-      neighbors: ``int32[out_capacity, K]``, input row or -1.
+      neighbors: ``int32[out_capacity, K]``, the input row of each output row and tap, or -1.
 
     Returns:
-      ``pairs int32[2, out_capacity * K + PAIR_ROOM]``: input rows and output rows, -1 after the
-      last pair. ``starts int32[K + 1]``: the place of each tap's first pair, and the number of all
-      pairs. If both sides are in canonical order, the input rows of each tap ascend too.
+      ``pairs int32[2, out_capacity * K + PAIR_ROOM]``: the input rows and the output rows of all
+      pairs, then -1. ``starts int32[K + 1]``: the index of each tap's first pair, then the number
+      of all pairs. If both sides are in lexicographic order, the input rows of a tap ascend too.
     """
     pairs, starts = _list(neighbors)
     return pairs, starts

@@ -1,4 +1,4 @@
-"""KernelSpec: the static description of a convolution's spatial relation."""
+"""KernelSpec: the static part of a convolution's kernel map (taps, stride, dilation)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from voxax.errors import InputError
 from voxax.geometry.call_checks import axes_hint
 
 KernelShape = Literal["box", "cross"] | Sequence[Sequence[int]]
-"""The set of taps: the name of a shape within the box, or custom offsets ``int[K, D]``."""
+"""Which taps a kernel has: a box, a cross within the box, or custom offsets ``int[K, D]``."""
 
 LONGEST_REACH = 2**28
-"""The largest stride, and the largest offset times dilation: int32 sums cannot wrap around."""
+"""The limit of strides and of offset times dilation, so that int32 sums cannot wrap around."""
 
 
 MOST_TAPS = 2**16
@@ -27,10 +27,11 @@ MOST_TAPS = 2**16
 
 
 def per_axis(value: int | Sequence[int], ndim: int, name: str) -> tuple[int, ...]:
-    """Return ``ndim`` positive integers from one integer, or from a sequence of this length.
+    """Return ``ndim`` positive integers from one integer, or from a sequence of ``ndim`` integers.
 
     Raises:
-      InputError: no integers, another length, or a value below 1; the message begins with ``name``.
+      InputError: ``value`` is not an integer or a sequence of integers, has another length, or is
+        below 1. The message begins with ``name``, the name of the argument.
     """
     try:
         values = (operator.index(value),) * ndim  # type: ignore[arg-type]
@@ -63,14 +64,14 @@ class KernelSpec:
     (cross-correlation). With ``transposed``, inputs and outputs of this relation are exchanged.
 
     Attributes:
-      offsets: K tuples of D integers. A box or a cross has them in lexicographic order, last axis
-        fastest; custom offsets stay in the order they were given.
+      offsets: K tuples of D integers, one for each tap. Those of a box or a cross are in
+        lexicographic order, last axis fastest; custom offsets stay in the given order.
       stride: D integers >= 1.
       dilation: D integers >= 1.
-      transposed: inputs are the coarse side, outputs the fine one.
-      generative: outputs are every site that a tap reaches.
-      spatial_shape: extent of the input's grid ``[0, n)`` that clips a generative map's
-        outputs, or None.
+      transposed: True if inputs are the coarse side and outputs the fine side.
+      generative: True if the outputs are all sites that a tap reaches from an input.
+      spatial_shape: sizes n of the input's dense grid ``[0, n)``. Outputs of a generative map
+        outside the grid of the corresponding dense convolution are left out. None has no grid.
     """
 
     offsets: tuple[tuple[int, ...], ...]
@@ -93,21 +94,21 @@ class KernelSpec:
         kernel_shape: KernelShape = "box",
         spatial_shape: int | Sequence[int] | None = None,
     ) -> KernelSpec:
-        """Make a spec from sizes or offsets. Integers are broadcast to all ``ndim`` axes.
+        """Make a spec from a kernel size or from custom offsets.
 
         Args:
-          ndim: spatial axes, D.
-          kernel_size, stride, dilation: integers, or one per axis.
+          ndim: number of spatial axes, D.
+          kernel_size, stride, dilation: one integer for all axes, or one per axis.
           transposed, generative: see the attributes.
-          kernel_shape: ``"box"``; ``"cross"``, the offsets of the box that leave the center
-            along one axis at most; or custom offsets ``int[K, D]``, which take the place of
-            ``kernel_size``.
+          kernel_shape: ``"box"``, all offsets of the box ``kernel_size``; ``"cross"``, the offsets
+            of the box that differ from the center along one axis at most; or custom offsets
+            ``int[K, D]``, for which ``kernel_size`` is ignored.
           spatial_shape: see the attributes.
 
         Raises:
-          InputError: a size below 1, more than 2**16 taps, a sequence of another length than
-            ``ndim``, custom offsets that are not distinct, an offset times dilation or a stride
-            beyond 2**28, ``spatial_shape`` without ``generative``.
+          InputError: a size is below 1, the box has more than 2**16 taps, a sequence does not have
+            ``ndim`` entries, custom offsets are not distinct, an offset times dilation or a
+            stride is beyond 2**28, or ``spatial_shape`` is given without ``generative``.
         """
         strides = per_axis(stride, ndim, "stride")
         if isinstance(kernel_shape, str):
@@ -152,22 +153,21 @@ class KernelSpec:
 
     @property
     def partitions(self) -> bool:
-        """Whether the kernel is a box as large as its stride: each input site has one output."""
+        """Whether the kernel is a box as large as its stride, so each input site has one output."""
         if self.transposed or set(self.dilation) != {1}:
             return False
-        # Counted first: the box of a stride of 2**20 would not fit into memory.
+        # Compare the counts first: the box of a stride of 2**20 would not fit into memory.
         known = self.num_offsets == math.prod(self.stride)
         return known and self.offsets == box_offsets(self.stride, self.stride)
 
     @property
     def keeps_coords(self) -> bool:
-        """Whether outputs have the input's coordinates: stride 1 and not generative."""
+        """Whether outputs have the coordinates of the inputs: stride 1 and not generative."""
         return not self.generative and all(s == 1 for s in self.stride)
 
     @property
     def symmetric(self) -> bool:
-        """Whether reversing the taps negates every offset, so that a map of stride 1 from a set to
-        itself is its own adjoint."""
+        """Whether tap ``K - 1 - k`` has the negative offset of tap k, as centered kernels have."""
         return is_point_symmetric(self.offsets)
 
     @property
@@ -178,14 +178,14 @@ class KernelSpec:
     @property
     def relation(self) -> KernelSpec:
         """The spec without ``generative`` and ``spatial_shape``, which only say how outputs are
-        found. It is equal for equal relations between two given voxel sets."""
+        found. Specs with equal ``relation`` give the same map between two given sets of voxels."""
         return dataclasses.replace(self, generative=False, spatial_shape=None)
 
     @property
     def output_shape(self) -> tuple[int, ...] | None:
-        """Extent of the output grid ``[0, m)``, or None without ``spatial_shape``.
+        """Sizes m of the output grid ``[0, m)``, or None without ``spatial_shape``.
 
-        It follows the rule of dense convolutions, ``(n + 2 p - d (k - 1) - 1) // s + 1``, or
+        They follow the rule of dense convolutions, ``(n + 2 p - d (k - 1) - 1) // s + 1``, or
         ``(n - 1) s - 2 p + d (k - 1) + 1`` when transposed. The padding p is the kernel's reach
         below its center.
         """
@@ -203,7 +203,7 @@ class KernelSpec:
         return tuple(int(n) for n in np.maximum(shape, 0))
 
     def adjoint(self) -> KernelSpec:
-        """Return this relation with inputs and outputs exchanged."""
+        """Return the spec with inputs and outputs exchanged (``transposed`` inverted)."""
         return dataclasses.replace(self, transposed=not self.transposed)
 
     def __str__(self) -> str:
@@ -219,10 +219,10 @@ class KernelSpec:
 
 
 def custom_offsets(offsets: Any, ndim: int) -> tuple[tuple[int, ...], ...]:
-    """Return custom offsets ``int[K, D]`` as tuples, after checks.
+    """Check custom kernel offsets ``int[K, D]`` and return them as tuples.
 
     Raises:
-      InputError: offsets of another shape or no row, no integers, or rows that are not distinct.
+      InputError: the offsets have another shape or no row, are no integers, or are not distinct.
     """
     array = np.asarray(offsets)
     if array.ndim != 2 or array.shape[1] != ndim or not len(array):
@@ -239,7 +239,7 @@ def custom_offsets(offsets: Any, ndim: int) -> tuple[tuple[int, ...], ...]:
 
 
 def static_shape(kernel_shape: KernelShape) -> KernelShape:
-    """Return a hashable form of the kernel shape: a name, or tuples of integers."""
+    """Return a hashable form of the kernel shape: its name, or tuples of integers."""
     if isinstance(kernel_shape, str):
         return kernel_shape
     array = np.asarray(kernel_shape)

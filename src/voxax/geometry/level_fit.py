@@ -1,7 +1,8 @@
-"""Capacities of a network's levels, as functions of the capacity of its input.
+"""Compute the capacities of a network's levels from the capacity of its input.
 
-They are fitted to samples (:class:`Fit`), or follow from the strides (:func:`rows_by_stride`).
-In both cases scans of one capacity share a program, in any order and in every process.
+A level is a set of voxels at one stride. Capacities are fitted to samples (:class:`Fit`), or follow
+from the strides (:func:`rows_by_stride`). In both cases scans of one input capacity share a
+compiled program, in any order and in every process.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from voxax.coords import bucket_capacity, ladder_capacity, round_up_rows
 from voxax.errors import FileFormatError
 from voxax.geometry.kernel_spec import KernelSpec
 
-# Factor of the largest capacity of inputs on the ladder over the largest sample.
+# The largest input capacity on the ladder is this factor times the largest sample.
 _INPUT_MARGIN = 1.05
 _STEP = 4
 # Rows of a level of stride 2 as a share of the input's capacity. Scans fill 0.6 of it on average.
 # LiDAR sweeps at 5 cm need up to 0.79 of their voxels, at 10 cm 0.55 to 0.67, rooms and surfaces
-# 0.3 to 0.5. Each doubling of the stride halves them at least.
+# 0.3 to 0.5. Each doubling of the stride at least halves the rows.
 _SHARE = 0.6
 # Limits of the fitted slope. Samples that all fill one cube have levels that do not grow with the
 # input, which says nothing about other clouds.
@@ -31,17 +32,16 @@ _SLOPES = 0.5, 1.5
 
 @dataclasses.dataclass(frozen=True)
 class LevelFit:
-    """The capacity of one level as a function of the input's capacity.
+    """A function that returns the capacity of one level for a given capacity of the input.
 
-    For an input capacity that samples have, it is the largest number of rows that a sample of this
-    or a smaller capacity needs. For any other it is ``exp(intercept + slope * log(capacity))``, an
-    upper envelope of all samples. It is a power law because coarsening divides the voxels of a
-    surface by about the square of the stride, and those of a line by the stride: the exponent
-    depends on the scene, not only on the level.
+    For an input capacity that occurred among the samples, it returns the most rows that samples of
+    this or a smaller input capacity need. For any other input capacity it returns
+    ``exp(intercept + slope * log(capacity))``, an upper envelope of all samples. The exponent
+    depends on the scene: coarsening removes more voxels of surfaces than of lines.
 
     Attributes:
       slope, intercept: coefficients of the envelope.
-      seen: ``((capacity, rows), ...)`` for each input capacity that samples have.
+      seen: ``((capacity, rows), ...)`` for each input capacity that occurred among the samples.
     """
 
     slope: float
@@ -57,12 +57,13 @@ class LevelFit:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """Capacities fitted to samples. A checkpoint stores the result of :meth:`to_json`.
+    """Capacities of inputs and levels, fitted to samples. Checkpoints store :meth:`to_json`.
 
     Attributes:
-      levels: the fit of level 1, 2, ...
-      rungs: the few capacities of inputs on a ladder, ascending; empty where inputs are bucketed.
-      least: the smallest capacity of inputs that are bucketed.
+      levels: the fits of level 1, 2, ...; level 0 is the input.
+      rungs: the few capacities that inputs may take, ascending. Empty if input capacities are
+        rounded up by :func:`voxax.bucket_capacity` instead.
+      least: the smallest input capacity in that case.
     """
 
     levels: tuple[LevelFit, ...]
@@ -70,16 +71,16 @@ class Fit:
     least: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fit as a dictionary of lists and numbers."""
+        """Return the fit as a dictionary of lists and numbers, for :meth:`from_json`."""
         levels = [[fit.slope, fit.intercept, [list(s) for s in fit.seen]] for fit in self.levels]
         return {"levels": levels, "rungs": list(self.rungs), "least": self.least}
 
     @classmethod
     def from_json(cls, values: Any) -> Fit:
-        """Return the fit of a result of :meth:`to_json`.
+        """Return the fit that :meth:`to_json` converted to ``values``.
 
         Raises:
-          FileFormatError: ``values`` is not such a result.
+          FileFormatError: ``values`` is not a result of :meth:`to_json`.
         """
         try:
             if not isinstance(values, Mapping):
@@ -111,14 +112,14 @@ def _pair(values: Any) -> tuple[int, int]:
 
 
 def fitted_to(counts: np.ndarray, margin: float, on_ladder: bool) -> Fit:
-    """Return the capacities fitted to samples, whose order does not matter.
+    """Fit the capacities of a network's levels to samples, whose order does not matter.
 
     Args:
-      counts: ``int[S, L]``, rows of each sample at each level, level 0 first.
+      counts: ``int[S, L]``, number of rows of each sample at each level, level 0 first.
       margin: factor on the rows that the samples need at levels 1, 2, ...
-      on_ladder: whether inputs take one of few capacities: 5 % above the largest sample, a fourth
-        of it, a fourth of that, and so on; capacities that no sample takes are left out. Otherwise
-        inputs are bucketed.
+      on_ladder: True gives inputs one of few capacities: 5 % above the largest sample, a fourth of
+        it, a fourth of that, and so on, without capacities that no sample takes. False rounds input
+        capacities up by :func:`voxax.bucket_capacity`.
     """
     inputs = [int(n) for n in counts[:, 0]]
     rungs = _rungs(inputs) if on_ladder else ()
@@ -143,9 +144,9 @@ def fitted_to(counts: np.ndarray, margin: float, on_ladder: bool) -> Fit:
 
 
 def _rungs(inputs: Sequence[int]) -> tuple[int, ...]:
-    """Return few capacities, ascending, for inputs with these numbers of voxels.
+    """Return a few input capacities, ascending, for samples with ``inputs`` voxels.
 
-    At least one input takes each capacity.
+    Every capacity is the smallest that fits at least one sample.
     """
     top = round_up_rows(math.ceil(_INPUT_MARGIN * max(inputs)))
     rungs = [top]
@@ -163,14 +164,14 @@ def rows_by_stride(
 ) -> tuple[int, ...]:
     """Return the capacity of every level, computed from the input's capacity and the strides.
 
-    A level of total stride s has ``1.2 / s`` times the rows of the finest level that it is
-    coarsened from, and at most all of them. Where a level needs more, the factor of all levels is
-    doubled until every level fits. Generative and transposed levels take the step of the ladder
-    for their count.
+    A strided level of total stride s has ``1.2 / s`` times the rows of the finest level that it is
+    coarsened from, and at most all of them. If a level needs more, this factor is doubled for all
+    levels until every level fits. Generative and transposed levels take
+    :func:`voxax.coords.ladder_capacity` of their count.
 
     Args:
-      capacity: rows of the input.
-      counts: rows that each level needs, level 0 first.
+      capacity: number of rows of the input.
+      counts: number of rows that each level needs, level 0 first.
       parents: for level 1, 2, ...: the level it is computed from, and the spec of this step.
       fixed: for level 1, 2, ...: the capacity that the network itself gives, or None.
     """

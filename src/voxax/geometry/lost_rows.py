@@ -1,4 +1,4 @@
-"""Rows lost to capacity, by level, in one array of a fixed shape."""
+"""Count the rows that did not fit a capacity, for each level of a network, in one array."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _COUNTS[0, 0] = 1
 
 @jax.tree_util.register_pytree_with_keys_class
 class LostRows:
-    """The number of rows that each level lost on the way to a geometry.
+    """The number of voxels that each level of a network lost because they did not fit a capacity.
 
-    It is one leaf of a fixed shape. Voxels that came through different levels therefore have the
-    same tree structure, so loops can carry them and branches can return them.
+    It is a pytree with one leaf of a fixed shape. Voxels that came through different levels
+    therefore have the same tree structure, so loops can carry them and branches can return them.
 
     Attributes:
       table: ``int32[37, 5]``, one row for each level: the number of rows lost, then the level's
@@ -42,12 +42,12 @@ class LostRows:
     ) -> None:
         self.table = table
         self._none = none  # known on the host, so that eager code has nothing to merge
-        # Where nothing was lost there is nothing to count once.
+        # The history is only needed to avoid counting a loss twice.
         self._grown_from = None if none else grown_from
 
     @classmethod
     def of(cls, numbers: Mapping[Level, Any]) -> LostRows:
-        """Return LostRows from a mapping of levels to rows lost, integers or ``int32[]``."""
+        """Make LostRows from a mapping of level (stride) to rows lost, int or ``int32[]``."""
         on_host = all(isinstance(n, int | np.ndarray | np.generic) for n in numbers.values())
         table = np.zeros((_ROWS, _WIDTH), np.int32)
         if on_host:
@@ -70,12 +70,12 @@ class LostRows:
         return cls(_compat.without_tangent(children[0]))
 
     def add(self, level: Level, number: Any) -> LostRows:
-        """Return LostRows with ``number int32[]`` more rows at ``level``, always in a new array."""
+        """Return LostRows with ``number int32[]`` more rows lost at ``level``, in a new array."""
         none = self._none and not _compat.is_traced(number) and not int(number)
         return LostRows(_added(self.table, number, level), none=none, grown_from=self)
 
     def joined(self, other: LostRows) -> LostRows:
-        """Return the rows lost on two ways to the same voxels: the larger number at each level."""
+        """Return the larger of both numbers for each level, as for two ways to the same voxels."""
         if other._none or self.same_as(other):
             return self
         merge = np.maximum if self._is_host and other._is_host else _larger
@@ -83,9 +83,9 @@ class LostRows:
 
     @staticmethod
     def total_of(sources: Sequence[LostRows]) -> LostRows:
-        """Return the rows that all sources lost.
+        """Return the sum of the rows that all ``sources`` lost.
 
-        Rows that two sources lost in their common past count once, as far as it is known.
+        A loss in a common past of two sources counts once, if it is known to be common.
         """
         total, *others = sources
         counted = list(total._history())
@@ -100,23 +100,23 @@ class LostRows:
         return total
 
     def summed_over(self, axis_name: str | tuple[str, ...]) -> LostRows:
-        """Return the sum of the rows lost over all members of a mapped axis."""
+        """Return the sum of the rows lost over all members of a mapped axis (``jax.lax.psum``)."""
         numbers = jax.lax.psum(self.table * _COUNTS, axis_name)
         return LostRows(numbers + jax.lax.pmax(self.table * (1 - _COUNTS), axis_name))
 
     def same_as(self, other: LostRows) -> bool:
-        """Return whether both tables are one array."""
+        """Return whether both tables are the same array."""
         return _compat.origin(self.table) is _compat.origin(other.table)
 
     @property
     def number(self) -> jax.Array:
-        """``int32[]``, the rows lost at all levels together."""
+        """``int32[]``, the total number of rows lost at all levels."""
         if self._is_host:
             return self.table[..., 0].sum(-1, dtype=np.int32)
         return _number(self.table)
 
     def items(self) -> list[tuple[Level, int]]:
-        """Return ``(level, rows lost)`` pairs, sorted, on the host.
+        """Return a sorted list of ``(level, rows lost)`` pairs; needs concrete values.
 
         Raises:
           TypeError: the table is traced.
@@ -126,7 +126,7 @@ class LostRows:
                 "the rows that each level lost are data inside jax.jit: return the voxels from the "
                 "jitted function and read them outside"
             )
-        # With leading axes where voxels were stacked.
+        # The table has leading axes if voxels were stacked.
         table = np.asarray(self.table).reshape(-1, _ROWS, _WIDTH)
         strides, numbers = table[..., 1:].max(0), table[..., 0].sum(0)
         found = [
@@ -156,7 +156,7 @@ class LostRows:
 
 @functools.lru_cache(maxsize=1024)
 def _name(level: Level) -> np.ndarray:
-    """Return the table in which ``level`` is named and has lost nothing."""
+    """Return a table with the stride of ``level`` in its row, and no lost rows."""
     table = np.zeros((_ROWS, _WIDTH), np.int32)
     table[_row(level), 1 : 1 + len(level)] = level
     return table
@@ -164,7 +164,7 @@ def _name(level: Level) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _one(level: Level) -> np.ndarray:
-    """Return the table with one row lost at ``level``, without the level's stride."""
+    """Return a table with the number 1 in the row of ``level``, without the level's stride."""
     table = np.zeros((_ROWS, _WIDTH), np.int32)
     table[_row(level), 0] = 1
     return table

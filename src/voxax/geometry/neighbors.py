@@ -1,4 +1,4 @@
-"""Search for the points within a radius, or the nearest points, under a static capacity."""
+"""Find the points within a radius, or the k nearest points, with results of a static size."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from voxax.geometry.points import Points
 SearchAlgorithm = Literal["auto", "all", "cells"]
 SEARCH_ALGORITHMS = ("auto", "all", "cells")
 
-# Limits of one block of queries: distances to all points, and rows with cells.
+# Limits of one block of queries: number of distances without cells, number of queries with cells.
 _DISTANCES = 1 << 22
 _QUERIES = 1024
-# Candidates that each query compares at a time, and the number of points from which cells are used.
+# Number of points that each query compares at a time; number of points from which cells are used.
 _CANDIDATES = 32
 _MANY = 4096
 # Cells are a little wider than the radius: rounding cannot then put a neighbor two cells away, up
@@ -37,12 +37,12 @@ _SLACK = 1.01
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Neighbors:
-    """The neighbors of each query.
+    """The neighbors among N points of each of M query points.
 
     Attributes:
-      rows: ``int32[M, k]``, the points' rows, nearest first; equally near points are in the order
-        of their rows. -1 where there are fewer than k. Padding queries have no neighbors.
-      found: ``int32[M]``, the number of neighbors, including those that k is too small to list.
+      rows: ``int32[M, k]``, the rows of the neighbors among the points, nearest first; equally near
+        points are in the order of their rows. Unused entries are -1. Padding queries have none.
+      found: ``int32[M]``, the number of neighbors, including those that did not fit into k.
     """
 
     rows: Int32[Array, "M k"]
@@ -55,13 +55,13 @@ class Neighbors:
 
     @property
     def num_dropped(self) -> jax.Array:
-        """``int32[]``, the neighbors of all queries that are not listed; saturates near 2**31."""
+        """``int32[]``, the number of neighbors that are not in ``rows``; saturates near 2**31."""
         most = (2**31 - 1) // max(self.rows.shape[0], 1)
         excess = jnp.clip(self.found - self.capacity, 0, most)
         return jnp.sum(excess, dtype=jnp.int32)
 
     def raise_if_overflowed(self) -> None:
-        """Raise :class:`CapacityError` if neighbors were lost. Call it on the host."""
+        """Raise :class:`CapacityError` if neighbors did not fit; not inside ``jax.jit``."""
         if not self.rows.size:
             return
         largest = int(jnp.max(self.found))
@@ -82,31 +82,31 @@ def radius_search(
     capacity: int,
     algorithm: SearchAlgorithm = "auto",
 ) -> Neighbors:
-    """Return the points of each query's scene within ``radius``.
+    """Find, for each query point, the points of the same scene within ``radius``.
 
-    A point among the queries is its own neighbor. Points and queries that are not finite have
-    no neighbors. No gradient flows through the choice.
+    A query that is one of the points is its own neighbor. Points and queries that are not finite
+    have no neighbors. No gradient flows through the search.
 
     Args:
       points: the points to search among; D axes.
       queries: the points to search around; None takes ``points``.
-      radius: the largest distance, above 0; may be traced.
-      capacity: the largest number of neighbors of a query; static.
-      algorithm: ``all`` compares each query with all points, in blocks; ``cells`` sorts the points
-        into cells as wide as the radius and compares each query with the points of the ``3**D``
-        cells around it; ``auto`` searches a tree with the native kernels of CPUs; elsewhere it
-        takes ``cells`` from 4096 points on. Up to the rounding of distances all give the same
-        result.
+      radius: the largest distance of a neighbor, above 0; may be traced.
+      capacity: static number k of neighbors that can be listed for each query.
+      algorithm: ``all`` compares each query with all points, in blocks. ``cells`` sorts the points
+        into cells as wide as the radius, and compares each query with the points of the ``3**D``
+        cells around it. ``auto`` searches a tree on CPUs with the native library; elsewhere it
+        takes ``cells`` from 4096 points on. Results only differ by the rounding of distances.
 
     Returns:
-      Neighbors. Under ``jax.jit`` the nearest are kept, and ``num_dropped`` counts the others.
+      Neighbors. Under ``jax.jit``, if a query has more neighbors than ``capacity``, the nearest are
+      kept and ``num_dropped`` counts the others.
 
     Raises:
-      InputError: points and queries that differ in axes or batch size, a radius not above 0, an
-        unknown algorithm; eager: pairs of points where float32 does not resolve a quarter of the
-        radius (give :meth:`voxax.Points.make` a NumPy array of float64). Traced pairs are compared
-        by their rounded positions.
-      CapacityError: eager, and a query has more neighbors than ``capacity``.
+      InputError: points and queries differ in axes or batch size, the radius is not above 0, or the
+        algorithm is unknown. Also, in an eager call, if positions are so large that float32 does
+        not resolve a quarter of the radius: give :meth:`voxax.Points.make` a NumPy array of
+        float64. Under ``jax.jit``, such positions are compared as they are rounded.
+      CapacityError: in an eager call, a query has more neighbors than ``capacity``.
 
     Examples:
       >>> vx.radius_search(points, radius=1.0, capacity=64).rows.shape
@@ -128,21 +128,21 @@ def knn_search(
     k: int,
     radius: float | Num[Array, ""] | None = None,
 ) -> Neighbors:
-    """Return the ``k`` nearest points of each query's scene, or all if it has fewer.
+    """Find, for each query point, the ``k`` nearest points of the same scene, or all if fewer.
 
     Args:
       points, queries: as in :func:`radius_search`.
       k: number of neighbors, at least 1; static.
-      radius: the largest distance of a neighbor, or None. Where the native kernels of CPUs are
-        not used, None compares each query with all points; a radius compares it, from 4096 points
-        on, only with the points of nearby cells.
+      radius: the largest distance of a neighbor; None has no limit. From 4096 points on, a radius
+        makes the search faster where the native library for CPUs is not used.
 
     Returns:
-      Neighbors; ``found`` counts all candidates, so ``num_dropped`` has no meaning here.
+      Neighbors. ``found`` counts all points within the radius, or all points of the scene, so
+      ``num_dropped`` has no meaning here.
 
     Raises:
-      InputError: points and queries that differ in axes or batch size, ``k`` below 1; with a
-        radius, also as :func:`radius_search`.
+      InputError: points and queries differ in axes or batch size, or ``k`` is below 1. With a
+        radius, also as in :func:`radius_search`.
 
     Examples:
       >>> vx.knn_search(points, k=8).rows.shape
@@ -191,7 +191,7 @@ def _search(
 
 @jax.jit
 def _spacings(positions: jax.Array, scene: jax.Array) -> jax.Array:
-    """Return ``float[M]``, the spacing of numbers at the largest coordinate of each position."""
+    """Return ``float[M]``, the spacing of floats at the largest coordinate of each position."""
     largest = jnp.max(jnp.where(scene[:, None] >= 0, jnp.abs(positions), 0), axis=1)
     return jnp.spacing(largest)
 
@@ -215,13 +215,13 @@ def _compared(
     k: int,
     algorithm: str,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return ``int32[M, k]`` and ``int32[M]``, the fields of :class:`Neighbors`."""
+    """Return the k nearest points within the radius of each query, and their number, in JAX."""
     find = _among_all if algorithm == "all" else _among_cells
     return find((source, scene), (around, own), radius, k)
 
 
 def _searched(*arrays: jax.Array, k: int, algorithm: str) -> tuple[jax.Array, jax.Array]:
-    """Return the results of :func:`_compared` from the native tree; ``algorithm`` is ignored."""
+    """Return the k nearest points within the radius of each query, by a native tree search."""
     del algorithm
     queries = len(arrays[2])
     shapes = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((queries, k), (queries,))]
@@ -230,18 +230,18 @@ def _searched(*arrays: jax.Array, k: int, algorithm: str) -> tuple[jax.Array, ja
 
 _among_tree = natively_on_cpu("search_points", _searched, _compared)
 
-_Cloud = tuple[jax.Array, jax.Array]  # positions, and the scene of each
+_Cloud = tuple[jax.Array, jax.Array]  # positions, and the scene of each position
 
 
 def _scenes(cloud: Points) -> jax.Array:
-    """Return ``int32[capacity]``, the scene of each valid and finite point, else -1."""
+    """Return ``int32[capacity]``, the scene of each valid and finite point, -1 for other rows."""
     known = cloud.valid & jnp.all(jnp.isfinite(cloud.positions), axis=1)
     known &= (cloud.batch_index >= 0) & (cloud.batch_index < cloud.batch_size)
     return jnp.where(known, cloud.batch_index, -1)
 
 
 def _in_blocks(run: Any, rows: int, arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    """Return the results of ``run``, applied to ``rows`` rows of the arrays at a time."""
+    """Apply ``run`` to ``rows`` rows of the arrays at a time, and concatenate the results."""
     number = arrays[0].shape[0]
     blocks = -(-number // rows) if number else 0
 
@@ -257,7 +257,7 @@ def _in_blocks(run: Any, rows: int, arrays: tuple[jax.Array, ...]) -> tuple[jax.
 def _among_all(
     points: _Cloud, queries: _Cloud, radius: jax.Array, k: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the fields of :class:`Neighbors` from the distances to all points."""
+    """Find the neighbors of each query, as :func:`_compared`, by comparing it with all points."""
     source, scene = points
     number = source.shape[0]
     missing = max(k - number, 0)
@@ -278,7 +278,7 @@ def _among_all(
 
 
 def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return squared distances along the last axis. The form with products would lose digits."""
+    """Return squared distances along the last axis, from differences, which keep all digits."""
     return jnp.sum((a - b) ** 2, axis=-1)
 
 
@@ -286,9 +286,9 @@ def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
 def _among_cells(
     points: _Cloud, queries: _Cloud, radius: jax.Array, k: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the results of :func:`_among_all` from points sorted by cell.
+    """Find the neighbors of each query, as :func:`_compared`, among points sorted by cell.
 
-    Each query reads ``3**(D - 1)`` ranges of rows.
+    Each query reads ``3**(D - 1)`` ranges of the sorted points.
     """
     (source, scene), (around, own) = points, queries
     number, ndim = source.shape
@@ -316,7 +316,7 @@ def _among_cells(
 
         def step(turn: jax.Array, best: tuple) -> tuple:
             distance, rows, found = best
-            # Numbers among a query's candidates, then the range and the row of each.
+            # Indices of candidates of a query, then the range and the row of each candidate.
             number = turn * _CANDIDATES + jnp.arange(_CANDIDATES, dtype=jnp.int32)[None]
             number = jnp.broadcast_to(number, (positions.shape[0], _CANDIDATES))
             which = jnp.sum(number[..., None] >= upto[:, None], axis=-1, dtype=jnp.int32)
@@ -349,9 +349,9 @@ def _among_cells(
 def _cells(
     positions: jax.Array, scene: jax.Array, origin: jax.Array, radius: jax.Array
 ) -> jax.Array:
-    """Return ``int32[N, 1 + D]``, the scene and the cell; ``PAD`` where there is no point."""
+    """Return ``int32[N, 1 + D]``, scene and cell of each position; ``PAD`` where scene is -1."""
     cell = jnp.floor((positions - origin[None]) / (radius * _SLACK))
-    # Queries may be far from all points; the cast needs a range. A cell beyond it holds no point.
+    # Queries may be far from all points; the cast needs a range. A cell outside it has no points.
     cell = jnp.clip(jnp.where(jnp.isfinite(cell), cell, 0), -4, 2**30).astype(jnp.int32)
     rows = jnp.concatenate([scene[:, None], cell], axis=1)
     return jnp.where(scene[:, None] >= 0, rows, PAD)

@@ -1,8 +1,8 @@
-"""Nested kernel sizes: the taps of each size, and the order in which growing sizes reach taps.
+"""Nested kernel sizes: which taps a kernel of each size has, and in which order taps are added.
 
-Size s covers the offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, so the taps of size 3
-are among those of size 4, and these among those of size 5. One number of each offset therefore
-decides everything, the smallest size that reaches it:
+A kernel of size s covers the offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis. So the
+taps of size 3 are among those of size 4, which are among those of size 5. The *reaching size* of an
+offset is the smallest kernel size that covers the offset:
 
     reaching size of o = max over axes of (2 o if o > 0, 1 - 2 o otherwise)
 
@@ -32,7 +32,7 @@ def reaching_size(offsets: Any) -> np.ndarray:
       ``int32[K]``, 1 or more.
 
     Raises:
-      InputError: offsets of another rank, or that are no integers.
+      InputError: ``offsets`` have another rank or are no integers.
     """
     taps = np.asarray(offsets)
     if taps.ndim != 2 or not np.issubdtype(taps.dtype, np.integer):
@@ -42,14 +42,14 @@ def reaching_size(offsets: Any) -> np.ndarray:
 
 
 def hard_mask(size: jax.Array, offsets: Any) -> jax.Array:
-    """Return the mask of the taps that each position's size reaches.
+    """Return a mask of the taps that a kernel of each given size has.
 
     Args:
-      size: ``[...]``, integers, or floats (2.9 has the taps of 2). A size below 1 has no tap.
-      offsets: ``int[K, D]``; static.
+      size: ``[...]``, kernel sizes. Floats are rounded down. A size below 1 has no tap.
+      offsets: ``int[K, D]``, the offset of each tap; static.
 
     Returns:
-      ``bool[..., K]``.
+      ``bool[..., K]``, True if the kernel has the tap.
 
     Raises:
       InputError: as :func:`reaching_size`.
@@ -59,23 +59,23 @@ def hard_mask(size: jax.Array, offsets: Any) -> jax.Array:
 
 
 def soft_mask(size: jax.Array, offsets: Any, tau: float = 1.0) -> jax.Array:
-    """Return ``clip((size - r_k) / tau + 1, 0, 1)``, where r_k is the smallest size with tap k.
+    """Return weights of the taps for each kernel size, which are differentiable in the size.
 
-    The ramp gives sizes a gradient: a tap has weight 1 once the size reaches it, and fades to 0
-    over ``tau`` smaller sizes. For a centered odd kernel this is the usual
-    ``clip((radius - |o|_inf) / (tau / 2) + 1, 0, 1)``, stated in sizes so that it covers even sizes
-    too. With ``tau <= 1`` it equals :func:`hard_mask` at whole sizes.
+    The weight of tap k is ``clip((size - r_k) / tau + 1, 0, 1)``, where r_k is the smallest size
+    with the tap: it is 1 from this size on, and falls to 0 over ``tau`` smaller sizes. For a
+    centered odd kernel this is the usual ``clip((radius - |o|_inf) / (tau / 2) + 1, 0, 1)``, stated
+    in sizes to cover even sizes too. With ``tau <= 1`` it equals :func:`hard_mask` at whole sizes.
 
     Args:
-      size: ``float[...]``.
-      offsets: ``int[K, D]``; static.
+      size: ``float[...]``, kernel sizes.
+      offsets: ``int[K, D]``, the offset of each tap; static.
       tau: width of the ramp, in sizes, more than 0.
 
     Returns:
-      ``[..., K]`` in the dtype of ``size``; differentiable in ``size``.
+      ``[..., K]`` in the dtype of ``size``.
 
     Raises:
-      InputError: sizes that are integers, ``tau`` of 0 or less; as :func:`reaching_size`.
+      InputError: sizes are integers, or ``tau`` is 0 or less; also as :func:`reaching_size`.
     """
     if isinstance(tau, float | int) and not tau > 0:
         raise InputError(f"tau={tau}: the ramp's width must be more than 0")
@@ -86,15 +86,15 @@ def soft_mask(size: jax.Array, offsets: Any, tau: float = 1.0) -> jax.Array:
 
 
 def taps_by_size(offsets: Any) -> np.ndarray:
-    """Return the indices of the taps, ordered by the size that reaches them.
+    """Return the order of the taps by the smallest kernel size that has the tap.
 
     Taps of equal size keep their order.
 
     Args:
-      offsets: ``int[K, D]``; static.
+      offsets: ``int[K, D]``, the offset of each tap; static.
 
     Returns:
-      ``int[K]``.
+      ``int[K]``, indices of taps.
 
     Raises:
       InputError: as :func:`reaching_size`.
@@ -106,11 +106,11 @@ def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
     """Return the number of taps of each kernel size: the prefix lengths of :func:`taps_by_size`.
 
     Args:
-      offsets: ``int[K, D]``; static.
+      offsets: ``int[K, D]``, the offset of each tap; static.
       largest: the last size; None takes the smallest size that has every tap.
 
     Returns:
-      ``int[largest + 1]``, by size from 0, which has no taps.
+      ``int[largest + 1]``, the number of taps of sizes 0, 1, ..., ``largest``.
 
     Raises:
       InputError: as :func:`reaching_size`.
@@ -122,6 +122,6 @@ def taps_within(offsets: Any, largest: int | None = None) -> np.ndarray:
 
 
 def _reach(size: jax.Array, offsets: Any) -> jax.Array:
-    """Return reaching sizes in the dtype of ``size``, with as many axes as its mask has."""
+    """Return reaching sizes in the dtype of ``size``, shaped to broadcast to ``[..., K]``."""
     reach = reaching_size(offsets).reshape((1,) * size.ndim + (-1,))
     return jnp.asarray(reach).astype(size.dtype)

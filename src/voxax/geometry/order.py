@@ -1,4 +1,4 @@
-"""Orders of the voxels along space-filling curves, for serialized attention and the like."""
+"""Order voxels along space-filling curves, for example for serialized attention."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from voxax.geometry.voxels import Voxels
 
 
 class CurveOrder(NamedTuple):
-    """Result of :func:`curve_order`.
+    """An order of the rows of voxels along a curve, the result of :func:`curve_order`.
 
     Attributes:
-      order: ``int32[capacity]``, the row at each place along the curve. ``features[order]`` follows
-        the curve.
-      inverse: ``int32[capacity]``, the place of each row along the curve.
+      order: ``int32[capacity]``, the row at each place along the curve: ``features[order]`` is
+        sorted along the curve.
+      inverse: ``int32[capacity]``, the place of each row along the curve:
         ``features[order][inverse]`` is ``features``.
     """
 
@@ -36,17 +36,17 @@ def curve_order(
     """Order the rows of ``voxels`` along a curve: scene by scene, padding last.
 
     Args:
-      voxels: the voxels; only their coordinates matter.
-      curve: ``"lexicographic"`` (the order they are in), ``"morton"`` (Z-order: bits of all axes
-        interleaved) or ``"hilbert"`` (consecutive cells are neighbors; Skilling 2004).
-      transposed: follow the curve with the first two axes exchanged.
-      fitted: let the curve of each scene begin in the scene's lowest corner and fill the smallest
-        cube of ``2**n`` cells that holds the scene, as Point Transformer V3 does. False takes one
-        curve over the whole coordinate range, on which the order of two voxels does not depend on
-        the others.
+      voxels: the voxels; only their coordinates are read.
+      curve: ``"lexicographic"`` (the order that the rows have), ``"morton"`` (Z-order: bits of all
+        axes interleaved) or ``"hilbert"`` (consecutive cells are neighbors; Skilling 2004).
+      transposed: True exchanges the first two axes of the curve.
+      fitted: True starts the curve of each scene in the scene's lowest corner and fills the
+        smallest cube of edge ``2**n`` that contains the scene, as Point Transformer V3 does. False
+        takes one curve through the whole coordinate range, so that the order of two voxels does
+        not depend on other voxels.
 
     Raises:
-      InputError: an unknown curve, or ``transposed`` for 1-D voxels.
+      InputError: the curve is unknown, or ``transposed`` is True for 1-D voxels.
 
     Examples:
       >>> vx.curve_order(voxels, "hilbert").order.dtype
@@ -76,9 +76,9 @@ def curve_order(
 
 @functools.partial(jax.jit, static_argnames="batch_size")
 def _fitted(coords: jax.Array, batch_size: int) -> jax.Array:
-    """Move each scene to the lowest corner of the coordinate range, and scale it up.
+    """Move each scene to the lowest corner of the coordinate range, and scale the scene up.
 
-    The factor is the power of two for which the scene reaches the upper half of the range.
+    The scale is the power of two that makes the scene reach the upper half of the range.
     """
     valid = (coords[:, 0] != PAD)[:, None]
     scene = jnp.where(valid[:, 0], coords[:, 0], batch_size)
@@ -86,7 +86,7 @@ def _fitted(coords: jax.Array, batch_size: int) -> jax.Array:
     low = jnp.full(shape, PAD, jnp.int32).at[scene].min(coords[:, 1:], mode="drop")
     extent = jnp.where(valid, coords[:, 1:] - low.at[scene].get(mode="clip"), 0)
     largest = jnp.zeros(shape[:1], jnp.int32).at[scene].max(jnp.max(extent, 1), mode="drop")
-    # Leading zeros without the sign bit: a curve with as many bits as the scene needs has none.
+    # Leading zero bits of the largest extent, without the sign bit.
     unused = jnp.minimum(jax.lax.clz(largest) - 1, 30)
     moved = jnp.left_shift(extent, unused.at[scene].get(mode="clip")[:, None]) - COORD_LIMIT
     return jnp.where(valid, jnp.concatenate([coords[:, :1], moved], axis=1), PAD)

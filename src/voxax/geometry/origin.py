@@ -1,4 +1,4 @@
-"""The origin of a lattice, with all digits of float64, as data rather than a static value."""
+"""The origin of a lattice in float64 precision, stored as array data instead of a static value."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from voxax import _compat
 
 @jax.tree_util.register_pytree_node_class
 class Origin(Sequence[float]):
-    """A position in float64: D numbers that compare and print as their tuple does.
+    """A position of D float64 numbers that compares and prints like a tuple, and is a pytree.
 
-    Its one leaf is ``int32[3, D]``: for each axis the bit patterns of three float32 numbers whose
-    sum is the coordinate. Since it is data, another origin compiles nothing. Since it holds
-    integers, a cast of every float in a tree leaves it unchanged, and it has no derivative.
+    Its one leaf is ``int32[3, D]``: for each axis, the bit patterns of three float32 numbers whose
+    sum is the coordinate. Since the leaf is data, another origin compiles nothing. Since it is an
+    integer array, a cast of all floats in a tree leaves it unchanged, and it has no derivative.
 
-    A traced origin has a length and :meth:`parts`, but no values.
+    A traced origin has a length and :meth:`parts`, but its values cannot be read.
     """
 
     __slots__ = ("words",)
@@ -44,23 +44,23 @@ class Origin(Sequence[float]):
         return made
 
     def parts(self) -> Any:
-        """Return ``float32[3, D]``, three numbers for each axis, the largest first."""
+        """Return ``float32[3, D]``: for each axis, three numbers whose sum is the coordinate."""
         if isinstance(self.words, np.ndarray):
             return self.words.view(np.float32)
         return jax.lax.bitcast_convert_type(self.words, jnp.float32)
 
     def axes(self, kept: Sequence[int]) -> Origin:
-        """Return the same origin with only the axes ``kept``."""
+        """Return the origin with only the axes whose indices are in ``kept``."""
         return Origin.tree_unflatten(None, (self.words[:, np.asarray(kept, np.int64)],))
 
     @property
     def is_known(self) -> bool:
-        """Whether the origin has values; it has none inside ``jax.jit``."""
+        """Whether the values can be read, which is not so inside ``jax.jit``."""
         array = isinstance(self.words, np.ndarray | jax.Array)
         return array and not _compat.is_traced(self.words)
 
     def differs_from(self, other: Origin) -> bool:
-        """Return whether both origins are known and are different positions."""
+        """Return whether both origins can be read and are different positions."""
         return self.is_known and other.is_known and tuple(self) != tuple(other)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -71,7 +71,7 @@ class Origin(Sequence[float]):
                 "nothing; use voxels.positions(), or read it outside"
             )
         parts = np.ascontiguousarray(self.words).view(np.float32).astype(np.float64)
-        # The smallest first: the sum of the parts is then exact.
+        # Add the smallest parts first: the sum is then exact.
         return ((parts[2] + parts[1]) + parts[0]).astype(np.float64 if dtype is None else dtype)
 
     def __len__(self) -> int:
@@ -104,9 +104,9 @@ class Origin(Sequence[float]):
 
 
 def as_origin(values: Any) -> Any:
-    """Return numbers as an :class:`Origin`, or () if there are none.
+    """Convert a sequence of numbers to an :class:`Origin`; an empty sequence becomes ().
 
-    Other values, which JAX puts in its place in trees, are returned as they are.
+    Other values, such as placeholders that JAX puts into trees, are returned as they are.
     """
     if isinstance(values, np.ndarray) or (
         isinstance(values, tuple | list)
@@ -121,20 +121,23 @@ _Place = Origin | tuple[float, ...]
 
 
 def shift(origin: _Place, own: _Place, ndim: int) -> Any:
-    """Return ``float32[3, D]``, the parts of ``origin - own``; an empty origin is zero."""
+    """Return ``float32[3, D]``, whose sum over axis 0 is ``origin - own``; () counts as zero."""
     zero = np.zeros((3, ndim), np.float32)
     to, of = (o.parts() if isinstance(o, Origin) else zero for o in (origin, own))
     return to if of is zero else to - of
 
 
 def relative(positions: Any, origin: _Place, own: _Place = ()) -> tuple[Any, Any]:
-    """Return positions, and the parts ``float32[3, D]`` that are still to be subtracted from them.
+    """Subtract an origin from positions, or return the part that is still to be subtracted.
 
     Args:
-      positions: ``float[N, D]``, relative to ``own``. The origin is subtracted from a NumPy array
-        at once, in float64, as far as it is known; a JAX array is returned as it is.
+      positions: ``float[N, D]``, relative to ``own``. From a NumPy array, the origin is subtracted
+        here, in float64, as far as its values are known. A JAX array is returned as it is.
       origin: the origin that the result is relative to; may be traced.
       own: the origin that ``positions`` are relative to; () is zero.
+
+    Returns:
+      The positions, and ``float32[3, D]``, parts whose sum is still to be subtracted from them.
     """
     ndim = positions.shape[1]
     if not isinstance(positions, np.ndarray):
@@ -152,11 +155,11 @@ def relative(positions: Any, origin: _Place, own: _Place = ()) -> tuple[Any, Any
 
 
 FAR = 10_000.0
-"""Float32 numbers beyond this lie about 1/1024 apart: a millimeter, if the unit is a meter."""
+"""Float32 numbers beyond this are spaced by about 1/1024: a millimeter if the unit is a meter."""
 
 
 def near_origin(positions: np.ndarray) -> _Place:
-    """Return an origin amid positions ``float64[N, D]`` if any lies beyond :data:`FAR`, else ().
+    """Return an origin near positions ``float64[N, D]`` if any is beyond :data:`FAR`, else ().
 
     It is a multiple of 1024 along each axis, and zero along axes where all positions are nearer.
     """

@@ -1,7 +1,6 @@
-"""Patches: rows of voxels in groups of a fixed length, for attention.
+"""Patches: groups of a fixed number of voxel rows, for attention inside each group.
 
-A patch holds rows of one scene. Their number is static, so a scene that needs fewer leaves patches
-empty.
+The rows of a patch belong to one scene. The number of patches is static, so some may be empty.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ Fill = Literal["overlap", "cycle", "short"]
 
 
 class Patches(NamedTuple):
-    """Result of :func:`cut_patches`.
+    """P patches of L voxel rows each, the result of :func:`cut_patches`.
 
     Attributes:
-      rows: ``int32[P, L]``, the row in each slot of each patch, -1 in empty slots. Empty slots
-        come last in their patch.
-      place: ``int32[capacity]``, the slot of each row, ``patch * L + slot``, -1 for padding. Other
-        slots may hold the row too, where it only serves as a key.
+      rows: ``int32[P, L]``, the voxel row in each slot of each patch, -1 in empty slots. Empty
+        slots come last in their patch.
+      place: ``int32[capacity]``, ``patch * L + slot`` of the slot from which the result of each
+        voxel row is read; -1 for padding. Copies of the row in other slots only serve as keys.
     """
 
     rows: jax.Array
@@ -40,24 +39,24 @@ class Patches(NamedTuple):
 def cut_patches(
     voxels: Voxels, length: int, order: CurveOrder | None = None, *, fill: Fill = "overlap"
 ) -> Patches:
-    """Cut each scene into patches of ``length`` rows.
+    """Cut each scene into patches of ``length`` consecutive rows.
 
     Args:
-      voxels: the voxels; only their coordinates matter.
+      voxels: the voxels; only their coordinates are read.
       length: number of rows of a patch, L; static.
-      order: an order of the rows, scene by scene, from :func:`voxax.curve_order`; None takes the
-        rows as they are.
-      fill: the rows in the free slots of a scene's last patch. ``"overlap"``: the rows that the
-        patch before it holds in the same slots; the patch of a scene shorter than L keeps empty
-        slots. ``"cycle"``: the same, but a scene shorter than L repeats its rows until the patch is
-        full. ``"short"``: free slots stay empty.
+      order: an order of the rows from :func:`voxax.curve_order`; None takes the rows as they are.
+      fill: what fills the free slots of a scene's last patch. ``"overlap"``: the rows in the same
+        slots of the previous patch; the only patch of a scene with fewer than L rows keeps empty
+        slots. ``"cycle"``: the same, but a scene with fewer than L rows repeats its rows until the
+        patch is full. ``"short"``: nothing, free slots stay empty.
 
     Returns:
       :class:`Patches`. The number of patches P is ``(capacity + batch_size * (L - 1)) // L``, and
       at most the capacity.
 
     Raises:
-      InputError: a length below 1 or above 2**20, an unknown fill, or one shard of a scene.
+      InputError: the length is below 1 or above 2**20, the fill is unknown, or the voxels are one
+        shard of a scene.
     """
     check_length("patch length", length)
     check_known("fill", fill, get_args(Fill))
@@ -76,7 +75,7 @@ def check_length(name: str, length: int) -> None:
 
 
 def number_of_patches(capacity: int, batch_size: int, length: int) -> int:
-    """Return the number of patches that suffices for any ``batch_size`` scenes in a capacity."""
+    """Return how many patches suffice for any ``batch_size`` scenes in ``capacity`` rows."""
     return max(1, min(capacity, (capacity + batch_size * (length - 1)) // length))
 
 

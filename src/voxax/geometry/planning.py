@@ -1,9 +1,9 @@
-"""Plans: record the maps that a network needs, fit its levels, and build both ahead of time.
+"""Plans: find the kernel maps that a network needs, choose capacities, and build the maps ahead.
 
 The model is traced once, abstractly, to find its maps. The resulting :class:`Plan` is
 small, static and picklable; worker processes apply it to their clouds in NumPy.
 
-The capacity of each coarser level follows from the input's: see :mod:`voxax.geometry.level_fit`.
+Capacities of coarser levels follow from the input's: see :mod:`voxax.geometry.level_fit`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from voxax.geometry.lost_rows import Level
 from voxax.geometry.voxel_geometry import AttachedMaps, MapRecord, VoxelGeometry
 from voxax.geometry.voxels import Voxels
 
-# The largest factor on the rows of an input whose level needs more than its fitted capacity.
+# The largest factor on an input's capacity if a level needs more than its fitted capacity.
 _MOST_GROWTH = 16
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The kernel maps and levels that a network needs, given its input's geometry.
+    """The kernel maps and levels (sets of voxels) that a network needs, as a static description.
 
     Attributes:
       records: the maps to build.
@@ -52,9 +52,10 @@ class Plan:
       fit: capacities fitted to samples, or None before :meth:`fitted`.
       adjoints: transposed maps that the network needs and that are the adjoint of a record, so
         that no map is built for them.
-      views: builders of the map arrays that kernels define.
-      on_ladder: whether capacities are few, coarse steps. This is so on CPUs, where padding costs
-        memory but no time. Otherwise a level that is not fitted is bucketed by its own count.
+      views: recipes of the other arrays of maps that convolution kernels need.
+      on_ladder: True takes few capacities in coarse steps, as on CPUs, where padding costs memory
+        but no time. False rounds the count of a level that is not fitted up by
+        :func:`voxax.bucket_capacity`.
     """
 
     records: tuple[MapRecord, ...]
@@ -68,7 +69,7 @@ class Plan:
 
     @classmethod
     def record(cls, model: Callable[[Voxels], Any], voxels: Voxels) -> Plan:
-        """Return the plan of every kernel map that ``model(voxels)`` needs, by an abstract trace.
+        """Make the plan of every kernel map that ``model(voxels)`` needs, by an abstract trace.
 
         Args:
           model: any callable on Voxels; a ``flax.nnx`` module is traced without being changed.
@@ -104,7 +105,7 @@ class Plan:
         )
 
     def level_rows(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the rows of every level, level 0 first.
+        """Return the coordinate rows of every level, level 0 first, computed from the input's.
 
         Args:
           rows: the input's rows, ``int32[N, 1 + D]``, without padding.
@@ -118,8 +119,8 @@ class Plan:
         """Return the total stride of every level for an input of total stride ``stride``.
 
         Raises:
-          InputError: the stride has another number of axes than the plan, or a transposed layer's
-            stride does not divide it.
+          InputError: the stride has another number of axes than the plan, or the stride of a
+            transposed layer does not divide the stride of its input.
         """
         if len(stride) != len(self.strides[0]):
             raise InputError(
@@ -136,11 +137,11 @@ class Plan:
         """Return this plan with capacities fitted to samples, whose order does not matter.
 
         Args:
-          samples: voxels, or lists of row counts by level (level 0 first).
+          samples: voxels, or lists of the number of voxels at each level (level 0 first).
           margin: factor on the rows that the samples need at levels 1, 2, ...
 
         Raises:
-          InputError: no samples.
+          InputError: there are no samples.
         """
         counts = []
         for sample in samples:
@@ -153,7 +154,7 @@ class Plan:
         return dataclasses.replace(self, fit=fitted_to(np.asarray(counts), margin, self.on_ladder))
 
     def with_fit(self, fit: Fit) -> Plan:
-        """Return this plan with capacities that were fitted before, as a checkpoint stores them.
+        """Return this plan with capacities that were fitted before, for instance from a checkpoint.
 
         Raises:
           InputError: ``fit`` has another number of levels.
@@ -168,9 +169,9 @@ class Plan:
     def capacity(self, n: int) -> int:
         """Return the capacity for an input of ``n`` voxels.
 
-        On a ladder it is the smallest fitted capacity that fits, or a default one for an input
-        larger than all of these. Otherwise it is a bucket. The same voxels have the same capacity
-        in every order, process and resumed run.
+        With ``on_ladder`` it is the smallest fitted input capacity of at least ``n``, or a default
+        one if all are smaller. Otherwise ``n`` is rounded up by :func:`voxax.bucket_capacity`. The
+        same ``n`` gives the same capacity in every order, process and resumed run.
         """
         if not self.on_ladder:
             return bucket_capacity(max(n, self.fit.least if self.fit else 0))
@@ -178,7 +179,7 @@ class Plan:
         return next((rung for rung in rungs if rung >= n), ladder_capacity(n))
 
     def capacities(self, capacity: int) -> tuple[int, ...]:
-        """Return the capacity of every level for ``capacity`` input rows; needs :meth:`fitted`."""
+        """Return each level's fitted capacity for ``capacity`` input rows; needs :meth:`fitted`."""
         if self.fit is None:
             raise InputError("this plan has no fitted capacities: call plan.fitted(samples) first")
         fitted = (level(capacity) for level in self.fit.levels)
@@ -192,25 +193,26 @@ class Plan:
         grow: bool = True,
         capacity: int | None = None,
     ) -> Voxels:
-        """Return the voxels with level capacities, and all maps, attached.
+        """Build all kernel maps of the plan for ``voxels``, and return the voxels with the maps.
+
+        The capacity of each level is attached too.
 
         Args:
-          voxels: concrete voxels; NumPy leaves stay NumPy (no device is touched).
-          maps: whether to build the maps too; False attaches only the capacities.
-          grow: whether to choose larger capacities where a level needs more than its fitted one;
-            False raises. On CPUs these are the capacities of a plan that is not fitted. On
-            accelerators the input takes the next bucket whose fitted levels hold the voxels, up
-            to about 16 times as many rows, and beyond that the capacities as on CPUs.
+          voxels: concrete voxels. NumPy arrays give NumPy results, without use of a device.
+          maps: False attaches only the capacities and builds no maps.
+          grow: what to do if a level needs more rows than its fitted capacity. False raises. True
+            takes larger capacities: on CPUs those of a plan that is not fitted; on accelerators
+            those of the next larger input capacity that suffices, up to about 16 times as many
+            rows, and beyond that as on CPUs.
           capacity: rows of the result, for instance from :meth:`capacity`; None takes the capacity
             of ``voxels``.
 
         Raises:
-          InputError: the voxels have another number of axes than the plan, or a transposed layer's
-            stride does not divide their stride.
-          CapacityError: the voxels do not fit ``capacity``, a level does not fit the capacity that
-            the network gives it, or, with ``grow=False``, its fitted capacity. The message names
-            the level.
-          TypeError: traced voxels.
+          InputError: the voxels have another number of axes than the plan, or the stride of a
+            transposed layer does not divide the stride of its input.
+          CapacityError: the voxels do not fit ``capacity``, or a level does not fit the capacity
+            that the network gives it or, with ``grow=False``, its fitted capacity.
+          TypeError: the voxels are traced.
         """
         if _compat.is_traced((voxels.coords, voxels.features)):
             raise TypeError("vx.plan works ahead of the trace: call it outside jax.jit")
@@ -281,8 +283,9 @@ class Plan:
                     "on samples like this one, or allow grow=True"
                 )
             _log.info("a level of %s rows needs more: %s", capacities, counts)
-            # On a ladder the input keeps its rows, since labels have as many. Elsewhere it keeps
-            # them if the level does not grow with the input: then no bucket is large enough.
+            # On a ladder the input keeps its capacity, since labels have as many rows. Otherwise it
+            # only keeps it if 16 times as many rows do not help: then the level does not grow with
+            # the input.
             if self.on_ladder or capacity > _MOST_GROWTH * max(first, 1):
                 return rows_by_stride(first, counts, self.parents, self.fixed)
             capacity = self.capacity(capacity + 1)
@@ -304,20 +307,20 @@ def plan(
     samples: Iterable[Voxels] | None = None,
     margin: float = 1.03,
 ) -> Voxels:
-    """Return the voxels with every kernel map that ``model(voxels)`` needs attached.
+    """Build every kernel map that ``model(voxels)`` needs, and return the voxels with the maps.
 
-    Level capacities are fitted to ``samples`` if there are any. Otherwise they follow from the
-    capacity of the voxels on CPUs, so that clouds of one capacity share a program, and are
-    bucketed from this cloud's own counts on accelerators. For many clouds keep the
-    :class:`Plan`: ``Plan.record(model, voxels).fitted(samples)``, then ``.attach`` each cloud.
+    The capacities of the model's levels are fitted to ``samples`` if there are any. Otherwise, on
+    CPUs, they follow from the capacity of the voxels, so that clouds of one capacity share a
+    program; on accelerators the number of voxels of each level is rounded up. For many clouds make
+    one :class:`Plan`: ``Plan.record(model, voxels).fitted(samples)``, then ``.attach`` each cloud.
 
     Args:
       model: a module or function of Voxels; it is traced, not run.
-      voxels: the cloud to attach the maps to.
-      samples, margin: see :meth:`Plan.fitted`; None does not fit.
+      voxels: the voxels to attach the maps to.
+      samples, margin: see :meth:`Plan.fitted`; ``samples=None`` does not fit capacities.
 
     Raises:
-      TypeError: called under ``jax.jit``.
+      TypeError: the function is called under ``jax.jit``.
 
     Examples:
       >>> model = models.MinkUNet18(4, 20, width=0.25, rngs=nnx.Rngs(0))
@@ -341,10 +344,10 @@ def _valid_rows(voxels: Voxels) -> np.ndarray:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Watched(AttachedMaps):
-    """A mark of the geometries of one recording, in place of attached maps.
+    """A placeholder for attached maps that marks the geometries of one recording.
 
-    The recorder is part of the pytree's structure. So a function under ``jit`` that takes these
-    voxels is traced anew, and recorded, while other functions are found in JAX's cache.
+    The recorder is part of the pytree's structure. So a jitted function that takes marked voxels is
+    traced anew, and recorded, while other functions are found in JAX's cache.
     """
 
     levels: tuple[VoxelGeometry, ...] = ()
@@ -354,7 +357,7 @@ class _Watched(AttachedMaps):
 
 
 class _Recorder:
-    """A recorder that numbers the levels and collects the maps of one traced call."""
+    """Numbers the levels and collects the kernel maps of one traced call of a model."""
 
     def __init__(self, root: VoxelGeometry) -> None:
         self.records: list[MapRecord] = []
@@ -368,7 +371,7 @@ class _Recorder:
         self._numbered: dict[int, tuple[KernelMap, KernelMap]] = {}
 
     def root(self, geometry: VoxelGeometry) -> VoxelGeometry:
-        """Return the input's geometry as level 0 of this recording."""
+        """Mark the input's geometry as level 0 of this recording, and return it."""
         return dataclasses.replace(geometry, attached=_Watched(recorder=self), level=0)
 
     def _is_watched(self, geometry: VoxelGeometry) -> bool:
@@ -376,7 +379,7 @@ class _Recorder:
         return isinstance(attached, _Watched) and attached.recorder is self
 
     def __call__(self, request: MapRequest, kernel_map: KernelMap) -> KernelMap:
-        """Note a map, and return it with its output geometry marked with its level."""
+        """Note a kernel map, and return it with the level's number in its output geometry."""
         geometry, out_geometry, spec = request.geometry, request.out_geometry, request.spec
         if not self._is_watched(geometry):  # voxels that do not come from the input
             return kernel_map
@@ -432,10 +435,10 @@ class _Recorder:
 
 
 def pure_call(model: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
-    """Return ``(call(state, *args), state)``: the model as a pure function of its state.
+    """Return ``(call, state)``: a pure function with ``call(state, *args) == model(*args)``.
 
-    A flax.nnx module is split, so that tracing it cannot write tracers into its variables. flax is
-    used only where the caller has imported it.
+    A flax.nnx module is split, so that tracing cannot write tracers into its variables. flax is
+    used only if the caller has imported it. For other callables ``state`` is ().
     """
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(model, nnx.Module):

@@ -1,4 +1,4 @@
-"""Points: a batch of point clouds under a static capacity."""
+"""Points: a batch of point clouds in arrays of a static size."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ from voxax.geometry.origin import Origin, as_origin, near_origin, relative, shif
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Points:
-    """Point clouds: positions and a feature row for each.
+    """A batch of point clouds: a position, a scene and a row of features for each point.
 
-    Make them with :meth:`make`, which pads and checks. Layers that do not read coordinates
-    (linear layers, activations, normalization, dropout) take Points as they take Voxels.
+    Make one with :meth:`make`, which pads and checks. Layers that do not read coordinates
+    (linear layers, activations, normalization, dropout) take Points as well as Voxels.
 
     Attributes:
       positions: ``float[capacity, D]``, relative to ``origin``.
       batch_index: ``int32[capacity]``, the scene of each point.
       features: ``[capacity, C]``; padding rows are never read.
-      count: ``int32[]``; rows ``>= count`` are padding.
+      count: ``int32[]``, number of points; rows ``>= count`` are padding.
       batch_size: number of scenes; static.
-      origin: the point that the positions are relative to: one number per axis, with all digits of
-        float64; () is zero. It is data, so another origin compiles nothing.
+      origin: the point that the positions are relative to, one float64 number per axis; () is zero.
+        It is data, so another origin compiles nothing.
     """
 
     positions: Float[Array, "capacity D"]
@@ -82,21 +82,21 @@ class Points:
 
         Args:
           positions: ``float[N, D]``, D from 1 to 4; half precision becomes float32. The origin is
-            subtracted from a NumPy array of float64 before it becomes float32; it stays float64
-            if JAX has 64 bits enabled.
+            subtracted from a NumPy array of float64 before the array becomes float32, or stays
+            float64 if JAX has 64 bits enabled.
           features: ``[N, C]``; None takes one channel of ones.
           batch_index: ``int[N]``, the scene of each point; None puts all points in scene 0.
-          batch_size: number of scenes, static; None takes ``max(batch_index) + 1`` eagerly, and 1
-            without a batch index.
-          capacity: static number of rows; None takes one of few sizes eagerly, so that clouds of
-            many sizes share few programs, and N under ``jax.jit``.
+          batch_size: number of scenes, static; None takes ``max(batch_index) + 1`` in eager calls,
+            and 1 without a batch index.
+          capacity: static number of rows. None takes one of a few standard sizes in eager calls, so
+            that clouds of many sizes share few programs, and N under ``jax.jit``.
           origin: the point to subtract from the positions, one number per axis. None is zero, with
-            one exception: a NumPy array of float64 with coordinates beyond 10,000, which float32
-            would round to 1/1024 or worse, takes an origin amid the positions.
+            one exception: for a NumPy array of float64 with coordinates beyond 10,000, which
+            float32 would round to 1/1024 or worse, it is a point amid the positions.
 
         Raises:
-          InputError: wrong rank or dtype, lengths that differ; eager: NaN or infinite
-            positions, batch indices outside ``[0, batch_size)``.
+          InputError: an argument has a wrong rank or dtype, or lengths differ; also, in an eager
+            call, if positions are NaN or infinite or batch indices outside ``[0, batch_size)``.
           CapacityError: N is larger than ``capacity``.
 
         Examples:
@@ -164,12 +164,12 @@ class Points:
 
     @property
     def num_channels(self) -> int:
-        """Number of features of a point, C."""
+        """Number of feature channels, C."""
         return self.features.shape[1]
 
     @property
     def valid(self) -> Bool[Array, " capacity"]:
-        """``bool[capacity]``, which rows are points."""
+        """``bool[capacity]``, True for points and False for padding."""
         return _before(self.count, self.capacity)
 
     @checked_operator
@@ -196,14 +196,14 @@ def _before(xp: Any, count: Any, rows: int) -> Any:
 
 
 def _with_parts(positions: Any, corner: Origin) -> tuple[Any, Any]:
-    """Return the positions, and the parts of the origin that is to be subtracted from them."""
+    """Return the positions unchanged, and the parts of the origin to subtract from them."""
     return positions, shift(corner, (), positions.shape[1])
 
 
 def _padded(array: Any, capacity: int) -> Any:
-    """Return ``array`` with rows of zeros up to ``capacity``; a NumPy array is always copied."""
+    """Append rows of zeros to ``array`` up to ``capacity``; a NumPy array is always copied."""
     missing = capacity - array.shape[0]
-    if not missing:  # the caller may write to an array of NumPy
+    if not missing:  # the caller may write to a NumPy array
         return array.copy() if isinstance(array, np.ndarray) else array
     xp: Any = np if isinstance(array, np.ndarray) else jnp
     return xp.concatenate([array, xp.zeros((missing, *array.shape[1:]), array.dtype)])

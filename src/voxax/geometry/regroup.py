@@ -1,8 +1,8 @@
-"""Shared steps of the functions that compute a new coordinate set.
+"""Shared steps of the functions that make voxels at new coordinates from existing voxels.
 
-``rows int32[capacity]`` holds for each row of the new set the row of the source that it comes from,
-or -1. :func:`gather_rows` then gathers the features. It is linear and reads no padding, so
-derivatives of any order are right and padding stays inert.
+``rows int32[capacity]`` is, for each row of the new voxels, the source row that it comes from, or
+-1. :func:`gather_rows` then gathers the features. It is linear and reads no padding, so derivatives
+of any order are right and values in padding have no effect.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from voxax.geometry.voxel_geometry import VoxelGeometry, check_overflow
 
 
 def gathered_on_host(features: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return what :func:`gather_rows` does, in NumPy; rows after the last give zero too."""
+    """Return ``features[rows]`` in NumPy, zero where a row is -1 or after the last row."""
     there = (rows >= 0) & (rows < len(features))
     if not there.any():
         return np.zeros((*rows.shape, *features.shape[1:]), features.dtype)
@@ -60,7 +60,7 @@ def gather_rows(features: jax.Array, rows: jax.Array) -> jax.Array:
 
     Args:
       features: ``[N, C]``.
-      rows: ``int32[...]``.
+      rows: ``int32[...]``, row numbers.
 
     Returns:
       ``[..., C]``.
@@ -71,7 +71,7 @@ def gather_rows(features: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def rows_on_host(coords: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Return what :func:`rows_at` does, in NumPy."""
+    """Return the row of each query in sorted ``coords``, or -1: :func:`rows_at` in NumPy."""
     valid, rows = queries[:, 0] != PAD, np.full(len(queries), -1, np.int32)
     center = np.zeros((1, coords.shape[1] - 1), np.int64)
     table = coords[: np.count_nonzero(coords[:, 0] != PAD)]
@@ -82,12 +82,15 @@ def rows_on_host(coords: np.ndarray, queries: np.ndarray) -> np.ndarray:
 @eagerly(rows_on_host)
 @jax.jit
 def rows_at(coords: jax.Array, queries: jax.Array) -> jax.Array:
-    """Return ``int32[M]``, the row of each query in canonical coords, -1 if missing or padding."""
+    """Return ``int32[M]``, the row of each query among the voxels, or -1.
+
+    ``coords`` are in lexicographic order. Queries that are padding or match no voxel get -1.
+    """
     return jnp.where(is_valid(queries), find_rows(coords, queries), -1)
 
 
 def sources_on_host(targets: np.ndarray, capacity: int) -> np.ndarray:
-    """Return what :func:`source_rows` does, in NumPy."""
+    """Return the source row of each place, or -1: :func:`source_rows` in NumPy."""
     source = np.full(capacity, -1, np.int32)
     (moved,) = np.nonzero((targets >= 0) & (targets < capacity))
     source[targets[moved]] = moved
@@ -97,14 +100,14 @@ def sources_on_host(targets: np.ndarray, capacity: int) -> np.ndarray:
 @eagerly(sources_on_host)
 @functools.partial(jax.jit, static_argnames="capacity")
 def source_rows(targets: jax.Array, capacity: int) -> jax.Array:
-    """Return the row that each place holds, from the place of each row.
+    """Return the source row of each place: the inverse of ``targets``.
 
     Args:
-      targets: ``int32[N]``, the place of each row, or -1; no place twice.
+      targets: ``int32[N]``, the place of each row, or -1; no two rows have the same place.
       capacity: number of places.
 
     Returns:
-      ``int32[capacity]``, -1 where no row has the place.
+      ``int32[capacity]``, the row at each place, -1 where there is none.
     """
     place = jnp.where(targets < 0, capacity, targets)
     index = jnp.arange(targets.shape[0], dtype=jnp.int32)
@@ -112,7 +115,7 @@ def source_rows(targets: jax.Array, capacity: int) -> jax.Array:
 
 
 def kept_on_host(coords: np.ndarray, keep: np.ndarray, capacity: int) -> CompactRows:
-    """Return what :func:`voxax.coords.compact_rows` does, in NumPy."""
+    """Keep the rows where ``keep`` is True: :func:`voxax.coords.compact_rows` in NumPy."""
     (kept,) = np.nonzero(keep & (coords[:, 0] != PAD))
     source = np.full(capacity, -1, np.int32)
     source[: len(kept)] = kept[:capacity]
@@ -132,7 +135,7 @@ _stack = in_either("axis")(_joined)
 
 
 def stacked(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
-    """Return the arrays concatenated; several dtypes follow JAX's rules of promotion."""
+    """Concatenate arrays; different dtypes are promoted by JAX's rules."""
     if len({array.dtype for array in arrays}) > 1:
         return jnp.concatenate(arrays, axis=axis)
     two = all(array.ndim == 2 for array in arrays)
@@ -142,11 +145,11 @@ def stacked(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
 
 
 def choose_capacity(capacity: int | None, bound: int, number: jax.Array) -> int:
-    """Return the static capacity of a result.
+    """Return the static capacity of a result, checked if the user gave one.
 
     Args:
-      capacity: the user's choice, which is checked; None takes the default for ``number`` eagerly,
-        and ``bound`` when traced.
+      capacity: the user's choice. None takes the default capacity for ``number`` in eager calls,
+        and ``bound`` if ``number`` is traced.
       bound: a number of rows that always suffices.
       number: ``int32[]``, the number of rows that are needed.
     """
@@ -156,10 +159,10 @@ def choose_capacity(capacity: int | None, bound: int, number: jax.Array) -> int:
 
 
 def unique_sites(rows: jax.Array, capacity: int | None) -> UniqueRows:
-    """Return the distinct rows of ``rows``, sorted, under a capacity.
+    """Return the distinct rows of ``rows``, sorted, in arrays of a static size.
 
     Args:
-      rows: ``int32[N, 1 + D]``.
+      rows: ``int32[N, 1 + D]``, may contain padding.
       capacity: rows of the result; None chooses it as :func:`choose_capacity` does, with bound N.
     """
     if known_on_cpu(rows):
@@ -173,7 +176,7 @@ def unique_sites(rows: jax.Array, capacity: int | None) -> UniqueRows:
 
 @functools.partial(jax.jit, static_argnames="capacity")
 def _resized(found: UniqueRows, capacity: int) -> UniqueRows:
-    """Return ``found`` with coordinates of another capacity."""
+    """Return ``found`` with its coordinates cut or padded to another capacity."""
     if capacity == found.coords.shape[0]:
         return found
     rows = jnp.arange(capacity, dtype=jnp.int32)
@@ -189,19 +192,18 @@ def new_geometry(
     level_capacities: tuple[tuple[Level, int], ...] = (),
     lost: jax.Array | None = None,
 ) -> VoxelGeometry:
-    """Return the geometry of new rows, without attached maps; it reports all rows that were lost.
+    """Make the geometry of new rows, without attached maps; it counts all rows that were lost.
 
     Args:
       found: the new rows.
       sources: the geometries that the rows come from.
-      stride, batch_size: stride and batch size of the new geometry; None takes those of the first
-        source.
+      stride, batch_size: those of the new geometry; None takes those of the first source.
       level_capacities: capacities for later strided layers; pass only capacities that surely hold
         the new voxels.
-      lost: ``int32[]``, rows lost on the way to ``found``.
+      lost: ``int32[]``, number of rows that were lost before ``found`` was made.
 
     Raises:
-      CapacityError: eager, and ``found`` lost rows.
+      CapacityError: in an eager call, ``found`` lost rows.
       InputError: a source is one shard of a scene.
     """
     for source in sources:
@@ -222,9 +224,9 @@ def new_geometry(
 
 
 def joint_capacities(sources: Sequence[VoxelGeometry]) -> tuple[tuple[Level, int], ...]:
-    """Return level capacities that hold the voxels of all sources.
+    """Return, for each level, the sum of the capacities of all sources.
 
-    A level is left out if one of the sources has no capacity for it.
+    A level is left out if a source has no capacity for it.
     """
     planned = [dict(source.level_capacities) for source in sources]
     known = [level for level in planned[0] if all(level in sizes for sizes in planned)]
@@ -232,7 +234,7 @@ def joint_capacities(sources: Sequence[VoxelGeometry]) -> tuple[tuple[Level, int
 
 
 def refuse_lost_sites(lost: jax.Array, operation: str) -> None:
-    """Raise :class:`InputError` if a concrete number of sites outside the range is not zero."""
+    """Raise :class:`InputError` unless the number of sites outside the range is 0 or traced."""
     if not _compat.is_traced(lost) and int(lost):
         raise InputError(
             f"{operation} leads to {int(lost)} sites with coordinates outside [-2**30, 2**30): "
@@ -243,21 +245,21 @@ def refuse_lost_sites(lost: jax.Array, operation: str) -> None:
 def reduce_rows(
     features: jax.Array, inverse: jax.Array, capacity: int, reduction: Reduction
 ) -> jax.Array:
-    """Return the features of output rows, merging the input rows that share one.
+    """Merge the feature rows that have the same output row.
 
     Args:
       features: ``[N, C]``.
-      inverse: ``int32[N]``, the output row of each row, or -1.
-      capacity: output rows.
-      reduction: see :func:`from_coords`. Half precision is summed in float32; 8- and 16-bit
-        integers give int32 sums, and all integers float32 means.
+      inverse: ``int32[N]``, the output row of each input row, or -1 for none.
+      capacity: number of output rows.
+      reduction: see :func:`from_coords`. Half precision is summed in float32. Sums of 8- and 16-bit
+        integers are int32, and means of integers are float32 (of 64-bit integers, float64).
 
     Returns:
-      ``[capacity, C]``; rows that nothing maps to are zero.
+      ``[capacity, C]``; output rows without an input row are zero.
 
     Raises:
-      InputError: an unknown reduction; eager: the mean of integers beyond 24 bits, or sums of
-        integers beyond the range of the result. Traced sums wrap around.
+      InputError: the reduction is unknown; in an eager call, a mean needs integers beyond 24 bits,
+        or sums of integers exceed the dtype of the result. Traced sums wrap around.
     """
     check_known("reduction", reduction, REDUCTIONS)
     if reduction == "mean":

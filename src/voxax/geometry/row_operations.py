@@ -1,9 +1,9 @@
 """Operations on rows of features that compile nothing in eager calls on a CPU.
 
-Each operation is a primitive, so ``jax.grad`` outside ``jit`` evaluates it in NumPy too. The
-derivatives are operations of this module. Under ``jit`` the operations are lowered to ordinary
-operations, which XLA fuses. A network has many calls of :func:`clear_rows` and :func:`relu`. In a
-trace each call is one equation, which is quick to trace.
+Each operation is a JAX primitive that eager calls evaluate in NumPy, also within ``jax.grad``
+outside ``jit``. Its derivatives are operations of this module too. Under ``jit`` the operations are
+lowered to ordinary ones, which XLA fuses. :func:`clear_rows` and :func:`relu`, of which a network
+has many calls, are one equation each in a trace, so tracing is quick.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ def clear_rows(x: jax.Array, valid: jax.Array) -> jax.Array:
 
 
 def relu(x: jax.Array) -> jax.Array:
-    """Return ``max(x, 0)``; the derivative at zero is zero."""
+    """Return ``max(x, 0)``, with derivative zero at zero."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return jax.nn.relu(x)
     return _relu_p.bind(x)
 
 
 def add_rows(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return ``a + b`` of arrays ``[N, C]``."""
+    """Return ``a + b`` for arrays ``[N, C]``, compiling nothing in eager calls."""
     same = a.shape == b.shape and a.dtype == b.dtype
     return _call(_add_p, jnp.add, a, b) if same else a + b
 
 
 def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return ``x[indices[m, c], c] [M, C]``, zero where the index is -1."""
+    """Return ``[M, C]``, where entry (m, c) is ``x[indices[m, c], c]``, or 0 for index -1."""
     return _call(_take_p, _taken, x, indices)
 
 
 def add_to_rows(x: jax.Array, row: jax.Array) -> jax.Array:
-    """Return ``x [N, C] + row [C]`` in the dtype of ``x``.
+    """Return ``x [N, C] + row [C]`` in the dtype of ``x``, such as features plus a bias.
 
-    The sum is computed in the accumulator's dtype. So is the gradient of the row, which is a sum
+    The sum is computed in the accumulator's dtype. So is the gradient of ``row``, which is a sum
     over all N rows. On CPUs the native library computes this gradient, also under ``jit``, because
     XLA would add in another order.
     """
@@ -61,49 +61,49 @@ def add_to_rows(x: jax.Array, row: jax.Array) -> jax.Array:
 
 
 def put_rows(x: jax.Array, indices: jax.Array, rows: int) -> jax.Array:
-    """Return ``y [rows, C]`` with ``y[indices[m, c], c] += x[m, c]``; rows -1 are left out."""
+    """Return ``y [rows, C]``, the sum of ``x[m, c]`` at ``(indices[m, c], c)``; -1 adds nothing."""
     return _put_p.bind(*_compat.vary_alike(x, indices), rows=rows)
 
 
 def read_rows(x: jax.Array, rows: jax.Array | np.ndarray) -> jax.Array:
-    """Return ``x[rows] [..., C]``, zero where the row is -1 or after the last; for eager calls."""
+    """Return ``x[rows]``, zero where a row is -1 or after the last row; for eager calls only."""
     return _read_p.bind(x, rows)
 
 
 def join_rows(*arrays: jax.Array, axis: int) -> jax.Array:
-    """Return ``jnp.concatenate`` of arrays ``[N, C]`` of the same dtype; for eager calls."""
+    """Concatenate arrays ``[N, C]`` of the same dtype along ``axis``; for eager calls only."""
     return _join_p.bind(*arrays, axis=axis)
 
 
 def mean_rows(total: jax.Array, neighbors: jax.Array, dtype: Any) -> jax.Array:
-    """Return sums ``[M, C]`` over K taps divided by the number of neighbors of each row.
+    """Divide sums ``[M, C]`` over K kernel taps by the number of neighbors of each row.
 
     Args:
       total: ``[M, C]``, the sums.
-      neighbors: ``int32[M, K]``, the table of neighbors; -1 is no neighbor.
+      neighbors: ``int32[M, K]``, the row of each neighbor; -1 is no neighbor.
       dtype: dtype of the result.
     """
     return _mean_p.bind(*_compat.vary_alike(total, neighbors), dtype=jnp.dtype(dtype))
 
 
 def multiply_rows(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return ``a * b`` of arrays ``[N, C]``."""
+    """Return ``a * b`` for arrays ``[N, C]``, compiling nothing in eager calls."""
     same = a.shape == b.shape and a.dtype == b.dtype
     return _call(_multiply_p, jnp.multiply, a, b) if same else a * b
 
 
 def negative_rows(x: jax.Array) -> jax.Array:
-    """Return ``-x``."""
+    """Return ``-x``, compiling nothing in eager calls."""
     return _call(_negative_p, jnp.negative, x)
 
 
 def repeat_row(row: jax.Array | np.ndarray, rows: int) -> jax.Array:
-    """Return ``row [C]`` repeated to ``[rows, C]``; for eager calls."""
+    """Return ``row [C]`` repeated to ``[rows, C]``; for eager calls only."""
     return _repeat_p.bind(row, rows=rows, dtype=row.dtype)
 
 
 def as_dtype(x: jax.Array, dtype: Any) -> jax.Array:
-    """Return ``x`` in another dtype."""
+    """Return ``x`` converted to ``dtype``, compiling nothing in eager calls."""
     dtype = jnp.dtype(dtype)
     if x.dtype == dtype:
         return x
@@ -169,12 +169,12 @@ def _gated_on_host(t: np.ndarray, passes: np.ndarray) -> np.ndarray | None:
 
 
 def _by(ufunc: Callable[..., Any]) -> HostBody:
-    """Return an elementwise NumPy function as a host body, for arrays of one shape and dtype."""
+    """Return a function that applies ``ufunc`` to NumPy arrays of one shape and dtype."""
     return lambda *arrays: ufunc(*arrays, out=empty_array(arrays[0].shape, arrays[0].dtype))
 
 
 def _own(values: Any, shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Return the values, cast and broadcast, in memory that JAX takes without a copy."""
+    """Copy values, cast and broadcast, into new memory that JAX can use without a copy."""
     found = empty_array(shape, dtype)
     found[...] = values
     return found
@@ -200,7 +200,7 @@ def _summed_on_cpu(x: jax.Array, *, dtype: Any) -> jax.Array:
     wide = accumulator(x.dtype)
     if wide not in _NATIVE or _native.unavailable() is not None:
         return _summed(x, dtype=dtype)
-    # One tap leads from a single input row of ones to all rows: the weight product is their sum.
+    # The weight gradient of one tap from a single input row of ones to all rows is their sum.
     result = jax.ShapeDtypeStruct((1, 1, 1, x.shape[1]), wide)
     ones, table = jnp.ones((1, 1), wide), jnp.zeros((x.shape[0], 1), jnp.int32)
     rows = x.astype(wide)
@@ -349,19 +349,19 @@ def _primitive(
     jvp: Callable | None = None,
     transpose: Callable | None = None,
 ) -> Any:
-    """Return a primitive with one result.
+    """Make a JAX primitive with one result.
 
     Args:
       name: name of the primitive in a jaxpr.
       portable: function of ``(*arrays, **params)`` in ordinary JAX; ``vmap`` maps this function.
       eager: the same function for NumPy arrays.
       shape: function of ``(*arrays, **params)`` that returns the shape and dtype of the result.
-      on_cpu: function that programs for CPUs run in place of ``portable``.
+      on_cpu: function that programs for CPUs run instead of ``portable``.
       jvp: function of ``(*primals, *tangents, **params)`` that returns the tangent of the result;
-        tangents may be Zero. None means that the primitive is linear in the first operand, and no
-        other operand has a tangent.
-      transpose: function of ``(cotangent, *operands, **params)`` that returns one cotangent for
-        each linear operand and None for every other. None if the primitive is not linear.
+        tangents may be Zero. None if the primitive is linear in the first operand and no other
+        operand has a tangent.
+      transpose: function of ``(cotangent, *operands, **params)`` that returns a cotangent for each
+        linear operand and None for each other operand. None if the primitive is not linear.
     """
 
     def run(platform: str, *arrays: Any, **params: Any) -> jax.Array:
@@ -469,7 +469,7 @@ _clear_p = _primitive(
     _cleared_on_host,
     transpose=lambda ct, x, valid: [_clear_p.bind(ct, valid), None],
 )
-# What a derivative keeps is the mask: a quarter of the bytes of x.
+# The derivative keeps the mask, which has a quarter of the bytes of x.
 _relu_p = _primitive(
     "relu",
     jax.nn.relu,

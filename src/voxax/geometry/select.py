@@ -1,4 +1,4 @@
-"""Selection of voxels: by a mask, by score, in a box."""
+"""Select voxels by a mask (prune), by scores (top_k) or inside a box (crop)."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from voxax.geometry.voxels import Voxels
 def prune(
     voxels: Voxels, mask: Bool[Array | np.ndarray, " capacity"], *, capacity: int | None = None
 ) -> Voxels:
-    """Return the voxels where ``mask`` is true.
+    """Return only the voxels where ``mask`` is True.
 
     Args:
       voxels: the input, ``C`` channels.
       mask: ``bool[voxels.capacity]``; its values in padding rows are ignored.
-      capacity: static number of rows of the result; None takes one of a few sizes eagerly, and the
-        input's capacity under ``jax.jit``.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in
+        eager calls, and the input's capacity under ``jax.jit``.
 
     Raises:
-      InputError: a mask of another shape or dtype.
-      CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
-        in ``num_dropped``.
+      InputError: the mask has another shape or dtype.
+      CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, voxels
+        that do not fit are counted in ``num_dropped``.
 
     Examples:
       >>> kept = vx.prune(voxels, voxels.coords[:, 3] < 4)
@@ -61,19 +61,19 @@ def top_k(
     *,
     capacity: int | None = None,
 ) -> Voxels:
-    """Return the ``k`` voxels of every scene with the highest scores, or all if it has fewer.
+    """Return only the ``k`` voxels with the highest scores of every scene.
 
     Args:
       voxels: the input, ``C`` channels.
-      scores: real ``[voxels.capacity]``. Among equal scores the earlier row wins; NaN comes last;
-        scores of padding rows are ignored. Gradients flow through the features of the kept
+      scores: real numbers ``[voxels.capacity]``. Of equal scores, the earlier row is kept; NaN is
+        lowest; scores of padding rows are ignored. Gradients flow through the features of the kept
         voxels, but not through the scores.
-      k: number of voxels to keep in each scene, at least 1; static.
-      capacity: static number of rows of the result; None takes one of a few sizes eagerly, and
-        ``min(k * batch_size, voxels.capacity)`` under ``jax.jit``.
+      k: number of voxels to keep in each scene, at least 1; static. A smaller scene keeps all.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in
+        eager calls, and ``min(k * batch_size, voxels.capacity)`` under ``jax.jit``.
 
     Raises:
-      InputError: scores of another shape, k below 1.
+      InputError: the scores have another shape or are complex, or ``k`` is below 1.
       CapacityError: as :func:`prune`.
 
     Examples:
@@ -96,16 +96,16 @@ def top_k(
 
 @checked_operator
 def crop(voxels: Voxels, low: Any, high: Any, *, capacity: int | None = None) -> Voxels:
-    """Return the voxels inside the box ``low <= coordinate < high``.
+    """Return only the voxels inside the box ``low <= coordinate < high``.
 
     Args:
       voxels: the input, ``C`` channels.
-      low, high: lattice coordinates at the voxels' own stride, an integer or one per axis; may
-        be traced.
+      low, high: corners in lattice coordinates at the voxels' stride, one integer for all axes or
+        one per axis; may be traced.
       capacity: as in :func:`prune`.
 
     Raises:
-      InputError: corners that are no integers or have another number of axes.
+      InputError: the corners are no integers or have another number of axes.
       CapacityError: as :func:`prune`.
 
     Examples:
@@ -145,16 +145,16 @@ def _best_on_host(coords: np.ndarray, scores: np.ndarray, k: int) -> np.ndarray:
 @eagerly(_best_on_host)
 @functools.partial(jax.jit, static_argnames="k")
 def _best(coords: jax.Array, scores: jax.Array, k: int) -> jax.Array:
-    """Return ``bool[N]``, true for the k best rows of every scene."""
+    """Return ``bool[N]``, True for the ``k`` rows with the highest scores of every scene."""
     scene, rows = coords[:, 0], jnp.arange(coords.shape[0], dtype=jnp.int32)
-    # Padding is after every scene, and sorting by scene leaves each scene where it was.
+    # Rows are sorted by scene, padding last, so sorting by scene first leaves scenes in place.
     *_, order = _sorted(scene, _descending(scores), rows, num_keys=3)
     rank = rows - jnp.searchsorted(scene, scene).astype(jnp.int32)
     return jnp.zeros(scene.shape, bool).at[order].set(rank < k, unique_indices=True)
 
 
 def _descending(scores: jax.Array) -> jax.Array:
-    """Return keys that sort the highest scores first and NaN last.
+    """Return keys whose ascending order has the highest scores first and NaN last.
 
     They are ``int32`` if the scores have 32 bits or fewer.
     """
@@ -167,7 +167,7 @@ def _descending(scores: jax.Array) -> jax.Array:
     if scores.dtype.itemsize > 4:
         return -scores
     scores = -scores.astype(jnp.float32)
-    # One zero and one NaN, as comparisons see them. Bits of negative numbers count downwards.
+    # Make 0 and -0 equal, and all NaN. The bits of negative floats are in reverse order.
     scores = jnp.where(scores == 0, 0, jnp.where(jnp.isnan(scores), jnp.nan, scores))
     bits = jax.lax.bitcast_convert_type(scores, jnp.int32)
     return jnp.where(bits < 0, bits ^ np.int32(2**31 - 1), bits)
@@ -192,8 +192,8 @@ def _corner(value: Any, ndim: int, name: str) -> jax.Array:
             f"{name} must be an integer lattice coordinate, or one for each of {ndim} axes, got "
             f"{array.dtype}{list(array.shape)}"
         )
-    # Beyond the coordinate range a corner cuts nothing off, and 32 bits hold its limits.
-    # Bounds that the array's own dtype can hold: a wider one would be cut to it.
+    # A corner beyond the coordinate range removes nothing, so it can be clipped to 32 bits. The
+    # bounds of the clip must fit the array's dtype.
     info = jnp.iinfo(array.dtype)
     low, high = max(int(info.min), -COORD_LIMIT), min(int(info.max), COORD_LIMIT)
     clipped = (jnp if isinstance(array, jax.Array) else np).clip(array, low, high)

@@ -1,4 +1,4 @@
-"""Set operations on voxels: union, intersection, joining channels, reading at other voxels."""
+"""Combine sets of voxels: union, intersection, joined channels, features read at other voxels."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ Rows = tuple[jax.Array, ...]
 def union(
     a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
 ) -> Voxels:
-    """Return the voxels that are in ``a`` or in ``b``.
+    """Return the voxels that are in ``a`` or ``b``; features of voxels in both are combined.
 
     Args:
       a, b: voxels of the same lattice (stride, batch size, voxel size, origin) and number of
-        channels. If both have the same geometry, the result keeps it, unless ``capacity`` is given.
-      reduction: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"`` of the operands that have the
-        voxel. Half precision is added in float32. Sums of 8- and 16-bit integers are int32, and
-        means of integers float32.
-      capacity: static rows; None takes one of a few sizes eagerly, the sum of both under
-        ``jax.jit``.
+        channels. If the coordinates are equal, they are kept, unless ``capacity`` is given.
+      reduction: how features combine: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"`` of the
+        operands that have the voxel. Half precision is added in float32. Sums of 8- and 16-bit
+        integers are int32, and means of integers are float32.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in
+        eager calls, and the sum of both capacities under ``jax.jit``.
 
     Raises:
-      InputError: operands with different lattices or numbers of channels, an unknown reduction;
-        eager: the mean of integers beyond 24 bits.
-      CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
-        in ``num_dropped``.
+      InputError: the operands have different lattices or numbers of channels, the reduction is
+        unknown, or, in an eager call, a mean needs integers beyond 24 bits.
+      CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, voxels
+        that do not fit are counted in ``num_dropped``.
 
     Examples:
       >>> upper = vx.crop(voxels, (0, 0, 4), (8, 8, 8))
@@ -80,7 +80,7 @@ def union(
 def intersection(
     a: Voxels, b: Voxels, *, reduction: SetReduction = "sum", capacity: int | None = None
 ) -> Voxels:
-    """Return the voxels that are in ``a`` and in ``b``.
+    """Return the voxels that are in both ``a`` and ``b``, and combine their features.
 
     Arguments and errors as in :func:`union`. Under ``jax.jit``, ``capacity=None`` takes the
     capacity of the smaller operand.
@@ -95,23 +95,24 @@ def intersection(
 
 @checked_operator
 def cat(voxels: Sequence[Voxels], join: Join = "same", *, capacity: int | None = None) -> Voxels:
-    """Concatenate the channels of voxels.
+    """Concatenate the channels of two or more sets of voxels, as at a U-Net's skip connection.
 
     Args:
       voxels: one or more operands on the same lattice.
-      join: ``"same"`` needs operands on the same geometry and keeps it. ``"union"`` keeps every
-        voxel, with zeros for operands that lack the voxel. ``"intersection"`` keeps the voxels that
-        all operands have.
-      capacity: static rows of a union or intersection; see :func:`union`.
+      join: which voxels the result has. ``"same"`` needs operands with the same coordinates and
+        keeps them. ``"union"`` keeps every voxel, with zeros for operands that lack the voxel.
+        ``"intersection"`` keeps the voxels that all operands have.
+      capacity: static number of rows of a union or intersection; see :func:`union`.
 
     Returns:
       Voxels with the channels of all operands, in order.
 
     Raises:
-      GeometryMismatchError: ``join="same"``, and the coordinates differ. If this cannot be known
-        under ``jax.jit``, rows that differ are zero and counted in ``num_dropped``.
-      InputError: an empty list, an unknown join, operands of different lattices.
-      CapacityError: as :func:`union`.
+      GeometryMismatchError: the join is ``"same"`` and the coordinates differ. If this cannot be
+        known under ``jax.jit``, rows that differ become zero and are counted in ``num_dropped``.
+      InputError: the list is empty, the join is unknown, the lattices differ, or the join
+        ``"same"`` is given a ``capacity``.
+      CapacityError: as in :func:`union`.
 
     Examples:
       >>> vx.cat([voxels, voxels]).num_channels
@@ -149,10 +150,10 @@ def inject(voxels: Voxels, out_voxels: Voxels) -> Voxels:
       out_voxels: voxels of the same lattice; their features are not used.
 
     Returns:
-      Voxels with ``C`` channels on the geometry of ``out_voxels``.
+      Voxels with ``C`` channels at the coordinates of ``out_voxels``.
 
     Raises:
-      InputError: the lattices differ.
+      InputError: the lattices differ, or an operand is one shard of a scene.
 
     Examples:
       >>> upper = vx.crop(voxels, (0, 0, 4), (8, 8, 8))
@@ -191,7 +192,7 @@ def _merged(
 def _joined(
     sources: Sequence[VoxelGeometry], join: Join, capacity: int | None
 ) -> tuple[VoxelGeometry, Rows]:
-    """Return the joint geometry, and for each source the source's row of each new row, or -1."""
+    """Return the joint geometry, and for each source the source row of each new row, or -1."""
     first, *others = sources
     if capacity is None and all(first.same_as(other) for other in others):
         geometry = functools.reduce(VoxelGeometry.with_drops_of, others, first)
@@ -214,16 +215,16 @@ def _joined(
 
 @in_either()
 def _own_rows(xp: Any, coords: Any) -> Any:
-    """Return ``int32[N]``, the number of each row, -1 for padding."""
+    """Return ``int32[N]``, the index of each row, -1 for padding."""
     return xp.where(coords[:, 0] != PAD, xp.arange(coords.shape[0], dtype=np.int32), np.int32(-1))
 
 
 @in_either("lengths", "capacity")
 def _origins(xp: Any, inverse: Any, lengths: tuple[int, ...], capacity: int) -> Any:
-    """Return for each list ``int32[capacity]``: the row of the list that lies at each place, or -1.
+    """Return, for each list of rows, ``int32[capacity]``: the row that lies at each place, or -1.
 
     Args:
-      inverse: the place of each row of the stacked lists.
+      inverse: the place of each row of the concatenated lists.
       lengths: number of rows of each list.
       capacity: number of places.
     """
@@ -233,10 +234,10 @@ def _origins(xp: Any, inverse: Any, lengths: tuple[int, ...], capacity: int) -> 
 
 @in_either("base")
 def _matches(xp: Any, coords: Any, base: int) -> Any:
-    """Look the rows of ``coords[base]`` up in every list.
+    """Look the rows of ``coords[base]`` up in every array of ``coords``.
 
     Returns:
-      The row in each list, or -1; a mask of the rows that all lists have; their number.
+      The row in each array, or -1; a mask of the rows that all arrays have; the number of these.
     """
     find, smallest = rows_on_host if xp is np else rows_at, coords[base]
     own = xp.arange(smallest.shape[0], dtype=np.int32)
@@ -257,7 +258,7 @@ def _follow(xp: Any, match: Any, source: Any) -> Any:
 
 @in_either("reduction", "dtype")
 def _reduce(xp: Any, parts: Any, rows: Any, reduction: SetReduction, dtype: Any) -> Any:
-    """Reduce the rows ``[capacity, C]`` of the operands over the operands that have the voxel."""
+    """Reduce the operands' rows ``[capacity, C]`` over the operands that have the voxel."""
     wide = wide_fraction(dtype) if reduction == "mean" else accumulator(dtype)
     here = [(row >= 0)[:, None] for row in rows]
     parts = [part.astype(wide) for part in parts]
@@ -276,11 +277,13 @@ def _reduce(xp: Any, parts: Any, rows: Any, reduction: SetReduction, dtype: Any)
 
 
 def same_lattice(voxels: Sequence[Voxels], operation: str) -> tuple[Any, Any]:
-    """Return the ``(voxel_size, origin)`` of all operands; an unset value agrees with any other.
+    """Check that voxels are on one lattice; return their ``(voxel_size, origin)``.
+
+    A voxel size or origin that is not set agrees with any other.
 
     Raises:
-      InputError: an empty list, or operands with different strides, batch sizes, voxel sizes or
-        origins. Origins are compared outside ``jax.jit`` only, because they have values there.
+      InputError: the list is empty, or operands have different strides, batch sizes, voxel sizes or
+        origins. Under ``jax.jit`` origins are not compared, because they have no values.
     """
     if not voxels:
         raise InputError(f"{operation} needs at least one Voxels, got an empty list")
@@ -309,10 +312,10 @@ def same_lattice(voxels: Sequence[Voxels], operation: str) -> tuple[Any, Any]:
 
 
 def _can_join(arrays: Sequence[jax.Array]) -> bool:
-    """Return whether :func:`_join_channels` takes these arrays.
+    """Return whether :func:`_join_channels` supports these arrays.
 
-    It takes two or more arrays of one floating-point dtype, and needs the native library. Without
-    the library, eager calls would compile a program for each size.
+    It needs the native library, and two or more arrays of one floating-point dtype. Without the
+    library, eager calls would compile a program for each size.
     """
     if _native.unavailable() is not None:
         return False
@@ -321,7 +324,7 @@ def _can_join(arrays: Sequence[jax.Array]) -> bool:
 
 
 def _join_channels(arrays: Sequence[jax.Array], valid: jax.Array) -> jax.Array:
-    """Return the arrays joined along the channels, with zeros in rows that are not valid.
+    """Concatenate arrays along the channels, with zeros in rows that are not valid.
 
     Args:
       arrays: arrays ``[N, C_i]`` that :func:`_can_join` accepts; invalid rows may hold anything.

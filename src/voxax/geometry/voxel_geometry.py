@@ -1,7 +1,7 @@
-"""VoxelGeometry: the coordinates of voxels, with the kernel maps between them.
+"""VoxelGeometry: the coordinates of voxels, together with the kernel maps between them.
 
-Maps that were built ahead of the trace are attached: they are immutable children of the pytree.
-Maps that are built while the geometry is used are kept in its private :class:`Memo`. This module
+Kernel maps that were built ahead of the trace are attached: they are children of the pytree. Kernel
+maps that are built while the geometry is used are kept in its private :class:`Memo`. This module
 only stores maps; :mod:`voxax.geometry.build` finds or builds them.
 """
 
@@ -29,10 +29,7 @@ from voxax.geometry.lost_rows import Level, LostRows
 
 
 class Held:
-    """A dictionary key that stands for an array by its identity, not by its values.
-
-    The key keeps the array alive.
-    """
+    """A dictionary key for an array that compares arrays by identity and keeps the array alive."""
 
     __slots__ = ("array",)
 
@@ -47,9 +44,9 @@ class Held:
 
 
 class Memo:
-    """Values by key, so that each map and view of an owner is built once.
+    """A cache of values that are computed from the arrays of one owner, such as a VoxelGeometry.
 
-    A value is computed from the owner's arrays, at the trace level of these arrays. It may be used
+    Each value is computed once, at the trace level of the owner's arrays. So it may be used
     wherever the owner may, inside ``scan`` bodies and gradients too. It lives as long as the owner,
     so no tracer outlives its trace. The memo is no pytree child: flattening the owner drops it.
     Copies, pickles and owners with other arrays have empty memos.
@@ -65,11 +62,11 @@ class Memo:
         return Memo, ()
 
     def owned_by(self, arrays: tuple[Any, ...], facts: Hashable) -> Memo:
-        """Return this memo if it is new or has this owner, else a new memo.
+        """Return this memo if it has no owner yet or the given owner, else a new memo.
 
         Args:
           arrays: the owner's arrays, which are compared by identity.
-          facts: the owner's static part.
+          facts: the owner's static values, which are compared by ``==``.
         """
         if self._owner is None:
             self._owner = arrays, facts
@@ -79,19 +76,19 @@ class Memo:
         return self if same and known_facts == facts else Memo().owned_by(arrays, facts)
 
     def get(self, key: Hashable) -> Any:
-        """Return the value under ``key``, or None if it is unknown or its arrays were modified."""
+        """Return the value under ``key``, or None if there is none or its arrays were modified."""
         value, snapshot, trace = self._table.get(key, (None, (), None))
         if trace is not None and trace != _compat.current_trace():
             return None
         return value if all(np.array_equal(array, copy) for array, copy in snapshot) else None
 
     def get_or_build(self, key: Hashable, arrays: Any, build: Callable[[], Any]) -> Any:
-        """Return the value under ``key``; build it at the trace level of ``arrays`` if it is new.
+        """Return the value under ``key``, or build and remember it.
 
         Args:
           key: the name of the value.
-          arrays: every array that ``build`` reads (a pytree). If they have different trace levels,
-            the result belongs to the innermost level and is not remembered. If JAX hides the
+          arrays: a pytree of every array that ``build`` reads. The value is built at their trace
+            level. If they have different trace levels, it is not remembered. If JAX hides the
             levels, it is remembered for the current trace only.
           build: a function that returns the value.
         """
@@ -109,7 +106,7 @@ class Memo:
         return value
 
     def only(self, key: Hashable) -> Memo:
-        """Return a memo for the same arrays that only has the value under ``key``, if any."""
+        """Return a memo with only the value under ``key``, if there is one."""
         memo = Memo()
         if (known := self._table.get(key)) is not None:
             memo._table[key] = known
@@ -134,25 +131,25 @@ def _snapshot(arrays: Any) -> Snapshot:
 @jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class VoxelGeometry:
-    """The coordinates of a sparse tensor: canonical order, no duplicates, static capacity.
+    """The coordinates of a sparse tensor: sorted rows without duplicates, then padding rows.
 
     Attributes:
-      coords: ``int32[capacity, 1 + D]``: batch index, then D lattice coordinates in
-        units of this level's own lattice. Rows ``>= count`` hold ``PAD``.
+      coords: ``int32[capacity, 1 + D]``: scene (batch index), then D lattice coordinates in units
+        of ``stride``. Rows ``>= count`` are padding and filled with ``PAD``.
       count: ``int32[]``, number of valid rows.
-      drops: rows lost to capacity, by the total stride of the level that lost them. Every layer
-        passes it on, so the last output reports every loss. A dict ``{stride: int32[]}`` is
-        converted.
-      attached: maps built ahead of time by ``vx.plan`` for these coordinates, or None. A copy with
+      drops: number of rows that did not fit a capacity, by the total stride of the level that lost
+        them. Every layer passes it on, so the last output reports every loss. A dict
+        ``{stride: int32[]}`` is converted.
+      attached: kernel maps that ``vx.plan`` built ahead for these coordinates, or None. A copy with
         other coordinates, stride or batch size has None, and no ``level_capacities``.
       stride: total stride relative to the input voxels, one integer per axis; static.
       batch_size: number of scenes; static.
-      level: index of this geometry among those of the plan, 0 without a plan; static.
-      level_capacities: ``((stride, capacity), ...)``, the capacity of each level by its total
-        stride, for strided layers without ``capacity=``; static.
-      split_over: name of the mesh axis along which the scene is split, if these voxels are one
-        shard of it; None for whole scenes; static. See :mod:`voxax.parallel`.
-      memo: maps and views that were built for these coordinates.
+      level: index of this geometry among the levels of the plan, 0 without a plan; static.
+      level_capacities: ``((stride, capacity), ...)``, the output capacity of strided layers without
+        ``capacity=``, by total stride; static.
+      split_over: name of the mesh axis along which a scene is split, if these voxels are one
+        shard of the scene; None for whole scenes; static. See :mod:`voxax.parallel`.
+      memo: kernel maps and other arrays that were built for these coordinates.
     """
 
     coords: Int32[Array, "capacity coord"]
@@ -184,7 +181,7 @@ class VoxelGeometry:
         if isinstance(attached, AttachedMaps) and not attached.belong_to(self):
             object.__setattr__(self, "attached", None)
             object.__setattr__(self, "level_capacities", ())  # these were for the same voxels
-        # The memo is kept where only `attached` differs: attached maps equal those that are built.
+        # The memo stays valid if only `attached` differs: attached maps equal maps built later.
         memo = self.memo.owned_by((self.coords, self.count), self._static)
         object.__setattr__(self, "memo", memo)
 
@@ -205,7 +202,7 @@ class VoxelGeometry:
     @classmethod
     def tree_unflatten(cls, aux: Any, children: Any) -> VoxelGeometry:
         coords, count, drops, attached = children
-        # Integers have no derivative, whatever tangent a transformation adds; maps read the arrays.
+        # Kernel maps read these integer arrays, so remove tangents that a transformation adds.
         coords, count = map(_compat.without_tangent, (coords, count))
         return cls(coords, count, drops, attached, *aux)
 
@@ -221,12 +218,12 @@ class VoxelGeometry:
 
     @property
     def num_dropped(self) -> jax.Array:
-        """``int32[]``, rows lost to capacity, here and at every level that led to this one."""
+        """``int32[]``, number of voxels that did not fit a capacity, here and in earlier layers."""
         return self.drops.number
 
     @property
     def valid(self) -> jax.Array:
-        """``bool[capacity]``, which rows are voxels."""
+        """``bool[capacity]``, True for voxels and False for padding."""
         if isinstance(self.coords, np.ndarray):  # may be written to
             return _valid(self.coords)
         if (known := self.memo.get("valid")) is not None:
@@ -241,8 +238,8 @@ class VoxelGeometry:
     def bare(self) -> VoxelGeometry:
         """Return these coordinates without attached or remembered maps.
 
-        A KernelMap holds such a geometry: the memo of the original one holds the map, and a cycle
-        would keep device memory until Python's next garbage collection.
+        A KernelMap refers to such a geometry. The memo of the original geometry refers to the map,
+        and a cycle would keep device memory until Python's next garbage collection.
         """
         return dataclasses.replace(self, attached=None, memo=self.memo.only("valid"))
 
@@ -252,15 +249,15 @@ class VoxelGeometry:
         return self.coords, self.count, self.drops
 
     def with_drops_of(self, other: VoxelGeometry) -> VoxelGeometry:
-        """Return these coordinates, reporting the rows that ``other`` lost too."""
+        """Return this geometry with the rows that ``other`` lost counted in ``drops`` too."""
         drops = self.drops.joined(other.drops)
         return self if drops is self.drops else dataclasses.replace(self, drops=drops)
 
     def same_as(self, other: VoxelGeometry) -> bool:
-        """Return whether both are known to hold the same voxels.
+        """Return whether both geometries are known to have the same voxels.
 
-        Concrete coordinates are compared by value. Traced coordinates must be the same array; it
-        may pass through layers that keep the coordinates, ``jit``, ``checkpoint``, custom
+        Concrete coordinates are compared by value. Traced coordinates must be the same array. It
+        may have passed through layers that keep the coordinates, ``jit``, ``checkpoint``, custom
         derivatives and loops.
         """
         if self is other or (self.coords is other.coords and self.count is other.count):
@@ -272,9 +269,9 @@ class VoxelGeometry:
         return _compat.known_equal(self.coords, other.coords)
 
     def difference(self, other: VoxelGeometry) -> str:
-        """Return a text for a message about two sets of voxels that print alike but differ.
+        """Describe for an error message how the coordinates of two geometries differ.
 
-        It is empty if the coordinates are traced or do not differ.
+        The text is empty if the coordinates are traced or do not differ.
         """
         if (
             _compat.is_traced(self.coords, other.coords)
@@ -293,7 +290,7 @@ class VoxelGeometry:
         )
 
     def raise_if_overflowed(self) -> None:
-        """Raise if any level lost rows. Call it on the host.
+        """Raise an error if voxels did not fit a capacity, here or in earlier layers.
 
         Raises:
           CapacityError: a level lost rows; the message names each level and its number of rows.
@@ -347,12 +344,12 @@ def check_overflow(count: jax.Array, num_dropped: jax.Array, level: Level) -> No
 
 @dataclasses.dataclass(frozen=True)
 class MapRecord:
-    """One map of a plan: static, hashable, picklable.
+    """A static, picklable description of one kernel map of a plan.
 
     Attributes:
-      in_level, out_level: indices into the plan's levels; 0 is the input.
-      spec: the relation between the two levels.
-      views: names of the arrays that are kept, sorted.
+      in_level, out_level: levels of the input and output voxels; 0 is the network's input.
+      spec: the kernel's taps and stride.
+      views: names of the arrays that the plan builds for the map, sorted.
     """
 
     in_level: int
@@ -366,12 +363,12 @@ class MapRecord:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttachedMaps:
-    """Levels and map arrays in a fixed order, with a static description.
+    """All kernel maps of a plan, built for one input, and the coordinates of its levels.
 
     Attributes:
-      levels: geometries of level 1, 2, ... (level 0 is the geometry that has these maps attached).
-      views: for each record its arrays, in the order of ``record.views``.
-      records: for each map its levels, its spec and the names of its arrays; static.
+      levels: geometries of level 1, 2, ... Level 0 is the input, which has these maps attached.
+      views: for each record, the arrays of the map in the order of ``record.views``.
+      records: for each map, its levels, its spec and the names of its arrays; static.
     """
 
     levels: tuple[VoxelGeometry, ...]
@@ -383,13 +380,13 @@ class AttachedMaps:
     )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_owners": {}}  # an unpickled geometry belongs to it anew
+        return {**self.__dict__, "_owners": {}}  # owners are set anew after unpickling
 
     def belong_to(self, geometry: VoxelGeometry) -> bool:
-        """Return whether these maps are for the voxels of ``geometry``.
+        """Return whether these maps were built for the voxels of ``geometry``.
 
-        The first geometry of each level that asks becomes the owner; later ones must have the same
-        coords array, stride and batch size. NumPy coordinates and maps become read-only.
+        The first geometry of each level that is passed becomes the owner. Later ones must have the
+        same coords array, stride and batch size. NumPy coordinates and maps become read-only.
         """
         mine = geometry.coords, geometry.stride, geometry.batch_size
         coords, *facts = self._owners.setdefault(geometry.level, mine)
@@ -418,21 +415,23 @@ class AttachedMaps:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardMaps(AttachedMaps):
-    """Maps of one shard, whose inputs may lie on other shards. Transposed maps have records too.
+    """The kernel maps of one shard of a scene, whose inputs may lie on other shards.
+
+    Transposed maps have records too.
 
     Attributes:
       levels: the shard's own voxels at level 1, 2, ...
-      sources: for each record the extended set: own voxels and halo in canonical order.
-      halos: for each record the exchange that brings the features of the halo to this shard.
+      sources: for each record, the input voxels: own voxels and those of other shards, sorted.
+      halos: for each record, the exchange that brings features of other shards to this shard.
     """
 
     sources: tuple[VoxelGeometry, ...] = ()
     halos: tuple[Halo, ...] = ()
 
     def may_be(self, other: AttachedMaps | None) -> bool:
-        """Return whether ``other`` may hold the maps of the same split.
+        """Return whether ``other`` may contain the maps of the same split.
 
-        This is so if both are traced and have the same records and shapes.
+        It may if both are traced and have the same records and shapes.
         """
         if not isinstance(other, ShardMaps) or self.records != other.records:
             return False

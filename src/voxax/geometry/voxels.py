@@ -1,8 +1,4 @@
-"""Voxels: features on a VoxelGeometry, and functions that make them.
-
-The order is: the class; Voxels from integer coordinates (:func:`from_coords`) and from points
-(:func:`voxelize`); conversion from and to dense grids; batches of scenes.
-"""
+"""Voxels, the sparse tensor of this library, and the functions that make and convert voxels."""
 
 from __future__ import annotations
 
@@ -79,7 +75,7 @@ from voxax.geometry.row_operations import (
 )
 from voxax.geometry.voxel_geometry import Held, VoxelGeometry, check_overflow
 
-# Attributes of tensors, or of the sparse tensors of other libraries.
+# Attributes of tensors or of other libraries' sparse tensors, and what to use instead.
 _ROWS = "voxels.features is [capacity, C], voxels.valid_features() is without padding"
 _PLACES = "voxels.coords is int32[capacity, 1 + D], voxels.valid_coords() is without padding"
 _ELSEWHERE = {
@@ -96,7 +92,7 @@ _ELSEWHERE = {
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Voxels:
-    """A sparse tensor with one row of features for each voxel.
+    """A sparse tensor: a batch of scenes with one row of features for each voxel.
 
     Make one with :func:`voxax.voxelize`, :meth:`from_coords` or :meth:`from_dense`.
 
@@ -104,9 +100,10 @@ class Voxels:
       geometry: the coordinates of the voxels and their number.
       features: ``[capacity, C]``, the features with C channels; rows ``>= count`` are padding
         (zero, and never read).
-      voxel_size: edge lengths at stride 1 in the unit of the positions, one per axis; static.
-      origin: position of the lattice origin in the same unit, one number per axis. It is stored as
-        data with all digits of float64, so another origin does not trigger recompilation.
+      voxel_size: edge lengths at stride 1 in the unit of the positions, one per axis; () if there
+        is no unit; static.
+      origin: position of the lattice origin in the same unit, one float64 number per axis; () is
+        zero. It is stored as data, so another origin does not trigger recompilation.
     """
 
     geometry: VoxelGeometry
@@ -131,7 +128,9 @@ class Voxels:
         voxel_size: float | Sequence[float] = (),
         origin: Sequence[float] = (),
     ) -> Any:
-        """Make voxels from integer coordinates; see :func:`voxax.geometry.from_coords`.
+        """Make voxels from integer coordinates in any order; duplicates are merged.
+
+        Arguments as in :func:`voxax.geometry.from_coords`.
 
         Examples:
           >>> coords = np.array([[0, 1, 2, 3], [0, 1, 2, 4]])  # scene, x, y, z
@@ -159,7 +158,7 @@ class Voxels:
         *,
         capacity: int | None = None,
     ) -> Voxels:
-        """Make voxels from a dense grid; see :func:`voxax.geometry.from_dense`.
+        """Make voxels at non-zero sites of a dense grid; see :func:`voxax.geometry.from_dense`.
 
         Examples:
           >>> grid = np.zeros((1, 4, 4, 4, 2), np.float32)
@@ -171,7 +170,7 @@ class Voxels:
 
     @property
     def coords(self) -> Int32[Array, "capacity coord"]:
-        """``int32[capacity, 1 + D]``: batch index, then lattice coordinates at this stride."""
+        """``int32[capacity, 1 + D]``: batch index, then lattice coordinates in units of stride."""
         return self.geometry.coords
 
     @property
@@ -186,7 +185,7 @@ class Voxels:
 
     @property
     def stride(self) -> Level:
-        """Total stride relative to the original voxels."""
+        """Total stride relative to the input voxels, one integer per axis."""
         return self.geometry.stride
 
     @property
@@ -196,12 +195,12 @@ class Voxels:
 
     @property
     def num_dropped(self) -> Int32[Array, ""]:
-        """``int32[]``: number of rows lost to capacity here and at all earlier levels."""
+        """``int32[]``: number of voxels that did not fit a capacity, here and in earlier layers."""
         return self.geometry.num_dropped
 
     @property
     def num_channels(self) -> int:
-        """Number of features of a voxel, C; static."""
+        """Number of feature channels, C; static."""
         return self.features.shape[1]
 
     @property
@@ -265,7 +264,7 @@ class Voxels:
 
     @checked_operator
     def _elementwise(self, other: Any, function: Callable[..., Any], operation: str) -> Voxels:
-        """Return the voxels with ``function(features, other)``.
+        """Return the voxels with features ``function(features, other)``.
 
         ``other`` is Voxels on the same coordinates, a number, an array ``[C]`` or a scalar array.
         Integers of 8 and 16 bits are converted to int32, so that the results fit.
@@ -274,7 +273,7 @@ class Voxels:
             other, geometry = on_geometry_of(self, other, operation)
             out = dataclasses.replace(self, geometry=geometry)
             a, b = self.features, other.features
-            if function is operator.mul:  # each operand scales the other's cotangent
+            if function is operator.mul:  # padding of one operand scales the gradient of the other
                 a, b = (v.replace_features(v.features).features for v in (self, other))
             return out.replace_features(_combined(function, _summable(a), _summable(b)))
         if isinstance(other, int | float):
@@ -291,7 +290,7 @@ class Voxels:
         return NotImplemented
 
     def scene(self, index: int) -> Voxels:
-        """Return scene ``index`` as a batch of one, with the same capacity."""
+        """Return scene ``index`` as Voxels with one scene and the same capacity."""
         return scene(self, index)
 
     def to_dense(
@@ -306,7 +305,7 @@ class Voxels:
         return to_dense(self, shape, origin)
 
     def raise_if_overflowed(self) -> Voxels:
-        """Return these voxels, or raise :class:`voxax.CapacityError` if any level lost rows."""
+        """Return these voxels; raise :class:`voxax.CapacityError` if ``num_dropped`` is not 0."""
         self.geometry.raise_if_overflowed()
         return self
 
@@ -324,9 +323,9 @@ class Voxels:
     def positions(self) -> Float[Array, "capacity D"]:
         """Return voxel centers ``float32[capacity, D]`` in the unit of ``voxel_size``.
 
-        Far from zero, float32 does not resolve a quarter of a voxel. There the result is a NumPy
-        array of float64. Inside ``jax.jit`` it stays float32 and is rounded; take
-        :meth:`local_positions`, which do not have the offset of the origin.
+        If voxels are so far from zero that float32 does not resolve a quarter of a voxel, the
+        result is a NumPy array of float64. Inside ``jax.jit`` it is always float32, and rounded;
+        use :meth:`local_positions` there, which do not include the origin.
         """
         local = self.local_positions()
         if not isinstance(self.origin, Origin):
@@ -367,7 +366,7 @@ class Voxels:
         return int(self.count)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        """Return the representation in a notebook: counts, sizes, features and coordinates."""
+        """Return how notebooks show voxels: counts, sizes, features and coordinates."""
         from treescope import repr_lib
 
         traced = _compat.is_traced(self.count)
@@ -398,7 +397,7 @@ def _summable(features: jax.Array) -> jax.Array:
 
 
 def _combined(function: Callable[..., Any], a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return ``a + b``, ``a - b`` or ``a * b`` of rows."""
+    """Return ``function(a, b)`` for the operators ``+``, ``-`` and ``*`` on rows of features."""
     if function is operator.sub and a.dtype == b.dtype:
         return add_rows(a, negative_rows(b)) if _compat.is_evaluated(a, b) else a - b
     return {operator.add: add_rows, operator.mul: multiply_rows}.get(function, function)(a, b)
@@ -455,25 +454,25 @@ def from_coords(
         Rows whose entries equal ``PAD`` are padding.
       features: ``[N, C]``, the features of each row.
       batch_size: number of scenes; batch indices must lie in ``[0, batch_size)``.
-      capacity: static rows of the result; None takes one of a few sizes eagerly, and N
-        under ``jax.jit``.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in
+        eager calls, and N under ``jax.jit``.
       reduction: ``mean``, ``sum``, ``max``, ``min`` or ``first`` of the duplicates. Means of
         integers are float32 and sums of 8- and 16-bit integers int32; other results keep the dtype.
-      return_inverse: whether to return ``int32[N]`` too, the voxel row of each input, -1 if
-        dropped.
+      return_inverse: whether to return ``int32[N]`` too, the voxel row of each input row, -1 if the
+        row was dropped.
       stride: total stride of the lattice of ``coords``, an integer or one per axis. It is 1 except
         for voxels of a coarse level, such as the target of a strided convolution.
       voxel_size: edge length at stride 1, a number or one per axis; () if there is no unit.
-      origin: position of the lattice origin in the same unit.
+      origin: position of the lattice origin in the same unit; () is zero.
 
     Returns:
       ``Voxels``, or ``(Voxels, inverse)`` with ``return_inverse``.
 
     Raises:
-      InputError: wrong rank or dtype, different lengths, values outside 30 bits; eager: the mean
-        of integers beyond 24 bits, or sums of integers beyond their dtype.
-      CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is
-        counted in ``num_dropped``.
+      InputError: an argument has a wrong rank or dtype, lengths differ, or coordinates exceed 30
+        bits; in an eager call, a mean needs integers beyond 24 bits or a sum exceeds its dtype.
+      CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, voxels
+        that do not fit are counted in ``num_dropped``.
     """
     given, on_host = (coords, features), known_on_host(coords, features)
     if on_host:
@@ -528,9 +527,9 @@ def _merge(
     reduction: Reduction,
     level: Level,
 ) -> tuple[UniqueRows, jax.Array, jax.Array]:
-    """Return the distinct rows inside the range, their features and the table of lost rows.
+    """Merge duplicate rows: return the distinct rows, their features and the table of lost rows.
 
-    Rows outside the range count as dropped.
+    Rows outside the coordinate range or the batch count as lost.
     """
     good = is_valid(coords) & (coords[:, 0] >= 0) & (coords[:, 0] < batch_size)
     good &= in_range(coords[:, 1:])
@@ -542,7 +541,7 @@ def _merge(
 
 
 def _resize(array: jax.Array, rows: int, fill: int) -> jax.Array:
-    """Return the array cut to ``rows`` rows, or padded to them with ``fill``."""
+    """Return the array cut to ``rows`` rows, or padded with ``fill`` up to ``rows`` rows."""
     missing = rows - array.shape[0]
     if missing <= 0:
         return array[:rows]
@@ -562,14 +561,14 @@ def voxelize(
     batch_size: int | None = None,
     origin: Sequence[float] | None = None,
 ) -> Any:
-    """Group points into voxels: coordinate ``floor((position - origin) / voxel_size)``.
+    """Group points into voxels, and merge the features of the points of each voxel.
 
-    A point falls into the same voxel whatever the other points are, inside and outside
-    ``jax.jit``, on every device and in worker processes. ``position - origin`` is rounded to
-    float32, and a point within this rounding of a voxel's lower face lies on the face. A decimal
-    coordinate ``k * voxel_size`` is therefore in voxel ``k``. Float32 resolves a quarter of a voxel
-    up to ``2**21`` voxels from zero. Give larger coordinates as a NumPy array of float64, and an
-    origin near them.
+    The voxel of a point has the coordinates ``floor((position - origin) / voxel_size)``. The
+    result is the same inside and outside ``jax.jit``, on every device and in worker processes.
+    ``position - origin`` is rounded to float32, and a point within this rounding of a voxel's lower
+    face lies on the face. So a decimal coordinate ``k * voxel_size`` is in voxel ``k``. Float32
+    resolves a quarter of a voxel up to ``2**21`` voxels from zero. Give larger coordinates as a
+    NumPy array of float64, and an origin near them.
 
     Outside ``jax.jit``, points are grouped in NumPy, and nothing is compiled for any N. Points on
     an accelerator are copied to the host for this, and the voxels are copied to the device.
@@ -583,22 +582,22 @@ def voxelize(
       voxel_size: edge length in the unit of the positions, a number or one per axis; required.
       batch_index: ``int[N]``, the scene of each point; None puts all points in scene 0.
       reduction: how the features of a voxel's points merge; see :meth:`Voxels.from_coords`.
-      capacity: static rows of the result; None takes one of a few sizes eagerly, N under
-        ``jax.jit``.
-      return_inverse: whether to return ``int32[N]`` too, the voxel row of each point, -1 if
-        dropped.
-      batch_size: number of scenes, static; None reads it off ``batch_index`` eagerly.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in
+        eager calls, and N under ``jax.jit``.
+      return_inverse: whether to return ``int32[N]`` too, the voxel row of each point, -1 if the
+        point was dropped.
+      batch_size: static number of scenes. None takes ``max(batch_index) + 1`` in eager calls.
       origin: position of the lattice origin, in float64; None is the origin of the Points, or zero.
 
     Returns:
       ``Voxels``, or ``(Voxels, inverse)`` with ``return_inverse``.
 
     Raises:
-      InputError: wrong rank or dtype, different lengths, voxel size zero or negative; eager: NaN or
-        infinite positions, coordinates outside 30 bits, or float32 positions where float32 does
-        not resolve a quarter of a voxel. Traced, such points are dropped and counted in
-        ``num_dropped``.
-      CapacityError: eager, and the voxels do not fit ``capacity``.
+      InputError: an argument has a wrong rank or dtype, lengths differ, or the voxel size is not
+        positive. Also, in an eager call, for positions that are NaN or infinite, whose coordinates
+        exceed 30 bits, or that are in float32 where it does not resolve a quarter of a voxel.
+        Under ``jax.jit``, such points are dropped and counted in ``num_dropped``.
+      CapacityError: in an eager call, the voxels do not fit ``capacity``.
 
     Examples:
       >>> voxels = vx.voxelize(positions, np.ones((500, 4), np.float32), voxel_size=0.5)
@@ -660,14 +659,14 @@ def voxelize(
 
 
 def _origin(origin: Any, ndim: int) -> Origin:
-    """Return the origin of the lattice; an :class:`Origin` of other voxels needs no check."""
+    """Return ``origin`` as a checked :class:`Origin`; an existing Origin is returned as it is."""
     return origin if isinstance(origin, Origin) else Origin(check_origin(origin, ndim))
 
 
 def place_points(
     positions: Any, origin: Any, own: Any, size: tuple[float, ...], *, on_host: bool
 ) -> tuple[Any, Any, Any, Any]:
-    """Return the cells of positions on the lattice at an origin.
+    """Return the lattice cell of each position.
 
     Args:
       positions: ``float[N, D]`` relative to ``own``.
@@ -676,9 +675,9 @@ def place_points(
       on_host: whether the positions are NumPy arrays; the results then are NumPy arrays too.
 
     Returns:
-      The positions after any subtraction in float64; ``int32[N, D]``, the cell of each;
-      ``bool[N]``, whether the cell is known; ``bool[N]``, whether it is unknown because float32
-      does not resolve it.
+      The positions, minus the origin where it was subtracted in float64; ``int32[N, D]``, their
+      cells; ``bool[N]``, whether the cell is known; ``bool[N]``, whether it is unknown because
+      float32 does not resolve it.
     """
     ndim = positions.shape[1]
     if on_host and positions.dtype == np.float32:
@@ -686,7 +685,7 @@ def place_points(
     else:
         positions, parts = relative(positions, origin, own)
     to = lattice(parts, size, (1,) * ndim, positions.dtype)
-    # Float64 of the host stays there: JAX may have 32 bits only.
+    # Float64 NumPy arrays stay on the host: JAX may have 32 bits only.
     place = _place if on_host or positions.dtype != np.float32 else _place_on_device
     return positions, *place(positions, to)
 
@@ -723,15 +722,17 @@ def to_dense(
     """Return a dense grid with the features of the voxels; empty sites are zero.
 
     Args:
-      shape: D grid sizes; None takes the bounding box eagerly.
-      origin: lattice coordinate of the grid's first cell, D integers. None takes the corner of the
-        bounding box if ``shape`` is None too, else zero. Voxels outside the grid are left out.
+      voxels: the input with ``C`` channels. Voxels outside the grid are left out.
+      shape: D grid sizes; None takes the bounding box, in eager calls only.
+      origin: lattice coordinates of the grid's first cell, D integers. None takes the corner of the
+        bounding box if ``shape`` is None too, else zero.
 
     Returns:
       ``[batch_size, *shape, C]``.
 
     Raises:
-      InputError: ``shape`` is None under ``jax.jit``, or one shard of a scene.
+      InputError: ``shape`` is None under ``jax.jit`` or has another number of axes, the bounding
+        box is too large, or the voxels are one shard of a scene.
     """
     refuse_shard(voxels, "to_dense()")
     if shape is None:
@@ -802,8 +803,8 @@ def from_dense(
     Args:
       dense: ``[B, *shape, C]``, the grid of B scenes.
       mask: ``bool[B, *shape]``, the active sites; None takes sites with any non-zero channel.
-      capacity: static rows; None takes one of a few sizes eagerly and every site under
-        ``jax.jit``.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in
+        eager calls, and the number of all sites under ``jax.jit``.
     """
     if dense.ndim < 3:
         raise InputError(f"from_dense needs [B, *shape, C], got shape {dense.shape}")
@@ -814,9 +815,9 @@ def from_dense(
 
 @in_either()
 def _sites(xp: Any, dense: Any, mask: Any) -> tuple[Any, Any]:
-    """Return the coords ``int32[N, 1 + D]`` and features ``[N, C]`` of all sites.
+    """Return coords ``int32[N, 1 + D]`` and features ``[N, C]`` of all N sites of a grid.
 
-    The coords are padding where ``mask`` is false.
+    Where ``mask`` is False, the coords are padding.
     """
     mask = xp.any(dense != 0, axis=-1) if mask is None else mask
     index = xp.indices(mask.shape, dtype=np.int32).reshape(mask.ndim, -1).T
@@ -825,18 +826,18 @@ def _sites(xp: Any, dense: Any, mask: Any) -> tuple[Any, Any]:
 
 @checked_operator
 def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
-    """Join scenes into one batch, in the order of ``scenes``.
+    """Join several Voxels into one batch of scenes, in the order of the list.
 
     Args:
-      scenes: voxels of the same stride and number of channels, of one or more scenes each; empty
-        scenes are allowed. Voxel size and origin are taken from the first.
-      capacity: static rows; None takes one of a few sizes eagerly and the sum under
-        ``jax.jit``.
+      scenes: voxels of the same stride and number of channels. Each may have one or more scenes,
+        which may be empty. Voxel size and origin of the first are used.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in
+        eager calls, and the sum of all capacities under ``jax.jit``.
 
     Raises:
-      InputError: an empty list, or scenes with different strides or numbers of channels.
-      CapacityError: eager, and the voxels do not fit ``capacity``. Traced overflow is counted
-        in ``num_dropped``.
+      InputError: the list is empty, or strides or numbers of channels differ.
+      CapacityError: in an eager call, the voxels do not fit ``capacity``. Under ``jax.jit``, voxels
+        that do not fit are counted in ``num_dropped``.
 
     Examples:
       >>> vx.batch([voxels, voxels]).batch_size
@@ -866,17 +867,17 @@ def batch(scenes: Sequence[Voxels], *, capacity: int | None = None) -> Voxels:
 
 @checked_operator
 def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
-    """Return every scene as a batch of one.
+    """Split a batch into a list with one Voxels for each scene.
 
     Args:
       voxels: a batch of ``batch_size`` scenes.
-      capacity: static rows of each scene. None takes one of a few sizes eagerly that the largest
-        scene fits, so that all scenes run the same programs, and the batch's capacity under
-        ``jax.jit``.
+      capacity: static number of rows of each scene. None takes, in eager calls, a standard size
+        that fits the largest scene, so that all scenes run the same programs. Under ``jax.jit``
+        it takes the batch's capacity.
 
     Raises:
-      CapacityError: eager, and a scene does not fit ``capacity``. Traced overflow is counted
-        in the scene's ``num_dropped``.
+      CapacityError: in an eager call, a scene does not fit ``capacity``. Under ``jax.jit``, voxels
+        that do not fit are counted in the ``num_dropped`` of their scene.
 
     Examples:
       >>> len(vx.unbatch(vx.batch([voxels, voxels])))
@@ -889,7 +890,7 @@ def unbatch(voxels: Voxels, *, capacity: int | None = None) -> list[Voxels]:
 
 @checked_operator
 def scene(voxels: Voxels, index: int) -> Voxels:
-    """Return scene ``index`` as a batch of one, with the capacity of the batch.
+    """Return scene ``index`` of a batch as Voxels with one scene and the batch's capacity.
 
     Raises:
       InputError: the scene does not exist, or ``index`` is not a static integer.
@@ -928,7 +929,7 @@ def _stacked_on_host(
 @eagerly(_stacked_on_host)
 @functools.partial(jax.jit, static_argnames=("sizes", "capacity"))
 def _stacked(coords: tuple[jax.Array, ...], sizes: tuple[int, ...], capacity: int) -> CompactRows:
-    """Return the rows of batches one after the other; they are sorted already."""
+    """Concatenate the rows of several batches and renumber their scenes; rows stay sorted."""
     moved, start = [], 0
     for rows, size in zip(coords, sizes, strict=True):
         moved.append(jnp.where(rows[:, :1] == PAD, PAD, rows.at[:, 0].add(start)))
@@ -948,21 +949,18 @@ def _scene_rows(xp: Any, coords: Any, index: Any, capacity: int) -> CompactRows:
 
 @in_either("batch_size")
 def _largest_scene(xp: Any, coords: Any, batch_size: int) -> Any:
-    """Return ``int32[]``, the number of voxels of the largest scene.
-
-    Rows are sorted by scene, with padding last.
-    """
+    """Return ``int32[]``, the number of voxels of the largest scene, from sorted rows."""
     ends = xp.searchsorted(coords[:, 0], xp.arange(batch_size + 1, dtype=np.int32))
     return xp.max(ends[1:] - ends[:-1]).astype(np.int32)
 
 
 def on_geometry_of(a: Voxels, b: Voxels, operation: str) -> tuple[Voxels, VoxelGeometry]:
-    """Return ``b`` with features for the rows of ``a``, and the geometry of ``a``.
+    """Return ``b`` on the coordinates of ``a``, for an operation on both, and the joint geometry.
 
-    The geometry counts the lost rows of both. In a trace two coordinate arrays may be equal
-    although this cannot be known, for example as two arguments of one transformation. The compiled
-    program then compares the rows, once for each pair of geometries. A row of ``b`` on other
-    coordinates is lost: its features are set to zero, and it counts in ``num_dropped``.
+    The joint geometry is that of ``a``, with the lost rows of both. Under ``jax.jit`` it may be
+    unknown whether two coordinate arrays are equal, for example if they are two arguments. Then the
+    compiled program compares the rows, once for each pair of geometries. A row of ``b`` with other
+    coordinates is lost: its features become zero, and it counts in ``num_dropped``.
 
     Raises:
       GeometryMismatchError: the coordinates are known to differ; the message names the fix.
@@ -988,6 +986,6 @@ def on_geometry_of(a: Voxels, b: Voxels, operation: str) -> tuple[Voxels, VoxelG
 
 @jax.jit
 def _differing(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return ``(bool[N], int32[])``, the rows that differ, and their number."""
+    """Return ``(bool[N], int32[])``: which rows of two arrays differ, and how many."""
     differs = jnp.any(a != b, axis=1)
     return differs, jnp.sum(differs, dtype=jnp.int32)

@@ -1,4 +1,4 @@
-"""Windows: the rows of voxels grouped by position, for attention inside each group.
+"""Windows: groups of voxels by position, for attention inside each group.
 
 Sources: Liu et al., "Swin Transformer", ICCV 2021 (shifted windows); Fan et al., "Embracing Single
 Stride 3D Object Detector with Sparse Transformer", CVPR 2022 (on voxels); Zhu et al., "Cylindrical
@@ -31,13 +31,13 @@ from voxax.geometry.voxels import Voxels
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Windows:
-    """A partition of the voxels of each scene.
+    """A partition of the voxels of each scene into groups, called windows.
 
     Attributes:
-      order: the order of the rows: scene by scene, window by window, padding last.
-      number: ``int32[capacity]``, the window of each row (in the voxels' order, not in ``order``),
-        counted from 0 through all scenes; -1 for padding.
-      most_rows: the largest number of rows that a window can hold, or None if unknown; static.
+      order: an order of the voxel rows: scene by scene, window by window, padding last.
+      number: ``int32[capacity]``, the window of each voxel row, counted from 0 through all scenes;
+        -1 for padding. It is in the voxels' own order, not sorted by ``order``.
+      most_rows: the largest number of rows that a window can have, or None if unknown; static.
     """
 
     order: CurveOrder
@@ -49,17 +49,16 @@ class Windows:
 def cubic_windows(
     voxels: Voxels, size: int | Sequence[int], *, shift: int | Sequence[int] = 0
 ) -> Windows:
-    """Group voxels by boxes of ``size`` cells of their lattice.
+    """Group voxels into boxes of ``size`` lattice cells.
 
     Args:
-      voxels: the voxels; only their coordinates matter.
-      size: edge of a window in cells, an integer or one per axis.
-      shift: offset of the windows in cells, an integer or one per axis: a window begins at
-        ``-shift``, the others at multiples of ``size`` from there. Networks take half the size in
-        every second layer.
+      voxels: the voxels; only their coordinates are read.
+      size: edge length of a window in cells, an integer or one per axis.
+      shift: offset of the windows in cells, an integer or one per axis: windows begin at
+        ``-shift`` plus multiples of ``size``. Networks take half the size in every second layer.
 
     Raises:
-      InputError: a size below 1, a shift that is no integer, or another number of axes.
+      InputError: a size is below 1, a shift is no integer, or the number of axes differs.
     """
     ndim = voxels.geometry.ndim
     edges = per_axis(size, ndim, "window size")
@@ -82,20 +81,20 @@ def cylindrical_windows(
     center: Sequence[float] = (0.0, 0.0),
     shifted: bool = False,
 ) -> Windows:
-    """Group voxels by distance from an upright axis, direction around it, and height.
+    """Group voxels by their distance from an upright axis, direction around it, and height.
 
     Windows far from a LiDAR sensor, where points are sparse, are larger than windows near it.
 
     Args:
-      voxels: 3-D voxels, the last axis upright; only their positions matter.
+      voxels: 3-D voxels, the last axis upright; only their positions are read.
       size: ``(radius, sectors, height)``: radial length of a window, number of windows around the
         axis, and height of a window; lengths in the unit of the positions.
       center: x and y of the upright axis, in the frame of :meth:`voxax.Voxels.positions`.
       shifted: whether to move the windows by half of their size in all three directions.
 
     Raises:
-      InputError: other than three axes, a length or a number of sectors that is not positive, a
-        size or a center of other than three and two numbers.
+      InputError: the voxels are not 3-D, a length or the number of sectors is not positive, or
+        ``size`` or ``center`` has another number of entries.
     """
     if np.shape(size) != (3,) or np.shape(center) != (2,):
         raise InputError(
@@ -122,7 +121,7 @@ def cylindrical_windows(
 
 
 def _axes(value: int | Sequence[int], ndim: int) -> tuple[int, ...]:
-    """Return one integer of any sign per axis."""
+    """Return ``ndim`` integers, which may be negative, from one integer or one per axis."""
     values = tuple(value) if isinstance(value, Iterable) else (value,) * ndim
     if len(values) != ndim or not all(isinstance(step, Integral) for step in values):
         raise InputError(f"shift {value!r}: expected an integer or {ndim} of them, one per axis")

@@ -1,4 +1,4 @@
-"""Facts about the hardware of this process, read from the runtime, each with its source."""
+"""Facts about the hardware that programs run on, each with its source, and the cache folders."""
 
 import lazy_loader as _lazy
 

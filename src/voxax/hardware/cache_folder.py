@@ -1,4 +1,4 @@
-"""The folder of tuning caches and measurements."""
+"""The folder on disk where tuning results, measurements and compiled programs are kept."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ VARIABLE = "VOXAX_CACHE_DIR"
 
 
 def cache_dir() -> Path:
-    """Return the path in ``VOXAX_CACHE_DIR``, else the user's cache directory.
+    """Return voxax's cache folder: ``VOXAX_CACHE_DIR`` if set, else in the user's cache directory.
 
-    The directory is not created. It comes from platformdirs if installed; on Linux it is the same
-    without.
+    The folder is not created. The user's cache directory comes from platformdirs if it is
+    installed; on Linux it is the same without platformdirs.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen:
@@ -32,10 +32,7 @@ def cache_dir() -> Path:
 
 
 def blocked(folder: Path) -> str | None:
-    """Return why ``folder`` can be neither read nor created, or None.
-
-    For example, there is a file in its place.
-    """
+    """Return why ``folder`` can be neither read nor created, or None if it can."""
     for part in (folder, *folder.parents):
         if os.path.lexists(part):
             break

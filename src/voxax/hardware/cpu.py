@@ -1,4 +1,4 @@
-"""The host's processor and memory, from ``/proc`` and ``/sys``, else from psutil."""
+"""Facts about the host's processor and memory, from ``/proc`` and ``/sys``, else from psutil."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from voxax.hardware.info import Facts, facts_from, first_known
 
-# The files of limit, use and statistics, and the key of cached files in the statistics: cgroups of
-# version 2, then of version 1.
+# For cgroups of version 2, then 1: the files with the memory limit, the use and the statistics, and
+# the key of cached files in the statistics.
 _CGROUP_MEMORY = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     (
@@ -29,10 +29,10 @@ _SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
 def host_facts(root: Path = Path("/")) -> Facts:
-    """Return the cores, memory and vector extensions of the host, whatever the device is.
+    """Return the cores, memory and vector extensions of the host, for a device of any kind.
 
     Args:
-      root: the folder of ``proc`` and ``sys``.
+      root: the folder that contains ``proc`` and ``sys``; another one is for recorded files.
     """
     flags = _flags(root)
     named = None
@@ -77,13 +77,13 @@ def cpu_device_facts(root: Path = Path("/")) -> Facts:
 
 
 def peak_memory() -> dict[str, int]:
-    """Return peak bytes: ``host`` for this process, ``device`` if the runtime counts them."""
+    """Return this process's peak memory in bytes: ``host``, and ``device`` if it is known."""
     peaks = {}
-    # VmHWM starts anew with each program.
+    # VmHWM is reset when a process starts another program.
     host = _peak_memory(Path("/")) or _maximum_resident_size()
     if host is not None:
         peaks["host"] = host
-    jax = sys.modules.get("jax")  # a process without it has no device
+    jax = sys.modules.get("jax")  # without JAX, the process uses no device
     stats = jax and jax.local_devices()[0].memory_stats()
     if stats and "peak_bytes_in_use" in stats:
         peaks["device"] = stats["peak_bytes_in_use"]
@@ -91,7 +91,7 @@ def peak_memory() -> dict[str, int]:
 
 
 def process_memory() -> int | None:
-    """Return the bytes of memory that this process holds now; None if the system does not say."""
+    """Return the bytes of memory that this process uses now, or None if unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -105,9 +105,9 @@ def process_memory() -> int | None:
 
 
 def _maximum_resident_size() -> int | None:
-    """Return the peak bytes from ``getrusage``, for systems without ``/proc``.
+    """Return the peak memory in bytes from ``getrusage``, for systems without ``/proc``.
 
-    On Linux the figure survives ``exec``: a small child of a large process has the parent's peak.
+    On Linux the number survives ``exec``: a small child of a large process has the parent's peak.
     """
     try:
         import resource
@@ -164,7 +164,7 @@ def _cores(root: Path) -> Facts:
 
 
 def _quota(root: Path) -> float | None:
-    """Return the number of cores whose time the container may use, or None; cgroup v2, then v1."""
+    """Return how many cores' time the container may use (cgroup v2, then v1), or None."""
     limit, _, period = _text(root / "sys/fs/cgroup/cpu.max").strip().partition(" ")
     if not limit:
         limit = _text(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
@@ -195,7 +195,7 @@ def _memory(root: Path) -> Facts:
 
 
 def _psutil_memory() -> Facts:
-    """Return the memory of systems without ``/proc``; no facts without psutil."""
+    """Return facts about memory from psutil, for systems without ``/proc``; {} without psutil."""
     try:
         memory: Any = importlib.import_module("psutil").virtual_memory()
     except Exception:
@@ -214,8 +214,8 @@ def _caches(root: Path) -> dict[str, int]:
     return sizes
 
 
-# Flags have the names of the Linux kernel, on x86 and on Arm. Widest first: the number of float32
-# values in one register.
+# Number of float32 values in one register, by CPU flag (the Linux kernel's names on x86 and Arm),
+# widest first.
 _LANES = (
     ("avx512f", 16),
     ("avx2", 8),

@@ -1,4 +1,4 @@
-"""All facts about a device, from its sources in order of trust."""
+"""Collect all facts about a device from several sources, the most trusted source first."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from voxax.hardware.tpu import least_known_facts, topology_facts, tpu_facts
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """Sources of facts besides the device; pass your own to replay recorded answers.
+    """Sources of facts besides the device, which :func:`describe` can read from recordings.
 
     Attributes:
-      root: the folder of ``proc`` and ``sys``.
+      root: the folder that contains ``proc`` and ``sys``.
       nvml: a module like ``pynvml``; None imports ``pynvml`` if installed.
-      cuda: the CUDA driver's answers; None calls the driver.
+      cuda: the CUDA driver's attributes of the GPU; None calls the driver.
     """
 
     root: Path = Path("/")
@@ -36,28 +36,28 @@ class Runtime:
 def describe(
     device: Any = None, *, probe: bool = False, runtime: Runtime | None = None
 ) -> HardwareInfo:
-    """Return facts about a device, each with its source.
+    """Return facts about a device (memory, cores, rates, dtypes, ...), each with its source.
 
     Sources are read in this order; a fact comes from the first source that knows it:
 
     1. the runtime: the device, its ``memory_stats``, JAX's table of TPUs, the CUDA driver,
        NVML (if nvidia-ml-py is installed), ``/proc`` and ``/sys`` or psutil;
-    2. a measurement for this kind of device and this version of JAX, made before, or now with
-       ``probe=True``;
+    2. a measurement for this kind of device and this version of JAX: an earlier one, or with
+       ``probe=True`` one made now;
     3. a conservative default; sizes and rates have no default and stay unknown.
 
-    Every call reads the sources anew, so the memory in use is the current one.
+    Every call reads the sources anew, so the memory in use is up to date.
 
     Args:
       device: a JAX device, the index of a local device, or the name of a TPU topology
         (``"v5e:2x2"``). The topology may be absent: libtpu describes it if installed, else JAX's
         table of chips. None takes the first local device.
-      probe: whether to measure copy bandwidth and matrix rates if no measurement exists; it takes
+      probe: True measures copy bandwidth and matrix rates if no measurement exists, which takes
         a few seconds.
-      runtime: answers recorded elsewhere, instead of this machine's.
+      runtime: recorded answers to read instead of this machine's.
 
     Raises:
-      InputError: no such device, or a name that is no topology.
+      InputError: the device does not exist, or the name is no topology.
     """
     runtime = Runtime() if runtime is None else runtime
     host = host_facts(runtime.root)
@@ -75,7 +75,7 @@ def describe(
 
 
 def remeasure(device: Any = None) -> HardwareInfo:
-    """Measure a device anew, and replace the measurement on disk.
+    """Measure the rates of a device again, replace the measurement on disk, return all facts.
 
     Args:
       device: a JAX device or the index of a local device; None takes the first.
@@ -86,7 +86,7 @@ def remeasure(device: Any = None) -> HardwareInfo:
 
 
 def _chip_facts(device: Any, runtime: Runtime) -> tuple[str, Facts]:
-    """Return the platform, and facts from the device itself and from its platform's sources."""
+    """Return the platform, and facts from the device and from the sources of its platform."""
     own = device_facts(device)
     platform = str(own["platform"].value)
     chip: Facts = {}
@@ -102,7 +102,7 @@ def _chip_facts(device: Any, runtime: Runtime) -> tuple[str, Facts]:
 
 
 def _local(device: Any) -> Any:
-    """Return the device, or the local device of an index; None takes the first."""
+    """Return ``device``, or the local device with this index; None is the first one."""
     if not (device is None or isinstance(device, int)):
         return device
     index, devices = device or 0, jax.local_devices()

@@ -1,4 +1,4 @@
-"""Facts on any platform from the device object and its client, and conservative defaults."""
+"""Facts that JAX's device object and its client know on any platform, and default facts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from voxax.hardware.info import Facts, facts_from, first_known
 
 
 def ask(device: Any, name: str) -> Any:
-    """Return an attribute of the device, or its result if it is a method; None if it is missing.
+    """Return an attribute of the device, or its result if it is a method; None if it fails.
 
     Devices of plugins differ in their attributes, and in the errors for missing attributes.
     """
@@ -45,7 +45,7 @@ def device_facts(device: Any) -> Facts:
 
 
 def process_facts(device: Any) -> Facts:
-    """Return the numbers of devices and processes, from the device's client.
+    """Return the numbers of devices, processes, hosts and slices, from the device's client.
 
     A device without a client, such as one that is only described, counts as the only device.
     """
@@ -61,7 +61,7 @@ def process_facts(device: Any) -> Facts:
 
 
 def topology_of(devices: Sequence[Any]) -> dict[str, Any]:
-    """Return the numbers of hosts and slices of devices, and their extents, by field name."""
+    """Return the numbers of hosts and slices of devices, and the shape of their coordinates."""
     hosts = {ask(d, "process_index") for d in devices} - {None}
     slices = {ask(d, "slice_index") for d in devices} - {None}
     coords = [tuple(c) for d in devices if (c := ask(d, "coords")) is not None]
@@ -79,8 +79,8 @@ def topology_of(devices: Sequence[Any]) -> dict[str, Any]:
 def default_facts(platform: str) -> Facts:
     """Return conservative facts about any chip, for fields that no other source knows.
 
-    Everything works with these values, though maybe slowly. Sizes and rates of memories and units
-    have no default: code must not depend on a guess.
+    Programs work with these values, but may be slow. Sizes and rates of memories and compute units
+    have no default, because code must not depend on a guess.
     """
     return facts_from(
         "default",

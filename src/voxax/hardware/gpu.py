@@ -1,8 +1,9 @@
-"""Facts about GPUs: from the CUDA driver, then NVML (nvidia-ml-py) if installed; AMD's from Linux.
+"""Facts about GPUs: NVIDIA's from the CUDA driver, then NVML if installed; AMD's from Linux.
 
-The CUDA driver is called through ctypes. Linux's driver of AMD's GPUs describes them in
-``/sys/class/kfd`` (the kernel's ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``). Each node has a
-folder, whose file ``properties`` has a name and a number on each line.
+The CUDA driver is called through ctypes; the Python package of NVML is nvidia-ml-py. The Linux
+driver of AMD's GPUs describes them in ``/sys/class/kfd`` (the kernel's
+``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``): each node has a folder with a file ``properties``,
+in which each line is a name and a number.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from voxax.hardware.info import Facts, facts_from, first_known
 
 CudaAttributes = dict[str, int]
 
-# The first compute capability whose arithmetic units take a dtype (CUDA programming guide,
+# The first compute capability whose arithmetic units support each dtype (CUDA programming guide,
 # "arithmetic instructions" and "tensor cores").
 _DTYPES_SINCE = (
     ((0, 0), ("float32", "int32")),
@@ -38,8 +39,8 @@ def gpu_facts(
     Args:
       device: the device; its ``local_hardware_id`` is the number of the GPU.
       nvml: a module like ``pynvml``; None imports ``pynvml`` if installed.
-      cuda: answers of the CUDA driver; None calls ``libcuda``.
-      root: the folder of ``sys``.
+      cuda: the CUDA driver's attributes of the GPU; None calls ``libcuda``.
+      root: the folder that contains ``sys``.
     """
     index = ask(device, "local_hardware_id") or 0
     capability = ask(device, "compute_capability")
@@ -68,7 +69,7 @@ _ATTRIBUTES = {
 
 
 def cuda_attributes(ordinal: int) -> CudaAttributes:
-    """Return attributes of GPU ``ordinal`` (as CUDA counts) from the driver; {} without one."""
+    """Return attributes of CUDA's GPU number ``ordinal`` from the driver; {} without a driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
         device = ctypes.c_int()
@@ -89,7 +90,7 @@ def cuda_attributes(ordinal: int) -> CudaAttributes:
 
 def _driver_facts(driver: CudaAttributes) -> Facts:
     bus, memory_clock = driver.get("memory_bus_bits"), driver.get("memory_clock_khz")
-    # Two transfers a clock, on every wire.
+    # Two transfers per clock on every wire of the bus.
     bandwidth = 2e3 * memory_clock * bus / 8 if bus and memory_clock else None
     clock = driver.get("clock_khz")
     major, minor = driver.get("capability_major"), driver.get("capability_minor")
@@ -121,9 +122,9 @@ def _nvml_facts(nvml: Any, index: int) -> Facts:
 
 
 def _handle(nvml: Any, index: int) -> Any:
-    """Return NVML's handle of CUDA's GPU ``index``.
+    """Return NVML's handle of CUDA's GPU number ``index``.
 
-    NVML counts all GPUs; CUDA counts those that CUDA_VISIBLE_DEVICES names.
+    NVML numbers all GPUs; CUDA numbers only the GPUs in CUDA_VISIBLE_DEVICES.
     """
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     name = visible[index] if index < len(visible) and visible[index] else str(index)
@@ -175,13 +176,13 @@ _NODES = "sys/class/kfd/kfd/topology/nodes"
 
 
 def _amd_facts(root: Path, ordinal: int) -> Facts:
-    """Return facts about AMD's GPU ``ordinal`` of this host; no facts without the driver.
+    """Return facts about AMD's GPU number ``ordinal`` of this host; {} without the driver.
 
     ``HIP_VISIBLE_DEVICES`` may renumber GPUs. It is ignored: the GPUs of a host are assumed to be
     equal in these facts.
     """
     nodes = [_properties(path) for path in sorted((root / _NODES).glob("*/properties"), key=_node)]
-    found = [node for node in nodes if node.get("lds_size_in_kb")]  # others are processors
+    found = [node for node in nodes if node.get("lds_size_in_kb")]  # other nodes are processors
     if not found:
         return {}
     own = found[min(ordinal, len(found) - 1)]

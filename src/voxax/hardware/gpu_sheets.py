@@ -1,8 +1,8 @@
-"""Sizes, rates and limits of absent GPUs, from their makers' documents.
+"""Sizes, rates and limits of GPUs that this machine does not have, from their makers' documents.
 
 Sources: NVIDIA's data sheets and white papers, rates without sparsity and with sums in float32; the
 CUDA programming guide, "compute capabilities"; AMD's data sheets and the instruction set
-architectures CDNA 2 to 4, RDNA 3 and 4. Values that they do not state are None.
+architectures CDNA 2 to 4, RDNA 3 and 4. Values that the documents do not state are None.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from voxax.hardware.info import HardwareInfo, facts_from
 
 @dataclasses.dataclass(frozen=True)
 class GpuSheet:
-    """A GPU as its maker describes it.
+    """The data sheet of a GPU: facts, and the limits that determine the occupancy of its cores.
+
+    A core is a streaming multiprocessor, or AMD's equivalent.
 
     Attributes:
       info: the facts, as :func:`voxax.hardware.describe` returns them.
       core_shared_bytes: bytes of shared memory of one core, for all its blocks together.
       unit_registers: number of 32-bit registers of each of the four units of a core.
-      core_warps: largest number of warps of one core.
+      core_warps: largest number of resident warps of one core.
       reserved_bytes: bytes of shared memory that the runtime reserves in each block.
-      core_blocks: largest number of blocks of one core.
+      core_blocks: largest number of resident blocks of one core.
     """
 
     info: HardwareInfo
@@ -34,11 +36,11 @@ class GpuSheet:
     core_blocks: int = 32
 
     def blocks_per_core(self, threads: int, registers: int, shared_bytes: int) -> int:
-        """Return the number of blocks that one core runs at once.
+        """Return the number of blocks that run on one core at the same time (its occupancy).
 
         Args:
-          threads: threads of a block.
-          registers: registers of a thread.
+          threads: number of threads of a block.
+          registers: number of registers of a thread.
           shared_bytes: bytes of shared memory of a block.
         """
         lanes = self.info.lane_count or 1
@@ -67,19 +69,19 @@ def _sheet(
     registers: int = 16_384,
     lanes: int = 32,
 ) -> GpuSheet:
-    """Return a sheet.
+    """Make a GpuSheet from the numbers of a data sheet.
 
     Args:
       kind: the device kind.
       generation: the compute capability, or the name of the instruction set.
       cores: number of cores.
-      shared: shared memory of a block and of a core, in KiB.
+      shared: largest shared memory of a block, and shared memory of a core, in KiB.
       bandwidth: bytes per second of the memory.
       half: operations per second in half precision; None if unknown.
       single: operations per second in float32; None if unknown.
-      blocks: largest numbers of warps and of blocks of a core.
+      blocks: largest numbers of resident warps and blocks of a core.
       registers: number of 32-bit registers of each unit.
-      lanes: threads of a warp.
+      lanes: number of threads of a warp.
     """
     amd = generation.startswith("gfx")
     rates = {"bfloat16": half if generation != "7.5" else None, "float16": half, "float32": single}
@@ -105,9 +107,9 @@ def _sheet(
     )
 
 
-# By Triton's name of the target. Rates are dense; rates of float32 are with all its digits.
-# gfx90a is one of the two dies of an MI250X. A core of RDNA is a work group processor, which has
-# two compute units.
+# Sheets by Triton's name of the GPU. Rates are without sparsity; rates of float32 are at its full
+# precision. gfx90a is one of the two dies of an MI250X. A core of RDNA is a work group processor,
+# which has two compute units.
 _CDNA = {"blocks": (32, 32), "registers": 32_768, "lanes": 64}
 _RDNA = {"blocks": (64, 32), "registers": 49_152}
 _SHEETS = {
@@ -136,14 +138,14 @@ _SHEETS = {
 
 
 def gpu_sheet(target: str) -> GpuSheet:
-    """Return the sheet of a GPU.
+    """Return the data sheet of a GPU.
 
     Args:
       target: the compilers' name of the GPU, such as ``sm_90`` or ``gfx942``; see
         :func:`known_gpus`.
 
     Raises:
-      InputError: an unknown name.
+      InputError: the name is unknown.
     """
     if target not in _SHEETS:
         raise InputError(f"no sheet of the GPU {target!r}; known: {', '.join(_SHEETS)}")
@@ -151,5 +153,5 @@ def gpu_sheet(target: str) -> GpuSheet:
 
 
 def known_gpus() -> tuple[str, ...]:
-    """Return the names that :func:`gpu_sheet` takes."""
+    """Return the names of GPUs that :func:`gpu_sheet` knows."""
     return tuple(_SHEETS)

@@ -1,7 +1,4 @@
-"""The record of all facts about one device and the process that uses it.
-
-A fact is a value with its source. Named features are derived from the facts.
-"""
+"""HardwareInfo: the record of all facts about one device and the process that uses it."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ UNKNOWN_SOURCE = "unknown"
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-    """One value with its source.
+    """A value of one field of :class:`HardwareInfo`, with the source of the value.
 
     Attributes:
       value: the value, or None if no source knows it.
-      source: the name of its source (``jax memory_stats``, ``/proc/cpuinfo``, ``NVML``, ``probe``,
+      source: the name of the source (``jax memory_stats``, ``/proc/cpuinfo``, ``NVML``, ``probe``,
         ``default: ...``), or ``unknown``.
     """
 
@@ -39,12 +36,12 @@ Facts = dict[str, Fact]
 
 
 def facts_from(source: str, **values: Any) -> Facts:
-    """Return facts from one source by field name; values that are None are left out."""
+    """Make facts of one source from values by field name; values that are None are left out."""
     return {name: Fact(value, source) for name, value in values.items() if value is not None}
 
 
 def first_known(sources: Iterable[Mapping[str, Fact]]) -> Facts:
-    """Return each field from the first source that knows it."""
+    """Merge facts: take each field from the first source that knows it."""
     facts: Facts = {}
     for source in sources:
         for name, fact in source.items():
@@ -53,59 +50,59 @@ def first_known(sources: Iterable[Mapping[str, Fact]]) -> Facts:
     return facts
 
 
-# Quantities by name, hashable: (("bfloat16", 1.97e14), ...).
+# Operations per second by dtype name, hashable: (("bfloat16", 1.97e14), ...).
 Rates = tuple[tuple[str, float], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class HardwareInfo:
-    """Facts about one device and the process that uses it; None where no source knows.
+    """Facts about one device and the process that uses it; unknown facts are None.
 
-    Each field's source is in :attr:`facts`. The record is hashable and prints as a table;
+    The source of each field is in :attr:`facts`. The record is hashable and prints as a table;
     ``to_json`` and ``from_json`` are inverse to each other.
 
     Attributes:
       platform: ``cpu``, ``gpu``, ``tpu``, or another name that the runtime uses.
       device_kind: the runtime's name of the chip.
-      num_devices: devices of this process, or all devices of a topology.
-      process_count: processes in this run.
-      memory_bytes: memory that JAX may use on this device.
-      cpu_cores: cores of the host that this process may use.
-      model: the chip's marketing name, where it differs from ``device_kind``.
+      num_devices: number of devices of this process, or of all devices of a topology.
+      process_count: number of processes in this run.
+      memory_bytes: bytes of memory that JAX may use on this device.
+      cpu_cores: number of cores of the host that this process may use.
+      model: the chip's marketing name, if it differs from ``device_kind``.
       generation: the number of a TPU, the compute capability of an NVIDIA GPU, the name of an AMD
         GPU's instruction set, or family and model of a CPU.
-      cores: cores of this device: TensorCores, streaming multiprocessors, CPU cores.
-      cores_per_chip: cores of the whole chip; the device may be a part of it.
-      sparse_cores: SparseCores, as the compiler's table counts them.
-      memory_in_use: bytes in use on this device (on a CPU: by all processes).
+      cores: number of TensorCores, streaming multiprocessors or CPU cores of this device.
+      cores_per_chip: number of cores of the whole chip, of which the device may be a part.
+      sparse_cores: number of SparseCores, as the compiler's table counts them.
+      memory_in_use: bytes in use on this device; on a CPU, by all processes.
       memory_peak: largest number of bytes in use so far, by this process.
-      physical_memory_bytes: memory of the device itself, before JAX's limit.
-      vmem_bytes: vector memory of one TensorCore.
-      smem_bytes: scalar memory of one TensorCore.
+      physical_memory_bytes: bytes of memory of the device itself, before JAX's limit.
+      vmem_bytes: vector memory (VMEM) of one TensorCore.
+      smem_bytes: scalar memory (SMEM) of one TensorCore.
       shared_memory_bytes: largest shared memory of one block of a GPU.
       l1_cache_bytes: data cache of one core.
       l2_cache_bytes: second-level cache of one core of a CPU, or of a whole GPU.
       l3_cache_bytes: third-level cache of a CPU.
       tile_shape: layout tile of 32-bit values, (sublanes, lanes).
-      lane_count: 32-bit values that one vector instruction, or one warp, works on.
+      lane_count: number of 32-bit values that one vector instruction, or one warp, works on.
       matrix_unit: shape of one matrix unit.
-      num_matrix_units: matrix units of one core.
-      peak_rates: operations per second of the whole device in matrix products, by dtype. The rates
-        of float32 and float64 are those with all digits.
+      num_matrix_units: number of matrix units of one core.
+      peak_rates: ``((dtype, rate), ...)``, operations per second of the whole device in matrix
+        products. The rates of float32 and float64 are at full precision.
       memory_bandwidth: bytes per second between the device and its memory.
       clock_hz: highest clock of the cores.
-      native_dtypes: dtypes that the arithmetic units take without conversion.
-      topology_shape: extent of the coordinates of all devices.
-      device_coords: coordinates of this device.
+      native_dtypes: dtypes that the arithmetic units compute in without conversion.
+      topology_shape: extent of the coordinates of all devices along each axis.
+      device_coords: coordinates of this device in the topology.
       core_on_chip: index of this device on its chip.
-      num_slices: slices that the devices of this run span.
-      num_hosts: processes that have devices.
-      links: direct links to other chips.
+      num_slices: number of TPU slices that the devices of this run span.
+      num_hosts: number of processes that have devices.
+      links: number of direct links to other chips.
       host_memory_bytes: memory of the host, or of the container.
-      host_memory_in_use: bytes of it in use by all processes.
+      host_memory_in_use: bytes of the host's memory that all processes use.
       vector_extensions: vector extensions of the host's CPU.
-      native_kernels: on a CPU, the vector instructions that voxax's own kernels use. With ``none``
-        and a reason everything runs on XLA alone.
+      native_kernels: on a CPU, the vector instructions that voxax's native kernels use; or
+        ``none`` and the reason why only XLA is used.
       sources: ``(field, source)`` for each known field.
     """
 
@@ -151,14 +148,14 @@ class HardwareInfo:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Fact]) -> HardwareInfo:
-        """Return the record of ``facts``, given by field name; other fields are unknown."""
+        """Make the record from ``facts`` by field name; other fields are unknown."""
         known = {name: facts[name] for name in field_names() if name in facts}
         sources = tuple((name, fact.source) for name, fact in known.items())
         return cls(**{name: fact.value for name, fact in known.items()}, sources=sources)
 
     @property
     def facts(self) -> dict[str, Fact]:
-        """Every field as a :class:`Fact`, in order; ``Fact(None, "unknown")`` where unknown."""
+        """Every field as a :class:`Fact`, in order; unknown ones are ``Fact(None, "unknown")``."""
         sources = dict(self.sources)
         return {
             name: Fact(getattr(self, name), sources.get(name, UNKNOWN_SOURCE))
@@ -166,7 +163,7 @@ class HardwareInfo:
         }
 
     def fact(self, name: str) -> Fact:
-        """Return one field with its source.
+        """Return the field ``name`` with its source.
 
         Raises:
           InputError: there is no field of this name.
@@ -180,13 +177,13 @@ class HardwareInfo:
 
     @property
     def memory_free(self) -> int | None:
-        """``memory_bytes - memory_in_use``, or ``memory_bytes`` where the use is unknown."""
+        """Free memory in bytes: ``memory_bytes - memory_in_use``, where unknown use counts as 0."""
         if self.memory_bytes is None:
             return None
         return max(self.memory_bytes - (self.memory_in_use or 0), 0)
 
     def peak_rate(self, dtype: Any) -> float | None:
-        """Return operations per second in matrix products of ``dtype``; None if unknown.
+        """Return the peak operations per second of matrix products in ``dtype``; None if unknown.
 
         Args:
           dtype: a dtype or its name, such as ``"bfloat16"``.
@@ -195,13 +192,12 @@ class HardwareInfo:
         return dict(self.peak_rates or ()).get(name)
 
     def supports(self, feature: str) -> bool:
-        """Return whether this device is known to have ``feature``. It never raises.
+        """Return whether this device is known to have ``feature``; never raise an error.
 
-        False also means "not known", or that there is no feature of this name, so that the caller
-        falls back to portable code. Features:
+        False may also mean that this is unknown, or that there is no feature of this name, so that
+        the caller falls back to portable code. Features:
 
-        - a dtype's name (``"bfloat16"``, ``"float8_e4m3fn"``, ``"int4"``, ...): native
-          arithmetic
+        - a dtype's name (``"bfloat16"``, ``"float8_e4m3fn"``, ``"int4"``, ...): native arithmetic
         - ``"matrix_unit"``: a unit for matrix products
         - ``"sparse_core"``: cores for gather and scatter
         - ``"vmem"``, ``"smem"``, ``"shared_memory"``: memories that a kernel manages itself
@@ -217,7 +213,7 @@ class HardwareInfo:
         return feature in (self.native_dtypes or ()) or feature in (self.vector_extensions or ())
 
     def to_json(self) -> dict[str, Any]:
-        """Return ``{field: {"value": ..., "source": ...}}`` with values that JSON can hold."""
+        """Return ``{field: {"value": ..., "source": ...}}`` with values that JSON supports."""
         return {
             name: {"value": _plain(fact.value), "source": fact.source}
             for name, fact in self.facts.items()
@@ -225,7 +221,7 @@ class HardwareInfo:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Mapping[str, Any]]) -> HardwareInfo:
-        """Return the record of a result of :meth:`to_json`, also after a round trip through text.
+        """Make the record from a result of :meth:`to_json`, also one that was written as text.
 
         Fields that this version does not know are left out.
         """
@@ -262,7 +258,7 @@ _FEATURES: dict[str, Callable[[HardwareInfo], bool]] = {
 
 
 def feature_names() -> tuple[str, ...]:
-    """Return the names of the features that are no dtype and no vector extension."""
+    """Return the names for :meth:`HardwareInfo.supports` except dtypes and vector extensions."""
     return tuple(_FEATURES)
 
 
@@ -276,7 +272,7 @@ _BYTES = ("memory_in_use", "memory_peak", "host_memory_in_use")
 
 
 def shown(name: str, value: Any) -> str:
-    """Return a text of a field's value with its unit; ``-`` where unknown."""
+    """Format a field's value with its unit for printing; ``-`` if unknown."""
     counts_bytes = name.endswith("_bytes") or name in _BYTES
     unit = "bytes" if counts_bytes else _UNITS.get(name, "")
     if value is None:

@@ -1,4 +1,4 @@
-"""The switch for bounds checks of copies in the TPU kernels of convolution by maps.
+"""The switch for bounds checks of copies in the TPU kernels of convolution.
 
 Other TPU kernels are always checked, since they copy only blocks of the grid.
 """
@@ -16,13 +16,13 @@ _VALUES = {"on": True, "off": False, "": False}
 def bounds_checks() -> bool:
     """Return whether ``VOXAX_TPU_BOUNDS_CHECKS`` is ``on``; False if it is unset or ``off``.
 
-    With checks the chip stops a kernel with an error if a copy would leave an array. An unchecked
-    copy reads or writes beyond the array. The environment is read when a function is traced, so
-    a compiled program keeps its value until ``vx.reload_environment()``. Interpreted kernels do not
-    change.
+    With checks, the chip stops a kernel with an error if a copy would leave an array. Without
+    checks, such a copy reads or writes beyond the array. The variable is read when a function is
+    traced, so a compiled program keeps its value until ``vx.reload_environment()``. Kernels in
+    Pallas' interpreter do not depend on it.
 
     Raises:
-      InputError: another value of the variable.
+      InputError: the variable has another value.
     """
     text = os.environ.get(VARIABLE, "").strip().lower()
     if text not in _VALUES:

@@ -1,4 +1,4 @@
-"""Copy bandwidth and matrix rates, measured in a few seconds.
+"""Measure the memory bandwidth and the matrix rates of a device, in a few seconds.
 
 They are measured once for each kind of device, host and version of JAX, and kept on disk.
 """
@@ -30,7 +30,7 @@ _DTYPES = ("float32", "float64", "bfloat16", "float16", "int8")
 # By default JAX rounds the operands of products of these dtypes on GPUs (TF32) and TPUs (one
 # bfloat16 pass). The other dtypes have one kind of product.
 _EXACT = ("float32", "float64")
-_REVISION = 1  # raised when earlier measurements no longer hold
+_REVISION = 1  # increased when earlier measurements are no longer right
 _SECONDS = 0.25  # for the repetitions of each quantity
 _PASSES = 8
 _CPU = {"bytes": 1 << 28, "size": 1024}
@@ -38,10 +38,10 @@ _OTHER = {"bytes": 1 << 30, "size": 4096}
 
 
 def key_of(facts: Facts) -> str:
-    """Return a file name from device kind, model, cores and JAX version, with a digest.
+    """Return the file name of a measurement: device kind, model, cores, JAX version, and a digest.
 
-    The digest separates names that become equal when special characters are replaced, and revisions
-    of the probe.
+    The digest distinguishes names that become equal when special characters are replaced, and
+    revisions of the probe.
     """
     known = [facts[name].value for name in ("device_kind", "model", "cores") if name in facts]
     text = "-".join(str(part) for part in (*known, "jax", _compat.JAX_VERSION))
@@ -50,7 +50,7 @@ def key_of(facts: Facts) -> str:
 
 
 def remembered(key: str) -> Facts:
-    """Return the earlier measurement for ``key``; no facts without a readable file."""
+    """Return the measurement on disk for ``key``, or {} if there is no readable file."""
     try:
         return _facts(json.loads(bounded_text(_file(key), MEBIBYTE)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -58,10 +58,10 @@ def remembered(key: str) -> Facts:
 
 
 def measure(device: Any, key: str, *, again: bool = False) -> Facts:
-    """Return the measurement of ``device``, and keep it on disk under ``key``.
+    """Measure ``device``, and keep the measurement on disk under ``key``.
 
-    An earlier measurement is returned instead, unless ``again``. A folder that cannot be written
-    is no error.
+    If there is a measurement already, it is returned instead, unless ``again`` is True. A folder
+    that cannot be written is no error.
     """
     if not again and (known := remembered(key)):
         return known
@@ -88,7 +88,7 @@ def _measured(device: Any) -> dict[str, Any]:
     rates = {}
     for dtype in _DTYPES:
         if dtype == "float64" and device.platform == "tpu":
-            continue  # emulated: minutes
+            continue  # emulated, which takes minutes
         try:
             rates[dtype] = _matrix_rate(device, scale["size"], dtype)
         except Exception:  # the compiler does not take the dtype
@@ -102,7 +102,7 @@ def _measured(device: Any) -> dict[str, Any]:
 
 @jax.jit
 def _shift(x: jax.Array) -> jax.Array:
-    # In one program, so that neither dispatch nor fresh pages of the system count.
+    # All passes are in one program, so that dispatch and page faults do not count.
     return jax.lax.fori_loop(0, _PASSES, lambda _, y: y + jnp.ones((), y.dtype), x)
 
 
@@ -112,14 +112,14 @@ def _product(a: jax.Array, b: jax.Array, precision: str, out: str) -> jax.Array:
 
 
 def _bandwidth(device: Any, size: int) -> float:
-    """Return the bytes read and written per second."""
+    """Return the bytes read and written per second by an elementwise operation."""
     with jax.default_device(device):
         x = jnp.zeros(size // 4, jnp.float32)
     return 2 * _PASSES * size / _seconds(lambda: _shift(x))
 
 
 def _matrix_rate(device: Any, size: int, dtype: str) -> float:
-    """Return the multiplications and additions per second, with all digits of ``dtype``."""
+    """Return the multiplications and additions per second, at full precision of ``dtype``."""
     precision = "highest" if dtype in _EXACT else "default"
     out = {"int8": "int32", "float64": "float64"}.get(dtype, "float32")
     with jax.default_device(device), jax.enable_x64(dtype == "float64"):
@@ -128,13 +128,13 @@ def _matrix_rate(device: Any, size: int, dtype: str) -> float:
 
 
 def _numpy_rate(size: int, dtype: str) -> float:
-    """Return the operations per second of NumPy's product, on the host."""
+    """Return the multiplications and additions per second of NumPy's matrix product."""
     a = np.ones((size, size), dtype)
     return 2 * size**3 / _seconds(lambda: a @ a)
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    """Return the seconds of the fastest run, of all runs in a quarter second, at least three."""
+    """Return the seconds of the fastest of at least three runs in at least a quarter second."""
     jax.block_until_ready(run())
     best, begin, runs = float("inf"), time.perf_counter(), 0
     while runs < 3 or time.perf_counter() - begin < _SECONDS:

@@ -1,10 +1,10 @@
-"""Compiled programs that JAX keeps on disk, in a folder that only the user can write to.
+"""Keep compiled programs on disk, in a folder that only the user can write to.
 
-They are machine code that later processes run, so the folder must belong to the user, and nobody
-else may write to it. JAX's cache does the rest. Its keys cover what a program computes, the
-versions of JAX and XLA, and the device. It locks the folder, and deletes the programs that were not
-used for the longest time. A program finds functions of the native library by name: see
-:func:`voxax._native.target`.
+The programs are machine code that later processes run, so the folder must belong to the user, and
+nobody else may write to it. JAX's compilation cache does the rest. Its keys cover what a program
+computes, the versions of JAX and XLA, and the device. It locks the folder, and deletes the programs
+that were not used for the longest time. A program finds functions of the native library by name:
+see :func:`voxax._native.target`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import jax
 from voxax.hardware.cache_folder import VARIABLE, cache_dir
 
 MOST_BYTES = 4 << 30
-"""The largest size of all kept programs together; beyond it the oldest are deleted."""
+"""Limit of the bytes of all kept programs; beyond it the least recently used are deleted."""
 # Programs that compile faster are not kept: a file for each small program would cost more.
 _LEAST_SECONDS = 0.1
-_NAMES = "*-cache"  # as JAX names them; the time of their last use is beside them
+_NAMES = "*-cache"  # JAX's file names; another file has the time of last use
 _log = logging.getLogger(__name__)
 _refused: set[str] = set()
 
 
 @dataclasses.dataclass(frozen=True)
 class KeptPrograms:
-    """The programs in a folder.
+    """The number and size of the compiled programs in a folder.
 
     Attributes:
       folder: path of the folder, which may not exist.
@@ -62,8 +62,8 @@ def keep_programs(folder: str | Path | None = None) -> Path | None:
 
     Returns:
       The folder that JAX uses, or None if JAX keeps no programs: the cache is turned off, or the
-      folder belongs to another user, others may write to it, or it cannot be written. It warns once
-      about a folder that it does not use.
+      folder belongs to another user, others may write to it, or it cannot be written. A folder
+      that is not used causes one warning.
     """
     settings = jax.config.values
     if not settings["jax_enable_compilation_cache"]:
@@ -104,7 +104,7 @@ def programs_folder() -> Path:
 
 
 def kept_programs() -> KeptPrograms:
-    """Return the number and size of the programs in the default folder.
+    """Return the number and size of the compiled programs in the default folder.
 
     Raises:
       OSError: the folder cannot be read.
@@ -116,7 +116,7 @@ def kept_programs() -> KeptPrograms:
 
 
 def forget_programs() -> int:
-    """Delete the programs of the default folder, and return how many there were.
+    """Delete the compiled programs in the default folder, and return how many there were.
 
     Raises:
       OSError: a program cannot be deleted.
@@ -134,9 +134,9 @@ def forget_programs() -> int:
 
 
 def _not_own(folder: Path) -> str | None:
-    """Return why this folder is not used, or None.
+    """Return why compiled programs cannot be kept in this folder, or None if they can.
 
-    It belongs to another user, others may write to it, or this user may not.
+    Reasons: it belongs to another user, others may write to it, or this user may not.
     """
     if hasattr(os, "getuid"):  # not on Windows
         about = folder.stat()
@@ -165,8 +165,8 @@ def _remove_halves(folder: Path) -> None:
     """Remove programs that were being written when their process was killed.
 
     JAX does not overwrite an existing file, so it would warn about the program in every run, and
-    compile it anew. Where the cache has a size limit, JAX writes the time of use after the program,
-    so a program without it is incomplete.
+    compile it anew. If the cache has a size limit, JAX writes the time of use after the program,
+    so a program without this file is incomplete.
     """
     try:
         with _lock(folder):

@@ -1,4 +1,4 @@
-"""The hardware that programs are compiled for: this process's, or hardware that is absent."""
+"""The hardware that programs are compiled for: this process's, or hardware that is not here."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _target = contextvars.ContextVar("voxax_target", default=None)
 
 @contextlib.contextmanager
 def targeting(hardware: HardwareInfo, device: Any | None = None) -> Iterator[None]:
-    """Return a context in which programs for a platform are compiled for ``hardware``.
+    """Return a context in which programs are compiled for ``hardware``, which need not be present.
 
-    JAX would reuse programs that were traced outside of the context; use
+    JAX would reuse programs that were traced outside the context; use
     :func:`voxax._compat.separate_traces` too.
 
     Args:
-      hardware: facts about the hardware, with its platform.
-      device: the device on which candidates are measured; None measures nothing.
+      hardware: facts about the hardware. They apply to programs for its platform.
+      device: the device on which candidate algorithms are measured; None measures nothing.
     """
     token = _target.set((hardware, device))
     try:
@@ -38,17 +38,17 @@ def targeting(hardware: HardwareInfo, device: Any | None = None) -> Iterator[Non
 
 
 def target_platform() -> str:
-    """Return the platform that programs are most likely for."""
+    """Return the platform (``cpu``, ``gpu``, ``tpu``) that programs are most likely for."""
     target = _target.get()
     return jax.default_backend() if target is None else target[0].platform
 
 
 def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
-    """Return facts about the device for ``platform``, and the device.
+    """Return facts about the hardware that programs for ``platform`` run on, and its JAX device.
 
-    Inside :func:`targeting` with this platform, both are the ones given there. While a program is
-    lowered for a device that is only described, the facts are that device's and the device is
-    None. Otherwise it is this process's first device of the platform, or None if there is none.
+    Inside :func:`targeting` with this platform, both are the arguments of the context. While a
+    program is compiled ahead for an absent device, the facts describe that device, and the device
+    is None. Otherwise it is this process's first device of the platform, or None without one.
     """
     target = _target.get()
     if target is not None and target[0].platform == platform:
@@ -61,7 +61,7 @@ def hardware_of(platform: str) -> tuple[HardwareInfo, Any | None]:
 
 @functools.lru_cache(maxsize=64)
 def _absent(device: Any) -> HardwareInfo:
-    """Return the hardware of a device that is only described; warn of a TPU unknown to JAX."""
+    """Return facts about a device that is only described; warn of a TPU unknown to JAX."""
     cores = getattr(device, "num_cores", None)
     if device.platform == "tpu" and _compat.tpu_info(device.device_kind, cores) is None:
         warnings.warn(
@@ -74,7 +74,7 @@ def _absent(device: Any) -> HardwareInfo:
 
 @functools.lru_cache(maxsize=64)
 def _present(platform: str) -> tuple[HardwareInfo, Any | None]:
-    """Return the hardware and the device of this process, ignoring :func:`targeting`."""
+    """Return facts about this process's device of a platform, and the device."""
     for name in (platform, *(("cuda", "rocm") if platform == "gpu" else ())):
         try:
             device = jax.local_devices(backend=name)[0]

@@ -1,8 +1,8 @@
 """Facts about TPUs: attached ones from JAX's table of chips, absent ones by a topology's name.
 
-``libtpu`` describes a topology without a TPU. It is called in a separate process, because it needs
-environment variables before it loads, and stays loaded. If libtpu is missing, the facts come from
-JAX's table of chips and the extents in the name.
+``libtpu`` can describe a topology without a TPU. It is called in a separate process, because it
+needs environment variables before it loads, and stays loaded. If libtpu is missing, the facts come
+from JAX's table of chips and the extents in the name.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ TOPOLOGIES = {
     "v6e": "v6e:2x2",
     "7x": "tpu7x:2x2x1",
 }
-"""The smallest slice of each generation that libtpu describes."""
+"""The smallest topology of each TPU generation that libtpu describes."""
 # v4: 483.6 cycles, by the chip's own counter (github.com/ayaka14732/tpu-v4-latency-numbers,
 # results/02_local.md). v5e: 350 ns, the time of a step of JAX's product in blocks of
 # 128 x 128 x 128 (docs.jax.dev/en/latest/pallas/tpu/matmul.html: 91.8 ms for 8192 x 8192
 # matrices), minus the time of 64 KiB at the bandwidth.
 COPY_LATENCY = {"v4": 461e-9, "v5e": 270e-9}
-"""Seconds from the start of a copy from HBM until its first bytes arrive. Figures are published
+"""Seconds from the start of a copy from HBM until its first bytes arrive. Numbers are published
 only for these generations."""
 
 SOURCE = "pltpu.get_tpu_info"
-# Dtypes that a matrix unit may take.
+# Dtypes that a matrix unit may support.
 _CANDIDATES = (
     *("float32", "bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e4m3b11fnuz"),
     *("int8", "int4"),
@@ -51,12 +51,12 @@ def tpu_facts(device: Any) -> Facts:
 
 
 def table_facts(table: Any, source: str = SOURCE) -> Facts:
-    """Return facts about a device from an entry of JAX's table.
+    """Return facts about a TPU from its entry in JAX's table of chips.
 
     Args:
       table: a ``pltpu.TpuInfo``, whose sizes and rates are those of one TensorCore; None for a chip
         that JAX does not know.
-      source: the function that returned it.
+      source: name of the function that returned the entry.
     """
     if table is None:
         return {}
@@ -87,14 +87,14 @@ def table_facts(table: Any, source: str = SOURCE) -> Facts:
         matrix_unit=(table.mxu_column_size, table.mxu_column_size),
         num_matrix_units=table.num_mxus,
         memory_bandwidth=float(cores * table.mem_bw_bytes_per_second),
-        # The table writes 0 for what it does not know.
+        # Unknown rates are 0 in the table.
         peak_rates=tuple((name, float(cores * r)) for name, r in rates.items() if r),
         native_dtypes=tuple(d for d in _CANDIDATES if _takes(table, d)) or None,
     )
 
 
 def least_known_facts() -> Facts:
-    """Return the least of each limit over all TPUs that JAX knows, for a TPU unknown to JAX."""
+    """Return the smallest limits of all TPUs that JAX knows, for a TPU that JAX does not know."""
     tables = _compat.known_tpu_infos()
     if not tables:
         return {}
@@ -112,7 +112,7 @@ def _takes(table: Any, dtype: str) -> bool:
         return False
 
 
-# libtpu must neither query a cloud's metadata nor lock out other processes.
+# With these, libtpu neither queries a cloud's metadata nor locks out other processes.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -170,7 +170,7 @@ def _through_table(name: str, chip: str, extents: str) -> Facts:
 
 @functools.lru_cache(maxsize=64)
 def _described(name: str) -> dict[str, Any] | None:
-    """Return the output of :func:`print_topology` in a separate process; None if it fails."""
+    """Return libtpu's description of a topology from a separate process; None if it fails."""
     script = f"from {__name__} import {print_topology.__name__} as ask; ask({name!r})"
     try:
         result = subprocess.run(
