@@ -159,9 +159,9 @@ Parts = tuple[tuple[Product, int, int], ...]
 """The products that a primitive consists of: ``(product, i, j)``, where ``i`` and ``j`` are the
 indices of the product's first and second operand among the primitive's operands."""
 
-# The transposes of a product, one for its first and one for its second operand: the product that
-# computes the operand's cotangent, and whether the result's cotangent is that product's first
-# operand. The other operand of the forward product is then its second operand.
+# The transposes of a product p(a, b), with respect to a and to b. Each entry names the product that
+# computes the cotangent, and whether the cotangent of p's result is that product's first operand
+# (True) or its second (False); the other operand of p is the remaining operand.
 # For y = A x w: dx = dgrad(dy, w), so ("dgrad", True); dw = wgrad(x, dy), so ("wgrad", False).
 _TRANSPOSES: dict[Product, tuple[tuple[Product, bool], tuple[Product, bool]]] = {
     "forward": (("dgrad", True), ("wgrad", False)),
