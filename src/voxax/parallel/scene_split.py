@@ -273,7 +273,7 @@ class SceneSplit:
         slabs. Without fitted capacities, each scene has its own rounds and compiled program.
 
         Args:
-          samples: concrete voxels, each of which :meth:`split` could take.
+          samples: concrete voxels, one sample for each call of :meth:`split`.
           margin: factor on the largest number of rows that a sample needs.
 
         Raises:
