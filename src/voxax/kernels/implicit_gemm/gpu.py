@@ -130,8 +130,7 @@ def _without_matrix_units(problem: Problem, hardware: HardwareInfo) -> str | Non
 
 
 def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return the reason why Triton kernels cannot run this problem, or None; memory is not checked.
-    """
+    """Return the reason why Triton kernels cannot run this problem with any blocks, or None."""
     if problem.platform != "gpu":
         return f"the Triton kernels run on GPUs, not on {problem.platform}"
     if problem.layer.kind == "dynamic":
@@ -172,8 +171,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return the names of the map's arrays that a product reads: a sorted table, or wgrad's pairs.
-    """
+    """Return the names of the map's arrays that a product reads: a sorted table, or pair lists."""
     del parameters
     if product == "wgrad":
         return ("pair_starts", "pairs")
@@ -284,7 +282,7 @@ def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.
 def precision_of(problem: Problem, hardware: HardwareInfo) -> str:
     """Return the ``input_precision`` of ``tl.dot`` for a problem.
 
-    It is exact float32 unless the layer's precision admits less and the GPU has tensor cores for it.
+    It is exact float32, unless the layer's precision admits less on the tensor cores of the GPU.
     """
     precision = problem.layer.precision
     if problem.dtype != "float32" or is_amd(hardware):

@@ -98,7 +98,7 @@ def fragments(
 
 @cute.jit
 def multiply(tiled, read_a, read_b, a, b, total, slot):
-    """Multiply the operands in stage ``slot`` of shared memory, and add the product to ``total``."""
+    """Multiply the operands in stage ``slot`` of shared memory; add the product to ``total``."""
     for k in range_constexpr(cute.size(a, mode=[2])):
         for copy, source, to in (read_a, read_b):
             cute.copy(copy, source[None, None, k, slot], to[None, None, k])
@@ -223,8 +223,7 @@ def weight_product(
 
 
 def call(launch: Any, tile: Tile, sizes: Sizes, out: Any) -> Any:
-    """Turn a CuTe launch function into a function of JAX arrays that returns an array like ``out``.
-    """
+    """Turn a CuTe launch function into a function of JAX arrays with a result like ``out``."""
     return bridge.cutlass_call(
         launch,
         output_shape_dtype=out,
@@ -421,7 +420,8 @@ def _store(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    """Write a thread's sums; ``target_of(where_to, row, sizes)`` is the result row of a tile row."""
+    """Write a thread's sums to ``out``, at the row that ``target_of(where_to, row, sizes)`` returns.
+    """
     where = tiled.get_slice(thread).partition_C(
         cute.make_identity_tensor((tile.rows, tile.columns))
     )

@@ -9,10 +9,10 @@ float32. Missing neighbors are masked, so nothing is read for them.
 *wgrad.* A program computes a block of one tap's weight from a part of the tap's pairs. XLA adds the
 parts afterwards, in order. There are no atomic additions, so results are bitwise reproducible.
 
-*Pipelining.* Triton copies the operands of later passes of a loop into shared memory ahead of time,
-in as many passes as there are stages. If one load in a pass needs the result of another, as rows of
-features need the table, the two loads share the stages, so operands would get only half of them.
-Therefore a pass reads the table for the next pass into registers.
+*Pipelining.* Triton copies the operands of the next ``stages`` passes of a loop into shared memory
+ahead of time. It divides the stages among loads that depend on each other. If a pass read the table
+and then the rows that the table names, the rows would get only half of the stages. Therefore each
+pass reads the table for the next pass into registers, and the rows get all stages.
 
 Triton requires block sizes that are powers of two, and at least 16 in products. Rows and channels
 after the last are masked.
