@@ -420,8 +420,7 @@ def _store(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    """Write a thread's sums to ``out``, at the row that ``target_of(where_to, row, sizes)`` returns.
-    """
+    """Write a thread's sums to ``out``, in the row from ``target_of(where_to, row, sizes)``."""
     where = tiled.get_slice(thread).partition_C(
         cute.make_identity_tensor((tile.rows, tile.columns))
     )

@@ -72,12 +72,12 @@ class Shape:
 
     @property
     def array(self) -> tuple[int, int, int]:
-        """Shape of the array ``items``, see ``tpu_items.VIEWS``."""
+        """Shape of the array ``items``, see ``tpu_items._build``."""
         return self.blocks, 3 * self.list_rows + self.list_rows // PIECE + GROUP, PASS
 
 
 def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
-    """Build the lists of items of a table in NumPy, see ``tpu_items.VIEWS``; unused places are 0."""
+    """Build the lists of items of a neighbor table in NumPy, see ``tpu_items._build``."""
     del spec
     shape = Shape.of(*neighbors.shape)
     table = np.full((shape.blocks * shape.block_rows, shape.taps), -1, np.int32)
