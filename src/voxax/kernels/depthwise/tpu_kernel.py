@@ -98,7 +98,7 @@ def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
 
 
 def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> None:
-    """Multiply the selected rows by ``tile``, the operand that is not gathered; add to ``out[0]``."""
+    """Multiply the selected rows by ``tile``, the operand that is not gathered; add to ``out``."""
     channels, other = tile.shape[0], tile.astype(jnp.float32)
     for begin in range(0, config.taps * channels, channels):
         terms = [
