@@ -79,7 +79,7 @@ class Grid:
         return rows_within(self.padded, self.outputs, self.low, self.stride)
 
     def shifts(self) -> np.ndarray:
-        """Return ``int32[K]``, the distance of each tap from the center, in rows of the input."""
+        """Return ``int32[K]``, the offset of each tap counted in rows of the padded input."""
         return (self.taps @ row_steps(self.padded)[1:]).astype(np.int32)
 
 

@@ -53,7 +53,7 @@ def run_blocks(
     Args:
       problem, a, b: the product and its operands, see :class:`voxax.kernels.kernel.Apply`.
       sizes: ``int32[M]``, kernel size of each output position.
-      order: ``int32[M]``, the order in which output positions fill the blocks; None keeps it.
+      order: ``int32[M]``, the output positions in the order of the blocks; None is row-major.
       block: number of positions in a block.
       segments: function from the number of blocks to the :data:`Segments` that cover all blocks.
     """
@@ -116,7 +116,7 @@ def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *
 
 
 def _index(grid: Grid, count: int, base: jax.Array, sizes: jax.Array, absent: int) -> jax.Array:
-    """Return the row that each tap reads, ``int32[block, count]``, or ``absent`` beyond the size."""
+    """Return the row that each tap reads, ``int32[block, count]``; ``absent`` beyond the size."""
     index = base[:, None] + jnp.asarray(grid.shifts()[None, :count])
     # A tap that the position lacks reads zeros: a mask on the product would keep a NaN there.
     return jnp.where(sizes[:, None] >= jnp.asarray(grid.reach[None, :count]), index, absent)
@@ -265,7 +265,7 @@ def run_slices(
 
 
 class _Tiles:
-    """Boxes (tiles) of positions of a grid ``[B, *spatial]``, with the input that each box reads."""
+    """Boxes (tiles) of positions of a grid ``[B, *spatial]``, and the input that a box reads."""
 
     def __init__(
         self,
@@ -292,7 +292,7 @@ class _Tiles:
         return jnp.pad(array, pads + [(0, 0)] * (array.ndim - len(pads)))
 
     def margin(self, array: jax.Array) -> jax.Array:
-        """Pad the input ``[B, *spatial, ...]`` with zeros so that all taps of all tiles are inside."""
+        """Pad the input ``[B, *spatial, ...]`` with zeros, so that all taps of tiles are inside."""
         pads = [(0, 0)]
         high = np.maximum(0, self.taps.max(0))
         for axis, extent in enumerate(array.shape[1 : 1 + len(self.tile)]):
@@ -362,8 +362,7 @@ class _Tiles:
 
 
 def _tile(extents: tuple[int, ...], block: int) -> tuple[int, ...]:
-    """Return the shape of a box of at most ``block`` positions, as long as possible along the last
-    axes."""
+    """Return the shape of a box of at most ``block`` positions; it fills the last axes first."""
     tile, left = [], max(1, block)
     for extent in reversed(extents):
         tile.append(max(1, min(extent, left)))
@@ -376,7 +375,7 @@ def gather_dgrad(
 ) -> jax.Array:
     """Return dX ``[N, C_in]``: each input position gathers the outputs that read it, in blocks.
 
-    With ``skip``, a block reads only the taps up to the last tap by which an output reads it.
+    With ``skip``, a block multiplies only the prefix of the taps that has all its active taps.
     """
     grid = grid_of(problem)
     rows = math.prod(grid.inputs)

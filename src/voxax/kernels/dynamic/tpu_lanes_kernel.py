@@ -34,10 +34,10 @@ _COLUMNS = 1024
 
 @dataclasses.dataclass(frozen=True)
 class LaneConfig:
-    """Static parameters of one kernel call; undescribed fields are as in ``tpu_kernel.BlockConfig``.
+    """Static parameters of one kernel call.
 
     Attributes:
-      lanes: the block layout.
+      lanes: the block layout. All other fields are as in ``tpu_kernel.BlockConfig``.
     """
 
     lanes: Lanes
@@ -174,7 +174,7 @@ def weight_product(config: LaneConfig, steps: Steps, x: Any, level: Any, dy: Any
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """The part of a block that is multiplied together: a group, and ``width`` lanes from ``first``."""
+    """The part of a block that is multiplied together: ``width`` lanes from ``first`` of a group."""
 
     lanes: Lanes
     group: Any
@@ -194,8 +194,7 @@ class _Part:
         return _rows(self.group * self.lanes.pack, self.lanes.pack, channels)
 
     def taken(self, columns: Any, number: int, one: Any, channels: int) -> jax.Array:
-        """Return the sources that the pass ``one`` of shell ``number`` multiplies, ``[P * C, width]``.
-        """
+        """Return the sources that a pass of shell ``number`` multiplies, ``[P * C, width]``."""
         lanes = self.lanes
         rows = _rows(self.group * lanes.pack + one.column, lanes.pack, channels)
         return columns[lanes.slot(number, one.line), rows, self.across]
@@ -249,7 +248,7 @@ def _each_level(
 def _shift_window(
     lanes: Lanes, reached: int, step: Step, window: Any, level: Any, columns: Any
 ) -> None:
-    """Fill the slots of ``columns`` that ``reached`` shells read with the window shifted along W."""
+    """Fill the slots of ``columns`` for ``reached`` shells with the window shifted along W."""
     channels = window.shape[0] // lanes.taken
     needed: dict[int, set[int]] = {}
     for number, passes in enumerate(lanes.shells[:reached]):
