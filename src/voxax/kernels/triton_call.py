@@ -86,10 +86,7 @@ _noted = contextvars.ContextVar("voxax_noted_calls", default=None)
 
 @contextlib.contextmanager
 def noting_calls() -> Iterator[list[Compilation]]:
-    """Record calls without running them: in this context :func:`call` returns zeros.
-
-    The context manager yields the list of recorded calls.
-    """
+    """Record calls: in this context :func:`call` returns zeros, and the yielded list gets calls."""
     found: list[Compilation] = []
     token = _noted.set(found)
     try:

@@ -414,11 +414,8 @@ class _Needs:
 class _Cut:
     """A concrete scene cut into shards.
 
-    Attributes:
-      split: the split.
-      levels: for each level the coordinates ``int32[N, 1 + D]`` of its voxels.
-      own: the partition of each level.
-      tables: for each map its parts by shard.
+    ``levels`` are the coordinates ``int32[N, 1 + D]`` of each level, ``own`` is the partition of
+    each level, and ``tables`` are the parts of each map by shard.
     """
 
     split: SceneSplit

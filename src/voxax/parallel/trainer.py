@@ -65,8 +65,7 @@ def on_mesh(shards: Tree, mesh: Mesh, axis: Axes = "data") -> Tree:
 def places_of(mesh: Mesh, axis: Axes = "data") -> tuple[int, ...]:
     """Return the indices along mesh axes that belong to devices of this process, ascending.
 
-    They are the numbers of the shards that this process has to load. Several axes are counted as
-    one, whose last axis changes fastest.
+    They are the numbers of the shards that this process has to load.
 
     Raises:
       InputError: the mesh has no such axis.
@@ -233,22 +232,32 @@ class DataParallelTrainer(_OnMesh, Trainer):
 
 
 class DataParallelSceneTrainer(_OnMesh, SceneTrainer):
-    """A :class:`voxax.models.classifier.SceneTrainer` with one shard for each device."""
+    """A :class:`voxax.models.classifier.SceneTrainer` with one shard for each device.
+
+    The arguments are those of ``SceneTrainer``, with ``mesh`` after the optimizer, and ``axis``.
+    """
 
 
 class DataParallelCenterTrainer(_OnMesh, CenterTrainer):
     """A :class:`voxax.models.center_training.CenterTrainer` with one shard for each device.
 
+    The arguments are those of ``CenterTrainer``, with ``mesh`` after the optimizer, and ``axis``.
     All shards need the same number of scenes, because batch norms of dense layers count cells.
     """
 
 
 class DataParallelSparseCenterTrainer(_OnMesh, SparseCenterTrainer):
-    """A trainer of :class:`voxax.models.VoxelNeXt` with one shard for each device."""
+    """A trainer of :class:`voxax.models.VoxelNeXt` with one shard for each device.
+
+    The arguments are those of :class:`voxax.models.center_training.SparseCenterTrainer`, with
+    ``mesh`` after the optimizer, and ``axis``.
+    """
 
 
 class DataParallelAnchorTrainer(_OnMesh, AnchorTrainer):
     """A trainer of :class:`voxax.models.SECOND` with one shard for each device.
 
-    All shards need the same number of scenes, because batch norms of dense layers count cells.
+    The arguments are those of :class:`voxax.models.anchor_training.AnchorTrainer`, with ``mesh``
+    after the optimizer, and ``axis``. All shards need the same number of scenes, because batch
+    norms of dense layers count cells.
     """

@@ -54,8 +54,6 @@ def convolve(
 ) -> jax.Array:
     """Convolve features over a kernel map: ``y[m] = sum_k features[neighbors[m, k]] @ weight[k]``.
 
-    Missing neighbors add nothing.
-
     Args:
       features: ``[kernel_map.feature_rows, C_in]``.
       weight: ``[K, C_in, C_out]``, ``[K, G, C_in/G, C_out/G]`` or, depthwise, ``[K, C]``.
@@ -87,8 +85,8 @@ def convolve_with_epilogue(
 ) -> jax.Array:
     """Convolve, then apply an epilogue such as batch norm and ReLU, in one kernel if possible.
 
-    The result is ``after(convolve(features, weight, kernel_map), epilogue)``. Derivatives are those
-    of this expression.
+    The result is ``after(convolve(features, weight, kernel_map), epilogue)``. Its derivatives are
+    those of the product, then of ``after``.
 
     Args:
       epilogue: the parameters of the operations after the product.
@@ -161,7 +159,7 @@ def _refuse_symbolic(kernel_map: KernelMap) -> None:
 def _asked(
     kind: WeightKind, forward: Request, dgrad: Request, wgrad: Request
 ) -> dict[Literal["requests", "stated"], Any]:
-    """Return the fields ``requests`` and ``stated`` of a layer, including enclosing contexts."""
+    """Return a layer's fields ``requests`` and ``stated``, from arguments and enclosing contexts."""
     of: dict[Product, Request] = {"forward": forward, "dgrad": dgrad, "wgrad": wgrad}
     found = {name: admitted(request, kind=kind, product=name) for name, request in of.items()}
     return {

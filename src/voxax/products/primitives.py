@@ -96,8 +96,7 @@ def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Ar
 def choice_for(problem: Problem, layer: Layer) -> Choice:
     """Choose the kernel for an eager product; choices are cached.
 
-    If the layer has the neighbor table, all kernels are considered, since other arrays of the map
-    can be built from it.
+    With the neighbor table, all kernels are considered, since other arrays can be built from it.
     """
     views = None if "neighbors" in layer.view_names or not layer.view_names else layer.view_names
     request, stated = dict(layer.requests)[problem.product], problem.product in layer.stated

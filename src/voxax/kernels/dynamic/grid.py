@@ -99,8 +99,7 @@ def rows_within(
     Args:
       shape, extents: shapes ``(B, *spatial)`` of the outer and of the inner grid.
       low: for each axis the place in the outer grid at which the inner grid begins.
-      stride: for each axis the distance in the outer grid between neighbors of the inner grid;
-        None means 1.
+      stride: distance in the outer grid between neighbors of the inner grid, by axis; None is 1.
     """
     # row = sum over axes of step * (low + stride * place)
     steps = row_steps(shape)
@@ -160,8 +159,7 @@ def box_conv(
       x: ``[B, *spatial, C]``, 1 to 3 spatial axes.
       weight: ``[*T, C, C_out]``; with ``feature_group_count`` G ``[*T, C / G, C_out]``.
       stride, dilation: one integer per axis.
-      padding: number of zeros before and after each axis; None centers the box, as all kernel
-        sizes of a dynamic convolution are.
+      padding: number of zeros before and after each axis; None centers the box.
       options: other arguments of ``jax.lax.conv_general_dilated``.
 
     Returns:

@@ -38,8 +38,7 @@ class Lanes:
         into ``shifts``. Its ``column`` is the line of the window at which its first group of
         sources begins.
       sizes: the kernel size of each shell.
-      masks_source: whether taps beyond a position's size are masked in the source (dgrad), not in
-        the result.
+      masks_source: whether taps beyond a size are masked in the source (dgrad), not the result.
     """
 
     scenes: int

@@ -65,10 +65,7 @@ def run_blocks(
 
 
 class _Rows:
-    """The output positions in blocks: ``base``, the row of each center, and ``sizes``.
-
-    Both are ``int32[blocks, block]``, with zeros after the last position.
-    """
+    """Center rows ``base`` and ``sizes`` of all outputs in blocks, ``int32[blocks, block]``."""
 
     def __init__(self, grid: Grid, sizes: jax.Array, order: jax.Array | None, block: int):
         base, sizes = grid.base(), jnp.clip(sizes, 0, grid.largest)
@@ -105,10 +102,7 @@ def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *operands):
-    """Run ``branch(number of taps)(*operands)`` with the number that the block's sizes need.
-
-    ``size`` is the largest size of the block; None finds it at run time.
-    """
+    """Run ``branch(taps)(*operands)`` with the number of taps of ``size``, or of ``max(sizes)``."""
     if size is not None:
         return branch(grid.counts[size])(*operands)
     branches = [branch(count) for count in grid.counts]
@@ -218,10 +212,7 @@ def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments)
 def run_slices(
     problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array, block: int
 ) -> jax.Array:
-    """Run a dynamic product over all taps, masked by size, with patches read as shifted slices.
-
-    Tiles have up to ``block`` positions.
-    """
+    """Run a dynamic product in tiles of up to ``block`` positions; each tap is a masked slice."""
     grid = grid_of(problem)
     wide, kind = options(problem, a.dtype), product_dtype(a.dtype)
     sizes = sizes.reshape(grid.outputs)

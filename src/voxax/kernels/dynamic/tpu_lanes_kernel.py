@@ -174,7 +174,7 @@ def weight_product(config: LaneConfig, steps: Steps, x: Any, level: Any, dy: Any
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """The part of a block that is multiplied together: ``width`` lanes from ``first`` of a group."""
+    """The part of a block that is multiplied together: a group, ``width`` lanes from ``first``."""
 
     lanes: Lanes
     group: Any

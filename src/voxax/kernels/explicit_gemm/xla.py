@@ -227,10 +227,7 @@ def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views
 
 
 def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Run any product over pair lists, ``block`` pairs at a time.
-
-    ``block`` is at most the length of the padding after the end of the lists.
-    """
+    """Run any product over pair lists, ``block`` pairs (at most the lists' padding) at a time."""
     pairs, starts = views["pairs"], views["pair_starts"]
     wide, narrow = accumulator(a.dtype), product_dtype(a.dtype)
     if problem.product == "wgrad":
@@ -277,10 +274,7 @@ def _walk(
     starts: jax.Array,
     block: int,
 ) -> jax.Array:
-    """Fold ``total = step(total, tap, in_rows, out_rows)`` over all blocks of pairs.
-
-    ``in_rows`` and ``out_rows`` are ``int32[block]``, -1 after the tap's last pair.
-    """
+    """Fold ``step(total, tap, in_rows, out_rows)`` over blocks; rows are -1 after the last pair."""
     blocks = -(-jnp.diff(starts) // block)
     ends = jnp.cumsum(blocks, dtype=jnp.int32)
 

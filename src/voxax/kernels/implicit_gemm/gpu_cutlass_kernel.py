@@ -107,10 +107,7 @@ def multiply(tiled, read_a, read_b, a, b, total, slot):
 
 @cute.jit
 def store_two(out, offset, first, second):
-    """Write two values to ``out[offset]`` and ``out[offset + 1]`` in one instruction.
-
-    ``offset`` must be even.
-    """
+    """Write two values to ``out`` at an even ``offset`` and the next place, in one instruction."""
     pointer = (out.iterator + offset).align(out.element_type.width // 4)
     two = cute.make_rmem_tensor((2,), out.element_type)
     two[0] = first.to(out.element_type)
@@ -174,12 +171,10 @@ def product(
 ) -> jax.Array:
     """Run forward or dgrad: ``y[order[m]] = sum_k x[table[k, m]] @ w[k]``, in slices over taps.
 
-    ``order`` is the last row of the sorted table.
-
     Args:
       tile: sizes of a block's part of the product.
-      table, taps, counts: sorted table, taps of each tile (without the last column), and number of
-        taps of each tile, see ``implicit_gemm.tap_order.Tiles``; tiles have ``tile.rows`` rows.
+      table, taps, counts: sorted table, whose last row is ``order``; taps of each tile; and number
+        of taps of each tile, see ``implicit_gemm.tap_order.Tiles``, with ``tile.rows`` rows each.
       x: ``[N, G * C_in]``, float16 or bfloat16. The number of channels of each of G groups is a
         multiple of 8.
       w: ``[K, G, C_in, C_out]``, in the same dtype.
@@ -286,10 +281,7 @@ def _launch_weight_product(
 def _fetch_step(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Start to copy the features and the weight of step ``turn`` to ``slot`` of shared memory.
-
-    A step is one tap and ``depth`` input channels.
-    """
+    """Start to copy features and weight of step ``turn``: one tap and ``depth`` input channels."""
     table, taps, x, w = arrays
     shared_a, shared_b, layout_a, layout_b = shared
     thread, first_row, first_tap, group, first_out = place

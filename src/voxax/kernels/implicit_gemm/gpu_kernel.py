@@ -92,6 +92,7 @@ def forward_kernel(
     """
     in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
     out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
+    # Programs are numbered by tile, part, group and block of output channels, the last fastest.
     column = tl.program_id(0) % (GROUPS * out_blocks)
     split = tl.program_id(0) // (GROUPS * out_blocks) % SPLITS
     tile = tl.program_id(0) // (GROUPS * out_blocks * SPLITS)
@@ -100,6 +101,7 @@ def forward_kernel(
     places = tile * ROWS + tl.arange(0, ROWS)
     there = places < rows
 
+    # A part has the listed taps from ``first`` on: as many as the others, or fewer in the last.
     own_taps = taps + tile * (TAPS + 1)
     listed = tl.load(own_taps + TAPS)
     share = (listed + SPLITS - 1) // SPLITS
@@ -110,6 +112,7 @@ def forward_kernel(
     some = places < rows * tl.minimum(number, 1)
     sources = tl.load(table + tap * rows + places, mask=some, other=-1)
     total = tl.full((ROWS, OUT_BLOCK), 0.0, tl.float32)
+    # A step multiplies one tap and one block of input channels.
     for step in range(number * in_blocks):
         ins = step % in_blocks * IN_BLOCK + tl.arange(0, IN_BLOCK)
         wanted = (sources >= 0)[:, None]
@@ -131,11 +134,12 @@ def forward_kernel(
         else:
             weight = tl.load(of_tap)
         total = tl.dot(picked, weight, total, input_precision=PRECISION)
-        # Read for the next pass. The last pass reads its own tap again.
+        # Read the table for the next step now. The last step reads its own tap again.
         following = tl.minimum((step + 1) // in_blocks, number - 1)
         tap = tl.load(own_taps + following).to(OFFSET)
         sources = tl.load(table + tap * rows + places, mask=there, other=-1)
 
+    # The last row of the sorted table has the output row of each place.
     targets = tl.load(table + tl.full((), TAPS, OFFSET) * rows + places, mask=there, other=0)
     written = there[:, None]
     if OUT % OUT_BLOCK != 0:
@@ -146,7 +150,7 @@ def forward_kernel(
         tl.store(at, total.to(out.dtype.element_ty), mask=written)
     else:
         voxels = tl.load(valid + targets, mask=there, other=0) != 0
-        # In pieces, because a thread keeps the values of its channels in registers.
+        # Cut the channels into pieces, so that a thread needs few registers for their parameters.
         pieces: tl.constexpr = 4 if OUT_BLOCK >= 128 else OUT_BLOCK // 32 if OUT_BLOCK > 32 else 1
         width: tl.constexpr = OUT_BLOCK // pieces
         if pieces == 4:
@@ -234,6 +238,7 @@ def weight_kernel(
             out_mask = out_mask & (outs < OUT)[None, :]
         picked = tl.load(at_x, mask=in_mask, other=0.0)
         slopes = tl.load(at_dy, mask=out_mask, other=0.0)
+        # dw += x^T dy over the pairs of this step; then read the pairs of the next step.
         total = tl.dot(tl.trans(picked), slopes, total, input_precision=PRECISION)
         places = begin + (step + 1) * PAIRS + tl.arange(0, PAIRS)
         sources = tl.load(pairs + places, mask=places < end, other=0)
@@ -257,11 +262,9 @@ def product(
 ) -> jax.Array:
     """Run forward or dgrad: ``y[order[m]] = sum_k x[table[k, m]] @ w[k]``, in ``splits`` parts.
 
-    ``order`` is the last row of the sorted table.
-
     Args:
       config: sizes of the call.
-      tiles: sorted neighbor table, and the list of taps of each tile.
+      tiles: sorted neighbor table (its last row is ``order``), and the list of taps of each tile.
       x: ``[N, G * C_in]`` for G groups.
       w: ``[K, G, C_in, C_out]``, in the same dtype; ``[K, G, C_out, C_in]`` if ``transposed``.
       dtype: dtype of the result.

@@ -195,7 +195,7 @@ class _Lists:
         return numbers.at[slot, jax.lax.rem(number, jnp.int32(CHUNK))]
 
     def tap(self, number: Any, piece: Any) -> Any:
-        """Return the tap of a piece of pass ``number``."""
+        """Return the tap of the items in piece ``piece`` of pass ``number``."""
         place = jax.lax.rem(number, jnp.int32(CHUNK)) * _PIECES + piece
         slot = jax.lax.rem(jax.lax.div(number, jnp.int32(CHUNK)), jnp.int32(2))
         return self.taps[
