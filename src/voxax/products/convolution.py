@@ -159,7 +159,7 @@ def _refuse_symbolic(kernel_map: KernelMap) -> None:
 def _asked(
     kind: WeightKind, forward: Request, dgrad: Request, wgrad: Request
 ) -> dict[Literal["requests", "stated"], Any]:
-    """Return a layer's fields ``requests`` and ``stated``, from arguments and enclosing contexts."""
+    """Return a layer's fields ``requests`` and ``stated`` from arguments and outer contexts."""
     of: dict[Product, Request] = {"forward": forward, "dgrad": dgrad, "wgrad": wgrad}
     found = {name: admitted(request, kind=kind, product=name) for name, request in of.items()}
     return {

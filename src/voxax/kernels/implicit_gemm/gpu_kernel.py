@@ -101,7 +101,7 @@ def forward_kernel(
     places = tile * ROWS + tl.arange(0, ROWS)
     there = places < rows
 
-    # A part has the listed taps from ``first`` on: as many as the others, or fewer in the last.
+    # A part has ``share`` of the listed taps, from ``first`` on. The last parts may have fewer.
     own_taps = taps + tile * (TAPS + 1)
     listed = tl.load(own_taps + TAPS)
     share = (listed + SPLITS - 1) // SPLITS
