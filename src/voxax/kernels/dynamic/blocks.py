@@ -43,7 +43,7 @@ Triple = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """One matrix product of a shell.
+    """One matrix product, for some taps that a kernel size adds to the next smaller size.
 
     Attributes:
       line: line of the window, relative to the output's line in the block.
@@ -59,10 +59,10 @@ class Pass:
 
 @dataclasses.dataclass(frozen=True)
 class Shell:
-    """The passes that compute one shell.
+    """The matrix products (passes) for a shell: the taps that a size adds to the next smaller size.
 
     Attributes:
-      planes: ``(plane, passes)`` for each plane that the shell reads: its index in
+      planes: ``(plane, passes)`` for each input plane that is read: its index in
         :attr:`Blocks.planes`, and the passes that read it.
     """
 
@@ -127,11 +127,11 @@ class Blocks:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """The passes of all shells, in the order in which the weights are laid out."""
+        """The matrix products of all shells, in the order in which the weights are laid out."""
         return tuple(p for shell in self.shells for p in shell.passes)
 
     def on_plane(self, plane: int, reached: int) -> list[tuple[int, int, tuple[Pass, ...]]]:
-        """Return the passes that read a plane, for each of the first ``reached`` shells.
+        """Return the matrix products that read a plane, for each of the first ``reached`` shells.
 
         Returns:
           Tuples ``(shell, index of the first pass in :attr:`passes`, passes)``; shells without
@@ -146,7 +146,7 @@ class Blocks:
         return found
 
     def taps(self) -> np.ndarray:
-        """Return the taps of all passes, ``int[passes, P, P]``, see :attr:`Pass.taps`."""
+        """Return :attr:`Pass.taps` of all passes, ``int[passes, P, P]``."""
         return _taps(self.passes, self.pack)
 
 
@@ -155,13 +155,13 @@ def _taps(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
 
 
 def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
-    """Return the tap of each pass, source and output, ``int[passes * P * P]``, or ``none``."""
+    """Return :attr:`Pass.taps` of all passes as ``int[passes * P * P]``; ``none`` is for no tap."""
     table = _taps(passes, pack)
     return np.where(table < 0, none, table).reshape(-1)
 
 
 def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
-    """Return ``int[K * P]``: for each tap and output of a row its place ``pass * P + source``."""
+    """Return for each tap and output where :attr:`Pass.taps` has the tap: ``pass * P + source``."""
     table = _taps(passes, pack)
     number, source, output = np.nonzero(table >= 0)
     order = np.argsort(table[number, source, output] * pack + output)
@@ -175,19 +175,16 @@ def channels_of(channels: int, pack: int) -> int:
 
 
 def levels_of(own: tuple[int, ...], sizes: Any) -> Any:
-    """Return the level of each position, the number of shells within its size, as ``int32``.
-
-    ``own`` has the kernel size of each shell; ``sizes`` is an array of any shape.
-    """
+    """Return how many of the kernel sizes in ``own`` are at most ``sizes[...]``, as ``int32``."""
     return sum((sizes >= size).astype("int32") for size in own)
 
 
 @functools.lru_cache(maxsize=256)
 def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
-    """Return the layouts of a product's kernel calls: one, or for dgrad one per phase of dx.
+    """Return the block layouts of a product's calls: one, or for dgrad one for each phase of dx.
 
     Args:
-      problem: a dynamic product.
+      problem: a dynamic product. The phases are the positions by remainder modulo the stride.
       pack: P, the number of positions in a row.
       rows: approximate number of rows of a block, at least :data:`TILE_ROWS`.
     """
@@ -196,7 +193,7 @@ def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
 
 
 def shells_of(problem: Problem) -> int:
-    """Return the number of shells: of kernel sizes that add taps to the next smaller size."""
+    """Return how many kernel sizes add taps to the next smaller size: the number of shells."""
     return len(np.unique(grid_of(problem).reach))
 
 

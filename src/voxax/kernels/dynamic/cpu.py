@@ -160,7 +160,7 @@ def _table(problem: Problem, rows: Any, sizes: Any) -> Any:
 
 
 def _taps(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    """Return the taps ``int32[D, 1, K]`` in the weight's order, and the smallest size with each."""
+    """Return the taps ``int32[D, 1, K]`` in the weight's order, and each tap's smallest size."""
     places = np.argsort(grid.order)
     return grid.taps[places].T[:, None].astype(np.int32), grid.reach[places][None]
 

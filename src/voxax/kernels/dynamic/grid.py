@@ -63,7 +63,7 @@ class Grid:
         return math.prod(self.outputs)
 
     def pad(self, x: jax.Array) -> jax.Array:
-        """Turn rows of input positions ``[N, ...]`` into a grid ``padded`` with its zero margin."""
+        """Turn rows of input positions ``[N, ...]`` into a grid with margin, ``[*padded, ...]``."""
         x = x.reshape(*self.inputs, *x.shape[1:])
         sides = [(0, 0), *zip(self.low, self.high, strict=True)]
         return jnp.pad(x, sides + [(0, 0)] * (x.ndim - len(sides)))

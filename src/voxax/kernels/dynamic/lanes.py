@@ -34,9 +34,9 @@ class Lanes:
       lines: number of lines of a block.
       low: number of lines of a window before its block.
       shifts: the shifts of taps along W, ascending.
-      shells: the passes of each shell, from the smallest size. The ``line`` of a pass is its index
-        into ``shifts``. Its ``column`` is the line of the window at which its first group of
-        sources begins.
+      shells: for each shell (the taps that a kernel size adds) the matrix products. The ``line`` of
+        a product is its index into ``shifts``. Its ``column`` is the line of the window at which
+        its first group of sources begins.
       sizes: the kernel size of each shell.
       masks_source: whether taps beyond a size are masked in the source (dgrad), not the result.
     """
@@ -60,7 +60,7 @@ class Lanes:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """The passes of all shells."""
+        """The matrix products of all shells."""
         return tuple(p for shell in self.shells for p in shell)
 
     @property
@@ -80,9 +80,9 @@ class Lanes:
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Slot in the kernel's memory ``columns`` by ``(shell, shift)``.
+        """Index of a buffer for shifted windows by ``(shell, shift)``.
 
-        All shells share slots (shell 0), unless sources are masked.
+        The shell is 0 unless sources are masked.
         """
         found = {
             (number if self.masks_source else 0, p.line)
@@ -92,7 +92,7 @@ class Lanes:
         return {key: place for place, key in enumerate(sorted(found))}
 
     def slot(self, number: int, shift: int) -> int:
-        """Return the slot of shell ``number`` and the shift with index ``shift``."""
+        """Return the index of the buffer for shell ``number`` and ``shifts[shift]``."""
         return self.slots[number if self.masks_source else 0, shift]
 
     def begin(self, block: Any) -> Any:

@@ -65,7 +65,7 @@ def run_blocks(
 
 
 class _Rows:
-    """Center rows ``base`` and ``sizes`` of all outputs in blocks, ``int32[blocks, block]``."""
+    """The output positions in blocks: center rows ``base`` and ``sizes``, ``[blocks, block]``."""
 
     def __init__(self, grid: Grid, sizes: jax.Array, order: jax.Array | None, block: int):
         base, sizes = grid.base(), jnp.clip(sizes, 0, grid.largest)
@@ -102,7 +102,7 @@ def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *operands):
-    """Run ``branch(taps)(*operands)`` with the number of taps of ``size``, or of ``max(sizes)``."""
+    """Run ``branch(taps)(*operands)``, with the number of taps of ``size`` or of ``max(sizes)``."""
     if size is not None:
         return branch(grid.counts[size])(*operands)
     branches = [branch(count) for count in grid.counts]

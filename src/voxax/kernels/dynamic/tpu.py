@@ -65,7 +65,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return each packing of positions, in the two largest blocks that fit; ``lanes`` first."""
+    """Return the block sizes to measure: for each number of positions in a row the two largest."""
     found, packs, cores = [], _packs(problem, hardware), hardware.cores or 1
     for pack in packs[:1]:
         fits = [n for n in tpu_lanes.LINES if _fits_lanes(problem, hardware, pack, n)]
@@ -217,9 +217,9 @@ def _whole(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
-    """Lay out the source for the kernel: sorted by phase, packed in rows, with a zero margin.
+    """Turn an operand ``[B, *spatial, C]`` into ``[phases * B * D, H, W / P, P * C]`` with margins.
 
-    Turn ``[B, *spatial, C]`` into ``[phases * B * D, H, W / P, P * C]``.
+    Positions are sorted by phase, the remainder modulo the stride.
     """
     steps = _whole((0, *stride))[1:]
     x = x.reshape(*_whole(x.shape[:-1]), x.shape[-1])
@@ -245,7 +245,7 @@ def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
 
 
 def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
-    """Sort levels of a grid by block and place in a row: ``float32[blocks, MOST_PACKED, rows]``."""
+    """Cut ``level`` into blocks, transposed: ``float32[blocks, MOST_PACKED, rows]``."""
     along, high, wide = call.number
     extents = _whole(level.shape)
     level = level.reshape(along, *extents[2:])
@@ -259,7 +259,7 @@ def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
 
 
 def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
-    """Return the largest level in each block's window, ``int32[blocks]``."""
+    """Return the largest value of ``level`` in each block and its halo, ``int32[blocks]``."""
     level = level.reshape(_whole(level.shape))
     sides = zip(call.low, call.source, level.shape[1:], strict=True)
     level = jnp.pad(level, [(0, 0), *((low, n - low - own) for low, n, own in sides)])
@@ -306,7 +306,7 @@ def _result(call: Blocks, y: jax.Array, channels: int) -> jax.Array:
 
 
 def _interleaved(parts: dict[tuple[int, int, int], jax.Array], grid: Grid, dtype: Any) -> jax.Array:
-    """Interleave the phases of dx, ``[B * D, H, W, C]`` each, to ``[B, D, H, W, C]``."""
+    """Merge dx by phase (position modulo stride), ``[B * D, H, W, C]``, to ``[B, D, H, W, C]``."""
     inputs, steps = _whole(grid.inputs), _whole((0, *grid.stride))[1:]
     if steps == (1, 1, 1):
         return parts[0, 0, 0]

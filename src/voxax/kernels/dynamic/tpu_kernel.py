@@ -63,7 +63,10 @@ class BlockConfig:
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Slot in ``columns`` by ``(shell, column)``; shell is 0 unless sources are masked."""
+        """Index of a buffer for shifted windows by ``(shell, column)``.
+
+        The shell is 0 unless sources are masked.
+        """
         found = (
             (number if self.masks_source else 0, p.column)
             for number, shell in enumerate(self.blocks.shells)
@@ -72,7 +75,7 @@ class BlockConfig:
         return {key: place for place, key in enumerate(sorted(set(found)))}
 
     def slot(self, number: int, column: int) -> int:
-        """Return the slot in ``columns`` for shell ``number``, of rows that begin at ``column``."""
+        """Return the index of the buffer for shell ``number`` and rows that begin at ``column``."""
         return self.slots[number if self.masks_source else 0, column]
 
 
@@ -83,8 +86,8 @@ class Steps:
 
     Attributes:
       order: ``[stripes * steps]``, the block of each step, stripe after stripe.
-      reached: ``[blocks]``, the largest level in each block, or in its window if sources are
-        masked.
+      reached: ``[blocks]``, the largest level (number of shells) in each block, or in its window if
+        sources are masked.
       taps: for :func:`product`, ``[passes * P * P]``, see :func:`taps_of`; entries without a tap
         are K, the tap of zeros. For :func:`weight_product`, ``[K * P]``, see :func:`places_of`: for
         each tap and output of a row the place ``pass * P + source``.
@@ -96,7 +99,7 @@ class Steps:
 
     @classmethod
     def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
-        """Assign blocks to stripes in turn, the most expensive blocks first."""
+        """Assign blocks to ``stripes`` parallel lists in turn, the most expensive blocks first."""
         blocks = len(reached)
         stripes = min(stripes, blocks)
         order = jnp.arange(blocks, dtype=jnp.int32)
@@ -286,7 +289,7 @@ class _Part:
         return pl.ds(pl.multiple_of(self.first * self.blocks.length, TILE_ROWS), self.size)
 
     def taken(self, config: BlockConfig, columns: Any, number: int, one: Pass) -> jax.Array:
-        """Return the sources that a pass of shell ``number`` multiplies, ``[size, P * C]``."""
+        """Return the shifted input rows for a product of shell ``number``, ``[size, P * C]``."""
         slot = config.slot(number, one.column)
         found = columns[slot, pl.ds(self.first + one.line, self.lines)]
         return found.reshape(self.size, found.shape[2])
@@ -353,9 +356,9 @@ def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
 
 
 def sum_taps(pack: int, places: Any, sums: Any, out: Any) -> None:
-    """Write the gradient ``[C_out, C_in]`` of each tap to ``out``, from the passes' ``sums``.
+    """Write the gradient ``[C_out, C_in]`` of each tap to ``out``: add its P blocks of ``sums``.
 
-    A tap is at P places of the passes, ``places``, whose sums are added.
+    ``places`` lists the blocks, see :func:`places_of`.
     """
     taps, high, wide = out.shape
     # Sources that share a register are loaded together. Their number is a power of two.
@@ -403,7 +406,7 @@ def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
 
 
 def _columns(config: BlockConfig, x: jax.Array) -> Any:
-    """Describe vector memory with a slot for each column: the window's rows from there on."""
+    """Describe the scratch memory for a window's rows, with a copy for each shift along W."""
     blocks = config.blocks
     shape = (len(config.slots), blocks.window[0], blocks.length, x.shape[3])
     return pltpu.VMEM(shape, x.dtype)
@@ -412,7 +415,7 @@ def _columns(config: BlockConfig, x: jax.Array) -> Any:
 def _shift_window(
     config: BlockConfig, reached: int, plane: int, windows: Any, seens: Any, columns: Any
 ) -> None:
-    """Fill the slots of ``columns`` that ``reached`` shells read with a plane's shifted window."""
+    """Copy a plane's window to ``columns``, once for each shift that ``reached`` shells read."""
     blocks = config.blocks
     needed = {
         config.slot(number, p.column): (number, p.column)
@@ -505,7 +508,7 @@ class _ShiftedLine:
 
 
 def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """Repeat levels ``[MOST_PACKED, rows]`` for all channels of positions: ``[rows, channels]``."""
+    """Repeat the number of each position, ``[MOST_PACKED, rows]``, for its channels in a row."""
     # A product with ones on the matrix unit, which is exact for small integers and faster than
     # moving lanes.
     shape = (levels.shape[0], channels)
@@ -519,7 +522,7 @@ def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
 
 
 def _stacked(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """Repeat levels ``[MOST_PACKED, rows]`` for all channels of positions: ``[channels, rows]``."""
+    """Return the transpose of :func:`_spread`, ``[channels, rows]``."""
     shape = (channels // pack, levels.shape[1])
     return jnp.concatenate([jnp.broadcast_to(levels[p : p + 1], shape) for p in range(pack)])
 

@@ -194,13 +194,13 @@ class _Part:
         return _rows(self.group * self.lanes.pack, self.lanes.pack, channels)
 
     def taken(self, columns: Any, number: int, one: Any, channels: int) -> jax.Array:
-        """Return the sources that a pass of shell ``number`` multiplies, ``[P * C, width]``."""
+        """Return the shifted input rows for a product of shell ``number``, ``[P * C, width]``."""
         lanes = self.lanes
         rows = _rows(self.group * lanes.pack + one.column, lanes.pack, channels)
         return columns[lanes.slot(number, one.line), rows, self.across]
 
     def levels(self, level: Any, rows: int) -> jax.Array:
-        """Return the level of each position, repeated for ``rows`` rows: ``[P * rows, width]``."""
+        """Repeat the part's ``level``, one number for each position, for ``rows`` rows each."""
         pack = self.lanes.pack
         found = [level[self.group * pack + p, :, self.across] for p in range(pack)]
         return jnp.concatenate([jnp.broadcast_to(f, (rows, self.width)) for f in found])
@@ -248,7 +248,7 @@ def _each_level(
 def _shift_window(
     lanes: Lanes, reached: int, step: Step, window: Any, level: Any, columns: Any
 ) -> None:
-    """Fill the slots of ``columns`` for ``reached`` shells with the window shifted along W."""
+    """Copy the window to ``columns``, once for each shift along W that ``reached`` shells read."""
     channels = window.shape[0] // lanes.taken
     needed: dict[int, set[int]] = {}
     for number, passes in enumerate(lanes.shells[:reached]):
@@ -298,7 +298,7 @@ def _single(rows: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
-    """Build the weight matrix ``[P * C_result, P * C]`` of each pass from the taps ``w``."""
+    """Build the weight matrix ``[P * C_result, P * C]`` of each product from the taps ``w``."""
     pack = lanes.pack
 
     def one(number: Any) -> None:
@@ -312,7 +312,7 @@ def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
 
 
 def _columns(lanes: Lanes, channels: int, dtype: Any) -> Any:
-    """Describe vector memory for the rows of a window, with a slot for each shift along W."""
+    """Describe the scratch memory for a window's rows, with a copy for each shift along W."""
     return pltpu.VMEM((len(lanes.slots), lanes.window * channels, lanes.width), dtype)
 
 

@@ -404,7 +404,7 @@ def _most_warps(problem: Problem, hardware: HardwareInfo, values: dict[str, int 
 
 
 def _splits(problem: Problem, wanted: int) -> list[int]:
-    """Return up to three numbers of parts for wgrad's sum, the best guess first.
+    """Return up to three candidates for the number of parts of wgrad's sum, the best guess first.
 
     The guess is the smallest number that gives ``wanted`` programs and few rows per part. If these
     parts do not fit the cache, it is the largest number of parts that fit.

@@ -153,10 +153,10 @@ def _find(left: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> list[tuple[Any, Any]]:
-    """Write the items of each tap to ``moved`` without gaps, from the tap's first free lane on.
+    """Write the items of each tap to ``moved`` without gaps.
 
     Returns:
-      The first piece and the number of items of each tap.
+      For each tap the number of its first piece (16 items) in the list, and of its items.
     """
     taps, groups = begins.shape
     exists = words != 0
@@ -201,7 +201,7 @@ def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> li
 
 
 def _store(shape: Shape, tap_group: Any, found: list[tuple[Any, Any]], moved: Any, out: Any) -> Any:
-    """Append the items in ``moved`` to the lists; return the number of pieces in use."""
+    """Append the items in ``moved`` to the lists; return the number of pieces (16 items) in use."""
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, PASS), 1)
     for number, (piece, count) in enumerate(found):
 

@@ -319,7 +319,7 @@ def unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
 def visits_of(
     problem: Problem, steps: Steps, columns: Columns, windows: jax.Array, rows: int
 ) -> PlannedVisits:
-    """Plan the visits of a product, and divide them into stripes of nearly equal length.
+    """Plan the steps (visits) of a product, and divide them into stripes of nearly equal length.
 
     The number of visits of a group of tiles is the number of windows in its longest run.
 
@@ -415,7 +415,7 @@ def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 
 
 
 def steps_of(hardware: HardwareInfo, words: int, times: int = 1) -> Iterator[tuple[int, int]]:
-    """Yield ``(resident, tiles)`` of :class:`Blocks`, the fastest first.
+    """Yield ``(resident, tiles)``, whether all rows stay in VMEM and tiles per step, fastest first.
 
     Args:
       hardware: the chip.

@@ -195,7 +195,7 @@ class _Lists:
         return numbers.at[slot, jax.lax.rem(number, jnp.int32(CHUNK))]
 
     def tap(self, number: Any, piece: Any) -> Any:
-        """Return the tap of the items in piece ``piece`` of pass ``number``."""
+        """Return the tap of 16 items: of piece ``piece`` in row ``number`` of the list."""
         place = jax.lax.rem(number, jnp.int32(CHUNK)) * _PIECES + piece
         slot = jax.lax.rem(jax.lax.div(number, jnp.int32(CHUNK)), jnp.int32(2))
         return self.taps[
@@ -303,7 +303,7 @@ def _pass(
     config: ItemConfig, place: Any, number: Any, lists: _Lists,
     w: Any, rows: Any, sums: Any, picked: Any, terms: Any,
 ) -> None:  # fmt: skip
-    """Run a pass: add items ``place - 2``, multiply items ``place - 1``, move items ``place``."""
+    """Move rows of the items ``place``, multiply items ``place - 1``, add items ``place - 2``."""
     chunk, within = jax.lax.div(place, jnp.int32(CHUNK)), jax.lax.rem(place, jnp.int32(CHUNK))
 
     @pl.when(jnp.logical_and(within == 0, place < number))
@@ -380,7 +380,7 @@ def _moved(rows: Any, begin: Any, code: jax.Array) -> jax.Array:
 
 
 def _keep(config: ItemConfig, words: jax.Array, picked: Any, at: Any) -> None:
-    """Convert moved rows from words to bfloat16 parts and write them to ``picked``."""
+    """Convert gathered rows from 32-bit words to bfloat16 parts and write them to ``picked``."""
     if config.words == 2:
         picked[0, at, :CHANNELS] = _half(words << 16)
         picked[0, at, CHANNELS:] = _half(words & jnp.int32(-(1 << 16)))

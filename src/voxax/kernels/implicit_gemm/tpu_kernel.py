@@ -52,7 +52,7 @@ class TileConfig:
     """The static parameters of a call of a window kernel, dense or depthwise.
 
     Attributes:
-      columns: taps of each column.
+      columns: for each column (near taps that differ only along the last axis) its taps.
       window: number of rows of a window, a multiple of ``WINDOW_TILE``.
       parts: number of bfloat16 numbers whose sum is an operand: 3 for all digits of float32, or 1.
       resident: whether all input rows are in vector memory.
@@ -328,7 +328,7 @@ def call_of_gradients(
 
 
 def _add_rows(step: Step, y: jax.Array, out: Any, total: Any) -> None:
-    """Add the terms ``y`` of a visit to its group's sums, and write the sums so far to ``out``."""
+    """Add the terms ``y`` of a step to the sums of its tiles; write the sums so far to ``out``."""
     # The first visit of a group starts from zero.
     y = y + jnp.where(step.turn == 0, jnp.zeros_like(y), total[...])
     total[...] = y
@@ -421,7 +421,7 @@ class Step:
         self._config, self._scalars = config, (groups, first, starts, lengths)
 
     def _known(self, place: Any) -> Any:
-        """Clip a place to the range of places that have a visit."""
+        """Clip an index into the list of visits to the range of existing visits."""
         return jnp.maximum(jnp.minimum(place, self._end - 1), 0)
 
     def windows(self, ahead: int = 0) -> list[Any]:
@@ -445,7 +445,7 @@ class Step:
 
 
 def _neighbors(config: TileConfig, table: Any, rows: int, group: Any) -> jax.Array:
-    """Load a group's part of the neighbor table; set undefined entries after the last row to -1."""
+    """Load a part of the neighbor table, ``group``; set entries after the last row to -1."""
     found = table[...]
     if rows % config.rows == 0:
         return found
@@ -492,9 +492,9 @@ def _pick(
 
 
 def _at_hand(config: TileConfig, start: Any, rows: int) -> tuple[Any, Any]:
-    """Return the first row that is read for a window at ``start``, and the place of this row in x.
+    """Return the first row to read for a window at ``start``, and where the row is in the input.
 
-    The place is a multiple of ``WINDOW_TILE``, since ``windows.in_windows`` stores each row twice.
+    That place is a multiple of ``WINDOW_TILE``, since ``windows.in_windows`` stores rows twice.
     """
     begin = jnp.minimum(start, rows - config.window)
     # Row r is at places r and R + 64 + r, where R = rows: one of both is a multiple of 128.

@@ -76,7 +76,7 @@ _Blocks = TypeVar("_Blocks", bound=Steps)
 
 @functools.lru_cache(maxsize=1024)
 def columns_of(spec: KernelSpec | None, num_offsets: int) -> Columns:
-    """Group the K taps into columns, see the module; every tap belongs to one column.
+    """Group the K taps into columns: near taps that differ only along the last axis.
 
     Args:
       spec: offsets and dilation of the taps. If None, every tap is a column by itself.
@@ -301,7 +301,7 @@ def block_sizes(channels: int) -> list[int]:
 
 
 def scalar_bytes(problem: Problem, window: int, stripes: int, tiles_of_step: int) -> int:
-    """Return the bytes of scalar memory that a kernel call needs for its list of visits."""
+    """Return the bytes of scalar memory that a kernel call needs for its list of steps."""
     columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
     tiles = -(-problem.out_rows // WINDOW_TILE)
     visits = most_visits(
@@ -369,7 +369,7 @@ def allowed(counted: int) -> int:
 
 
 def to_words(x: jax.Array, axis: int) -> jax.Array:
-    """Order channels as the words of :func:`in_windows` unpack: ``0, C / 2, 1, C / 2 + 1, ...``."""
+    """Permute channels to ``0, C / 2, 1, C / 2 + 1, ...``, as :func:`in_windows` pairs them."""
     return _halves(x, axis, (2, x.shape[axis] // 2))
 
 
