@@ -38,7 +38,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product; a thread takes ``fwd_block_size`` or ``gemm_block_size`` rows at a time."""
+    """Compute the product ``problem``; threads take ``*_block_size`` rows at a time."""
     (tile,) = (value for name, value in parameters if name.endswith("_block_size"))
     shape = jax.ShapeDtypeStruct(problem.result_shape, a.dtype)
     return library_call(

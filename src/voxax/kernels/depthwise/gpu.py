@@ -54,7 +54,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
+    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform."""
     # Imported where it runs, because the package is an extra.
     from voxax.kernels.depthwise import gpu_kernel
 

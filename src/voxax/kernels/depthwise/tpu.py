@@ -98,7 +98,7 @@ def parameters(blocks: Blocks) -> Parameters:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
+    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform."""
     # Imported here, because only programs that use this kernel need Pallas.
     from voxax.kernels.depthwise import tpu_kernel
 

@@ -47,7 +47,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a dynamic product; ``views`` has ``sizes int32[M]``."""
+    """Compute ``problem`` by native kernels, for the kernel sizes ``views["sizes"] int32[M]``."""
     sizes = views["sizes"]
     if not _may_be_uniform(problem):
         return _by_map(problem, parameters, a, b, sizes)

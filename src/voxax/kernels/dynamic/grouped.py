@@ -30,7 +30,7 @@ GROUPED_FORMS: tuple[Parameters, ...] = tuple((("block", block),) for block in (
 def apply_grouped(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a dynamic product by ``grouped``; ``views`` has ``sizes int32[M]``."""
+    """Compute ``problem`` with positions sorted by their sizes ``views["sizes"] int32[M]``."""
     sizes = views["sizes"]
     largest = grid_of(problem).largest
     # The sort is stable, so neighbors of one size stay adjacent, and results are reproducible.
@@ -84,7 +84,7 @@ def supports_specialized(problem: Problem, hardware: HardwareInfo) -> str | None
 def apply_specialized(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a dynamic product by ``specialized``; ``views`` has ``sizes int32[M]``."""
+    """Compute ``problem`` for sizes ``views["sizes"] int32[M]`` with the compiled histogram."""
     grid = grid_of(problem)
     sizes = jnp.clip(views["sizes"], 0, grid.largest)
     order = jnp.argsort(-sizes, stable=True).astype(jnp.int32)

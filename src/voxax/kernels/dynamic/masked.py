@@ -52,7 +52,7 @@ def forms_for(problem: Problem) -> tuple[Parameters, ...]:
 def apply_masked(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a dynamic product by ``masked``; ``views`` has ``sizes int32[M]``."""
+    """Compute ``problem`` with the largest kernel, masked by sizes ``views["sizes"] int32[M]``."""
     options = dict(parameters)
     block, sizes = int(options["block"]), views["sizes"]
     if options["fetch"] == "slices":
@@ -89,7 +89,7 @@ TILED_FORMS: tuple[Parameters, ...] = ((("tile", 256),), (("tile", 1024),))
 def apply_tiled(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a dynamic product by ``tiled``; ``views`` has ``sizes int32[M]``."""
+    """Compute ``problem`` tile by tile, for the kernel sizes ``views["sizes"] int32[M]``."""
     tile, sizes = int(dict(parameters)["tile"]), views["sizes"]
     if problem.product == "dgrad":
         return patches.gather_dgrad(problem, a, b, sizes, tile, skip=True)

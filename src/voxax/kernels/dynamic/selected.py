@@ -54,7 +54,7 @@ def _sides(problem: Problem) -> tuple[int, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a dynamic product scene by scene; ``views`` has ``sizes int32[M]``."""
+    """Compute ``problem`` scene by scene, for the kernel sizes ``views["sizes"] int32[M]``."""
     grid, scenes = grid_of(problem), problem.layer.sizes.grid[0]
     if problem.layer.sizes.uniform == "all":
         return _kernel(problem, grid, grid.largest, in_branch=False)(a, b, views["sizes"])

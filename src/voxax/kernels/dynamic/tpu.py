@@ -151,7 +151,7 @@ def _vmem_bytes(problem: Problem, call: Blocks) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
+    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform."""
     # Imported here, because only programs that use these kernels need Pallas.
     from voxax.kernels.dynamic import tpu_kernel
 

@@ -110,7 +110,7 @@ def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[st
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product with the formulation that ``parameters`` selects."""
+    """Compute the product ``problem`` with the formulation that ``parameters`` selects."""
     values = dict(parameters)
     if values["formulation"] == "im2col":
         return im2col(problem, a, b, views)

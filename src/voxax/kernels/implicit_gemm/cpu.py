@@ -63,7 +63,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product with tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
+    """Compute product ``problem`` in tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
     values = dict(parameters)
     groups = problem.layer.groups
     c_in, c_out = problem.in_channels // groups, problem.out_channels // groups

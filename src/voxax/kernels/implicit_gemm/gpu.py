@@ -190,7 +190,7 @@ def apply(
     views: Views,
     epilogue: Epilogue | None = None,
 ) -> jax.Array:
-    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform.
+    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform.
 
     ``epilogue`` is allowed only for a forward product without ``split_k_factor``.
     """
@@ -373,7 +373,7 @@ def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[st
 
 
 def _every(problem: Problem, hardware: HardwareInfo) -> list[Parameters]:
-    """Return the parameters of every block in the tables above, clipped to the problem's sizes."""
+    """Return all block sizes of this module as parameters, clipped to the problem's channels."""
     # Three passes hold both halves of their operands in registers: ptxas spilled in large blocks.
     exact = problem.dtype == "float32" and problem.layer.precision not in ONE_PASS
     wgrad = problem.product == "wgrad"

@@ -133,7 +133,7 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product with the tile and the number of slices that ``parameters`` select."""
+    """Compute the product ``problem`` with the tile and slices that ``parameters`` select."""
     groups, shape, dtype = problem.layer.groups, problem.result_shape, a.dtype
     wgrad = problem.product == "wgrad"
     if 0 in (*a.shape, *b.shape, *shape):

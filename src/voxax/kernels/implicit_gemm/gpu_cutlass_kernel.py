@@ -412,7 +412,7 @@ def _store(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    """Write a thread's sums to ``out``, in the row from ``target_of(where_to, row, sizes)``."""
+    """Write a thread's sums to rows of ``out`` that ``target_of(where_to, row, sizes)`` gives."""
     where = tiled.get_slice(thread).partition_C(
         cute.make_identity_tensor((tile.rows, tile.columns))
     )

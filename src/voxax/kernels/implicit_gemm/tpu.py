@@ -123,7 +123,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
+    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform."""
     if tpu_items.is_items(parameters):
         return tpu_items.product(problem, parameters, a, b, views)
     # Imported here, because only programs that use these kernels need Pallas.

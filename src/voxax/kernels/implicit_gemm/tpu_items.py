@@ -83,7 +83,7 @@ def _padded(channels: int) -> int:
 def product(
     problem: Problem, parameters: Parameters, x: jax.Array, w: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a forward product; ``("interpret", 1)`` in the parameters runs it on any platform."""
+    """Compute a forward product; parameters with ``("interpret", 1)`` run on any platform."""
     # Imported here, because only programs that use this kernel need Pallas.
     from voxax.kernels.implicit_gemm import tpu_items_kernel
 

@@ -64,7 +64,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product with tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
+    """Compute product ``problem`` in tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
     values = {name: int(value) for name, value in parameters}
     if problem.product == "wgrad":
         size, splits = values["gemm_block_size"], values["split_k_factor"]
