@@ -1,4 +1,4 @@
-"""Kernels that compute a product over a kernel map; see :mod:`voxax.kernels.kernel`."""
+"""Algorithms that compute the products of a convolution over a kernel map, one per platform."""
 
 import lazy_loader as _lazy
 

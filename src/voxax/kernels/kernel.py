@@ -1,8 +1,8 @@
-"""The record that describes a kernel, and the problems that kernels solve.
+"""The records :class:`Kernel`, which describes a kernel, and :class:`Problem`, which it solves.
 
 A *kernel* is one algorithm on one platform. An *algorithm* is the set of kernels with one name,
-which users request, such as ``implicit_gemm``. A :class:`Problem` is one product of one
-:class:`Layer`.
+such as ``implicit_gemm``; users request algorithms by name. A :class:`Problem` is one product
+(forward, dgrad or wgrad) of one convolution :class:`Layer`.
 """
 
 from __future__ import annotations
@@ -21,36 +21,37 @@ from voxax.geometry.kernel_maps import View
 from voxax.hardware import HardwareInfo
 
 Product = Literal["forward", "dgrad", "wgrad"]
-"""``forward``: Y = A W over the map. ``dgrad``: dX = dY W^T over the transposed map.
-``wgrad``: dW = A^T dY."""
+"""The products of a convolution. ``forward``: Y = A W, where A are the input rows that the kernel
+map gathers. ``dgrad``: dX = dY W^T over the transposed map. ``wgrad``: dW = A^T dY."""
 
 Uniform = Literal["", "scenes", "all"]
-"""What is known about a dynamic layer's sizes: ``""`` nothing, ``"scenes"`` that each scene has one
-size, ``"all"`` that every position has all taps."""
+"""What is known about the kernel sizes of a dynamic layer's positions: ``""``: nothing;
+``"scenes"``: all positions of a scene have one size; ``"all"``: every position has all taps."""
 
 EVERY_PRODUCT = frozenset[Product]({"forward", "dgrad", "wgrad"})
 
 WeightKind = Literal["dense", "grouped", "depthwise", "dynamic"]
-"""The kind of a weight, of shape ``[K, C_in, C_out]``, ``[K, G, C_in/G, C_out/G]`` or ``[K, C]``.
-``dynamic`` is a dense weight over a regular grid, where each output position uses the taps that its
-size reaches."""
+"""The kind of a weight. ``dense``: ``[K, C_in, C_out]``. ``grouped``: ``[K, G, C_in/G, C_out/G]``.
+``depthwise``: ``[K, C]``. ``dynamic``: a dense weight over a regular grid, where each output
+position has its own kernel size and uses only the taps within that size."""
 
 Parameters = tuple[tuple[str, int | str], ...]
-"""A kernel's parameters, sorted by name and hashable: ``(("fwd_block_size", 16),)``."""
+"""The tuning parameters of a kernel, such as tile sizes: hashable pairs of name and value, sorted
+by name, for example ``(("fwd_block_size", 16),)``."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GridSizes:
-    """The grid of a dynamic layer, and what is known about the sizes of its positions.
+    """The grid of a dynamic layer, and what is known about the kernel sizes of its positions.
 
     Attributes:
       grid: the shape ``[B, *spatial]`` of the input, whose positions are the layer's input rows.
-      tile_density: the layer's ``density`` if every position had the largest size of its tile. The
-        two are close if sizes are smooth.
+      tile_density: :attr:`Layer.density` if every position had the largest size of its tile of
+        positions. The two densities are close if sizes are smooth. None if unknown.
       uniform: see :data:`Uniform`. ``scenes`` may be a guess from concrete sizes, so kernels must
         be right for all sizes; ``all`` is certain.
-      prefix: the number of positions of at least each size (from 0), rounded up; only for programs
-        that are compiled for one histogram of sizes.
+      prefix: entry s is the number of positions whose size is at least s, rounded up. It is empty
+        except for programs that are compiled for one histogram of sizes.
     """
 
     grid: tuple[int, ...] = ()
@@ -61,24 +62,25 @@ class GridSizes:
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """Static description of one layer's three products.
+    """Static (hashable) description of one convolution layer and its kernel map.
 
     Attributes:
-      in_capacity, out_capacity: rows of the map's two sides.
+      in_capacity, out_capacity: number of input and of output rows of the map, with padding.
       num_offsets: K, the number of taps.
-      symmetric: whether the map is its own adjoint with taps reversed (submanifold, centered box).
+      symmetric: whether the transposed map equals the map with its taps reversed, as for a
+        submanifold convolution with a centered box.
       kind: the kind of the weight.
-      groups: G; 1 if dense or depthwise.
+      groups: G, the number of groups; 1 unless the weight is grouped.
       precision: ``jax.lax.Precision`` name, part of every tuning key.
-      spec: the map's relation, or None where it is unknown.
-      level: total stride of the map's input voxels.
-      density: the average number of pairs of an output row, rounded to a power of sqrt(2); None
-        where the map is traced.
+      spec: offsets, stride and dilation of the map, or None if unknown.
+      level: total stride of the map's input voxels, for each axis.
+      density: the average number of neighbors of an output row, rounded to a power of sqrt(2);
+        None if the map is traced.
       sizes: the grid and sizes of a dynamic layer; empty for other kinds.
-      requests: admitted algorithms by product. All three are fixed when the forward product is
-        traced, since the backward products may be traced later, in another context.
+      requests: names of the admitted algorithms for each product. All three are fixed when the
+        forward product is traced, since the backward products may be traced in another context.
       stated: the products for which the user stated a request, including ``"auto"``.
-      view_names: names of the map's arrays that follow the two operands of each product, in order.
+      view_names: names of the map's arrays that are passed after the two operands, in order.
     """
 
     in_capacity: int
@@ -98,9 +100,9 @@ class Layer:
 
     @functools.cached_property
     def of_problems(self) -> Layer:
-        """The layer without its requests and view names.
+        """The layer without its requests and view names, as :class:`Problem` needs it.
 
-        They decide which kernels are considered, but not what a kernel answers.
+        These two decide which kernels are considered, not how a kernel solves a problem.
         """
         return dataclasses.replace(self, requests=(), stated=(), view_names=())
 
@@ -113,7 +115,7 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Static description of a product: everything that a kernel's answer depends on.
+    """Static description of one product: all that a kernel needs to decide whether and how to run.
 
     Attributes:
       product: one of the three products.
@@ -132,7 +134,7 @@ class Problem:
 
     @classmethod
     def of(cls, product: Product, platform: str, a: Any, b: Any, layer: Layer) -> Problem:
-        """Return the problem of a product of ``layer`` with these operands, or their shapes."""
+        """Describe the product of ``a`` and ``b`` (arrays or ``ShapeDtypeStruct``) in ``layer``."""
         wgrad = product == "wgrad"
         c_in, c_out = (a.shape[-1], b.shape[-1]) if wgrad else layer.channels(b.shape)
         return cls(
@@ -145,16 +147,16 @@ class Problem:
         )
 
     def with_layer(self, **changes: Any) -> Problem:
-        """Return this product for a layer with other values of the fields in ``changes``."""
+        """Return a copy of this problem whose layer has the fields in ``changes`` replaced."""
         return dataclasses.replace(self, layer=dataclasses.replace(self.layer, **changes))
 
     def with_sizes(self, **changes: Any) -> Problem:
-        """Return this product for a dynamic layer with other fields of :class:`GridSizes`."""
+        """Return a copy of this problem with fields of its layer's :class:`GridSizes` replaced."""
         return self.with_layer(sizes=dataclasses.replace(self.layer.sizes, **changes))
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """Shape of the layer's weight, see :data:`WeightKind`."""
+        """Shape of the layer's weight, which depends on its kind, see :data:`WeightKind`."""
         taps, c_in, c_out = self.layer.num_offsets, self.in_channels, self.out_channels
         if self.layer.kind == "depthwise":
             return (taps, c_in)
@@ -165,7 +167,7 @@ class Problem:
 
     @property
     def operand_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of the two operands, see :class:`Apply`."""
+        """Shapes of the operands ``a, b`` of the product, see :class:`Apply`."""
         x = self.layer.in_capacity, self.in_channels
         dy = self.layer.out_capacity, self.out_channels
         weight = self.weight_shape
@@ -173,44 +175,44 @@ class Problem:
 
     @property
     def result_shape(self) -> tuple[int, ...]:
-        """Shape of the product's result."""
+        """Shape of the product's result: of y, dx or dw."""
         if self.product == "wgrad":
             return self.weight_shape
         return self.out_rows, self.other_channels
 
     @property
     def out_rows(self) -> int:
-        """Number of rows of the side that this product writes, or that wgrad sums over."""
+        """Number of rows of y (forward), of dx (dgrad), or of dy, over which wgrad sums."""
         dgrad = self.product == "dgrad"
         return self.layer.in_capacity if dgrad else self.layer.out_capacity
 
     @property
     def gathered_rows(self) -> int:
-        """Number of rows of the first operand, from which rows are gathered."""
+        """Number of rows of the first operand: of x, or of dy for dgrad."""
         dgrad = self.product == "dgrad"
         return self.layer.out_capacity if dgrad else self.layer.in_capacity
 
     @property
     def gathered_channels(self) -> int:
-        """Number of channels of the first operand."""
+        """Number of channels of the first operand: C_in, or C_out for dgrad."""
         return self.out_channels if self.product == "dgrad" else self.in_channels
 
     @property
     def other_channels(self) -> int:
-        """Number of channels of the side that is not the first operand's."""
+        """Number of channels of y (forward), dx (dgrad) or dy (wgrad): C_out, or C_in for dgrad."""
         return self.in_channels if self.product == "dgrad" else self.out_channels
 
 
 Views = dict[str, jax.Array]
-"""The map's arrays by name."""
+"""The arrays of a kernel map by name, such as ``neighbors``, the table ``int32[rows, K]``."""
 
 
 class Apply(Protocol):
-    """A function that computes a product.
+    """The signature of a function that computes one product in JAX, with which a kernel runs.
 
     The operands ``a, b`` are ``x [N, C_in], w`` for forward, ``dy [M, C_out], w`` for dgrad and
-    ``x, dy`` for wgrad. ``views`` are the map's arrays by name. It returns y, dx or dw in the dtype
-    of ``a``, or int32 for 8- and 16-bit integers, accumulated in float32 or wider.
+    ``x, dy`` for wgrad. ``views`` are the map's arrays by name. The function returns y, dx or dw in
+    the dtype of ``a``, or int32 for 8- and 16-bit integers. It adds in float32 or wider.
     """
 
     def __call__(
@@ -224,9 +226,9 @@ class Apply(Protocol):
 
 
 class ApplyOnHost(Protocol):
-    """A function that computes a product of NumPy arrays with the same bits as :class:`Apply`.
+    """:class:`Apply` for NumPy arrays: a function that returns the same bits without JAX.
 
-    It may return None if it does not take the arrays.
+    It may return None if it cannot compute the product of these arrays.
     """
 
     def __call__(
@@ -241,17 +243,17 @@ class ApplyOnHost(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Epilogue:
-    """The operations after a forward product in inference, on each row and channel of its result y.
+    """Batch norm, residual and ReLU, applied to the result y of a forward product in inference.
 
-    They are ``(y + bias - mean) / sqrt(variance + epsilon) * scale + shift + residual``.
+    They compute ``(y + bias - mean) / sqrt(variance + epsilon) * scale + shift + residual``.
 
     Attributes:
-      valid: ``bool[M]``; other rows become zero, even if they or the residual hold NaN.
+      valid: ``bool[M]``, False for rows that become zero, even if they or the residual have NaN.
       mean, variance, scale, shift: ``[C_out]``; their dtypes may differ.
       bias: ``[C_out]``, or None.
       residual: ``[M, C_out]``, or None.
-      epsilon: a number that is added to the variance.
-      relu: whether negative results become zero.
+      epsilon: the number that is added to the variance.
+      relu: whether negative results become zero, as the last operation.
     """
 
     valid: jax.Array
@@ -273,7 +275,7 @@ jax.tree_util.register_dataclass(
 
 
 class WithEpilogue(Protocol):
-    """A function that computes a forward product with epilogue, rounded once, or returns None."""
+    """A function that computes a forward product and its epilogue, or None if it cannot."""
 
     def __call__(
         self,
@@ -287,9 +289,9 @@ class WithEpilogue(Protocol):
 
 
 class ApplyFused(Protocol):
-    """A function that computes dgrad and wgrad of one layer at once and returns ``(dx, dw)``.
+    """The signature of a function that computes dgrad and wgrad together, as ``(dx, dw)``.
 
-    ``problem`` is the problem of dgrad; ``views`` are all views that the two products read.
+    ``problem`` describes dgrad; ``views`` has all arrays of the map that the two products read.
     """
 
     def __call__(
@@ -305,7 +307,7 @@ class ApplyFused(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Fused:
-    """The program of a kernel that computes dgrad and wgrad at once, if it is chosen for both.
+    """A program of a kernel that computes dgrad and wgrad together, if it is chosen for both.
 
     Attributes:
       heuristic: a function of ``(problem, hardware, parameters)`` of dgrad that returns the
@@ -322,39 +324,39 @@ class Fused:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kernel:
-    """One algorithm on one platform.
+    """One algorithm on one platform: its computation, where it can run, and its tuning parameters.
 
     The registry finds every record in the modules of :mod:`voxax.kernels`.
 
     Attributes:
-      name: the algorithm's name, as in requests: ``"explicit_gemm"``.
-      kind: the kind of weights that it multiplies; kernels of dense weights are considered for
-        grouped weights too.
-      products: the products that it computes.
-      platform: the platform that it runs on, or ``any``.
-      supports: a function of ``(problem, hardware)`` that returns None if it can run, else the
-        reason why not.
+      name: the algorithm's name, as users request it, such as ``"explicit_gemm"``.
+      kind: the kind of weights that the kernel multiplies. Kernels of dense weights are considered
+        for grouped weights too.
+      products: the products that the kernel computes.
+      platform: the platform that the kernel runs on, or ``any``.
+      supports: a function of ``(problem, hardware)`` that returns None if the kernel can run, else
+        the reason why not.
       space: a function of ``(problem, hardware)`` that returns the parameters worth measuring, at
-        least one where it can run.
+        least one if the kernel can run.
       heuristic: a function of ``(problem, hardware)`` that returns the parameters to use if nothing
         was measured, one of ``space``.
       reads: a function of ``(parameters, product, symmetric)`` that returns the names of the map's
-        arrays that it reads.
+        arrays that the kernel reads.
       apply: the computation, in traceable JAX.
-      views: by name, the arrays in ``reads`` that code beside the kernel builds. The others are the
-        map's own, see :class:`voxax.geometry.KernelMap`.
-      on_host: the computation for NumPy arrays, for eager calls on a CPU; None if there is none.
-      with_epilogue: the forward product with an :class:`Epilogue`; None if there is none.
-      fused: the program for dgrad and wgrad at once; None if there is none.
+      views: builders of the arrays in ``reads`` that are specific to this kernel, by name. A
+        :class:`voxax.geometry.KernelMap` provides the other arrays.
+      on_host: the computation for NumPy arrays, for eager calls on a CPU, or None.
+      with_epilogue: the forward product with an :class:`Epilogue`, or None.
+      fused: the program that computes dgrad and wgrad together, or None.
       preferred: a function of ``(problem, hardware)`` that returns whether, without a measurement,
-        it comes before algorithms that are earlier in the registry or the request.
-      decisive: a function of ``(problem, hardware)`` that returns whether it is known to be the
-        fastest by a wide margin. If so and nothing is requested, it is chosen without measuring.
-      unproven: whether it has not run on any device yet. Where its result cannot be checked, other
-        algorithms come before it.
-      alone: whether other kernels of its name are no candidates where it can run.
-      revision: a number that is raised whenever earlier measurements no longer hold.
-      rank: its place in the order of preference, see :mod:`voxax.kernels.registry`.
+        the kernel comes before algorithms that are earlier in the registry or the request.
+      decisive: a function of ``(problem, hardware)`` that returns whether the kernel is known to be
+        by far the fastest. If it is and nothing is requested, it is chosen without measuring.
+      unproven: whether the kernel has not run on any device yet. If its result cannot be checked,
+        other algorithms come before it.
+      alone: whether, if this kernel can run, all other kernels of its name are left out.
+      revision: a number to raise when a change of the kernel makes earlier measurements invalid.
+      rank: sort key in the order of preference, lowest first, see :mod:`voxax.kernels.registry`.
     """
 
     name: str
@@ -378,7 +380,7 @@ class Kernel:
     rank: int = 1000
 
     def refusal(self, problem: Problem, hardware: HardwareInfo) -> str | None:
-        """Return the reason why this kernel cannot run this problem, or None."""
+        """Return the reason why this kernel cannot run this problem, or None if it can."""
         if problem.product not in self.products:
             return f"does not compute {problem.product}"
         reason = self.supports(problem, hardware)
@@ -387,9 +389,9 @@ class Kernel:
         return reason
 
     def views_of(self, problem: Problem, parameters: Parameters) -> dict[str, View | None]:
-        """Return the builder of each array that this product reads, by name.
+        """Return the names of the arrays that this product reads, each with its builder.
 
-        It is None for the map's own arrays.
+        The builder is None for an array that the kernel map provides.
         """
         names = self.reads(parameters, problem.product, problem.layer.symmetric)
         return {name: self.views.get(name) for name in names}
@@ -398,5 +400,5 @@ class Kernel:
 def first_of(
     space: Callable[[Problem, HardwareInfo], tuple[Parameters, ...]],
 ) -> Callable[[Problem, HardwareInfo], Parameters]:
-    """Return the heuristic that takes the first parameters of ``space``."""
+    """Return a :attr:`Kernel.heuristic` that takes the first parameters of ``space``."""
     return lambda problem, hardware: space(problem, hardware)[0]

@@ -1,11 +1,11 @@
-"""All kernels, found by walking the package, in order of preference.
+"""The registry of kernels: it finds every :class:`Kernel` in this package and orders them.
 
-A new algorithm is one file in this package. The registry loads every module, except modules called
-``*_kernel`` (they need Pallas or an optional package, and are loaded when a kernel runs), and
-collects every :class:`Kernel` in them, so there is no list to maintain.
+To add an algorithm, add a file to this package. The registry imports every module and collects
+every :class:`Kernel` in it. It skips modules called ``*_kernel``, which need Pallas or an optional
+package and are imported when a kernel runs.
 
 Algorithms are ordered by the lowest :attr:`Kernel.rank` among their kernels, then by name. The
-kernels of one algorithm are ordered by rank.
+kernels of one algorithm are ordered by rank. Earlier algorithms are preferred.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REGISTERED_AS: dict[WeightKind, WeightKind] = {"grouped": "dense"}
 
 @functools.cache
 def kernels() -> tuple[Kernel, ...]:
-    """Return every kernel, in order of preference."""
+    """Return every kernel of the package, in order of preference."""
     package = importlib.import_module(__name__.rpartition(".")[0])
     found: dict[Kernel, None] = {}
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -35,7 +35,7 @@ def kernels() -> tuple[Kernel, ...]:
 
 
 def ordered(found: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """Return the kernels in order of preference, with the kernels of one algorithm together."""
+    """Sort kernels by preference; the kernels of one algorithm stay next to each other."""
     first: dict[tuple[str, str], int] = {}
     for kernel in found:
         key = kernel.kind, kernel.name
@@ -44,15 +44,15 @@ def ordered(found: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 
 
 def names(kind: WeightKind = "dense") -> tuple[str, ...]:
-    """Return the names of algorithms for weights of this kind, in order of preference."""
+    """Return the names of all algorithms for weights of this kind, in order of preference."""
     return _names(kernels(), _REGISTERED_AS.get(kind, kind))
 
 
 def lookup(name: str, kind: WeightKind = "dense") -> tuple[Kernel, ...]:
-    """Return the kernels of the algorithm ``name`` for weights of this kind, by preference.
+    """Return the kernels (one per platform) of the algorithm ``name`` for weights of this kind.
 
     Raises:
-      AlgorithmError: there is no algorithm of this name; the message lists the known names.
+      AlgorithmError: no algorithm has this name; the message lists the known names.
     """
     found = _by_name(kernels()).get((_REGISTERED_AS.get(kind, kind), name), ())
     if not found:
@@ -67,7 +67,7 @@ def _names(found: tuple[Kernel, ...], kind: WeightKind) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _by_name(found: tuple[Kernel, ...]) -> dict[tuple[WeightKind, str], tuple[Kernel, ...]]:
-    """Return the kernels by kind of weight and name; cached, as every call of a layer needs it."""
+    """Group kernels by (kind of weight, name). It is cached, as each call of a layer needs it."""
     index: dict[tuple[WeightKind, str], tuple[Kernel, ...]] = {}
     for kernel in found:
         key = kernel.kind, kernel.name
@@ -76,5 +76,5 @@ def _by_name(found: tuple[Kernel, ...]) -> dict[tuple[WeightKind, str], tuple[Ke
 
 
 def views() -> dict[str, View]:
-    """Return the views that kernels define, by name."""
+    """Return the builders of all map arrays that kernels define, by name of the array."""
     return {name: view for kernel in kernels() for name, view in kernel.views.items()}

@@ -1,4 +1,4 @@
-"""Shared steps of the algorithms in plain XLA: gathered rows and their small products."""
+"""Helpers of the algorithms in plain XLA: gathering of rows, and products with one tap's weight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxax.kernels.kernel import Parameters, Problem, Product, Views
 
 
 def multiplies(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return the reason why XLA cannot multiply the problem's dtype, or None."""
+    """Return the reason why XLA cannot compute with the problem's dtype, or None if it can."""
     del hardware
     dtype = jnp.dtype(problem.dtype)
     if not (jnp.issubdtype(dtype, jnp.inexact) or jnp.issubdtype(dtype, jnp.integer)):
@@ -32,31 +32,26 @@ def multiplies(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def table_name(problem: Problem) -> str:
-    """Return the name of the neighbor table that a product reads.
-
-    A symmetric map is its own transpose with the taps reversed, so both read one table.
-    """
+    """Return the name of the neighbor table that a product reads, see :func:`table_read`."""
     return table_read((), problem.product, problem.layer.symmetric)[0]
 
 
 def table_read(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return the views of a kernel that only reads a neighbor table, as :attr:`Kernel.reads`."""
+    """Return ``(name,)`` of the neighbor table that a product reads, as ``Kernel.reads`` does."""
     del parameters
+    # The transpose of a symmetric map is the map with its taps reversed, so dgrad needs no other.
     if product == "dgrad" and not symmetric:
         return ("transposed_neighbors",)
     return ("neighbors",)
 
 
 def oriented(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
-    """Return ``(weight, table)`` of a forward product or dgrad.
-
-    The product is ``sum_k x[table[:, k]] @ weight[k]``.
-    """
+    """Return ``(weight, table)`` of forward or dgrad: ``y = sum_k x[table[:, k]] @ weight[k]``."""
     return weight_read(problem, b), views[table_name(problem)]
 
 
 def weight_read(problem: Problem, b: jax.Array) -> jax.Array:
-    """Return the weight for the table of :func:`table_name`: forward's weight, or its transpose."""
+    """Return the weight of forward, or for dgrad its transpose, to use with :func:`table_name`."""
     if problem.product == "forward":
         return b
     w = b if problem.layer.kind == "depthwise" else jnp.swapaxes(b, -1, -2)
@@ -64,22 +59,22 @@ def weight_read(problem: Problem, b: jax.Array) -> jax.Array:
 
 
 def with_zero_row(x: jax.Array) -> jax.Array:
-    """Return ``[N + 1, C]``, with a last row of zeros, which missing neighbors read."""
+    """Append a row of zeros to ``[N, C]``, which missing neighbors read."""
     return jnp.concatenate([x, jnp.zeros((1, x.shape[1]), x.dtype)])
 
 
 def clear_missing(neighbors: jax.Array, x: jax.Array) -> jax.Array:
-    """Return the table with N, the row of zeros of :func:`with_zero_row`, for missing neighbors."""
+    """Replace -1 in the table by N, the number of rows in ``x``: see :func:`with_zero_row`."""
     return jnp.where(neighbors < 0, x.shape[0], neighbors)
 
 
 def clear_unreached(dy: jax.Array, neighbors: jax.Array) -> jax.Array:
-    """Return ``dy`` with zeros in rows without any neighbor, such as padding: 0 * NaN is NaN."""
+    """Set rows of ``dy`` without any neighbor, such as padding, to zero, since 0 * NaN is NaN."""
     return jnp.where(jnp.any(neighbors >= 0, axis=1)[:, None], dy, jnp.zeros((), dy.dtype))
 
 
 def split_rows(array: jax.Array, size: int, fill: int) -> jax.Array:
-    """Return ``[tiles, size, C]`` from ``[M, C]``, the last tile filled up with ``fill``."""
+    """Cut ``[M, C]`` into tiles, ``[tiles, size, C]``; pad the last tile with ``fill``."""
     rows = array.shape[0]
     tiles = max(1, -(-rows // size))
     padding = ((0, tiles * size - rows), (0, 0))
@@ -87,16 +82,16 @@ def split_rows(array: jax.Array, size: int, fill: int) -> jax.Array:
 
 
 def options(problem: Problem, dtype: Any) -> dict[str, Any]:
-    """Return options of XLA's products: the problem's precision, and a wide accumulator."""
+    """Return keyword arguments for ``jnp.matmul``: precision, and the dtype of the accumulator."""
     return {"precision": problem.layer.precision, "preferred_element_type": accumulator(dtype)}
 
 
 def zeros(shape: Sequence[int], dtype: Any, *operands: jax.Array) -> jax.Array:
-    """Return zeros as a loop's initial sum, varying over the same mesh axes as the operands.
+    """Return zeros as the initial carry of a loop that adds products of the operands.
 
-    Inside ``shard_map`` a loop's carry must vary from the start. The sum of no rows of an operand
-    is zero and varies as the operand does.
+    Inside ``shard_map``, the carry varies over the same mesh axes as the operands, as JAX requires.
     """
+    # The sum of an operand's first 0 rows is zero and varies over the operand's axes.
     total = jnp.zeros(shape, dtype)
     for operand in operands:
         total = total + jnp.sum(operand[:0]).astype(dtype)
@@ -104,9 +99,9 @@ def zeros(shape: Sequence[int], dtype: Any, *operands: jax.Array) -> jax.Array:
 
 
 def times(problem: Problem, rows: jax.Array, w: jax.Array) -> jax.Array:
-    """Return ``[T, C_out]``, the product of rows and one tap's weight of any kind.
+    """Multiply rows ``[T, C_in]`` with one tap's weight of any kind; return ``[T, C_out]``.
 
-    It is accumulated wide. ``rows`` is ``[T, C_in]``.
+    The dtype is that of the accumulator.
     """
     wide = options(problem, rows.dtype)
     if problem.layer.kind == "depthwise":
@@ -125,7 +120,7 @@ def times(problem: Problem, rows: jax.Array, w: jax.Array) -> jax.Array:
 def outer(problem: Problem, rows: jax.Array, g: jax.Array) -> jax.Array:
     """Return the weight gradient of one tap, from rows ``[T, C_in]`` and ``g [T, C_out]``.
 
-    It is accumulated wide.
+    The dtype is that of the accumulator.
     """
     wide = options(problem, g.dtype)
     if problem.layer.kind == "depthwise":
@@ -138,7 +133,7 @@ def outer(problem: Problem, rows: jax.Array, g: jax.Array) -> jax.Array:
 
 
 def _bits_of(dtype: Any) -> int:
-    """Return the bits of one element; int4 has 4, though NumPy stores it in a byte."""
+    """Return the number of bits of an element: 4 for int4, although NumPy stores it in a byte."""
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.finfo(dtype).bits
     if jnp.issubdtype(dtype, jnp.integer):

@@ -1,6 +1,7 @@
-"""Compile a small Triton kernel for a GPU: ``python -m voxax.kernels.trial_kernel 12.1``.
+"""Script that tests Triton's compiler: ``python -m voxax.kernels.trial_kernel 12.1``.
 
-``triton_call.py`` runs it in a separate process, since LLVM may crash.
+It compiles a small kernel for a GPU of that compute capability. ``triton_call.py`` runs it in a
+separate process, since LLVM may crash.
 """
 
 # pyright: reportMissingImports=false

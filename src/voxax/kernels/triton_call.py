@@ -1,6 +1,6 @@
-"""Calls of Triton kernels from JAX: compiled for a GPU, or interpreted on any platform.
+"""Functions to call Triton kernels from JAX, compiled for a GPU or interpreted on any platform.
 
-Whether Triton can compile for a GPU is tested in a separate process, since it may crash.
+A separate process tests whether Triton can compile for a GPU, since the compiler may crash.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _interpreting = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """Options to compile and run a kernel.
+    """Options to compile and run a Triton kernel.
 
     Attributes:
-      stages: number of iterations of its loop whose copies are in flight at once.
-      warps: number of warps of a program, of 32 threads each, on AMD's GPUs of 64.
+      stages: number of loop iterations whose copies to shared memory are in flight together.
+      warps: number of warps of a program. A warp has 32 threads, on AMD GPUs usually 64.
       interpret: whether to run in Triton's interpreter, on the host.
       options: other options of Triton's compiler, by name.
     """
@@ -53,11 +53,11 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """The input of Triton's compiler for one call.
+    """The input of Triton's compiler for one call of a kernel.
 
     Attributes:
-      kernel, constants, launch, programs: as for :func:`call`.
-      types: types of the kernel's other parameters, in Triton's notation.
+      kernel, constants, launch, programs: the arguments of :func:`call`.
+      types: types of the kernel's other parameters in Triton's notation, such as ``*fp16``.
     """
 
     kernel: Any
@@ -67,7 +67,7 @@ class Compilation:
     programs: int
 
     def compiled(self, generation: str) -> Any:
-        """Return Triton's result for a GPU that need not be present. Triton caches it on disk."""
+        """Compile for a GPU that need not be present. Triton caches its result on disk."""
         launch = self.launch
         return _compat.compiled_by_triton(
             self.kernel,
@@ -86,7 +86,7 @@ _noted = contextvars.ContextVar("voxax_noted_calls", default=None)
 
 @contextlib.contextmanager
 def noting_calls() -> Iterator[list[Compilation]]:
-    """Return a context in which calls run nothing and return zeros; it yields a list of them."""
+    """Record calls: in this context :func:`call` returns zeros, and the yielded list gets calls."""
     found: list[Compilation] = []
     token = _noted.set(found)
     try:
@@ -96,10 +96,10 @@ def noting_calls() -> Iterator[list[Compilation]]:
 
 
 def absence(generation: str | None = None) -> str | None:
-    """Return the reason why no Triton kernel can be called, or None.
+    """Return the reason why Triton kernels cannot be called here, or None if they can.
 
     Args:
-      generation: the GPU, as for :func:`refusal`; None only checks the packages.
+      generation: the GPU, as for :func:`refusal`; None checks only the installed packages.
     """
     if missing := _compat.missing_for_triton():
         return f"the Triton kernels need {missing}"
@@ -108,10 +108,10 @@ def absence(generation: str | None = None) -> str | None:
 
 @functools.cache
 def refusal(generation: str) -> str | None:
-    """Return the reason why no Triton kernel is compiled for this GPU, or None.
+    """Return the reason why Triton cannot compile for this GPU, or None if it can.
 
-    For a GPU that no test covers, the first call compiles a small kernel in a separate process,
-    which takes some seconds, and warns if it fails.
+    If no test covers the GPU, the first call compiles a small kernel in a separate process. This
+    takes some seconds. The function warns if the compilation fails.
 
     Args:
       generation: the compute capability, such as ``9.0``, or AMD's name, such as ``gfx942``.
@@ -152,16 +152,15 @@ def call(
     sizes: tuple[int, ...],
     constants: Mapping[str, Any],
 ) -> jax.Array:
-    """Run ``kernel(*operands, *sizes, out, **constants)``.
+    """Run ``kernel(*operands, *sizes, out, **constants)`` and return the array ``out``.
 
     Args:
-      kernel: a function under ``triton.jit``, whose parameters are in this order, except constants,
-        which may be anywhere.
-      launch: options to compile and run it.
-      programs: number of programs, along one axis: CUDA allows 2^31 along the first.
+      kernel: a ``triton.jit`` function with parameters in this order; constants may be anywhere.
+      launch: options to compile and run the kernel.
+      programs: number of programs along the first grid axis, where CUDA allows up to 2^31.
       out: shape and dtype of the result. The kernel must write every element.
-      operands: dense row-major arrays.
-      sizes: numbers that do not change the compiled kernel.
+      operands: dense row-major arrays, passed as pointers.
+      sizes: int32 numbers; other values do not recompile the kernel.
       constants: numbers and types that the kernel is compiled for, by name.
     """
     if (noted := _noted.get()) is not None:
@@ -190,7 +189,7 @@ def call(
 
 
 class _Memory:
-    """An array on the host with the methods that Triton's interpreter expects of a tensor."""
+    """A NumPy array with the methods that Triton's interpreter expects of a torch tensor."""
 
     def __init__(self, array: np.ndarray):
         self._array = array

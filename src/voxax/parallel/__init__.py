@@ -1,7 +1,7 @@
-"""Training over several devices and hosts, on JAX's own distribution.
+"""Data-parallel training over several devices and hosts, with ``jax.shard_map`` on a mesh.
 
 Scenes are packed into shards by their number of voxels, or one scene is split into shards. Each
-device along a mesh axis works on one shard. Statistics, loss and gradients are those of all scenes.
+device along a mesh axis works on one shard. Loss and gradients are computed over all shards.
 """
 
 import lazy_loader as _lazy

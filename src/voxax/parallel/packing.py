@@ -1,4 +1,4 @@
-"""Packing of whole scenes into shards of similar size, and stacking of their arrays, in NumPy."""
+"""Assignment of whole scenes to devices (shards) of similar load, and stacking of their arrays."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from voxax.geometry.host import host_geometry
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """An assignment of scenes to shards, as :func:`pack_scenes` returns it.
+    """An assignment of scenes to shards, one shard for each device; see :func:`pack_scenes`.
 
     Attributes:
-      scenes: for each shard the indices of its scenes, ascending; may be empty.
+      scenes: for each shard the indices of its scenes, ascending; a shard may have no scene.
       loads: for each shard its number of voxels.
-      capacity: number of rows of every shard.
+      capacity: number of rows of every shard, with padding.
       scenes_per_shard: the largest number of scenes in a shard, at least 1: the static batch size
         of every shard.
     """
@@ -34,14 +34,14 @@ class Packing:
     scenes_per_shard: int
 
     def part(self, places: Sequence[int]) -> tuple[tuple[int, ...], Packing]:
-        """Return the part of the packing that a process with some of the shards has to load.
+        """Return the scenes that one process has to load, and their packing into its shards.
 
         Args:
           places: numbers of the process's shards, see :func:`voxax.parallel.places_of`.
 
         Returns:
-          ``(indices, packing)``: the indices of the process's scenes, and the packing of these
-          scenes, in this order, into its shards.
+          ``(indices, packing)``: the indices of the process's scenes, ascending, and a packing
+          whose scene ``k`` is ``indices[k]`` and whose shards are the process's shards.
         """
         own = [self.scenes[place] for place in places]
         indices = tuple(sorted(i for shard in own for i in shard))
@@ -52,14 +52,14 @@ class Packing:
 
     @property
     def padding(self) -> float:
-        """Share of all rows that is padding, from 0 to 1."""
+        """Share of the rows of all shards that are padding, from 0 to 1."""
         return 1.0 - sum(self.loads) / (self.capacity * len(self.loads))
 
     @property
     def waiting(self) -> float:
-        """Share of the time that devices wait for the slowest on average, from 0 to 1.
+        """Average share of a step in which a device waits for the fullest shard, from 0 to 1.
 
-        It assumes that time is proportional to voxels and that padding is skipped.
+        The estimate assumes that time is proportional to voxels and that padding costs nothing.
         """
         largest = max(self.loads)
         return 0.0 if largest == 0 else 1.0 - sum(self.loads) / (largest * len(self.loads))
@@ -75,21 +75,21 @@ class Packing:
 def pack_scenes(
     counts: Sequence[int], shards: int, *, capacity: int | None = None, most: int | None = None
 ) -> Packing:
-    """Return an assignment of scenes to shards in which the fullest shard has few voxels.
+    """Assign scenes to shards so that the shards have similar numbers of voxels.
 
-    The largest scene is assigned first, each scene to the emptiest shard. The fullest shard then
-    has at most 4/3 of the voxels that it would have in the best assignment (without ``most``).
+    Scenes are assigned in descending order of size, each to the emptiest shard. The fullest shard
+    then has at most 4/3 of the voxels that it has in the best assignment (without ``most``).
     Processes that train together need the same packing, so every process must pass the counts of
     all scenes.
 
     Args:
       counts: number of voxels of each scene.
       shards: number of shards; a shard may have no scene.
-      capacity: number of rows of every shard; None takes the bucket of the fullest shard.
-      most: largest number of scenes of a shard; None for no limit.
+      capacity: number of rows of every shard; None rounds the fullest shard up to a bucket.
+      most: largest number of scenes of a shard; None sets no limit.
 
     Raises:
-      InputError: no shard, a negative count, or more than ``most`` scenes for each shard.
+      InputError: no shard, a negative count, or more than ``most * shards`` scenes.
       CapacityError: the fullest shard does not fit ``capacity``.
 
     Source: Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969).
@@ -131,32 +131,32 @@ def shard_scenes(
     plan: Plan | None = None,
     like: Voxels | None = None,
 ) -> tuple[Voxels, np.ndarray]:
-    """Return voxels and labels whose arrays have a leading axis of shards.
+    """Stack packed scenes into voxels and labels whose arrays have a leading axis of shards.
 
     Each shard is a batch of ``packing.scenes_per_shard`` scenes, some perhaps empty, with
-    ``packing.capacity`` rows. This runs in NumPy, so you can call it in workers of an input
+    ``packing.capacity`` rows. The function uses only NumPy, so it can run in workers of an input
     pipeline.
 
     Args:
       scenes: concrete voxels, one scene each, of equal stride, channels and dtype. Voxel size and
         origin are taken from the first scene; attached plans are dropped.
       packing: the packing of these scenes, see :func:`pack_scenes`.
-      labels: for each scene ``int[rows]``, with at least one for each voxel, negative where
-        unknown; None gives -1 everywhere.
+      labels: for each scene ``int[rows]`` with a label for each voxel, negative if unknown; rows
+        after the last voxel are ignored. None makes all labels unknown.
       plan: a fitted plan, whose kernel maps are attached to each shard with the same capacities;
         None attaches no maps.
       like: any voxels with the stride, channels and dtype of the scenes, for a process whose shards
         are all empty. None takes the first scene.
 
     Returns:
-      ``(voxels, labels)``: voxels with arrays ``[shards, ...]``, for ``jax.shard_map`` to split
-      (until then their properties have no meaning), and ``int32[shards, capacity]``, -1 where
-      padding or unknown.
+      ``(voxels, labels)``. The arrays of ``voxels`` are ``[shards, ...]``; use its properties only
+      inside ``jax.shard_map``, which splits the first axis. ``labels`` is
+      ``int32[shards, capacity]``, with -1 for padding and unknown labels.
 
     Raises:
-      InputError: no scene and no ``like``; scenes that differ in stride, channels or dtype, or are
-        batches; other scenes than the packing's; labels that are no integers or too few; or a plan
-        that was not fitted.
+      InputError: neither a scene nor ``like`` is given; scenes differ in stride, channels or dtype;
+        a scene is a batch; the packing is of other scenes; labels are too few or no integers; the
+        plan was not fitted.
       CapacityError: a level of the plan does not fit the capacity that it was fitted for.
     """
     like = _check(scenes, packing, labels, like)
@@ -176,7 +176,7 @@ def shard_scenes(
 
 
 def _check(scenes: Sequence[Voxels], packing: Packing, labels: Any, like: Voxels | None) -> Voxels:
-    """Return voxels with the properties that all scenes share, or raise if a scene differs."""
+    """Check the arguments of :func:`shard_scenes`; return ``like``, or else the first scene."""
     if not scenes and like is None:
         raise InputError(
             "no scene, so channels and dtype are not known: give like=, any voxels of that kind"
@@ -216,10 +216,9 @@ def _check(scenes: Sequence[Voxels], packing: Packing, labels: Any, like: Voxels
 
 
 def checked_labels(labels: Any, count: int, name: str, whose: str) -> np.ndarray:
-    """Return the labels as an array, or raise :class:`InputError`.
+    """Return labels as an array; raise :class:`InputError` if it is not ``int[count or more]``.
 
-    They must be integers, one for each of ``count`` voxels or more. ``name`` and ``whose`` are for
-    the message.
+    ``name`` and ``whose`` are words for the error message.
     """
     array = np.asarray(labels)
     if array.ndim != 1 or len(array) < count or not np.issubdtype(array.dtype, np.integer):
@@ -231,14 +230,14 @@ def checked_labels(labels: Any, count: int, name: str, whose: str) -> np.ndarray
 
 
 def _joined(parts: Sequence[Voxels], like: Voxels, packing: Packing) -> Voxels:
-    """Return the voxels of one shard. Sorted scenes, one after the other, are sorted together."""
+    """Concatenate the scenes of a shard to one batch; ``like`` gives its channels and dtype."""
     rows = [np.zeros((0, like.coords.shape[1]), np.int32)]
     features = np.zeros((packing.capacity, like.num_channels), like.features.dtype)
     start = 0
     for scene, v in enumerate(parts):
         coords = np.asarray(v.coords)
         coords = coords[coords[:, 0] != PAD].copy()
-        coords[:, 0] = scene
+        coords[:, 0] = scene  # first in the sort order, so sorted scenes stay sorted together
         rows.append(coords)
         features[start : start + len(coords)] = np.asarray(v.features)[: len(coords)]
         start += len(coords)

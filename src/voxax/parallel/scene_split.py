@@ -1,11 +1,12 @@
-"""One scene over several devices: its voxels, its kernel maps and their halos by shard.
+"""Splitting of one large scene over several devices: its voxels, kernel maps and halos, by shard.
 
-The *partition* assigns each voxel of each level to one shard, its owner. A kernel map is divided by
-the owners of its output rows. The input rows that other shards own are borrowed and form the halo.
+The *partition* assigns each voxel of each level to one shard, its owner. A shard computes the
+output rows that it owns. A kernel map may read input rows that other shards own. The shard borrows
+copies of these rows, which form its *halo*.
 
-The *exchange schedule* says which shard sends halo rows to which other shard, in which round. A
-round is one ``ppermute``: each shard sends to at most one other, and all send the same number of
-rows, as shapes are static. Few rounds with messages of similar size waste little.
+The *exchange schedule* lists which shard sends halo rows to which other shard in which round. A
+round is one ``ppermute``: each shard sends one message at most, and all messages have the same
+number of rows, because shapes are static. So rounds with messages of similar size waste little.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from voxax.parallel.packing import checked_labels
 
 @dataclasses.dataclass(frozen=True)
 class LevelPartition:
-    """Rows of one level by shard.
+    """The assignment of the N voxels (rows) of one level to shards.
 
     Attributes:
       owner: ``int32[N]``, the shard of each row.
-      rows: for each shard its rows, ascending, so in canonical order.
-      place: ``int32[N]``, the index of each row among its shard's rows.
+      rows: for each shard the indices of its rows, ascending, so in canonical order.
+      place: ``int32[N]``, the index of each row within ``rows[owner]``.
     """
 
     owner: np.ndarray
@@ -58,17 +59,17 @@ class LevelPartition:
 def partition_levels(
     plan: Plan, levels: list[np.ndarray], shards: int, order: Curve
 ) -> list[LevelPartition]:
-    """Return the partition of each level.
+    """Assign the voxels of each level of a network to shards.
 
-    The input voxels are cut along the order into pieces whose sizes differ by at most one voxel.
-    A voxel of another level belongs to the first of the shards that own its source voxels, so that
-    features stay on their device from level to level, except at a cut. (If every level were cut
-    evenly, whole regions would move, because the number of coarse voxels for a fine voxel varies
-    over a scan.)
+    The input voxels are cut along a curve into pieces whose sizes differ by at most one voxel.
+    A voxel of another level belongs to the shard with the lowest number among the owners of its
+    source voxels. So features stay on their device from level to level, except at a cut. If every
+    level were cut evenly instead, features of whole regions would move to other devices, because
+    the ratio of coarse to fine voxels varies over a scan.
 
     Args:
       plan: plan of the network.
-      levels: the plan's ``level_rows``, ``int32[N, 1 + D]`` each.
+      levels: for each level of the plan the coordinates ``int32[N, 1 + D]`` of its voxels.
       shards: number of shards.
       order: the curve along which the voxels of each scene are ordered and cut.
     """
@@ -100,13 +101,12 @@ def _cut(rows: np.ndarray, shards: int, order: Curve) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class ShardTable:
-    """The part of a map that one shard computes.
+    """The part of a kernel map that one shard computes.
 
     Attributes:
-      table: ``int32[own outputs, K]``, index into ``extended``, or -1.
-      extended: rows of the scene's input level that the shard owns or reads, ascending.
-      borrowed: ``{shard: rows}``, the rows of the scene's input level that are borrowed from each
-        other shard, ascending.
+      table: ``int32[own outputs, K]``, the neighbors as indices into ``extended``, or -1.
+      extended: indices of the input rows that the shard owns or reads, ascending.
+      borrowed: ``{shard: rows}``, indices of the input rows that other shards own, ascending.
     """
 
     table: np.ndarray
@@ -117,7 +117,7 @@ class ShardTable:
 def partition_map(
     table: np.ndarray, inputs: LevelPartition, outputs: LevelPartition
 ) -> list[ShardTable]:
-    """Return each shard's part of a map; ``table`` is the map's ``int32[N_out, K]``."""
+    """Divide a kernel map, whose neighbor table is ``int32[N_out, K]``, into parts by shard."""
     found = []
     for shard, (own_out, own_in) in enumerate(zip(outputs.rows, inputs.rows, strict=True)):
         part = table[own_out]
@@ -135,23 +135,23 @@ def partition_map(
 
 
 Messages = Mapping[tuple[int, int], int]
-"""``{(sender, receiver): number of rows}``."""
+"""The halo rows that shards send to each other: ``{(sender, receiver): number of rows}``."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """One round: its pairs of shards, and the largest number of rows of a message."""
+    """One round: its pairs ``(sender, receiver)``, and the number of rows of every message."""
 
     pairs: Round
     rows: int
 
 
 def matched(messages: Messages) -> tuple[Exchange, ...]:
-    """Return a schedule for exactly these messages.
+    """Return an exchange schedule for exactly these messages, which suits one scene.
 
-    Messages are scheduled from the largest on, each in the first round in which its sender and its
-    receiver are free. So the messages of a round have similar sizes. There are at most ``2 d - 1``
-    rounds if no shard sends or receives more than d messages.
+    Messages are scheduled in descending order of size, each in the first round in which both its
+    sender and its receiver are free. So the messages of a round have similar sizes. If no shard
+    sends or receives more than d messages, there are at most ``2 d - 1`` rounds.
     """
     rounds: list[dict[int, int]] = []  # receiver by sender
     rows: list[int] = []
@@ -171,10 +171,10 @@ def matched(messages: Messages) -> tuple[Exchange, ...]:
 
 
 def ring(messages: Messages, shards: int) -> tuple[Exchange, ...]:
-    """Return a schedule for any scene, in which shards send along a ring.
+    """Return an exchange schedule that suits many scenes, in which shards form a ring.
 
-    In each round every shard sends over one distance. There is a round for each distance in
-    ``messages``, and always for the distances to both neighbors.
+    In the round of distance d, shard s sends to shard ``(s + d) % shards``. There is a round for
+    each distance in ``messages``, and always for the distances to both neighbors.
     """
     largest = {shift: 0 for shift in {1, shards - 1} if 0 < shift < shards}
     for (sender, receiver), number in messages.items():
@@ -188,10 +188,10 @@ def ring(messages: Messages, shards: int) -> tuple[Exchange, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class MapRows:
-    """Capacities of one kernel map.
+    """Capacities (static numbers of rows) of one kernel map on every shard.
 
     Attributes:
-      extended: capacity of a shard's own rows and halo together.
+      extended: capacity for a shard's own input rows and its halo together.
       schedule: the rounds in which shards exchange the halo.
     """
 
@@ -201,11 +201,11 @@ class MapRows:
 
 @dataclasses.dataclass(frozen=True)
 class SplitRows:
-    """Capacities of every shard of a split.
+    """Capacities (static numbers of rows) of a :class:`SceneSplit`, the same on every shard.
 
     Attributes:
-      levels: capacity of a shard's own voxels at each level.
-      maps: capacities of each kernel map.
+      levels: for each level the capacity for a shard's own voxels.
+      maps: the capacities of each kernel map, in the order of :attr:`SceneSplit.records`.
     """
 
     levels: tuple[int, ...]
@@ -214,17 +214,20 @@ class SplitRows:
 
 @dataclasses.dataclass(frozen=True)
 class SceneSplit:
-    """The split of one scene over a mesh axis, for one network; made by :meth:`record`.
+    """A recipe to split scenes over the devices of a mesh axis, for one network.
+
+    Create it by :meth:`record`, then call :meth:`split` for each scene.
 
     Attributes:
-      plan: the plan of the maps that the network needs.
+      plan: the plan of the kernel maps that the network needs.
       shards: number of shards, and size of the mesh axis.
       axis: name of the mesh axis.
       order: the curve along which voxels are cut. ``"lexicographic"``, the canonical order, cuts
-        slabs across the first axis, so that each shard exchanges with the shards before and after
-        it. ``"morton"`` and ``"hilbert"`` cut compact pieces, which exchange with more shards, but
+        slabs across the first axis; each slab exchanges rows with the slabs next to it.
+        ``"morton"`` and ``"hilbert"`` cut compact pieces, which exchange rows with more shards, but
         send fewer rows if there are many shards.
-      capacities: the capacities of :meth:`fitted`; None takes those that each scene needs.
+      capacities: capacities from :meth:`fitted`, shared by all scenes; None computes capacities for
+        each scene.
     """
 
     plan: Plan
@@ -243,7 +246,7 @@ class SceneSplit:
         axis: str = "space",
         order: Curve = "lexicographic",
     ) -> SceneSplit:
-        """Return the split of every map that ``model(voxels)`` needs, by an abstract trace.
+        """Create a split for a network, whose kernel maps an abstract trace of it finds.
 
         Args:
           model: the network as it runs on one device, before its batch norms are synchronized.
@@ -251,7 +254,7 @@ class SceneSplit:
           shards, axis, order: see the attributes.
 
         Raises:
-          InputError: no shard, or an unknown order.
+          InputError: ``shards`` is less than 1, or the order is unknown.
         """
         if shards < 1:
             raise InputError(f"a scene is split into at least one shard, got {shards}")
@@ -260,24 +263,23 @@ class SceneSplit:
 
     @property
     def records(self) -> tuple[MapRecord, ...]:
-        """All maps, including transposed ones, which on a whole scene are adjoints of others."""
+        """Records of all kernel maps, the plan's own and those that are adjoints of other maps."""
         return self.plan.records + self.plan.adjoints
 
     def fitted(self, samples: Iterable[Voxels], margin: float = 1.1) -> SceneSplit:
-        """Return this split with capacities for scenes like the samples, which share one program.
+        """Return this split with fixed capacities, so that all scenes share one compiled program.
 
-        Shards then send along a ring, with one round for each distance, which is good for few
-        shards and for slabs. A split without fitted capacities has rounds and a compiled program
-        for each scene.
+        Shards then send along a ring, with one round for each distance, which suits few shards and
+        slabs. Without fitted capacities, each scene has its own rounds and compiled program.
 
         Args:
-          samples: voxels to split; where a step has several scenes, each scene is one sample.
+          samples: concrete voxels, one sample for each call of :meth:`split`.
           margin: factor on the largest number of rows that a sample needs.
 
         Raises:
-          InputError: no sample.
+          InputError: there is no sample.
         """
-        # The tables of one sample at a time.
+        # Only the tables of one sample are in memory at a time.
         needs = [_Cut.of(self, sample).needs() for sample in samples]
         if not needs:
             raise InputError("a split is fitted to at least one sample, got none")
@@ -289,26 +291,26 @@ class SceneSplit:
     def split(
         self, voxels: Voxels, labels: np.ndarray | None = None
     ) -> tuple[Voxels, np.ndarray, np.ndarray]:
-        """Return the scene's shards, with their kernel maps.
+        """Split a scene into shards, and attach each shard's kernel maps.
 
-        This runs in NumPy, but JAX sorts curves other than the canonical order. The whole scene is
-        planned in one process.
+        This runs in NumPy, except that JAX sorts voxels along Morton and Hilbert curves. One
+        process plans the whole scene.
 
         Args:
           voxels: concrete voxels, one scene or a batch; attached plans are dropped.
-          labels: ``int[rows]``, negative where unknown; None gives -1 everywhere.
+          labels: ``int[rows]``, negative if unknown; None makes all labels unknown.
 
         Returns:
-          ``(voxels, labels, rows)``: voxels with arrays ``[shards, ...]``, for ``jax.shard_map`` to
-          split over the axis (until then their properties have no meaning);
-          ``int32[shards, capacity]``, -1 where padding or unknown; and ``int32[shards, capacity]``,
-          the scene's row of each shard's row or -1, for :func:`join_shards`.
+          ``(voxels, labels, rows)``. The arrays of ``voxels`` are ``[shards, ...]``; use its
+          properties only inside ``jax.shard_map``, which splits the first axis. ``labels`` is
+          ``int32[shards, capacity]``, with -1 for padding and unknown labels. ``rows`` is
+          ``int32[shards, capacity]``, the scene's row of each shard's row or -1 for padding; pass
+          it to :func:`join_shards`.
 
         Raises:
-          CapacityError: a fitted capacity does not hold the scene; the message names which, and
-            the fix.
-          InputError: labels that do not fit the scene.
-          TypeError: traced voxels.
+          CapacityError: the scene exceeds a fitted capacity; the message names it and the fix.
+          InputError: the labels do not fit the scene.
+          TypeError: the voxels are traced.
         """
         cut = _Cut.of(self, voxels)
         needs = cut.needs()
@@ -324,7 +326,7 @@ class SceneSplit:
         return jax.tree.map(lambda *arrays: np.stack(arrays), *parts), known, rows
 
     def _check(self, needs: _Needs, given: SplitRows) -> None:
-        """Raise :class:`CapacityError` for the first capacity that does not hold a scene."""
+        """Raise :class:`CapacityError` if a scene needs more rows than a capacity gives."""
         fix = "fit the split to this scene too, or with a larger margin: split.fitted(samples)"
         strides = self.plan.strides
         for stride, need, limit in zip(strides, needs.levels, given.levels, strict=True):
@@ -350,17 +352,17 @@ class SceneSplit:
 
 
 def join_shards(values: Any, rows: np.ndarray) -> np.ndarray:
-    """Return values of shards, such as a network's outputs, in the order of the scene's rows.
+    """Merge per-shard values, such as a network's outputs, into the order of the scene's rows.
 
     Args:
       values: ``[shards, capacity, ...]``.
       rows: ``int32[shards, capacity]``, the rows that :meth:`SceneSplit.split` returned.
 
     Returns:
-      ``[count, ...]``.
+      ``[count, ...]``, one value for each voxel of the scene, without padding.
 
     Raises:
-      InputError: ``values`` has another number of shards, or another capacity, than ``rows``.
+      InputError: the first two axes of ``values`` differ from ``rows``.
     """
     values, rows = np.asarray(values), np.asarray(rows)
     if values.shape[:2] != rows.shape:
@@ -372,12 +374,12 @@ def join_shards(values: Any, rows: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Needs:
-    """The largest numbers of rows that a scene needs on any shard.
+    """The numbers of rows that a scene needs; each is the largest over all shards.
 
     Attributes:
-      levels: number of own voxels at each level.
-      extended: number of own and borrowed rows of each map.
-      messages: for each map ``{(sender, receiver): number of rows}``.
+      levels: for each level the number of a shard's own voxels.
+      extended: for each map the number of a shard's own and borrowed input rows.
+      messages: for each map the borrowed rows, ``{(sender, receiver): number of rows}``.
     """
 
     levels: list[int]
@@ -385,7 +387,7 @@ class _Needs:
     messages: list[dict[tuple[int, int], int]]
 
     def joined(self, other: _Needs) -> _Needs:
-        """Return the numbers of rows that suffice for this scene and for the other."""
+        """Return the maximum of these numbers and those of another scene, entry by entry."""
         messages = [
             {pair: max(a.get(pair, 0), b.get(pair, 0)) for pair in {**a, **b}}
             for a, b in zip(self.messages, other.messages, strict=True)
@@ -396,7 +398,7 @@ class _Needs:
     def capacities(
         self, schedule: Callable[[Messages], tuple[Exchange, ...]], margin: float = 1.0
     ) -> SplitRows:
-        """Return capacities ``margin`` times as large, with the ``schedule`` of each map."""
+        """Return capacities, these numbers times ``margin``; ``schedule`` makes the rounds."""
 
         def padded(rows: int) -> int:
             return round_up_rows(math.ceil(margin * rows))
@@ -410,7 +412,11 @@ class _Needs:
 
 @dataclasses.dataclass(frozen=True)
 class _Cut:
-    """A scene that is cut: the partition of each level, and the tables of each map by shard."""
+    """A concrete scene cut into shards.
+
+    ``levels`` are the coordinates ``int32[N, 1 + D]`` of each level, ``own`` is the partition of
+    each level, and ``tables`` are the parts of each map by shard.
+    """
 
     split: SceneSplit
     levels: list[np.ndarray]
@@ -449,7 +455,7 @@ class _Cut:
         )
 
     def shard(self, number: int, voxels: Voxels, capacities: SplitRows) -> Voxels:
-        """Return one shard with NumPy leaves."""
+        """Return the voxels of shard ``number`` with its kernel maps attached, in NumPy."""
         geometries = [
             self._geometry(level, own.rows[number], capacities.levels[level], voxels)
             for level, own in enumerate(self.own)
@@ -517,7 +523,7 @@ class _Cut:
 
 
 def _checked(labels: np.ndarray, cut: _Cut) -> np.ndarray:
-    """Return the checked ``int32`` labels of the scene's rows, followed by a -1."""
+    """Check labels; return ``int32[count + 1]`` whose last entry, for padding (row -1), is -1."""
     count = len(cut.levels[0])
     labels = checked_labels(labels, count, "labels", "the scene's")
     return np.append(np.maximum(labels[:count], -1), -1).astype(np.int32)

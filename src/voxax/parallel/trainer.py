@@ -1,7 +1,7 @@
-"""Training with one shard of scenes on each device.
+"""Trainers that run each step on several devices, with one shard of scenes on each device.
 
 :func:`on_mesh` places shards on the devices of a mesh, which may belong to several hosts.
-:func:`synchronize` lets batch norms share their statistics. The trainers do both.
+:func:`synchronize` lets batch norms share their statistics. The trainers call both functions.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def on_mesh(shards: Tree, mesh: Mesh, axis: Axes = "data") -> Tree:
     """Turn arrays ``[shards, ...]`` into global arrays with one shard per place along a mesh axis.
 
     Args:
-      shards: a pytree of arrays. Their first axis counts the shards for the devices of this
-        process, which are all shards if there is one process.
+      shards: a pytree of arrays, whose first axis has the shards for the devices of this process.
+        With a single process these are all shards.
       mesh: the devices.
       axis: name of the mesh axis along which shards lie, or several names. Along several axes,
         the last one changes fastest.
@@ -63,7 +63,9 @@ def on_mesh(shards: Tree, mesh: Mesh, axis: Axes = "data") -> Tree:
 
 
 def places_of(mesh: Mesh, axis: Axes = "data") -> tuple[int, ...]:
-    """Return the places along mesh axes that belong to devices of this process, ascending.
+    """Return the indices along mesh axes that belong to devices of this process, ascending.
+
+    They are the numbers of the shards that this process has to load.
 
     Raises:
       InputError: the mesh has no such axis.
@@ -87,21 +89,21 @@ Module = TypeVar("Module", bound=nnx.Module)
 
 
 def synchronize(model: Module, axis: str | tuple[str, ...] = "data") -> Module:
-    """Let every :class:`voxax.nn.modules.BatchNorm` of a model share its statistics over an axis.
+    """Make every batch norm of a model compute its statistics over all devices of a mesh axis.
 
-    The model is changed in place and returned. After this, training runs only inside
+    The model is changed in place and returned. Afterwards its training mode runs only inside
     ``jax.shard_map`` or ``jax.vmap`` with that axis. Evaluation uses running averages and runs
     anywhere.
 
-    The batch norms of dense detector layers share statistics too. They count cells, so each place
-    along the axis needs the same number of scenes.
+    This applies to :class:`voxax.nn.modules.BatchNorm` and to the batch norms of dense detector
+    layers. Dense layers count cells, so each device needs the same number of scenes.
 
     Args:
       model: any ``flax.nnx`` module.
       axis: name of the mapped axis, or several names.
 
     Raises:
-      InputError: the model has another ``flax.nnx.BatchNorm``, which would count padding rows.
+      InputError: the model has a plain ``flax.nnx.BatchNorm``, which would count padding rows.
     """
     modules: list[tuple[Any, Any]] = list(nnx.iter_modules(model))
     of_grids = {id(m.norm) for _, m in modules if isinstance(m, DenseConvNormAct)}
@@ -117,16 +119,16 @@ def synchronize(model: Module, axis: str | tuple[str, ...] = "data") -> Module:
 
 
 class _OnMesh(StepTrainer):
-    """Base class of a trainer whose step takes one shard for each device.
+    """Mixin that makes a trainer's step take one shard for each device.
 
-    Name it before the class of the trainer.
+    Put it before the class of the trainer in the list of base classes.
 
     Args:
       model: the module to train. Its batch norms are synchronized.
       optimizer: an optax transformation.
-      mesh: the devices, of all processes.
-      *arguments, **options: arguments of the class of the trainer.
-      axis: mesh axis along which shards lie.
+      mesh: the devices of all processes.
+      *arguments, **options: further arguments of the class of the trainer.
+      axis: name of the mesh axis along which shards lie, or several names.
     """
 
     def __init__(
@@ -145,12 +147,12 @@ class _OnMesh(StepTrainer):
         self._replicate()
 
     def load_tree(self, tree: dict[str, Any]) -> None:
-        """Restore what :meth:`tree` returned, on any number of devices."""
+        """Restore the trainer's state from :meth:`tree`; the number of devices may differ."""
         super().load_tree(tree)
         self._replicate()
 
     def _replicate(self) -> None:
-        """Copy the state of the trainer to each device, or else the second step would recompile."""
+        """Copy the trainer's state to each device; otherwise the second step would recompile."""
         whole = NamedSharding(self.mesh, PartitionSpec())
         kept = (self.params, self.state, self.optimizer_state)
         self.params, self.state, self.optimizer_state = jax.device_put(kept, whole)
@@ -190,21 +192,21 @@ class DataParallelTrainer(_OnMesh, Trainer):
 
     Loss, gradients and batch statistics are computed over all scenes together, weighted by voxels.
     A step therefore gives the result of one device with all scenes in one batch, up to rounding.
-    Parameters and optimizer state are on all devices.
+    Parameters and optimizer state are copied to all devices.
 
     The methods take the shards of this process, from :func:`voxax.parallel.shard_scenes`.
     Predictions are ``[shards, capacity]`` and logits ``[shards, capacity, classes]``. With several
-    processes they are global arrays, and each process holds a part. The number of dropped rows is
-    summed over all devices.
+    processes these are global arrays, of which each process has a part. The number of dropped rows
+    is summed over all devices.
 
     Args:
       model: a module that maps Voxels to Voxels of logits. Its batch norms are synchronized.
       optimizer: an optax transformation.
-      mesh: the devices, of all processes.
+      mesh: the devices of all processes.
       axis: name of the mesh axis over which scenes are divided, or one scene is split
         (:class:`voxax.parallel.SceneSplit`). Give both names to do both.
       class_weights: weight of each class in the loss, ``float[classes]``, or None.
-      ignore_label, added_loss, on_metrics, keep_programs: as in that class.
+      ignore_label, added_loss, on_metrics, keep_programs: as in that ``Trainer``.
     """
 
     def __init__(
@@ -230,22 +232,32 @@ class DataParallelTrainer(_OnMesh, Trainer):
 
 
 class DataParallelSceneTrainer(_OnMesh, SceneTrainer):
-    """A :class:`voxax.models.classifier.SceneTrainer` with one shard for each device."""
+    """A :class:`voxax.models.classifier.SceneTrainer` with one shard for each device.
+
+    The arguments are those of ``SceneTrainer``, with ``mesh`` after the optimizer, and ``axis``.
+    """
 
 
 class DataParallelCenterTrainer(_OnMesh, CenterTrainer):
     """A :class:`voxax.models.center_training.CenterTrainer` with one shard for each device.
 
+    The arguments are those of ``CenterTrainer``, with ``mesh`` after the optimizer, and ``axis``.
     All shards need the same number of scenes, because batch norms of dense layers count cells.
     """
 
 
 class DataParallelSparseCenterTrainer(_OnMesh, SparseCenterTrainer):
-    """A trainer of :class:`voxax.models.VoxelNeXt` with one shard for each device."""
+    """A trainer of :class:`voxax.models.VoxelNeXt` with one shard for each device.
+
+    The arguments are those of :class:`voxax.models.center_training.SparseCenterTrainer`, with
+    ``mesh`` after the optimizer, and ``axis``.
+    """
 
 
 class DataParallelAnchorTrainer(_OnMesh, AnchorTrainer):
     """A trainer of :class:`voxax.models.SECOND` with one shard for each device.
 
-    All shards need the same number of scenes, because batch norms of dense layers count cells.
+    The arguments are those of :class:`voxax.models.anchor_training.AnchorTrainer`, with ``mesh``
+    after the optimizer, and ``axis``. All shards need the same number of scenes, because batch
+    norms of dense layers count cells.
     """

@@ -1,4 +1,4 @@
-"""The products forward, dgrad and wgrad, with one differentiation rule for all algorithms."""
+"""The three products of a convolution (forward, dgrad, wgrad) as differentiable functions."""
 
 import lazy_loader as _lazy
 

@@ -1,7 +1,7 @@
-"""Convolution as products: on a kernel map, with a factor for each pair, or on a grid of sizes.
+"""Sparse convolution of features over a kernel map, and dynamic convolution on a regular grid.
 
-Each function resolves the requests and the precision, and binds the forward product with the arrays
-of the map that an algorithm may read.
+Each function resolves the requested algorithms and the precision. It then binds the primitive of
+the forward product with the arrays of the map that an algorithm may read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from voxax.tuning.entry import density_bucket
 
 _KINDS: dict[int, WeightKind] = {2: "depthwise", 3: "dense", 4: "grouped"}
 _PRODUCTS: tuple[Product, ...] = "forward", "dgrad", "wgrad"
-_TILE = 16  # positions along each axis
+_TILE = 16  # positions along each axis of a tile, for GridSizes.tile_density
 
 
 def convolve(
@@ -52,7 +52,7 @@ def convolve(
     wgrad_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """Return ``y[m] = sum_k features[neighbors[m, k]] @ weight[k]``.
+    """Convolve features over a kernel map: ``y[m] = sum_k features[neighbors[m, k]] @ weight[k]``.
 
     Args:
       features: ``[kernel_map.feature_rows, C_in]``.
@@ -83,9 +83,10 @@ def convolve_with_epilogue(
     wgrad_algo: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """Return ``after(convolve(features, weight, kernel_map), epilogue)``.
+    """Convolve, then apply an epilogue such as batch norm and ReLU, in one kernel if possible.
 
-    One kernel computes both where it can. Derivatives are those of the product, then of ``after``.
+    The result is ``after(convolve(features, weight, kernel_map), epilogue)``. Its derivatives are
+    those of the product, then of ``after``.
 
     Args:
       epilogue: the parameters of the operations after the product.
@@ -108,7 +109,7 @@ def _entered(
     wgrad_algo: Request,
     precision: jax.lax.PrecisionLike,
 ) -> tuple[tuple[jax.Array, jax.Array], list[jax.Array], Layer]:
-    """Return the operands of :func:`convolve` in one dtype, the map's arrays, and the layer."""
+    """Return ``(features, weight)`` in one dtype, the map's arrays to pass, and the layer."""
     features, kernel_map = kernel_map.with_halo(features)
     _refuse_symbolic(kernel_map)
     dtype = common_dtype(features.dtype, weight.dtype)
@@ -130,7 +131,7 @@ def _entered(
     if tunes:
         layer = observe(layer, kernel_map)
     evaluated = _compat.is_evaluated(features, weight) and not _compat.is_mapped(features, weight)
-    # A mapped call computes another problem, which the batching rule makes.
+    # Under vmap, the batching rule creates another problem, so nothing is chosen here.
     if evaluated and known_on_cpu(kernel_map.view("neighbors")):
         moves = True, _compat.is_traced(features), _compat.is_traced(weight)
         runs, platform, key = tuple(itertools.compress(_PRODUCTS, moves)), "cpu", eager_key()
@@ -158,7 +159,7 @@ def _refuse_symbolic(kernel_map: KernelMap) -> None:
 def _asked(
     kind: WeightKind, forward: Request, dgrad: Request, wgrad: Request
 ) -> dict[Literal["requests", "stated"], Any]:
-    """Return the layer's fields for requests, from its own and those of enclosing contexts."""
+    """Return a layer's fields ``requests`` and ``stated`` from arguments and outer contexts."""
     of: dict[Product, Request] = {"forward": forward, "dgrad": dgrad, "wgrad": wgrad}
     found = {name: admitted(request, kind=kind, product=name) for name, request in of.items()}
     return {
@@ -177,13 +178,13 @@ def _with_views(
     tunes: bool,
     key: Hashable,
 ) -> tuple[Layer, tuple[tuple[str, View | None], ...]]:
-    """Return the layer with the names of the views to pass, and the builder of each view.
+    """Return the layer with ``view_names`` set, and these names with the builders of the arrays.
 
-    The result is cached for eager calls: asking all kernels takes as long as the rest of a call.
+    The result is cached, because a query of all kernels takes as long as the rest of an eager call.
 
     Args:
       layer, dtype, weight_shape, platform: the description of the problems.
-      runs: the products of an eager call, whose kernels are chosen here. None takes the views of
+      runs: the products of an eager call, whose kernels are chosen here. None takes the arrays of
         all kernels that may be chosen later, see :func:`voxax.tuning.views_of`.
       tunes: whether kernels may be measured.
       key: other values that the result depends on, for the cache.
@@ -206,14 +207,17 @@ def _with_views(
 
 
 def precision_name(precision: jax.lax.PrecisionLike) -> str:
-    """Return the name of a precision in problems, the same for all aliases; see :func:`convolve`.
+    """Return the canonical name of a matmul precision, the same for all aliases in JAX.
+
+    None takes ``jax_default_matmul_precision`` if it is set, else ``"highest"``.
 
     Returns:
       ``"default"``, ``"high"``, ``"highest"``, or the name of a ``jax.lax.DotAlgorithmPreset``.
 
     Raises:
-      InputError: a name that JAX does not know.
-      TypeError: ``precision`` is neither a name nor a member of these enums.
+      InputError: JAX does not know the name.
+      TypeError: ``precision`` is neither a name nor a member of ``jax.lax.Precision`` or of
+        ``jax.lax.DotAlgorithmPreset``.
     """
     if precision is None:
         precision = getattr(jax.config, "jax_default_matmul_precision", None) or "highest"
@@ -243,17 +247,16 @@ def convolve_modulated(
     kernel_map: KernelMap,
     **options: Any,
 ) -> jax.Array:
-    """Return ``y[m] = sum_k factors[m, k] * features[neighbors[m, k]] @ weight[k]``.
+    """Convolve with a scalar factor for each output row and tap, as in modulated convolution.
 
-    This is linear in three operands. It is computed as
-    ``y = sum_k factors[:, k] * (A_k x w[k])``, a sum of scaled products over maps of one tap, with
-    the differentiation rule and the algorithms of these products. A loop over taps makes one
-    program for any number of taps; for derivatives each tap's product is computed again.
+    ``y[m] = sum_k factors[m, k] * features[neighbors[m, k]] @ weight[k]``. A loop over taps
+    computes each tap by :func:`convolve` on a map of one tap, and scales the result. Derivatives
+    compute each tap's product again.
 
     Args:
       features: ``[kernel_map.feature_rows, C_in]``.
       weight: ``[K, C_in, C_out]`` or ``[K, G, C_in/G, C_out/G]``.
-      factors: ``[out_capacity, K]``, floating-point; read only where the map has a pair.
+      factors: ``[out_capacity, K]``, floating-point; entries without a neighbor are ignored.
       kernel_map: the map from input to output rows, by tap.
       options: requests and precision, as for :func:`voxax.products.convolve`.
 
@@ -264,7 +267,7 @@ def convolve_modulated(
     features, kernel_map = kernel_map.with_halo(features)
     dtype = common_dtype(features.dtype, weight.dtype)
     wide, neighbors = accumulator(dtype), kernel_map.neighbors
-    # A factor without a pair, NaN included, reaches no result and no gradient.
+    # Factors of missing neighbors are set to zero, so that NaN in them reaches nothing.
     scale = jnp.where(neighbors >= 0, factors, jnp.zeros((), factors.dtype)).astype(wide)
     # All taps share the offset of the first: the tuner then measures one problem, not K.
     spec = dataclasses.replace(kernel_map.spec, offsets=kernel_map.spec.offsets[:1])
@@ -289,13 +292,13 @@ def convolve_modulated(
 def sized_spec(
     shape: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
 ) -> KernelSpec:
-    """Return the spec of the largest kernel of a dynamic convolution.
+    """Return the spec (offsets, stride, dilation) of a dynamic convolution's largest kernel.
 
-    Sizes nest for every stride: unlike in :meth:`KernelSpec.make`, a size equal to the stride is
-    centered like any other.
+    Every kernel size is centered, for every stride, so that smaller kernels lie inside larger ones.
+    :meth:`KernelSpec.make` differs: it does not center a size that equals the stride.
 
     Raises:
-      InputError: taps or strides beyond 2**28.
+      InputError: a tap or a stride reaches further than 2**28 cells.
     """
     offsets = box_offsets(shape, (0,) * len(shape))
     reach = max(n // 2 * d for n, d in zip(shape, dilation, strict=True))
@@ -317,16 +320,17 @@ def convolve_sized(
     algorithm: Request = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """Return ``y[u] = sum_k x[u * stride + offset_k * dilation] @ weight[k]``.
+    """Convolve a regular grid, where each output position u has its own kernel size.
 
-    The sum is over the taps k that ``sizes[u]`` reaches.
+    ``y[u] = sum_k x[u * stride + offset_k * dilation] @ weight[k]``, over the taps k within the
+    kernel of size ``sizes[u]``.
 
     Args:
       x: ``[B, *spatial, C]``.
       weight: ``[K, C, C_out]``, taps as in ``spec``.
       sizes: ``int32[B, *outputs]``, the kernel size of each output position.
       spec: offsets, stride and dilation of the largest kernel.
-      uniform: what is known about ``sizes``; with ``all`` they reach every tap.
+      uniform: what is known about ``sizes``, see :data:`voxax.kernels.kernel.Uniform`.
       algorithm: the strategies to admit, for all three products; None admits all.
       precision: as for :func:`voxax.products.convolve`.
 
@@ -381,10 +385,9 @@ _on_grid_eagerly = jax.jit(_on_grid, static_argnames="layer")
 
 
 def with_statistics(layer: Layer, sizes: np.ndarray) -> Layer:
-    """Return the layer with statistics of these sizes.
+    """Return a dynamic layer with statistics of concrete ``int32[*outputs]`` kernel sizes.
 
-    They are the taps per output, the same if every tile had its largest size, and whether sizes
-    differ within a scene.
+    It sets :attr:`Layer.density`, and ``tile_density`` and ``uniform`` of :class:`GridSizes`.
     """
     spec = layer.spec
     if spec is None or layer.sizes.uniform == "all":
@@ -404,12 +407,12 @@ def with_statistics(layer: Layer, sizes: np.ndarray) -> Layer:
 
 @functools.lru_cache(maxsize=1024)  # called in every eager call
 def _counts(spec: KernelSpec) -> np.ndarray:
-    """Return the number of taps of each size, from 0."""
+    """Return an array whose entry s is the number of taps of the kernel of size s."""
     return taps_within(np.asarray(spec.offsets))
 
 
 def _counted(layer: Layer, sizes: np.ndarray, specialize: bool) -> Layer:
-    """Return the layer with statistics of its sizes and, to specialize, their histogram."""
+    """Return the layer with statistics of its sizes and, if ``specialize``, ``sizes.prefix``."""
     layer = with_statistics(layer, sizes)
     if not specialize or layer.spec is None:
         return layer
@@ -420,10 +423,10 @@ def _counted(layer: Layer, sizes: np.ndarray, specialize: bool) -> Layer:
 
 
 def _largest(spec: KernelSpec) -> int:
-    """Return the size that has every tap."""
+    """Return the smallest kernel size that includes every tap of the spec."""
     return int(reaching_size(np.asarray(spec.offsets)).max())
 
 
 def largest_size(shape: tuple[int, ...]) -> int:
-    """Return the size that has every tap of a kernel of this shape."""
+    """Return the smallest kernel size that includes every tap of a box kernel of this shape."""
     return int(reaching_size(np.asarray(box_offsets(shape, (0,) * len(shape)))).max())

@@ -1,4 +1,4 @@
-"""The differentiation rule of the library, over three bilinear products.
+"""JAX primitives for the products of a convolution, and their derivatives for all algorithms.
 
 ::
 
@@ -6,21 +6,22 @@
     dgrad    dx = dy w^T     dy [M, C_out], w            ->  dx [N, C_in]
     wgrad    dw = A^T dy     x  [N, C_in],  dy [M, C_out] ->  dw
 
-Each is bilinear, so its JVP consists of the same product. The three are closed under transposition:
-the transposes of each are the other two over the same map. So every algorithm has gradients of any
-order, forward and reverse, and no algorithm defines a derivative. The algorithm is chosen below
-this level, when a product is lowered for a platform.
+Here A is the map: it gathers, for each tap, the input row of each output row. Every product is
+bilinear, so its JVP consists of the same product. The transposes of a product are the other two
+products over the same map. So convolutions have derivatives of any order, forward and reverse, and
+no algorithm defines a derivative. The algorithm is chosen when a product is lowered for a platform.
 
-Two more primitives are a sum and a pair of these products, and each other's transposes::
+The primitive ``tangent`` is a sum of two products, and ``gradients`` is a pair of two products.
+Each is the transpose of the other::
 
     tangent    A x' w + A x w'                           ->  y'
     gradients  dy w^T, A^T dy                            ->  dx, dw
 
-dgrad and wgrad read the same rows of dy. One equation asks for both, so a kernel that is chosen for
-both may compute them at once.
+dgrad and wgrad read the same rows of dy. A kernel that is chosen for both may compute them
+together, because ``gradients`` is one equation of the jaxpr.
 
-One more is the forward product with an :class:`~voxax.kernels.Epilogue`, for inference: a kernel
-may apply it before it writes. Its derivatives are those of the product, then of the epilogue.
+Another primitive is the forward product with an :class:`~voxax.kernels.Epilogue`, for inference. A
+kernel may apply the epilogue before it writes the result.
 
 ``vmap`` over features or weights folds the batch into groups of one grouped product.
 """
@@ -57,10 +58,10 @@ def _run(product: Product, platform: str, a: Any, b: Any, *views: Any, layer: La
 
 
 def _chosen(problem: Problem, layer: Layer) -> Choice:
-    """Return the choice among kernels whose views are among the operands.
+    """Choose the kernel for a product, among kernels whose map arrays are operands.
 
-    When a program is lowered for a device that is only described, which tracing does not know, all
-    kernels are considered, since views can be built from the table.
+    When a program is lowered for a device that is only described, tracing did not know the device.
+    All kernels are then considered, since missing arrays can be built from the neighbor table.
     """
     if problem.platform == "cpu" and _compat.lowers_eager_program():
         return choice_for(problem, layer)  # the choice of the eager call
@@ -71,7 +72,7 @@ def _chosen(problem: Problem, layer: Layer) -> Choice:
 
 
 def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return the views, plus the chosen kernel's missing views, built from the table."""
+    """Add the map arrays that the chosen kernel reads and that are missing, from the table."""
     layer, found = choice.problem.layer, dict(views)
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
 
@@ -93,9 +94,9 @@ def _with_views(choice: Choice, views: dict[str, jax.Array]) -> dict[str, jax.Ar
 
 
 def choice_for(problem: Problem, layer: Layer) -> Choice:
-    """Return the cached choice for an eager product.
+    """Choose the kernel for an eager product; choices are cached.
 
-    With the neighbor table all kernels are considered, since views can be built from it.
+    With the neighbor table, all kernels are considered, since other arrays can be built from it.
     """
     views = None if "neighbors" in layer.view_names or not layer.view_names else layer.view_names
     request, stated = dict(layer.requests)[problem.product], problem.product in layer.stated
@@ -103,7 +104,7 @@ def choice_for(problem: Problem, layer: Layer) -> Choice:
 
 
 def eager_key() -> Hashable:
-    """Return what choices of eager calls depend on, besides the problem and the request."""
+    """Return a cache key of all that an eager choice depends on besides problem and request."""
     return epoch(), _compat.environment_key(), _native.unavailable()
 
 
@@ -128,7 +129,7 @@ def _run_on_host(
 def _views_on_host(
     choice: Choice, views: tuple[np.ndarray, ...], layer: Layer
 ) -> dict[str, np.ndarray]:
-    """Return the result of :func:`_with_views` for NumPy arrays."""
+    """Add the map arrays that the chosen kernel reads, like :func:`_with_views`, in NumPy."""
     found = dict(zip(layer.view_names, views, strict=True))
     builders = choice.kernel.views_of(choice.problem, choice.parameters)
     missing = tuple(name for name in builders if name not in found)
@@ -148,16 +149,19 @@ def _views_on_host(
 def _output_shape(
     product: Product, a: Any, b: Any, *views: Any, layer: Layer
 ) -> jax.ShapeDtypeStruct:
-    """Return shape and dtype of the product of these operands, or of operands of these shapes."""
+    """Return shape and dtype of a product's result; operands may be ``ShapeDtypeStruct``."""
     shape = Problem.of(product, "any", a, b, layer).result_shape
     return jax.ShapeDtypeStruct(shape, product_dtype(a.dtype))
 
 
 Parts = tuple[tuple[Product, int, int], ...]
-"""The products that a primitive consists of: each with the places of its two operands."""
+"""The products that a primitive consists of: ``(product, i, j)``, where ``i`` and ``j`` are the
+indices of the product's first and second operand among the primitive's operands."""
 
-# For each of a product's two operands: the product that computes its cotangent, and whether the
-# result's cotangent is the first operand of that product. The other operand is then the second.
+# The transposes of a product p(a, b), with respect to a and to b. Each entry names the product that
+# computes the cotangent, and whether the cotangent of p's result is that product's first operand
+# (True) or its second (False); the other operand of p is the remaining operand.
+# For y = A x w: dx = dgrad(dy, w), so ("dgrad", True); dw = wgrad(x, dy), so ("wgrad", False).
 _TRANSPOSES: dict[Product, tuple[tuple[Product, bool], tuple[Product, bool]]] = {
     "forward": (("dgrad", True), ("wgrad", False)),
     "dgrad": (("forward", True), ("wgrad", True)),
@@ -166,9 +170,9 @@ _TRANSPOSES: dict[Product, tuple[tuple[Product, bool], tuple[Product, bool]]] = 
 
 
 def _cotangents(parts: Parts, cts: Any, operands: tuple, views: tuple, layer: Layer) -> list:
-    """Return one cotangent for each linear operand and None for every other operand and view.
+    """Transpose a primitive: return the cotangent of each linear operand, None for all others.
 
-    ``cts`` has the cotangent of each part's result.
+    ``cts`` has the cotangent of each part's result. The list covers operands, then views.
     """
     result: list = [None] * (len(operands) + len(views))
     for ct, (product, *places) in zip(cts, parts, strict=True):
@@ -216,7 +220,7 @@ def _batch(product: Product, args: Any, dims: Any, *, layer: Layer) -> tuple[Any
 
 
 def _batch_maps(product: Product, args: Any, dims: Any, layer: Layer) -> Any:
-    """Compute the entries of a batch one after the other, since each has its own map."""
+    """Compute a batched product entry by entry in a loop, since each entry has its own map."""
     moved = [a if d is None else jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
     batched = [m for m, d in zip(moved, dims, strict=True) if d is not None]
 
@@ -257,9 +261,9 @@ def _run_gradients(
 
 
 def _fused(dgrad: Choice, wgrad: Choice) -> tuple[Fused | None, Parameters]:
-    """Return the program that computes both products at once, and its parameters.
+    """Return the program that computes dgrad and wgrad together, and the program's parameters.
 
-    It is None unless one kernel is chosen for both and has such a program for this problem.
+    The program is None unless one kernel is chosen for both and has one for this problem.
     """
     fused = dgrad.kernel.fused
     if dgrad.kernel is not wgrad.kernel or fused is None:
@@ -312,10 +316,10 @@ def _transpose_gradients(cts: Any, dy: Any, x: Any, w: Any, *views: Any, layer: 
 
 
 def _bilinear(product: Product) -> Any:
-    """Return the primitive of a product.
+    """Create the JAX primitive of a product, with its JVP, transpose and batching rules.
 
-    Its JVP is the product itself, once for each operand with a tangent (product rule). For the
-    forward product it is ``tangent`` if both operands have a tangent.
+    The JVP is the product itself, once for each operand with a tangent (product rule). For the
+    forward product it is the primitive ``tangent`` if both operands have a tangent.
     """
 
     def jvp(primals: Any, tangents: Any, *, layer: Layer) -> tuple[Any, Any]:
@@ -340,19 +344,19 @@ def _bilinear(product: Product) -> Any:
 
 
 def _composed(name: str, parts: Parts, run: Any, transpose: Any, eager: Any, *, many: bool) -> Any:
-    """Return a primitive composed of products: the tuple of their results (``many``), or their sum.
+    """Create a primitive that returns the results of several products (``many``), or their sum.
 
-    Its JVP and batching are those of the products. A program that needs only one of several results
-    computes only that product. All products share the views, which come after the operands.
+    JVP and batching are those of the products. A program that needs only one of several results
+    computes only that product. All products share the map's arrays, which follow the operands.
 
     Args:
       name: the primitive's name, as it appears in a jaxpr.
-      parts: see :data:`Parts`.
+      parts: the products and their operands, see :data:`Parts`.
       run: a function of ``(platform, *operands, *views, layer=)`` that returns the result.
       transpose: a function of ``(cotangents, *operands, *views, layer=)`` that returns one
         cotangent or None for each operand and view.
-      eager: ``run`` for NumPy arrays, without ``platform``; it may return None.
-      many: whether there are several results.
+      eager: ``run`` for NumPy arrays, without ``platform``; it returns None if it cannot run.
+      many: whether the primitive returns a tuple of results instead of their sum.
     """
     first_view = 1 + max(place for _, *places in parts for place in places)
     primitives = [(_PRIMITIVES[product], i, j) for product, i, j in parts]
@@ -406,18 +410,18 @@ def _composed(name: str, parts: Parts, run: Any, transpose: Any, eager: Any, *, 
 
 
 After = Callable[[jax.Array, Epilogue], jax.Array]
-"""A function that applies an epilogue to a product's result, in ordinary JAX."""
+"""A function that applies an epilogue to the result of a forward product, in ordinary JAX."""
 
 
 def convolved(x: Any, w: Any, views: Sequence[Any], epilogue: Epilogue, after: After, layer: Layer):
-    """Return ``after(forward(x, w), epilogue)``, as one equation."""
+    """Return ``after(forward(x, w), epilogue)``, as one equation of the jaxpr."""
     leaves, tree = jax.tree.flatten(epilogue)
     operands = _compat.vary_alike(x, w, *leaves, *views)
     return epilogue_p.bind(*operands, layer=layer, tree=tree, after=after)
 
 
 def _parted(rest: Sequence[Any], tree: Any) -> tuple[Epilogue, Sequence[Any]]:
-    """Return the epilogue, and the views that follow its arrays."""
+    """Split operands into the epilogue, rebuilt from its arrays, and the views after them."""
     number = tree.num_leaves
     return jax.tree.unflatten(tree, rest[:number]), rest[number:]
 
@@ -495,7 +499,7 @@ PARTS: dict[Any, Parts] = {
     gradients_p: _GRADIENTS,
     epilogue_p: (("forward", 0, 1),),
 }
-"""The parts of each primitive."""
+"""The products that each primitive consists of."""
 
 for _primitive in PARTS:
     _compat.save_as_matrix_product(_primitive)

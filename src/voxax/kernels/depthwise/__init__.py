@@ -1,1 +1,1 @@
-"""Algorithms for weights with one filter per channel."""
+"""Algorithms for depthwise weights ``[K, C]``, which have one filter per channel."""

@@ -1,8 +1,8 @@
-"""Depthwise products on CPUs: the native kernels, which read features in place.
+"""Depthwise products on CPUs, with native C++ kernels that read features in place.
 
-A training step computes dgrad and wgrad of each layer. Both read the same gradients, so one call
-computes both. On 2 cores of an AMD EPYC (Zen 4) it took 0.6 to 0.9 of the time of two calls, with 1
-to 256 channels, on a LiDAR sweep and an indoor scan.
+One call computes both dgrad and wgrad of a layer, since both read the same gradients. On 2 cores of
+an AMD EPYC (Zen 4) it took 0.6 to 0.9 of the time of two calls, with 1 to 256 channels, on a LiDAR
+sweep and an indoor scan.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ _TILE = 256
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the one parameter, rows of a unit of work: 512 took as long as 256 (AMD EPYC, Zen 5).
-
-    wgrad ignores the parameter, which all native kernels have; its units follow from the shapes.
-    """
+    """Return the only candidate: the number of rows that a thread takes at a time."""
+    # 512 rows took as long as 256 (AMD EPYC, Zen 5). wgrad ignores the parameter; its units follow
+    # from the shapes.
     del hardware
     name = "gemm_block_size" if problem.product == "wgrad" else "fwd_block_size"
     return (cpu.native_parameters(**{name: _TILE}),)
@@ -39,7 +38,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product in units of ``fwd_block_size`` or ``gemm_block_size`` rows."""
+    """Compute the product ``problem``; threads take ``*_block_size`` rows at a time."""
     (tile,) = (value for name, value in parameters if name.endswith("_block_size"))
     shape = jax.ShapeDtypeStruct(problem.result_shape, a.dtype)
     return library_call(
@@ -62,10 +61,10 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return ``(dx [N, C], dw [K, C])`` of a depthwise layer whose dgrad is ``problem``.
+    """Run dgrad, which ``problem`` describes, and wgrad in one call: ``(dx [N, C], dw [K, C])``.
 
-    dx has the same bits as dgrad computes alone. dw is summed over input rows, while wgrad alone
-    sums over output rows; in both cases the order of summation follows from the shapes.
+    dx has the same bits as from :func:`apply`. dw may differ in rounding, because it is summed over
+    input rows instead of output rows. The order of summation depends only on the shapes.
     """
     del parameters
     dx, dw = library_call(
@@ -87,8 +86,8 @@ def apply_on_host(
     b: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Run a product of NumPy arrays; the size of tiles does not change the result."""
-    del parameters
+    """Run a product of NumPy arrays, with the same bits as :func:`apply`."""
+    del parameters  # the size of tiles does not change the result
     found = empty_array(problem.result_shape, a.dtype)
     host_depthwise.depthwise(
         _dense(a),
@@ -110,7 +109,7 @@ def gradients_on_host(
     w: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the result of :func:`gradients` for NumPy arrays."""
+    """Run :func:`gradients` for NumPy arrays, with the same bits."""
     del parameters
     dx, dw = empty_array(x.shape, x.dtype), empty_array(w.shape, w.dtype)
     table = views[table_read((), "dgrad", problem.layer.symmetric)[0]]

@@ -1,6 +1,6 @@
-"""Depthwise products on GPUs in Triton: the kernel itself gathers rows by the neighbor table.
+"""Depthwise products on GPUs in Triton: support checks, choice of block sizes, the kernel call.
 
-``gpu_kernel.py`` explains the kernel. This module chooses blocks and prepares its operands.
+The kernel (``gpu_kernel.py``) gathers rows by the neighbor table while it multiplies.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from voxax.kernels.implicit_gemm.tap_order import tiles_of
 from voxax.kernels.kernel import Parameters, Problem, Views, first_of
 from voxax.kernels.triton_call import Launch, absence
 
-# (rows, most channels, warps). A program holds one float32 for each row and channel.
+# (rows, most channels, warps). A program keeps one float32 sum for each row and channel.
 _BLOCKS = ((32, 64, 4), (64, 32, 4), (16, 128, 4), (16, 64, 2))
 _SPLITS = (4, 16, 64)
 _STAGES = 3
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return None for depthwise weights on GPUs, else the reason why the kernels cannot run."""
+    """Return the reason why these kernels cannot run this problem, or None if they can."""
     if problem.layer.kind != "depthwise":
         return f"these kernels take depthwise weights, not {problem.layer.kind} ones"
     return gpu.unfit(problem, hardware) or absence(hardware.generation)
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return blocks of rows and channels.
+    """Return the block sizes to measure.
 
-    wgrad also has numbers of parts of its sum, beginning with those that suit the number of rows.
+    For wgrad they also have the number of parts of the sum; numbers that suit the rows come first.
     """
     del hardware
     wgrad = problem.product == "wgrad"
@@ -54,7 +54,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
+    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform."""
     # Imported where it runs, because the package is an extra.
     from voxax.kernels.depthwise import gpu_kernel
 

@@ -1,9 +1,9 @@
 """The Triton kernels of depthwise products on GPUs, which need the Triton package.
 
-As in ``implicit_gemm/gpu_kernel.py``, a program owns a tile of output rows, which are ordered by
-the taps they have, and walks the list of taps that any row of the tile has. In wgrad, a program
-owns a part of one tap's pairs. There is no matrix product: each channel is multiplied by its own
-weight, or by its cotangent, and added in float32.
+As in ``implicit_gemm/gpu_kernel.py``, a program computes a tile of output rows, which are sorted by
+the taps that they have, and walks the list of taps that any row of the tile has. In wgrad, a
+program adds a part of one tap's pairs. Each channel is multiplied by its own weight, or by its
+cotangent, and added in float32.
 """
 # pyright: reportMissingImports=false
 
@@ -24,10 +24,10 @@ from voxax.kernels.triton_call import Launch, call
 
 @dataclasses.dataclass(frozen=True)
 class TileConfig:
-    """Static sizes of a call.
+    """Static sizes of a kernel call.
 
     Attributes:
-      rows: number of rows of a tile (wgrad: pairs of one step).
+      rows: number of rows of a tile (wgrad: number of pairs of a step).
       channels: number of channels of a program.
       splits: number of parts into which the pairs of a tap are split (wgrad only).
       launch: how the kernel is compiled and run.
@@ -62,7 +62,7 @@ def forward_kernel(
     STAGES: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """See :func:`product`; OFFSET is the dtype of positions in the operands."""
+    """Compute a tile of :func:`product`. OFFSET is the dtype of element positions."""
     blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
     tile = tl.program_id(0) // blocks
     own = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
@@ -73,7 +73,7 @@ def forward_kernel(
     own_taps = taps + tile * (TAPS + 1)
     number = tl.load(own_taps + TAPS)
     total = tl.full((ROWS, BLOCK), 0.0, tl.float32)
-    # Only the taps that some row of the tile has: rows with the same taps are neighbors.
+    # Walk only the taps that some row of the tile has.
     for step in tl.range(0, number, num_stages=STAGES):
         tap = tl.load(own_taps + step).to(OFFSET)
         sources = tl.load(table + tap * rows + places, mask=there, other=-1)
@@ -84,7 +84,7 @@ def forward_kernel(
         weight = tl.load(w + tap * CHANNELS + own, mask=has, other=0.0)
         total += picked.to(tl.float32) * weight.to(tl.float32)[None, :]
 
-    # After the taps, the table holds the output row of each place: rows come sorted by taps.
+    # The last row of the sorted table has the output row of each place.
     targets = tl.load(table + tl.full((), TAPS, OFFSET) * rows + places, mask=there, other=0)
     at = out + (targets.to(OFFSET) * CHANNELS)[:, None] + own[None, :]
     tl.store(at, total.to(out.dtype.element_ty), mask=there[:, None] & has[None, :])
@@ -106,7 +106,7 @@ def weight_kernel(
     STAGES: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """See :func:`weight_product`; OFFSET is the dtype of positions in the operands."""
+    """Compute a block of :func:`weight_product`. OFFSET is the dtype of element positions."""
     blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
     own = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     has = own < CHANNELS
@@ -122,7 +122,7 @@ def weight_kernel(
     places = begin + tl.arange(0, PAIRS)
     sources = tl.load(pairs + places, mask=places < end, other=0)
     targets = tl.load(pairs + room + places, mask=places < end, other=0)
-    # Sums are kept for each place in a step, and added over the places once, after the last step.
+    # Keep a sum for each place of a step. The places are added once, after the last step.
     total = tl.full((PAIRS, BLOCK), 0.0, tl.float32)
     for step in tl.range(0, (end - begin + PAIRS - 1) // PAIRS, num_stages=STAGES):
         mask = (places < end)[:, None] & has[None, :]
@@ -131,7 +131,7 @@ def weight_kernel(
         picked = tl.load(at_x, mask=mask, other=0.0)
         slopes = tl.load(at_dy, mask=mask, other=0.0)
         total += picked.to(tl.float32) * slopes.to(tl.float32)
-        # Pairs of the next step are read now, so that its rows can be fetched ahead.
+        # Read the pairs of the next step now, so that its rows can be fetched ahead.
         places = begin + (step + 1) * PAIRS + tl.arange(0, PAIRS)
         sources = tl.load(pairs + places, mask=places < end, other=0)
         targets = tl.load(pairs + room + places, mask=places < end, other=0)
@@ -141,11 +141,11 @@ def weight_kernel(
 def product(
     config: TileConfig, tiles: Tiles, x: jax.Array, w: jax.Array, dtype: Any, *, reverse: bool
 ) -> jax.Array:
-    """Return ``[rows, C]`` with ``y[order[m]] = sum_k x[table[k, m]] * w[k]``.
+    """Run forward or dgrad: return ``y[order[m]] = sum_k x[table[k, m]] * w[k]``, ``[rows, C]``.
 
     Args:
       config: sizes of the call.
-      tiles: neighbor table, and the list of taps of each tile.
+      tiles: sorted neighbor table (its last row is ``order``), and the list of taps of each tile.
       x: ``[N, C]``.
       w: ``[K, C]``.
       dtype: dtype of the result.
@@ -170,9 +170,9 @@ def product(
 def weight_product(
     config: TileConfig, pairs: jax.Array, starts: jax.Array, x: jax.Array, dy: jax.Array
 ) -> jax.Array:
-    """Return parts of ``dw[k] = sum_p x[pairs[0, p]] * dy[pairs[1, p]]``.
+    """Run wgrad: ``dw[k] = sum_p x[pairs[0, p]] * dy[pairs[1, p]]`` over the pairs p of tap k.
 
-    The parts are ``float32[splits, K, C]``. The sum over ``splits`` is left to the caller.
+    The result is ``float32[splits, K, C]``. The sum over ``splits`` is left to the caller.
 
     Args:
       config: sizes of the call.

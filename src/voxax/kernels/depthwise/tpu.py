@@ -1,7 +1,7 @@
-"""Depthwise products on TPUs: rows selected within registers, multiplied on the vector unit.
+"""Depthwise products on TPUs: support checks, choice of block sizes, and the kernel call.
 
-``tpu_kernel.py`` explains the kernel. This module decides whether a problem fits the chip, chooses
-blocks and prepares the kernel's operands.
+The kernel (``tpu_kernel.py``) selects rows by permuting registers, and multiplies them on the
+vector unit.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _DTYPES = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Block sizes of a call.
+    """Block sizes of a kernel call, for one block of channels.
 
     Attributes:
-      window: rows of a window.
-      channels: channels of one call; calls are independent of each other.
-      stripes: parts of the tiles that run in parallel.
+      window: number of rows of a window.
+      channels: number of channels of one call.
+      stripes: number of parts into which tiles are divided, which may run on different cores.
       resident: 1 if all rows of the gathered operand are kept in vector memory, else 0.
-      tiles: number of tiles of 128 output rows that a step computes together.
+      tiles: number of tiles of 128 output rows that a step processes together.
     """
 
     window: int
@@ -61,7 +61,7 @@ class Blocks:
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return None for depthwise weights on TPUs whose blocks fit the chip, else the reason."""
+    """Return the reason why these kernels cannot run this problem, or None if they can."""
     allowed = " and ".join(_DTYPES)
     reason = f"the window kernels multiply {allowed}, got {problem.dtype}"
     reason = None if problem.dtype in _DTYPES else reason
@@ -79,12 +79,12 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return lengths of windows and tiles of a step, in the largest blocks of channels that fit."""
+    """Return the parameters worth measuring, with the largest blocks of channels that fit."""
     return tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
 
 
 def parameters(blocks: Blocks) -> Parameters:
-    """Encode ``blocks`` as tuning parameters."""
+    """Encode ``blocks`` as tuning parameters of the kernel."""
     return (
         ("body", "windows"),
         ("channel_block", blocks.channels),
@@ -98,8 +98,8 @@ def parameters(blocks: Blocks) -> Parameters:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
-    # Imported where it runs: only programs that use it need Pallas.
+    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform."""
+    # Imported here, because only programs that use this kernel need Pallas.
     from voxax.kernels.depthwise import tpu_kernel
 
     blocks, kmap, shape = _blocks_of(parameters), MapArrays.of(problem, views), problem.result_shape
@@ -128,7 +128,7 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Run dgrad and wgrad, selecting rows once for both, as ``implicit_gemm`` does."""
+    """Run dgrad and wgrad in one kernel, see :class:`voxax.kernels.kernel.Fused`."""
     from voxax.kernels.depthwise import tpu_kernel
 
     blocks, kmap = _blocks_of(parameters), MapArrays.of(problem, views)
@@ -141,15 +141,15 @@ def gradients(
     arguments = config, visits.scalars, kmap.table
     pairs = [tpu_kernel.gradients(*arguments, *p) for p in operands]
     dw = _taps(problem, blocks, [sums for _, sums in pairs], visits, w.dtype)
-    # dw is by the table's taps, which dgrad of a symmetric layer reads in reverse.
+    # dw has the table's order of taps, which dgrad of a symmetric layer reads in reverse.
     dw = dw[::-1] if problem.layer.symmetric else dw
     return _rows(visits, [dx for dx, _ in pairs], x.shape), dw
 
 
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
-    """Return blocks for :func:`gradients`, with at least half as many channels as dgrad's.
+    """Return block sizes for :func:`gradients`, or None if no large enough blocks fit.
 
-    None if no such blocks fit.
+    They have at least half of the channels of the blocks ``chosen`` for dgrad.
     """
     alone = _blocks_of(chosen)
     found = _fitting(problem, hardware, both=True)
@@ -171,7 +171,7 @@ def _configured(
     *,
     both: bool = False,
 ) -> tuple[Any, PlannedVisits]:
-    """Return the kernel's ``TileConfig`` and the planned visits of windows."""
+    """Return the kernel's ``TileConfig``, and its planned visits."""
     from voxax.kernels.implicit_gemm.tpu_kernel import TileConfig
 
     blocks = _blocks_of(parameters)
@@ -189,13 +189,13 @@ def _configured(
 
 
 def _tiles(blocks: Blocks, other: jax.Array) -> list[jax.Array]:
-    """Return the operand that is not gathered, in the gathered operand's blocks of channels."""
+    """Cut the operand that is not gathered into blocks of channels ``[channels, rows]``."""
     parts = by_channels(other, blocks.channels)
     return [to_words(part, 0) for part in parts] if other.dtype == jnp.bfloat16 else parts
 
 
 def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list[jax.Array]:
-    """Return the weights in the same blocks of channels, ``[channels, K]`` each."""
+    """Cut the weight for forward or dgrad into blocks of channels ``[channels, K]``, in float32."""
     parts = by_channels(weight_read(problem, w).astype(jnp.float32), blocks.channels)
     return [to_words(part, 0) for part in parts] if dtype == jnp.bfloat16 else parts
 
@@ -203,7 +203,7 @@ def _weights(problem: Problem, blocks: Blocks, w: jax.Array, dtype: Any) -> list
 def _taps(
     problem: Problem, blocks: Blocks, sums: list[jax.Array], visits: PlannedVisits, dtype: Any
 ) -> jax.Array:
-    """Return ``[K, C]`` from the sums of blocks, ``[stripes, K * channels, lanes]`` each."""
+    """Join the sums of blocks, ``[stripes, K * channels, lanes]``, to a gradient ``[K, C]``."""
     taps = [jnp.sum(part, axis=(0, 2)).reshape(-1, blocks.channels) for part in sums]
     if dtype == jnp.bfloat16:
         taps = [from_words(part, 1) for part in taps]
@@ -212,7 +212,7 @@ def _taps(
 
 
 def _rows(visits: PlannedVisits, parts: list[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """Return ``[rows, C]`` from blocks of channels, ``[channels, rows]`` each."""
+    """Join results of blocks of channels, ``[channels, rows]``, to ``[rows, C]``."""
     if parts[0].dtype == jnp.bfloat16:
         parts = [from_words(part, 0) for part in parts]
     return visits.defined(jnp.concatenate(parts, axis=0)[: shape[1]]).T
@@ -246,11 +246,12 @@ def _resident_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
-    """Return the bytes of vector memory of a call.
+    """Return the bytes of vector memory that a call needs besides resident rows.
 
-    It holds windows, double-buffered blocks, blocks that stay, and intermediate results. With
-    ``both`` it is a call of dgrad with wgrad, which has weights and their sums, and two tiles.
+    ``both`` is whether the call computes dgrad and wgrad, see :func:`gradients`.
     """
+    # Windows, blocks with two buffers, blocks with one, and intermediate results. With ``both``
+    # there are the weights and their sums, and two tiles.
     columns, taps = (
         columns_of(problem.layer.spec, problem.layer.num_offsets),
         problem.layer.num_offsets,

@@ -1,9 +1,9 @@
-"""The Pallas kernels of depthwise products on TPUs: rows are selected within registers.
+"""The Pallas kernels of depthwise products on TPUs: they multiply on the vector unit.
 
-``implicit_gemm/tpu_kernel.py`` defines the grid over visits and the selection. There is no matrix
-product here: each channel is multiplied by its own weight (forward, dgrad) or by the tile's
-cotangent (wgrad) on the vector unit, in float32. Each weight is in all lanes, and sums over rows
-are kept lane by lane, so that no value crosses lanes in the loop over visits.
+``implicit_gemm/tpu_kernel.py`` defines the grid over visits and the selection of rows. Here each
+channel is multiplied by its own weight (forward, dgrad) or by the tile's cotangent (wgrad), in
+float32. Each weight is copied to all lanes, and wgrad keeps a sum for each lane, so that no value
+crosses lanes in the loop over visits.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from voxax.kernels.implicit_gemm.windows import WINDOW_TILE
 
 @functools.partial(jax.jit, static_argnums=0)
 def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> jax.Array:
-    """Return ``[C, M]`` with ``y[:, m] = sum_k w[:, k] * x[:, table[k, m]]``.
+    """Run forward or dgrad: return ``y[:, m] = sum_k w[:, k] * x[:, table[k, m]]``, ``[C, M]``.
 
-    Tiles without a visit are undefined.
+    Values of tiles without a visit are undefined.
 
     Args:
       config: sizes of the call.
@@ -46,12 +46,10 @@ def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> j
 
 @functools.partial(jax.jit, static_argnums=0)
 def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
-    """Return parts of ``dw[k] = sum_m x[:, table[k, m]] * dy[:, m]``.
+    """Run wgrad: ``dw[k] = sum_m x[:, table[k, m]] * dy[:, m]``, in parts.
 
-    The parts are ``float32[stripes, K * C, WINDOW_TILE]``. The sum over stripes and over the last
-    axis is left to the caller.
-
-    The arguments are those of :func:`product`; ``dy`` is ``[C, M]``.
+    The result is ``float32[stripes, K * C, WINDOW_TILE]``; the caller sums over stripes and over
+    the last axis. The arguments are those of :func:`product`; ``dy`` is ``[C, M]``.
     """
     shape = config.taps * channels_of(x), WINDOW_TILE
     return call_of_weights(
@@ -63,11 +61,10 @@ def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: A
 def gradients(
     config: TileConfig, visits: Visits, table: Any, dy: Any, w: Any, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return dgrad and wgrad, computed with one selection of rows.
+    """Run dgrad and wgrad, which use the same selected rows ``dy[:, table[k, n]]``.
 
-    These are the results of :func:`product` and :func:`weight_product` for the rows
-    ``dy[:, table[k, n]]``. The arguments are those of :func:`product` for dgrad; ``x`` is
-    ``[C, N]``.
+    The results are like those of :func:`product` and :func:`weight_product`. The arguments are
+    those of :func:`product` for dgrad; ``x`` is ``[C, N]``.
     """
     return call_of_gradients(
         config,
@@ -83,12 +80,12 @@ def gradients(
 
 
 def _everywhere(w: jax.Array) -> jax.Array:
-    """Return the weights ``[C, K]`` as ``[K * C, WINDOW_TILE]``, each in all lanes."""
+    """Copy the weights ``[C, K]`` to all lanes, ``[K * C, WINDOW_TILE]``."""
     return jnp.broadcast_to(w.T.reshape(-1, 1), (w.size, WINDOW_TILE))
 
 
 def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
-    """Return what the selected rows add to their tile, ``[C, config.rows]``."""
+    """Multiply the selected rows of a visit by the weights; return ``[C, config.rows]``."""
     # y[c, m] = sum_k x[c, table[k, m]] * w[k, c]. The selected rows are ordered by tap.
     channels, tiles = w_ref.shape[0] // config.taps, []
     for lanes in config.tile_lanes:
@@ -101,7 +98,7 @@ def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
 
 
 def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> None:
-    """Add to ``out[0]`` the products of a tile of the other operand with the selected rows."""
+    """Multiply the selected rows by ``tile``, the operand that is not gathered; add to ``out``."""
     channels, other = tile.shape[0], tile.astype(jnp.float32)
     for begin in range(0, config.taps * channels, channels):
         terms = [

@@ -1,5 +1,5 @@
-"""Convolution on a regular grid whose kernel size depends on the output position.
+"""Dynamic convolution: on a regular grid, each output position has its own kernel size.
 
-All strategies read one view, ``sizes int32[M]``: the kernel size of each output position, in
-row-major order. They differ in how many taps they multiply that a position does not have.
+All algorithms (strategies) read the array ``sizes int32[M]``, the kernel size of each output
+position in row-major order. They differ in how many taps they multiply in vain.
 """

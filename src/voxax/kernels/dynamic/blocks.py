@@ -1,19 +1,19 @@
-"""Blocks of positions with their halo, which turn a dynamic product into few matrix products.
+"""Block layout of the dynamic TPU kernels: how blocks of positions become few matrix products.
 
 The grid is ``[B, D, H, W]``; absent axes have one position. Terms of this module, of ``tpu.py`` and
 of ``tpu_kernel.py``:
 
 - *source*: the operand that taps read, ``x`` in ``forward`` and ``wgrad``, ``dy`` in ``dgrad``.
 - *row*: P consecutive positions along W, side by side, so that few channels fill the matrix unit. A
-  row of P sources times a matrix of ``P x P`` weights gives a part of P outputs.
+  row of P sources times a matrix of ``P x P`` weights gives terms of P outputs.
 - *line*: all rows with the same place along ``B * D`` and H.
 - *block*: ``lines`` lines of ``length`` rows. Its *window* is the part of the source that its taps
-  read, with the halo.
-- *shell*: the taps that one size has and the next smaller size lacks. The *level* of a position is
-  its number of shells, smallest size first.
-- *pass*: one product of a shell. It multiplies the rows that begin ``column`` positions further
-  along W, on the same or another line. As few passes as possible cover all taps of a shell on one
-  line.
+  read: the block and its halo.
+- *shell*: the taps that one kernel size adds to the next smaller size. The *level* of a position is
+  the number of shells within its size.
+- *pass*: one matrix product for some taps of a shell. It multiplies the rows that begin ``column``
+  positions further along W, on the same or another line. As few passes as possible cover all taps
+  of a shell on one line.
 - *plane*: the sources with one place along D, and one phase.
 - *phase*: the remainder of a position modulo the stride. The source of ``forward`` is sorted by
   phase, and ``dgrad`` computes each phase of its result separately, so that every tap is a shift.
@@ -34,22 +34,22 @@ from voxax.kernels.implicit_gemm.windows import CHANNELS
 from voxax.kernels.kernel import Problem
 
 TILE_ROWS = 16
-"""Rows of a register tile of 16-bit values. A block's length is a multiple of it."""
+"""Number of rows of a register tile of 16-bit values. A block's length is a multiple of it."""
 MOST_PACKED = 8
-"""The largest number of positions of a row: so many levels fit in a register tile of 32 bits."""
+"""The largest number P of positions in a row: the sublanes of a register of 32-bit values."""
 
 Triple = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """One matrix product of a shell.
+    """One matrix product, for some taps that a kernel size adds to the next smaller size.
 
     Attributes:
       line: line of the window, relative to the output's line in the block.
       column: position in the window at which a line's first row of sources begins.
-      taps: ``[source][output]``, P by P: the tap from each source of a row to each output of a row,
-        or -1.
+      taps: ``taps[source][output]``, P by P: the tap through which an output of a row reads a
+        source of a row, or -1.
     """
 
     line: int
@@ -59,10 +59,11 @@ class Pass:
 
 @dataclasses.dataclass(frozen=True)
 class Shell:
-    """The passes of a shell.
+    """The matrix products (passes) for a shell: the taps that a size adds to the next smaller size.
 
     Attributes:
-      planes: the number of each plane that is read, and the passes that read it.
+      planes: ``(plane, passes)`` for each input plane that is read: its index in
+        :attr:`Blocks.planes`, and the passes that read it.
     """
 
     planes: tuple[tuple[int, tuple[Pass, ...]], ...]
@@ -75,25 +76,25 @@ class Shell:
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Static sizes of one call of the kernel.
+    """The block layout of one kernel call.
 
     Attributes:
-      scenes: B.
+      scenes: B, the number of scenes.
       phase: the phase of the result in ``dgrad``; otherwise zeros.
       phases: the phases of the source that taps read.
       source: extents ``(D, H, W)`` of the source with its margin, in positions; W is a multiple of
         ``pack``.
-      low: positions of the margin before the source, by axis.
+      low: width of the margin before the source along each axis, in positions.
       outputs: extents ``(D, H, W)`` of the result, in positions.
-      pack: P, positions of a row.
-      lines: lines of a block.
-      length: rows of a line of a block.
-      planes: ``(place in phases, shift along D)`` of each plane that a block reads.
-      window: number of lines of a window, and of rows of each line.
+      pack: P, the number of positions in a row.
+      lines: number of lines of a block.
+      length: number of rows of a line of a block.
+      planes: ``(index into phases, shift along D)`` of each plane that a block reads.
+      window: ``(lines, rows)``, the number of lines of a window and of rows of each line.
       begin: the line of the source at which the first block's window begins.
       columns: the distinct values of :attr:`Pass.column`, ascending.
       shells: the shells, from the smallest size.
-      sizes: the size of each shell.
+      sizes: the kernel size of each shell.
     """
 
     scenes: int
@@ -126,14 +127,15 @@ class Blocks:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """The passes of all shells, in the order in which the weights are laid out."""
+        """The matrix products of all shells, in the order in which the weights are laid out."""
         return tuple(p for shell in self.shells for p in shell.passes)
 
     def on_plane(self, plane: int, reached: int) -> list[tuple[int, int, tuple[Pass, ...]]]:
-        """Return the passes on a plane for each of the first ``reached`` shells that has some.
+        """Return the matrix products that read a plane, for each of the first ``reached`` shells.
 
         Returns:
-          ``(shell, number of the first of these passes among all passes, these passes)``.
+          Tuples ``(shell, index of the first pass in :attr:`passes`, passes)``; shells without
+          passes on the plane are left out.
         """
         found, at = [], 0
         for number, shell in enumerate(self.shells[:reached]):
@@ -144,7 +146,7 @@ class Blocks:
         return found
 
     def taps(self) -> np.ndarray:
-        """Return ``int[passes, P, P]``, see :attr:`Pass.taps`."""
+        """Return :attr:`Pass.taps` of all passes, ``int[passes, P, P]``."""
         return _taps(self.passes, self.pack)
 
 
@@ -153,13 +155,13 @@ def _taps(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
 
 
 def taps_of(passes: tuple[Pass, ...], pack: int, none: int) -> np.ndarray:
-    """Return the tap of each pass, source and output; ``none`` where there is no tap."""
+    """Return :attr:`Pass.taps` of all passes as ``int[passes * P * P]``; ``none`` is for no tap."""
     table = _taps(passes, pack)
     return np.where(table < 0, none, table).reshape(-1)
 
 
 def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
-    """Return the pass and source, ``pass * P + source``, of each tap and output of a row."""
+    """Return for each tap and output where :attr:`Pass.taps` has the tap: ``pass * P + source``."""
     table = _taps(passes, pack)
     number, source, output = np.nonzero(table >= 0)
     order = np.argsort(table[number, source, output] * pack + output)
@@ -167,26 +169,23 @@ def places_of(passes: tuple[Pass, ...], pack: int) -> np.ndarray:
 
 
 def channels_of(channels: int, pack: int) -> int:
-    """Return the channels of a position, rounded up so that P of them fill whole registers."""
+    """Round channels up so that the channels of ``pack`` positions fill whole registers."""
     lanes = max(1, CHANNELS // pack)
     return -(-channels // lanes) * lanes
 
 
 def levels_of(own: tuple[int, ...], sizes: Any) -> Any:
-    """Return the number of shells of each position, ``int32`` in the shape of ``sizes``.
-
-    ``own`` is the size of each shell.
-    """
+    """Return how many of the kernel sizes in ``own`` are at most ``sizes[...]``, as ``int32``."""
     return sum((sizes >= size).astype("int32") for size in own)
 
 
 @functools.lru_cache(maxsize=256)
 def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
-    """Return the calls of a product, one for each phase of ``dgrad``'s result.
+    """Return the block layouts of a product's calls: one, or for dgrad one for each phase of dx.
 
     Args:
-      problem: a dynamic product.
-      pack: P, see the module.
+      problem: a dynamic product. The phases are the positions by remainder modulo the stride.
+      pack: P, the number of positions in a row.
       rows: approximate number of rows of a block, at least :data:`TILE_ROWS`.
     """
     grid = grid_of(problem)
@@ -194,13 +193,13 @@ def blocks_of(problem: Problem, pack: int, rows: int) -> tuple[Blocks, ...]:
 
 
 def shells_of(problem: Problem) -> int:
-    """Return the number of sizes that add taps to the next smaller size."""
+    """Return how many kernel sizes add taps to the next smaller size: the number of shells."""
     return len(np.unique(grid_of(problem).reach))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Extents:
-    """A grid with three spatial axes, hashable; taps are in the weight's order."""
+    """A :class:`Grid` extended to three spatial axes; taps are in the weight's order."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -261,13 +260,13 @@ def _call(
     pack: int,
     rows: int,
 ) -> Blocks:
-    """Return the layout of one call.
+    """Return the layout of one kernel call.
 
     Args:
       grid: the extents, stride and taps.
-      phase, source, outputs: as in :class:`Blocks`, the source without margin.
-      phases, shifts: ``[taps, 3]``, the phase and the shift by which each tap reads the source.
-      own: numbers of these taps; None means all taps.
+      phase, source, outputs: as in :class:`Blocks`, but ``source`` is without margin.
+      phases, shifts: ``[taps, 3]``, the phase of the source that each tap reads, and the shift.
+      own: indices of these taps in the weight; None means all taps.
       pack, rows: as for :func:`blocks_of`.
     """
     own = np.arange(len(shifts)) if own is None else own
@@ -330,16 +329,15 @@ def _call(
 
 
 def cover(line: int, taps: dict[int, int], pack: int) -> list[Pass]:
-    """Return the fewest passes for taps on one line.
-
-    Output ``a`` of a row reads the source at ``a + shift``. From the left, each pass begins at the
-    first source that no earlier pass covers. No choice of intervals of P needs fewer passes.
+    """Return as few passes as possible that compute the given taps on one line.
 
     Args:
       line: :attr:`Pass.line` of all passes.
-      taps: the tap at each shift along W.
-      pack: P.
+      taps: ``{shift along W: tap}``.
+      pack: P, the number of positions in a row.
     """
+    # Output a of a row reads the source at a + shift. From the left, each pass begins at the first
+    # source that no earlier pass covers. No choice of intervals of P sources needs fewer passes.
     reads: dict[int, list[tuple[int, int]]] = {}
     for (shift, tap), a in itertools.product(taps.items(), range(pack)):
         reads.setdefault(a + shift, []).append((a, tap))

@@ -1,4 +1,4 @@
-"""The static relation between input and output positions of a dynamic problem."""
+"""Grids of a dynamic convolution: shapes, margins, and taps ordered by kernel size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from voxax.kernels.rows import multiplies
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grid:
-    """Input and output grids, and the K taps, ordered by the smallest size that has them.
+    """The input and output grids of a dynamic convolution, and its K taps.
+
+    Taps are sorted by the smallest kernel size that has them, so each size has a prefix of them.
 
     Attributes:
       inputs, outputs: shapes ``(B, *spatial)`` of the grids.
@@ -30,8 +32,8 @@ class Grid:
       taps: ``int[K, D]``, offset of each tap times the dilation.
       reach: ``int32[K]``, the smallest size that has the tap, ascending.
       counts: number of taps of each size, from size 0 to the largest.
-      low, high: width of the zero margin before and after the input along each axis. With it,
-        every tap lies inside.
+      low, high: for each axis the number of zeros to pad before and after the input, so that every
+        tap reads inside the padded input.
     """
 
     inputs: tuple[int, ...]
@@ -46,12 +48,12 @@ class Grid:
 
     @property
     def largest(self) -> int:
-        """The largest size, which has every tap."""
+        """The largest useful kernel size: the smallest size that has every tap."""
         return len(self.counts) - 1
 
     @property
     def padded(self) -> tuple[int, ...]:
-        """``(B, *spatial)`` of the input with its margin."""
+        """Shape ``(B, *spatial)`` of the input with its zero margin."""
         sides = zip(self.inputs[1:], self.low, self.high, strict=True)
         return (self.inputs[0], *(n + a + b for n, a, b in sides))
 
@@ -61,28 +63,28 @@ class Grid:
         return math.prod(self.outputs)
 
     def pad(self, x: jax.Array) -> jax.Array:
-        """Return ``[N, ...]``, one row for each input position, as ``[B, *padded, ...]``."""
+        """Turn rows of input positions ``[N, ...]`` into a grid with margin, ``[*padded, ...]``."""
         x = x.reshape(*self.inputs, *x.shape[1:])
         sides = [(0, 0), *zip(self.low, self.high, strict=True)]
         return jnp.pad(x, sides + [(0, 0)] * (x.ndim - len(sides)))
 
     def crop(self, x: jax.Array) -> jax.Array:
-        """Return the rows of a padded array, the inverse of :meth:`pad`."""
+        """Return the rows ``[N, ...]`` of a padded grid, the inverse of :meth:`pad`."""
         inner = [slice(a, a + n) for a, n in zip(self.low, self.inputs[1:], strict=True)]
         x = x[(slice(None), *inner)]
         return x.reshape(math.prod(self.inputs), *x.shape[len(self.inputs) :])
 
     def base(self) -> jax.Array:
-        """Return the row of the padded input at which each output is centered, ``int32[M]``."""
+        """Return ``int32[M]``, for each output the row of the padded input that is its center."""
         return rows_within(self.padded, self.outputs, self.low, self.stride)
 
     def shifts(self) -> np.ndarray:
-        """Return the offset of each tap in rows of the padded input, ``int32[K]``."""
+        """Return ``int32[K]``, the offset of each tap counted in rows of the padded input."""
         return (self.taps @ row_steps(self.padded)[1:]).astype(np.int32)
 
 
 def row_steps(shape: tuple[int, ...]) -> np.ndarray:
-    """Return the row-major strides of a shape."""
+    """Return the row-major strides of a shape, counted in elements."""
     return np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
 
 
@@ -92,12 +94,12 @@ def rows_within(
     low: Sequence[int],
     stride: Sequence[int] | None = None,
 ) -> jax.Array:
-    """Return the row in an outer grid of each position of an inner grid, ``int32[positions]``.
+    """Return for each position of an inner grid its row in an outer grid, ``int32[positions]``.
 
     Args:
-      shape, extents: shapes of the outer and of the inner grid, scenes first.
-      low: where the inner grid begins, by axis.
-      stride: distance between neighbors of the inner grid in the outer one, by axis; None is 1.
+      shape, extents: shapes ``(B, *spatial)`` of the outer and of the inner grid.
+      low: for each axis the place in the outer grid at which the inner grid begins.
+      stride: distance in the outer grid between neighbors of the inner grid, by axis; None is 1.
     """
     # row = sum over axes of step * (low + stride * place)
     steps = row_steps(shape)
@@ -110,7 +112,7 @@ def rows_within(
 
 
 def grid_of(problem: Problem) -> Grid:
-    """Return the grid of a dynamic problem."""
+    """Return the grids and taps of a dynamic problem; the result is cached."""
     if problem.layer.spec is None:
         raise ValueError("a dynamic problem has a spec")
     return _grid(problem.layer.sizes.grid, problem.layer.spec)
@@ -139,7 +141,7 @@ def _grid(inputs: tuple[int, ...], spec: KernelSpec) -> Grid:
 
 
 def output_grid(inputs: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape ``(B, *spatial)`` of the outputs, whose centers lie on the input."""
+    """Return the shape ``(B, *ceil(spatial / stride))`` of the outputs."""
     return (inputs[0], *(-(-n // s) for n, s in zip(inputs[1:], stride, strict=True)))
 
 
@@ -151,13 +153,13 @@ def box_conv(
     padding: Sequence[tuple[int, int]] | None = None,
     **options: Any,
 ) -> jax.Array:
-    """Convolve with the same box of taps at every position, centered like the sizes.
+    """Convolve with the same box of taps at every position, by XLA's convolution.
 
     Args:
       x: ``[B, *spatial, C]``, 1 to 3 spatial axes.
       weight: ``[*T, C, C_out]``; with ``feature_group_count`` G ``[*T, C / G, C_out]``.
       stride, dilation: one integer per axis.
-      padding: zeros before and after each axis; None centers the box.
+      padding: number of zeros before and after each axis; None centers the box.
       options: other arguments of ``jax.lax.conv_general_dilated``.
 
     Returns:
@@ -183,7 +185,7 @@ def box_conv(
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return the reason that no strategy can run this problem, or None."""
+    """Return the reason why no strategy can run this dynamic problem, or None if one can."""
     if not jnp.issubdtype(jnp.dtype(problem.dtype), jnp.inexact):
         return multiplies(problem, hardware) or "multiplies floating-point features"
     if math.prod(grid_of(problem).padded) >= 2**31 - 1:
@@ -193,17 +195,17 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def ordered(grid: Grid, w: jax.Array) -> jax.Array:
-    """Return the weight ``[K, C_in, C_out]`` with its taps in the order of the grid."""
+    """Sort the taps of a weight ``[K, C_in, C_out]`` by :attr:`Grid.order`."""
     return w[grid.order]
 
 
 def unordered(grid: Grid, w: jax.Array) -> jax.Array:
-    """Return the weight with its taps in the original order, the inverse of :func:`ordered`."""
+    """Restore the original order of a weight's taps, the inverse of :func:`ordered`."""
     return w[np.argsort(grid.order)]
 
 
 def tile_maximum(values: np.ndarray, side: int) -> np.ndarray:
-    """Return ``values[B, *spatial]``, each replaced by the maximum of its tile of edge ``side``."""
+    """Replace ``values[B, *spatial]`` by the maximum in their tile, a cube of edge ``side``."""
     for axis in range(1, values.ndim):
         length = values.shape[axis]
         if length:

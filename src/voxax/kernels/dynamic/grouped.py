@@ -1,14 +1,14 @@
-"""Strategies that sort positions by size: ``grouped`` and ``specialized``.
+"""The dynamic strategies ``grouped`` and ``specialized``, which sort positions by kernel size.
 
-The taps are ordered by the size that reaches them. Each block of positions multiplies a prefix of
-the taps, and only blocks in which the size changes multiply taps that some positions lack.
-``grouped`` decides at run time how many blocks take which prefix, so it needs no capacity and
-cannot overflow. On CPUs it runs the native kernels (:mod:`.cpu`), which need no sorting.
+The taps are sorted by the smallest size that has them, so a block of positions multiplies only a
+prefix of the taps. Only in blocks in which the size changes do some positions multiply taps that
+they do not have. ``grouped`` selects the prefix of each block at run time, so it needs no capacity
+and cannot overflow. On CPUs it runs the native kernels (:mod:`.cpu`), which need no sorting.
 
-``specialized`` is compiled for given counts of positions of at least each size. The counts, rounded
-up, are part of the program, which then has no branches; each bucketed histogram has its own
-program. A caller whose sizes are concrete gives the counts (``Layer.sizes``). The strategy is
-refused where another one is always faster: on TPUs, and on CPUs with the native kernels.
+``specialized`` is compiled for one histogram of sizes, ``Layer.sizes.prefix``, which is known if
+sizes are concrete. The counts are rounded up, so that programs are few, and a program has no
+branches. The strategy is refused where another strategy is always faster: on TPUs, and on CPUs with
+the native kernels.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ GROUPED_FORMS: tuple[Parameters, ...] = tuple((("block", block),) for block in (
 def apply_grouped(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product over sorted positions; ``views`` has ``sizes int32[M]``."""
+    """Compute ``problem`` with positions sorted by their sizes ``views["sizes"] int32[M]``."""
     sizes = views["sizes"]
     largest = grid_of(problem).largest
-    # The sort is stable: neighbors of one size stay neighbors, and results are reproducible.
+    # The sort is stable, so neighbors of one size stay adjacent, and results are reproducible.
     order = jnp.argsort(-jnp.clip(sizes, 0, largest), stable=True).astype(jnp.int32)
     return patches.run_blocks(problem, a, b, sizes, order, int(dict(parameters)["block"]))
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the sizes of blocks that are not larger than the grid, or the first one."""
+    """Return the block sizes to measure: those not larger than the grid, or else 512."""
     rows = problem.layer.out_capacity
     return (
         tuple(form for form in GROUPED_FORMS if int(dict(form)["block"]) <= rows)
@@ -66,7 +66,7 @@ BLOCK = 512
 
 
 def supports_specialized(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return None if the sizes are known at compile time and it can gain, else the reason."""
+    """Return the reason why ``specialized`` cannot run or cannot gain, or None."""
     if problem.platform == "tpu":
         return "cannot gain on TPUs: it gathers row after row, 'tiled' gathers none"
     if cpu.refusal(problem) is None:
@@ -84,7 +84,7 @@ def supports_specialized(problem: Problem, hardware: HardwareInfo) -> str | None
 def apply_specialized(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product for the compiled histogram; ``views`` has ``sizes int32[M]``."""
+    """Compute ``problem`` for sizes ``views["sizes"] int32[M]`` with the compiled histogram."""
     grid = grid_of(problem)
     sizes = jnp.clip(views["sizes"], 0, grid.largest)
     order = jnp.argsort(-sizes, stable=True).astype(jnp.int32)
@@ -103,10 +103,8 @@ def apply_specialized(
 
 
 def prefix_of(counts: list[int], positions: int) -> tuple[int, ...]:
-    """Return the counts of positions of at least each size, rounded up, so that programs are few.
-
-    A step is a 16th of the positions, at least a block.
-    """
+    """Return :attr:`GridSizes.prefix`: counts of positions of at least each size, rounded up."""
+    # Up to multiples of a 16th of the positions, at least a block, so that programs are few.
     step = max(BLOCK, -(-positions // 16))
     return tuple(min(positions, -(-count // step) * step) for count in counts)
 

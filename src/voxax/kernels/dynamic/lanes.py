@@ -1,7 +1,7 @@
-"""Blocks of planes whose last axis lies along the lanes: the layout of ``tpu_lanes_kernel.py``.
+"""Block layout of the dynamic TPU kernels for 2-D grids with W along the lanes of a register.
 
-The terms are those of ``blocks.py`` with the axes exchanged: P consecutive positions along H are a
-*group*, and a *line* is all of W.
+``tpu_lanes_kernel.py`` has the kernels. The terms are those of ``blocks.py`` with the axes
+exchanged: P consecutive positions along H are a *group*, and a *line* is all of W.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _WIDE_TILE = 256
 
 @dataclasses.dataclass(frozen=True)
 class Lanes:
-    """Static sizes of one call of the kernel.
+    """Static sizes of one kernel call.
 
     Attributes:
-      scenes: B.
-      high, wide: H and W.
+      scenes: B, the number of scenes.
+      high, wide: H and W, the extents of the grid.
       width: W, rounded up to whole registers.
-      pack: P.
+      pack: P, the number of positions of a group.
       lines: number of lines of a block.
       low: number of lines of a window before its block.
       shifts: the shifts of taps along W, ascending.
-      shells: the passes of each shell, from the smallest size. A pass's ``line`` is its index into
-        ``shifts``, its ``column`` the line of the window at which its first group of sources
-        begins.
-      sizes: the size of each shell.
-      masks_source: whether taps that a position lacks are masked in the source, not in the result.
+      shells: for each shell (the taps that a kernel size adds) the matrix products. The ``line`` of
+        a product is its index into ``shifts``. Its ``column`` is the line of the window at which
+        its first group of sources begins.
+      sizes: the kernel size of each shell.
+      masks_source: whether taps beyond a size are masked in the source (dgrad), not the result.
     """
 
     scenes: int
@@ -60,29 +60,29 @@ class Lanes:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """The passes of all shells."""
+        """The matrix products of all shells."""
         return tuple(p for shell in self.shells for p in shell)
 
     @property
     def window(self) -> int:
-        """Number of lines of a window, including lines outside of the plane."""
+        """Number of lines of a block with its halo, including lines outside of the grid."""
         return self.lines + max(p.column for p in self.passes)
 
     @property
     def taken(self) -> int:
-        """Number of lines of a window that are read."""
+        """Number of lines of a window that are read from memory."""
         return min(self.window, self.high)
 
     @property
     def tile(self) -> int:
-        """Number of lanes of one product."""
+        """Number of lanes (positions along W) that one product multiplies."""
         return _WIDE_TILE if self.width % _WIDE_TILE == 0 else CHANNELS
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Place in the kernel's ``columns`` by shell and shift.
+        """Index of a buffer for shifted windows by ``(shell, shift)``.
 
-        All shells share a place, unless sources are masked.
+        The shell is 0 unless sources are masked.
         """
         found = {
             (number if self.masks_source else 0, p.line)
@@ -92,7 +92,7 @@ class Lanes:
         return {key: place for place, key in enumerate(sorted(found))}
 
     def slot(self, number: int, shift: int) -> int:
-        """Return the place of a shell's rows with a shift."""
+        """Return the index of the buffer for shell ``number`` and ``shifts[shift]``."""
         return self.slots[number if self.masks_source else 0, shift]
 
     def begin(self, block: Any) -> Any:
@@ -106,7 +106,7 @@ class Lanes:
 
 @functools.lru_cache(maxsize=256)
 def lanes_of(problem: Problem, pack: int, lines: int) -> Lanes:
-    """Return the layout of a product over planes without strides."""
+    """Return the block layout of a product over a 2-D grid with stride 1."""
     grid = grid_of(problem)
     places = np.argsort(grid.order)
     shifts, reach = np.asarray(grid.taps)[places], np.asarray(grid.reach)[places]

@@ -1,11 +1,11 @@
-"""Strategies that keep positions in place: ``masked`` and ``tiled``.
+"""The dynamic strategies ``masked`` and ``tiled``, which do not sort positions by size.
 
-``masked`` multiplies with the largest kernel everywhere and reads zeros at the taps that a position
-lacks. It is the reference and the portable fallback of every other strategy.
+``masked`` multiplies with the largest kernel everywhere, and reads zeros for the taps that a
+position does not have. It runs on every platform and is the reference for every other strategy.
 
-``tiled`` multiplies neighboring positions in one block, with the largest size among them. Nothing
-is sorted and memory is read in order, so it is fast where sizes are smooth, as a network's usually
-are. The gradient of the input is gathered tile by tile, not scattered.
+``tiled`` multiplies a block of neighboring positions with the largest size in the block. Memory is
+read in order, so it is fast if sizes vary smoothly over the grid, as they usually do. The gradient
+of the input is gathered tile by tile, not scattered.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ MASKED_FORMS: tuple[Parameters, ...] = (
     (("block", 512), ("fetch", "slices")),
     (("block", 2048), ("fetch", "slices")),
 )
-# One slice for each tap makes long programs.
+# Most taps for ``slices``: a program has a slice for each tap, so more taps make it long.
 _MOST_SLICES = 64
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters of :func:`forms_for`."""
+    """Return the parameters of ``masked`` to measure, see :func:`forms_for`."""
     return forms_for(problem)
 
 
 def forms_for(problem: Problem) -> tuple[Parameters, ...]:
-    """Return both ways to fetch patches if there are few taps, else only gathering."""
+    """Return parameters that gather patches by indices and, if taps are few, by slices."""
     return MASKED_FORMS if problem.layer.num_offsets <= _MOST_SLICES else MASKED_FORMS[:1]
 
 
 def apply_masked(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product with the largest kernel everywhere; ``views`` has ``sizes int32[M]``."""
+    """Compute ``problem`` with the largest kernel, masked by sizes ``views["sizes"] int32[M]``."""
     options = dict(parameters)
     block, sizes = int(options["block"]), views["sizes"]
     if options["fetch"] == "slices":
@@ -89,7 +89,7 @@ TILED_FORMS: tuple[Parameters, ...] = ((("tile", 256),), (("tile", 1024),))
 def apply_tiled(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product tile by tile; ``views`` has ``sizes int32[M]``."""
+    """Compute ``problem`` tile by tile, for the kernel sizes ``views["sizes"] int32[M]``."""
     tile, sizes = int(dict(parameters)["tile"]), views["sizes"]
     if problem.product == "dgrad":
         return patches.gather_dgrad(problem, a, b, sizes, tile, skip=True)
@@ -98,10 +98,10 @@ def apply_tiled(
 
 
 def tile_order(grid: Grid, tile: int) -> jax.Array | None:
-    """Return output positions tile by tile, ``int32[M]``; None if that is row-major order.
+    """Return the output positions sorted by tile, ``int32[M]``; None if the grid has one axis.
 
-    Tiles are boxes with equal sides and about ``tile`` positions. At the grid's borders a block
-    extends into the next tile.
+    Tiles are cubes of about ``tile`` positions. Tiles at the border of the grid are smaller, so a
+    block of ``tile`` positions may extend into the next tile.
     """
     ndim = len(grid.stride)
     if ndim == 1:

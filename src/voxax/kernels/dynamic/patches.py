@@ -1,15 +1,14 @@
-"""Products of blocks of positions, computed from patches that contain the values of their taps.
+"""Dynamic products in plain XLA: gather the taps of blocks of positions to patches, then multiply.
 
-Patches are read in three ways. :func:`run_blocks` gathers the taps of a block into
-``[block, taps * C]`` and multiplies once. The number of taps is chosen for each block at run time:
-there is a compiled branch for each size, and the largest size in the block selects one.
-:func:`run_slices` reads a tile of positions as one shifted slice for each tap, without indices.
-:func:`gather_dgrad` computes dX from the input's side: each input position gathers the outputs
-that use it, so no position is written twice. The taps through which it receives a cotangent depend
-on the sizes of its neighbors, so they are not a prefix of the ordered taps.
+A patch is the row ``[taps * C]`` of all values that the taps of a position read. There are three
+ways to read patches. :func:`run_blocks` gathers the patches of a block by indices. The number of
+taps is chosen for each block at run time: there is a compiled branch for each size, and the largest
+size in the block selects a branch. :func:`run_slices` reads a tile of positions as one shifted
+slice for each tap, without indices. :func:`gather_dgrad` computes dX from the input's side: each
+input position gathers the outputs that use it, so no position is written twice.
 
-Taps that a position of the block does not have read a row of zeros. So the values there, such as
-NaN, have no influence.
+Taps that a position does not have read zeros, so the input's values there, such as NaN, have no
+influence.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ from voxax.kernels.kernel import Problem
 from voxax.kernels.rows import options, zeros
 
 Segments = Sequence[tuple[int, int, int | None]]
-"""Tuples ``(first block, block after the last, size)``; None finds the size at run time."""
+"""Ranges of blocks, ``(first, end, size)``, where no position is larger than ``size``. None finds
+the largest size of each block at run time."""
 
 
 def run_blocks(
@@ -48,14 +48,14 @@ def run_blocks(
     block: int,
     segments: Callable[[int], Segments] = lambda blocks: ((0, blocks, None),),
 ) -> jax.Array:
-    """Run any of the three products in blocks of positions.
+    """Run a dynamic product in blocks of output positions, with patches gathered by indices.
 
     Args:
       problem, a, b: the product and its operands, see :class:`voxax.kernels.kernel.Apply`.
-      sizes: ``int32[M]``, size of each output position.
-      order: ``int32[M]``, output position of each row of the blocks; None keeps their order.
+      sizes: ``int32[M]``, kernel size of each output position.
+      order: ``int32[M]``, the output positions in the order of the blocks; None is row-major.
       block: number of positions in a block.
-      segments: function from the number of blocks to :data:`Segments`.
+      segments: function from the number of blocks to the :data:`Segments` that cover all blocks.
     """
     grid = grid_of(problem)
     block = max(1, min(block, grid.positions))
@@ -65,7 +65,7 @@ def run_blocks(
 
 
 class _Rows:
-    """Positions in blocks: the row of each center, and the sizes, with zeros after the last."""
+    """The output positions in blocks: center rows ``base`` and ``sizes``, ``[blocks, block]``."""
 
     def __init__(self, grid: Grid, sizes: jax.Array, order: jax.Array | None, block: int):
         base, sizes = grid.base(), jnp.clip(sizes, 0, grid.largest)
@@ -77,17 +77,17 @@ class _Rows:
         self.base, self.sizes = self.split(base), self.split(sizes)
 
     def split(self, rows: jax.Array) -> jax.Array:
-        """Return ``[M, ...]`` as ``[blocks, block, ...]``, with zeros after the last row."""
+        """Cut ``[M, ...]`` into ``[blocks, block, ...]``, with zeros after the last row."""
         missing = self.blocks * self.block - self.count
         rows = jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
         return rows.reshape(self.blocks, self.block, *rows.shape[1:])
 
     def arrange(self, rows: jax.Array) -> jax.Array:
-        """Return rows, which are in the order of output positions, in blocks."""
+        """Sort rows of output positions by ``order`` and cut them into blocks."""
         return self.split(rows if self.order is None else rows[self.order])
 
     def restore(self, blocks: jax.Array) -> jax.Array:
-        """Return blocks as rows, the inverse of :meth:`arrange`."""
+        """Return the rows of blocks in their original order, the inverse of :meth:`arrange`."""
         rows = blocks.reshape(-1, *blocks.shape[2:])[: self.count]
         if self.order is None:
             return rows
@@ -97,12 +97,12 @@ class _Rows:
 
 
 def clear_unused(dy: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Return ``dy`` with zeros where a position has no tap, because zero times NaN is NaN."""
+    """Set ``dy`` to zero at positions of size 0, which have no tap, because 0 * NaN is NaN."""
     return jnp.where((sizes > 0)[..., None], dy, jnp.zeros((), dy.dtype))
 
 
 def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *operands):
-    """Run ``branch(number of taps)`` with only the taps that the sizes of the block need."""
+    """Run ``branch(taps)(*operands)``, with the number of taps of ``size`` or of ``max(sizes)``."""
     if size is not None:
         return branch(grid.counts[size])(*operands)
     branches = [branch(count) for count in grid.counts]
@@ -110,7 +110,7 @@ def _by_size(grid: Grid, sizes: jax.Array, size: int | None, branch: Callable, *
 
 
 def _index(grid: Grid, count: int, base: jax.Array, sizes: jax.Array, absent: int) -> jax.Array:
-    """Return the row of each tap, ``int32[block, count]``; ``absent`` for taps beyond the size."""
+    """Return the row that each tap reads, ``int32[block, count]``; ``absent`` beyond the size."""
     index = base[:, None] + jnp.asarray(grid.shifts()[None, :count])
     # A tap that the position lacks reads zeros: a mask on the product would keep a NaN there.
     return jnp.where(sizes[:, None] >= jnp.asarray(grid.reach[None, :count]), index, absent)
@@ -182,7 +182,7 @@ def _wgrad(problem: Problem, grid: Grid, rows: _Rows, x, dy, segments: Segments)
 
 
 def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments) -> jax.Array:
-    """Return dX: the products of each block are added to the rows that forward reads."""
+    """Return dX ``[N, C_in]``: each block adds its products to the rows that its taps read."""
     gradients, wide = rows.arrange(dy), options(problem, dy.dtype)
     flat = ordered(grid, w).reshape(-1, w.shape[2])
     cells = math.prod(grid.padded)
@@ -212,7 +212,7 @@ def _dgrad(problem: Problem, grid: Grid, rows: _Rows, dy, w, segments: Segments)
 def run_slices(
     problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array, block: int
 ) -> jax.Array:
-    """Run any product over all taps, masked by size, in tiles of about ``block`` positions."""
+    """Run a dynamic product in tiles of up to ``block`` positions; each tap is a masked slice."""
     grid = grid_of(problem)
     wide, kind = options(problem, a.dtype), product_dtype(a.dtype)
     sizes = sizes.reshape(grid.outputs)
@@ -256,7 +256,7 @@ def run_slices(
 
 
 class _Tiles:
-    """Tiles, which are boxes of positions of ``[B, *spatial]``, and the input around each tile."""
+    """Boxes (tiles) of positions of a grid ``[B, *spatial]``, and the input that a box reads."""
 
     def __init__(
         self,
@@ -272,18 +272,18 @@ class _Tiles:
         self.low = tuple(int(n) for n in np.maximum(0, -taps.min(0)))
 
     def places(self) -> jax.Array:
-        """Return ``int32[tiles, 1 + D]``: the scene, and the number of the tile along each axis."""
+        """Return the index of every tile, ``int32[tiles, 1 + D]``: scene, then tile by axis."""
         counts = (self.extents[0], *self.number)
         return jnp.stack(jnp.unravel_index(jnp.arange(math.prod(counts)), counts), axis=1)
 
     def fill(self, array: jax.Array) -> jax.Array:
-        """Return the array padded with zeros to whole tiles."""
+        """Pad an array ``[B, *spatial, ...]`` of positions with zeros to whole tiles."""
         sides = zip(self.number, self.tile, self.extents[1:], strict=True)
         pads = [(0, 0), *((0, n * t - e) for n, t, e in sides)]
         return jnp.pad(array, pads + [(0, 0)] * (array.ndim - len(pads)))
 
     def margin(self, array: jax.Array) -> jax.Array:
-        """Return the input padded with zeros, so that every tap of every whole tile lies inside."""
+        """Pad the input ``[B, *spatial, ...]`` with zeros, so that all taps of tiles are inside."""
         pads = [(0, 0)]
         high = np.maximum(0, self.taps.max(0))
         for axis, extent in enumerate(array.shape[1 : 1 + len(self.tile)]):
@@ -292,7 +292,7 @@ class _Tiles:
         return jnp.pad(array, pads + [(0, 0)] * (array.ndim - len(pads)))
 
     def part(self, array: jax.Array, place: jax.Array) -> jax.Array:
-        """Return a tile of an array that :meth:`fill` padded, ``[*tile, ...]``."""
+        """Return the tile at ``place`` of an array that :meth:`fill` padded, ``[*tile, ...]``."""
         starts = [place[0], *(place[1 + a] * t for a, t in enumerate(self.tile))]
         rest = array.shape[1 + len(self.tile) :]
         starts += [jnp.zeros((), place.dtype)] * len(rest)
@@ -305,9 +305,10 @@ class _Tiles:
         seen: jax.Array | None = None,
         own: jax.Array | None = None,
     ) -> jax.Array:
-        """Return the patches of a tile, ``[positions, K * C]``.
+        """Return the patches of the tile at ``place``, ``[positions, K * C]``.
 
-        They are masked by the sizes ``seen`` of the sources, or else by those of the tile, ``own``.
+        Taps beyond a size become zero. ``seen`` are the sizes of the positions that taps read
+        (dgrad), ``own`` the sizes of the tile's positions.
         """
         around = self._around(array, place)
         sources = None if seen is None else self._around(seen, place)
@@ -340,7 +341,7 @@ class _Tiles:
         return around[index]
 
     def assemble(self, tiles: jax.Array) -> jax.Array:
-        """Return ``[tiles, positions, C]`` as ``[all positions, C]`` in row-major order."""
+        """Join results of tiles ``[tiles, positions, C]`` to ``[B * spatial, C]``, row-major."""
         ndim, channels = len(self.tile), tiles.shape[-1]
         grid = tiles.reshape(self.extents[0], *self.number, *self.tile, channels)
         pairs = itertools.chain.from_iterable((1 + a, 1 + ndim + a) for a in range(ndim))
@@ -352,7 +353,7 @@ class _Tiles:
 
 
 def _tile(extents: tuple[int, ...], block: int) -> tuple[int, ...]:
-    """Return the shape of a box of up to ``block`` positions that fills the last axes first."""
+    """Return the shape of a box of at most ``block`` positions; it fills the last axes first."""
     tile, left = [], max(1, block)
     for extent in reversed(extents):
         tile.append(max(1, min(extent, left)))
@@ -363,9 +364,9 @@ def _tile(extents: tuple[int, ...], block: int) -> tuple[int, ...]:
 def gather_dgrad(
     problem: Problem, dy: jax.Array, w: jax.Array, sizes: jax.Array, block: int, skip: bool
 ) -> jax.Array:
-    """Return dX ``[N, C_in]``, gathered in blocks of input positions.
+    """Return dX ``[N, C_in]``: each input position gathers the outputs that read it, in blocks.
 
-    With ``skip``, a block reads only the taps up to the largest size that reaches it.
+    With ``skip``, a block multiplies only the prefix of the taps that has all its active taps.
     """
     grid = grid_of(problem)
     rows = math.prod(grid.inputs)
@@ -387,6 +388,7 @@ def gather_dgrad(
 
     def one(center: jax.Array) -> jax.Array:
         index = center[:, None] + jnp.asarray(shifts)[None, :]
+        # Whether a tap is active depends on the size of the output that reads this position.
         active = seen.at[index].get(mode="promise_in_bounds") >= reach
         index = jnp.where(active, index, source.shape[0] - 1)
         if not skip:
@@ -401,12 +403,12 @@ def gather_dgrad(
 def lattice(
     grid: Grid, dy: jax.Array, sizes: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, np.ndarray]:
-    """Return the outputs placed on the lattice of the input, with a margin.
+    """Place the outputs on the grid of the input, with a zero margin, for :func:`gather_dgrad`.
 
     Returns:
-      Four arrays: the rows of ``dy``, followed by a row of zeros; the sizes in the same rows, 0
-      without an output; the row of each input position, ``int32[N]``; and the offset of each tap
-      in rows, ``int32[K]``.
+      Four arrays: ``dy`` as rows of this grid, followed by a row of zeros; the sizes in the same
+      rows, 0 without an output; the row of each input position, ``int32[N]``; and for each tap the
+      distance in rows from an input to the output that reads it, ``int32[K]``.
     """
     extents, steps = np.asarray(grid.outputs[1:]), np.asarray(grid.stride)
     low = np.maximum(0, grid.taps.max(0))

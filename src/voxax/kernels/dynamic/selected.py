@@ -1,10 +1,9 @@
-"""selected: one compiled kernel for each size, selected scene by scene.
+"""The dynamic strategy ``selected``: an ordinary convolution for each scene of one kernel size.
 
-Where all positions of a scene have one size, the kernel of this size runs, an ordinary convolution.
-Scenes of several sizes run ``masked``, so the result is exact for any sizes. Scenes are computed
-one after the other, so that only one branch of ``jax.lax.switch`` runs; this holds under
-``jax.vmap`` too, because these products are batched by a loop. If every position has all taps,
-all scenes are one ordinary convolution without branches.
+If all positions of a scene have the same size, the scene runs XLA's convolution with a kernel of
+this size. Other scenes run ``masked``, so the result is exact for any sizes. Scenes are computed
+one after the other, also under ``jax.vmap``, so that only one branch of ``jax.lax.switch`` runs. If
+every position has all taps, one convolution computes all scenes, without branches.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from voxax.kernels.rows import options, zeros
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return None for boxes of taps, which XLA can convolve with, else the reason."""
+    """Return the reason why this strategy cannot run the problem, or None if taps are a box."""
     reason = masked.supports(problem, hardware)
     grid = grid_of(problem)
     if reason is not None:
@@ -46,7 +45,7 @@ def is_box(problem: Problem) -> bool:
 
 
 def _sides(problem: Problem) -> tuple[int, ...]:
-    """Return the sides of the smallest box around the taps."""
+    """Return the side lengths of the smallest box around the taps."""
     spec = problem.layer.spec
     offsets = np.asarray(spec.offsets if spec else ((0,),))
     return tuple(int(n) for n in np.ptp(offsets, axis=0) + 1)
@@ -55,7 +54,7 @@ def _sides(problem: Problem) -> tuple[int, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product scene by scene; ``views`` has ``sizes int32[M]``."""
+    """Compute ``problem`` scene by scene, for the kernel sizes ``views["sizes"] int32[M]``."""
     grid, scenes = grid_of(problem), problem.layer.sizes.grid[0]
     if problem.layer.sizes.uniform == "all":
         return _kernel(problem, grid, grid.largest, in_branch=False)(a, b, views["sizes"])
@@ -87,7 +86,7 @@ def apply(
 
 
 def forward_of_uniform(problem: Problem, a: jax.Array, b: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Return ``forward`` where all positions of a scene have one size; ``sizes int32[scenes]``."""
+    """Run forward if each scene has one kernel size, given by ``sizes int32[scenes]``."""
     branches = _kernels(_one_scene(problem))
 
     def scene(part: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -107,13 +106,16 @@ def _one_scene(problem: Problem) -> Problem:
 
 
 def _kernels(problem: Problem) -> list[Callable[..., jax.Array]]:
-    """Return functions of the product with the kernel of each size, from 0."""
+    """Return for each kernel size, from 0, a function that runs the product with this size."""
     grid = grid_of(problem)
     return [_kernel(problem, grid, size) for size in range(grid.largest + 1)]
 
 
 def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
-    """Return a function of the product with the kernel of one size everywhere."""
+    """Return a function of ``(a, b, sizes)`` that runs the product with one size everywhere.
+
+    It ignores ``sizes``. ``in_branch`` is whether it runs in a branch of ``jax.lax.switch``.
+    """
     sides = tuple(min(size, side) for side in _sides(problem))
     taps = np.sort(grid.order[: grid.counts[size]])
     spec = problem.layer.spec
@@ -140,8 +142,8 @@ def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
         if problem.product == "forward":
             return forward(a, b)
         if in_branch and problem.platform == "cpu" and spec is not None:
-            # XLA's CPU compiler has no fast form of a convolution's transposes inside a branch:
-            # both took 76 s for 256x256 positions, 7x7 taps and 64 channels on an AMD EPYC.
+            # On CPUs, XLA computes the transposes of a convolution slowly inside a branch: both
+            # took 76 s for 256x256 positions, 7x7 taps and 64 channels on an AMD EPYC.
             return _by_taps(problem, spec, taps, a, b)
         if problem.product == "dgrad":
             x = jax.ShapeDtypeStruct(x_shape, a.dtype)
@@ -155,7 +157,7 @@ def _kernel(problem: Problem, grid: Grid, size: int, in_branch: bool = True):
 def _by_taps(
     problem: Problem, spec: KernelSpec, taps: np.ndarray, a: jax.Array, b: jax.Array
 ) -> jax.Array:
-    """Run dgrad or wgrad with these taps at every position, as the masked strategy does."""
+    """Run dgrad or wgrad with the taps ``taps`` at every position, by the strategy ``masked``."""
     offsets = tuple(spec.offsets[k] for k in taps)
     spec = dataclasses.replace(spec, offsets=offsets)
     own = problem.with_layer(num_offsets=len(taps), spec=spec)

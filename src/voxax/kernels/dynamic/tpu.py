@@ -1,8 +1,7 @@
-"""``tiled`` on TPUs: blocks of positions with their halo in vector memory.
+"""The dynamic strategy ``tiled`` on TPUs: support checks, block sizes, and the kernel call.
 
-``blocks.py`` explains the terms, ``tpu_kernel.py`` has the kernels. This module decides whether a
-problem fits the chip and in which blocks, and lays out the operands. ``tpu_lanes.py`` does the same
-for planes that can keep XLA's layout.
+The kernels (``tpu_kernel.py``) keep blocks of positions with their halo in vector memory.
+``blocks.py`` explains the terms. ``tpu_lanes.py`` is for 2-D grids that can keep XLA's layout.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from voxax.kernels.implicit_gemm.windows import CHANNELS, free_smem, parts_of
 from voxax.kernels.kernel import Parameters, Problem, Views, first_of
 
 _DTYPES = ("float32", "bfloat16")
-# Limits of the program's length: it has code for each number of shells, with all their passes.
+# These limit the length of the program, which has code for each number of shells and all passes.
 _MOST_SHELLS, _MOST_PASSES = 16, 512
 _ROWS = (2048, 1024, 512, 256, 128)
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return None for boxes of few sizes whose blocks fit the chip, else the reason."""
+    """Return the reason why the block kernels cannot run this problem, or None if they can."""
     reason = masked.supports(problem, hardware)
     if reason is not None:
         return reason
@@ -66,7 +65,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return each way to pack positions, in the two largest blocks that fit; lanes first."""
+    """Return the block sizes to measure: for each number of positions in a row the two largest."""
     found, packs, cores = [], _packs(problem, hardware), hardware.cores or 1
     for pack in packs[:1]:
         fits = [n for n in tpu_lanes.LINES if _fits_lanes(problem, hardware, pack, n)]
@@ -78,11 +77,11 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def parameters(pack: int, rows: int, stripes: int = 1, body: str = "blocks") -> Parameters:
-    """Return block sizes encoded as tuning parameters.
+    """Encode block sizes as tuning parameters of the kernel.
 
     Args:
       pack: number of positions in a row.
-      rows: number of rows of a block; with ``body="lanes"`` its number of lines.
+      rows: number of rows of a block; with ``body="lanes"`` the number of lines of a block.
       stripes: number of parts that run in parallel.
       body: ``"blocks"``, or ``"lanes"`` for ``tpu_lanes.py``.
     """
@@ -90,7 +89,7 @@ def parameters(pack: int, rows: int, stripes: int = 1, body: str = "blocks") -> 
 
 
 def _packs(problem: Problem, hardware: HardwareInfo) -> list[int]:
-    """Return the number of positions that fill the matrix unit side by side, and half of it."""
+    """Return how many positions side by side fill the matrix unit, and half of this number."""
     side = (hardware.matrix_unit or (CHANNELS,))[-1]
     most = max(problem.in_channels, problem.out_channels)
     pack = 1
@@ -113,16 +112,14 @@ def _fits(problem: Problem, hardware: HardwareInfo, pack: int, rows: int) -> boo
 
 
 def _smem_bytes(call: Blocks) -> int:
-    """Return the bytes of scalar memory of a call: the order and levels of blocks, and the taps."""
+    """Return the bytes of scalar memory that a call needs: order and level of blocks, taps."""
     return 4 * (2 * math.prod(call.number) + len(call.passes) * call.pack**2)
 
 
 def _vmem_bytes(problem: Problem, call: Blocks) -> int:
-    """Return the bytes of vector memory of a call.
-
-    It holds two buffers of arrays that change with the block, one buffer of arrays that stay, and
-    the compiler's stack.
-    """
+    """Return the bytes of vector memory that a kernel call needs."""
+    # ``twice`` counts arrays that change with the block and have two buffers, ``once`` those that
+    # stay. The rest is the compiler's stack.
     size, wide = jnp.dtype(problem.dtype).itemsize, 4
     source = call.pack * channels_of(problem.gathered_channels, call.pack)
     result = call.pack * channels_of(problem.other_channels, call.pack)
@@ -154,8 +151,8 @@ def _vmem_bytes(problem: Problem, call: Blocks) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform."""
-    # Imported where it runs: only programs that use it need Pallas.
+    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform."""
+    # Imported here, because only programs that use these kernels need Pallas.
     from voxax.kernels.dynamic import tpu_kernel
 
     values = dict(parameters)
@@ -215,12 +212,15 @@ def apply(
 
 
 def _whole(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return ``(B, *spatial)`` with three spatial axes."""
+    """Extend ``(B, *spatial)`` to three spatial axes by axes of length 1."""
     return (shape[0], *(1,) * (4 - len(shape)), *shape[1:])
 
 
 def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
-    """Return ``[phases * B * D, H, W / P, P * C]`` with the margin, from ``[B, *spatial, C]``."""
+    """Turn an operand ``[B, *spatial, C]`` into ``[phases * B * D, H, W / P, P * C]`` with margins.
+
+    Positions are sorted by phase, the remainder modulo the stride.
+    """
     steps = _whole((0, *stride))[1:]
     x = x.reshape(*_whole(x.shape[:-1]), x.shape[-1])
     channels = channels_of(x.shape[-1], call.pack)
@@ -245,7 +245,7 @@ def _source(call: Blocks, x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
 
 
 def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
-    """Return ``float32[blocks, MOST_PACKED, rows]``, levels by block and by place in a row."""
+    """Cut ``level`` into blocks, transposed: ``float32[blocks, MOST_PACKED, rows]``."""
     along, high, wide = call.number
     extents = _whole(level.shape)
     level = level.reshape(along, *extents[2:])
@@ -259,7 +259,7 @@ def _by_block(call: Blocks, level: jax.Array) -> jax.Array:
 
 
 def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
-    """Return the largest level in each block's window, ``int32[blocks]``."""
+    """Return the largest value of ``level`` in each block and its halo, ``int32[blocks]``."""
     level = level.reshape(_whole(level.shape))
     sides = zip(call.low, call.source, level.shape[1:], strict=True)
     level = jnp.pad(level, [(0, 0), *((low, n - low - own) for low, n, own in sides)])
@@ -283,15 +283,12 @@ def _in_window(call: Blocks, level: jax.Array) -> jax.Array:
 
 
 def _padded(w: jax.Array, pack: int) -> jax.Array:
-    """Return weights with channels in whole registers, and a tap of zeros after the last.
-
-    ``w`` is ``[K, C_in, C_out]``.
-    """
+    """Pad the channels of ``w [K, C_in, C_out]`` to whole registers, and append a tap of zeros."""
     return jnp.pad(w, [(0, 1), *((0, channels_of(n, pack) - n) for n in w.shape[1:])])
 
 
 def _cotangent(call: Blocks, dy: jax.Array) -> jax.Array:
-    """Return ``[B * D, H', W' / P, P * C]`` in whole blocks, from ``[M, C]``."""
+    """Turn rows ``dy [M, C]`` into ``[B * D, H', W' / P, P * C]``, padded to whole blocks."""
     along, high, wide = call.number
     _, lines, length = call.outputs
     channels = channels_of(dy.shape[1], call.pack)
@@ -302,14 +299,14 @@ def _cotangent(call: Blocks, dy: jax.Array) -> jax.Array:
 
 
 def _result(call: Blocks, y: jax.Array, channels: int) -> jax.Array:
-    """Return ``[B * D, H, W, C]`` from whole blocks, ``[B * D, H', W' / P, P * C]``."""
+    """Unpack a result ``[B * D, H', W' / P, P * C]`` to ``[B * D, H, W, C]`` without padding."""
     _, high, wide = call.outputs
     y = y.reshape(*y.shape[:2], y.shape[2] * call.pack, -1)
     return y[:, :high, :wide, :channels]
 
 
 def _interleaved(parts: dict[tuple[int, int, int], jax.Array], grid: Grid, dtype: Any) -> jax.Array:
-    """Return ``[B, D, H, W, C]`` from phases of the input, ``[B * D, H, W, C]`` each."""
+    """Merge dx by phase (position modulo stride), ``[B * D, H, W, C]``, to ``[B, D, H, W, C]``."""
     inputs, steps = _whole(grid.inputs), _whole((0, *grid.stride))[1:]
     if steps == (1, 1, 1):
         return parts[0, 0, 0]
@@ -344,8 +341,8 @@ BLOCKS = dataclasses.replace(
     preferred=lambda problem, hardware: (
         not (problem.layer.sizes.uniform and problem.product == "forward")
     ),
-    # Before tiled's kernel of plain XLA.
+    # Before the kernel of ``tiled`` in plain XLA.
     rank=29,
-    # 2: planes in lanes.
+    # Revision 2 added the kernels of ``tpu_lanes.py``.
     revision=2,
 )

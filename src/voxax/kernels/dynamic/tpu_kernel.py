@@ -1,10 +1,10 @@
-"""The Pallas kernels of dynamic products on TPUs: blocks of positions, shell after shell.
+"""The Pallas kernels of dynamic products on TPUs, which compute blocks of positions.
 
 ``blocks.py`` defines the terms. A step of the grid is one block. The window of the block is in
-vector memory, so no row is gathered. Shells that no position of the block has are skipped:
-``reached`` is the number of the block's shells, known before the step starts. Shells that only
-some positions lack are masked, in the result of ``forward``, and in the cotangents of ``dgrad`` and
-``wgrad``.
+vector memory, so no row is gathered. Shells (sets of taps) that no position of the block has are
+skipped: ``reached`` is the number of the block's shells, known before the step starts. If only some
+positions have a shell, the others are masked, in the result of ``forward``, and in the cotangents
+of ``dgrad`` and ``wgrad``.
 
 A pass reads rows that begin at its column. The rows are copied once for each column into
 ``columns``, see :class:`_ShiftedLine`. Another line of the window needs no copy, only another
@@ -29,26 +29,26 @@ from voxax.kernels.dynamic.blocks import TILE_ROWS, Blocks, Pass
 from voxax.kernels.implicit_gemm.windows import CHANNELS
 
 _ROWS_OF_A_PRODUCT = 512
-"""Number of rows of a block that are multiplied at a time. With more, sums leave the registers more
-often; with fewer, the matrix unit waits more often."""
+"""Number of rows of a block that are multiplied at a time. With more rows, sums leave the registers
+more often; with fewer rows, the matrix unit waits more often."""
 _UNROLLED = 4
 """Number of iterations of a loop that the compiler may interleave, see :func:`unrolled`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockConfig:
-    """Static sizes of one call of a kernel.
+    """Static parameters of one kernel call.
 
     Attributes:
-      blocks: the layout.
+      blocks: the block layout.
       exact: whether products of float32 operands have full precision.
-      vmem_bytes: vector memory that the compiler may use.
+      vmem_bytes: bytes of vector memory that the compiler may use.
       stripes: number of parts of the grid that may run at the same time, one on each core.
-      masks_source: whether shells that a position lacks are masked in the source, not in the
-        result.
+      masks_source: whether shells beyond a position's size are masked in the source (dgrad), not in
+        the result.
       repeats: whether a step that has no block left computes the last block of its stripe again.
         False if steps add to one result.
-      all_shells: whether every block has all shells, so that code for that number is enough.
+      all_shells: whether every block has all shells, so that only code for this case is compiled.
       interpret: whether to run as plain JAX, on any platform.
     """
 
@@ -63,7 +63,10 @@ class BlockConfig:
 
     @functools.cached_property
     def slots(self) -> dict[tuple[int, int], int]:
-        """Slot in ``columns`` by shell and column, shared by shells unless sources are masked."""
+        """Index of a buffer for shifted windows by ``(shell, column)``.
+
+        The shell is 0 unless sources are masked.
+        """
         found = (
             (number if self.masks_source else 0, p.column)
             for number, shell in enumerate(self.blocks.shells)
@@ -72,7 +75,7 @@ class BlockConfig:
         return {key: place for place, key in enumerate(sorted(set(found)))}
 
     def slot(self, number: int, column: int) -> int:
-        """Return the slot in ``columns`` of a shell's rows that begin at ``column``."""
+        """Return the index of the buffer for shell ``number`` and rows that begin at ``column``."""
         return self.slots[number if self.masks_source else 0, column]
 
 
@@ -83,11 +86,11 @@ class Steps:
 
     Attributes:
       order: ``[stripes * steps]``, the block of each step, stripe after stripe.
-      reached: ``[blocks]``, the largest level in each block, or in its window if sources are
-        masked.
-      taps: for :func:`product`, ``[passes * P * P]``, see :attr:`Blocks.taps`; entries without a
-        tap are K, the tap of zeros. For :func:`weight_product`, ``[K * P]``, by tap and output of a
-        row: the place ``pass * P + source`` in :attr:`Blocks.taps`.
+      reached: ``[blocks]``, the largest level (number of shells) in each block, or in its window if
+        sources are masked.
+      taps: for :func:`product`, ``[passes * P * P]``, see :func:`taps_of`; entries without a tap
+        are K, the tap of zeros. For :func:`weight_product`, ``[K * P]``, see :func:`places_of`: for
+        each tap and output of a row the place ``pass * P + source``.
     """
 
     order: jax.Array
@@ -96,7 +99,7 @@ class Steps:
 
     @classmethod
     def of(cls, reached: jax.Array, stripes: int, taps: np.ndarray) -> Steps:
-        """Return steps that assign blocks to stripes in turn, the most expensive first."""
+        """Assign blocks to ``stripes`` parallel lists in turn, the most expensive blocks first."""
         blocks = len(reached)
         stripes = min(stripes, blocks)
         order = jnp.arange(blocks, dtype=jnp.int32)
@@ -111,7 +114,7 @@ class Steps:
 
     @property
     def scalars(self) -> tuple[jax.Array, ...]:
-        """The arrays in the order of the kernel's arguments."""
+        """All arrays, in the order of the kernel's arguments."""
         return self.order, self.reached, self.taps
 
 
@@ -120,17 +123,17 @@ class Steps:
 def product(
     config: BlockConfig, steps: Steps, x: Any, levels: Any, seen: Any, w: Any, like: Any
 ) -> jax.Array:
-    """Return the sum of the passes of all shells, masked by position.
+    """Run forward or dgrad: add the products of all taps, masked by each position's kernel size.
 
     Args:
-      config: static sizes.
+      config: static parameters.
       steps: scalars that are known before each step.
       x: the source with its margin, ``[phases * B * D, H, W / P, P * C_in]``, with P positions in
         a row.
-      levels: ``float32[blocks, MOST_PACKED, rows]``, the level of each output by its place in a
-        row, or None. Shells that an output lacks are masked in the result.
-      seen: the level of each source, repeated for all channels, in the shape and dtype of ``x``,
-        or None. Shells that a source lacks are masked in the source.
+      levels: ``float32[blocks, MOST_PACKED, rows]``, the level (number of shells) of each output by
+        its place in a row, to mask shells in the result (forward); or None.
+      seen: the level of each source, repeated for all channels, in the shape and dtype of ``x``, to
+        mask shells in the source (dgrad); or None.
       w: ``[K + 1, C_in, C_out]``, for K taps and a last tap of zeros.
       like: an array with the dtype of the result.
 
@@ -162,7 +165,7 @@ def product(
                 taken = [part.taken(config, columns, number, p) for p in passes]
                 weight = weights[pl.ds(place * inside, len(passes) * inside), :]
                 terms = dot(config, jnp.concatenate(taken, axis=1), weight, 1, 0)
-                # The whole block is multiplied. Positions of smaller sizes are masked.
+                # All positions of the block are multiplied. Positions without the shell are masked.
                 if has is not None:
                     terms = jnp.where(has > number, terms, jnp.zeros_like(terms))
                 y = y + terms
@@ -199,7 +202,7 @@ def product(
 
 @functools.partial(jax.jit, static_argnums=0)
 def weight_product(config: BlockConfig, steps: Steps, x: Any, levels: Any, dy: Any) -> jax.Array:
-    """Return the sum over all rows of the product of cotangents and sources, for each of K taps.
+    """Run wgrad: for each of K taps, sum the products of cotangents and sources over positions.
 
     Args:
       config, steps, x, levels: as in :func:`product`; the level of an output masks its cotangent.
@@ -226,7 +229,7 @@ def weight_product(config: BlockConfig, steps: Steps, x: Any, levels: Any, dy: A
             rows = jnp.transpose(rows.reshape(part.size, channels))
             has = _stacked(level[:, part.rows], blocks.pack, channels)
             for number, place, passes in blocks.on_plane(plane, reached):
-                # With masked cotangents, a position adds nothing to the taps that it lacks.
+                # The cotangent is masked, so a position adds nothing to taps beyond its size.
                 own = jnp.where(has > number, rows, jnp.zeros_like(rows)).astype(x.dtype)
                 for turn, one in enumerate(passes):
                     taken = part.taken(config, columns, number, one)
@@ -248,10 +251,10 @@ def weight_product(config: BlockConfig, steps: Steps, x: Any, levels: Any, dy: A
 
 
 class Step:
-    """One step of the grid, from its indices and the scalars of :class:`Steps` in scalar memory.
+    """One step of the grid, as traced scalars from :class:`Steps` in scalar memory.
 
     Attributes:
-      block: number of the block.
+      block: number of the block that the step computes.
       begins, ends: whether the step is the first or the last of its stripe.
       reached: number of shells that the step computes, 0 if the stripe has no block left.
       taps: as in :class:`Steps`.
@@ -269,7 +272,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """The ``lines`` lines of a block from ``first`` on, which are multiplied at once."""
+    """The ``lines`` lines of a block from ``first`` on, which are multiplied together."""
 
     blocks: Blocks
     first: Any
@@ -282,11 +285,11 @@ class _Part:
 
     @property
     def rows(self) -> Any:
-        """The slice of the part's rows in the block."""
+        """The part's rows, as a slice of the block."""
         return pl.ds(pl.multiple_of(self.first * self.blocks.length, TILE_ROWS), self.size)
 
     def taken(self, config: BlockConfig, columns: Any, number: int, one: Pass) -> jax.Array:
-        """Return the sources that a pass of shell ``number`` multiplies, ``[size, P * C]``."""
+        """Return the shifted input rows for a product of shell ``number``, ``[size, P * C]``."""
         slot = config.slot(number, one.column)
         found = columns[slot, pl.ds(self.first + one.line, self.lines)]
         return found.reshape(self.size, found.shape[2])
@@ -304,15 +307,15 @@ def _each_level(
 ) -> None:
     """Call ``multiply(part, plane, reached)`` for each part of a block and each plane.
 
-    There is code for each number of shells, and a step runs the code of its number. So there is no
-    branch between shells, and products of the next shell begin while those of the last one end.
+    There is code for each number ``reached`` of shells, and a step runs the code for its number. So
+    no branch separates shells, and products of the next shell begin while those of the last end.
 
     Args:
-      config, step: configuration and step of the kernel.
-      windows: refs of a block's window in each plane.
-      seens: refs of the levels of these sources, or empty.
-      columns: ref in which the rows of each column are stored.
-      begin, end: functions called before the first plane and after the last, or None.
+      config, step: parameters and step of the kernel.
+      windows: for each plane the ref of the block's window.
+      seens: for each plane the ref of the levels of these sources; empty if sources are not masked.
+      columns: ref to which the window is written, shifted to begin at each column.
+      begin, end: functions called before the first plane and after the last plane, or None.
       multiply: function that multiplies a part of the block on one plane.
     """
     blocks = config.blocks
@@ -340,7 +343,7 @@ def _each_level(
 
 
 def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
-    """Fill ``weights`` with ``[P * C_in, P * C_out]`` for each pass, from the taps ``w``."""
+    """Build the weight matrix ``[P * C_in, P * C_out]`` of each pass from the taps ``w``."""
     pack, channels = blocks.pack, w.shape[1]
 
     def one(number: Any) -> None:
@@ -353,7 +356,10 @@ def _lay_out(blocks: Blocks, taps: Any, w: Any, weights: Any) -> None:
 
 
 def sum_taps(pack: int, places: Any, sums: Any, out: Any) -> None:
-    """Fill ``out`` with ``[C_out, C_in]`` for each tap, summed over its places in the passes."""
+    """Write the gradient ``[C_out, C_in]`` of each tap to ``out``: add its P blocks of ``sums``.
+
+    ``places`` lists the blocks, see :func:`places_of`.
+    """
     taps, high, wide = out.shape
     # Sources that share a register are loaded together. Their number is a power of two.
     lanes = max(wide, CHANNELS)
@@ -376,7 +382,7 @@ def sum_taps(pack: int, places: Any, sums: Any, out: Any) -> None:
 
 
 def _tile(blocks: Blocks, channels: int) -> Callable[..., pl.BlockSpec]:
-    """Return a function that creates the spec of a result or cotangent.
+    """Return a function that creates the ``BlockSpec`` of a result or cotangent.
 
     Its argument is a function from the indices of a step to the number of its block.
     """
@@ -389,7 +395,7 @@ def _tile(blocks: Blocks, channels: int) -> Callable[..., pl.BlockSpec]:
 
 
 def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
-    """Return the index of a block along ``B * D``, H and W."""
+    """Return the indices of block number ``block`` along ``B * D``, H and W."""
     _, high, wide = blocks.number
     rest = jax.lax.div(block, jnp.int32(wide))
     return (
@@ -400,7 +406,7 @@ def _place(blocks: Blocks, block: Any) -> tuple[Any, Any, Any]:
 
 
 def _columns(config: BlockConfig, x: jax.Array) -> Any:
-    """Return vector memory for the rows of a window from each column on, with a slot for each."""
+    """Describe the scratch memory for a window's rows, with a copy for each shift along W."""
     blocks = config.blocks
     shape = (len(config.slots), blocks.window[0], blocks.length, x.shape[3])
     return pltpu.VMEM(shape, x.dtype)
@@ -409,7 +415,7 @@ def _columns(config: BlockConfig, x: jax.Array) -> Any:
 def _shift_window(
     config: BlockConfig, reached: int, plane: int, windows: Any, seens: Any, columns: Any
 ) -> None:
-    """Fill the slots of ``columns`` for ``reached`` shells from the window of a plane."""
+    """Copy a plane's window to ``columns``, once for each shift that ``reached`` shells read."""
     blocks = config.blocks
     needed = {
         config.slot(number, p.column): (number, p.column)
@@ -438,7 +444,7 @@ def _shift_window(
 def unrolled(number: int, run: Callable[[Any], None], at_once: int = _UNROLLED) -> None:
     """Call ``run`` with each integer from 0 to ``number - 1``, in a partly unrolled loop.
 
-    Unrolling hides the long latency of rotations, because another one can start meanwhile.
+    In an unrolled loop several rotations of registers overlap, whose latency is long.
     """
 
     def some(turn: Any, carry: Any) -> Any:
@@ -455,8 +461,8 @@ def unrolled(number: int, run: Callable[[Any], None], at_once: int = _UNROLLED) 
 class _ShiftedLine:
     """A line of a window, ``[rows, P * C]``, that can be read from any position on.
 
-    Intermediate rotations are shared. Rows of 16-bit values are shifted in pairs, as 32-bit values,
-    because the compiler needs twice as many instructions for single rows.
+    Intermediate rotations are shared. Two rows of 16-bit values are shifted as one row of 32-bit
+    values, because the compiler needs twice as many instructions for single rows.
     """
 
     def __init__(self, blocks: Blocks, rows: jax.Array) -> None:
@@ -466,7 +472,7 @@ class _ShiftedLine:
         self._known: dict[tuple[int, int], jax.Array] = {}
 
     def from_column(self, column: int) -> jax.Array:
-        """Return ``[length, P * C]``, which begins at position ``column`` of the line."""
+        """Return the rows ``[length, P * C]`` that begin at position ``column`` of the line."""
         first, past = divmod(column, self._blocks.pack)
         found = self._rotated(first, past)
         if past:
@@ -477,7 +483,7 @@ class _ShiftedLine:
         return pltpu.bitcast(found, self._dtype) if self._paired else found
 
     def _rotated(self, first: int, past: int) -> jax.Array:
-        """Return rows from ``first`` on, each rotated so that position ``past`` comes first."""
+        """Return ``length`` rows from ``first`` on, rotated so that position ``past`` is first."""
         if (first, past) not in self._known:
             if past:
                 lanes = self._line.shape[1] // self._blocks.pack
@@ -489,7 +495,7 @@ class _ShiftedLine:
         return self._known[first, past]
 
     def _from_row(self, first: int) -> jax.Array:
-        """Return ``length`` rows of the block from row ``first`` on."""
+        """Return ``length`` rows of the line from row ``first`` on."""
         if not self._paired:
             return self._line[first : first + self._blocks.length]
         pair, number = first // 2, self._blocks.length // 2
@@ -502,11 +508,9 @@ class _ShiftedLine:
 
 
 def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """Return levels ``[MOST_PACKED, rows]`` as ``[rows, channels]``, repeated for all channels.
-
-    This is a product with ones on the matrix unit, which is exact for small integers and faster
-    than moving lanes.
-    """
+    """Repeat the number of each position, ``[MOST_PACKED, rows]``, for its channels in a row."""
+    # A product with ones on the matrix unit, which is exact for small integers and faster than
+    # moving lanes.
     shape = (levels.shape[0], channels)
     lane = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
     own = jax.lax.div(lane, jnp.full(shape, channels // pack, jnp.int32))
@@ -518,13 +522,13 @@ def _spread(levels: jax.Array, pack: int, channels: int) -> jax.Array:
 
 
 def _stacked(levels: jax.Array, pack: int, channels: int) -> jax.Array:
-    """Return levels ``[MOST_PACKED, rows]`` as ``[channels, rows]``, repeated for all channels."""
+    """Return the transpose of :func:`_spread`, ``[channels, rows]``."""
     shape = (channels // pack, levels.shape[1])
     return jnp.concatenate([jnp.broadcast_to(levels[p : p + 1], shape) for p in range(pack)])
 
 
 def dot(config: Any, a: jax.Array, b: jax.Array, a_axis: int, b_axis: int) -> jax.Array:
-    """Return two operands contracted over the given axes, with sums in float32."""
+    """Contract ``a_axis`` of ``a`` with ``b_axis`` of ``b``, with sums in float32."""
     precision = jax.lax.Precision.HIGHEST if config.exact else jax.lax.Precision.DEFAULT
     if config.interpret:  # JAX 0.12 on CPUs lacks some transposed bfloat16 products.
         a, b = a.astype(jnp.float32), b.astype(jnp.float32)
@@ -545,15 +549,15 @@ def _call(
     out: tuple[Any, Callable[..., pl.BlockSpec]],
     scratch: list[Any],
 ) -> jax.Array:
-    """Run ``body`` for each block.
+    """Run a Pallas kernel with one step for each block, and return its result.
 
     Args:
       config, steps, x, levels, seen: as in :func:`product`.
       body: function of a :class:`Step` and of refs: windows of ``x``, windows of ``seen``, levels,
         ``other``, ``out``, ``scratch``.
-      other: one more operand, and its spec, or a function like that of :func:`_tile`.
-      out: shape of the result, and a function like that of :func:`_tile`.
-      scratch: memory of the kernel.
+      other: one more operand, with its spec or a function like that from :func:`_tile`.
+      out: shape of the result, and a function like that from :func:`_tile`.
+      scratch: scratch memory of the kernel.
     """
     blocks = config.blocks
     number = steps.order.shape[0] // config.stripes
@@ -609,9 +613,9 @@ def call_by_blocks(
     out: tuple[Any, pl.BlockSpec],
     scratch: list[Any],
 ) -> jax.Array:
-    """Run ``body`` for each block of each stripe.
+    """Run a Pallas kernel whose grid is (stripes, steps), and return its result.
 
-    ``body`` takes a :class:`Step` and the refs of the operands, of the result and of the memory.
+    ``body`` takes a :class:`Step`, then the refs of the operands, the result and scratch memory.
     """
     scalars = steps.scalars
 

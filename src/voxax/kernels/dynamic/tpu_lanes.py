@@ -1,10 +1,8 @@
-"""Planes whose last axis lies along the lanes: whether they fit a chip, and the kernels' operands.
+"""Dynamic products on TPUs for 2-D grids with few channels: support checks and the kernel call.
 
-``lanes.py`` has the layout, ``tpu_lanes_kernel.py`` the kernels.
-
-XLA stores ``[B, H, W, C]`` with few channels as ``[B, H, C, W]``, which fills its registers. The
-kernels read this as ``[B * H * C, W]``, so that no operand is moved. They are for planes without
-strides whose width nearly fills whole registers; ``tpu.py`` is for all others.
+XLA stores ``[B, H, W, C]`` with few channels as ``[B, H, C, W]``, with W along the lanes. The
+kernels (``tpu_lanes_kernel.py``) read this as ``[B * H * C, W]``, so that no operand is moved. They
+are for stride 1 and a W that nearly fills whole registers; ``tpu.py`` is for all other grids.
 """
 
 from __future__ import annotations
@@ -21,18 +19,18 @@ from voxax.kernels.implicit_gemm.windows import CHANNELS, free_smem, parts_of
 from voxax.kernels.kernel import Parameters, Problem
 
 LINES = (64, 32, 16, 8)
-"""Lines of a block: multiples of every number of positions that are multiplied together."""
+"""Possible numbers of lines of a block, multiples of every number of positions of a group."""
 # The largest part of a register's lanes that may be empty.
 _MOST_EMPTY = 0.25
 
 
 def fits(problem: Problem, hardware: HardwareInfo, pack: int, lines: int, passes: int) -> bool:
-    """Return whether these kernels can run a product.
+    """Return whether these kernels can run a product with these block sizes.
 
     Args:
       problem: the product.
       hardware: the chip.
-      pack: number of positions in a group.
+      pack: number of positions of a group.
       lines: number of lines of a block.
       passes: the largest number of passes.
     """
@@ -53,12 +51,12 @@ def fits(problem: Problem, hardware: HardwareInfo, pack: int, lines: int, passes
 
 
 def smem_bytes(lanes: Lanes) -> int:
-    """Return the bytes of scalar memory of a call, counted as ``tpu.py`` does."""
+    """Return the bytes of scalar memory that a kernel call needs."""
     return 4 * (2 * lanes.scenes * lanes.number + len(lanes.passes) * lanes.pack**2)
 
 
 def vmem_bytes(problem: Problem, lanes: Lanes) -> int:
-    """Return the bytes of vector memory of a call, counted as ``tpu.py`` does."""
+    """Return the bytes of vector memory that a kernel call needs."""
     size, wide, pack = jnp.dtype(problem.dtype).itemsize, 4, lanes.pack
     source = channels_of(problem.gathered_channels, pack)
     result = channels_of(problem.other_channels, pack)
@@ -84,8 +82,8 @@ def vmem_bytes(problem: Problem, lanes: Lanes) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, sizes: jax.Array
 ) -> jax.Array:
-    """Run a product, as ``tpu.apply`` does."""
-    # Imported where it runs: only programs that use it need Pallas.
+    """Run a dynamic product whose parameters have ``body="lanes"``; ``sizes`` is ``int32[M]``."""
+    # Imported here, because only programs that use these kernels need Pallas.
     from voxax.kernels.dynamic import tpu_lanes_kernel as kernel
     from voxax.kernels.dynamic.tpu_kernel import Steps
 
@@ -127,20 +125,20 @@ def apply(
 
 
 def _rows(lanes: Lanes, x: jax.Array) -> jax.Array:
-    """Return ``[B * H * C, W]`` in whole registers, from ``[B, H, W, C]``."""
+    """Turn ``[B, H, W, C]`` into ``[B * H * C, W]``, with C and W padded to whole registers."""
     more = channels_of(x.shape[3], lanes.pack) - x.shape[3]
     x = jnp.pad(x, ((0, 0), (0, 0), (0, lanes.width - x.shape[2]), (0, more)))
     return jnp.swapaxes(x, 2, 3).reshape(-1, lanes.width)
 
 
 def _whole_blocks(lanes: Lanes, x: jax.Array) -> jax.Array:
-    """Return ``[B, H, ...]`` with zeros after the last line, in whole blocks."""
+    """Pad H of ``[B, H, ...]`` with zeros to whole blocks."""
     more = lanes.number * lanes.lines - lanes.high
     return jnp.pad(x, [(0, 0), (0, more), *((0, 0),) * (x.ndim - 2)])
 
 
 def _in_window(lanes: Lanes, sizes: jax.Array) -> jax.Array:
-    """Return the largest size in each block's window, ``[blocks]``."""
+    """Return the largest kernel size in the window of each block, ``[blocks]``."""
     sizes = jnp.max(sizes, axis=2)
     behind = lanes.number * lanes.lines + lanes.window - lanes.lines - lanes.low - lanes.high
     sizes = jnp.pad(sizes, ((0, 0), (lanes.low, max(0, behind))))

@@ -1,13 +1,13 @@
-"""The Pallas kernels of dynamic products over planes whose last axis is in the lanes of a register.
+"""The Pallas kernels of dynamic products on 2-D grids with W along the lanes of a register.
 
 The arrays are ``[B * H * C, W]``. XLA stores arrays with few channels like this, so nothing is
 moved before or after a kernel. The terms are those of ``blocks.py`` with the axes exchanged. A
-*group* is P consecutive positions along H, which are P * C rows. A pass multiplies P * C rows from
-any line on; another line needs no copy, only another address. A shift along W is computed once for
-all taps that have it.
+*group* is P consecutive positions along H, which are P * C rows. A pass multiplies P * C rows that
+begin at any line; another line needs no copy, only another address. The rows are shifted along W
+once for all taps with the same shift.
 
-A step of the grid is one block of lines over all of W. Its window is cut off at the ends of the
-plane. Lines outside are zeros, as are the lanes that a shift moves in.
+A step of the grid is one block of lines over all of W. Lines of its window that are outside of the
+grid are zeros, as are the lanes that a shift moves in.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _COLUMNS = 1024
 
 @dataclasses.dataclass(frozen=True)
 class LaneConfig:
-    """Static sizes of one call of a kernel, with the other fields of ``tpu_kernel.BlockConfig``.
+    """Static parameters of one kernel call.
 
     Attributes:
-      lanes: the layout.
+      lanes: the block layout. All other fields are as in ``tpu_kernel.BlockConfig``.
     """
 
     lanes: Lanes
@@ -51,14 +51,14 @@ class LaneConfig:
 
 @functools.partial(jax.jit, static_argnums=0)
 def product(config: LaneConfig, steps: Steps, x: Any, level: Any, w: Any, like: Any) -> jax.Array:
-    """Return the sum of the passes of all shells, masked by position.
+    """Run forward or dgrad: add the products of all taps, masked by each position's kernel size.
 
     Args:
-      config: static sizes.
+      config: static parameters.
       steps: scalars that are known before each step, as in ``tpu_kernel.product``.
       x: the source, ``[B * H * C, W]``.
-      level: ``float32[B * H, 1, W]``, level of each source if sources are masked, else of each
-        output, where H is padded to whole blocks.
+      level: ``float32[B * H, 1, W]``, the level (number of shells) of each source if sources are
+        masked, else of each output, where H is padded to whole blocks.
       w: ``[K + 1, C_result, C]``, for K taps and a last tap of zeros.
       like: an array with the dtype of the result.
 
@@ -113,7 +113,7 @@ def product(config: LaneConfig, steps: Steps, x: Any, level: Any, w: Any, like: 
 
 @functools.partial(jax.jit, static_argnums=0)
 def weight_product(config: LaneConfig, steps: Steps, x: Any, level: Any, dy: Any) -> jax.Array:
-    """Return the sum over positions of the product of cotangents and sources, for each of K taps.
+    """Run wgrad: for each of K taps, sum the products of cotangents and sources over positions.
 
     Args:
       config, steps, x, level: as in :func:`product`; the level of an output masks its cotangent.
@@ -140,7 +140,7 @@ def weight_product(config: LaneConfig, steps: Steps, x: Any, level: Any, dy: Any
         def multiply(part: _Part, reached: int) -> None:
             parts = [dataclasses.replace(part, group=part.group + n) for n in range(joined)]
             rows = [_paired(dy_ref[p.rows(outside), p.across]) for p in parts]
-            # The rows of a pair belong to the same position.
+            # Both rows of a pair belong to the same position.
             high = rows[0].shape[0] // lanes.pack
             has = [p.levels(level, high) for p in parts]
             place = 0
@@ -174,7 +174,7 @@ def weight_product(config: LaneConfig, steps: Steps, x: Any, level: Any, dy: Any
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A group of a block, and the lanes from ``first`` on that are multiplied at once."""
+    """The part of a block that is multiplied together: a group, ``width`` lanes from ``first``."""
 
     lanes: Lanes
     group: Any
@@ -186,28 +186,28 @@ class _Part:
 
     @property
     def across(self) -> Any:
-        """The slice of the part's lanes."""
+        """The part's lanes, as a slice of W."""
         return pl.ds(pl.multiple_of(self.first, CHANNELS), self.width)
 
     def rows(self, channels: int) -> Any:
-        """Return the slice of the part's rows in a block with ``channels`` channels."""
+        """Return the part's rows, as a slice of a block with ``channels`` channels."""
         return _rows(self.group * self.lanes.pack, self.lanes.pack, channels)
 
     def taken(self, columns: Any, number: int, one: Any, channels: int) -> jax.Array:
-        """Return the sources that a pass of shell ``number`` multiplies, ``[P * C, width]``."""
+        """Return the shifted input rows for a product of shell ``number``, ``[P * C, width]``."""
         lanes = self.lanes
         rows = _rows(self.group * lanes.pack + one.column, lanes.pack, channels)
         return columns[lanes.slot(number, one.line), rows, self.across]
 
     def levels(self, level: Any, rows: int) -> jax.Array:
-        """Return the level of each position, repeated for ``rows`` rows, ``[P * rows, width]``."""
+        """Repeat the part's ``level``, one number for each position, for ``rows`` rows each."""
         pack = self.lanes.pack
         found = [level[self.group * pack + p, :, self.across] for p in range(pack)]
         return jnp.concatenate([jnp.broadcast_to(f, (rows, self.width)) for f in found])
 
 
 def _rows(line: Any, lines: int, channels: int) -> Any:
-    """Return the slice of ``lines`` lines from ``line`` on in an array of rows."""
+    """Return ``lines`` lines from ``line`` on, as a slice of an array with rows of channels."""
     return pl.ds(pl.multiple_of(line * channels, tpu_kernel.TILE_ROWS), lines * channels)
 
 
@@ -220,10 +220,10 @@ def _each_level(
     joined: int,
     multiply: Callable[[_Part, int], None],
 ) -> None:
-    """Call ``multiply(part, reached)`` for every ``joined``-th group, over all lanes.
+    """Shift the window, then call ``multiply(part, reached)`` for all groups and lanes of a block.
 
-    A part is the first of ``joined`` groups that ``multiply`` processes together. There is code
-    for each number of shells, and a step runs the code of its number.
+    ``multiply`` processes ``joined`` groups, of which ``part`` is the first. There is code for each
+    number ``reached`` of shells, and a step runs the code for its number.
     """
     lanes = config.lanes
     turns = lanes.lines // lanes.pack // joined
@@ -248,7 +248,7 @@ def _each_level(
 def _shift_window(
     lanes: Lanes, reached: int, step: Step, window: Any, level: Any, columns: Any
 ) -> None:
-    """Fill the slots of ``columns`` for ``reached`` shells with the window shifted along W."""
+    """Copy the window to ``columns``, once for each shift along W that ``reached`` shells read."""
     channels = window.shape[0] // lanes.taken
     needed: dict[int, set[int]] = {}
     for number, passes in enumerate(lanes.shells[:reached]):
@@ -268,7 +268,7 @@ def _shift_window(
             shift = lanes.shifts[turn]
             found, seen = rows, has
             if shift:
-                # found[l] = rows[l + shift], which is outside the plane for some l.
+                # found[l] = rows[l + shift], or zero where l + shift is outside of the grid.
                 back = -shift % lanes.width
                 within = (lane >= -shift) & (lane < lanes.wide - shift)
                 found = pltpu.roll(found, back, 1)
@@ -288,17 +288,17 @@ def _shift_window(
 
 
 def _paired(rows: jax.Array) -> jax.Array:
-    """Return pairs of 16-bit rows as 32-bit rows, which one instruction can move or mask."""
+    """Join pairs of 16-bit rows to 32-bit rows, which one instruction can move or mask."""
     return pltpu.bitcast(rows, jnp.int32) if rows.dtype.itemsize == 2 else rows
 
 
 def _single(rows: jax.Array, dtype: Any) -> jax.Array:
-    """Return rows of ``dtype``, the inverse of :func:`_paired`."""
+    """Split 32-bit rows into rows of ``dtype``, the inverse of :func:`_paired`."""
     return pltpu.bitcast(rows, dtype) if rows.dtype != dtype else rows
 
 
 def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
-    """Fill ``weights`` with ``[P * C_result, P * C]`` for each pass, from the taps ``w``."""
+    """Build the weight matrix ``[P * C_result, P * C]`` of each product from the taps ``w``."""
     pack = lanes.pack
 
     def one(number: Any) -> None:
@@ -312,12 +312,12 @@ def _lay_out(lanes: Lanes, taps: Any, w: Any, weights: Any) -> None:
 
 
 def _columns(lanes: Lanes, channels: int, dtype: Any) -> Any:
-    """Return vector memory for the rows of a window, with a slot for each shift along W."""
+    """Describe the scratch memory for a window's rows, with a copy for each shift along W."""
     return pltpu.VMEM((len(lanes.slots), lanes.window * channels, lanes.width), dtype)
 
 
 def _block(lanes: Lanes, channels: int) -> Callable[..., pl.BlockSpec]:
-    """Return a function that creates the spec of a result or cotangent.
+    """Return a function that creates the ``BlockSpec`` of a result or cotangent.
 
     Its argument is a function from the indices of a step to the number of its block.
     """
@@ -340,16 +340,16 @@ def _call(
     out: tuple[Any, Callable[..., pl.BlockSpec]],
     scratch: list[Any],
 ) -> jax.Array:
-    """Run ``body`` for each block.
+    """Run a Pallas kernel with one step for each block of lines, and return its result.
 
     Args:
       config, steps, x, level: as in :func:`product`.
       body: function of a :class:`Step` and of refs: a window of ``x``, levels, ``other``, ``out``,
         ``scratch``.
       channels: number of channels of a source.
-      other: one more operand, and its spec, or a function like that of :func:`_block`.
-      out: shape of the result, and a function like that of :func:`_block`.
-      scratch: memory of the kernel.
+      other: one more operand, with its spec or a function like that from :func:`_block`.
+      out: shape of the result, and a function like that from :func:`_block`.
+      scratch: scratch memory of the kernel.
     """
     lanes = config.lanes
     number = steps.order.shape[0] // config.stripes

@@ -1,1 +1,1 @@
-"""explicit_gemm: gather rows, multiply dense, accumulate."""
+"""explicit_gemm: gather the input rows of a tap or tile into memory, then multiply matrices."""

@@ -1,21 +1,21 @@
-"""explicit_gemm in plain XLA: gather rows, multiply dense, accumulate.
+"""explicit_gemm in plain XLA: gather input rows into a matrix, multiply, add to the output.
 
-It is portable, and the reference for every other kernel. A parameter selects one of three
-formulations:
+It runs on every platform and is the reference for all other kernels. The parameter ``formulation``
+selects one of three ways:
 
-- *im2col* by tiles of output rows: a tile gathers the input rows under all K taps into a
+- *im2col* by tiles of output rows: a tile gathers the input rows of all K taps into a
   ``[tile, K * C_in]`` matrix and multiplies it with the flattened weight. Missing neighbors read a
-  zero row. Nothing is scattered, so the order of additions is the same in every run. The adjoint
-  is the same computation over the transposed table.
-- *output-stationary*: tap by tap, all output rows at once. Each tap gathers one ``[M, C_in]``
-  matrix and adds its product to the output. This formulation has the largest products of the
-  three, and makes K passes over the output.
-- *pair lists*: gather, multiply and scatter over lists of the existing pairs, sorted by tap. If a
-  map has few of its possible neighbors (LiDAR: 3 to 7 of 27), the other formulations multiply
-  mostly zeros. The lists are walked in blocks of one tap each: gather the block's input rows,
-  multiply once, add to the block's output rows. Shapes are static, but the number of blocks is
-  known only at run time. Within a tap, every row occurs once and in ascending order on both sides.
-  So the same lists serve all three products, and the order of additions is the same in every run.
+  row of zeros. Nothing is scattered, so the order of additions is the same in every run. dgrad is
+  the same computation over the transposed table.
+- *output-stationary*: one tap after the other, for all output rows. Each tap gathers an
+  ``[M, C_in]`` matrix and adds its product to the output. This way has the largest products, and
+  makes K passes over the output.
+- *pair lists*: gather, multiply and scatter over lists of the existing (input row, output row)
+  pairs, sorted by tap. If few neighbors exist (LiDAR: 3 to 7 of 27), the other ways multiply mostly
+  zeros. A block of pairs of one tap gathers its input rows, multiplies once, and adds to its output
+  rows. Shapes are static, but the number of blocks is known only at run time. In the list of a tap,
+  every row occurs once and in ascending order on both sides. So the same lists serve all three
+  products, and the order of additions is the same in every run.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def pair_list_parameters(block: int) -> Parameters:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the candidates: the heuristic's choice, then im2col, then all others.
+    """Return the parameters to measure: the heuristic's choice, then im2col, then all others.
 
-    On CPUs, the output-stationary sum is left out, because its passes over all output rows go
-    through memory. In 21 workloads of benchmarks/tuning.py it was never the fastest, and took 2.8
+    CPUs have no output-stationary candidate, because its passes over all output rows go through
+    main memory. In 21 workloads of benchmarks/tuning.py it was never the fastest, and took 2.8
     times as long as the best in the mean, 7.2 at worst (2 cores of an AMD EPYC, Zen 3, shared).
     """
     blocks = map(pair_list_parameters, _blocks(problem))
@@ -74,11 +74,11 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def heuristic(problem: Problem, hardware: HardwareInfo) -> Parameters:
-    """Return pair lists on CPUs, in blocks whose gathered rows stay in cache; elsewhere im2col.
+    """Choose pair lists on CPUs, in blocks whose gathered rows stay in cache; elsewhere im2col.
 
-    With few rows, CPUs use im2col too. For 320 rows and 128 -> 256 channels it took 14 ms, against
-    24 ms for blocks of 1024 (2 cores of an AMD EPYC, Zen 3). It also compiles in two thirds of the
-    time.
+    CPUs use im2col too if there are few rows. For 320 rows and 128 -> 256 channels, im2col took
+    14 ms and blocks of 1024 pairs took 24 ms (2 cores of an AMD EPYC, Zen 3). im2col also compiles
+    in two thirds of the time.
     """
     blocks = _blocks(problem)
     rows = max(problem.layer.in_capacity, problem.layer.out_capacity)
@@ -101,7 +101,7 @@ def _blocks(problem: Problem) -> tuple[int, ...]:
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return the names of the views: pair lists, or the neighbor table of the side written to."""
+    """Return the names of the map's arrays that a product reads: pair lists or a neighbor table."""
     if dict(parameters)["formulation"] == "pair_lists":
         return ("pair_starts", "pairs")
     return table_read(parameters, product, symmetric)
@@ -110,7 +110,7 @@ def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[st
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run the formulation given by ``parameters``."""
+    """Compute the product ``problem`` with the formulation that ``parameters`` selects."""
     values = dict(parameters)
     if values["formulation"] == "im2col":
         return im2col(problem, a, b, views)
@@ -127,7 +127,7 @@ _TILE_ELEMENTS = 2**20
 
 
 def im2col(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Run any product by im2col; arguments as in :class:`voxax.kernels.kernel.Apply`."""
+    """Run any product by im2col; operands as in :class:`voxax.kernels.kernel.Apply`."""
     if problem.product == "wgrad":
         return _gather_wgrad(problem, a, b, views["neighbors"])
     return _gather_product(problem, a, *oriented(problem, b, views))
@@ -136,7 +136,7 @@ def im2col(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Ar
 def _gather_product(
     problem: Problem, x: jax.Array, w: jax.Array, neighbors: jax.Array
 ) -> jax.Array:
-    """Return ``[M, C_out]`` with ``y[m] = sum_k x[neighbors[m, k]] @ w[k]``."""
+    """Return ``y[m] = sum_k x[neighbors[m, k]] @ w[k]``, ``[M, C_out]``, by im2col in tiles."""
     source = with_zero_row(x)
     rows = clear_missing(neighbors, x)
 
@@ -153,7 +153,7 @@ def _gather_product(
 
 
 def _multiply(problem: Problem, gathered: jax.Array, w: jax.Array) -> jax.Array:
-    """Return ``[T, K, C_in]`` times the weight of any kind, ``[T, C_out]``, accumulated wide."""
+    """Multiply ``[T, K, C_in]`` with a weight of any kind; return ``[T, C_out]``, summed over K."""
     wide = options(problem, gathered.dtype)
     if problem.layer.kind == "depthwise":
         return jnp.einsum("tkc,kc->tc", gathered, w, **wide)
@@ -186,7 +186,7 @@ def _gather_wgrad(problem: Problem, x: jax.Array, dy: jax.Array, neighbors: jax.
 
 
 def _outer(problem: Problem, gathered: jax.Array, g: jax.Array) -> jax.Array:
-    """Return the outer product of ``[T, K, C_in]`` and ``[T, C_out]`` in the weight's shape."""
+    """Return the weight gradient of ``[T, K, C_in]`` and ``[T, C_out]``, summed over T."""
     wide = options(problem, g.dtype)
     if problem.layer.kind == "depthwise":
         return jnp.einsum("tkc,tc->kc", gathered, g, **wide)
@@ -207,7 +207,7 @@ def _tile_rows(shape: tuple[int, ...], channels: int) -> int:
 
 
 def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Run any product tap by tap; arguments as in :class:`voxax.kernels.kernel.Apply`."""
+    """Run any product tap by tap; operands as in :class:`voxax.kernels.kernel.Apply`."""
     source = with_zero_row(a)
     if problem.product == "wgrad":
         neighbors = views["neighbors"]
@@ -227,10 +227,7 @@ def output_stationary(problem: Problem, a: jax.Array, b: jax.Array, views: Views
 
 
 def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: Views) -> jax.Array:
-    """Run any product over pair lists, ``block`` pairs at a time.
-
-    ``block`` is at most the length of the padding after the end of the lists.
-    """
+    """Run any product over pair lists, ``block`` pairs (at most the lists' padding) at a time."""
     pairs, starts = views["pairs"], views["pair_starts"]
     wide, narrow = accumulator(a.dtype), product_dtype(a.dtype)
     if problem.product == "wgrad":
@@ -252,7 +249,8 @@ def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: 
     def add(y: jax.Array, tap: jax.Array, i: jax.Array, o: jax.Array) -> jax.Array:
         source, target = (i, o) if forward else (o, i)
         rows = times(problem, _rows_or_zero(a, source), w[tap])
-        # Places after the tap's last pair point past the end, each to a different row.
+        # Places after the tap's last pair (-1) get rows past the end, all different, so that
+        # indices stay unique and sorted. XLA drops these rows.
         absent = shape[0] + jnp.arange(block, dtype=target.dtype)
         return y.at[jnp.where(target < 0, absent, target)].add(
             rows, mode="drop", unique_indices=True, indices_are_sorted=True
@@ -262,7 +260,7 @@ def pair_lists(problem: Problem, block: int, a: jax.Array, b: jax.Array, views: 
 
 
 def _rows_or_zero(x: jax.Array, index: jax.Array) -> jax.Array:
-    """Return rows of ``x``, with zeros where the index is -1."""
+    """Gather rows of ``x``; rows whose index is -1 become zero."""
     if x.shape[0] == 0:
         return jnp.zeros((len(index), x.shape[1]), x.dtype)
     rows = x.at[index].get(mode="clip")
@@ -276,7 +274,7 @@ def _walk(
     starts: jax.Array,
     block: int,
 ) -> jax.Array:
-    """Apply ``step(total, tap, in_rows, out_rows)`` to every block of every tap."""
+    """Fold ``step(total, tap, in_rows, out_rows)`` over blocks; rows are -1 after the last pair."""
     blocks = -(-jnp.diff(starts) // block)
     ends = jnp.cumsum(blocks, dtype=jnp.int32)
 

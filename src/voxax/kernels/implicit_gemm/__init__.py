@@ -1,1 +1,1 @@
-"""implicit_gemm: gather rows tile by tile inside the product, never all of them at once."""
+"""implicit_gemm: gather input rows inside the product, without a gathered copy in memory."""

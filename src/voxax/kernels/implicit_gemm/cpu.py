@@ -1,8 +1,8 @@
-"""implicit_gemm on CPUs: the native kernels, called through XLA's foreign function interface.
+"""implicit_gemm on CPUs: native C++ kernels, called through XLA's foreign function interface.
 
-A tile of output rows stays in cache while tap after tap is added. Rows that have a tap are taken
-a few at a time, and their features are read in place, see ``native/src/product.h``. Results are
-bitwise equal for any number of threads.
+The sums of a tile of output rows stay in cache while one tap after the other is added. A tap takes
+a few of its rows at a time and reads their features in place, see ``native/src/product.h``. Results
+are bitwise equal for any number of threads.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def refusal(problem: Problem) -> str | None:
 
 
 def native_parameters(**sizes: int) -> Parameters:
-    """Return parameters of a native kernel, marked so that caches distinguish them from XLA's."""
+    """Return parameters of a native kernel, with a mark that distinguishes them from XLA's."""
     return (("body", "native"), *sizes.items())
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Accept the dtypes that the native library was compiled for."""
+    """Return None if the native library can run this problem, else the reason why not."""
     del hardware
     return refusal(problem)
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the only candidate, which has one size of tiles."""
+    """Return the only candidate: a tile size that depends on product and number of rows."""
     del hardware
     if problem.product == "wgrad":
         return (native_parameters(gemm_block_size=_WGRAD_TILE),)
@@ -63,7 +63,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product with tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
+    """Compute product ``problem`` in tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
     values = dict(parameters)
     groups = problem.layer.groups
     c_in, c_out = problem.in_channels // groups, problem.out_channels // groups
@@ -101,11 +101,8 @@ def apply_on_host(
     b: np.ndarray,
     views: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Run a product of NumPy arrays group by group.
-
-    The size of tiles does not change any bit of the result.
-    """
-    del parameters
+    """Run a product of NumPy arrays group by group, with the same bits as :func:`apply`."""
+    del parameters  # the size of tiles does not change any bit of the result
     found = empty_array(problem.result_shape, a.dtype)
     result, a, b = (host_products.elements_of(array) for array in (found, a, b))
     table = np.ascontiguousarray(views[table_name(problem)])
@@ -132,7 +129,10 @@ def apply_on_host(
 
 
 def _of_group(array: np.ndarray, group: int, groups: int) -> np.ndarray:
-    """Return one group's part of features ``[N, C]`` or weights ``[K, G, C_in/G, C_out/G]``."""
+    """Return a group's part of features ``[N, C]`` or weights ``[K, G, C_in/G, C_out/G]``.
+
+    Dense weights ``[K, C_in, C_out]`` are returned whole.
+    """
     if array.ndim != 2:
         return array[:, group] if array.ndim == 4 else array
     width = array.shape[1] // groups

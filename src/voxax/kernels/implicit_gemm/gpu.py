@@ -1,7 +1,6 @@
-"""Implicit GEMM on GPUs in Triton: the kernel itself gathers features by the neighbor table.
+"""implicit_gemm on GPUs in Triton: support checks, choice of block sizes, and the kernel call.
 
-``gpu_kernel.py`` explains the kernel. This module decides whether a problem fits the chip, chooses
-blocks and prepares the kernel's operands.
+The kernel (``gpu_kernel.py``) gathers features by the neighbor table while it multiplies.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ ONE_PASS = ("default", "high", "TF32_TF32_F32", "BF16_BF16_F32")
 # With this precision each operand is the sum of two numbers in tensor float32, and three of their
 # four products are added.
 THREE_PASSES = "TF32_TF32_F32_X3"
-# 7 x 7 x 7. The list of a tile's taps is found by comparing every tap with every other.
+# 7 x 7 x 7. To list a tile's taps, every tap is compared with every other.
 MOST_TAPS = 343
 # Triton's products have no smaller side.
 LEAST = 16
-# (rows, most channels of the other operand, most gathered channels of a step, stages, warps): on an
-# H100 the first is the fastest or within a tenth of it for 16 to 256 channels and 1,000 to 100,000
-# rows of float16, and the second is ahead from 128 channels on (benchmarks/results/gpu.md; measured
-# with earlier kernels), where it moves half of the bytes from the cache.
+# (rows, most channels of the other operand, most gathered channels of a step, stages, warps). On an
+# H100 the first entry is the fastest, or takes a tenth more time, for 16 to 256 channels and 1,000
+# to 100,000 rows of float16. From 128 channels on the second entry is faster, because it moves half
+# of the bytes from the cache (benchmarks/results/gpu.md; measured with earlier kernels).
 _TENSOR = (
     (64, 64, 64, 3, 4),
     (128, 128, 64, 3, 8),
@@ -49,18 +48,18 @@ _TENSOR = (
     (128, 256, 64, 3, 8),
     (16, 32, 64, 3, 1),
 )
-# Tensor cores cannot multiply float32 with all digits: blocks are smaller, with shorter steps.
+# For float32 with all digits, which tensor cores cannot multiply: smaller blocks, shorter steps.
 _PLAIN = (
     (64, 64, 32, 3, 4),
     (128, 64, 32, 3, 8),
     (32, 64, 32, 3, 4),
     (16, 32, 32, 3, 2),
 )
-# The same for wgrad, whose rows are the pairs of a step. Each operand is read from the cache once
-# for each block of the other's channels: by the rates of an H100, 128 channels take 0.6 of the time
-# in blocks of 128 x 128, and 256 channels take 0.5, or 0.4 in blocks of 256 x 128 (calculated).
-# Where tensor cores are not used, Triton holds a step in registers: ptxas spilled with 32 pairs, or
-# with half of the warps.
+# The same for wgrad, whose rows are the pairs of a step. An operand is read from the cache once for
+# each block of the other operand's channels, so larger blocks read less. Calculated from the rates
+# of an H100, 128 channels take 0.6 of the time in blocks of 128 x 128, and 256 channels take 0.5,
+# or 0.4 in blocks of 256 x 128. Without tensor cores, Triton keeps a step in registers: ptxas
+# spilled with 32 pairs, or with half of the warps.
 _WGRAD_TENSOR = (
     (64, 64, 64, 3, 4),
     (64, 128, 128, 3, 8),
@@ -71,15 +70,15 @@ _WGRAD_TENSOR = (
 )
 _WGRAD_PLAIN = ((16, 64, 64, 3, 8), (16, 32, 32, 3, 4))
 _WIDE = 128
-# Tiles are chosen small enough for so many programs per core.
+# Tiles are chosen small enough for this many programs per core.
 _PROGRAMS_PER_CORE = 2
-# Numbers of parts of wgrad's sum, and the rows for each part. The center tap has a pair for every
-# row, the most of all: with fewer parts its programs are the last to end.
+# Numbers of parts of wgrad's sum, and the rows for each part. The center tap has the most pairs,
+# one for every row. With fewer parts, all others wait for its programs.
 _SPLITS = (1, 4, 16, 64)
 ROWS_OF_A_PART = 512
-# The largest size of parts that stay in the cache between their writing and their addition. On an
-# H100, whose cache has 50 MB, the fastest candidates had parts of 28 MB with 64, 128 and 256
-# channels alike (benchmarks/results/gpu.md, earlier kernels).
+# The largest total size of the parts that stays in the cache until they are added. On an H100,
+# whose cache has 50 MB, the fastest candidates had parts of 28 MB for 64, 128 and 256 channels
+# (benchmarks/results/gpu.md, earlier kernels).
 _CACHED_PARTIAL_BYTES = 2**25
 # Numbers of slices of a tile's taps, for forward and dgrad on few rows.
 _SLICES = (2, 8)
@@ -101,7 +100,7 @@ _OPTIONS = ("kpack", "matrix_instr_nonkdim")
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return None for dense and grouped weights on GPUs with enough shared memory, else why not."""
+    """Return the reason why the Triton kernels cannot run this problem, or None if they can."""
     if problem.layer.kind == "depthwise":
         return "these kernels multiply matrices, not depthwise weights"
     reason = unfit(problem, hardware) or _without_matrix_units(problem, hardware)
@@ -115,10 +114,10 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def _without_matrix_units(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return a reason if Triton multiplies this dtype without matrix units on this GPU, else None.
+    """Return a reason to refuse if Triton has no matrix instructions for this dtype, else None.
 
-    Triton then compiles products to single sums that spill registers, and is no better than XLA
-    (benchmarks/results/gpu_resources.md).
+    Without them, products become scalar additions that spill registers, and Triton is no better
+    than XLA (benchmarks/results/gpu_resources.md).
     """
     generation = hardware.generation or ""
     if is_amd(hardware):
@@ -131,7 +130,7 @@ def _without_matrix_units(problem: Problem, hardware: HardwareInfo) -> str | Non
 
 
 def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return the reason why no Triton kernel runs this problem with any blocks, or None."""
+    """Return the reason why Triton kernels cannot run this problem with any blocks, or None."""
     if problem.platform != "gpu":
         return f"the Triton kernels run on GPUs, not on {problem.platform}"
     if problem.layer.kind == "dynamic":
@@ -148,10 +147,10 @@ def unfit(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return blocks that fit shared memory, beginning with blocks that give enough programs.
+    """Return the block sizes to measure that fit shared memory; those with enough programs first.
 
-    For wgrad they also have the number of parts of the sum. For forward and dgrad on few rows there
-    are further ones, with slices of the taps.
+    For wgrad, parameters also have the number of parts of the sum. For forward and dgrad on few
+    rows, further candidates split the taps of a tile into slices.
     """
     fitting = [p for p in _every(problem, hardware) if _fits(problem, p, hardware)]
     wanted = _PROGRAMS_PER_CORE * (hardware.cores or 1)
@@ -172,7 +171,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return the names of the views: the sorted table of the written side, or wgrad's pairs."""
+    """Return the names of the map's arrays that a product reads: a sorted table, or pair lists."""
     del parameters
     if product == "wgrad":
         return ("pair_starts", "pairs")
@@ -191,9 +190,9 @@ def apply(
     views: Views,
     epilogue: Epilogue | None = None,
 ) -> jax.Array:
-    """Run a product; ``("interpret", 1)`` among the parameters runs it on any platform.
+    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform.
 
-    An epilogue is only for a forward product whose sum is in one part.
+    ``epilogue`` is allowed only for a forward product without ``split_k_factor``.
     """
     # Imported where it runs, because the package is an extra.
     from voxax.kernels.implicit_gemm import gpu_kernel
@@ -245,13 +244,13 @@ def with_epilogue(
     views: Views,
     epilogue: Epilogue,
 ) -> jax.Array | None:
-    """Return the product with its epilogue, or None where the kernel cannot apply it.
+    """Return a forward product with its epilogue, or None if the kernel cannot apply the epilogue.
 
-    This is so where the sum has several parts, since XLA adds them and applies the epilogue in one
-    kernel; where the residual has another dtype than the result; and where the epilogue needs more
-    shared memory than there is.
+    It cannot if the sum has several parts, if the residual's dtype differs from the result's, or if
+    the epilogue needs too much shared memory.
     """
     residual = epilogue.residual
+    # XLA adds several parts, and applies the epilogue in the same kernel.
     if dict(parameters).get("split_k_factor", 1) != 1 or 0 in (*a.shape, *b.shape):
         return None
     if residual is not None and residual.dtype != product_dtype(a.dtype):
@@ -268,9 +267,9 @@ def with_epilogue(
 
 
 def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.Array, jax.Array]:
-    """Return the sorted table of forward or dgrad, and the weight ``[K, G, C_in, C_out]``.
+    """Return the sorted table and the weight ``[K, G, C_in, C_out]`` for forward or dgrad.
 
-    C_in are the gathered channels and C_out the written channels of a group.
+    C_in is the number of gathered channels of a group, C_out that of written channels.
     """
     (name,) = reads((), problem.product, problem.layer.symmetric)
     table = views[name]
@@ -281,10 +280,9 @@ def table_and_weight(problem: Problem, b: jax.Array, views: Views) -> tuple[jax.
 
 
 def precision_of(problem: Problem, hardware: HardwareInfo) -> str:
-    """Return Triton's name of the precision of products.
+    """Return the ``input_precision`` of ``tl.dot`` for a problem.
 
-    They have all digits of float32, unless the layer's precision admits fewer and the GPU has
-    tensor cores for them.
+    It is exact float32, unless the layer's precision admits less on the tensor cores of the GPU.
     """
     precision = problem.layer.precision
     if problem.dtype != "float32" or is_amd(hardware):
@@ -295,19 +293,19 @@ def precision_of(problem: Problem, hardware: HardwareInfo) -> str:
 
 
 def is_amd(hardware: HardwareInfo) -> bool:
-    """Return whether a GPU is AMD's: its generation then has a name like ``gfx942``."""
+    """Return whether the hardware is an AMD GPU, whose generation has a name like ``gfx942``."""
     return (hardware.generation or "").startswith("gfx")
 
 
 def side(channels: int, most: int) -> int:
-    """Return the number of channels of a block: a power of two, at most ``most``."""
+    """Return the size of a block of channels: the next power of two, from 16 to ``most``."""
     return min(most, max(LEAST, 1 << max(channels - 1, 0).bit_length()))
 
 
 def blocks(
     problem: Problem, shape: tuple[int, int, int, int, int]
 ) -> tuple[tuple[str, int | str], ...]:
-    """Return the parameters of one row of the tables above for this problem, without rows."""
+    """Convert an entry of a table such as ``_TENSOR`` to parameters, without its number of rows."""
     _, most_out, most_in, stages, warps = shape
     groups = problem.layer.groups
     gathered, other = problem.gathered_channels // groups, problem.other_channels // groups
@@ -316,12 +314,10 @@ def blocks(
 
 
 def _fits(problem: Problem, parameters: Parameters, hardware: HardwareInfo) -> bool:
-    """Return whether a program fits the shared memory of a block.
-
-    Mostly the upper or the lower bound of its memory decides. Otherwise it is compiled.
-    """
+    """Return whether a program of the kernel fits the GPU's shared memory."""
     limit = hardware.shared_memory_bytes or 0
     most = shared_bytes(problem, parameters)
+    # Mostly the upper or the lower bound decides. Otherwise the program is compiled.
     if most <= limit or _least_shared_bytes(problem, parameters) > limit:
         return most <= limit
     if absence(hardware.generation):
@@ -332,7 +328,7 @@ def _fits(problem: Problem, parameters: Parameters, hardware: HardwareInfo) -> b
 
 @functools.lru_cache(maxsize=1024)
 def compilation_of(problem: Problem, parameters: Parameters, hardware: HardwareInfo) -> Compilation:
-    """Return what a product's kernel is compiled from, for a GPU that need not be present."""
+    """Return the compiler's input for a product's kernel, for a GPU that need not be present."""
     layer = problem.layer
     outs, ins, taps = layer.out_capacity, layer.in_capacity, layer.num_offsets
     shapes = {
@@ -351,27 +347,23 @@ def compilation_of(problem: Problem, parameters: Parameters, hardware: HardwareI
 
 
 def shared_bytes(problem: Problem, parameters: Parameters) -> int:
-    """Return an upper bound of a program's shared memory, in bytes.
-
-    It holds the operands of each stage, or the result before it is written. Triton pads rows of 512
-    bytes by 16 on some GPUs, and may keep a barrier for each stage.
-    """
+    """Return an upper bound of a program's shared memory, in bytes."""
     values, stage, result = _blocks_in_memory(problem, parameters)
     item = jnp.dtype(problem.dtype).itemsize
+    # The memory contains the operands of all stages, or later the result before it is written.
+    # Triton pads rows of 512 bytes by 16 on some GPUs, and may keep a barrier for each stage.
     return max(values["num_stages"] * (stage * item * 17 // 16 + 16), 4 * result)
 
 
 def _least_shared_bytes(problem: Problem, parameters: Parameters) -> int:
-    """Return a lower bound, in bytes: a product may read one of the stages from registers."""
+    """Return a lower bound of a program's shared memory, in bytes."""
     values, stage, _ = _blocks_in_memory(problem, parameters)
+    # A product may read one of the stages from registers.
     return (values["num_stages"] - 1) * stage * jnp.dtype(problem.dtype).itemsize
 
 
 def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[str, int], int, int]:
-    """Return the parameters as integers, and the sizes of a stage's operands and of a result.
-
-    The sizes count numbers, not bytes.
-    """
+    """Return the parameters as integers, and the number of elements of a stage and of a result."""
     values = {name: int(value) for name, value in parameters if name != "body"}
     rows = values.get("fwd_block_size", values.get("gemm_block_size", 0))
     ins, outs = values["in_block"], values["out_block"]
@@ -381,7 +373,7 @@ def _blocks_in_memory(problem: Problem, parameters: Parameters) -> tuple[dict[st
 
 
 def _every(problem: Problem, hardware: HardwareInfo) -> list[Parameters]:
-    """Return each of the blocks above, as this problem can use it; for wgrad without parts."""
+    """Return all block sizes of this module as parameters, clipped to the problem's channels."""
     # Three passes hold both halves of their operands in registers: ptxas spilled in large blocks.
     exact = problem.dtype == "float32" and problem.layer.precision not in ONE_PASS
     wgrad = problem.product == "wgrad"
@@ -401,7 +393,7 @@ def _every(problem: Problem, hardware: HardwareInfo) -> list[Parameters]:
 
 
 def _most_warps(problem: Problem, hardware: HardwareInfo, values: dict[str, int | str]) -> int:
-    """Return the number of warps whose threads copy 16 bytes each of a step's larger operand."""
+    """Return the number of warps with which each thread copies 16 bytes of the larger operand."""
     ins, outs = int(values["in_block"]), int(values["out_block"])
     if problem.product == "wgrad":
         numbers = int(values["gemm_block_size"]) * max(ins, outs)
@@ -412,10 +404,10 @@ def _most_warps(problem: Problem, hardware: HardwareInfo, values: dict[str, int 
 
 
 def _splits(problem: Problem, wanted: int) -> list[int]:
-    """Return numbers of parts of wgrad's sum, the best guess first, then its neighbors.
+    """Return up to three candidates for the number of parts of wgrad's sum, the best guess first.
 
-    The guess is the smallest that gives ``wanted`` programs and few rows per part, if these parts
-    fit the cache; otherwise the largest that fits.
+    The guess is the smallest number that gives ``wanted`` programs and few rows per part. If these
+    parts do not fit the cache, it is the largest number of parts that fit.
     """
     sides = (
         -(-problem.in_channels // 64) * -(-problem.out_channels // 64) * problem.layer.num_offsets
@@ -431,7 +423,10 @@ def _splits(problem: Problem, wanted: int) -> list[int]:
 
 
 def _sliced(problem: Problem, whole: list[Parameters], wanted: int) -> list[Parameters]:
-    """Return parameters for few rows: programs share the taps of a tile, in the two best blocks."""
+    """Return candidates for few rows, where several programs share the taps of a tile.
+
+    They use the two best blocks of ``whole`` that give fewer than ``wanted`` programs.
+    """
     channels = problem.other_channels
     few = [p for p in whole if _programs(problem, p) < wanted][:2]
     return [
@@ -452,7 +447,7 @@ def _programs(problem: Problem, parameters: Parameters) -> int:
 
 
 def _preferred(problem: Problem, hardware: HardwareInfo) -> bool:
-    """Return whether Triton is preferred: for 16-bit floats on NVIDIA's GPUs from Ampere on.
+    """Prefer Triton to XLA for 16-bit floats on NVIDIA's GPUs from Ampere on.
 
     On an H100 the same algorithm in Pallas took 0.08 to 0.86 times as long as explicit_gemm in
     float16, in all measured products (docs/gpu.md); float32 was not measured.

@@ -1,9 +1,9 @@
 """cutlass_implicit_gemm: implicit GEMM in CUTLASS' Python DSL, for NVIDIA's Hopper and later.
 
-``gpu_cutlass_kernel.py`` has the kernels. This module decides whether a problem fits, and chooses
-tiles. All three products can be cut into ``split_k_slices``, whose float32 sums are added in order.
-A slice has some of the taps of a tile of rows or, in wgrad, some of the pairs of a tap. So a map of
-few rows, with few tiles, still has work for all cores.
+``gpu_cutlass_kernel.py`` has the kernels. This module decides whether they can run, and chooses
+tiles. The sum of every product can be cut into ``split_k_slices``, whose float32 results are added
+in order. A slice has some of the taps of a tile of rows or, in wgrad, some of the pairs of a tap.
+So even a map with few tiles of rows keeps all cores busy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from voxax.kernels.kernel import EVERY_PRODUCT, Kernel, Parameters, Problem, Vie
 
 PACKAGE = "nvidia-cutlass-dsl"
 _LEAST_VERSION = (4, 8)
-# Rows, columns, and warps along both, by the number ``mma_tile``. wgrad's rows are input channels.
+# (rows, columns, warps along both) of a tile; ``mma_tile`` is the index. The rows of wgrad are
+# input channels.
 _TILES = (
     (128, 128, (2, 4)),
     (64, 128, (2, 2)),
@@ -43,7 +44,7 @@ _PIECE = 8
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return None for 16-bit floats on NVIDIA GPUs from Hopper on with the DSL, else why not."""
+    """Return the reason why the CUTLASS kernels cannot run this problem, or None if they can."""
     if problem.platform != "gpu":
         return f"runs on NVIDIA GPUs only, not on {problem.platform}"
     reason = gpu.unfit(problem, hardware)
@@ -72,7 +73,7 @@ def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
 
 
 def _absence() -> str | None:
-    """Return the reason why the DSL cannot be called, or None."""
+    """Return the reason why the CUTLASS DSL cannot be used (its package is absent), or None."""
     least = ".".join(map(str, _LEAST_VERSION))
     how = f"install it with pip install '{PACKAGE}>={least}' (or voxax[cutlass])"
     try:
@@ -86,13 +87,13 @@ def _absence() -> str | None:
 
 
 def _numbers(text: str) -> tuple[int, ...] | None:
-    """Return the numbers of a version or a compute capability; None for other texts."""
+    """Parse a version or compute capability such as ``9.0`` to integers; None for other texts."""
     parts = text.split(".")
     return tuple(map(int, parts)) if all(p.isdigit() for p in parts) else None
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return tiles and slices, beginning with as many slices as keep all cores busy."""
+    """Return the tiles and numbers of slices to measure; those that keep all cores busy first."""
     limit = hardware.shared_memory_bytes or 0
     wgrad = problem.product == "wgrad"
     size = math.prod(problem.result_shape)
@@ -124,7 +125,7 @@ def shape_of(problem: Problem, parameters: Parameters) -> dict[str, Any]:
 
 
 def shared_bytes(problem: Problem, parameters: Parameters) -> int:
-    """Return the bytes of shared memory of a block: both operands of each stage, in 16 bits."""
+    """Return the bytes of shared memory of a block of threads, for all stages of both operands."""
     shape = shape_of(problem, parameters)
     return 2 * (shape["rows"] + shape["columns"]) * shape["depth"] * shape["stages"]
 
@@ -132,7 +133,7 @@ def shared_bytes(problem: Problem, parameters: Parameters) -> int:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product with the tile ``mma_tile`` and sums in ``split_k_slices``."""
+    """Compute the product ``problem`` with the tile and slices that ``parameters`` select."""
     groups, shape, dtype = problem.layer.groups, problem.result_shape, a.dtype
     wgrad = problem.product == "wgrad"
     if 0 in (*a.shape, *b.shape, *shape):

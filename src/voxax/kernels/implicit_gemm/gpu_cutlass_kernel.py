@@ -1,24 +1,23 @@
 """The kernels of ``cutlass_implicit_gemm`` in CUTLASS' Python DSL, which need its package.
 
-*Forward and dgrad.* A block of threads owns a tile of output rows, ordered by the taps they have,
-and of output channels. It walks the list of the taps that any row of its tile has, or a slice of
-the list. For each tap and step of input channels, its threads copy the rows of features that the
-neighbor table names, and the tap's weight, into shared memory. A thread copies 16 bytes at a time,
-without waiting (``cp.async``). Nothing is read for a missing neighbor, which becomes zeros.
-``stages`` steps are in flight at once. Warps read them as fragments (``ldmatrix``) and multiply on
-tensor cores (``mma.sync``), adding in float32.
+*Forward and dgrad.* A block of threads computes a tile of output rows and output channels. The rows
+are sorted by the taps that they have. The block walks the list of the taps that any row of its tile
+has, or a slice of the list. For each tap and step of input channels, its threads copy rows of
+features, by the neighbor table, and the tap's weight into shared memory. A thread copies 16 bytes
+at a time, without waiting (``cp.async``). A missing neighbor becomes zeros, and nothing is read.
+The copies of ``stages`` steps overlap. Warps load matrix fragments from shared memory
+(``ldmatrix``), multiply them on tensor cores (``mma.sync``), and add in float32.
 
 *wgrad.* The tile is a part of one tap's weight. Both operands are gathered by the lists of the
 tap's pairs, and a block sums over one slice of the pairs.
 
 Every number is written once, and XLA adds slices in order, so results are bitwise reproducible.
-Hopper's ``wgmma`` would read shared memory directly, but only ``mma.sync`` exists on Blackwell and
-later as well.
+``mma.sync`` runs on Hopper, Blackwell and later GPUs, while ``wgmma`` is only for Hopper.
 
 Source of the idioms: CUTLASS' documentation of CuTe (layouts, tiled copies and products).
 """
-# The DSL reads annotations and source text of what it traces: no postponed annotations here. Its
-# package is an extra, which pyright does not find.
+# The DSL reads the annotations and source text of traced functions, so this module does not
+# postpone annotations. The package is an extra, which pyright does not find.
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import dataclasses
@@ -37,21 +36,19 @@ PIECE = 8
 
 
 def tiled_product(dtype, tile):
-    """Return the tiled product of a block's warps.
-
-    A warp multiplies 16 columns at a time, which one ``ldmatrix`` of four matrices loads.
-    """
+    """Return CuTe's tiled MMA: how the warps of a block share the product of a tile."""
     op = cute.nvgpu.warp.MmaF16BF16Op(dtype, cutlass.Float32, (16, 8, 16))
     along, across = tile.warps
+    # A warp multiplies 16 columns at a time, which one ``ldmatrix`` of four matrices loads.
     return cute.make_tiled_mma(op, (along, across, 1), (along * 16, across * 16, 16))
 
 
 def staged(side, tile, side_first):
-    """Return a swizzled layout ``(side, depth, stages)`` in shared memory.
+    """Return the layout of an operand in shared memory, ``(side, depth, stages)``.
 
-    Eight consecutive rows of 16 bytes are in different banks. With ``side_first``, the side is
-    contiguous in memory, else the depth.
+    With ``side_first``, the axis ``side`` (rows or columns of the tile) is contiguous, else depth.
     """
+    # Swizzled, so that eight consecutive rows of 16 bytes are in different banks.
     run = 64 if side_first else tile.depth  # number of contiguous values
     swizzle = cute.make_swizzle(3 if run == 64 else 2, 3, 3)
     shape, stride = ((run, 8), (1, run)) if side_first else ((8, run), (run, 1))
@@ -61,7 +58,7 @@ def staged(side, tile, side_first):
 
 @cute.jit
 def fetch(to, source, offset, there):
-    """Start copying 16 bytes; without ``there``, write zeros and read nothing."""
+    """Start to copy 16 bytes from ``source + offset`` to ``to``; if not ``there``, write zeros."""
     start, size = Int64(0), Int32(0)
     if there:
         start, size = offset, Int32(2 * PIECE)
@@ -75,7 +72,10 @@ def fetch(to, source, offset, there):
 def fragments(
     tiled, thread, shared_a, shared_b, transposed: cutlass.Constexpr, tile: cutlass.Constexpr
 ):
-    """Return a thread's ``((copy, from, to) of A, the same of B, A, B, sums)``, in registers."""
+    """Return a thread's registers and the copies that fill them: ``(read_a, read_b, a, b, sums)``.
+
+    ``a`` and ``b`` are operand fragments; ``read_a`` and ``read_b`` are ``(copy, source, target)``.
+    """
     mine = tiled.get_slice(thread)
     a = tiled.make_fragment_A(mine.partition_A(shared_a[None, None, 0]))
     b = tiled.make_fragment_B(mine.partition_B(shared_b[None, None, 0]))
@@ -98,7 +98,7 @@ def fragments(
 
 @cute.jit
 def multiply(tiled, read_a, read_b, a, b, total, slot):
-    """Add to ``total`` the product of the step in ``slot`` of shared memory."""
+    """Multiply the operands in stage ``slot`` of shared memory; add the product to ``total``."""
     for k in range_constexpr(cute.size(a, mode=[2])):
         for copy, source, to in (read_a, read_b):
             cute.copy(copy, source[None, None, k, slot], to[None, None, k])
@@ -107,7 +107,7 @@ def multiply(tiled, read_a, read_b, a, b, total, slot):
 
 @cute.jit
 def store_two(out, offset, first, second):
-    """Store two adjacent values of the result in one instruction; ``offset`` is even."""
+    """Write two values to ``out`` at an even ``offset`` and the next place, in one instruction."""
     pointer = (out.iterator + offset).align(out.element_type.width // 4)
     two = cute.make_rmem_tensor((2,), out.element_type)
     two[0] = first.to(out.element_type)
@@ -117,13 +117,13 @@ def store_two(out, offset, first, second):
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """The part of a product that a block of threads multiplies at a time.
+    """The part of a product that one block of threads computes.
 
     Attributes:
       rows, columns: number of rows and columns of the result.
       depth: number of input channels of a step (wgrad: of pairs).
-      stages: number of steps in shared memory at once.
-      warps: number of warps along rows and columns, each of 32 threads.
+      stages: number of steps whose operands are in shared memory together.
+      warps: number of warps, of 32 threads each, along rows and columns.
     """
 
     rows: int
@@ -139,13 +139,13 @@ class Tile:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Static sizes of a call.
+    """Static sizes of a kernel call.
 
     Attributes:
       taps: number of taps.
       groups: number of groups of the weight.
       c_in, c_out: number of input and of output channels of one group.
-      rows: number of rows of the table (wgrad: of places for pairs).
+      rows: number of output rows of the table (wgrad: length of the pair lists).
       tiles: number of tiles of rows (wgrad: 0).
       slices: number of slices of a sum.
     """
@@ -169,12 +169,12 @@ def product(
     slices: int,
     dtype: Any,
 ) -> jax.Array:
-    """Return ``y[order[m]] = sum_k x[table[k, m]] @ w[k]`` in slices of the sum over taps.
+    """Run forward or dgrad: ``y[order[m]] = sum_k x[table[k, m]] @ w[k]``, in slices over taps.
 
     Args:
       tile: sizes of a block's part of the product.
-      table, taps, counts: neighbor table, taps of each tile, and number of taps of each tile, see
-        ``implicit_gemm.gpu_kernel.Tiles``; tiles have ``tile.rows`` rows.
+      table, taps, counts: sorted table, whose last row is ``order``; taps of each tile; and number
+        of taps of each tile, see ``implicit_gemm.tap_order.Tiles``, with ``tile.rows`` rows each.
       x: ``[N, G * C_in]``, float16 or bfloat16. The number of channels of each of G groups is a
         multiple of 8.
       w: ``[K, G, C_in, C_out]``, in the same dtype.
@@ -199,7 +199,7 @@ def weight_product(
     groups: int,
     slices: int,
 ) -> jax.Array:
-    """Return ``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]`` in slices of the sum over pairs.
+    """Run wgrad: ``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]``, in slices over pairs.
 
     Args:
       tile: sizes of a block's part; ``rows`` counts input channels, and ``depth`` counts pairs.
@@ -218,7 +218,7 @@ def weight_product(
 
 
 def call(launch: Any, tile: Tile, sizes: Sizes, out: Any) -> Any:
-    """Return a launch as a function of JAX arrays."""
+    """Turn a CuTe launch function into a function of JAX arrays with a result like ``out``."""
     return bridge.cutlass_call(
         launch,
         output_shape_dtype=out,
@@ -231,7 +231,7 @@ def call(launch: Any, tile: Tile, sizes: Sizes, out: Any) -> Any:
 
 
 def blocks_of(tile: Tile, sizes: Sizes) -> int:
-    """Return the number of blocks of threads of a launch: tiles of the result times slices."""
+    """Return the number of thread blocks of a launch: tiles of the result times slices."""
     blocks = sizes.groups * -(-sizes.c_out // tile.columns) * sizes.slices
     if sizes.tiles:
         return blocks * sizes.tiles
@@ -281,7 +281,7 @@ def _launch_weight_product(
 def _fetch_step(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Start copying the features and the weight of one tap and one step of input channels."""
+    """Start to copy features and weight of step ``turn``: one tap and ``depth`` input channels."""
     table, taps, x, w = arrays
     shared_a, shared_b, layout_a, layout_b = shared
     thread, first_row, first_tap, group, first_out = place
@@ -323,7 +323,7 @@ def _fetch_side(
     tile: cutlass.Constexpr,
     groups: cutlass.Constexpr,
 ):
-    """Start copying ``width`` channels of the rows on one side of ``depth`` pairs."""
+    """Start to copy ``width`` channels of the input (side 0) or output (side 1) rows of pairs."""
     thread, end, group, first = place
     across = width // PIECE
     at = (thread % across) * PIECE
@@ -342,7 +342,7 @@ def _fetch_side(
 def _fetch_pairs(
     arrays, shared, place, turn, slot, tile: cutlass.Constexpr, sizes: cutlass.Constexpr
 ):
-    """Start copying the rows on both sides of ``depth`` pairs."""
+    """Start to copy the rows of ``x`` and ``dy`` for ``depth`` pairs to ``slot``."""
     pairs, x, dy = arrays
     shared_a, shared_b, layout_a, layout_b = shared
     thread, begin, end, group, first_in, first_out = place
@@ -370,7 +370,7 @@ def _sum_steps(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    """Return the sums of a thread over ``turns`` steps, of which ``stages`` are in flight at once.
+    """Return a thread's part of the tile, summed over ``turns`` steps with overlapping copies.
 
     ``fetch_step`` is ``_fetch_step`` or ``_fetch_pairs``.
     """
@@ -412,7 +412,7 @@ def _store(
     tile: cutlass.Constexpr,
     sizes: cutlass.Constexpr,
 ):
-    """Store a thread's sums; ``target_of(where_to, row, sizes)`` returns the row of the result."""
+    """Write a thread's sums to rows of ``out`` that ``target_of(where_to, row, sizes)`` gives."""
     where = tiled.get_slice(thread).partition_C(
         cute.make_identity_tensor((tile.rows, tile.columns))
     )
@@ -429,13 +429,13 @@ def _store(
 
 
 def _row_of_output(where_to, row, sizes):
-    """Return the row of the result in forward and dgrad, from the table's last row."""
+    """Return the result row of forward and dgrad, which the table's last row contains."""
     table, part, group = where_to
     return (Int64(part) * sizes.rows + table[sizes.taps, row]) * sizes.groups + group
 
 
 def _row_of_weight(where_to, row, sizes):
-    """Return the row of the result in wgrad: an input channel of one tap and group."""
+    """Return the result row of wgrad, for input channel ``row`` of one tap and group."""
     part, tap, group = where_to
     return ((Int64(part) * sizes.taps + tap) * sizes.groups + group) * sizes.c_in + row
 
@@ -463,7 +463,7 @@ def _product(
     group, first_out = column // out_blocks, (column % out_blocks) * tile.columns
     first_row = number * tile.rows
 
-    # Slice s has the taps s T / S to (s + 1) T / S of the tile's T.
+    # Each of S slices has ceil(T / S) of the tile's T taps; the last slices may have fewer.
     share = (counts[number] + (sizes.slices - 1)) // sizes.slices
     first_tap = part * share
     turns = cutlass.min(share, counts[number] - first_tap) * -(-sizes.c_in // tile.depth)

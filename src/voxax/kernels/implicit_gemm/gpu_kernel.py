@@ -1,19 +1,18 @@
 """The Triton kernels of ``implicit_gemm`` on GPUs, which need the Triton package.
 
-*Forward and dgrad.* A program owns a tile of output rows and a block of output channels. The rows
-are ordered by the taps they have (``tap_order.py``), and each tile has a list of the taps that any
-of its rows has. The program walks that list. For each tap and block of input channels, it loads
-rows of features by the neighbor table, multiplies them with the tap's weight and adds in float32.
-Rows without that neighbor are masked, so nothing is read for them. Each output row belongs to one
-program, so it is written once.
+*Forward and dgrad.* A program computes a tile of output rows and a block of output channels. The
+rows are sorted by the taps that they have (``tap_order.py``), and each tile has a list of the taps
+that any of its rows has. For each tap in the list and each block of input channels, the program
+loads rows of features by the neighbor table, multiplies them with the tap's weight, and adds in
+float32. Missing neighbors are masked, so nothing is read for them.
 
-*wgrad.* A program owns a block of one tap's weight and a part of the tap's pairs. XLA adds the
+*wgrad.* A program computes a block of one tap's weight from a part of the tap's pairs. XLA adds the
 parts afterwards, in order. There are no atomic additions, so results are bitwise reproducible.
 
-*Pipelining.* Triton copies the operands of the next passes of a loop into shared memory ahead of
-time, without waiting. It splits these passes between loads that depend on each other. If the table
-were read in the same pass as the rows that it names, operands would get half of the stages. So
-each pass reads the table for the next pass into registers, and operands get all stages.
+*Pipelining.* Triton copies the operands of the next ``stages`` passes of a loop into shared memory
+ahead of time. It divides the stages among loads that depend on each other. If a pass read the table
+and then the rows that the table names, the rows would get only half of the stages. Therefore each
+pass reads the table for the next pass into registers, and the rows get all stages.
 
 Triton requires block sizes that are powers of two, and at least 16 in products. Rows and channels
 after the last are masked.
@@ -37,13 +36,13 @@ from voxax.kernels.triton_call import Launch, call
 
 @dataclasses.dataclass(frozen=True)
 class TileConfig:
-    """Static sizes of a call.
+    """Static sizes of a kernel call.
 
     Attributes:
-      rows: number of rows of a tile (wgrad: pairs of one step).
+      rows: number of rows of a tile (wgrad: number of pairs of a step).
       in_block, out_block: number of input and of output channels of a step.
-      splits: number of parts of a sum, which is over the taps of a tile (wgrad: the pairs of a
-        tap).
+      splits: number of programs that share a sum over the taps of a tile (wgrad: over the pairs of
+        a tap).
       launch: how the kernel is compiled and run.
       precision: ``input_precision`` of ``tl.dot``.
     """
@@ -87,12 +86,13 @@ def forward_kernel(
     PRECISION: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """See :func:`product`; OFFSET is the dtype of positions in the operands.
+    """Compute a tile of :func:`product`. OFFSET is the dtype of element positions.
 
-    If there is no epilogue, the arrays from ``valid`` on are None.
+    Without an epilogue, the arrays from ``valid`` to ``residual`` are None.
     """
     in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
     out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
+    # Programs are numbered by tile, part, group and block of output channels, the last fastest.
     column = tl.program_id(0) % (GROUPS * out_blocks)
     split = tl.program_id(0) // (GROUPS * out_blocks) % SPLITS
     tile = tl.program_id(0) // (GROUPS * out_blocks * SPLITS)
@@ -101,6 +101,7 @@ def forward_kernel(
     places = tile * ROWS + tl.arange(0, ROWS)
     there = places < rows
 
+    # A part has ``share`` of the listed taps, from ``first`` on. The last parts may have fewer.
     own_taps = taps + tile * (TAPS + 1)
     listed = tl.load(own_taps + TAPS)
     share = (listed + SPLITS - 1) // SPLITS
@@ -111,6 +112,7 @@ def forward_kernel(
     some = places < rows * tl.minimum(number, 1)
     sources = tl.load(table + tap * rows + places, mask=some, other=-1)
     total = tl.full((ROWS, OUT_BLOCK), 0.0, tl.float32)
+    # A step multiplies one tap and one block of input channels.
     for step in range(number * in_blocks):
         ins = step % in_blocks * IN_BLOCK + tl.arange(0, IN_BLOCK)
         wanted = (sources >= 0)[:, None]
@@ -132,11 +134,12 @@ def forward_kernel(
         else:
             weight = tl.load(of_tap)
         total = tl.dot(picked, weight, total, input_precision=PRECISION)
-        # Read for the next pass. The last pass reads its own tap again.
+        # Read the table for the next step now. The last step reads its own tap again.
         following = tl.minimum((step + 1) // in_blocks, number - 1)
         tap = tl.load(own_taps + following).to(OFFSET)
         sources = tl.load(table + tap * rows + places, mask=there, other=-1)
 
+    # The last row of the sorted table has the output row of each place.
     targets = tl.load(table + tl.full((), TAPS, OFFSET) * rows + places, mask=there, other=0)
     written = there[:, None]
     if OUT % OUT_BLOCK != 0:
@@ -147,7 +150,7 @@ def forward_kernel(
         tl.store(at, total.to(out.dtype.element_ty), mask=written)
     else:
         voxels = tl.load(valid + targets, mask=there, other=0) != 0
-        # In pieces, because a thread keeps the values of its channels in registers.
+        # Cut the channels into pieces, so that a thread needs few registers for their parameters.
         pieces: tl.constexpr = 4 if OUT_BLOCK >= 128 else OUT_BLOCK // 32 if OUT_BLOCK > 32 else 1
         width: tl.constexpr = OUT_BLOCK // pieces
         if pieces == 4:
@@ -202,7 +205,7 @@ def weight_kernel(
     PRECISION: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """See :func:`weight_product`; OFFSET is the dtype of positions in the operands."""
+    """Compute a block of :func:`weight_product`. OFFSET is the dtype of element positions."""
     in_blocks: tl.constexpr = (IN + IN_BLOCK - 1) // IN_BLOCK
     out_blocks: tl.constexpr = (OUT + OUT_BLOCK - 1) // OUT_BLOCK
     column = tl.program_id(0) % (GROUPS * in_blocks * out_blocks)
@@ -235,6 +238,7 @@ def weight_kernel(
             out_mask = out_mask & (outs < OUT)[None, :]
         picked = tl.load(at_x, mask=in_mask, other=0.0)
         slopes = tl.load(at_dy, mask=out_mask, other=0.0)
+        # dw += x^T dy over the pairs of this step; then read the pairs of the next step.
         total = tl.dot(tl.trans(picked), slopes, total, input_precision=PRECISION)
         places = begin + (step + 1) * PAIRS + tl.arange(0, PAIRS)
         sources = tl.load(pairs + places, mask=places < end, other=0)
@@ -256,11 +260,11 @@ def product(
     reverse: bool = False,
     epilogue: Epilogue | None = None,
 ) -> jax.Array:
-    """Return ``y[order[m]] = sum_k x[table[k, m]] @ w[k]`` in parts.
+    """Run forward or dgrad: ``y[order[m]] = sum_k x[table[k, m]] @ w[k]``, in ``splits`` parts.
 
     Args:
       config: sizes of the call.
-      tiles: neighbor table, and the list of taps of each tile.
+      tiles: sorted neighbor table (its last row is ``order``), and the list of taps of each tile.
       x: ``[N, G * C_in]`` for G groups.
       w: ``[K, G, C_in, C_out]``, in the same dtype; ``[K, G, C_out, C_in]`` if ``transposed``.
       dtype: dtype of the result.
@@ -304,7 +308,7 @@ def weight_product(
     dy: jax.Array,
     groups: int,
 ) -> jax.Array:
-    """Return ``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]``, p over the pairs of k, in parts.
+    """Run wgrad: ``dw[k] = sum_p x[pairs[0, p]]^T dy[pairs[1, p]]`` over the pairs p of tap k.
 
     Args:
       config: sizes of the call.
@@ -329,7 +333,7 @@ def weight_product(
 
 
 def _constants(config: TileConfig, groups: int, c_in: int, c_out: int, *arrays: Any) -> dict:
-    """Return the constants that both kernels have."""
+    """Return the compile-time constants that both kernels have in common."""
     return {
         "GROUPS": groups,
         "IN": c_in,

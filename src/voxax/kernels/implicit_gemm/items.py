@@ -1,12 +1,12 @@
-"""Items: lists of the rows that a product moves, 8 at a time, for maps with few neighbors.
+"""Lists of items: a kernel map in units of 8 rows, for TPUs and maps with few neighbors.
 
-An *item* belongs to one tap and a *group* of 8 consecutive output rows. It has up to 8 neighbors of
-these rows that lie within 8 consecutive input rows. Rows of both sides are in canonical order, so
-most groups have at most one item for a tap. Neighbors that lie further apart need more items.
-A row of a LiDAR sweep at 5 cm has 1.1 items of a 3x3x3 kernel, a row of an indoor scan 3.5.
+An *item* belongs to one tap and a *group* of 8 consecutive output rows. It describes the neighbors
+of these rows that lie within 8 consecutive input rows. Rows of both sides are in canonical order,
+so most groups have at most one item for a tap. Neighbors that lie further apart need more items. A
+row of a LiDAR sweep at 5 cm has 1.1 items of a 3x3x3 kernel, a row of an indoor scan 3.5.
 
-This module defines the view ``items`` of a map: a list of the items of each block of output rows.
-It builds the view in NumPy. The list contains all neighbors of every table.
+This module defines the sizes of the map's array ``items``, which has a list of items for each block
+of output rows, and builds the array in NumPy.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from voxax.geometry.kernel_spec import KernelSpec
 GROUP = 8
 """Number of output rows and of input rows of an item: the sublanes of a register."""
 PIECE = 16
-"""Number of consecutive items in the list that have one tap and belong to distinct groups."""
+"""Number of consecutive items in the list that share a tap. Their groups are distinct."""
 PASS = 128
 """Number of items in a row of the list."""
 CHUNK = 128
-"""Number of rows of the list that are in scalar memory at a time."""
+"""Number of rows of the list that one copy brings to scalar memory."""
 TAPS = 8
-"""Number of taps whose items are found together."""
-# Most output rows of a block. Their sums stay in vector memory.
+"""Number of taps whose items are found together, one tap in each sublane of a register."""
+# The largest number of output rows of a block. Their sums stay in vector memory.
 _BLOCK = 16384
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Sizes of the lists.
+    """Sizes of the lists of items of one neighbor table.
 
     Attributes:
       blocks: number of blocks of output rows.
@@ -59,25 +59,25 @@ class Shape:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks of a block's list, which has room for 8 items per group and tap."""
-        # A group and tap have at most GROUP items, found in as many rounds. Each round fills up its
-        # last piece of a tap, hence PIECE more.
+        """Number of chunks of ``CHUNK`` rows of a block's list, enough for every possible table."""
+        # A group has at most GROUP items for a tap, found in as many rounds. A round pads its last
+        # piece of a tap, hence PIECE more.
         items = self.taps * GROUP * (self.groups + PIECE)
         return -(-items // (PASS * CHUNK))
 
     @property
     def list_rows(self) -> int:
-        """Number of rows that hold one of the numbers of each item."""
+        """Number of rows of 128 that store one number for each item of a block."""
         return self.chunks * CHUNK
 
     @property
     def array(self) -> tuple[int, int, int]:
-        """Shape of the view, see ``tpu_items.VIEWS``."""
+        """Shape of the array ``items``, see ``tpu_items._build``."""
         return self.blocks, 3 * self.list_rows + self.list_rows // PIECE + GROUP, PASS
 
 
 def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
-    """Return the lists of a table, see ``tpu_items.VIEWS``, with zero where these are undefined."""
+    """Build the lists of items of a neighbor table in NumPy, see ``tpu_items._build``."""
     del spec
     shape = Shape.of(*neighbors.shape)
     table = np.full((shape.blocks * shape.block_rows, shape.taps), -1, np.int32)
@@ -92,8 +92,9 @@ def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
     shifts = 4 * np.arange(GROUP, dtype=np.uint32)[:, None]
     for first in range(0, shape.taps, TAPS):
         mine = left[:, first : first + TAPS]
-        # Each round finds one item per group and tap. The item starts at the least input row left
-        # and takes all neighbors in the 8 rows from there on. A word has 4 bits per output row.
+        # Each round finds one item per group and tap. The item starts at the least remaining input
+        # row and takes all neighbors in the 8 rows from there on. Its word has 4 bits for each
+        # output row: 8 plus the neighbor's place in the 8 input rows, or 0 without a neighbor.
         while np.any(mine >= 0):
             begins = np.where(mine < 0, np.iinfo(np.int32).max, mine).min(2)
             place = mine - begins[:, :, None]
@@ -108,7 +109,7 @@ def on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
 
 
 class _Lists:
-    """The lists of one block, which grow by whole pieces."""
+    """The list of items of one block, as a row of ``items`` that grows by whole pieces."""
 
     def __init__(self, shape: Shape, own: int) -> None:
         rows = shape.list_rows
@@ -130,7 +131,7 @@ class _Lists:
 
 
 def defined(view: np.ndarray, rows: int, taps: int) -> np.ndarray:
-    """Return the view of a table ``[rows, taps]`` with zeros where a device leaves it undefined."""
+    """Set the undefined entries of a device's ``items`` for a table ``[rows, taps]`` to zero."""
     shape, found = Shape.of(rows, taps), np.zeros_like(view)
     for block, (used, own) in enumerate(view[:, -1, :2]):
         for part in range(3):

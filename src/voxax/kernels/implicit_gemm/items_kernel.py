@@ -1,10 +1,9 @@
-"""The Pallas kernel that lists items on a TPU, see ``items.py``.
+"""The Pallas kernel that builds the lists of items of a neighbor table on a TPU, see ``items.py``.
 
 A TPU gathers and scatters numbers one at a time, but moves whole registers. So items are found
-for 8 taps at once, one tap in each row of a register, with the groups of a block in the lanes. The
-existing items are moved to the front in steps of 1, 2, 4, ... lanes. The distance of each item is
-known, and is not shorter than that of any item on its left, so two items never reach the same
-place.
+for 8 taps together, one tap in each row of a register, with the groups of a block in the lanes. The
+existing items are then moved to the front by steps of 1, 2, 4, ... lanes. The distance of an item
+is not shorter than the distance of any item on its left, so two items never reach the same place.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from jax.experimental.pallas import tpu as pltpu
 from voxax.kernels.implicit_gemm.items import GROUP, PASS, PIECE, TAPS, Shape
 from voxax.kernels.implicit_gemm.windows import SPILLED
 
-# Bits of the distance that an item moves, less than a block's groups plus those of a register.
+# Bits of the distance that an item moves, which is less than a block's groups plus 128.
 _MOVE_BITS = 12
 _NONE = 2**31 - 1
 
 
 @functools.partial(jax.jit, static_argnames="interpret")
 def find_items(neighbors: jax.Array, interpret: Any = False) -> jax.Array:
-    """Return the lists of items of a neighbor table, see ``tpu_items.VIEWS``."""
+    """Return the lists of items of a neighbor table, see ``tpu_items._build``."""
     rows, taps = neighbors.shape
     shape = Shape.of(rows, taps)
     width = shape.groups + PASS
@@ -53,7 +52,8 @@ def find_items(neighbors: jax.Array, interpret: Any = False) -> jax.Array:
 
 
 def _bytes(shape: Shape) -> int:
-    """Return the vector memory of a call: two blocks of lists, two of the table, and ``left``."""
+    """Return the bytes of vector memory that a call may use."""
+    # Two buffers for a block of the lists, two for a block of the table, and ``left``.
     return SPILLED + 8 * shape.array[1] * PASS + 256 * shape.block_rows
 
 
@@ -86,7 +86,7 @@ def _run(
 
 
 def _part(shape: Shape, rows: Any, taps: Any, table: Any, left: Any) -> None:
-    """Fill ``left[j, tap, g] = table[tap, 8 g + j]``, with -1 in nonexistent rows and taps."""
+    """Set ``left[j, tap, g] = table[tap, 8 g + j]``, or -1 for rows and taps that do not exist."""
     within = (TAPS, PASS)
     lane = jax.lax.broadcasted_iota(jnp.int32, within, 1)
     tap = jax.lax.broadcasted_iota(jnp.int32, within, 0)
@@ -110,7 +110,7 @@ def _part(shape: Shape, rows: Any, taps: Any, table: Any, left: Any) -> None:
 
 
 def _take_own(shape: Shape, block: Any, tap: int, left: Any) -> Any:
-    """Return how many leading groups have rows that are their own neighbors; clear these rows."""
+    """Count the leading groups whose rows are their own neighbors under ``tap``; clear them."""
     within = (TAPS, shape.groups)
     group = jax.lax.broadcasted_iota(jnp.int32, within, 1)
     mine = jax.lax.broadcasted_iota(jnp.int32, within, 0) == tap
@@ -134,9 +134,9 @@ def _any(left: Any) -> Any:
 
 
 def _find(left: Any) -> tuple[jax.Array, jax.Array]:
-    """Return an item of each group and tap: its first input row, and its word, or 0 for no item.
+    """Find the next item of each group and tap; return its first input row and its word.
 
-    The neighbors in these items are removed from ``left``.
+    The word is 0 if no neighbor remains. The neighbors in the items are removed from ``left``.
     """
     # An item is 8 consecutive input rows, beginning with the lowest one in ``left``.
     begins = jnp.full(left.shape[1:], _NONE, jnp.int32)
@@ -153,10 +153,10 @@ def _find(left: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> list[tuple[Any, Any]]:
-    """Move the items of each tap to the front of ``moved``, after the lanes that are in use.
+    """Write the items of each tap to ``moved`` without gaps.
 
     Returns:
-      The first piece and the number of items of each tap.
+      For each tap the number of its first piece (16 items) in the list, and of its items.
     """
     taps, groups = begins.shape
     exists = words != 0
@@ -201,7 +201,7 @@ def _move_up(begins: jax.Array, words: jax.Array, pieces: Any, moved: Any) -> li
 
 
 def _store(shape: Shape, tap_group: Any, found: list[tuple[Any, Any]], moved: Any, out: Any) -> Any:
-    """Append the items of each tap to the lists, and return the number of pieces."""
+    """Append the items in ``moved`` to the lists; return the number of pieces (16 items) in use."""
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, PASS), 1)
     for number, (piece, count) in enumerate(found):
 

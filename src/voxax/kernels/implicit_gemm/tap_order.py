@@ -1,12 +1,13 @@
-"""Output rows ordered by their taps, so that a tile skips the taps that none of its rows has.
+"""Sorting of a neighbor table's rows by the taps that they have, for GPU kernels.
 
-The kernels of GPUs read the neighbor table in this order. spconv and TorchSparse++ also sort by a
-bit mask of present taps for their implicit GEMMs (Tang et al., TorchSparse++, MICRO 2023).
+Rows with the same taps come to lie in the same tile, and a tile skips the taps that none of its
+rows has. spconv and TorchSparse++ also sort by a bit mask of present taps for their implicit GEMMs
+(Tang et al., TorchSparse++, MICRO 2023).
 
-The high bits decide which rows lie together. They stand for rare taps, because a tile with a rare
-tap multiplies all its rows by it. Far taps are rare, above all along the last axis, since scans are
-flattest along it. Compared with bits in the order of taps, tiles of 64 rows do 0.89 of the work
-on a LiDAR sweep and 0.95 in a room. Counting each map's taps gains as much, but needs another pass.
+The high bits decide which rows lie together. They stand for rare taps, because one row with a rare
+tap makes its whole tile multiply by that tap. Far taps are rare, above all along the last axis,
+since scans are flattest along it. Compared with bits in the order of taps, tiles of 64 rows do 0.89
+of the work on a LiDAR sweep and 0.95 in a room. Counts of each map's taps would gain the same.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from voxax.geometry.kernel_maps import View, by_name
 from voxax.geometry.kernel_spec import KernelSpec
 
 _BITS = 32
-# Lists of up to so many taps are unrolled tap by tap: one kernel instead of three. For 343 taps XLA
-# took two minutes to compile it.
+# Up to this number of taps, the loop over taps is unrolled, into one XLA kernel instead of three.
+# For 343 taps XLA took two minutes to compile it.
 _MOST_WRITTEN_OUT = 64
-# A step along an axis counts this factor times a step along the axis before it.
+# Weight of a step along an axis, relative to a step along the axis before it.
 _STEP = 1.3
 
 
 @functools.lru_cache(maxsize=1024)
 def bits_of_taps(taps: int, spec: KernelSpec | None = None) -> np.ndarray:
-    """Return ``uint32[taps]``, the bit of each tap, higher for taps that are likely rarer.
+    """Return ``uint32[taps]``, a bit for each tap in a row's mask, higher for taps expected rarer.
 
-    More than 32 taps share bits with their neighbors in this order.
+    If there are more than 32 taps, taps of similar rarity share a bit.
     """
     place = np.arange(taps)
     if spec is not None:
@@ -46,15 +47,15 @@ def bits_of_taps(taps: int, spec: KernelSpec | None = None) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnames="spec")
 def sort_by_taps(neighbors: jax.Array, spec: KernelSpec | None = None) -> jax.Array:
-    """Return the table, transposed, with rows that have the same taps next to each other.
+    """Sort the rows of a neighbor table so that rows with the same taps are adjacent; transpose it.
 
     Args:
       neighbors: ``int32[out_capacity, K]``, the input row of each output row and tap, or -1.
-      spec: the relation, whose offsets tell which taps are rare; with None the last taps count as
-        rare.
+      spec: the map's spec, by whose offsets the rarity of taps is estimated. If None, later taps
+        count as rarer.
 
     Returns:
-      ``int32[K + 1, out_capacity]``: for each tap the input rows or -1, then in the last row the
+      ``int32[K + 1, out_capacity]``. Row k has the input rows of tap k, or -1. The last row has the
       output row of each column. Columns without any neighbor come last; columns with the same taps
       keep their order.
     """
@@ -71,12 +72,12 @@ def sort_by_taps(neighbors: jax.Array, spec: KernelSpec | None = None) -> jax.Ar
 
 @dataclasses.dataclass(frozen=True)
 class Tiles:
-    """The taps of each tile of rows.
+    """A sorted neighbor table, and for each tile of its columns the list of taps that occur in it.
 
     Attributes:
       table: ``int32[K + 1, rows]``, see :func:`sort_by_taps`.
-      taps: ``int32[tiles, K + 1]``: the taps that any row of the tile has; in the last column their
-        number.
+      taps: ``int32[tiles, K + 1]``: first the taps that any row of the tile has; in the last column
+        their number.
     """
 
     table: jax.Array
@@ -89,7 +90,7 @@ class Tiles:
 
 
 def tiles_of(table: jax.Array, rows: int) -> Tiles:
-    """Return the tiles of ``rows`` rows of a sorted table."""
+    """Cut a table from :func:`sort_by_taps` into tiles of ``rows`` output rows."""
     number, places = table.shape[0] - 1, table.shape[1]
     tiles = -(-places // rows)
     fill = ((0, 0), (0, tiles * rows - places))
@@ -98,10 +99,9 @@ def tiles_of(table: jax.Array, rows: int) -> Tiles:
 
 
 def _listed(there: jax.Array) -> jax.Array:
-    """Return ``Tiles.taps`` from ``bool[K, tiles]``, which says which taps exist.
-
-    The n-th existing tap, counted from 0, is the number of taps up to which n or fewer exist.
-    """
+    """Return ``Tiles.taps`` from ``bool[K, tiles]``, whether each tap occurs in each tile."""
+    # Let upto[k] be the number of existing taps among 0 ... k. The n-th existing tap, from 0, is
+    # the first k with upto[k] = n + 1. As upto ascends, this is the number of k with upto[k] <= n.
     number = there.shape[0]
     place = jnp.arange(number + 1, dtype=jnp.int32)[None, :]
     if number > _MOST_WRITTEN_OUT:
@@ -128,4 +128,4 @@ def _on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
 
 
 VIEWS = by_name(View("sorted_neighbors", _build, _on_host))
-"""Views of the sorted neighbor table, see :func:`sort_by_taps`, and of the transposed map's."""
+"""Both neighbor tables, sorted: ``sorted_neighbors`` and ``transposed_sorted_neighbors``."""

@@ -1,7 +1,7 @@
-"""Implicit GEMM on TPUs: rows selected within registers from windows of consecutive rows.
+"""implicit_gemm on TPUs: support checks, choice of block sizes, and the kernel call.
 
-``tpu_kernel.py`` explains the algorithm. This module decides whether a problem fits the chip and in
-which blocks, and prepares the operands of the kernel.
+The kernel (``tpu_kernel.py``) loads windows of consecutive input rows (``windows.py``) and selects
+the neighbors by permuting registers, because TPUs cannot gather single rows fast.
 """
 
 from __future__ import annotations
@@ -63,14 +63,15 @@ _DTYPES = ("float32", "bfloat16", "int8")
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Sizes of the blocks of a call.
+    """Block sizes of a call of a window kernel.
 
     Attributes:
       window: number of rows of a window.
-      in_block, out_block: number of channels of one call, of the gathered operand and of the other.
-      stripes: number of parts of the tiles, which may run on different cores.
+      in_block: number of channels of the gathered operand in one call.
+      out_block: number of channels of the other operand or of the result in one call.
+      stripes: number of parts into which tiles are divided, which may run on different cores.
       resident: 1 if all rows of the gathered operand are in vector memory, else 0.
-      tiles: number of tiles of 128 output rows that a step takes together.
+      tiles: number of tiles of 128 output rows that a step processes together.
     """
 
     window: int
@@ -82,7 +83,7 @@ class Blocks:
 
 
 def supports(problem: Problem, hardware: HardwareInfo) -> str | None:
-    """Return None for dense weights on a TPU whose blocks fit the chip, else the reason against."""
+    """Return the reason why window kernels cannot run this problem, or None if they can."""
     reason = None if problem.dtype in _DTYPES else _dtype_refusal(problem.dtype)
     reason = unfit(problem, "the window kernels multiply dense", reason)
     if reason is None and not _fitting(problem, hardware):
@@ -97,10 +98,7 @@ def _reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[s
 
 
 def _dtype_refusal(dtype: str) -> str:
-    """Return the reason why the kernels take no other dtype.
-
-    Operands pass through the matrix unit as bfloat16 numbers, which have 8 significant bits.
-    """
+    """Return the reason why the kernels do not take ``dtype``: the matrix unit reads bfloat16."""
     reasons = {
         "float16": "its exponents are not bfloat16's, and the matrix unit takes no float16",
         "float64": "the matrix unit adds in float32",
@@ -112,10 +110,10 @@ def _dtype_refusal(dtype: str) -> str:
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters worth measuring.
+    """Return the parameters worth measuring: sizes of windows and numbers of tiles.
 
-    They are lengths of windows and numbers of tiles, with the largest blocks of channels that fit.
-    Lists of items are added if rows have few neighbors.
+    Each has the largest blocks of channels that fit. If rows have few neighbors, the kernel that
+    reads lists of items (``tpu_items.py``) is one more candidate.
     """
     windows = tuple(parameters(blocks) for blocks in _fitting(problem, hardware))
     lists = tpu_items.candidates(problem, hardware)
@@ -125,7 +123,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Return a product. ``("interpret", 1)`` among the parameters runs it on any platform."""
+    """Compute the product ``problem``; parameters with ``("interpret", 1)`` run on any platform."""
     if tpu_items.is_items(parameters):
         return tpu_items.product(problem, parameters, a, b, views)
     # Imported here, because only programs that use these kernels need Pallas.
@@ -173,11 +171,9 @@ def gradients(
     w: jax.Array,
     views: Views,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return dgrad and wgrad, computed together, see :class:`voxax.kernels.kernel.Fused`.
-
-    Both use the same selected rows: ``dw[k] = sum_n x[n]^T dy[t[n, k]]``, where ``t`` is the table
-    that dgrad reads.
-    """
+    """Run dgrad and wgrad in one kernel, see :class:`voxax.kernels.kernel.Fused`."""
+    # With t the table of dgrad, dx[n] = sum_k dy[t[n, k]] w[k]^T and
+    # dw[k] = sum_n x[n]^T dy[t[n, k]]: both use the same selected rows dy[t[n, k]].
     from voxax.kernels.implicit_gemm import tpu_kernel
 
     blocks, kmap = _blocks_of(parameters), MapArrays.of(problem, views)
@@ -205,10 +201,10 @@ def gradients(
 
 
 def both(problem: Problem, hardware: HardwareInfo, chosen: Parameters) -> Parameters | None:
-    """Return the blocks for :func:`gradients`, or None if none are worth it.
+    """Return block sizes for :func:`gradients`, or None if separate products are better.
 
     A block has all channels of ``dy``. At most two calls are allowed, because each call selects the
-    rows again, and separate dgrad and wgrad take at least two calls.
+    rows again, and separate products take at least two calls.
     """
     found = fitting(
         hardware,
@@ -235,7 +231,7 @@ def _blocks_of(parameters: Parameters) -> Blocks:
 def _configured(
     problem: Problem, parameters: Parameters, kmap: MapArrays, gathered: jax.Array, needed: int
 ) -> tuple[Any, PlannedVisits]:
-    """Return the ``TileConfig`` of a call that needs ``needed`` bytes, and its visits."""
+    """Return the ``TileConfig`` and visits of a call that needs ``needed`` bytes of VMEM."""
     from voxax.kernels.implicit_gemm import tpu_kernel
 
     blocks = _blocks_of(parameters)
@@ -253,10 +249,10 @@ def _configured(
 
 
 def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array:
-    """Return the weight gradient as ``[other channels, K, gathered channels]``.
+    """Join the kernels' sums to a weight gradient ``[other channels, K, gathered channels]``.
 
     ``sums[i][j]`` is ``[stripes, out_block, K * in_block]`` for block ``i`` of the gathered
-    channels and block ``j`` of the other channels. The stripes are summed here.
+    channels and block ``j`` of the other channels. The stripes are added here.
     """
     summed = [[jnp.sum(block, axis=0) for block in row] for row in sums]
     taps = [[w.reshape(blocks.out_block, -1, blocks.in_block) for w in row] for row in summed]
@@ -266,7 +262,7 @@ def _taps(config: Any, blocks: Blocks, sums: list[list[jax.Array]]) -> jax.Array
 
 
 def _weights_of(problem: Problem, blocks: Blocks, w: jax.Array) -> list[list[jax.Array]]:
-    """Return the kernels' weight operands, by block of the result and of the gathered channels."""
+    """Return the weight operand ``[i][j]`` for result block i and block j of gathered channels."""
     w = weight_read(problem, w)
     of_result = _split(_padded_weight(w, blocks), blocks.out_block, 2)
     return [
@@ -282,14 +278,14 @@ def _rows_first(visits: PlannedVisits, outs: list[jax.Array], shape: tuple[int, 
 
 @dataclasses.dataclass(frozen=True)
 class PlannedVisits:
-    """The visits of a call.
+    """The visits (steps) of a kernel call. A group is the tiles that one step processes together.
 
     Attributes:
       scalars: the visits as ``tpu_kernel.Visits``.
-      visited: ``bool[groups]``, which groups of tiles have a visit.
+      visited: ``bool[groups]``, which groups have a visit. Others have no neighbors or do not fit.
       fits: ``bool[groups]``, which groups have visits within the bound :func:`most_visits`. All
-        groups of a map between canonical orders fit. In a map made by hand, a group may not fit; it
-        then has no visit at all, because a part of its sum must not look like a result.
+        groups fit if rows are in canonical order. In a map made by hand, a group may not fit; it
+        then has no visit, because a partial sum must not look like a result.
       group: number of rows of a group.
     """
 
@@ -299,12 +295,11 @@ class PlannedVisits:
     group: int
 
     def defined(self, y: jax.Array) -> jax.Array:
-        """Return a product ``[channels, rows]`` with every group defined.
+        """Fill the rows of ``y [channels, rows]`` that the kernel does not write.
 
-        Groups without neighbors become zero, and groups that do not fit become NaN. XLA fuses this
-        into the next reader of the result. To write zeros before the kernel took 8 % of a layer's
-        time.
+        Groups without neighbors become zero, and groups that do not fit become NaN.
         """
+        # XLA fuses this into the next reader. Zeros before the kernel took 8 % of a layer's time.
 
         def by_row(of_group: jax.Array) -> jax.Array:
             shape = len(of_group), self.group
@@ -315,7 +310,7 @@ class PlannedVisits:
 
 
 def unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
-    """Return ``y`` with NaN, or the least integer, in place of values that do not fit."""
+    """Replace values of ``y`` where ``fits`` is False by NaN, or by the least integer."""
     integral = jnp.issubdtype(y.dtype, jnp.integer)
     lost = jnp.iinfo(y.dtype).min if integral else jnp.nan
     return jnp.where(fits, y, jnp.asarray(lost, y.dtype))
@@ -324,9 +319,9 @@ def unless_lost(y: jax.Array, fits: jax.Array) -> jax.Array:
 def visits_of(
     problem: Problem, steps: Steps, columns: Columns, windows: jax.Array, rows: int
 ) -> PlannedVisits:
-    """Plan the visits of a product.
+    """Plan the steps (visits) of a product, and divide them into stripes of nearly equal length.
 
-    A group of tiles has as many visits as its longest run of input rows has windows.
+    The number of visits of a group of tiles is the number of windows in its longest run.
 
     Args:
       problem: the product.
@@ -344,8 +339,8 @@ def visits_of(
     starts, lengths = windows.reshape(2, -1, steps.tiles * len(columns))
     of_place, first, ends = tiles_of_visits(lengths, window, most)
     fits = ends <= most
-    # Split the visits into stripes of nearly equal length, because each visit costs the same. There
-    # is at least one visit: without any, a step would write undefined values. The first group fits.
+    # Every visit costs the same, so stripes get nearly equal numbers of visits. There is at least
+    # one visit, because without any a step would write undefined values. The first group fits.
     total = jnp.maximum(jnp.max(jnp.where(fits, ends, 0)), 1)
     shares = jnp.arange(stripes + 1, dtype=jnp.int32)
     # wanted = total * shares / stripes, without a product that may overflow 32 bits.
@@ -361,15 +356,15 @@ def visits_of(
 
 
 def _weight_of(problem: Problem, w: jax.Array) -> jax.Array:
-    """Return ``[K, C_in, C_out]`` as ``bfloat16[parts * C_out, K * C_in]``.
+    """Turn ``[K, C_in, C_out]`` into the kernel's operand ``bfloat16[parts * C_out, K * C_in]``.
 
-    Input channels stand in the order in which the kernel selects them. The parts are rounded by
-    ``reduce_precision``, because compilers may remove a conversion to bfloat16 and back.
+    Input channels are in the order in which the kernel selects them.
     """
     w = w if parts_of(problem) > 1 else to_words(w, 1)
     rows = w.transpose(2, 0, 1).reshape(w.shape[2], -1)
     found = []
-    # w = w_1 + w_2 + w_3: each part takes the leading 8 bits of what is left.
+    # w = w_1 + w_2 + w_3: each part takes the leading 8 bits of the rest. ``reduce_precision``
+    # rounds, because compilers may remove a conversion to bfloat16 and back.
     for _ in range(parts_of(problem) - 1):
         found.append(jax.lax.reduce_precision(rows, exponent_bits=8, mantissa_bits=7))
         rows = rows - found[-1]
@@ -391,7 +386,7 @@ _NAMES = ("window_rows", "in_block", "out_block", "stripes", "resident", "tiles"
 
 
 def parameters(blocks: Blocks) -> Parameters:
-    """Encode ``blocks`` as tuning parameters."""
+    """Encode ``blocks`` as tuning parameters of the kernel."""
     sizes = zip(_NAMES, dataclasses.astuple(blocks), strict=True)
     return tuple(sorted((("body", "windows"), *sizes)))
 
@@ -406,7 +401,7 @@ def _fitting(problem: Problem, hardware: HardwareInfo) -> list[Blocks]:
 
 
 def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 1) -> list[Blocks]:
-    """Return blocks with this window. Blocks of channels that need the fewest calls come first."""
+    """Return all block sizes with this window; those that need the fewest calls come first."""
     in_channels, out_channels = problem.gathered_channels, problem.other_channels
     wide = parts_of(problem) > 1
     stripes = hardware.cores or 1
@@ -420,17 +415,18 @@ def _blocks(problem: Problem, hardware: HardwareInfo, window: int, times: int = 
 
 
 def steps_of(hardware: HardwareInfo, words: int, times: int = 1) -> Iterator[tuple[int, int]]:
-    """Yield ``(resident, tiles)`` of :class:`Blocks`, the fastest first.
+    """Yield ``(resident, tiles)``, whether all rows stay in VMEM and tiles per step, fastest first.
 
     Args:
-      hardware: the chip. All rows can be in vector memory only if it is large and the device has
-        one core: two cores have a memory each, and XLA keeps no array in the small one of a v4.
-      words: number of 32-bit words of a row. For long rows one tile is enough work for a step, and
-        it takes less code.
+      hardware: the chip.
+      words: number of 32-bit words of a row.
       times: factor on the numbers of tiles.
     """
+    # All rows can be in vector memory only if it is large and the device has one core: two cores
+    # have a memory each, and XLA keeps no array in the small one of a v4.
     can = (hardware.cores or 1) == 1 and (hardware.vmem_bytes or 0) >= _ROOMY
     places = (1, 0) if can else (0,)
+    # For long rows one tile is enough work for a step, and it takes less code.
     tiles = 4 if words <= 32 else 2 if words <= 128 else 1
     return itertools.product(places, [times * n for n in (4, 2, 1) if n <= tiles])
 
@@ -446,9 +442,9 @@ def _smem_bytes(problem: Problem, blocks: Blocks) -> int:
 
 
 def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
-    """Return the bytes of vector memory that a call needs, without resident rows.
+    """Return the bytes of vector memory that a call needs besides resident rows.
 
-    ``both``: whether the call computes dgrad and wgrad, see :func:`gradients`.
+    ``both`` is whether the call computes dgrad and wgrad, see :func:`gradients`.
     """
     columns, taps = (
         columns_of(problem.layer.spec, problem.layer.num_offsets),
@@ -481,7 +477,7 @@ def _vmem_bytes(problem: Problem, blocks: Blocks, *, both: bool = False) -> int:
 
 
 def _excess(problem: Problem, hardware: HardwareInfo) -> str:
-    """Return which memory even the smallest blocks exceed, as the reason to refuse."""
+    """Return a message which memory of the chip even the smallest blocks exceed."""
     least, taps = _blocks(problem, hardware, SHORTEST)[-1], problem.layer.num_offsets
     for name, needed, there in (
         ("vector memory", _vmem_bytes(problem, least), hardware.vmem_bytes or 0),

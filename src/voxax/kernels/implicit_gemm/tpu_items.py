@@ -1,7 +1,6 @@
-"""Implicit GEMM on TPUs for maps with few neighbors: rows moved by items, 8 at a time.
+"""implicit_gemm on TPUs for maps with few neighbors: when to use it, and the kernel call.
 
-``items.py`` defines an item, and ``tpu_items_kernel.py`` multiplies the items. This module decides
-for which problems items are worth it, and prepares the operands of the kernel.
+The kernel (``tpu_items_kernel.py``) moves up to 8 rows together, by lists of items (``items.py``).
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from voxax.kernels.kernel import Parameters, Problem, Views
 BODY = ("body", "items")
 """The parameter that distinguishes this kernel from the window kernels."""
 # Items are preferred up to a mean of _FEW neighbors per row, and candidates up to _MOST. A row has
-# about 0.36 times as many items as neighbors. The time of a window kernel does not depend on them.
-# Counted on v5e and v6e with 128 channels, items take less time up to 1.5 to 2.2 items per row.
-# With more channels this limit is higher.
+# about 0.36 times as many items as neighbors. The time of a window kernel does not depend on the
+# number of neighbors. Counted on v5e and v6e with 128 channels, items take less time than windows
+# up to 1.5 to 2.2 items per row. With more channels this limit is higher.
 _FEW, _MOST = 4.0, 6.0
 _MOST_TAPS = 64
 # The program that lists the items stores their input rows in 19 bits.
@@ -41,15 +40,15 @@ _LOADED = 2048
 
 
 def is_items(parameters: Parameters) -> bool:
-    """Return whether the parameters choose lists of items, as those of :func:`candidates` do."""
+    """Return whether parameters select the items kernel rather than the window kernel."""
     return BODY in parameters
 
 
 def candidates(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return the parameters of the items, or ``()`` if they are no candidates.
+    """Return the parameters of the items kernel to measure: one candidate or ``()``.
 
-    They are none if rows have too many neighbors or the operands do not fit. The mean number of
-    neighbors is known only for concrete maps, see ``Layer.density``.
+    The kernel is no candidate if rows have too many neighbors or the operands do not fit. The mean
+    number of neighbors is known only for concrete maps, see ``Layer.density``.
     """
     density = problem.layer.density
     fits = density is not None and density <= _MOST and _fits(problem, hardware)
@@ -57,7 +56,7 @@ def candidates(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ..
 
 
 def is_preferred(problem: Problem) -> bool:
-    """Return whether items are chosen without measurement if they are candidates."""
+    """Return whether the items kernel, if it is a candidate, comes before the window kernel."""
     density = problem.layer.density
     return density is not None and density <= _FEW and problem.in_channels > CHANNELS // 2
 
@@ -76,7 +75,7 @@ def _fits(problem: Problem, hardware: HardwareInfo) -> bool:
 
 
 def _padded(channels: int) -> int:
-    """Return the padded channels of an operand: half a register, or whole registers."""
+    """Round channels up to 64 lanes, half a register, or to whole registers of 128 lanes."""
     half = CHANNELS // 2
     return half if channels <= half else channels + -channels % CHANNELS
 
@@ -84,7 +83,7 @@ def _padded(channels: int) -> int:
 def product(
     problem: Problem, parameters: Parameters, x: jax.Array, w: jax.Array, views: Views
 ) -> jax.Array:
-    """Return a forward product. ``("interpret", 1)`` in the parameters runs it on any platform."""
+    """Compute a forward product; parameters with ``("interpret", 1)`` run on any platform."""
     # Imported here, because only programs that use this kernel need Pallas.
     from voxax.kernels.implicit_gemm import tpu_items_kernel
 
@@ -113,12 +112,9 @@ def product(
 
 
 def _in_parts(w: jax.Array, parts: int) -> jax.Array:
-    """Return ``[K, C_in, C_out]`` as ``bfloat16[K, parts * C_in, C_out]``, the largest part first.
-
-    The parts are rounded by ``reduce_precision``, because compilers may remove a conversion to
-    bfloat16 and back.
-    """
-    # w = w_1 + w_2 + w_3: each part takes the leading 8 bits of what is left.
+    """Split ``[K, C_in, C_out]`` into ``bfloat16[K, parts * C_in, C_out]``, largest part first."""
+    # w = w_1 + w_2 + w_3: each part takes the leading 8 bits of the rest. ``reduce_precision``
+    # rounds, because compilers may remove a conversion to bfloat16 and back.
     found = []
     for _ in range(parts - 1):
         found.append(jax.lax.reduce_precision(w, exponent_bits=8, mantissa_bits=7))
@@ -127,7 +123,7 @@ def _in_parts(w: jax.Array, parts: int) -> jax.Array:
 
 
 def _vmem_bytes(problem: Problem) -> int:
-    """Return the bytes of vector memory of a call, of which XLA's own arrays take a quarter."""
+    """Return the bytes of vector memory that a call needs, with a quarter for XLA's own arrays."""
     parts, taps = parts_of(problem), problem.layer.num_offsets
     shape = Shape.of(problem.out_rows, taps)
     lanes = [
@@ -152,7 +148,7 @@ def _smem_bytes(problem: Problem) -> int:
 
 
 def _build(neighbors: jax.Array, spec: KernelSpec | None) -> jax.Array:
-    """Build the lists of items on the device.
+    """Build the lists of items of a neighbor table on the device.
 
     Returns:
       ``int32[blocks, rows, 128]``, see ``items.Shape``. The rows of each block are:
@@ -162,9 +158,9 @@ def _build(neighbors: jax.Array, spec: KernelSpec | None) -> jax.Array:
       - ``list_rows`` with a word of 8 numbers of 4 bits: number ``j`` is the place of the neighbor
         of row ``j`` of the group in the item's input rows, plus 8, or 0 without a neighbor;
       - ``list_rows / 16`` with the tap of each piece;
-      - 8 rows with two counts. The first is the number of list rows in use; the rows after them are
-        undefined. The second is the number of leading groups in the block whose rows are their own
-        neighbors under the middle tap. These groups have no items of this tap.
+      - 8 rows with two counts. Column 0 is the number of list rows in use; the other list rows are
+        undefined. Columns 1 to 127 are the number of leading groups of the block whose rows are
+        their own neighbors under the middle tap. These groups have no items of this tap.
     """
     from voxax.kernels.implicit_gemm.items_kernel import find_items
 
@@ -175,4 +171,4 @@ def _build(neighbors: jax.Array, spec: KernelSpec | None) -> jax.Array:
 
 
 VIEWS = {"items": View("items", _build, on_host)}
-"""The lists of the neighbor table. No product reads the lists of the transposed table."""
+"""The array ``items`` of the neighbor table. No product reads items of the transposed table."""

@@ -1,18 +1,17 @@
-"""The Pallas kernel of ``implicit_gemm`` on TPUs for thin data: it moves only rows with a neighbor.
+"""The Pallas kernel of ``implicit_gemm`` on TPUs for maps with few neighbors (thin data).
 
 The window kernels of ``tpu_kernel.py`` permute registers for every tap, whether a neighbor exists
-or not. This kernel moves rows by *items*, see ``items.py``. An item has one tap, 8 consecutive
-output rows, and up to 8 neighbors among 8 consecutive input rows. Rows lie in the sublanes of
-registers and channels in the lanes, which is XLA's layout for arrays of many channels. An item
-takes one load of 8 input rows, one permutation of the sublanes, and one addition to 8 rows of sums.
+or not. This kernel moves only rows with neighbors, by *items*, see ``items.py``. An item has one
+tap, 8 consecutive output rows, and up to 8 neighbors among 8 consecutive input rows. Rows are in
+the sublanes of registers and channels in the lanes, which is XLA's layout for arrays of many
+channels. An item takes one load of 8 input rows, one permutation of the sublanes, and one addition
+to 8 rows of sums.
 
 All input rows are in vector memory, in words of 32 bits. A word is one float32 number, or two
-bfloat16 numbers, those of channels ``c`` and ``c + 128``. The first steps of the grid load the
-input rows. Each later step computes a block of output rows, with 128 items in a pass. Pass ``p``
-moves the rows of items ``p``, multiplies the rows of items ``p - 1``, and adds the products of
-items ``p - 2`` to the sums. So no part waits for another.
-
-Rows that are no neighbors are replaced by zeros before the product, so NaN in them has no effect.
+bfloat16 numbers, of channels ``c`` and ``c + 128``. The first steps of the grid load the input
+rows. Each later step computes a block of output rows in passes of 128 items. Pass ``p`` moves the
+rows of items ``p``, multiplies the rows of items ``p - 1``, and adds the products of items
+``p - 2`` to the sums. So no part waits for another. Missing neighbors become zeros.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from voxax.kernels.implicit_gemm.windows import CHANNELS
 
 # Number of input rows that one step of the grid loads into vector memory.
 LOADED = 2048
-# Number of items whose sums are read before the first is written. This is safe, because the groups
-# of a piece are distinct.
+# Number of items whose sums are all read before the first sum is written. The result is right,
+# because the groups of a piece are distinct.
 _BATCH = 8
 _PIECES = PASS // PIECE
 # Number of rows that a step of a loop copies, with all their channels.
@@ -49,7 +48,7 @@ _STRIDE = 256
 
 @dataclasses.dataclass(frozen=True)
 class ItemConfig:
-    """The static parameters of a call.
+    """The static parameters of a call of the items kernel.
 
     Attributes:
       rows: M, the number of output rows.
@@ -57,9 +56,8 @@ class ItemConfig:
       parts: number of bfloat16 numbers whose sum is an operand: 3 for all digits of float32, or 1.
       words: number of channels in a word of 32 bits, 1 or 2.
       vmem_bytes: bytes of vector memory that the compiler may use.
-      interpret: whether to run as plain JAX, on any platform. Or the parameters of Pallas' TPU
-        interpreter.
-      total: dtype of the sums: float32, or int32 for operands that hold 8-bit integers.
+      interpret: True to run as plain JAX on any platform, or parameters of Pallas' TPU interpreter.
+      total: dtype of the sums: float32, or int32 for operands whose values are 8-bit integers.
       result: dtype of the result.
     """
 
@@ -83,14 +81,14 @@ def product(
     x: jax.Array,
     w: jax.Array,
 ) -> jax.Array:
-    """Return ``y[m] = sum_k x[table[m, k]] w[k]``, ``[M, C_out]``.
+    """Run a forward product: return ``y[m] = sum_k x[table[m, k]] w[k]``, ``[M, C_out]``.
 
     Args:
       config: static parameters.
-      passes: ``int32[blocks]``, number of rows of each block's list.
+      passes: ``int32[blocks]``, number of rows of each block's list that are in use.
       own: ``int32[blocks]``, number of leading groups of a block whose rows are their own neighbors
         under the middle tap. These groups have no items of this tap.
-      items: the view ``items``, see ``tpu_items.VIEWS``.
+      items: the lists of items, see ``tpu_items._build``.
       x: ``[N, C_in]``, bfloat16, or float32 for more than one part; C_in is 64, 128 or 256.
       w: ``bfloat16[K, parts * C_in, C_out]``.
     """
@@ -144,21 +142,21 @@ def product(
 
 
 def _block_of(step: Any, loads: int) -> Any:
-    """Return the block of output rows of a step; the first block while steps load rows."""
+    """Return the block of output rows of a step: block 0 while the first steps load input rows."""
     return jnp.maximum(step - jnp.int32(loads), 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Lists:
-    """The lists of a block, two chunks at a time: one is read while the next arrives.
+    """The lists of a block, in buffers of two chunks: one is read while the next is copied.
 
-    The words lie in vector memory, the other lists in scalar memory.
+    The words are in vector memory, the other lists in scalar memory.
 
     Attributes:
       config: static parameters.
       block: number of the block of output rows.
       items: all lists, in HBM.
-      begins, groups, words, taps: two buffers for chunks of each list.
+      begins, groups, words, taps: two buffers for chunks of each list, see ``tpu_items._build``.
       arrived: semaphores of the buffers.
     """
 
@@ -192,12 +190,12 @@ class _Lists:
             copy.wait()
 
     def row(self, numbers: Any, number: Any) -> Any:
-        """Return row ``number`` of one of the lists, as a reference."""
+        """Return a reference to row ``number`` of the list with the buffers ``numbers``."""
         slot = jax.lax.rem(jax.lax.div(number, jnp.int32(CHUNK)), jnp.int32(2))
         return numbers.at[slot, jax.lax.rem(number, jnp.int32(CHUNK))]
 
     def tap(self, number: Any, piece: Any) -> Any:
-        """Return the tap of a piece of pass ``number``."""
+        """Return the tap of 16 items: of piece ``piece`` in row ``number`` of the list."""
         place = jax.lax.rem(number, jnp.int32(CHUNK)) * _PIECES + piece
         slot = jax.lax.rem(jax.lax.div(number, jnp.int32(CHUNK)), jnp.int32(2))
         return self.taps[
@@ -250,7 +248,7 @@ def _run(
 
 
 def _fill(ref: Any) -> None:
-    """Set all rows to zero in a loop, which is less code than all at once."""
+    """Set all rows to zero, in a loop to keep the program short."""
 
     def fill(place: Any, _: None) -> None:
         at = pl.ds(pl.multiple_of(place * _STRIDE, _STRIDE), _STRIDE)
@@ -260,7 +258,7 @@ def _fill(ref: Any) -> None:
 
 
 def _load(config: ItemConfig, x: Any, rows: Any, step: Any) -> None:
-    """Copy the input rows of a block to vector memory, in words."""
+    """Copy the ``LOADED`` input rows of a step to vector memory, as 32-bit words."""
 
     def load(place: Any, _: None) -> None:
         at = pl.multiple_of(place * _STRIDE, _STRIDE)
@@ -282,9 +280,9 @@ def _load(config: ItemConfig, x: Any, rows: Any, step: Any) -> None:
 def _add_own(
     config: ItemConfig, begin: Any, groups: Any, w: Any, rows: Any, sums: Any, picked: Any
 ) -> None:
-    """Set the sums to the products of rows that are their own neighbors under the middle tap.
+    """Initialize the sums of a block: products of the middle tap in its first ``groups`` groups.
 
-    Other rows become zero.
+    The rows of these groups are their own neighbors. The sums of other rows become zero.
     """
 
     # As many rows as a pass moves, because the next product waits for the move.
@@ -305,21 +303,20 @@ def _pass(
     config: ItemConfig, place: Any, number: Any, lists: _Lists,
     w: Any, rows: Any, sums: Any, picked: Any, terms: Any,
 ) -> None:  # fmt: skip
-    """Add products of items ``place - 2``, multiply items ``place - 1``, move items ``place``."""
+    """Move rows of the items ``place``, multiply items ``place - 1``, add items ``place - 2``."""
     chunk, within = jax.lax.div(place, jnp.int32(CHUNK)), jax.lax.rem(place, jnp.int32(CHUNK))
 
     @pl.when(jnp.logical_and(within == 0, place < number))
     def _() -> None:
         lists.wait(chunk)
 
-    # The first two passes of a chunk still read the chunk before. From then on the next chunk may
-    # replace it.
+    # The first two passes of a chunk still read the chunk before, which the next then replaces.
     @pl.when(jnp.logical_and(within == 2, (chunk + 1) * CHUNK < number))
     def _() -> None:
         lists.bring(chunk + 1)
 
-    # Pass p adds the items p - 2, multiplies the items p - 1 and moves the items p. These numbers
-    # are clipped at both ends; what is then read is zero or not used.
+    # The numbers of items are clipped at both ends. The values that are then read are zero or not
+    # used.
     added, multiplied, moved = (jnp.clip(place - back, 0, number - 1) for back in (2, 1, 0))
     groups, begins = (
         lists.row(of, at) for of, at in ((lists.groups, added), (lists.begins, moved))
@@ -357,7 +354,7 @@ def _pass(
 
 
 def _group(item: Any, items: int = 1) -> Any:
-    """Return the rows of ``items`` items from ``item`` on."""
+    """Return the slice of the 8 rows of each of ``items`` items, beginning with ``item``."""
     return pl.ds(item * GROUP, items * GROUP)
 
 
@@ -368,7 +365,7 @@ def _column(codes: jax.Array, item: Any) -> jax.Array:
 
 
 def _codes(word: jax.Array) -> jax.Array:
-    """Unpack words ``[1, PASS]`` of 8 numbers of 4 bits to ``[GROUP, PASS]``."""
+    """Unpack words ``[1, PASS]`` to their 8 numbers of 4 bits, ``[GROUP, PASS]``."""
     shape = GROUP, word.shape[1]
     shift = 4 * jax.lax.broadcasted_iota(jnp.int32, shape, 0)
     return jax.lax.shift_right_logical(jnp.broadcast_to(word, shape), shift) & jnp.int32(15)
@@ -383,7 +380,7 @@ def _moved(rows: Any, begin: Any, code: jax.Array) -> jax.Array:
 
 
 def _keep(config: ItemConfig, words: jax.Array, picked: Any, at: Any) -> None:
-    """Write moved rows to ``picked``, as the operand of a product."""
+    """Convert gathered rows from 32-bit words to bfloat16 parts and write them to ``picked``."""
     if config.words == 2:
         picked[0, at, :CHANNELS] = _half(words << 16)
         picked[0, at, CHANNELS:] = _half(words & jnp.int32(-(1 << 16)))
@@ -392,7 +389,7 @@ def _keep(config: ItemConfig, words: jax.Array, picked: Any, at: Any) -> None:
         if config.parts == 1:
             picked[part, at, :] = words.astype(jnp.bfloat16)
             return
-        # x = x_1 + x_2 + x_3: each part has the upper 16 bits of what is left. These bits are cut,
+        # x = x_1 + x_2 + x_3: each part has the upper 16 bits of the rest. The lower bits are cut,
         # not rounded, because a compiler may remove a conversion to bfloat16 and back.
         bits = jax.lax.bitcast_convert_type(words, jnp.int32) & jnp.int32(-(1 << 16))
         head = jax.lax.bitcast_convert_type(bits, jnp.float32)
@@ -405,7 +402,7 @@ def _half(bits: jax.Array) -> jax.Array:
 
 
 def _product(config: ItemConfig, picked: Any, at: Any, w: Any, tap: Any) -> jax.Array:
-    """Return the product of rows of one tap with its weights."""
+    """Multiply the rows ``at`` of ``picked`` with the weight of one tap."""
     c_in = picked.shape[2]
     total = jnp.zeros((at.size, w.shape[2]), config.total)
     # x w = sum_ij x_i w_j over i + j < parts, counted from 0, the smallest terms first. The other

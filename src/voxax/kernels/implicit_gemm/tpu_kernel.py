@@ -1,23 +1,21 @@
-"""The Pallas kernels of ``implicit_gemm`` on TPUs: they select rows within registers.
+"""The Pallas kernels of ``implicit_gemm`` on TPUs: they select neighbors by permuting registers.
 
-Each step of the grid is one *visit*. A visit covers a group of tiles of output rows, and one window
-of input rows for each tile and column of taps. With a single tile, a step would wait for its last
-results. If all input rows fit, they are in vector memory. Otherwise the kernel copies windows from
-HBM two steps ahead.
+Each step of the grid is one *visit*. A visit covers a *group* of tiles of output rows, and one
+window of input rows for each tile and column of taps (``windows.py``). A group has several tiles,
+because with a single tile a step would wait for its last results. If the neighbors of a tile lie
+further apart than a window, its group is visited again for the next window of each column. Input
+rows stay in vector memory if they fit. Otherwise windows are copied from HBM two steps ahead.
 
-A step selects the rows of its visit and multiplies the rows that the step before selected. Neither
-waits for the other, so the matrix unit works while rows are selected. Arrays are transposed,
-``[channels, rows]``, which is XLA's layout for arrays of few channels.
+A step selects the rows of its visit, and multiplies the rows that the previous step selected. So
+the matrix unit works while rows are selected. Arrays are transposed, ``[channels, rows]``, which is
+XLA's layout for arrays of few channels.
 
-The rows of a window stand in the lanes of registers. One instruction permutes the lanes of a
+The rows of a window are in the lanes of registers. One instruction permutes the lanes of a
 register, so that lane ``m`` of the result is the neighbor of output row ``m``. It moves words of 32
 bits, which are two channels of bfloat16. A window has several registers; the kernel permutes each
 and selects the right result for each lane. The selected rows of all taps are stacked as
 ``[K * C_in, rows]``. One product multiplies them by all weights (forward, dgrad) or by the
-cotangent (wgrad). If the neighbors of a tile lie further apart than a window, its group is visited
-again for the next window of each column.
-
-Rows that are no neighbors are replaced by zeros before the product, so NaN in them has no effect.
+cotangent (wgrad). Missing neighbors become zeros before the product.
 """
 
 from __future__ import annotations
@@ -44,8 +42,8 @@ from voxax.kernels.implicit_gemm.windows import (
 
 # A sum of this many products of two 8-bit integers is exact in float32: 2^14 * 2^10 = 2^24.
 _EXACT_TERMS = 1024
-# Number of buffers for windows in vector memory: one is read while two arrive. Two arrive, because
-# a copy takes about a microsecond and a step may be shorter.
+# Number of buffers for windows in vector memory: one is read while copies to two others are under
+# way, because a copy takes about a microsecond and a step may be shorter.
 _SLOTS = 3
 
 
@@ -54,17 +52,16 @@ class TileConfig:
     """The static parameters of a call of a window kernel, dense or depthwise.
 
     Attributes:
-      columns: taps of each column.
+      columns: for each column (near taps that differ only along the last axis) its taps.
       window: number of rows of a window, a multiple of ``WINDOW_TILE``.
       parts: number of bfloat16 numbers whose sum is an operand: 3 for all digits of float32, or 1.
       resident: whether all input rows are in vector memory.
       tiles: number of tiles of ``WINDOW_TILE`` rows that a step takes together. Each tile has its
         own windows.
       vmem_bytes: bytes of vector memory that the compiler may use.
-      interpret: whether to run as plain JAX, on any platform. Or the parameters of Pallas' TPU
-        interpreter.
-      total: dtype of the sums: float32, or int32 for operands that hold 8-bit integers.
-      result: dtype of the result's rows.
+      interpret: True to run as plain JAX on any platform, or parameters of Pallas' TPU interpreter.
+      total: dtype of the sums: float32, or int32 for operands whose values are 8-bit integers.
+      result: dtype of the result of forward and dgrad.
     """
 
     columns: Columns
@@ -89,19 +86,19 @@ class TileConfig:
 
     @property
     def tile_lanes(self) -> list[slice]:
-        """The lanes of each tile of a step."""
+        """The slice of each tile among the output rows of a step."""
         return [slice(at, at + WINDOW_TILE) for at in range(0, self.rows, WINDOW_TILE)]
 
     @property
     def windows(self) -> int:
-        """Number of windows of a step."""
+        """Number of windows of a step: one for each tile and column."""
         return self.tiles * len(self.columns)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Visits:
-    """The list of visits, in scalars that are known before a step starts.
+    """The list of visits, in scalar memory, so that it is known before a step starts.
 
     A *place* is an index into this list. All arrays are ``int32`` and one-dimensional.
 
@@ -111,7 +108,7 @@ class Visits:
       starts: ``[groups * windows]``, first input row of the first window of each tile and column;
         not negative, and a multiple of ``WINDOW_ALIGNMENT``.
       lengths: ``[groups * windows]``, number of rows from this row to the last neighbor.
-      bounds: ``[stripes + 1]``, the place where each stripe's visits begin, and where all end.
+      bounds: ``[stripes + 1]``, the place of each stripe's first visit, and the end of all visits.
         No group has visits in two stripes.
     """
 
@@ -123,16 +120,16 @@ class Visits:
 
     @property
     def scalars(self) -> tuple[jax.Array, ...]:
-        """The arrays in the order above."""
+        """All arrays, in the order of the attributes."""
         return self.groups, self.first, self.starts, self.lengths, self.bounds
 
 
 # Jitted, so that layers of the same sizes are traced and compiled once.
 @functools.partial(jax.jit, static_argnums=0)
 def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> jax.Array:
-    """Return ``y[:, m] = sum_k w[k]^T x[:, table[k, m]]``, ``[C_out, M]``.
+    """Run forward or dgrad: return ``y[:, m] = sum_k w[k]^T x[:, table[k, m]]``, ``[C_out, M]``.
 
-    Tiles without a visit are undefined.
+    Values of tiles without a visit are undefined.
 
     Args:
       config: static parameters.
@@ -149,10 +146,10 @@ def product(config: TileConfig, visits: Visits, table: Any, x: Any, w: Any) -> j
 
 @functools.partial(jax.jit, static_argnums=0)
 def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: Any) -> jax.Array:
-    """Return ``dw[k] = sum_m x[:, table[k, m]] dy[:, m]^T`` as ``[stripes, C_out, K * C_in]``.
+    """Run wgrad: ``dw[k] = sum_m x[:, table[k, m]] dy[:, m]^T``, as ``[stripes, C_out, K * C_in]``.
 
-    The caller sums over the stripes. The arguments are those of :func:`product`, with ``dy`` in
-    place of ``w``: ``[C_out, M]``, float32 for more than one part, else bfloat16.
+    The caller sums over the stripes. The arguments are those of :func:`product`, except ``dy``:
+    ``[C_out, M]``, float32 for more than one part, else bfloat16.
     """
     shape = dy.shape[0], config.taps * channels_of(x)
     return call_of_weights(
@@ -164,9 +161,9 @@ def weight_product(config: TileConfig, visits: Visits, table: Any, x: Any, dy: A
 def gradients(
     config: TileConfig, visits: Visits, table: Any, dy: Any, w: Any, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Return dgrad and wgrad, which use the same selected rows ``dy[:, table[k, n]]``.
+    """Run dgrad and wgrad, which use the same selected rows ``dy[:, table[k, n]]``.
 
-    The arguments are those of :func:`product` for dgrad, where ``dy`` is the gathered operand, and
+    The arguments are those of :func:`product` for dgrad, which gathers ``dy``, and
     ``x``: ``[C_in, N]``, float32 for more than one part, else bfloat16.
 
     Returns:
@@ -188,7 +185,7 @@ def gradients(
 
 
 def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
-    """Return what the selected rows add to their tiles, ``[C_out, config.rows]``."""
+    """Multiply the selected rows of a visit by all weights; return ``[C_out, config.rows]``."""
     channels, terms = w_ref.shape[0] // config.parts, w_ref.shape[1]
     y = jnp.zeros((channels, config.rows), config.total)
     # w x = sum_ij w_i x_j over i + j < parts, counted from 0, the smallest terms first. The other
@@ -208,7 +205,7 @@ def _times_weights(config: TileConfig, picked: Any, w_ref: Any) -> jax.Array:
 
 
 def _add_weights(config: TileConfig, picked: Any, tile: jax.Array, out: Any) -> None:
-    """Add to ``out[0]`` the products of the other operand's columns with the selected rows."""
+    """Multiply ``tile [C_out, rows]`` by the transpose of the selected rows; add to ``out[0]``."""
     channels, others = tile.shape[0], _in_parts(tile, config.parts)
     for part in reversed(range(config.parts)):
         rows = config.parts - part
@@ -227,13 +224,13 @@ def call_of_rows(
     w: jax.Array,
     channels: int,
 ) -> jax.Array:
-    """Return a product with a tile of results for each tile of the table, ``[channels, M]``.
+    """Run a kernel that computes a result column for each output row, ``[channels, M]``.
 
-    The arguments are those of :func:`product`, and:
+    Dense and depthwise kernels share it. The arguments are those of :func:`product`, and:
 
     Args:
-      multiply: ``multiply(picked, w_ref)`` returns what a visit adds to its tiles,
-        ``[channels, config.rows]``.
+      multiply: ``multiply(picked, w_ref)`` returns what the selected rows of a visit add to the
+        result, ``[channels, config.rows]``.
       channels: number of channels of the result.
     """
 
@@ -263,12 +260,12 @@ def call_of_weights(
     dy: jax.Array,
     shape: tuple[int, int],
 ) -> jax.Array:
-    """Return a product that is summed over all visits of a stripe, ``[stripes, *shape]``.
+    """Run a kernel whose result is a sum over all visits of a stripe, ``[stripes, *shape]``.
 
-    The arguments are those of :func:`weight_product`, and:
+    Dense and depthwise kernels share it. The arguments are those of :func:`weight_product`, and:
 
     Args:
-      add: ``add(picked, dy, out)`` adds what a visit contributes. Its ``dy`` is
+      add: ``add(picked, dy, out)`` adds the terms of a visit to ``out``. Its ``dy`` is
         ``[C_out, config.rows]``, zero in rows without neighbors.
       shape: shape of the sum.
     """
@@ -302,7 +299,7 @@ def call_of_gradients(
     x: jax.Array,
     shape: tuple[int, int],
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the results of :func:`call_of_rows` and :func:`call_of_weights` by one call.
+    """Return the results of :func:`call_of_rows` and :func:`call_of_weights` from one kernel.
 
     The arguments are those of :func:`gradients`, ``multiply`` of :func:`call_of_rows`, and ``add``
     and ``shape`` of :func:`call_of_weights`.
@@ -331,7 +328,7 @@ def call_of_gradients(
 
 
 def _add_rows(step: Step, y: jax.Array, out: Any, total: Any) -> None:
-    """Add what a visit contributes to its tiles, and write the sum so far to ``out``."""
+    """Add the terms ``y`` of a step to the sums of its tiles; write the sums so far to ``out``."""
     # The first visit of a group starts from zero.
     y = y + jnp.where(step.turn == 0, jnp.zeros_like(y), total[...])
     total[...] = y
@@ -339,14 +336,14 @@ def _add_rows(step: Step, y: jax.Array, out: Any, total: Any) -> None:
 
 
 def _with_neighbors(tile: Any, last: Any) -> jax.Array:
-    """Return a tile with zeros in rows without a neighbor, since padding may be NaN."""
+    """Return ``tile [C, rows]`` with zeros in rows without a neighbor, since padding may be NaN."""
     rows = tile[...]
     return jnp.where(last[...] >= 0, rows, jnp.zeros_like(rows))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Result:
-    """The description of a result of a call.
+    """The description of one result of a kernel call.
 
     Attributes:
       shape: shape and dtype of the whole result.
@@ -361,12 +358,12 @@ class _Result:
 
 
 def _whole(w: jax.Array) -> tuple[jax.Array, pl.BlockSpec]:
-    """Return an operand that every step reads as a whole. One buffer is enough for it."""
+    """Return an operand and its spec, for an array that every step reads whole, in one buffer."""
     return w, pl.BlockSpec(w.shape, lambda *_: (0, 0), pipeline_mode=pl.Buffered(1))
 
 
 def _tiles(config: TileConfig, visits: Visits, table: jax.Array, channels: int) -> _Result:
-    """Describe a result with a tile for each tile of the table, ``[channels, M or more]``."""
+    """Describe a result with a column for each output row, ``[channels, M or more]``."""
     rows, stripes = table.shape[1], visits.bounds.shape[0] - 1
     if config.interpret:  # JAX 0.12's interpreter takes no part of a block of shared memory.
         rows += -rows % config.rows
@@ -393,14 +390,14 @@ def _sums(config: TileConfig, visits: Visits, shape: tuple[int, int], like: jax.
 
 
 class Step:
-    """One step of the grid, from its indices and the scalars of ``Visits`` as references.
+    """One step of the grid: which group it selects, multiplies and writes, as traced scalars.
 
     Step ``s`` of a stripe selects the rows of visit ``s`` and multiplies the rows of visit
     ``s - 1``. So a stripe has one step more than visits. The product of its first step is not used.
 
     Attributes:
       number: number of the step in its stripe.
-      begins, ends: whether this is the first step of the stripe, or its last live one.
+      begins, ends: whether this is the first step of the stripe, or its last live step.
       live: whether the step does anything. A stripe may have fewer visits than another, or none.
       group: the group whose rows are selected.
       before: the group whose rows are multiplied.
@@ -424,11 +421,11 @@ class Step:
         self._config, self._scalars = config, (groups, first, starts, lengths)
 
     def _known(self, place: Any) -> Any:
-        """Return the nearest place that holds a visit."""
+        """Clip an index into the list of visits to the range of existing visits."""
         return jnp.maximum(jnp.minimum(place, self._end - 1), 0)
 
     def windows(self, ahead: int = 0) -> list[Any]:
-        """Return the first rows of the windows of this visit, or of a later one.
+        """Return the first input row of each window of the visit ``ahead`` steps later.
 
         The largest int32 stands for a window that does not exist.
         """
@@ -448,7 +445,7 @@ class Step:
 
 
 def _neighbors(config: TileConfig, table: Any, rows: int, group: Any) -> jax.Array:
-    """Return a group's part of the table, with -1 after the last row, where it is undefined."""
+    """Load a part of the neighbor table, ``group``; set entries after the last row to -1."""
     found = table[...]
     if rows % config.rows == 0:
         return found
@@ -459,7 +456,7 @@ def _neighbors(config: TileConfig, table: Any, rows: int, group: Any) -> jax.Arr
 def _pick(
     config: TileConfig, starts: list[Any], rows: int, table: jax.Array, windows: Any, picked: Any
 ) -> None:
-    """Write the selected rows of every tap to ``picked[part, tap * words + word, row]``.
+    """Select the rows of every tap and write them to ``picked[part, tap * words + word, row]``.
 
     Rows without a neighbor in the window become zero.
 
@@ -468,8 +465,8 @@ def _pick(
       starts: first row of each window.
       rows: number of input rows.
       table: the group's part of the table.
-      windows: the windows, or all input rows if they are resident.
-      picked: the reference that is written.
+      windows: reference to the windows, or to all input rows if they are resident.
+      picked: reference to which the rows are written.
     """
     words = picked.shape[1] // config.taps
     for number, start in enumerate(starts):
@@ -495,9 +492,9 @@ def _pick(
 
 
 def _at_hand(config: TileConfig, start: Any, rows: int) -> tuple[Any, Any]:
-    """Return the first row that is read for a window at ``start``, and the place of this row.
+    """Return the first row to read for a window at ``start``, and where the row is in the input.
 
-    The place is a multiple of ``WINDOW_TILE``, since ``windows.in_windows`` stores each row twice.
+    That place is a multiple of ``WINDOW_TILE``, since ``windows.in_windows`` stores rows twice.
     """
     begin = jnp.minimum(start, rows - config.window)
     # Row r is at places r and R + 64 + r, where R = rows: one of both is a multiple of 128.
@@ -506,9 +503,9 @@ def _at_hand(config: TileConfig, start: Any, rows: int) -> tuple[Any, Any]:
 
 
 def _rows_at(blocks: list[jax.Array], place: jax.Array) -> jax.Array:
-    """Return, for each lane, the row at ``place`` in the window, ``[words, WINDOW_TILE]``.
+    """Gather: return the row at ``place`` of the window for each lane, ``[words, WINDOW_TILE]``.
 
-    A place outside the window gives zero.
+    The window consists of ``blocks`` of 128 lanes. A place outside the window gives zero.
     """
     shape = blocks[0].shape
     lane = jnp.broadcast_to(jnp.bitwise_and(place, jnp.int32(WINDOW_TILE - 1)), shape)
@@ -522,22 +519,22 @@ def _rows_at(blocks: list[jax.Array], place: jax.Array) -> jax.Array:
 
 
 def channels_of(x: jax.Array) -> int:
-    """Return C_in of an array whose words hold two channels (int32) or one (float32)."""
+    """Return the number of channels of an array from ``windows.in_windows``."""
     return x.shape[0] * (2 if x.dtype == jnp.int32 else 1)
 
 
 def _as_bfloat16(words: jax.Array) -> jax.Array:
-    """Unpack words of two channels along the first axis."""
+    """Unpack int32 words along the first axis, each into two bfloat16 channels."""
     return pltpu.bitcast(words, jnp.bfloat16)
 
 
 def _in_parts(x: jax.Array, parts: int) -> list[jax.Array]:
-    """Split ``x`` into bfloat16 numbers whose sum it is, the largest first."""
+    """Split ``x`` into ``parts`` bfloat16 arrays whose sum is ``x``, the largest first."""
     if parts == 1:
         return [x]
     found = []
     for _ in range(parts):
-        # x = x_1 + x_2 + x_3: each part has the upper 16 bits of what is left. These bits are cut,
+        # x = x_1 + x_2 + x_3: each part has the upper 16 bits of the rest. The lower bits are cut,
         # not rounded, because a compiler may remove a conversion to bfloat16 and back.
         bits = jax.lax.bitcast_convert_type(x, jnp.int32) & jnp.int32(-(1 << 16))
         head = jax.lax.bitcast_convert_type(bits, jnp.float32)
@@ -547,13 +544,13 @@ def _in_parts(x: jax.Array, parts: int) -> list[jax.Array]:
 
 
 def _pieces(config: TileConfig, terms: int) -> list[tuple[int, int]]:
-    """Return ``(begin, size)`` of each slice of terms for one product. Integers need several."""
+    """Return ``(begin, size)`` of slices of a sum's terms; integer sums are exact in each slice."""
     size = _EXACT_TERMS if config.total == jnp.int32 else terms
     return [(begin, min(size, terms - begin)) for begin in range(0, terms, size)]
 
 
 def _dot(a: jax.Array, b: jax.Array, b_axis: int) -> jax.Array:
-    """Return the float32 product over the last axis of ``a`` and ``b_axis`` of ``b``."""
+    """Contract axis 1 of ``a`` with ``b_axis`` of ``b``, with sums in float32."""
     return jax.lax.dot_general(
         a,
         b,
@@ -573,20 +570,20 @@ def _call(
     results: list[_Result],
     scratch: list[Any],
 ) -> list[jax.Array]:
-    """Run a Pallas call whose grid is over visits, and return its results.
+    """Run a Pallas kernel whose grid is (stripes, steps), and return its results.
 
     Args:
       config: static parameters.
       visits: the list of visits.
-      body: ``body(step, picked, others, results, *scratch)`` computes with the rows that the step
-        before selected.
+      body: ``body(step, picked, others, results, *scratch)`` computes with the rows that the
+        previous step selected.
       table: ``int32[K, M]``, input row or -1.
       x: the input from ``windows.in_windows``.
-      others: other operands with their block specs. With a spec of None, a step reads the block of
+      others: other operands with their block specs. If a spec is None, a step reads the block of
         ``config.rows`` columns of the group that the previous step selected.
       results: descriptions of the results.
-      scratch: scratch shapes. If a result is summed, the first must be ``int32[1, config.rows]``.
-        It holds the largest neighbor of each row of the step before, or -1.
+      scratch: scratch shapes. If a result is summed, the first must be ``int32[1, config.rows]``:
+        it receives the largest neighbor of each row of the previous step, or -1.
     """
     scalars, number = visits.scalars, len(visits.scalars)
     stripes = visits.bounds.shape[0] - 1
@@ -607,7 +604,7 @@ def _call(
         step = step_of(pl.program_id(0), pl.program_id(1), *known)
 
         def compute(windows: Any) -> None:
-            # First multiply what the step before selected, then select anew into the same memory.
+            # First multiply the rows that the previous step selected, then overwrite them.
             body(step, picked, other_refs, outs, *own)
             neighbors = _neighbors(config, table_ref, table.shape[1], step.group)
             _pick(config, step.windows(), rows, neighbors, windows, picked)
@@ -683,9 +680,9 @@ def _call(
 def _with_copies(
     config: TileConfig, step: Step, rows: int, refs: tuple[Any, ...], compute: Callable[..., None]
 ) -> None:
-    """Compute with windows that were copied in earlier steps, and start to copy later ones.
+    """Compute with windows that earlier steps copied, and start to copy windows of later steps.
 
-    ``refs``: all rows in HBM, the buffers for windows, and the semaphores of the buffers.
+    ``refs`` are all rows in HBM, the buffers for windows, and the semaphores of the buffers.
     """
     x, windows, arrived = refs
     # The windows of visit v go to buffer v mod 3.
@@ -723,12 +720,9 @@ def _with_copies(
 
 
 def _placed(array: jax.Array, spec: pl.BlockSpec) -> jax.Array:
-    """Return the array, kept in the memory space of ``spec`` if it has one.
-
-    The spec alone does not keep it there. XLA may put an array into vector memory if it fits, and a
-    copy from there is a loop of loads and stores. XLA may also put it in the kernel's own part of
-    vector memory.
-    """
+    """Constrain the array to the memory space of ``spec``, if the spec has one."""
     if spec.memory_space is None:
         return array
+    # The spec does not suffice. XLA may put an array into vector memory if it fits, even into the
+    # kernel's own part, and a copy from there is a loop of loads and stores.
     return pltpu.with_memory_space_constraint(array, spec.memory_space)

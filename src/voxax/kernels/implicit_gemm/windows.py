@@ -1,13 +1,13 @@
-"""Windows: for each tile of output rows, the runs of input rows that hold its neighbors.
+"""Windows of input rows for TPU kernels: the runs of consecutive rows that contain neighbors.
 
 Rows of both sides are in canonical order, last axis fastest. A *column* of a kernel is a set of
-near taps that differ only along the last axis. Along a column, the neighbors of consecutive output
-rows lie in one run of consecutive input rows. The run is about as long as the tile. For tiles of
-128 rows on LiDAR sweeps and indoor scans, it has 127 rows in the mean, and at most 162 to 273 rows
-in 99 of 100 tiles. Strided maps skip rows between their lines, so their runs are longer.
+near taps that differ only along the last axis. Under the taps of a column, the neighbors of a tile
+of 128 consecutive output rows lie in one run of consecutive input rows, about as long as the tile.
+On LiDAR sweeps and indoor scans, a run has 127 rows in the mean, and at most 162 to 273 rows in 99
+of 100 tiles. Runs of strided maps are longer, because these maps skip rows between their lines.
 
-This module has the views, and the common parts of the kernels for dense and depthwise weights: the
-arrays that they read of a map, the memory that they need, and the blocks of channels of operands.
+This module computes the runs. It also has the common parts of the window kernels for dense and
+depthwise weights: the map's arrays, memory requirements, and blocks of channels of operands.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ WINDOW_TILE = 128
 WINDOW_ALIGNMENT = 64
 """Windows start at input rows that are multiples of this number."""
 LONGEST_COLUMN = 16
-"""Largest distance of the first and the last tap of a column, in cells."""
+"""Largest distance between the first and the last tap of a column, in cells."""
 
 # Number of bfloat16 channels that fill the sublanes of a register.
 _CHANNELS = 16
 CHANNELS = 128
-"""Side of a matrix unit. More channels are cut into blocks of its multiples, or of half of it."""
+"""Number of lanes of a register. More channels are cut into blocks of 64 or of multiples of 128."""
 
 # On LiDAR sweeps and indoor scans, 88 to 100 % of the tiles of 128 rows need no more than 256 rows
 # from an aligned start. The longest run had 562 rows.
 SHORTEST = 256
-"""Number of rows of the shorter windows."""
+"""Number of rows of the shortest windows."""
 # Pairs of rows of a window, and a factor on the usual number of tiles of a step. With twice as many
 # tiles, a tile takes 4 to 10 % less time (counted on v5e and v6e). But if one tile has a longer
 # run, all tiles of the step are visited again: 2 % more visits on thin LiDAR, 14 to 20 % more on
 # dense scans and rooms.
 _SIZES = ((SHORTEST, 1), (512, 1), (SHORTEST, 2))
 SPILLED = 2**20
-"""Bytes of vector memory for what does not fit in registers."""
+"""Bytes of vector memory reserved for values that do not fit in registers."""
 # Every column and tap is separate code, so more taps would take long to compile. This is 7 x 7 x 7.
 _MOST_TAPS = 343
 # A float32 number is the sum of three bfloat16 numbers, which have 8 significant bits each.
@@ -61,7 +61,7 @@ Columns = tuple[tuple[int, ...], ...]
 
 
 class Steps(Protocol):
-    """The sizes of a step, which both classes ``Blocks`` have; see there."""
+    """The attributes that the ``Blocks`` of dense and of depthwise kernels share; see there."""
 
     @property
     def window(self) -> int: ...
@@ -76,10 +76,10 @@ _Blocks = TypeVar("_Blocks", bound=Steps)
 
 @functools.lru_cache(maxsize=1024)
 def columns_of(spec: KernelSpec | None, num_offsets: int) -> Columns:
-    """Return the taps of each column. Every tap belongs to one column.
+    """Group the K taps into columns: near taps that differ only along the last axis.
 
     Args:
-      spec: the relation. If None, every tap is a column by itself.
+      spec: offsets and dilation of the taps. If None, every tap is a column by itself.
       num_offsets: K, the number of taps.
     """
     if spec is None:
@@ -100,15 +100,15 @@ def columns_of(spec: KernelSpec | None, num_offsets: int) -> Columns:
 
 @functools.partial(jax.jit, static_argnames="columns")
 def find_windows(neighbors: jax.Array, columns: Columns) -> jax.Array:
-    """Find the runs of rows that hold the neighbors of each tile, column by column.
+    """Find the run of input rows that contains a tile's neighbors, for each tile and column.
 
     Args:
       neighbors: ``int32[out_capacity, K]``, input row or -1.
       columns: taps of each column.
 
     Returns:
-      ``int32[2, tiles, columns]``: first input row, rounded down to ``WINDOW_ALIGNMENT``, and the
-      number of rows from there to the last neighbor; 0 and 0 where the tile has none.
+      ``int32[2, tiles, columns]``: the first input row, rounded down to ``WINDOW_ALIGNMENT``, and
+      the number of rows from there to the last neighbor. Both are 0 if the tile has no neighbor.
     """
     rows, taps = neighbors.shape
     tiles = -(-rows // WINDOW_TILE)
@@ -146,23 +146,23 @@ def _on_host(neighbors: np.ndarray, spec: KernelSpec | None) -> np.ndarray:
 
 
 VIEWS = by_name(View("windows", _build, _on_host))
-"""The windows of the neighbor table, see :func:`find_windows`, and of the transposed one."""
+"""The windows of both neighbor tables: ``windows`` and ``transposed_windows``."""
 
 
 def tiles_of_visits(
     lengths: jax.Array, window: int, most: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the tile of each visit, tile after tile.
+    """List the visits of all tiles. A visit covers the next ``window`` rows of each run of a tile.
 
     Args:
       lengths: ``int32[tiles, windows]``, number of rows of each run of a tile.
       window: number of rows of each run that one visit covers.
-      most: number of places for visits, see :func:`most_visits`.
+      most: length of the list, see :func:`most_visits`.
 
     Returns:
       ``(of_place int32[most], first int32[tiles], ends int32[tiles])``. ``of_place`` is the tile of
-      each place, and the last tile after all visits. The visits of a tile are the places ``first``
-      to ``ends - 1``.
+      each visit, padded with the last tile. The visits of a tile are the entries ``first`` to
+      ``ends - 1`` of this list.
     """
     # A tile has max_c ceil(length_c / window) visits.
     number = jnp.max(-(-lengths // window), axis=1)
@@ -182,18 +182,16 @@ def most_visits(
     window: int,
     tiles_of_step: int = 1,
 ) -> int:
-    """Return an upper bound of the number of visits of all tiles.
+    """Return an upper bound of the number of visits of all tiles, see :func:`tiles_of_visits`.
 
-    A visit covers ``window`` rows of each column of ``tiles_of_step`` tiles. A tile needs
-    ``max_c ceil(length_c / window)`` visits, at most ``1 + sum_c (length_c - 1) // window``. The
-    lengths of a column add up to at most the number of input rows, plus for each tile:
-
-    - the column's reach, because runs of a column overlap only where two tiles meet, by less than
-      the reach;
-    - ``WINDOW_ALIGNMENT``, because a window may start up to ``WINDOW_ALIGNMENT - 1`` rows early.
-
-    This holds if the rows of both sides are in canonical order, as in every map that voxax builds.
+    A visit covers ``window`` rows of each column of ``tiles_of_step`` tiles. The bound is valid if
+    the rows of both sides are in canonical order, as in every map that voxax builds.
     """
+    # A tile needs max_c ceil(length_c / window) visits, at most 1 + sum_c (length_c - 1) // window.
+    # The lengths of a column add up to at most the number of input rows, plus for each tile:
+    # - the column's reach, because runs of a column overlap only where two tiles meet, by less than
+    #   the reach;
+    # - WINDOW_ALIGNMENT, because a window may start up to WINDOW_ALIGNMENT - 1 rows early.
     more = 0
     for column in columns:
         reach = 0
@@ -205,7 +203,7 @@ def most_visits(
 
 
 def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[str, ...]:
-    """Return the views that a product reads: the table of the written side, and its windows."""
+    """Return the names of the map's arrays that a product reads: a neighbor table, its windows."""
     del parameters
     if product == "dgrad" and not symmetric:
         return ("transposed_neighbors", "transposed_windows")
@@ -214,10 +212,10 @@ def reads(parameters: Parameters, product: Product, symmetric: bool) -> tuple[st
 
 @dataclasses.dataclass(frozen=True)
 class MapArrays:
-    """The arrays of a map that a product reads.
+    """The arrays of a kernel map that a window kernel reads.
 
     Attributes:
-      table: ``int32[K, M]``, the transpose of the neighbor table of the written side.
+      table: ``int32[K, M]``, the transpose of the neighbor table.
       windows: windows of the table, ``int32[2, tiles, columns]``, see :func:`find_windows`.
       columns: taps of each column.
     """
@@ -228,20 +226,20 @@ class MapArrays:
 
     @classmethod
     def of(cls, problem: Problem, views: Views) -> MapArrays:
-        """Return the arrays from the views that :func:`reads` names."""
+        """Take the arrays from ``views``, which has the arrays that :func:`reads` names."""
         name, layer = table_name(problem), problem.layer
         windows = views["windows" if name == "neighbors" else "transposed_windows"]
         return cls(views[name].T, windows, columns_of(layer.spec, layer.num_offsets))
 
 
 def unfit(problem: Problem, takes: str, dtype_reason: str | None) -> str | None:
-    """Return the reason why no window kernel runs this problem with any blocks, or None.
+    """Return the reason why window kernels cannot run this problem, or None; memory is not checked.
 
     Args:
       problem: the product.
-      takes: begin of a sentence that ends with the kind of weights that the kernels take, for
-        example "the window kernels multiply dense".
-      dtype_reason: why the kernels do not take the problem's dtype, or None.
+      takes: beginning of the message about the kind of weights. Its last word is the kind that
+        the kernels take, for example "the window kernels multiply dense".
+      dtype_reason: why the kernels do not take the problem's dtype, or None if they do.
     """
     kind, taps = problem.layer.kind, problem.layer.num_offsets
     if problem.platform != "tpu":
@@ -261,15 +259,15 @@ def fitting(
     vmem_bytes: Callable[[_Blocks], int],
     smem_bytes: Callable[[_Blocks], int],
 ) -> list[_Blocks]:
-    """Return the blocks that are worth measuring.
+    """Return the block sizes that are worth measuring.
 
-    There is one candidate for each of a few ``(window, times)``: the first blocks that fit vector
-    memory. It is kept if it fits scalar memory too.
+    For each of a few window sizes and factors, the first blocks that fit vector memory are a
+    candidate. Candidates that do not fit scalar memory are dropped.
 
     Args:
       hardware: the chip.
-      blocks_of: function from the rows of a window, and a factor on the usual number of tiles of a
-        step, to blocks, the best first.
+      blocks_of: function of ``(window, times)`` that yields blocks, the best first. ``window`` is
+        the rows of a window, ``times`` a factor on the usual number of tiles of a step.
       vmem_bytes: function from blocks to the bytes of vector memory that they need.
       smem_bytes: function from blocks to the bytes of scalar memory that they need.
     """
@@ -285,16 +283,16 @@ def fitting(
 
 
 def alike(found: list[_Blocks], chosen: _Blocks) -> _Blocks | None:
-    """Return the first blocks in ``found`` with the same window and number of tiles as ``chosen``.
+    """Return the first blocks of ``found`` with the window and the number of tiles of ``chosen``.
 
-    If none match, return the first blocks, or None if there are none.
+    If no blocks match, return ``found[0]``, or None if ``found`` is empty.
     """
     same = (b for b in found if (b.window, b.tiles) == (chosen.window, chosen.tiles))
     return next(same, found[0] if found else None)
 
 
 def block_sizes(channels: int) -> list[int]:
-    """Return the sizes of blocks that padded channels can be cut into, the largest first."""
+    """Return the possible sizes of channel blocks, the largest first. The last block is padded."""
     if channels <= CHANNELS:
         return [-(-channels // _CHANNELS) * _CHANNELS]
     whole = -(-channels // CHANNELS)
@@ -303,7 +301,7 @@ def block_sizes(channels: int) -> list[int]:
 
 
 def scalar_bytes(problem: Problem, window: int, stripes: int, tiles_of_step: int) -> int:
-    """Return the bytes of scalar memory of a call: visits, windows of each tile, and stripes."""
+    """Return the bytes of scalar memory that a kernel call needs for its list of steps."""
     columns = columns_of(problem.layer.spec, problem.layer.num_offsets)
     tiles = -(-problem.out_rows // WINDOW_TILE)
     visits = most_visits(
@@ -314,29 +312,30 @@ def scalar_bytes(problem: Problem, window: int, stripes: int, tiles_of_step: int
 
 
 def free_smem(hardware: HardwareInfo) -> int:
-    """Return the bytes of scalar memory for arguments. All but 2 KiB of 1 MiB compiled on trial."""
+    """Return the bytes of the chip's scalar memory that a kernel's arguments can take."""
+    # In a trial, programs with all but 2 KiB of 1 MiB compiled.
     return max(0, (hardware.smem_bytes or 0) - 4096)
 
 
 def parts_of(problem: Problem) -> int:
-    """Return the number of bfloat16 parts of an operand: 3 for all digits of float32, else 1."""
+    """Return into how many bfloat16 numbers an operand is split: 3 for exact float32, else 1."""
     exact = problem.dtype == "float32" and problem.layer.precision not in _ONE_PASS
     return _PARTS if exact else 1
 
 
 def by_channels(x: jax.Array, block: int) -> list[jax.Array]:
-    """Cut ``[N, C]`` into blocks of channels ``[block, N]``. Zeros fill up the last block."""
+    """Cut ``[N, C]`` into transposed blocks of channels ``[block, N]``; pad the last with zeros."""
     x = jnp.pad(x.T, ((0, -x.shape[1] % block), (0, 0)))
     return jnp.split(x, x.shape[0] // block)
 
 
 def in_windows(x: jax.Array, window: int) -> jax.Array:
-    """Return two copies of ``[C, N]`` side by side, so that any window starts at a whole register.
+    """Lay out ``[C, N]`` for window kernels: two copies side by side, so windows are aligned.
 
     N is padded to ``R`` rows. Row ``r`` is at the places ``r`` and ``R + 64 + r``. The first row of
-    a window is a multiple of 64, so one of its two places is a multiple of ``WINDOW_TILE``. Two
-    bfloat16 channels share a word, ``int32[C / 2, ...]``: channel ``c`` is in the low half and
-    channel ``c + C / 2`` in the high half.
+    a window is a multiple of 64, so one of its two places is a multiple of ``WINDOW_TILE``, where a
+    register starts. The result is ``[C, 2 R + 128]``. For bfloat16 it is ``int32[C / 2, ...]``,
+    where a word has channel ``c`` in the low half and channel ``c + C / 2`` in the high half.
     """
     rows = max(x.shape[1] + -x.shape[1] % WINDOW_TILE, window)
     x = jnp.pad(x, ((0, 0), (0, rows - x.shape[1])))
@@ -347,35 +346,35 @@ def in_windows(x: jax.Array, window: int) -> jax.Array:
 
 
 def rows_of(x: jax.Array) -> int:
-    """Return ``R``, the number of padded rows in an array from :func:`in_windows`."""
+    """Return the number of rows ``R``, with padding, of an array from :func:`in_windows`."""
     return x.shape[1] // 2 - WINDOW_ALIGNMENT
 
 
 def places_of(rows: int, window: int) -> int:
-    """Return the number of places in an array from :func:`in_windows` for this number of rows."""
+    """Return the length of the last axis of :func:`in_windows` for an input of ``rows`` rows."""
     return 2 * max(rows + -rows % WINDOW_TILE, window) + 2 * WINDOW_ALIGNMENT
 
 
 def with_rows(working: int, resident: int) -> int:
-    """Return the bytes of vector memory of a call.
+    """Add up the bytes of vector memory of a call: working memory and resident input rows.
 
-    If all rows are resident, this includes a quarter for XLA's own arrays.
+    If rows are resident, the sum is increased so that XLA has a quarter for its own arrays.
     """
     return (working + resident) * 4 // 3 if resident else working
 
 
 def allowed(counted: int) -> int:
-    """Return the bytes that the compiler may use, a sixteenth more than the counted bytes."""
+    """Return the limit of vector memory for the compiler: the counted bytes plus a sixteenth."""
     return counted * 17 // 16
 
 
 def to_words(x: jax.Array, axis: int) -> jax.Array:
-    """Order channels as the words of :func:`in_windows` unpack: ``0, C / 2, 1, C / 2 + 1, ...``."""
+    """Permute channels to ``0, C / 2, 1, C / 2 + 1, ...``, as :func:`in_windows` pairs them."""
     return _halves(x, axis, (2, x.shape[axis] // 2))
 
 
 def from_words(x: jax.Array, axis: int) -> jax.Array:
-    """Restore the order of channels. This is the inverse of :func:`to_words`."""
+    """Restore the order of channels, the inverse of :func:`to_words`."""
     return _halves(x, axis, (x.shape[axis] // 2, 2))
 
 

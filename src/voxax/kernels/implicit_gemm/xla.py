@@ -1,10 +1,10 @@
-"""implicit_gemm in plain XLA: tile by tile, tap by tap, without storing gathered rows.
+"""implicit_gemm in plain XLA: gather and multiply in small tiles, tap by tap.
 
-A tile of output rows stays in cache while one tap after the other gathers ``[tile, C_in]``,
-multiplies and adds. Taps that no row of the tile has are skipped; their number is known only at
-run time. WarpConvNet's and TorchSparse++'s kernels do the same with thread blocks.
+The sums of a tile of output rows stay in cache. For each tap, the tile gathers ``[tile, C_in]``,
+multiplies it and adds the product. Taps that no row of the tile has are skipped at run time. The
+kernels of WarpConvNet and TorchSparse++ do the same with thread blocks.
 
-wgrad passes over the rows the same way, in ``split_k_factor`` stripes that are summed at the end.
+wgrad walks over the tiles in ``split_k_factor`` stripes, whose sums are added at the end.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _SPLITS = (2, 4, 8)
 
 
 def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
-    """Return tiles that keep the loop short, nearest to 1024 rows first; for wgrad also stripes.
+    """Return the tile sizes to measure, nearest to 1024 rows first; for wgrad also stripes.
 
-    On CPUs it is only the largest tile: of 4096, 1024 and 256 rows it was the fastest in the mean
-    of 21 workloads of benchmarks/tuning.py (forward, dgrad: 2.6, 3.2 and 3.9 times the best
-    candidate). There are no stripes on CPUs, since one product of XLA's uses all cores.
+    CPUs have one candidate, the largest tile. In the mean of 21 workloads of benchmarks/tuning.py,
+    tiles of 4096, 1024 and 256 rows took 2.6, 3.2 and 3.9 times as long as the best candidate
+    (forward, dgrad). CPUs have no stripes, since one product of XLA's uses all cores.
     """
     rows = max(problem.out_rows, 1)
     sizes = [t for t in _TILE_ROWS if t <= rows and -(-rows // t) <= _MOST_TILES]
@@ -64,7 +64,7 @@ def space(problem: Problem, hardware: HardwareInfo) -> tuple[Parameters, ...]:
 def apply(
     problem: Problem, parameters: Parameters, a: jax.Array, b: jax.Array, views: Views
 ) -> jax.Array:
-    """Run a product with tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
+    """Compute product ``problem`` in tiles of ``fwd_block_size`` or ``gemm_block_size`` rows."""
     values = {name: int(value) for name, value in parameters}
     if problem.product == "wgrad":
         size, splits = values["gemm_block_size"], values["split_k_factor"]
@@ -130,9 +130,9 @@ def _wgrad(
 
 
 def _present(found: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return all taps, beginning with the taps that some row has, and the number of these.
+    """Return all K taps, those that some row has first, and the number of taps that some row has.
 
-    ``found`` is ``bool[T, K]``.
+    ``found`` is ``bool[T, K]``, whether a row has a tap.
     """
     some = jnp.any(found, axis=0)
     return jnp.argsort(~some, stable=True).astype(jnp.int32), jnp.sum(some, dtype=jnp.int32)
