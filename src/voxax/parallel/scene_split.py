@@ -37,7 +37,7 @@ class LevelPartition:
 
     Attributes:
       owner: ``int32[N]``, the shard of each row.
-      rows: for each shard the indices of its rows, ascending, so in canonical order.
+      rows: for each shard the indices of its rows, ascending, so in lexicographic order.
       place: ``int32[N]``, the index of each row within ``rows[owner]``.
     """
 
@@ -222,7 +222,7 @@ class SceneSplit:
       plan: the plan of the kernel maps that the network needs.
       shards: number of shards, and size of the mesh axis.
       axis: name of the mesh axis.
-      order: the curve along which voxels are cut. ``"lexicographic"``, the canonical order, cuts
+      order: the curve along which voxels are cut. ``"lexicographic"``, the default, cuts
         slabs across the first axis; each slab exchanges rows with the slabs next to it.
         ``"morton"`` and ``"hilbert"`` cut compact pieces, which exchange rows with more shards, but
         send fewer rows if there are many shards.

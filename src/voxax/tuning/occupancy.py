@@ -39,8 +39,8 @@ class SampleMap(NamedTuple):
 
     Attributes:
       neighbors: ``int32[out_capacity, K]``, input row of each output row and tap, or -1.
-      in_rows: ``int32[N, 1 + D]``, coordinates of the N input rows in canonical order.
-      out_rows: ``int32[M, 1 + D]``, coordinates of the M output rows in canonical order.
+      in_rows: ``int32[N, 1 + D]``, coordinates of the N input rows in lexicographic order.
+      out_rows: ``int32[M, 1 + D]``, coordinates of the M output rows in lexicographic order.
     """
 
     neighbors: np.ndarray
@@ -108,7 +108,7 @@ def nearest_taps(number: int, ndim: int) -> KernelSpec:
 
 
 def _first_rows(cells: np.ndarray, places: np.ndarray, number: int) -> np.ndarray:
-    """Return the coordinates of `number` voxels in canonical order, ``int32[number, 1 + D]``.
+    """Return the coordinates of `number` voxels in lexicographic order, ``int32[number, 1 + D]``.
 
     Complete scenes come first, then the first cells, by `places`, of one more scene.
     """
@@ -146,7 +146,7 @@ def _fit(
 
 @functools.lru_cache(maxsize=len(KINDS))
 def recorded(kind: str) -> np.ndarray:
-    """Return the voxels of a recorded scene, read-only ``int32[N, 3]`` in canonical order.
+    """Return the voxels of a recorded scene, read-only ``int32[N, 3]`` in lexicographic order.
 
     Raises:
       InputError: the kind is unknown; the message lists the known kinds.
@@ -181,7 +181,7 @@ def scene_cells(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the cells of a recorded scene at a total stride, and their ranks for cropping.
 
-    The cells are ``int32[N, D]`` in canonical order, and the ranks ``int[N]``: a scene that is
+    The cells are ``int32[N, D]`` in lexicographic order, and the ranks ``int[N]``: a scene that is
     cropped to n cells keeps those of rank below n. `spatial_shape` limits the cells to a grid.
     """
     rows, ndim = recorded(kind), len(level)

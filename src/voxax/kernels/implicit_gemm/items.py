@@ -1,9 +1,9 @@
 """Lists of items: a kernel map in units of 8 rows, for TPUs and maps with few neighbors.
 
 An *item* belongs to one tap and a *group* of 8 consecutive output rows. It describes the neighbors
-of these rows that lie within 8 consecutive input rows. Rows of both sides are in canonical order,
-so most groups have at most one item for a tap. Neighbors that lie further apart need more items. A
-row of a LiDAR sweep at 5 cm has 1.1 items of a 3x3x3 kernel, a row of an indoor scan 3.5.
+of these rows that lie within 8 consecutive input rows. Rows of both sides are in lexicographic
+order, so most groups have at most one item for a tap. Neighbors that lie further apart need more
+items. A row of a LiDAR sweep at 5 cm has 1.1 items of a 3x3x3 kernel, a row of an indoor scan 3.5.
 
 This module defines the sizes of the map's array ``items``, which has a list of items for each block
 of output rows, and builds the array in NumPy.

@@ -284,8 +284,8 @@ class PlannedVisits:
       scalars: the visits as ``tpu_kernel.Visits``.
       visited: ``bool[groups]``, which groups have a visit. Others have no neighbors or do not fit.
       fits: ``bool[groups]``, which groups have visits within the bound :func:`most_visits`. All
-        groups fit if rows are in canonical order. In a map made by hand, a group may not fit; it
-        then has no visit, because a partial sum must not look like a result.
+        groups fit if rows are in lexicographic order. In a map made by hand, a group may not fit;
+        it then has no visit, because a partial sum must not look like a result.
       group: number of rows of a group.
     """
 

@@ -1,6 +1,6 @@
 """Windows of input rows for TPU kernels: the runs of consecutive rows that contain neighbors.
 
-Rows of both sides are in canonical order, last axis fastest. A *column* of a kernel is a set of
+Rows of both sides are in lexicographic order, last axis fastest. A *column* of a kernel is a set of
 near taps that differ only along the last axis. Under the taps of a column, the neighbors of a tile
 of 128 consecutive output rows lie in one run of consecutive input rows, about as long as the tile.
 On LiDAR sweeps and indoor scans, a run has 127 rows in the mean, and at most 162 to 273 rows in 99
@@ -185,7 +185,7 @@ def most_visits(
     """Return an upper bound of the number of visits of all tiles, see :func:`tiles_of_visits`.
 
     A visit covers ``window`` rows of each column of ``tiles_of_step`` tiles. The bound is valid if
-    the rows of both sides are in canonical order, as in every map that voxax builds.
+    the rows of both sides are in lexicographic order, as in every map that voxax builds.
     """
     # A tile needs max_c ceil(length_c / window) visits, at most 1 + sum_c (length_c - 1) // window.
     # The lengths of a column add up to at most the number of input rows, plus for each tile:
