@@ -85,6 +85,17 @@ def test_an_interrupted_save_is_whole(demo, tmp_path, capsys, monkeypatch, momen
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["steps"] == 4
 
 
+def test_an_interrupt_before_the_first_step_leaves_no_run(demo, tmp_path, capsys):
+    from cli.run_results import interrupted  # not where this file is a command of its own
+    from voxax.models.training import Trainer
+
+    with interrupted(Trainer, 0):
+        assert demo("--steps", "2") == 130
+    assert "interrupted before the first step, so nothing was saved" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "checkpoint").exists()
+    assert demo("--steps", "2") == 0  # and no --resume or --overwrite is needed
+
+
 def test_an_interrupted_last_save_is_whole(demo, tmp_path, capsys, monkeypatch):
     with_save(monkeypatch, 3, inside)
     assert demo("--steps", "3") == 130

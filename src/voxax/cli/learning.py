@@ -163,7 +163,7 @@ class Learning:
         self.stops = False
         self.best = self._best_before() if keeps_best and not overwrite else None
         self.begin = self.trainer.steps
-        self._saved = self.begin if resume else None
+        self._saved = self.begin  # before a step there is nothing to save
         self.losses: list[float] = []
         self.dropped = 0
 
@@ -354,8 +354,11 @@ class Learning:
 
     def say_interrupted(self, command: str) -> int:
         """Print where the run stopped and the command that continues it; return the exit status."""
-        print(f"interrupted at step {self.trainer.steps}; checkpoint: {self.checkpoint}")
-        print(f"continue with: {command}")
+        if self.trainer.steps == 0:
+            print("interrupted before the first step, so nothing was saved")
+        else:
+            print(f"interrupted at step {self.trainer.steps}; checkpoint: {self.checkpoint}")
+            print(f"continue with: {command}")
         return 130
 
     def report(self, score: Score, seconds: dict[str, float], **more: Any) -> None:
