@@ -42,12 +42,6 @@ from voxax.models.registry import NUSCENES
 from voxax.models.writers import TensorBoardWriter, WandbWriter
 
 
-def devices_of(config: TrainConfig) -> int:
-    """Return the number of devices for a configuration, see :func:`devices_for`."""
-    equal = TASKS[config.task].shares_equally(config.model.name)
-    return devices_for(config.devices, config.training.batch_size or None, equal)
-
-
 def width_of(config: TrainConfig, resumed: Path | None) -> float:
     """Return the factor on the network's channels, ``model.width``.
 
@@ -98,7 +92,8 @@ class Run:
         self.asked_devices, self.deterministic = asked_devices, deterministic
         self.seconds: dict[str, float] = {}
         self._phase = functools.partial(phase, seconds=self.seconds)
-        self.devices = devices_of(config)
+        equal = TASKS[config.task].shares_equally(config.model.name)
+        self.devices = devices_for(config.devices, config.training.batch_size or None, equal)
         self.validations: list[tuple[int, float]] = []
         self.batch_size = config.training.batch_size or self.devices
         self.transform = config.transform()
