@@ -100,7 +100,7 @@ def write_all(
                     f"data.radius = {data.radius}: a benchmark wants every point; set it to 0"
                 )
             results = kind(out, data.layout, data.split)
-    with Pipeline(run, workers=workers) as pipeline, scan_bar("scans", len(scans)) as bar:
+    with Pipeline(run, workers=workers) as pipeline, scan_bar(len(scans)) as bar:
         for scan, read in zip(scans, pipeline(scans), strict=True):
             results.add(scan, read, predict(read))
             bar()

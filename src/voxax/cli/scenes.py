@@ -293,7 +293,7 @@ class PrepareBatch:
         clouds: list[Any] = [scene() if callable(scene) else scene for scene in scenes]
         clouds = mixing.before(clouds, first)
         clouds = [
-            Prepare(cloud, _same, seed, self.transform)()
+            Prepare(cloud, lambda scene: scene, seed, self.transform)()
             for cloud, seed in zip(clouds, self.seeds, strict=True)
         ]
         return [preparation(cloud) for cloud in mixing.after(clouds, first)]
@@ -342,10 +342,6 @@ class PrepareBatch:
             tuple(e.point_labels for e in examples),
             tuple(places),
         )
-
-
-def _same(scene: Any) -> Any:
-    return scene
 
 
 def _labels_of_scenes(
