@@ -11,7 +11,7 @@ from flax import nnx
 
 from voxax.cli.published import made, voxel_networks
 from voxax.cli.scenes import Batch, SceneExample
-from voxax.cli.segmentation_task import ConfusionScore, weights_of
+from voxax.cli.segmentation_task import ConfusionScore
 from voxax.cli.task import Task, check_factors
 from voxax.errors import InputError
 from voxax.io import PointCloud
@@ -127,11 +127,3 @@ class Classification(Task):
 
     def score(self) -> ClassificationScore:
         return ClassificationScore(self.class_names)
-
-
-def cloud_weights(labels: Sequence[int], classes: int) -> tuple[float, ...]:
-    """Return a loss weight for each of `classes` classes, larger for classes with fewer clouds.
-
-    `labels` is the class number of each training cloud. See :func:`weights_of`.
-    """
-    return weights_of(np.bincount(np.asarray(labels, np.int64), minlength=classes))

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import ndimage
 
 from voxax.cli.detection_task import Detection, DetectionScore
-from voxax.cli.scenes import Scenes, near_origin, simulated, simulated_objects
+from voxax.cli.scenes import Scenes, near_origin, simulated
 from voxax.cli.segmentation_task import Segmentation, SegmentationScore, class_weights
 from voxax.cli.task import Score, Task
 from voxax.detection import Objects
@@ -165,7 +165,7 @@ class DetectDemo(DemoKind):
     sensor: str = "lidar64"
 
     def streets(self, seed: int) -> Scenes:
-        return simulated_objects(self.scenes, VALIDATION, self.sensor, seed, BOXED)
+        return simulated(self.scenes, VALIDATION, self.sensor, seed, BOXED)
 
     def task(
         self,

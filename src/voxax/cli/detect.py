@@ -82,7 +82,7 @@ def detect(
     from voxax.cli.detection_task import Detection
     from voxax.cli.progress import MESSAGES, working
     from voxax.cli.published import PublishedDetector, check_choice
-    from voxax.cli.results import BoxedScans, write_all
+    from voxax.cli.results import write_all
     from voxax.cli.run_folder import check_writable
     from voxax.cli.split_data import found_scans
     from voxax.cli.tasks import task_as
@@ -125,9 +125,9 @@ def detect(
             data,
             out,
             workers,
+            "detect",
             detector.class_names,
             lambda read: _above(detector(getattr(read, "cloud", read)), min_score),
-            lambda: BoxedScans(out),
         )
     if isinstance(detector, TrainedDetector):
         detector.check(cloud)

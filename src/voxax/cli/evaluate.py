@@ -76,7 +76,7 @@ def evaluate(
     with working("loading the network", begin=False):
         network = Trained(checkpoint)
     score = network.task.score()
-    with Pipeline(run, workers=workers) as pipeline, scan_bar("scans", len(found.scans)) as bar:
+    with Pipeline(run, workers=workers) as pipeline, scan_bar(len(found.scans)) as bar:
         for scene in pipeline(found.scans):
             if vote == Vote():
                 score.add(*network.predict(scene))

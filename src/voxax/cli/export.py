@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -76,7 +76,11 @@ def export(
     ):
         limit.check(name, value)
     if checkpoint is not None:
-        network, channels = _trained(checkpoint)
+        from voxax.cli.apply import Trained
+
+        trained = Trained(checkpoint)
+        network, channels = trained.trainer.model(), trained.preparation.num_channels
+        network.eval()
     else:
         network = model_of(str(model), channels, classes)
     with working("compiling the network", begin=False):
@@ -101,14 +105,3 @@ def export(
     for line in about["algorithms"]:
         print(f"  {line}")
     return 0
-
-
-def _trained(checkpoint: Path) -> tuple[Any, int]:
-    """Return the network of a checkpoint in evaluation mode, and its number of input channels."""
-    from voxax.cli.tasks import check_weights, restore, task_of
-
-    task = task_of(checkpoint)
-    check_weights(checkpoint, task)
-    network = restore(checkpoint, task.trainer()).model()
-    network.eval()
-    return network, task.preparation().num_channels

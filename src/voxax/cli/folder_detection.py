@@ -152,13 +152,7 @@ REGIONS = {
 """Default region of detectors by data set: lower x, y, z, then upper x, y, z, in meters."""
 # Largest turn of the augmentation in radians, and the axes that it mirrors. KITTI's scans show only
 # the space in front of the car.
-AROUND = (math.pi, (0, 1))
-TURNS = {
-    "kitti": (math.pi / 4, (1,)),
-    "nuscenes": AROUND,
-    "waymo": AROUND,
-    "argoverse2": AROUND,
-}
+TURNS = {**dict.fromkeys(REGIONS, (math.pi, (0, 1))), "kitti": (math.pi / 4, (1,))}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -120,16 +120,15 @@ class training_bar:
 
 
 @contextlib.contextmanager
-def scan_bar(what: str, number: int) -> Iterator[Callable[[], None]]:
+def scan_bar(number: int) -> Iterator[Callable[[], None]]:
     """Show a progress bar of `number` scans on stderr while the block runs.
 
-    It yields a function without arguments, which the block must call after each scan. `what` is the
-    noun beside the bar, such as ``scans``.
+    It yields a function without arguments, which the block must call after each scan.
     """
     console, done = Console(highlight=False, stderr=True), 0
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-    task = progress.add_task(what, total=number)
+    task = progress.add_task("scans", total=number)
 
     def count() -> None:
         nonlocal done
@@ -137,7 +136,7 @@ def scan_bar(what: str, number: int) -> Iterator[Callable[[], None]]:
         progress.update(task, completed=done)
 
     def tell(seconds: float) -> None:
-        console.print(f"{done} of {number} {what}: {seconds:.0f} s so far", soft_wrap=True)
+        console.print(f"{done} of {number} scans: {seconds:.0f} s so far", soft_wrap=True)
 
     with contextlib.ExitStack() as shown:
         shown.enter_context(progress if console.is_terminal else regularly(tell))

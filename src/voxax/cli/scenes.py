@@ -34,32 +34,23 @@ def run(task: Any) -> Any:
     return task()
 
 
-@dataclasses.dataclass(frozen=True)
-class Simulate:
-    """Task: simulate one labeled LiDAR sweep, without points farther than ``RADIUS``."""
-
-    seed: int
-    sensor: str
-
-    def __call__(self) -> PointCloud:
-        cloud = simulate_sweep(self.seed, sensor=self.sensor)
-        return _near(cloud, RADIUS)
-
-
 # An object with fewer points gets no box, because its center is not clear.
 MIN_POINTS = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class SimulateObjects:
-    """Task: simulate one LiDAR sweep with boxes, without points farther than ``RADIUS``."""
+class Simulate:
+    """Task: simulate a LiDAR sweep with labels or boxes, without points beyond ``RADIUS``."""
 
     seed: int
     sensor: str
+    boxed: bool = False
 
-    def __call__(self) -> AnnotatedScan:
-        scan = simulate_objects(self.seed, sensor=self.sensor, min_points=MIN_POINTS)
-        return dataclasses.replace(scan, cloud=_near(scan.cloud, RADIUS))
+    def __call__(self) -> PointCloud | AnnotatedScan:
+        if self.boxed:
+            scan = simulate_objects(self.seed, sensor=self.sensor, min_points=MIN_POINTS)
+            return _near(scan, RADIUS)
+        return _near(simulate_sweep(self.seed, sensor=self.sensor), RADIUS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +61,7 @@ class Near:
     radius: float
 
     def __call__(self) -> PointCloud | AnnotatedScan:
-        scan = self.scan()
-        if isinstance(scan, AnnotatedScan):
-            return dataclasses.replace(scan, cloud=_near(scan.cloud, self.radius))
-        return _near(scan, self.radius)
+        return _near(self.scan(), self.radius)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -84,8 +72,10 @@ class Near:
         return str(self.scan)
 
 
-def _near(cloud: PointCloud, radius: float) -> PointCloud:
-    return cloud.select(np.hypot(*cloud.positions[:, :2].T) < radius)
+def _near(scan: Any, radius: float) -> Any:
+    if isinstance(scan, AnnotatedScan):
+        return dataclasses.replace(scan, cloud=_near(scan.cloud, radius))
+    return scan.select(np.hypot(*scan.positions[:, :2].T) < radius)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -148,28 +138,20 @@ def near_origin(positions: np.ndarray) -> np.ndarray:
     return positions - (positions.min(0) if np.abs(positions).max(initial=0) > 1e4 else 0.0)
 
 
-def simulated(train: int, validation: int, sensor: str, seed: int) -> Scenes:
-    """Return tasks that simulate `train` and `validation` labeled streets, with disjoint seeds."""
+def simulated(
+    train: int, validation: int, sensor: str, seed: int, boxed: tuple[str, ...] = ()
+) -> Scenes:
+    """Return tasks that simulate `train` and `validation` labeled streets, with disjoint seeds.
+
+    If `boxed` has classes, the streets have boxes of objects, and the scenes these classes.
+    """
     first = TRAIN_SEEDS + 1000 * seed
     return Scenes(
-        [Simulate(first + i, sensor) for i in range(train)],
-        [Simulate(VALIDATION_SEEDS + i, sensor) for i in range(validation)],
-        CLASS_NAMES,
+        [Simulate(first + i, sensor, bool(boxed)) for i in range(train)],
+        [Simulate(VALIDATION_SEEDS + i, sensor, bool(boxed)) for i in range(validation)],
+        boxed or CLASS_NAMES,
         "simulated street, a scene the network never saw",
     )
-
-
-def simulated_objects(
-    train: int, validation: int, sensor: str, seed: int, class_names: tuple[str, ...]
-) -> Scenes:
-    """Return tasks for the streets of :func:`simulated`, with boxes of objects."""
-    streets = simulated(train, validation, sensor, seed)
-    boxed = (
-        [SimulateObjects(street.seed, sensor) for street in part]
-        for part in (streets.train, streets.validation)
-    )
-    train_boxed, validation_boxed = boxed
-    return Scenes(train_boxed, validation_boxed, class_names, streets.title)
 
 
 def from_file(
@@ -311,7 +293,7 @@ class PrepareBatch:
         clouds: list[Any] = [scene() if callable(scene) else scene for scene in scenes]
         clouds = mixing.before(clouds, first)
         clouds = [
-            Prepare(cloud, _same, seed, self.transform)()
+            Prepare(cloud, lambda scene: scene, seed, self.transform)()
             for cloud, seed in zip(clouds, self.seeds, strict=True)
         ]
         return [preparation(cloud) for cloud in mixing.after(clouds, first)]
@@ -360,10 +342,6 @@ class PrepareBatch:
             tuple(e.point_labels for e in examples),
             tuple(places),
         )
-
-
-def _same(scene: Any) -> Any:
-    return scene
 
 
 def _labels_of_scenes(

@@ -91,7 +91,7 @@ def segment(
     from voxax.cli.apply import Trained
     from voxax.cli.progress import working
     from voxax.cli.published import PublishedSegmenter, check_choice
-    from voxax.cli.results import LabeledScans, write_all
+    from voxax.cli.results import write_all
     from voxax.cli.run_folder import check_writable
     from voxax.cli.segmentation_task import Segmentation
     from voxax.cli.split_data import found_scans
@@ -135,9 +135,9 @@ def segment(
             data,
             out,
             workers,
+            "segment",
             segmenter.class_names,
             lambda read: vote(read, segmenter.logits),
-            lambda: LabeledScans(out, segmenter.class_names),
         )
     return _label(segmenter, vote, file, cloud, out, up, scale, checkpoint is not None)
 

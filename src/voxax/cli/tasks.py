@@ -110,12 +110,6 @@ def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
         ) from error
 
 
-def planned(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Voxels:
-    """Return voxels with the kernel maps of a network, in the capacities of its checkpoint."""
-    plan = plan_of(model, voxels, checkpoint)
-    return plan.attach(voxels, capacity=plan.capacity(int(voxels.count)))
-
-
 def resumed(folder: Path, task: Kind) -> Kind:
     """Return `task` with the class weights and the source of the checkpoint of the run in `folder`.
 

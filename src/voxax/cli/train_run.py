@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from voxax.cli.classification_task import Classification, cloud_weights
+from voxax.cli.classification_task import Classification
 from voxax.cli.demo_kinds import width_for
 from voxax.cli.folder_detection import FolderDetection
 from voxax.cli.learning import Learning, check_batch, check_order
@@ -26,7 +26,7 @@ from voxax.cli.progress import phase
 from voxax.cli.run_folder import BEST, CHECKPOINT, claim_folder
 from voxax.cli.scenes import Mixing
 from voxax.cli.scenes import run as run_task
-from voxax.cli.segmentation_task import Segmentation, class_weights
+from voxax.cli.segmentation_task import Segmentation, class_weights, weights_of
 from voxax.cli.task import Task
 from voxax.cli.tasks import TASKS, check_network, check_weights, restore, resumed, task_of
 from voxax.cli.train_config import TrainConfig
@@ -261,8 +261,10 @@ class Run:
             "accumulate": training.accumulate,
         }
         if config.task == "classify":
-            labels = [scan.label for scan in self.scans.train] if weighs else []
-            weights = cloud_weights(labels, len(names)) if weighs else None
+            weights = None
+            if weighs:
+                labels = np.asarray([scan.label for scan in self.scans.train], np.int64)
+                weights = weights_of(np.bincount(labels, minlength=len(names)))
             return Classification(class_weights=weights, **common)
         if config.task == "detect":
             layout = config.data.format

@@ -78,7 +78,8 @@ def nms(
     check_table(rows, "boxes")
     given = _optional(rows.shape[0], scores, classes, valid)
     rows = as_boxes(rows, "boxes", given.valid)
-    return _nms(rows, given, iou_threshold, number=_number(max_selected), overlap=overlap)
+    number = check_whole("max_selected", max_selected)
+    return _nms(rows, given, iou_threshold, number=number, overlap=overlap)
 
 
 @checked_operator
@@ -130,7 +131,7 @@ def circle_nms(
                 f"centers[{row}] is {np.asarray(rows)[row].tolist()}: leave such rows out with "
                 "valid="
             )
-    return _circle_nms(rows, given, radii, number=_number(max_selected))
+    return _circle_nms(rows, given, radii, number=check_whole("max_selected", max_selected))
 
 
 class _Given(NamedTuple):
@@ -157,10 +158,6 @@ def _optional(number: int, scores: Any, classes: Any, valid: Any) -> _Given:
                 f"scores[{int(np.argmax(bad))}] is NaN: leave such rows out with valid="
             )
     return _Given(scores, classes, valid)
-
-
-def _number(max_selected: int) -> int:
-    return check_whole("max_selected", max_selected)
 
 
 @functools.partial(jax.jit, static_argnames=("number", "overlap"))

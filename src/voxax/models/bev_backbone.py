@@ -21,9 +21,9 @@ from flax import nnx
 
 from voxax.errors import InputError, check_known
 from voxax.geometry import Voxels
-from voxax.interop.sources import renaming
+from voxax.interop.sources import by_part, renaming
 from voxax.models.options import check_integers, check_options
-from voxax.models.voxel_backbone import NORM, VoxelBackBone8x, inside_grid
+from voxax.models.voxel_backbone import NORM, VoxelBackBone8x, backbone_names, inside_grid
 from voxax.nn.arguments import static
 from voxax.nn.functional.batch_norm import batch_norm
 from voxax.nn.modules.constructor import Module, own_rngs
@@ -302,15 +302,31 @@ class GroundDetector(Module):
         """Run the whole detector: return the head's predictions for each ground plane cell."""
         return self.predictions(self.encode(voxels))
 
+    def _openpcdet_names(self, head: Callable[[str], str]) -> Callable[[str], str]:
+        """Return a function from a layer's path to its OpenPCDet name, in the head by ``head``."""
+        return by_part(
+            backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
+            backbone_2d=("backbone_2d", bev_names()[0]),
+            head=("dense_head", head),
+        )
+
+
+def levels_rule(path: str, blocks: str, before: int = 0) -> tuple[str, Any]:
+    """Return a rule for :func:`renaming`: a level is a list of convolution, norm, ReLU and so on.
+
+    ``path`` precedes ``levels``, ``blocks`` names all lists, ``before`` modules begin each list.
+    """
+
+    def place(found: re.Match[str]) -> str:
+        return f"{blocks}.{found[1]}.{before + 3 * int(found[2]) + (found[3] == 'norm')}"
+
+    return rf"^{path}levels\.(\d+)\.(\d+)\.(conv|norm)$", place
+
 
 def bev_names() -> tuple[Callable[[str], str], Callable[[str], str]]:
     """Return functions from a BEVBackbone layer's path to its OpenPCDet, torch-pointcloud name."""
-
-    def place(found: re.Match[str]) -> str:  # padding comes first, then convolution, norm, ReLU
-        return f"blocks.{found[1]}.{1 + 3 * int(found[2]) + (found[3] == 'norm')}"
-
     openpcdet = renaming(
-        (r"^levels\.(\d+)\.(\d+)\.(conv|norm)$", place),
+        levels_rule("", "blocks", 1),  # padding comes first
         (r"^ups\.(\d+)\.conv$", r"deblocks.\1.0"),
         (r"^ups\.(\d+)\.norm$", r"deblocks.\1.1"),
     )

@@ -17,15 +17,10 @@ from flax.core import FrozenDict
 
 from voxax.errors import InputError
 from voxax.interop.peer import Form, LayerWeights, Role
-from voxax.interop.sources import REFERENCE, Source, by_part, norm_settings, renaming
+from voxax.interop.sources import REFERENCE, Source, norm_settings, renaming
 from voxax.interop.spconv import Spconv
-from voxax.models.bev_backbone import (
-    DenseConvNormAct,
-    GroundDetector,
-    bev_names,
-    dense_options,
-)
-from voxax.models.voxel_backbone import NORM, backbone_names
+from voxax.models.bev_backbone import DenseConvNormAct, GroundDetector, dense_options, levels_rule
+from voxax.models.voxel_backbone import NORM
 from voxax.nn.modules.constructor import Module, own_rngs
 from voxax.nn.modules.sparse_convs import LayerOptions
 
@@ -223,11 +218,7 @@ class CenterPoint(CenterDetector):
 
     def sources(self) -> dict[str, Source]:
         """Return how other codebases, such as OpenPCDet, name and store the weights."""
-        names = by_part(
-            backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
-            backbone_2d=("backbone_2d", bev_names()[0]),
-            head=("dense_head", branch_names("")),
-        )
+        names = self._openpcdet_names(branch_names(""))
         norms = norm_settings(*REFERENCE, "^backbone")
         found = {"openpcdet": Source(Spconv("reversed"), names, settings=norms)}
         if not self.backbone_3d.residual:
@@ -298,15 +289,12 @@ def _mmdetection3d_names() -> Callable[[str], str]:
         level, place = (level, 2) if level and not place else (level + 1, place - bool(level))
         return f"pts_middle_encoder.encoder_layers.encoder_layer{level}.{place}"
 
-    def ground(found: re.Match[str]) -> str:  # convolution, norm, ReLU
-        return f"pts_backbone.blocks.{found[1]}.{3 * int(found[2]) + (found[3] == 'norm')}"
-
     return renaming(
         *_BLOCKS,
         (r"^backbone_3d\.stages\.(\d+)\.(\d+)", layer),
         (r"^backbone_3d\.stem\b", "pts_middle_encoder.conv_input"),
         (r"^backbone_3d\.out\b", "pts_middle_encoder.conv_out"),
-        (r"^backbone_2d\.levels\.(\d+)\.(\d+)\.(conv|norm)$", ground),
+        levels_rule(r"backbone_2d\.", "pts_backbone.blocks"),
         (r"^backbone_2d\.ups\b", "pts_neck.deblocks"),
         (r"^head\.(.*)\.norm$", r"head.\1.bn"),
         (r"^head\.shared\b", "pts_bbox_head.shared_conv"),
@@ -324,9 +312,6 @@ def _first_names() -> Callable[[str], str]:
     def block(found: re.Match[str]) -> str:  # convolution, norm, ReLU, then blocks
         return f"backbone.conv{int(found[1]) + 1}.{int(found[2]) + 2}"
 
-    def ground(found: re.Match[str]) -> str:  # padding comes first
-        return f"neck.blocks.{found[1]}.{1 + 3 * int(found[2]) + (found[3] == 'norm')}"
-
     return renaming(
         *_BLOCKS,
         (r"^backbone_3d\.stages\.0\b", "backbone.conv1"),
@@ -334,7 +319,7 @@ def _first_names() -> Callable[[str], str]:
         (r"^backbone_3d\.stages\.(\d+)\.(\d+)", block),
         (r"^backbone_3d\.stem\b", "backbone.conv_input"),
         (r"^backbone_3d\.out\b", "backbone.extra_conv"),
-        (r"^backbone_2d\.levels\.(\d+)\.(\d+)\.(conv|norm)$", ground),
+        levels_rule(r"backbone_2d\.", "neck.blocks", 1),  # padding comes first
         (r"^backbone_2d\.ups\b", "neck.deblocks"),
         (r"^head\.branches\.groups\.(.*)\.1$", r"bbox_head.tasks.\1.3"),
         (r"^head\.branches\.groups\.(.*)\.0\.", r"bbox_head.tasks.\1."),

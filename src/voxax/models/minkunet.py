@@ -298,9 +298,20 @@ class MinkUNet(UNet):
         spconv = Spconv(pointwise="shortcut")
         return {
             "spvnas": Source(peer, names, settings=settings),
-            "mmdetection3d": Source(peer, _mmdetection3d_names(), settings=settings),
-            "mmdetection3d-spconv": Source(spconv, _spconv_names(), settings=clipped),
+            "mmdetection3d": Source(peer, _mmdetection3d_names(spconv=False), settings=settings),
+            "mmdetection3d-spconv": Source(
+                spconv, _mmdetection3d_names(spconv=True), settings=clipped
+            ),
         }
+
+
+# Names of a residual block's layers in codebases with TorchSparse.
+_NET = (
+    (r"\.first\.", "."),
+    (r"\.second$", ".net.3"),
+    (r"\.conv$", ".net.0"),
+    (r"\.norm$", ".net.1"),
+)
 
 
 def _spvnas_names() -> Callable[[str], str]:
@@ -317,54 +328,35 @@ def _spvnas_names() -> Callable[[str], str]:
         (r"^down\.(\d+)\.", lambda found: f"stage{int(found[1]) + 1}.0."),
         (r"^up\.(\d+)\.", lambda found: f"up{int(found[1]) + 1}.0."),
         (r"^(stage\d+\.[1-9]\d*|up\d+\.1\.\d+)\.norm$", r"\1.net.4"),
-        (r"\.first\.", "."),
-        (r"\.second$", ".net.3"),
-        (r"\.conv$", ".net.0"),
-        (r"\.norm$", ".net.1"),
+        *_NET,
         (r"\.shortcut\.layers\.", ".downsample."),
         (r"^head$", "classifier.0"),
     )
 
 
-_MMDETECTION3D = (
-    (r"^stem_second\b", "conv_input.1"),
-    (r"^stem\b", "conv_input.0"),
-    (r"^down_blocks\.(\d+)\.(\d+)", lambda m: f"encoder.{m[1]}.{int(m[2]) + 1}"),
-    (r"^up_blocks\.(\d+)\.(\d+)", r"decoder.\1.1.\2"),
-    (r"^down\.(\d+)", r"encoder.\1.0"),
-    (r"^up\.(\d+)", r"decoder.\1.0"),
-)
-
-
-_MMDETECTION3D_ENDS = (
-    (r"\.shortcut\.layers\.", ".downsample."),
-    (r"^(?!head)", "backbone."),
-    (r"^head$", "decode_head.conv_seg"),
-)
-
-
-def _spconv_names() -> Callable[[str], str]:
+def _mmdetection3d_names(*, spconv: bool) -> Callable[[str], str]:
+    block = r"^(encoder\.\d+\.[1-9]\d*|decoder\.\d+\.1\.\d+)\.norm$"
+    inside: tuple[tuple[str, str], ...] = ((block, r"\1.net.4"), *_NET)
+    if spconv:
+        inside = (
+            (block, r"\1.bn2"),
+            (r"\.first\.conv$", ".conv1"),
+            (r"\.first\.norm$", ".bn1"),
+            (r"\.second$", ".conv2"),
+            (r"\.conv$", ".0"),
+            (r"\.norm$", ".1"),
+        )
     return renaming(
-        *_MMDETECTION3D,
-        (r"^(encoder\.\d+\.[1-9]\d*|decoder\.\d+\.1\.\d+)\.norm$", r"\1.bn2"),
-        (r"\.first\.conv$", ".conv1"),
-        (r"\.first\.norm$", ".bn1"),
-        (r"\.second$", ".conv2"),
-        (r"\.conv$", ".0"),
-        (r"\.norm$", ".1"),
-        *_MMDETECTION3D_ENDS,
-    )
-
-
-def _mmdetection3d_names() -> Callable[[str], str]:
-    return renaming(
-        *_MMDETECTION3D,
-        (r"^(encoder\.\d+\.[1-9]\d*|decoder\.\d+\.1\.\d+)\.norm$", r"\1.net.4"),
-        (r"\.first\.", "."),
-        (r"\.second$", ".net.3"),
-        (r"\.conv$", ".net.0"),
-        (r"\.norm$", ".net.1"),
-        *_MMDETECTION3D_ENDS,
+        (r"^stem_second\b", "conv_input.1"),
+        (r"^stem\b", "conv_input.0"),
+        (r"^down_blocks\.(\d+)\.(\d+)", lambda m: f"encoder.{m[1]}.{int(m[2]) + 1}"),
+        (r"^up_blocks\.(\d+)\.(\d+)", r"decoder.\1.1.\2"),
+        (r"^down\.(\d+)", r"encoder.\1.0"),
+        (r"^up\.(\d+)", r"decoder.\1.0"),
+        *inside,
+        (r"\.shortcut\.layers\.", ".downsample."),
+        (r"^(?!head)", "backbone."),
+        (r"^head$", "decode_head.conv_seg"),
     )
 
 

@@ -10,7 +10,6 @@ Development Team, "OpenPCDet: An Open-source Toolbox for 3D Object Detection", 2
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
@@ -29,7 +28,13 @@ from voxax.interop.sources import (
     torch_pointcloud_sources,
 )
 from voxax.interop.spconv import Spconv
-from voxax.models.bev_backbone import DenseConvNormAct, GroundDetector, bev_names, dense_options
+from voxax.models.bev_backbone import (
+    DenseConvNormAct,
+    GroundDetector,
+    bev_names,
+    dense_options,
+    levels_rule,
+)
 from voxax.models.centerpoint import BRANCHES, Groups, class_groups
 from voxax.models.voxel_backbone import NORM, backbone_names
 from voxax.nn.modules.constructor import Module, own_rngs
@@ -160,15 +165,10 @@ class SECOND(GroundDetector):
         head = renaming(
             (r"^classes$", "conv_cls"), (r"^boxes$", "conv_box"), (r"^directions$", "conv_dir_cls")
         )
-        sparse, ground = backbone_names(self.backbone_3d.residual), bev_names()
-        openpcdet = by_part(
-            backbone_3d=("backbone_3d", sparse[0]),
-            backbone_2d=("backbone_2d", ground[0]),
-            head=("dense_head", head),
-        )
+        openpcdet = self._openpcdet_names(head)
         torch_pointcloud = by_part(
-            backbone_3d=("backbone_3d", sparse[1]),
-            backbone_2d=("backbone", ground[1]),
+            backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[1]),
+            backbone_2d=("backbone", bev_names()[1]),
             head=("head", head),
         )
         spconv = Spconv("reversed")
@@ -185,11 +185,8 @@ class SECOND(GroundDetector):
 
 
 def _mmdetection3d_names() -> Callable[[str], str]:
-    def place(found: re.Match[str]) -> str:  # convolution, norm, ReLU
-        return f"backbone.blocks.{found[1]}.{3 * int(found[2]) + (found[3] == 'norm')}"
-
     return renaming(
-        (r"^backbone_2d\.levels\.(\d+)\.(\d+)\.(conv|norm)$", place),
+        levels_rule(r"backbone_2d\.", "backbone.blocks"),
         (r"^backbone_2d\.ups", "neck.deblocks"),
         (r"^backbone_3d\.stem", "middle_encoder.conv_input"),
         (r"^backbone_3d\.out", "middle_encoder.conv_out"),
@@ -385,11 +382,7 @@ class MultiHeadSECOND(SECOND):
             (r"^shared_conv\.conv$", "shared_conv.0"),
             (r"^shared_conv\.norm$", "shared_conv.1"),
         )
-        names = by_part(
-            backbone_3d=("backbone_3d", backbone_names(self.backbone_3d.residual)[0]),
-            backbone_2d=("backbone_2d", bev_names()[0]),
-            head=("dense_head", head),
-        )
+        names = self._openpcdet_names(head)
         classes = [f"dense_head.rpn_heads.{i}.head_label_indices" for i in range(len(self.groups))]
         norms = norm_settings(*REFERENCE, r"^backbone|^head\.shared")
         norms += norm_settings(*TORCH, r"^head\.heads")

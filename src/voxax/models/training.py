@@ -261,10 +261,10 @@ class StepTrainer(abc.ABC):
             _log.info("program %d: an evaluation of %d rows", self.programs, voxels.capacity)
             return self._evaluation(nnx.merge(self._eval_graph, params, state, copy=True), voxels)
 
-        self._gradients = self._jit(gradients, 2, (False, False, False, True, False))
+        self._gradients = self._jit(gradients, (False, False, False, True, False))
         # A separate program, which serves every size: it takes as long to compile as a network.
         self._update = jax.jit(update, donate_argnums=(0, 1))
-        self._evaluate = self._jit(evaluate, 2, (True, False))
+        self._evaluate = self._jit(evaluate, (True, False))
 
     @abc.abstractmethod
     def _objective(self, module: Any, voxels: Voxels, labels: Any) -> tuple[Any, Any, Any]:
@@ -290,18 +290,13 @@ class StepTrainer(abc.ABC):
         """Raise :class:`voxax.InputError` if the labels are invalid."""
         del labels
 
-    def _jit(
-        self,
-        program: Callable[..., Any],
-        kept: int,
-        by_shard: tuple[bool, ...],
-    ) -> Any:
+    def _jit(self, program: Callable[..., Any], by_shard: tuple[bool, ...]) -> Any:
         """Return ``program`` jitted; trainers on several devices override this method.
 
-        The first ``kept`` arguments are the state of the trainer. ``by_shard`` states for each
-        result whether it is split by shards of rows.
+        The first two arguments are the state of the trainer. ``by_shard`` states for each result
+        whether it is split by shards of rows.
         """
-        del kept, by_shard
+        del by_shard
         return jax.jit(program)
 
     def step(self, voxels: Voxels, labels: Any) -> tuple[jax.Array, Any, jax.Array]:

@@ -160,17 +160,12 @@ class _OnMesh(StepTrainer):
     def _placed(self, arguments: Any) -> Any:
         return on_mesh(arguments, self.mesh, self.axis)
 
-    def _jit(
-        self,
-        program: Callable[..., Any],
-        kept: int,
-        by_shard: tuple[bool, ...],
-    ) -> Any:
+    def _jit(self, program: Callable[..., Any], by_shard: tuple[bool, ...]) -> Any:
         each, whole = PartitionSpec(self.axis), PartitionSpec()
 
         def shard(*arguments: Any) -> Any:
-            own = jax.tree.map(lambda x: x[0], arguments[kept:])
-            results = program(*arguments[:kept], *own)
+            own = jax.tree.map(lambda x: x[0], arguments[2:])
+            results = program(*arguments[:2], *own)
             return tuple(
                 jax.tree.map(lambda x: x[None], r) if split else r
                 for r, split in zip(results, by_shard, strict=True)
@@ -179,7 +174,7 @@ class _OnMesh(StepTrainer):
         outputs = tuple(each if split else whole for split in by_shard)
 
         def run(*arguments: Any) -> Any:
-            inputs = tuple(whole if i < kept else each for i in range(len(arguments)))
+            inputs = tuple(whole if i < 2 else each for i in range(len(arguments)))
             return jax.shard_map(shard, mesh=self.mesh, in_specs=inputs, out_specs=outputs)(
                 *arguments
             )

@@ -28,7 +28,7 @@ from voxax.predict.cycles import outcomes
 from voxax.tuning import Resolved
 from voxax.tuning.entry import Entry, Measured, utc_now
 from voxax.tuning.sample import Sample, sample_of
-from voxax.tuning.space import Candidate, Space, space_of, views_read
+from voxax.tuning.space import Candidate, space_of, views_read
 
 _OPEN = "it has loops whose length is known at run time only"
 
@@ -91,7 +91,8 @@ def predict(
     """
     begin = time.perf_counter()
     space = space_of(problem, admitted, hardware)
-    priced = _priced(space)
+    windowed = (c for c in space.candidates if "windows" in c.kernel.views)
+    priced = list(dict.fromkeys((*windowed, *space.heuristics)))
     sample = sample_of(problem, None, views_read(problem, priced))
     packed = base64.b64encode(pickle.dumps(problem)).decode()
     shapes = {name: view.shape for name, view in sample.views.items()}
@@ -182,15 +183,6 @@ def passes_of(problem: Problem, candidate: Candidate, views: Mapping[str, Any]) 
         if name == "items":
             return passes(view)
     return 1
-
-
-def _priced(space: Space) -> list[Candidate]:
-    kernels = (c for c in space.candidates if _is_windowed(c))
-    return list(dict.fromkeys((*kernels, *space.heuristics)))
-
-
-def _is_windowed(candidate: Candidate) -> bool:
-    return "windows" in candidate.kernel.views
 
 
 def _named(candidate: Candidate) -> dict[str, Any]:
