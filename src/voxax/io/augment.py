@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from voxax.errors import InputError
-from voxax.io.point_cloud import PointCloud
+from voxax.io.point_cloud import PointCloud, joined
 
 Transform = Callable[[PointCloud, np.random.Generator], PointCloud]
 
@@ -403,7 +403,7 @@ def mix3d(cloud: PointCloud, other: PointCloud, *, centered: bool = True) -> Poi
         offset = _middle(cloud) - _middle(other)
         offset[2] = cloud.positions[:, 2].min() - other.positions[:, 2].min()
         other = replace(other, positions=other.positions + offset)
-    return _joined(cloud, other)
+    return joined([cloud, other])
 
 
 def polarmix(
@@ -443,38 +443,14 @@ def polarmix(
     if rng.random() < probability:
         begin = rng.uniform(-math.pi, 0)
         first, second = (_in_half(each.positions, begin) for each in (cloud, other))
-        cloud = _joined(cloud.select(~first), other.select(second))
-    for angle in turns:
-        cloud = _joined(cloud, _turned(objects, _about_z(angle), SENSOR))
-    return cloud
+        cloud = joined([cloud.select(~first), other.select(second)])
+    return joined([cloud, *(_turned(objects, _about_z(angle), SENSOR) for angle in turns)])
 
 
 def _in_half(positions: np.ndarray, begin: float) -> np.ndarray:
     """Return bool [N]: whether a point's azimuth is in begin..begin+pi; `begin` is in -pi..0."""
     angle = np.arctan2(positions[:, 1], positions[:, 0])
     return (angle > begin) & (angle < begin + math.pi)
-
-
-def _joined(cloud: PointCloud, other: PointCloud) -> PointCloud:
-    """Concatenate two clouds, with the attributes that both have."""
-    if (cloud.labels is None) != (other.labels is None):
-        raise InputError("one cloud has labels and the other none: give both labels, or neither")
-    attributes = {}
-    for name, own in cloud.attributes.items():
-        more = other.attributes.get(name)
-        if more is None:
-            continue
-        if more.dtype != own.dtype or more.shape[1:] != own.shape[1:]:
-            raise InputError(
-                f"attribute {name!r} is {own.dtype}{list(own.shape)} in one cloud and "
-                f"{more.dtype}{list(more.shape)} in the other: give both the same dtype and columns"
-            )
-        attributes[name] = np.concatenate([own, more])
-    labels = None
-    if cloud.labels is not None and other.labels is not None:
-        labels = np.concatenate([cloud.labels, other.labels])
-    positions = np.concatenate([cloud.positions, other.positions])
-    return PointCloud(positions, attributes, labels, cloud.source)
 
 
 def _about_z(angle: float) -> np.ndarray:

@@ -28,7 +28,7 @@ from voxax.io.decoding import existing_file
 from voxax.io.formats import read
 from voxax.io.layout import Layout
 from voxax.io.options import DEFAULT
-from voxax.io.point_cloud import PointCloud
+from voxax.io.point_cloud import PointCloud, joined
 from voxax.io.poses import Pose
 from voxax.io.records import read_nuscenes
 
@@ -134,12 +134,7 @@ class NuscenesSample:
             parts.append(
                 replace(cloud, positions=moved, attributes=cloud.attributes | {"time": time})
             )
-        attributes = {
-            name: np.concatenate([part.attributes[name] for part in parts])
-            for name in parts[0].attributes
-        }
-        positions = np.concatenate([part.positions for part in parts])
-        return PointCloud(positions, attributes, None, self.path)
+        return joined(parts)
 
     @property
     def files(self) -> tuple[str, ...]:
