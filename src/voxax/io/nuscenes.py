@@ -26,7 +26,7 @@ from voxax.errors import FileFormatError, InputError
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.decoding import existing_file
 from voxax.io.formats import read
-from voxax.io.layout import Layout
+from voxax.io.layout import Layout, PathTask
 from voxax.io.options import DEFAULT
 from voxax.io.point_cloud import PointCloud, joined
 from voxax.io.poses import Pose
@@ -88,7 +88,7 @@ Racks = tuple[tuple[Pose, tuple[float, ...]], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class NuscenesSample:
+class NuscenesSample(PathTask):
     """Callable that reads the points of one key frame, with its boxes; nuScenes calls it a sample.
 
     Attributes:
@@ -140,9 +140,6 @@ class NuscenesSample:
     def files(self) -> tuple[str, ...]:
         """The paths of all files with this sample's data: the sweeps and the tables."""
         return (self.path, *self.tables, *(path for path, _, _ in self.sweeps))
-
-    def __str__(self) -> str:
-        return self.path
 
     def __hash__(self) -> int:
         return hash(self.path)
@@ -486,7 +483,7 @@ SURFACES = {
 
 
 @dataclass(frozen=True)
-class LidarsegScan:
+class LidarsegScan(PathTask):
     """Callable that reads one sweep with labels 0 to 15; the label of unknown points is -1.
 
     Attributes:
@@ -519,9 +516,6 @@ class LidarsegScan:
             )
         labels = np.asarray(self.classes, np.int32)[raw]
         return replace(cloud, labels=labels).select(finite)
-
-    def __str__(self) -> str:
-        return self.points
 
 
 class NuscenesLidarseg(Nuscenes):

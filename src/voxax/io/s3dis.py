@@ -17,7 +17,7 @@ import numpy as np
 
 from voxax.errors import FileFormatError
 from voxax.io.formats import read
-from voxax.io.layout import Layout, folders_with
+from voxax.io.layout import Layout, PathTask, folders_with
 from voxax.io.point_cloud import PointCloud, joined
 
 S3DIS_CLASSES = (
@@ -34,7 +34,7 @@ AREAS = {
 
 
 @dataclass(frozen=True)
-class S3disRoom:
+class S3disRoom(PathTask):
     """Callable that reads a room's folder; objects without a class, such as stairs, are clutter.
 
     If `labeled`, the cloud has labels and the attribute ``instance``, the index of the object.
@@ -54,9 +54,6 @@ class S3disRoom:
                 cloud = cloud.with_labels(np.full(len(cloud), S3DIS_CLASSES.index(name)))
             clouds.append(cloud)
         return replace(joined(clouds), source=str(self))
-
-    def __str__(self) -> str:
-        return self.folder
 
 
 def objects_of(room: Path) -> list[Path]:
