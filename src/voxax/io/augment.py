@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from voxax.errors import InputError
-from voxax.io.point_cloud import PointCloud
+from voxax.io.point_cloud import PointCloud, joined
 
 Transform = Callable[[PointCloud, np.random.Generator], PointCloud]
 
@@ -49,7 +49,7 @@ class _Composed:
     steps: tuple[Transform, ...]
 
     def __call__(self, cloud: PointCloud, rng: np.random.Generator) -> PointCloud:
-        _check_generator(rng)
+        _check_draw(rng)
         for step in self.steps:
             cloud = step(cloud, rng)
         return cloud
@@ -71,7 +71,7 @@ def rotate_z(
     Raises:
       InputError: `max_angle` is negative or not finite.
     """
-    _check_generator(rng)
+    _check_draw(rng)
     _check(max_angle >= 0 and math.isfinite(max_angle), "max_angle must be >= 0", max_angle)
     return _turned(cloud, _about_z(rng.uniform(-max_angle, max_angle)), center)
 
@@ -94,9 +94,8 @@ def flip(
     Raises:
       InputError: an axis or the probability is out of range.
     """
-    _check_generator(rng)
+    _check_draw(rng, probability)
     _check(all(axis in (0, 1, 2) for axis in axes), "axes must be among 0, 1, 2", tuple(axes))
-    _check_probability(probability)
     signs = np.ones(3)
     for axis in axes:
         if rng.random() < probability:
@@ -122,7 +121,7 @@ def scale(
     Raises:
       InputError: ``0 < low <= high`` is false, or `high` is infinite.
     """
-    _check_generator(rng)
+    _check_draw(rng)
     _check(0 < low <= high < math.inf, "low and high must satisfy 0 < low <= high", (low, high))
     middle = _center(center)
     factor = rng.uniform(low, high)
@@ -141,7 +140,7 @@ def jitter(
     Raises:
       InputError: `sigma` or `limit` is negative or NaN, or `sigma` is infinite.
     """
-    _check_generator(rng)
+    _check_draw(rng)
     _check(0 <= sigma < math.inf and limit >= 0, "sigma and limit must be >= 0", (sigma, limit))
     noise = np.clip(rng.normal(0.0, sigma, cloud.positions.shape), -limit, limit)
     return replace(cloud, positions=cloud.positions + noise)
@@ -165,7 +164,7 @@ def crop(
     Raises:
       InputError: `size` and `radius` are both None or both given, or the given one is not positive.
     """
-    _check_generator(rng)
+    _check_draw(rng)
     if (size is None) == (radius is None):
         raise InputError(f"crop needs either size or radius, got size={size}, radius={radius}")
     edges = np.asarray(np.inf if size is None else size, np.float64)
@@ -189,8 +188,7 @@ def drop(cloud: PointCloud, rng: np.random.Generator, *, probability: float = 0.
     Raises:
       InputError: `probability` is out of range.
     """
-    _check_generator(rng)
-    _check_probability(probability)
+    _check_draw(rng, probability)
     return cloud.select(rng.random(len(cloud)) >= probability)
 
 
@@ -212,9 +210,8 @@ def tilt(
     Raises:
       InputError: an argument is out of range.
     """
-    _check_generator(rng)
+    _check_draw(rng, probability)
     _check(max_angle >= 0 and math.isfinite(max_angle), "max_angle must be >= 0", max_angle)
-    _check_probability(probability)
     for axis in (0, 1):
         if rng.random() < probability:
             angle = rng.uniform(-max_angle, max_angle)
@@ -248,8 +245,7 @@ def elastic_distortion(
       InputError: an argument is out of range, a position is not finite, or the grid over the cloud
           has too many cells.
     """
-    _check_generator(rng)
-    _check_probability(probability)
+    _check_draw(rng, probability)
     for pair in pairs:
         fine = len(pair) == 2 and 0 < pair[0] < math.inf and 0 <= pair[1] < math.inf
         _check(fine, "pairs must be of a granularity > 0 and a magnitude >= 0", tuple(pair))
@@ -374,8 +370,7 @@ def dropout(
     Raises:
       InputError: an argument is out of range.
     """
-    _check_generator(rng)
-    _check_probability(probability)
+    _check_draw(rng, probability)
     _check(0 <= ratio <= 1, "ratio must be within 0..1", ratio)
     if rng.random() >= probability:
         return cloud
@@ -403,7 +398,7 @@ def mix3d(cloud: PointCloud, other: PointCloud, *, centered: bool = True) -> Poi
         offset = _middle(cloud) - _middle(other)
         offset[2] = cloud.positions[:, 2].min() - other.positions[:, 2].min()
         other = replace(other, positions=other.positions + offset)
-    return _joined(cloud, other)
+    return joined([cloud, other])
 
 
 def polarmix(
@@ -431,8 +426,7 @@ def polarmix(
       InputError: a sweep has no labels, an attribute has different dtypes or numbers of columns in
           the two sweeps, or an argument is out of range.
     """
-    _check_generator(rng)
-    _check_probability(probability)
+    _check_draw(rng, probability)
     for each in (cloud, other):
         if each.labels is None:
             raise InputError(f"{each.source or 'a cloud'} has no labels, which polarmix needs")
@@ -443,38 +437,14 @@ def polarmix(
     if rng.random() < probability:
         begin = rng.uniform(-math.pi, 0)
         first, second = (_in_half(each.positions, begin) for each in (cloud, other))
-        cloud = _joined(cloud.select(~first), other.select(second))
-    for angle in turns:
-        cloud = _joined(cloud, _turned(objects, _about_z(angle), SENSOR))
-    return cloud
+        cloud = joined([cloud.select(~first), other.select(second)])
+    return joined([cloud, *(_turned(objects, _about_z(angle), SENSOR) for angle in turns)])
 
 
 def _in_half(positions: np.ndarray, begin: float) -> np.ndarray:
     """Return bool [N]: whether a point's azimuth is in begin..begin+pi; `begin` is in -pi..0."""
     angle = np.arctan2(positions[:, 1], positions[:, 0])
     return (angle > begin) & (angle < begin + math.pi)
-
-
-def _joined(cloud: PointCloud, other: PointCloud) -> PointCloud:
-    """Concatenate two clouds, with the attributes that both have."""
-    if (cloud.labels is None) != (other.labels is None):
-        raise InputError("one cloud has labels and the other none: give both labels, or neither")
-    attributes = {}
-    for name, own in cloud.attributes.items():
-        more = other.attributes.get(name)
-        if more is None:
-            continue
-        if more.dtype != own.dtype or more.shape[1:] != own.shape[1:]:
-            raise InputError(
-                f"attribute {name!r} is {own.dtype}{list(own.shape)} in one cloud and "
-                f"{more.dtype}{list(more.shape)} in the other: give both the same dtype and columns"
-            )
-        attributes[name] = np.concatenate([own, more])
-    labels = None
-    if cloud.labels is not None and other.labels is not None:
-        labels = np.concatenate([cloud.labels, other.labels])
-    positions = np.concatenate([cloud.positions, other.positions])
-    return PointCloud(positions, attributes, labels, cloud.source)
 
 
 def _about_z(angle: float) -> np.ndarray:
@@ -527,8 +497,7 @@ def _colors_to_change(
     cloud: PointCloud, rng: np.random.Generator, probability: float
 ) -> np.ndarray | None:
     """Return the cloud's colors as :func:`_colors` with `probability`, otherwise None."""
-    _check_generator(rng)
-    _check_probability(probability)
+    _check_draw(rng, probability)
     colors = _colors(cloud)
     return colors if rng.random() < probability else None
 
@@ -594,13 +563,10 @@ def _check(fine: bool, rule: str, value: object) -> None:
         raise InputError(f"{rule}, got {value}")
 
 
-def _check_probability(probability: float) -> None:
-    _check(0 <= probability <= 1, "probability must be within 0..1", probability)
-
-
-def _check_generator(rng: object) -> None:
+def _check_draw(rng: object, probability: float = 0.0) -> None:
     if not isinstance(rng, np.random.Generator):
         raise InputError(
             f"rng must be a numpy.random.Generator, got {type(rng).__name__}: "
             "make one with numpy.random.default_rng(seed)"
         )
+    _check(0 <= probability <= 1, "probability must be within 0..1", probability)

@@ -26,8 +26,9 @@ POSITIONS = (
     ("points_m_xyz:0", "points_m_xyz:1", "points_m_xyz:2"),
 )
 POSITION_ARRAYS = ("xyz", "positions", "points", "coord", "coords", "pos", "pts", "point_cloud")
+COLOR = ("red", "green", "blue")
 COLORS = (
-    ("red", "green", "blue"),
+    COLOR,
     ("r", "g", "b"),
     ("diffuse_red", "diffuse_green", "diffuse_blue"),
 )

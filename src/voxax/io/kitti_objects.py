@@ -261,13 +261,11 @@ class KittiLabels(KittiObjects):
 
 
 @dataclass(frozen=True)
-class KittiFrame:
-    """Callable that reads one KITTI frame: the points that the camera sees, and the boxes.
-
-    Other points are left out, because the data set has no annotations for them.
+class _Frame:
+    """Base class of the callables that read one frame of KITTI or Waymo.
 
     Attributes:
-      folder: the folder that contains ``velodyne``, ``label_2`` and ``calib``.
+      folder: the folder that contains ``velodyne``, ``calib`` and the folder of boxes.
       name: the name of the frame, such as ``000123``.
       labeled: whether boxes are read.
     """
@@ -276,29 +274,37 @@ class KittiFrame:
     name: str
     labeled: bool = True
 
-    def __call__(self) -> AnnotatedScan:
-        place = Path(self.folder)
-        calibration = read_calibration(
-            place / "calib" / f"{self.name}.txt", place / "image_2" / f"{self.name}.png"
-        )
-        objects: Objects = Objects([], [])
-        if self.labeled:
-            objects = read_kitti_objects(place / "label_2" / f"{self.name}.txt", calibration)
-            calibration = replace(calibration, true=objects.upright)
-        cloud = read(place / "velodyne" / f"{self.name}.bin", columns=KITTI_FIELDS)
-        cloud = cloud.select(calibration.in_image(cloud.positions))
-        if not len(cloud):
-            raise FileFormatError(f"{self}: the camera sees none of its points")
-        return AnnotatedScan(cloud, objects, calibration)
+    def __str__(self) -> str:
+        return f"{self.folder}/velodyne/{self.name}.bin"
+
+    def _text(self, kind: str) -> str:
+        return f"{self.folder}/{kind}/{self.name}.txt"
+
+
+class KittiFrame(_Frame):
+    """Callable that reads one KITTI frame: the points that the camera sees, and the boxes.
+
+    Other points are left out, because the data set has no annotations for them.
+    """
 
     @property
     def files(self) -> tuple[str, ...]:
         """The paths of the files that the task reads."""
-        others = (f"{self.folder}/{kind}/{self.name}.txt" for kind in ("calib", "label_2"))
-        return (str(self), f"{self.folder}/image_2/{self.name}.png", *others)
+        image = f"{self.folder}/image_2/{self.name}.png"
+        return str(self), image, self._text("calib"), self._text("label_2")
 
-    def __str__(self) -> str:
-        return f"{self.folder}/velodyne/{self.name}.bin"
+    def __call__(self) -> AnnotatedScan:
+        sweep, image, calibrated, boxes = map(Path, self.files)
+        calibration = read_calibration(calibrated, image)
+        objects: Objects = Objects([], [])
+        if self.labeled:
+            objects = read_kitti_objects(boxes, calibration)
+            calibration = replace(calibration, true=objects.upright)
+        cloud = read(sweep, columns=KITTI_FIELDS)
+        cloud = cloud.select(calibration.in_image(cloud.positions))
+        if not len(cloud):
+            raise FileFormatError(f"{self}: the camera sees none of its points")
+        return AnnotatedScan(cloud, objects, calibration)
 
 
 class KittiObjectFolder(Layout):
@@ -380,35 +386,18 @@ SPLIT_DIGITS = {"train": "0", "validation": "1", "test": "2"}
 BOXES = "label_all"
 
 
-@dataclass(frozen=True)
-class WaymoFrame:
-    """Callable that reads one Waymo frame: all points, and the boxes.
-
-    Attributes:
-      folder: the folder that contains ``velodyne``, ``label_all`` and ``calib``.
-      name: the name of the frame, such as ``0000000``.
-      labeled: whether boxes are read.
-    """
-
-    folder: str
-    name: str
-    labeled: bool = True
-
-    def __call__(self) -> AnnotatedScan:
-        place = Path(self.folder)
-        objects = Objects([], [])
-        if self.labeled:
-            calibration = place / "calib" / f"{self.name}.txt"
-            objects = read_waymo_objects(place / BOXES / f"{self.name}.txt", calibration)
-        return AnnotatedScan(read(str(self), columns=WAYMO_FIELDS), objects)
+class WaymoFrame(_Frame):
+    """Callable that reads one Waymo frame: all points, and the boxes."""
 
     @property
     def files(self) -> tuple[str, ...]:
         """The paths of the files that the task reads."""
-        return (str(self), *(f"{self.folder}/{kind}/{self.name}.txt" for kind in ("calib", BOXES)))
+        return str(self), self._text("calib"), self._text(BOXES)
 
-    def __str__(self) -> str:
-        return f"{self.folder}/velodyne/{self.name}.bin"
+    def __call__(self) -> AnnotatedScan:
+        sweep, calibration, boxes = map(Path, self.files)
+        objects = read_waymo_objects(boxes, calibration) if self.labeled else Objects([], [])
+        return AnnotatedScan(read(sweep, columns=WAYMO_FIELDS), objects)
 
 
 def read_waymo_objects(path: Path, calibration: Path) -> Objects:

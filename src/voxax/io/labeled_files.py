@@ -10,7 +10,7 @@ from voxax.errors import FileFormatError, InputError
 from voxax.io.arrays import ITEM
 from voxax.io.decoding import GZIP
 from voxax.io.formats import LABEL_READERS, extension_of, read, readable_extensions
-from voxax.io.layout import Layout, fold
+from voxax.io.layout import Layout, PathTask, fold
 from voxax.io.point_cloud import PointCloud
 
 # Files with these endings may also be lists, tables, arrays or checkpoints. They are scans only if
@@ -19,7 +19,7 @@ OTHER_USES = (".csv", ".npy", ".pt", ".pth", ".txt")
 
 
 @dataclass(frozen=True)
-class LabeledFile:
+class LabeledFile(PathTask):
     """Callable that reads one scan, and replaces each label by its index in `ids` (-1 if none).
 
     Attributes:
@@ -55,9 +55,6 @@ class LabeledFile:
                 f"{', '.join(LABEL_READERS)}; label_field names a column of another name"
             )
         return cloud.with_labels(fold(cloud.labels, self.ids))
-
-    def __str__(self) -> str:
-        return self.points
 
 
 def labeled_files(

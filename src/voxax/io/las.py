@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from voxax.errors import FileFormatError, import_extra
-from voxax.io.columns import cloud_from_columns
+from voxax.io.columns import COLOR, cloud_from_columns
 from voxax.io.decoding import check_count, is_panic, reading
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
@@ -132,7 +132,6 @@ RENAMED = {
     "gps_time": "time",
 }
 POSITION = ("X", "Y", "Z")
-COLOR = ("red", "green", "blue")
 # Names with a fixed meaning in this module. An extra dimension with such a name is renamed.
 OWN = ("xyz", "x", "y", "z", "rgb")
 NO_POINTS = {"xyz": np.zeros((0, 3))}
@@ -175,7 +174,8 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
             return _read(laspy, laspy.LazBackend.Lazrs, path, stream, options.label_field)
         except BaseException as error:
             # LASzip reads some files and newer versions of LAZ that lazrs does not read.
-            if not (is_panic(error) or _is_unsupported(error)):
+            refused = type(error).__name__ == "LazrsError" and "not supported" in str(error)
+            if not (is_panic(error) or refused):
                 raise
             if not laspy.LazBackend.Laszip.is_available():
                 raise FileFormatError(
@@ -183,11 +183,6 @@ def read_las(path: Path, options: ReadOptions) -> PointCloud:
                 ) from error
         stream.seek(0)
         return _read(laspy, laspy.LazBackend.Laszip, path, stream, options.label_field)
-
-
-def _is_unsupported(error: BaseException) -> bool:
-    """Return whether an error of lazrs means that lazrs does not support this version of LAZ."""
-    return type(error).__name__ == "LazrsError" and "not supported" in str(error)
 
 
 def _read(
@@ -208,7 +203,7 @@ def _read(
         record, left = header.point_format.size, end - header.offset_to_point_data
         header.point_count = header.point_count or max(0, left) // record
         check_count(path, "points", header.point_count, record, left)
-    return cloud_from_columns(_columns(reader) or NO_POINTS, str(path), label_field)
+    return cloud_from_columns(_columns(path, reader) or NO_POINTS, str(path), label_field)
 
 
 def _check_header(path: Path, stream: BinaryIO) -> int:
@@ -232,7 +227,7 @@ def _check_header(path: Path, stream: BinaryIO) -> int:
     return int.from_bytes(head[LEGACY_POINTS_AT : LEGACY_POINTS_AT + 4], "little")
 
 
-def _columns(reader: Any) -> dict[str, np.ndarray]:
+def _columns(path: Path, reader: Any) -> dict[str, np.ndarray]:
     """Decode all points; return one array per field, by the field's name in the cloud."""
     header = reader.header
     count, columns, start = header.point_count, dict[str, np.ndarray](), 0
@@ -249,8 +244,7 @@ def _columns(reader: Any) -> dict[str, np.ndarray]:
                 columns[name].resize((rows, *values.shape[1:]), refcheck=False)
             columns[name][start:stop] = values
         start = stop
-    if start < count:
-        raise FileFormatError(f"its header says {count} points, {start} are there")
+    check_count(path, "points", count, 1, start)
     return columns
 
 

@@ -15,6 +15,13 @@ Task = Callable[[], Any]
 SPLITS = ("train", "validation", "test")
 
 
+class PathTask:
+    """Base class of tasks that are dataclasses: `str` gives the first field, the scan's path."""
+
+    def __str__(self) -> str:
+        return next(iter(vars(self).values()))
+
+
 class Layout(abc.ABC):
     """A data set in a folder; a subclass knows how one data set arranges its files.
 

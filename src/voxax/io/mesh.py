@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from voxax.errors import FileFormatError
-from voxax.io.columns import cloud_from_columns
+from voxax.io.columns import COLOR, cloud_from_columns
 from voxax.io.decoding import check_count, reading
 from voxax.io.glb import load_glb
 from voxax.io.numbers import number_columns
@@ -39,7 +39,6 @@ CORNER_OR_POLYGON = re.compile(rb"^[ \t]*([vf])o?[ \t]", re.MULTILINE)
 NOT_READ = re.compile(rb"^[ \t]*(surf|call|bzp|bsp|cdp)[ \t]", re.MULTILINE)
 # The indices of texture and normal, which follow the index of a polygon's corner.
 OTHERS = re.compile(rb"/\S*")
-COLOR = ("red", "green", "blue")
 NORMAL = ("nx", "ny", "nz")
 # Names of a corner's columns, by the number of columns. Others, such as a weight, are not read.
 COLUMNS = {6: (*"xyz", *COLOR), 7: (*"xyz", *COLOR, "alpha")}

@@ -153,7 +153,7 @@ def read_npy(path: Path, options: ReadOptions) -> PointCloud:
     :func:`voxax.io.arrays.cloud_from_items` converts it.
     """
     with reading(path, "NPY"):
-        return cloud_from_items({POINTS: _array(path)}, str(path), options)
+        return cloud_from_items({POINTS: read_npy_array(path)}, str(path), options)
 
 
 def read_npy_labels(
@@ -161,33 +161,27 @@ def read_npy_labels(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Read labels from a ``.npy`` file; see :func:`voxax.io.arrays.labels_from_arrays`."""
     with reading(path, "NPY"):
-        return labels_from_arrays({path.stem: np.array(_array(path))}, str(path), label_field)
+        arrays = {path.stem: np.array(read_npy_array(path))}
+        return labels_from_arrays(arrays, str(path), label_field)
 
 
 def is_points(path: Path) -> bool:
     """Return whether a ``.npy`` file has the shape of points; if not, it may have labels."""
-    with reading(path, "NPY"):
-        array = _array(path)
-        return array.dtype.names is not None or (
-            array.ndim > 1 and 3 <= array.shape[-1] <= MOST_COLUMNS
-        )
+    array = read_npy_array(path)
+    return array.dtype.names is not None or (
+        array.ndim > 1 and 3 <= array.shape[-1] <= MOST_COLUMNS
+    )
 
 
 def read_npy_array(path: Path) -> np.ndarray:
-    """Return the array of a ``.npy`` file without conversion, memory-mapped."""
-    with reading(path, "NPY"):
-        return _array(path)
-
-
-def _array(path: Path) -> np.ndarray:
     """Memory-map the array of a ``.npy`` file, after checking its size and that it has numbers."""
-    with path.open("rb") as stream:
+    with reading(path, "NPY"), path.open("rb") as stream:
         shape, fortran, dtype = _header(stream)
         if dtype.hasobject or dtype.itemsize == 0 or min(shape, default=0) < 0:
             raise FileFormatError(f"{path} holds {dtype} of shape {list(shape)}, not numbers")
         start = stream.tell()
-    left = path.stat().st_size - start
-    check_count(path, "numbers", math.prod(shape), dtype.itemsize, left)
-    if math.prod(shape) == 0:
-        return np.zeros(shape, dtype)
-    return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+        left = path.stat().st_size - start
+        check_count(path, "numbers", math.prod(shape), dtype.itemsize, left)
+        if math.prod(shape) == 0:
+            return np.zeros(shape, dtype)
+        return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")

@@ -26,9 +26,9 @@ from voxax.errors import FileFormatError, InputError
 from voxax.io.annotated import AnnotatedScan
 from voxax.io.decoding import existing_file
 from voxax.io.formats import read
-from voxax.io.layout import Layout
+from voxax.io.layout import Layout, PathTask
 from voxax.io.options import DEFAULT
-from voxax.io.point_cloud import PointCloud
+from voxax.io.point_cloud import PointCloud, joined
 from voxax.io.poses import Pose
 from voxax.io.records import read_nuscenes
 
@@ -88,7 +88,7 @@ Racks = tuple[tuple[Pose, tuple[float, ...]], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class NuscenesSample:
+class NuscenesSample(PathTask):
     """Callable that reads the points of one key frame, with its boxes; nuScenes calls it a sample.
 
     Attributes:
@@ -134,20 +134,12 @@ class NuscenesSample:
             parts.append(
                 replace(cloud, positions=moved, attributes=cloud.attributes | {"time": time})
             )
-        attributes = {
-            name: np.concatenate([part.attributes[name] for part in parts])
-            for name in parts[0].attributes
-        }
-        positions = np.concatenate([part.positions for part in parts])
-        return PointCloud(positions, attributes, None, self.path)
+        return joined(parts)
 
     @property
     def files(self) -> tuple[str, ...]:
         """The paths of all files with this sample's data: the sweeps and the tables."""
         return (self.path, *self.tables, *(path for path, _, _ in self.sweeps))
-
-    def __str__(self) -> str:
-        return self.path
 
     def __hash__(self) -> int:
         return hash(self.path)
@@ -491,7 +483,7 @@ SURFACES = {
 
 
 @dataclass(frozen=True)
-class LidarsegScan:
+class LidarsegScan(PathTask):
     """Callable that reads one sweep with labels 0 to 15; the label of unknown points is -1.
 
     Attributes:
@@ -524,9 +516,6 @@ class LidarsegScan:
             )
         labels = np.asarray(self.classes, np.int32)[raw]
         return replace(cloud, labels=labels).select(finite)
-
-    def __str__(self) -> str:
-        return self.points
 
 
 class NuscenesLidarseg(Nuscenes):

@@ -30,7 +30,7 @@ from voxax._bounded_file import MEBIBYTE, bounded_json
 from voxax.errors import FileFormatError, InputError, import_extra
 from voxax.io.decoding import check_unpacked, existing_file, reading
 from voxax.io.formats import read, readable_extensions
-from voxax.io.layout import Layout
+from voxax.io.layout import Layout, PathTask
 from voxax.io.point_cloud import PointCloud
 
 # Number of points to sample from a mesh, which is enough for the voxels of a small object.
@@ -217,7 +217,7 @@ _MOST_LISTED = 64 * MEBIBYTE
 
 
 @dataclass(frozen=True)
-class PartCloud:
+class PartCloud(PathTask):
     """Callable that reads one cloud of :class:`ShapeNetPart`, with labels if `labeled`."""
 
     path: str
@@ -234,9 +234,6 @@ class PartCloud:
                 f"{self.path}: the seventh column must be a part from 0 to {number - 1}"
             )
         return cloud
-
-    def __str__(self) -> str:
-        return self.path
 
 
 class ShapeNetPart(Layout):

@@ -74,12 +74,6 @@ class _Layout:
     fields: tuple[_Field, ...]  # without fields whose count is 0
     points: int | None  # None if the header does not have it
 
-    @property
-    def record(self) -> np.dtype:
-        """The dtype of a point. Its fields are named by their index, because names may repeat."""
-        kinds = [(f"f{i}", f.dtype, (f.count,)) for i, f in enumerate(self.fields)]
-        return np.dtype(kinds)
-
     def columns(self, parts: list[np.ndarray]) -> dict[str, np.ndarray]:
         """Return the columns [N] or [N, count] by the field's name, without padding.
 
@@ -159,7 +153,12 @@ def _ascii(path: Path, layout: _Layout, text: mmap.mmap, begin: int) -> dict[str
         for _ in range(field.count)
     ]
     numbers = number_columns(path, text, kinds, begin)
-    _check_rows(path, layout, len(numbers[0]) if numbers else 0)
+    rows = len(numbers[0]) if numbers else 0
+    if layout.points is not None and layout.points != rows:
+        state = "cut short" if rows < layout.points else "broken"
+        raise FileFormatError(
+            f"{path} is {state}: its header says {layout.points} points, {rows} are there"
+        )
     parts, first = [], 0
     for field in layout.fields:
         own = numbers[first : first + field.count]
@@ -169,7 +168,8 @@ def _ascii(path: Path, layout: _Layout, text: mmap.mmap, begin: int) -> dict[str
 
 
 def _binary(path: Path, layout: _Layout, begin: int, available: int) -> dict[str, np.ndarray]:
-    record = layout.record
+    # Fields are named by their index, because names may repeat.
+    record = np.dtype([(f"f{i}", f.dtype, (f.count,)) for i, f in enumerate(layout.fields)])
     there = available // record.itemsize
     if layout.points is not None:
         check_count(path, "points", layout.points, record.itemsize, available)
@@ -216,11 +216,3 @@ def _compressed(path: Path, layout: _Layout, content: bytes) -> dict[str, np.nda
         parts.append(flat.reshape(points, field.count))
         begin += points * field.size
     return _Layout(fields, points).columns(parts)
-
-
-def _check_rows(path: Path, layout: _Layout, rows: int) -> None:
-    if layout.points is not None and layout.points != rows:
-        state = "cut short" if rows < layout.points else "broken"
-        raise FileFormatError(
-            f"{path} is {state}: its header says {layout.points} points, {rows} are there"
-        )

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from voxax._atomic_file import replacing
 from voxax.errors import FileFormatError, InputError, import_extra
-from voxax.io.columns import cloud_from_columns, find_name, free_name
+from voxax.io.columns import COLOR, cloud_from_columns, find_name, free_name
 from voxax.io.decoding import MissingFileError, check_columns, check_count, reading
 from voxax.io.numbers import number_rows, plain, whole
 from voxax.io.options import ReadOptions
@@ -212,11 +212,7 @@ def _columns(path: Path, element: PlyElement, lines: Iterator[bytes]) -> dict[st
             raise FileFormatError(f"the rows of {element.name}: {error}") from error
         found = len(numbers[0]) if kinds else sum(1 for _ in islice(lines, element.count))
         columns = {column.name: own for column, own in zip(listed, numbers, strict=True)}
-    if found < element.count:
-        raise FileFormatError(
-            f"{path} is cut short: its header says {element.count} rows of {element.name}, "
-            f"{found} are there"
-        )
+    check_count(path, f"rows of {element.name}", element.count, 1, found)
     return columns
 
 
@@ -329,9 +325,7 @@ def write_ply(
                 f"got shape {list(rgb.shape)} and dtype {rgb.dtype}"
             )
         rgb = to_uint8(rgb)
-        columns |= {
-            name: ("u1", rgb[:, axis]) for axis, name in enumerate(("red", "green", "blue"))
-        }
+        columns |= {name: ("u1", rgb[:, axis]) for axis, name in enumerate(COLOR)}
     if cloud.labels is not None:
         columns["label"] = ("i4", cloud.labels)
     rows = np.empty(len(cloud), dtype=[(name, kind) for name, (kind, _) in columns.items()])

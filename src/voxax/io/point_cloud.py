@@ -1,5 +1,6 @@
 """The class `PointCloud`, a point cloud in memory, which every file reader returns."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -130,6 +131,31 @@ class PointCloud:
 
     def _origin(self) -> str:
         return f" ({self.source})" if self.source else ""
+
+
+def joined(clouds: Sequence[PointCloud]) -> PointCloud:
+    """Concatenate clouds, with the attributes that all have, and the source of the first.
+
+    Raise InputError if only some have labels, or if an attribute's dtype or width differs.
+    """
+    labels = [cloud.labels for cloud in clouds if cloud.labels is not None]
+    if len(labels) not in (0, len(clouds)):
+        raise InputError("one cloud has labels and the other none: give both labels, or neither")
+    attributes = {}
+    for name, own in clouds[0].attributes.items():
+        parts = [cloud.attributes[name] for cloud in clouds if name in cloud.attributes]
+        for more in parts:
+            if more.dtype != own.dtype or more.shape[1:] != own.shape[1:]:
+                raise InputError(
+                    f"attribute {name!r} is {own.dtype}{list(own.shape)} in one cloud and "
+                    f"{more.dtype}{list(more.shape)} in the other: give both the same dtype and "
+                    "columns"
+                )
+        if len(parts) == len(clouds):
+            attributes[name] = np.concatenate(parts)
+    positions = np.concatenate([cloud.positions for cloud in clouds])
+    found = np.concatenate(labels) if labels else None
+    return PointCloud(positions, attributes, found, clouds[0].source)
 
 
 def as_labels(values: ArrayLike) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 
 from voxax.errors import FileFormatError
 from voxax.io.decoding import existing_file
-from voxax.io.layout import Layout, folders_with
+from voxax.io.layout import Layout, PathTask, folders_with
 from voxax.io.numpy_files import read_npy_array
 from voxax.io.point_cloud import PointCloud, as_labels
 from voxax.io.s3dis import AREAS, S3DIS_CLASSES
@@ -29,7 +29,7 @@ ATTRIBUTES = {"color": "rgb", "normal": "normals", "instance": "instance"}
 
 
 @dataclass(frozen=True)
-class ArrayScene:
+class ArrayScene(PathTask):
     """Callable that reads the arrays in one scene's folder as a point cloud.
 
     Attributes:
@@ -57,9 +57,6 @@ class ArrayScene:
             labels = np.where(labels < self.classes, labels, -1)
         cloud = PointCloud(positions, attributes, labels, str(self))
         return cloud.select(np.isfinite(positions).all(axis=1))
-
-    def __str__(self) -> str:
-        return self.folder
 
 
 def _rows(path: Path, width: int, number: int | None) -> np.ndarray:

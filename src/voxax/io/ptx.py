@@ -14,21 +14,15 @@ import numpy as np
 
 from voxax.errors import FileFormatError
 from voxax.io.arrays import chosen_items, joined_items
-from voxax.io.columns import cloud_from_columns
+from voxax.io.columns import COLOR, POSITION, cloud_from_columns
 from voxax.io.decoding import check_count, reading
 from voxax.io.numbers import number_rows
 from voxax.io.options import ReadOptions
 from voxax.io.point_cloud import PointCloud
+from voxax.io.text import PTS_NAMES
 
-POSITION = ("x", "y", "z")
-COLOR = ("red", "green", "blue")
 # The names of columns, by the number of columns.
-NAMES = {
-    3: POSITION,
-    4: (*POSITION, "intensity"),
-    6: (*POSITION, *COLOR),
-    7: (*POSITION, "intensity", *COLOR),
-}
+NAMES = {3: POSITION} | PTS_NAMES
 # The number of values in each line between the size of the grid and the points.
 POSE = (3, 3, 3, 3, 4, 4, 4, 4)
 # In bytes: three coordinates of one digit, each followed by a separator.

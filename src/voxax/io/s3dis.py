@@ -10,15 +10,15 @@ set's files (``Stanford3dDataset_v1.2_Aligned_Version``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from voxax.errors import FileFormatError
 from voxax.io.formats import read
-from voxax.io.layout import Layout, folders_with
-from voxax.io.point_cloud import PointCloud
+from voxax.io.layout import Layout, PathTask, folders_with
+from voxax.io.point_cloud import PointCloud, joined
 
 S3DIS_CLASSES = (
     "ceiling", "floor", "wall", "beam", "column", "window", "door", "table", "chair", "sofa",
@@ -34,7 +34,7 @@ AREAS = {
 
 
 @dataclass(frozen=True)
-class S3disRoom:
+class S3disRoom(PathTask):
     """Callable that reads a room's folder; objects without a class, such as stairs, are clutter.
 
     If `labeled`, the cloud has labels and the attribute ``instance``, the index of the object.
@@ -44,23 +44,16 @@ class S3disRoom:
     labeled: bool = True
 
     def __call__(self) -> PointCloud:
-        clouds, labels, instances = [], [], []
+        clouds = []
         for number, path in enumerate(objects_of(Path(self.folder))):
             cloud = read(path, columns=COLUMNS)
             name = path.stem.rpartition("_")[0].lower()
             name = name if name in S3DIS_CLASSES else "clutter"
+            if self.labeled:
+                cloud.attributes["instance"] = np.full(len(cloud), number, np.int32)
+                cloud = cloud.with_labels(np.full(len(cloud), S3DIS_CLASSES.index(name)))
             clouds.append(cloud)
-            labels.append(np.full(len(cloud), S3DIS_CLASSES.index(name), np.int32))
-            instances.append(np.full(len(cloud), number, np.int32))
-        attributes = {"rgb": np.concatenate([cloud.attributes["rgb"] for cloud in clouds])}
-        if self.labeled:
-            attributes["instance"] = np.concatenate(instances)
-        positions = np.concatenate([cloud.positions for cloud in clouds])
-        own = np.concatenate(labels) if self.labeled else None
-        return PointCloud(positions, attributes, own, str(self))
-
-    def __str__(self) -> str:
-        return self.folder
+        return replace(joined(clouds), source=str(self))
 
 
 def objects_of(room: Path) -> list[Path]:

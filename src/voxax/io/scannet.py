@@ -23,7 +23,7 @@ import numpy as np
 from voxax._bounded_file import MEBIBYTE, bounded_json, bounded_text
 from voxax.errors import FileFormatError, InputError
 from voxax.io.decoding import existing_file
-from voxax.io.layout import Layout, fold
+from voxax.io.layout import Layout, PathTask, fold
 from voxax.io.ply import read_ply_vertices
 from voxax.io.point_cloud import PointCloud
 
@@ -80,7 +80,7 @@ MESH, LABELS = "_vh_clean_2.ply", "_vh_clean_2.labels.ply"
 
 
 @dataclass(frozen=True)
-class ScanNetScene:
+class ScanNetScene(PathTask):
     """Callable that reads the vertices of one scene, with labels 0 to 19, or -1 for unknown.
 
     Attributes:
@@ -111,9 +111,6 @@ class ScanNetScene:
                 f"{path} has {found} vertices, {self.mesh} has {vertices}: they are of different "
                 "meshes"
             )
-
-    def __str__(self) -> str:
-        return self.mesh
 
 
 class ScanNet(Layout):

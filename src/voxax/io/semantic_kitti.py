@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from voxax.errors import FileFormatError, InputError
 from voxax.io.formats import read
-from voxax.io.layout import Layout
+from voxax.io.layout import Layout, PathTask
 from voxax.io.point_cloud import PointCloud, as_labels
 from voxax.io.records import KITTI_FIELDS
 
@@ -81,7 +81,7 @@ def to_common_classes(raw: ArrayLike) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class SemanticKittiScan:
+class SemanticKittiScan(PathTask):
     """Callable that reads a sweep (path `points`) and, if `labels` is a path, labels 0 to 18."""
 
     points: str
@@ -95,9 +95,6 @@ class SemanticKittiScan:
             return cloud.with_labels(to_common_classes(cloud.labels))
         except InputError as error:
             raise FileFormatError(f"{self.labels}: {error}") from error
-
-    def __str__(self) -> str:
-        return self.points
 
 
 class SemanticKitti(Layout):

@@ -18,6 +18,7 @@ import numpy as np
 
 from voxax.errors import FileFormatError
 from voxax.io.columns import (
+    COLOR,
     POSITION,
     POSITIONS,
     SKIPPED,
@@ -39,13 +40,13 @@ DELIMITERS = (";", "|", "\t", ",", SPACES)
 # Names of columns for some endings of file names, if the file has no names.
 EXTENSION_NAMES = {
     ".xyzn": (*POSITION, "nx", "ny", "nz"),
-    ".xyzrgb": (*POSITION, "red", "green", "blue"),
+    ".xyzrgb": (*POSITION, *COLOR),
 }
 # Leica's names of columns, by the number of columns.
 PTS_NAMES = {
     4: (*POSITION, "intensity"),
-    6: (*POSITION, "red", "green", "blue"),
-    7: (*POSITION, "intensity", "red", "green", "blue"),
+    6: (*POSITION, *COLOR),
+    7: (*POSITION, "intensity", *COLOR),
 }
 WHOLE = re.compile(r"[-+]?[0-9]{1,19}")
 MISSING = ("", "na", "n/a", "null", "none", "-")

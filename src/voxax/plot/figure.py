@@ -200,7 +200,8 @@ def draw_panel(
     if view.raster is not None:
         whole[low : low + view.height] = view.raster.paint(colors, rgb(PANEL))
     sheet.panel(x, y, whole)
-    sheet.caption(x + 14, y + 30, "in perspective" if perspective else "from above")
+    caption = "in perspective" if perspective else "from above"
+    sheet.text(x + 14, y + 30, caption, size=13.5, color=FADED, halo=True)
     if view.raster is None:
         sheet.message(x + view.width / 2, y + height / 2, "no points")
     elif not perspective:
@@ -348,10 +349,6 @@ class Sheet:
                 size -= 0.5
             self.text(x + start, y, note, size=size, color=FADED)
 
-    def caption(self, x: float, y: float, text: str) -> None:
-        """Write small text on a panel."""
-        self.text(x, y, text, size=13.5, color=FADED, halo=True)
-
     def message(self, x: float, y: float, text: str) -> None:
         """Write text centered at (x, y)."""
         self.text(x, y, text, size=20, color=FADED, ha="center", va="center")
@@ -383,7 +380,10 @@ class Sheet:
             lines, colors=color, linestyles=style, linewidths=width * 72 / DPI, zorder=2
         )
         self._axes.add_collection(collection, autolim=False)
-        collection.set_clip_path(self._clip(panel))
+        left, top, wide, high = panel
+        visible = require("matplotlib.patches").Rectangle((left, top), wide, high)
+        visible.set_transform(self._axes.transData)
+        collection.set_clip_path(visible)
 
     def labels(self, texts: Sequence[tuple[float, Place, str, str]], panel: Panel) -> None:
         """Write texts, given as (rank, place, text, color), on a panel, lowest rank first.
@@ -402,12 +402,6 @@ class Sheet:
             if inside and free.all():
                 taken = np.concatenate([taken, own[None]])
                 self.text(left, line, text, size=13, color=color, weight="bold", halo=True)
-
-    def _clip(self, panel: Panel) -> Any:
-        x, y, width, height = panel
-        patch = require("matplotlib.patches").Rectangle((x, y), width, height)
-        patch.set_transform(self._axes.transData)
-        return patch
 
     def legend_height(self, entries: list[Entry]) -> int:
         """Return the height of :meth:`legend` in pixels."""
