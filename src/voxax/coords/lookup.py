@@ -190,7 +190,7 @@ def _search_columns(
     steps: tuple[int, ...],
 ) -> jax.Array:
     """Find the rows of columns of taps, as :func:`find_columns` does, without a loop, for GPUs."""
-    runs = range(0, steps[-1] + 1, _LONGEST_WALK)  # the begin of each run within the column
+    runs = range(0, steps[-1] + 1, _LONGEST_WALK)  # each begins so many cells on
     begins = [starts.at[:, -1].add(run) for run in runs]
     length = min(steps[-1] + 1, _LONGEST_WALK)
     corners = [centers[None, :, axis] for axis in range(centers.shape[1])]
@@ -258,7 +258,7 @@ def search_runs(
     there, left = jnp.zeros_like(before), _bits(rows)
     # Find the position digit by digit, the highest bits first: before = sum of size * less.
     while left:
-        bits = -(-left // -(-left // _WAY_BITS))  # turns of similar size, larger ones first
+        bits = -(-left // -(-left // _WAY_BITS))  # turns of like size, the longer ones first
         left -= bits
         size, number = 1 << left, (1 << bits) - 1
         if not _compat.is_symbolic(rows):
@@ -266,7 +266,7 @@ def search_runs(
         ends = size * np.arange(1, number + 1, dtype=np.int32) - 1
         if left:
             less = jnp.sum(jax.vmap(compared)(ends)[0], 0, jnp.int32)
-        else:  # compares all rows that a run may have; `jnp.sum` would make two kernels
+        else:  # this turn sees all rows that a run may have; as a sum it would be two kernels
             seen = [compared(end) for end in range(number + length)]
             less = sum(part.astype(jnp.int32) for part, _ in seen[:number])
             for _, cell in seen:

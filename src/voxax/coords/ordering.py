@@ -64,7 +64,7 @@ def sort_distinct(*columns: jax.Array, num_keys: int) -> tuple[jax.Array, ...]:
       num_keys: number of leading columns that are compared. No two rows may be equal in all of
         these columns, and no row may have the largest int32 in all of them.
     """
-    rows = columns[0].shape[0]  # columns of a symbolic size cannot be cut into tiles
+    rows = columns[0].shape[0]  # those of a symbolic size cannot be cut into tiles
     sort = _sort_by_xla if _compat.is_symbolic(rows) or not rows else _sort_distinct
     return sort(*columns, num_keys=num_keys)
 

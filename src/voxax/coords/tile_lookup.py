@@ -32,7 +32,7 @@ WIDEST_TILE = 4e9
 """Limit of the number of keys between the least and the greatest query of a tile. It is below
 ``2**32`` by more than the rounding error of float32 plus the cells of a column."""
 _FARTHEST = 2.147e9  # a coordinate of 32 bits
-_COUNT = 4  # larger than the sum of three cells: 0 + 1 + 2
+_COUNT = 4  # above the sum of three cells: 0 + 1 + 2
 _HAVE = tuple(
     sum(
         1 << sum(_COUNT + cell for cell in some)
@@ -44,7 +44,7 @@ _HAVE = tuple(
 )
 """A mask for each of three cells. Bit n is set if the cell has a row when ``4 * number + sum = n``:
 here ``number`` counts the cells that have a row, and ``sum`` adds their indices."""
-_MOST_VISITS = 2**31 - 1  # they are counted in 32 bits
+_MOST_VISITS = 2**31 - 1  # numbers of 32 bits count them
 VISITS = 128
 """Number of (tile, window) pairs that are compared together: the lanes of a register."""
 
@@ -263,7 +263,7 @@ def _search(
     """
     shape = table.shape
     at_once = max(_MOST_VISITS // (shape[1] * -(-most * TILE // WINDOW)), 1)
-    if shape[0] > at_once:  # because visits are counted in 32 bits
+    if shape[0] > at_once:  # their visits are counted in 32 bits
         cut = at_once * shape[1]
         parts = [
             _search(blocks, *some, moved, steps, most)

@@ -132,7 +132,7 @@ class _Block:
         self.network, self.source, self.target = network, source, target
         sublane = jax.lax.broadcasted_iota(jnp.int32, (_SUBLANES, _LANES), 0)
         lane = jax.lax.broadcasted_iota(jnp.int32, (_SUBLANES, _LANES), 1)
-        self.place = lane * _SUBLANES + sublane  # a row's number without the bits of its tile
+        self.place = lane * _SUBLANES + sublane  # the bits of a row's number above its tile's
         self.begin = pl.program_id(0) << network.bits
 
     def run(self, first: int, end: int) -> None:

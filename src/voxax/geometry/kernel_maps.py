@@ -32,7 +32,7 @@ from voxax.geometry.voxel_geometry import Memo, VoxelGeometry
 
 TRANSPOSED = "transposed_"
 _BACK = TRANSPOSED + "neighbors"
-_CELLS = "cells"  # memo key of a property of the map, see note_cells
+_CELLS = "cells"  # what a map remembers of itself, see note_cells
 
 
 def opposite(name: str) -> str:

@@ -259,7 +259,7 @@ def _fit(region: _Span, loop: _Span) -> bool:
     """Return False if the forward branch of a region leaves the loop or leads into it."""
     closed = loop.branch + 1
     if region.begin <= loop.begin and closed <= region.end:
-        region.end = max(region.end, loop.end)  # A loop includes its branch's delay slots.
+        region.end = max(region.end, loop.end)  # The slots behind a branch belong to its loop.
         return True
     inside = loop.begin <= region.begin and region.end <= loop.end
     return inside or region.end <= loop.begin or closed <= region.begin
@@ -397,7 +397,7 @@ class _Reader:
         """Scale an event's ``count`` in ``number`` passes to all passes; None if each has it."""
         if count >= number:
             return None
-        if trips is None:  # A frequent event may happen in any pass.
+        if trips is None:  # What is not only done in the first passes may be done in any.
             return count if count <= _EDGE else None
         return count * trips / number
 

@@ -182,7 +182,7 @@ class Scalars:
         place, begin = self._place(place), known.get(_BEGIN, 0)
         before = self._before(name, place)
         if place in known and (before is None or before[0] < begin):
-            return known[place]  # The pass before stored it.
+            return known[place]  # By the pass before.
         return self.value(before[1], known) if before else None
 
     @staticmethod
