@@ -210,11 +210,10 @@ def as_one_program(function: _Function) -> _Function:
     return cast("_Function", call)
 
 
-# Calls whose results are those of their body, and operations whose results equal their operands.
-_CALLS = (
-    "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
-    "custom_vjp_call", "custom_vjp_call_jaxpr", "shard_map",
-)  # fmt: skip
+# Calls whose results are those of their body, without and with a custom derivative.
+PLAIN_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
+CUSTOM_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+# Operations whose results equal their operands.
 _COPIES = (
     "optimization_barrier", "stop_gradient", "copy", "name", "sharding_constraint",
     "layout_constraint", "reshard", "device_put", "pvary", "pcast",
@@ -272,7 +271,7 @@ def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
     if place is None or name in _COPIES:
         return place if place is None or place < operands else None
     start = 0  # place of the body's first operand among the equation's
-    if name in _CALLS:
+    if name in (*PLAIN_CALLS, *CUSTOM_CALLS, "shard_map"):
         bodies = [params.get("jaxpr", params.get("call_jaxpr"))]
     elif name == "cond":
         bodies, start = params["branches"], 1
@@ -1214,9 +1213,16 @@ for _platform in ("cuda", "rocm"):
     mlir.register_lowering(_triton_call_p, _lower_triton_call, platform=_platform)
 
 
-def scope_of(equation: Any) -> str:
-    """Return the ``jax.named_scope`` path under which an equation of a jaxpr was traced."""
-    return str(equation.source_info.name_stack)
+def scope_in(equation: Any, outer: str = "") -> str:
+    """Return the ``jax.named_scope`` path of an equation, joined to the scope `outer` around it."""
+    return "/".join(part for part in (outer, str(equation.source_info.name_stack)) if part)
+
+
+def programs_in(equation: Any) -> list[Any]:
+    """Return the jaxprs in an equation's parameters; a jaxpr with constants is a closed jaxpr."""
+    values = equation.params.values()
+    parts = (part for v in values for part in (v if isinstance(v, tuple | list) else (v,)))
+    return [part for part in parts if hasattr(getattr(part, "jaxpr", part), "eqns")]
 
 
 # Primitives whose inner functions run several times, or on a part of the operands.
@@ -1238,15 +1244,12 @@ def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any
 
     def visit(jaxpr: Any, outer: str, above: Place) -> None:
         for number, equation in enumerate(jaxpr.eqns):
-            scope = "/".join(part for part in (outer, scope_of(equation)) if part)
+            scope = scope_in(equation, outer)
             place = (*above, number)
             if equation.primitive in primitives:
                 found.append((equation, scope, place))
-            for value in equation.params.values():
-                for inner in value if isinstance(value, tuple | list) else (value,):
-                    body = getattr(inner, "jaxpr", inner)
-                    if hasattr(body, "eqns"):
-                        visit(body, scope, place)
+            for inner in programs_in(equation):
+                visit(getattr(inner, "jaxpr", inner), scope, place)
 
     visit(closed.jaxpr, "", ())
     return found

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat_tracing
+from voxax._compat import programs_in, scope_in
 from voxax.check.advice import ADVICE
 from voxax.check.findings import Finding
-from voxax.check.source import Place, Site, place, place_of, programs_in, scope_in
+from voxax.check.source import Place, Site, place, place_of
 from voxax.check.subject import module_of_scope
 
 LARGE_CONSTANT = 1 << 20  # bytes

@@ -277,9 +277,7 @@ def _pass(
         try:
             with time_limit.ended_by(end), shapes, watch:
                 arguments.fill(values).call(module)
-        except RanAway as error:
-            recording.error = (error, place(raised_frames(error), own))
-        except Exception as error:
+        except (RanAway, Exception) as error:
             recording.error = (error, place(raised_frames(error), own))
     if recording.error is None:
         watch.forget_gradients()
