@@ -597,14 +597,9 @@ def _varying(aval: Any) -> frozenset[Any]:
 
 def shape_like(shape: Sequence[int], dtype: Any, like: jax.Array) -> jax.ShapeDtypeStruct:
     """Return a ``ShapeDtypeStruct`` that varies over the same ``shard_map`` axes as ``like``."""
-    aval = jax.typeof(like)
-    if not _varying(aval):
-        return jax.ShapeDtypeStruct(tuple(shape), dtype)
-    return jax.ShapeDtypeStruct(
-        tuple(shape),
-        dtype,
-        manual_axis_type=aval.manual_axis_type,  # pyright: ignore[reportAttributeAccessIssue]
-    )
+    aval: Any = jax.typeof(like)
+    options = {"manual_axis_type": aval.manual_axis_type} if _varying(aval) else {}
+    return jax.ShapeDtypeStruct(tuple(shape), dtype, **options)
 
 
 def thread_settings(device: Any = None) -> Callable[[], contextlib.AbstractContextManager[Any]]:
@@ -917,15 +912,10 @@ def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
     if not _varying(operand) and not explicit:
         return jax.core.ShapedArray(out.shape, out.dtype)
     unsharded = jax.sharding.PartitionSpec(*(None,) * len(out.shape))
-    placed = jax.sharding.NamedSharding(mesh, unsharded)
-    if not _varying(operand):
-        return jax.core.ShapedArray(out.shape, out.dtype, sharding=placed)
-    return jax.core.ShapedArray(
-        out.shape,
-        out.dtype,
-        sharding=placed,
-        manual_axis_type=operand.manual_axis_type,  # pyright: ignore[reportCallIssue]
-    )
+    options: dict[str, Any] = {"sharding": jax.sharding.NamedSharding(mesh, unsharded)}
+    if _varying(operand):
+        options["manual_axis_type"] = operand.manual_axis_type
+    return jax.core.ShapedArray(out.shape, out.dtype, **options)
 
 
 def constants_of(program: Any) -> list[Any] | None:

@@ -125,11 +125,6 @@ def _bytes(value: Any) -> int:
     return int(getattr(value, "nbytes", 0) or 0) if np.ndim(value) else 0
 
 
-def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
-    """Turn places that requested a 64-bit dtype and got 32 bits, with messages, into findings."""
-    return [Finding.at(where, "VX305", text, ADVICE["VX305"]) for where, text in places]
-
-
 def leaked(
     function: Callable[..., Any], values: Sequence[Any], definition: Site, own: str | None
 ) -> list[Finding]:

@@ -181,19 +181,25 @@ def unique_rows(rows: np.ndarray) -> Unique:
     return coordinates.unique_rows(rows, torch.get_num_threads())
 
 
+def first_rows(unique: Unique) -> np.ndarray:
+    """Return the first index of each distinct row, ``int64[U]``, from :func:`unique_rows`."""
+    distinct, places = unique
+    first = np.empty(len(distinct), np.int64)
+    first[places[::-1]] = np.arange(len(places))[::-1]
+    return first
+
+
 def distinct_rows(unique: Unique) -> Unique:
     """Number distinct rows by first occurrence, from the result of :func:`unique_rows`.
 
     Returns the index of the first row with each number, ``int64[U]``, and the number of each row,
     ``int64[N]``.
     """
-    distinct, places = unique
-    first = np.empty(len(distinct), np.int64)
-    first[places[::-1]] = np.arange(len(places))[::-1]
+    first = first_rows(unique)
     order = np.argsort(first)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    return first[order], rank[places]
+    return first[order], rank[unique[1]]
 
 
 @functools.lru_cache(maxsize=256)
