@@ -210,11 +210,10 @@ def as_one_program(function: _Function) -> _Function:
     return cast("_Function", call)
 
 
-# Calls whose results are those of their body, and operations whose results equal their operands.
-_CALLS = (
-    "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
-    "custom_vjp_call", "custom_vjp_call_jaxpr", "shard_map",
-)  # fmt: skip
+# Calls whose results are those of their body, without and with a custom derivative.
+PLAIN_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
+CUSTOM_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+# Operations whose results equal their operands.
 _COPIES = (
     "optimization_barrier", "stop_gradient", "copy", "name", "sharding_constraint",
     "layout_constraint", "reshard", "device_put", "pvary", "pcast",
@@ -272,7 +271,7 @@ def _handed_on(equation: Any, operands: int, variable: Any) -> int | None:
     if place is None or name in _COPIES:
         return place if place is None or place < operands else None
     start = 0  # place of the body's first operand among the equation's
-    if name in _CALLS:
+    if name in (*PLAIN_CALLS, *CUSTOM_CALLS, "shard_map"):
         bodies = [params.get("jaxpr", params.get("call_jaxpr"))]
     elif name == "cond":
         bodies, start = params["branches"], 1
@@ -598,14 +597,9 @@ def _varying(aval: Any) -> frozenset[Any]:
 
 def shape_like(shape: Sequence[int], dtype: Any, like: jax.Array) -> jax.ShapeDtypeStruct:
     """Return a ``ShapeDtypeStruct`` that varies over the same ``shard_map`` axes as ``like``."""
-    aval = jax.typeof(like)
-    if not _varying(aval):
-        return jax.ShapeDtypeStruct(tuple(shape), dtype)
-    return jax.ShapeDtypeStruct(
-        tuple(shape),
-        dtype,
-        manual_axis_type=aval.manual_axis_type,  # pyright: ignore[reportAttributeAccessIssue]
-    )
+    aval: Any = jax.typeof(like)
+    options = {"manual_axis_type": aval.manual_axis_type} if _varying(aval) else {}
+    return jax.ShapeDtypeStruct(tuple(shape), dtype, **options)
 
 
 def thread_settings(device: Any = None) -> Callable[[], contextlib.AbstractContextManager[Any]]:
@@ -918,15 +912,10 @@ def alike(out: jax.ShapeDtypeStruct, operand: Any) -> Any:
     if not _varying(operand) and not explicit:
         return jax.core.ShapedArray(out.shape, out.dtype)
     unsharded = jax.sharding.PartitionSpec(*(None,) * len(out.shape))
-    placed = jax.sharding.NamedSharding(mesh, unsharded)
-    if not _varying(operand):
-        return jax.core.ShapedArray(out.shape, out.dtype, sharding=placed)
-    return jax.core.ShapedArray(
-        out.shape,
-        out.dtype,
-        sharding=placed,
-        manual_axis_type=operand.manual_axis_type,  # pyright: ignore[reportCallIssue]
-    )
+    options: dict[str, Any] = {"sharding": jax.sharding.NamedSharding(mesh, unsharded)}
+    if _varying(operand):
+        options["manual_axis_type"] = operand.manual_axis_type
+    return jax.core.ShapedArray(out.shape, out.dtype, **options)
 
 
 def constants_of(program: Any) -> list[Any] | None:
@@ -1214,9 +1203,16 @@ for _platform in ("cuda", "rocm"):
     mlir.register_lowering(_triton_call_p, _lower_triton_call, platform=_platform)
 
 
-def scope_of(equation: Any) -> str:
-    """Return the ``jax.named_scope`` path under which an equation of a jaxpr was traced."""
-    return str(equation.source_info.name_stack)
+def scope_in(equation: Any, outer: str = "") -> str:
+    """Return the ``jax.named_scope`` path of an equation, joined to the scope `outer` around it."""
+    return "/".join(part for part in (outer, str(equation.source_info.name_stack)) if part)
+
+
+def programs_in(equation: Any) -> list[Any]:
+    """Return the jaxprs in an equation's parameters; a jaxpr with constants is a closed jaxpr."""
+    values = equation.params.values()
+    parts = (part for v in values for part in (v if isinstance(v, tuple | list) else (v,)))
+    return [part for part in parts if hasattr(getattr(part, "jaxpr", part), "eqns")]
 
 
 # Primitives whose inner functions run several times, or on a part of the operands.
@@ -1238,15 +1234,12 @@ def applications(closed: Any, primitives: Sequence[Primitive]) -> list[tuple[Any
 
     def visit(jaxpr: Any, outer: str, above: Place) -> None:
         for number, equation in enumerate(jaxpr.eqns):
-            scope = "/".join(part for part in (outer, scope_of(equation)) if part)
+            scope = scope_in(equation, outer)
             place = (*above, number)
             if equation.primitive in primitives:
                 found.append((equation, scope, place))
-            for value in equation.params.values():
-                for inner in value if isinstance(value, tuple | list) else (value,):
-                    body = getattr(inner, "jaxpr", inner)
-                    if hasattr(body, "eqns"):
-                        visit(body, scope, place)
+            for inner in programs_in(equation):
+                visit(getattr(inner, "jaxpr", inner), scope, place)
 
     visit(closed.jaxpr, "", ())
     return found

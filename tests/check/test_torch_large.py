@@ -53,8 +53,8 @@ def test_a_large_module_is_neither_copied_nor_computed(monkeypatch):
     model.register_forward_hook(lambda module, args, out: seen.append(isinstance(out, FakeTensor)))
     before = {name: value.data_ptr() for name, value in model.named_parameters()}
     passes = []
-    usual = torch_runs._pass
-    monkeypatch.setattr(torch_runs, "_pass", lambda *a: passes.append(1) or usual(*a))
+    usual = torch_runs.Watch
+    monkeypatch.setattr(torch_runs, "Watch", lambda *a: passes.append(1) or usual(*a))
     clones = []
     deepcopy = torch.nn.Parameter.__deepcopy__
     monkeypatch.setattr(

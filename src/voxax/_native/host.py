@@ -26,11 +26,6 @@ def available() -> bool:
     return library()[0] is not None
 
 
-def _unset(*shape: int) -> np.ndarray:
-    """Return an uninitialized int32 array of the given shape."""
-    return empty_array(shape, np.int32)
-
-
 def takes_rows(rows: np.ndarray) -> bool:
     """Return whether :func:`unique_rows` is available and supports this array."""
     return available() and rows.dtype == np.int32 and rows.ndim == 2 and 1 <= rows.shape[1] <= 5
@@ -44,7 +39,7 @@ def unique_rows(rows: np.ndarray, threads: int = 1) -> tuple[np.ndarray, np.ndar
     """
     rows = np.ascontiguousarray(rows)
     unique = np.empty_like(rows)
-    inverse = _unset(len(rows))
+    inverse = empty_array((len(rows),), np.int32)
     count = call("unique_rows", rows, *rows.shape, threads, unique, inverse)
     return unique[:count].copy(), inverse
 
@@ -88,7 +83,7 @@ def find_neighbors(
     sorted_rows = np.ascontiguousarray(sorted_rows)
     centers = np.ascontiguousarray(centers, np.int32)
     offsets = np.ascontiguousarray(offsets, np.int32)
-    found = _unset(rows, len(offsets))
+    found = empty_array((rows, len(offsets)), np.int32)
     found[len(centers) :] = -1
     sizes = len(offsets), centers.shape[1]
     table = sorted_rows, len(sorted_rows)
@@ -108,7 +103,7 @@ def invert_table(neighbors: np.ndarray, in_rows: int, threads: int = 1) -> np.nd
     output row reads at each tap. -1 means "none" in both tables.
     """
     neighbors = np.ascontiguousarray(neighbors)
-    found = _unset(in_rows, neighbors.shape[1])
+    found = empty_array((in_rows, neighbors.shape[1]), np.int32)
     call("invert_table", neighbors, *neighbors.shape, in_rows, threads, found)
     return found
 
@@ -124,7 +119,7 @@ def list_pairs(neighbors: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarr
       `starts` has the position of each tap's first pair, then the number of pairs.
     """
     neighbors = np.ascontiguousarray(neighbors)
-    pairs = _unset(2, places)
+    pairs = empty_array((2, places), np.int32)
     starts = np.empty(neighbors.shape[1] + 1, np.int32)
     call("list_pairs", neighbors, *neighbors.shape, places, 1, pairs, starts)
     return pairs, starts

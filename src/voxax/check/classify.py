@@ -167,7 +167,7 @@ def _code(question: Question, chain: Sequence[ast.AST]) -> tuple[str, ast.AST | 
         return number_of(chain)
     if kind == "array":
         inside = first_of(chain, ast.Subscript)
-        indexed = inside is not None and inside is next(iter(_expressions(chain)), None)
+        indexed = inside is not None and inside is first_of(chain, ast.expr)
         return ("VX111", inside) if indexed else ("VX109", first_of(chain, ast.Call))
     if api is not None:
         return _static(question, chain)
@@ -347,10 +347,6 @@ def _called(node: ast.Call) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
-
-
-def _expressions(chain: Sequence[ast.AST]) -> list[ast.AST]:
-    return [node for node in chain if isinstance(node, ast.expr)]
 
 
 def _loads(function: ast.AST | None, name: str, after: ast.AST | None) -> list[list[ast.AST]]:

@@ -176,14 +176,11 @@ class Finding:
         message: str,
         fix: str,
         module: str = "",
-        arguments: tuple[str, ...] = (),
         reason: str = "",
     ) -> Finding:
         """Make a finding at a place or a site; the other arguments are attributes of the class."""
         site, callers = (where.site, where.callers) if isinstance(where, Place) else (where, ())
-        return cls(
-            code, site, message, (), arguments, fix, module=module, callers=callers, reason=reason
-        )
+        return cls(code, site, message, fix=fix, module=module, callers=callers, reason=reason)
 
     @property
     def about(self) -> Code:

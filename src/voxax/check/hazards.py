@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat_tracing
+from voxax._compat import programs_in, scope_in
 from voxax.check.advice import ADVICE
 from voxax.check.findings import Finding
-from voxax.check.source import Place, Site, place, place_of, programs_in, scope_in
+from voxax.check.source import Place, Site, place, place_of
 from voxax.check.subject import module_of_scope
 
 LARGE_CONSTANT = 1 << 20  # bytes
@@ -122,11 +123,6 @@ def _constants(closed: Any, definition: Site, own: str | None) -> list[Finding]:
 
 def _bytes(value: Any) -> int:
     return int(getattr(value, "nbytes", 0) or 0) if np.ndim(value) else 0
-
-
-def truncated(places: Sequence[tuple[Place, str]]) -> list[Finding]:
-    """Turn places that requested a 64-bit dtype and got 32 bits, with messages, into findings."""
-    return [Finding.at(where, "VX305", text, ADVICE["VX305"]) for where, text in places]
 
 
 def leaked(

@@ -83,7 +83,8 @@ def check(target: Callable[..., Any], examples: Sequence[Inputs]) -> Report:
         found += programs.fed_back(subject, arguments, held, usable, site)
         found += where_gradient.unsafe(closed, own)
         found += voxel_checks.repeated(closed, site, own)
-    found += hazards.truncated(usable.truncations)
+    fix = ADVICE["VX305"]
+    found += [Finding.at(where, "VX305", text, fix) for where, text in usable.truncations]
     more = [take_apart(subject, other) for other in examples[1:]]
     found += programs.differences(arguments, more, site, held)
     if first.error is None:
@@ -325,17 +326,19 @@ def _unhashable(arguments: Arguments, site: Site) -> list[Finding]:
     return found
 
 
+def per_value(finding: Finding, names: frozenset[str], fix: str) -> Finding:
+    """Turn a read of Python numbers, named in `names`, into a finding VX201 with this advice."""
+    listed = ", ".join(f"`{name}`" for name in sorted(names))
+    text = f"the program depends on the Python value of {listed}: one program for each value"
+    return dataclasses.replace(finding, code="VX201", message=text, fix=fix)
+
+
 def _per_value(
     finding: Finding, names: frozenset[str], subject: Subject, arguments: Arguments
 ) -> Finding:
-    listed = ", ".join(f"`{name}`" for name in sorted(names))
     leaves = ((leaf.name, leaf.argument) for leaf in arguments.leaves if leaf.name in names)
-    return dataclasses.replace(
-        finding,
-        code="VX201",
-        message=f"the program depends on the Python value of {listed}: one program for each value",
-        fix=ADVICE["VX201"].format(ways=as_static(subject.called, leaves), fix=finding.fix),
-    )
+    ways = as_static(subject.called, leaves)
+    return per_value(finding, names, ADVICE["VX201"].format(ways=ways, fix=finding.fix))
 
 
 def _untraceable(

@@ -355,9 +355,6 @@ class Verification:
     holds: bool
     differs: bool = False
 
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     def __str__(self) -> str:
         state = "verified" if self.holds else "NOT verified"
         if self.error is not None:

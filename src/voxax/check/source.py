@@ -15,7 +15,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from voxax import _compat, _compat_tracing
+from voxax import _compat_tracing
 
 # The user's line reaches JAX through frames of these libraries; no finding is about them.
 _LIBRARIES = (
@@ -78,7 +78,7 @@ def site_at(code: types.CodeType, instruction: int) -> Site:
     line = line or code.co_firstlineno
     start = _characters(code.co_filename, line, column or 0)
     end = _characters(code.co_filename, end_line or line, end_column or 0)
-    name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
+    name = code.co_qualname.replace("<locals>.", "")
     return Site(code.co_filename, line, start + 1, end_line or line, end + 1, name)
 
 
@@ -152,18 +152,6 @@ def place_of(equation: Any, outer: Place | None, own: str | None = None) -> Plac
     skip = 1 if equation.primitive.name in ("jit", "pjit") else 0
     inside = frames[: calls[skip]] if len(calls) > skip else frames
     return place(inside, own) or outer
-
-
-def programs_in(equation: Any) -> list[Any]:
-    """Return the jaxprs in an equation's parameters; a jaxpr with constants is a closed jaxpr."""
-    values = equation.params.values()
-    parts = (part for v in values for part in (v if isinstance(v, tuple | list) else (v,)))
-    return [part for part in parts if hasattr(getattr(part, "jaxpr", part), "eqns")]
-
-
-def scope_in(equation: Any, outer: str) -> str:
-    """Return the ``jax.named_scope`` path of an equation, joined to the scope `outer` around it."""
-    return "/".join(part for part in (outer, _compat.scope_of(equation)) if part)
 
 
 # The function of JAX that handles every call of a compiled function.

@@ -72,16 +72,14 @@ def check_static(
 
         with time_limit.within(seconds):
             report = torch_check.check(target, examples)
-        verified = torch_verify.verify if verify else None
+        verified = torch_verify.verify
     else:
         for inputs in examples:
             refuse(inputs)
         with time_limit.within(seconds):
             report = check(target, examples)
-        verified = _verify if verify else None
-    return (
-        report if verified is None else dataclasses.replace(report, verification=verified(report))
-    )
+        verified = _verify
+    return dataclasses.replace(report, verification=verified(report)) if verify else report
 
 
 def of_torch(target: Any, inputs: Any) -> bool:

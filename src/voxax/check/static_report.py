@@ -131,7 +131,7 @@ def _report_json(report: Report) -> dict[str, Any]:
         "static_arguments": list(report.static_arguments),
         "programs": report.programs,
         "incomplete": report.incomplete,
-        "verification": None if verification is None else verification.as_dict(),
+        "verification": None if verification is None else dataclasses.asdict(verification),
         "findings": [_finding_json(finding) for finding in report.findings],
     }
 

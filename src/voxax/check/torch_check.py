@@ -27,7 +27,7 @@ from voxax.check.advice import ADVICE
 from voxax.check.classify import classify_torch
 from voxax.check.findings import Finding, Verdict
 from voxax.check.inputs import Inputs, forward_of, lacking
-from voxax.check.jax_check import endless, joined, of_numbers, report_of
+from voxax.check.jax_check import endless, joined, of_numbers, per_value, report_of
 from voxax.check.recording import Question, cut_short, record_all
 from voxax.check.source import (
     Frame,
@@ -201,14 +201,8 @@ def _own_mistake(first: Watched, site: Site, lacks: str) -> list[Finding]:
 
 
 def _per_value(finding: Finding, names: frozenset[str]) -> Finding:
-    listed = ", ".join(f"`{name}`" for name in sorted(names))
     advice = ADVICE["torch VX201 and"].format(fix=finding.fix)
-    return dataclasses.replace(
-        finding,
-        code="VX201",
-        message=f"the program depends on the Python value of {listed}: one program for each value",
-        fix=advice if finding.fix else ADVICE["torch VX201"],
-    )
+    return per_value(finding, names, advice if finding.fix else ADVICE["torch VX201"])
 
 
 def _once(

@@ -223,29 +223,10 @@ def one_pass(
 ) -> Watched:
     """Run the module once and record it; see :func:`voxax.check.recording.record_all`.
 
-    `earlier` maps ids of tensors that an earlier call stored to functions that return the tensors.
+    A module that runs without values runs a second time if it needs values. `earlier` maps ids of
+    tensors that an earlier call stored to functions that return the tensors.
     """
-    given = arguments, held, turned, own, module_of, end, earlier
-    if not subject.computes():
-        recording = _pass(subject, *given)
-        valued = recording.watch is None or recording.watch.valued
-        if not valued and recording.error is None:
-            return recording
-        subject.compute()
-    return _pass(subject, *given)
-
-
-def _pass(
-    subject: TorchSubject,
-    arguments: Arguments,
-    held: frozenset[str],
-    turned: frozenset[Any],
-    own: str | None,
-    module_of: Callable[[Any], str],
-    end: float,
-    earlier: Mapping[int, Callable[[], Any]],
-) -> Watched:
-    recording = Watched(turned)
+    computes, recording = subject.computes(), Watched(turned)
 
     def handler(about: Asked, value: Any) -> Any:
         where = place(about.frames, own)
@@ -277,13 +258,14 @@ def _pass(
         try:
             with time_limit.ended_by(end), shapes, watch:
                 arguments.fill(values).call(module)
-        except RanAway as error:
-            recording.error = (error, place(raised_frames(error), own))
-        except Exception as error:
+        except (RanAway, Exception) as error:
             recording.error = (error, place(raised_frames(error), own))
     if recording.error is None:
         watch.forget_gradients()
-    return recording
+    if computes or not (watch.valued or recording.error):
+        return recording
+    subject.compute()
+    return one_pass(subject, arguments, held, turned, own, module_of, end, earlier)
 
 
 def stored(subject: TorchSubject, watch: Watch) -> dict[int, tuple[Any, tuple[Frame, ...]]]:

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor  # pyright: ignore[reportMi
 from torch.utils._pytree import tree_leaves  # pyright: ignore[reportMissingImports]
 
 from voxax.check.findings import Verdict
-from voxax.check.programs import INPUTS, Verification
+from voxax.check.programs import INPUTS, Verification, vary
 from voxax.check.source import described
 from voxax.check.static_report import Report
 from voxax.check.subject import Arguments
@@ -116,7 +116,7 @@ def _same_for_others(report: Report, held: frozenset[str]) -> bool:
     texts = set()
     for seed in range(INPUTS):
         values = [
-            _other_number(leaf.value, seed)
+            vary(leaf.value, seed)
             if leaf.kind == "number" and leaf.name not in held
             else leaf.value
             for leaf in arguments.leaves
@@ -127,12 +127,6 @@ def _same_for_others(report: Report, held: frozenset[str]) -> bool:
             return False
         texts.add(_text(program, True))
     return len(texts) == 1
-
-
-def _other_number(value: Any, seed: int) -> Any:
-    if isinstance(value, bool):
-        return bool(seed % 2)
-    return value + seed
 
 
 @contextlib.contextmanager

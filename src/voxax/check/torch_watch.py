@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves, tree_map  # pyright: ignore[reportM
 
 from voxax.check import torch_compiling, torch_sizes
 from voxax.check.advice import ADVICE
+from voxax.check.hazards import LARGE_CONSTANT
 from voxax.check.source import Frame, live_frames
 
 _HOST = ("tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "__cuda_array_interface__")
@@ -593,7 +594,3 @@ def _cuts(index: Any) -> bool:
         if isinstance(part, slice)
         for bound in (part.start, part.stop, part.step)
     )
-
-
-# A constant above this size is reported.
-LARGE_CONSTANT = 1 << 20  # bytes

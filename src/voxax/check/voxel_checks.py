@@ -18,18 +18,11 @@ import jax
 import numpy as np
 
 from voxax import _compat_tracing
+from voxax._compat import CUSTOM_CALLS, PLAIN_CALLS, programs_in, scope_in
 from voxax.check import recording, time_limit
 from voxax.check.advice import ADVICE
 from voxax.check.findings import Finding
-from voxax.check.source import (
-    Place,
-    Site,
-    live_frames,
-    place,
-    place_of,
-    programs_in,
-    scope_in,
-)
+from voxax.check.source import Place, Site, live_frames, place, place_of
 from voxax.check.subject import Arguments, Subject, module_of_scope
 from voxax.coords import bucket_capacity
 from voxax.geometry.build import recording_maps
@@ -88,18 +81,14 @@ def wasted(
     return found
 
 
-def _is(value: Any) -> bool:
-    return isinstance(value, VoxelGeometry)
-
-
 def _given(arguments: Arguments) -> list[tuple[str, VoxelGeometry]]:
     """Return the voxel geometries among the arguments, as ``(name, geometry)``."""
     values = arguments.unflatten([leaf.value for leaf in arguments.leaves])
     found, position = [], 0
-    for part in jax.tree.leaves(values, is_leaf=_is):
+    for part in jax.tree.leaves(values, is_leaf=lambda v: isinstance(v, VoxelGeometry)):
         name = arguments.leaves[position].name
         position += len(jax.tree.leaves(part))
-        if _is(part):
+        if isinstance(part, VoxelGeometry):
             found.append((name.removesuffix(".coords").removesuffix(".geometry"), part))
     return found
 
@@ -139,12 +128,6 @@ def _made(
 
 # The compiled function that builds a map, as it is called in programs.
 _BUILDS = "_neighbors"
-# Calls that evaluate their body once, on their operands.
-_CALLS = {
-    "jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call",
-    "custom_vjp_call", "custom_vjp_call_jaxpr",
-}  # fmt: skip
-
 # The most bytes of a constant that is compared by value.
 _LARGE = 1 << 16
 # The address in the default text of an object.
@@ -200,7 +183,7 @@ class _Visitor:
         bodies = programs_in(equation)
         if equation.params.get("name") == _BUILDS and bodies:
             return self.map(equation, given, scope, where)
-        called = equation.primitive.name in _CALLS and bodies
+        called = equation.primitive.name in (*PLAIN_CALLS, *CUSTOM_CALLS) and bodies
         if called and len(_inputs(bodies[0])) == len(given):
             return self.visit(bodies[0], given, scope, where)
         for body in bodies:

@@ -23,10 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from voxax import _compat_tracing
+from voxax._compat import CUSTOM_CALLS, PLAIN_CALLS, programs_in, scope_in
 from voxax.check.advice import ADVICE
 from voxax.check.findings import Finding
 from voxax.check.hazards import equations
-from voxax.check.source import Place, place_of, programs_in, scope_in
+from voxax.check.source import Place, place_of
 from voxax.check.subject import module_of_scope
 
 
@@ -174,12 +175,6 @@ def expression(
     return inputs, steps
 
 
-# Calls that evaluate their body on their operands.
-_CALLS = {"jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint"}
-# Calls with a custom derivative.
-_RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
-
-
 @dataclasses.dataclass(eq=False)
 class _Value:
     """A value in a jaxpr, as if all calls were inlined.
@@ -258,8 +253,8 @@ def _follow(
         for item in programs_in(equation):
             body = getattr(item, "jaxpr", item)
             variables = [*body.constvars, *body.invars]
-            is_rule = equation.primitive.name in _RULES
-            is_call = is_rule or equation.primitive.name in _CALLS
+            is_rule = equation.primitive.name in CUSTOM_CALLS
+            is_call = is_rule or equation.primitive.name in PLAIN_CALLS
             is_call = is_call and len(variables) == len(operands)
             given = operands if is_call else [_Value(v.aval) for v in variables]
             made = _follow(body, given, inner_scope, where, own, [] if is_rule else selections)

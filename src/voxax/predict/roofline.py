@@ -110,7 +110,7 @@ def _layer(index: int, equation: Any, operands: Any, info: HardwareInfo) -> Laye
     bound = lower_bound_of(problem, pairs, info)
     run = jax.jit(functools.partial(equation.primitive.bind, **equation.params))
     return LayerRoofline(
-        f"{index} {_compat.scope_of(equation)}".strip(),
+        f"{index} {_compat.scope_in(equation)}".strip(),
         f"{layer.in_capacity} -> {layer.out_capacity} rows, {taps} taps, {c_in} -> {c_out}",
         bound.operations,
         bound.bytes,

@@ -181,19 +181,25 @@ def unique_rows(rows: np.ndarray) -> Unique:
     return coordinates.unique_rows(rows, torch.get_num_threads())
 
 
+def first_rows(unique: Unique) -> np.ndarray:
+    """Return the first index of each distinct row, ``int64[U]``, from :func:`unique_rows`."""
+    distinct, places = unique
+    first = np.empty(len(distinct), np.int64)
+    first[places[::-1]] = np.arange(len(places))[::-1]
+    return first
+
+
 def distinct_rows(unique: Unique) -> Unique:
     """Number distinct rows by first occurrence, from the result of :func:`unique_rows`.
 
     Returns the index of the first row with each number, ``int64[U]``, and the number of each row,
     ``int64[N]``.
     """
-    distinct, places = unique
-    first = np.empty(len(distinct), np.int64)
-    first[places[::-1]] = np.arange(len(places))[::-1]
+    first = first_rows(unique)
     order = np.argsort(first)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    return first[order], rank[places]
+    return first[order], rank[unique[1]]
 
 
 @functools.lru_cache(maxsize=256)
@@ -261,28 +267,23 @@ def _row_at(places: np.ndarray) -> np.ndarray | None:
     return order
 
 
-def expanded_map(
-    rows: np.ndarray, offsets: np.ndarray, stride: Sizes | None = None, by_row: bool = True
-) -> tuple[KernelMap, np.ndarray]:
-    """Return the map of a layer with outputs at ``row * stride + offsets[k]``, and these voxels.
+def expanded_map(rows: np.ndarray, offsets: np.ndarray) -> tuple[KernelMap, np.ndarray]:
+    """Return the map of a layer with outputs at ``row + offsets[k]``, and these voxels.
+
+    The outputs are ordered by a loop over rows with an inner loop over taps.
 
     Args:
       rows: input voxels ``int32[N, 1 + D]``, without duplicates.
       offsets: offset of each tap, ``int32[K, D]``.
-      stride: one integer per axis; None means 1.
-      by_row: True orders outputs by a loop over rows with an inner loop over taps; False by a loop
-        over taps with an inner loop over rows.
 
     Raises:
       ArgumentError: output coordinates beyond 32 bits.
     """
-    moved = rows[:, None].astype(np.int64) * (1 if stride is None else [1, *stride])
-    moved = moved + np.concatenate([np.zeros((len(offsets), 1), np.int64), offsets], axis=1)
+    moved = rows[:, None].astype(np.int64) + np.pad(offsets, ((0, 0), (1, 0)))
     if moved.size and not -(2**31) <= moved.min() <= moved.max() < 2**31:
         found = f"outputs at coordinates from {moved.min()} to {moved.max()}"
         raise ArgumentError(f"{found}: they have 32 bits")
-    cells = moved.astype(np.int32) if by_row else moved.astype(np.int32).swapaxes(0, 1)
-    return _found_map(cells, np.ones(cells.shape[:2], bool), by_row)
+    return _found_map(moved.astype(np.int32), np.ones(moved.shape[:2], bool), True)
 
 
 def _found_map(cells: np.ndarray, kept: np.ndarray, by_row: bool) -> tuple[KernelMap, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Compute maxima, minima, sums and means of the input rows that each output row reads."""
+"""Compute maxima, sums and means of the input rows that each output row reads."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from voxax.torch.core.kernel_map import KernelMap
 from voxax.torch.core.products import bits, convolve, natively
 
 
-def extreme_rows(features: Tensor, kernel_map: KernelMap, largest: bool = True) -> Tensor:
-    """Find, for each output row and channel, the input row with the largest or smallest value.
+def extreme_rows(features: Tensor, kernel_map: KernelMap) -> Tensor:
+    """Find, for each output row and channel, the input row with the largest value.
 
     The result is ``int64[M, C]``. Of equal values, the first tap counts. -1 means no input row.
     """
     if features.dtype is torch.float16:
-        return extreme_rows(features.float(), kernel_map, largest)
+        return extreme_rows(features.float(), kernel_map)
     if natively(kernel_map):
         table, threads = kernel_map.neighbors.numpy(), torch.get_num_threads()
-        options = {"largest": largest, "threads": threads}
-        return torch.from_numpy(host_products.extreme_rows(bits(features), table, **options)).long()
+        found = host_products.extreme_rows(bits(features), table, threads=threads)
+        return torch.from_numpy(found).long()
     shape, none = (kernel_map.out_rows, features.shape[1]), features.shape[0]
-    best = features.new_full(shape, -torch.inf if largest else torch.inf)
+    best = features.new_full(shape, -torch.inf)
     for rows, ins, _ in kernel_map.by_tap():
         index = rows[:, None].expand(-1, shape[1])
-        best.scatter_reduce_(0, index, features[ins], "amax" if largest else "amin")
+        best.scatter_reduce_(0, index, features[ins], "amax")
     found = features.new_full(shape, none, dtype=torch.int64)
     for rows, ins, _ in kernel_map.by_tap():
         value, winner = features[ins], best[rows]
@@ -43,24 +43,24 @@ class _ExtremeRows(torch.autograd.Function):
     """:func:`extreme_rows` on plain tensors, also inside transformations of ``torch.func``."""
 
     @staticmethod
-    def forward(features: Tensor, kernel_map: KernelMap, largest: bool) -> Tensor:
-        return extreme_rows(features, kernel_map, largest)
+    def forward(features: Tensor, kernel_map: KernelMap) -> Tensor:
+        return extreme_rows(features, kernel_map)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.mark_non_differentiable(output)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[None, None, None]:
-        return None, None, None
+    def backward(ctx: Any, *grads: Any) -> tuple[None, None]:
+        return None, None
 
 
-def extreme(features: Tensor, kernel_map: KernelMap, largest: bool = True) -> Tensor:
-    """Return the largest or smallest value that each output row reads, ``[M, C]``; 0 if none.
+def extreme(features: Tensor, kernel_map: KernelMap) -> Tensor:
+    """Return the largest value that each output row reads, ``[M, C]``; 0 if none.
 
     The gradient goes to the input row that :func:`extreme_rows` returns.
     """
-    found = _ExtremeRows.apply(features, kernel_map, largest)
+    found = _ExtremeRows.apply(features, kernel_map)
     best = torch.take_along_dim(features, found.clamp(min=0), dim=0)
     return torch.where(found >= 0, best, 0)
 

@@ -131,21 +131,19 @@ class Sites:
         return onto_map(self.unique(), out.unique(), offsets, stride)
 
     @untransformed
-    def expanded(
-        self, offsets: np.ndarray, stride: Sizes | None = None, by_row: bool = True
-    ) -> tuple[KernelMap, Self]:
-        """Return the map of a layer with outputs at ``row * stride + offsets[k]``, and its sites.
+    def expanded(self, offsets: np.ndarray) -> tuple[KernelMap, Self]:
+        """Return the map of a layer with outputs at ``row + offsets[k]``, and its sites.
 
-        Arguments are those of :func:`voxax.torch.core.kernel_map.expanded_map`.
+        ``offsets`` is ``int32[K, D]``.
 
         Raises:
           ArgumentError: errors of ``expanded_map``, or voxels that occur several times.
         """
-        key = ("expanded", offsets.tobytes(), *(stride or ()), by_row)
+        key = ("expanded", offsets.tobytes())
         self._refuse_duplicates()
         known = self._reached.get(key)
         if known is None or not known[1].hold(known[1].indices):
-            kernel_map, out = expanded_map(self.rows, offsets, stride, by_row)
+            kernel_map, out = expanded_map(self.rows, offsets)
             self._reached[key] = kernel_map, self._sites(out, None)
         return self._reached[key]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from voxax.torch.core.kernel_map import first_rows, unique_rows
 from voxax.torch.spconv.core import SparseConvTensor
 from voxax.torch.spconv.modules import SparseModule
 
@@ -15,9 +16,6 @@ class RemoveDuplicate(SparseModule):
     """
 
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
-        _, places = torch.unique(x.indices, dim=0, return_inverse=True)
-        order = torch.arange(len(places), device=places.device)
-        count = int(places.max()) + 1 if len(places) else 0
-        first = order.new_full((count,), len(places)).scatter_reduce(0, places, order, "amin")
+        first = torch.from_numpy(first_rows(unique_rows(x.indices.numpy())))
         kept = x.features[first], x.indices[first]
         return SparseConvTensor(*kept, x.spatial_shape, x.batch_size, x.grid)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from voxax.torch.core.errors import ArgumentError, check_cpu, whole
+from voxax.torch.core.kernel_map import distinct_rows
 
 
 class PointToVoxel:
@@ -114,12 +115,8 @@ class PointToVoxel:
         kept = np.nonzero(((cells >= 0) & (cells < np.asarray(self.grid_size))).all(1))[0]
         cells = cells[kept].astype(np.int64)
         keys = cells @ np.asarray(self.grid_stride, np.int64)
-        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        order = np.argsort(first, kind="stable")  # cells by their first point
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        voxel = place[inverse.reshape(-1)]
-        number = min(len(order), self.max_num_voxels)
+        first, voxel = distinct_rows(np.unique(keys, return_inverse=True))
+        number = min(len(first), self.max_num_voxels)
         chosen = voxel < number
         rows, voxel = kept[chosen], voxel[chosen]
         ids = np.full(len(points), -1, np.int64)
@@ -139,7 +136,7 @@ class PointToVoxel:
             mean = voxels.sum(1) / np.maximum(counts, 1).astype(np.float32)[:, None]
             empty = np.arange(shape[1]) >= counts[:, None]
             voxels = np.where(empty[:, :, None], mean[:, None, :], voxels)
-        indices = cells[first[order[:number]]].astype(np.int32)
+        indices = cells[first[:number]].astype(np.int32)
         return tuple(map(torch.from_numpy, (voxels, indices, counts, ids)))  # type: ignore[return-value]
 
 

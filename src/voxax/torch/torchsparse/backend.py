@@ -9,7 +9,7 @@ import torch
 
 from voxax.coords.host import find_neighbors
 from voxax.torch.core.errors import ArgumentError
-from voxax.torch.core.kernel_map import unique_rows
+from voxax.torch.core.kernel_map import first_rows, unique_rows
 from voxax.torch.torchsparse.nn.functional.kmap import centered
 from voxax.torch.torchsparse.utils.grids import make_divisible
 
@@ -57,12 +57,11 @@ class GPUHashTable:
         offsets = centered(tuple(int(size) for size in kernel_sizes))
         if len(offsets) != int(kernel_volume):
             raise ArgumentError(f"kernel_volume={kernel_volume} of {len(offsets)} taps")
-        ordered, places = unique_rows(known)
-        first = np.zeros(len(ordered) + 1, np.int32)  # place -1 is the last
-        first[places[::-1]] = np.arange(len(known), 0, -1)
+        unique = unique_rows(known)
+        first = np.append(first_rows(unique) + 1, 0).astype(np.int32)  # place -1 is the last
         centers, place = unique_rows(_rows(coords))
         moved = centers.astype(np.int64) * [1, *(int(stride) for stride in tensor_strides)]
-        table = find_neighbors(ordered, moved, offsets, threads=torch.get_num_threads())
+        table = find_neighbors(unique[0], moved, offsets, threads=torch.get_num_threads())
         found = np.zeros((make_divisible(len(coords), _MULTIPLE), len(offsets)), np.int32)
         found[: len(coords)] = first[table][place]
         return torch.from_numpy(found)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from voxax.torch.core.errors import ArgumentError
-from voxax.torch.core.kernel_map import unique_rows
+from voxax.torch.core.kernel_map import first_rows, unique_rows
 
 Size = float | Sequence[float]
 
@@ -38,12 +38,10 @@ def sparse_quantize(
             f"cells up to {np.abs(cells).max():g}: they have 32 bits. Enlarge voxel_size="
             f"{voxel_size}, or drop points that are not finite"
         )
-    rows, inverse = unique_rows(np.pad(cells.astype(np.int32), ((0, 0), (1, 0))))
-    outputs = [rows[:, 1:].copy()]
+    unique = unique_rows(np.pad(cells.astype(np.int32), ((0, 0), (1, 0))))
+    outputs = [unique[0][:, 1:].copy()]
     if return_index:
-        first = np.empty(len(rows), np.int64)
-        first[inverse[::-1]] = np.arange(len(inverse))[::-1]
-        outputs.append(first)
+        outputs.append(first_rows(unique))
     if return_inverse:
-        outputs.append(inverse.astype(np.int64))
+        outputs.append(unique[1].astype(np.int64))
     return outputs[0] if len(outputs) == 1 else outputs
