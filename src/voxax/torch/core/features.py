@@ -53,7 +53,7 @@ def _takes_own(norm: nn.BatchNorm1d) -> bool:
 
 @torch.no_grad()
 def statistics(rows: torch.Tensor, norm: nn.BatchNorm1d) -> Statistics:
-    """Return the statistics that ``norm`` applies to rows; in training, update its averages."""
+    """Return mean and variance for ``norm(rows)``; in training, update the running averages."""
     averages = norm.running_mean, norm.running_var
     if not _takes_own(norm):
         mean, variance = (average.clone() for average in averages if average is not None)
@@ -156,7 +156,10 @@ def _derivable(
     found: Statistics,
     eps: float,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of rows, weight, bias and residual as differentiable tensors."""
+    """Return differentiable gradients of a batch norm's input, weight, bias and residual.
+
+    ``dy`` is the gradient of the output, ``x`` the input. ``y`` is the output of the ReLU, or None.
+    """
     mean, variance = found.mean, found.variance
     if found.own:
         variance, mean = torch.var_mean(x, 0, correction=0)
@@ -230,7 +233,7 @@ class Later:
         return made
 
     def result(self) -> torch.Tensor:
-        """Compute the result ``[N, C]`` in the first call, and return this tensor in every call.
+        """Compute the result ``[N, C]`` in the first call; return the same tensor in later calls.
 
         Also compute the copies of this object that :meth:`added` and :meth:`rectified` returned.
         """
@@ -250,7 +253,7 @@ def _modes() -> tuple[bool, bool]:
 
 
 class Features:
-    """Feature rows, which may be a delayed result; tensors with the same rows share one object.
+    """Feature rows of sparse tensors, computed or delayed; tensors with the same rows share them.
 
     Args:
       rows: features ``[N, C]``; None if ``later`` is given.
@@ -276,13 +279,16 @@ class Features:
         return self._later is not None
 
     def rows(self) -> Any:
-        """Return the computed rows ``[N, C]`` for a layer, which must not write to them."""
+        """Compute the rows ``[N, C]`` if they are delayed; return them to code that only reads."""
         if self._later is not None:
             self._rows, self._later = self._later.result(), None
         return self._rows
 
     def shown(self) -> Any:
-        """Compute all results that read the rows, and return the rows, which may be written to."""
+        """Return the rows ``[N, C]`` for other code, which may write to them.
+
+        First compute all delayed results that read these rows.
+        """
         rows, readers, self._readers = self.rows(), self._readers, None
         for later in list(readers or ()):
             later.result()

@@ -29,7 +29,10 @@ class MinkowskiBroadcastFunction:
     def apply(
         rows: Tensor, scenes: Tensor, mode: Any, key: Key, scenes_key: Key, manager: Any
     ) -> Tensor:
-        """Return ``[N, C]``, the sum or product of rows and their scene's row, as ``mode`` says."""
+        """Return ``rows [N, C]`` plus or times the row of their scene, as ``mode`` says.
+
+        ``scenes [B, C]`` has one row per scene. ``scenes_key`` is unused.
+        """
         found = spread(scenes, key, manager)
         return rows + found if mode is BroadcastMode.ELEMENTWISE_ADDITON else rows * found
 

@@ -83,12 +83,15 @@ class MinkowskiInstanceNormFunction:
     def apply(
         rows: Tensor, key: Key, scenes_key: Any, manager: CoordinateManager, mode: Any = None
     ) -> Tensor:
-        """Scale features ``[N, C]`` to mean 0 and variance 1 over the rows of each scene."""
+        """Scale ``rows [N, C]`` to mean 0 and variance 1 over the rows of each scene.
+
+        ``scenes_key`` and ``mode`` are unused.
+        """
         return _normalized(rows, key, manager, 1e-8)
 
 
 class MinkowskiInstanceNorm(MinkowskiModuleBase):
-    """Normalization over the rows of each scene, then a weight and a bias for each channel."""
+    """Normalization of channels over the rows of each scene, then a weight and a bias for each."""
 
     eps = 1e-8
 

@@ -39,7 +39,8 @@ def _update(function: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any]
 class Tensor:
     """Base of sparse tensors and fields: features, and the key of their coordinates in a manager.
 
-    Features ``F[i]`` are at coordinates ``C[i]``. Writing into ``C``, a copy, moves no features.
+    Features ``F[i]`` are at coordinates ``C[i]``. ``C`` is a copy: writing into it moves no
+    features.
     """
 
     _features: Features
@@ -105,12 +106,12 @@ class Tensor:
     features = F = property(lambda self: self._features.shown(), doc="``[N, C]``.")
 
     def normalized(self, norm: Any) -> Self:
-        """Return the tensor after a batch norm, which may be computed only when it is needed."""
+        """Return the result of a batch norm, which may be delayed until code reads it."""
         found = self._features.normalized(norm)
         return self.replaced(norm(self.F)) if found is None else self._with(_features=found)
 
     def rectified(self, relu: Callable[[torch.Tensor], torch.Tensor], inplace: bool) -> Self:
-        """Return the tensor after a ReLU, which may be computed only when it is needed."""
+        """Return the result of a ReLU, which may be delayed until code reads it."""
         found = self._features.rectified(inplace)
         return self.replaced(relu(self.F)) if found is None else self._with(_features=found)
 

@@ -13,7 +13,9 @@ from voxax.torch.core.errors import ArgumentError, check_cpu, whole
 
 
 class PointToVoxel:
-    """Collects the points in each grid cell in the order of the points, as spconv does on a CPU.
+    """Voxelizer that collects the points in each grid cell, as spconv does on a CPU.
+
+    Points and cells keep the order of the points.
 
     Args:
       vsize_xyz: D edge lengths of a cell.
@@ -72,7 +74,10 @@ class PointToVoxel:
     def __call__(
         self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the first three results of :meth:`generate_voxel_with_id`."""
+        """Return the points of each cell, the cells and their point counts.
+
+        Arguments and results are as in :meth:`generate_voxel_with_id`, without each point's cell.
+        """
         return self.generate_voxel_with_id(pc, clear_voxels, empty_mean)[:3]
 
     def generate_voxel_with_id(

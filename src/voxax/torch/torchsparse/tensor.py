@@ -27,7 +27,7 @@ def set_allow_negative_coordinates(allow_negative_coordinates: bool) -> None:
 
 
 class _Parts:
-    """Base of sparse and point tensors; ``_parts`` names the attributes that PyTorch moves."""
+    """Base of sparse and point tensors; ``_parts`` names the attributes with PyTorch tensors."""
 
     _parts: tuple[str, ...]
 
@@ -170,7 +170,7 @@ def with_features(tensor: SparseTensor, feats: torch.Tensor | Features) -> Spars
 
 
 def check_tensors(name: str, *tensors: Any) -> None:
-    """Raise :class:`ArgumentError` unless there are arguments and all are sparse tensors."""
+    """Raise :class:`ArgumentError` unless ``tensors`` are one or more valid sparse tensors."""
     if not tensors:
         raise ArgumentError(f"{name} of no tensors: expected one or more")
     for tensor in tensors:
