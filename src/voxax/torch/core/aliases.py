@@ -132,9 +132,9 @@ def tree(package: str, name: str) -> dict[str, ModuleType]:
 
 
 def made(package: str, name: str, contents: Mapping[str, Any]) -> ModuleType:
-    """Return a new module ``name``, which is a package and has the attributes ``contents``.
+    """Return a new module ``name``, which is a package with the attributes ``contents``.
 
-    Its ``__file__`` is that of ``package``. ``importlib.util.find_spec`` accepts the module.
+    ``__file__`` is that of ``package``. ``importlib.util.find_spec`` finds the module.
     """
     module = ModuleType(name, f"{name}, as voxax has it: see {package}.install")
     module.__path__, module.__file__ = [], own(package, "").__file__

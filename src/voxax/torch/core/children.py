@@ -61,10 +61,7 @@ def begin(packages: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> No
 
 
 def pass_on(package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
-    """Make child processes that multiprocessing starts later install the finder of ``package``.
-
-    ``names`` are the library's module names and ``options`` the arguments of ``install``.
-    """
+    """Make later child processes of multiprocessing call :func:`begin` with these arguments."""
     if not hasattr(util.spawnv_passfds, "of_voxax"):
         util.spawnv_passfds = _preceding(util.spawnv_passfds)
     # If this process is itself a child, another copy of this file made the function.

@@ -42,10 +42,7 @@ class Duplicates(NamedTuple):
         return torch.from_numpy(last[self.place])
 
     def kept(self, rows: np.ndarray, offsets: np.ndarray) -> KernelMap:
-        """Return a submanifold layer's kernel map for indices ``rows int32[N, 1 + D]``.
-
-        ``offsets int32[K, D]`` are the tap offsets, symmetric about the center.
-        """
+        """Return a submanifold layer's map for ``rows`` and symmetric ``offsets int32[K, D]``."""
         distinct = kept_map(rows[self.first], offsets)
         taps, center = distinct.taps, distinct.taps // 2
         backwards = torch.full((len(rows), taps), -1, dtype=torch.int32)
@@ -59,10 +56,9 @@ class Duplicates(NamedTuple):
         return PairMap(pairs, numbers, len(rows), len(rows))
 
     def reached(self, rows: np.ndarray, *sizes: Any) -> tuple[KernelMap, np.ndarray]:
-        """Return the kernel map of a strided or transposed layer, and its output voxels.
+        """Return the kernel map and the output voxels of a strided or transposed layer.
 
-        Arguments are those of :func:`~voxax.torch.core.kernel_map.reached_map`; ``rows`` may
-        repeat.
+        Arguments are those of :func:`~voxax.torch.core.kernel_map.reached_map`.
         """
         distinct, out = reached_map(rows[self.first], *sizes)
         backwards = distinct.backwards[torch.from_numpy(self.place)]

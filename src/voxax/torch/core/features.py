@@ -156,9 +156,9 @@ def _derivable(
     found: Statistics,
     eps: float,
 ) -> tuple[torch.Tensor, ...]:
-    """Return differentiable gradients of a batch norm's input, weight, bias and residual.
+    """Return the gradients of x, weight, bias and residual as differentiable tensors.
 
-    ``dy`` is the gradient of the output, ``x`` the input. ``y`` is the output of the ReLU, or None.
+    ``dy`` is the gradient of the output. ``y`` is the output if there is a ReLU, else None.
     """
     mean, variance = found.mean, found.variance
     if found.own:
@@ -253,7 +253,7 @@ def _modes() -> tuple[bool, bool]:
 
 
 class Features:
-    """Feature rows of sparse tensors, computed or delayed; tensors with the same rows share them.
+    """Feature rows, computed or delayed, of one or several sparse tensors with the same rows.
 
     Args:
       rows: features ``[N, C]``; None if ``later`` is given.
@@ -285,10 +285,7 @@ class Features:
         return self._rows
 
     def shown(self) -> Any:
-        """Return the rows ``[N, C]`` for other code, which may write to them.
-
-        First compute all delayed results that read these rows.
-        """
+        """Compute all results that read the rows; return the rows, which may then be written to."""
         rows, readers, self._readers = self.rows(), self._readers, None
         for later in list(readers or ()):
             later.result()

@@ -158,10 +158,7 @@ class PairMap(KernelMap):
 
 
 def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the result of :meth:`KernelMap.pairs` for a map with this table of output rows.
-
-    ``backwards int32[N, K]`` is as in :attr:`KernelMap.backwards`.
-    """
+    """Return :meth:`KernelMap.pairs` for :attr:`KernelMap.backwards` ``int32[N, K]``."""
     rows, taps = backwards.shape
     pairs, numbers = backwards.new_full((2, taps, rows), -1), backwards.new_zeros((taps,))
     for ins, outs, tap in KernelMap(backwards, 0).by_tap():

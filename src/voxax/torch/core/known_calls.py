@@ -46,7 +46,7 @@ know(nn.BatchNorm1d, nn.ReLU)
 
 
 def is_known(module: nn.Module) -> bool:
-    """Return True if :func:`know` has the module's class, with no hooks and no replaced methods."""
+    """Return True if :func:`know` has the module's class, and nothing is hooked or replaced."""
     kind = type(module)
     if any(getattr(module, name) for name in _HOOKS) or _KNOWN.get(kind) != _calls(kind):
         return False
@@ -72,10 +72,7 @@ def only_results_count() -> bool:
 
 
 def has_averages(norm: nn.BatchNorm1d, dtype: torch.dtype) -> bool:
-    """Return True if ``norm`` uses running averages, and all its tensors have ``dtype``.
-
-    Only float32 and float64 count.
-    """
+    """Return True if ``norm`` uses running averages of ``dtype``, which is float32 or float64."""
     if norm.training or norm.running_mean is None or norm.running_var is None:
         return False
     parts = [norm.running_mean, *(p for p in (norm.weight, norm.bias) if p is not None)]

@@ -54,9 +54,9 @@ def _forward(
     relu: bool = False,
     back: bool = False,
 ) -> Tensor:
-    """Return the convolution of ``x`` with ``w``, or with ``back``, the gradient of the input.
+    """Return the convolution of ``x`` with ``w``, or if ``back``, the gradient of its input.
 
-    With ``back``, ``x`` is the gradient of the output.
+    If ``back``, ``x`` is the gradient of the output.
     """
     if x.dtype is torch.float16:
         return _forward(x.float(), w.float(), kernel_map, bias, relu, back).half()

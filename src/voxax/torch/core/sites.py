@@ -33,7 +33,8 @@ class Sites:
     Tensors with the same indices share one object, so each map is built only once. Copies and
     pickles contain no maps. Code that writes to the indices makes the maps invalid, so each layer
     compares the indices with a copy: writes through ``.data`` and ``.numpy()`` do not change a
-    tensor's version. On one core of an EPYC, this takes 0.04 ms for 76,556 voxels.
+    tensor's version. On one core of an EPYC, this takes 0.04 ms for 76,556 voxels with NumPy, and
+    would take 0.2 ms with PyTorch.
 
     Args:
       indices: ``int32[N, 1 + D]``: batch index, then D coordinates; rows in any order.

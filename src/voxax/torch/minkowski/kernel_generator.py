@@ -29,7 +29,7 @@ class Kernel(NamedTuple):
     own: tuple[Ints, ...] = ()
 
     def offsets(self, tensor_stride: Sequence[int]) -> np.ndarray:
-        """Return each tap's offset from the output site, ``int32[K, D]``, for this input stride."""
+        """Return each tap's offset from the output site, ``int32[K, D]``, by ``tensor_stride``."""
         return _offsets(self, tuple(tensor_stride))
 
     @property
@@ -75,10 +75,7 @@ def _cross(size: Ints) -> list[Ints]:
 
 
 def _hybrid(size: Sequence[int], axis_types: Sequence[RegionType]) -> list[Ints]:
-    """Return the taps of a hybrid kernel, which is a cube over some axes and a cross over others.
-
-    The order is: center, other taps of the cube, other taps of the cross.
-    """
+    """Return the taps of a hybrid kernel: center, other taps of cube axes, taps of cross axes."""
     zero: Ints = (0,) * len(size)
     taps: list[Ints] = [zero]
     for region in (RegionType.HYPER_CUBE, RegionType.HYPER_CROSS):

@@ -188,7 +188,7 @@ class CoordinateManager:
         return [Key(*to) for field, to in self._field_maps if field == field_map_key.name]
 
     def get_field_to_sparse_map(self, field_map_key: Key, sparse_map_key: Key) -> Maps:
-        """Return the stored maps that :meth:`field_to_sparse_insert_and_map` returned."""
+        """Return the two maps that :meth:`field_to_sparse_insert_and_map` stored for both keys."""
         if not self.exists_field_to_sparse(field_map_key, sparse_map_key):
             raise ArgumentError(f"no map from the points of {field_map_key} to {sparse_map_key}")
         return self._field_maps[field_map_key.name, sparse_map_key.name]
@@ -354,9 +354,9 @@ class CoordinateManager:
         return self._insert(self._at(key).rows[kept], key.name[0], "pruned")
 
     def stride_map(self, in_key: Key, stride_key: Key) -> Maps:
-        """Return the rows of ``in_key``, and the row in ``stride_key`` of the site around each.
+        """Return the rows of ``in_key``, and the rows of their coarse sites in ``stride_key``.
 
-        Both are ``int64[N]``. ``stride_key`` has coarser sites.
+        Both are ``int64[N]``.
         """
         places = self._coarse_rows(in_key, stride_key)
         return torch.arange(len(places)), places
@@ -538,7 +538,7 @@ def clear_global_coordinate_manager() -> None:
 
 
 def new_manager(dimension: int) -> CoordinateManager:
-    """Return the manager for a new tensor: the shared manager or a new one, as the mode says."""
+    """Return the shared manager or a new one, as :func:`sparse_tensor_operation_mode` says."""
     if _mode is SparseTensorOperationMode.SEPARATE_COORDINATE_MANAGER:
         return CoordinateManager(D=dimension)
     if _manager is None:

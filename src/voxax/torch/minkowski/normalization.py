@@ -83,15 +83,12 @@ class MinkowskiInstanceNormFunction:
     def apply(
         rows: Tensor, key: Key, scenes_key: Any, manager: CoordinateManager, mode: Any = None
     ) -> Tensor:
-        """Scale ``rows [N, C]`` to mean 0 and variance 1 over the rows of each scene.
-
-        ``scenes_key`` and ``mode`` are unused.
-        """
+        """Scale ``rows [N, C]`` to mean 0 and variance 1 over the rows of each scene."""
         return _normalized(rows, key, manager, 1e-8)
 
 
 class MinkowskiInstanceNorm(MinkowskiModuleBase):
-    """Normalization of channels over the rows of each scene, then a weight and a bias for each."""
+    """Normalization of each channel over a scene's rows, then a weight and bias per channel."""
 
     eps = 1e-8
 

@@ -38,9 +38,9 @@ class MinkowskiLocalPoolingFunction:
         out_key: Any = None,
         manager: Any = None,
     ) -> Tensor:
-        """Return the pooled ``rows``, ``[M, C]``, at the sites of ``out_key``.
+        """Return the pooled rows ``[M, C]`` at the sites of ``out_key``.
 
-        A key that is not set yet is set to the sites that the generator's stride gives.
+        A key that is not set yet is set to the sites that the stride gives.
         """
         keys, back = (key, key_or_new(out_key, key)), cls._TRANSPOSED
         expand = back and generator.expand_coordinates
@@ -90,7 +90,7 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
         self.pooling = transposed() if is_transpose else MinkowskiLocalPoolingFunction()
 
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
-        """Return the pooled tensor at the sites ``coordinates``; None takes those of the stride."""
+        """Return the pooled tensor at the sites ``coordinates``; None: those the stride gives."""
         check_sparse(input, self.dimension)
         key, manager = target_key(input, coordinates), input.coordinate_manager
         options = self.pooling_mode, self.kernel_generator, input.coordinate_map_key, key, manager
@@ -186,9 +186,9 @@ class MinkowskiGlobalPooling(MinkowskiModuleBase):
         self.pooling_mode, self.pooling = mode, MinkowskiGlobalPoolingFunction()
 
     def forward(self, input: Any, coordinates: Any = None) -> SparseTensor:
-        """Return a sparse tensor with one row per scene of ``input``, a sparse tensor or a field.
+        """Return a sparse tensor with one row per scene of a sparse tensor or a field.
 
-        The rows are at ``coordinates`` if these are given, else at one site per scene.
+        The rows are at the sites ``coordinates``. None makes one site at 0 for each scene.
         """
         key, manager = Key(input.D + 1), input.coordinate_manager
         if isinstance(input, SparseTensor):

@@ -53,7 +53,7 @@ class MinkowskiUnionFunction:
     def apply(
         keys: Sequence[Key], out_key: Key, manager: CoordinateManager, *features: Tensor
     ) -> Tensor:
-        """Return the sum ``[M, C]`` of tensors, one per key, on the union of all keys' sites.
+        """Return the sum of ``features``, ``[M, C]``, on the union of the sites of all keys.
 
         Set ``out_key`` to the union.
         """

@@ -21,7 +21,7 @@ COORDINATE_KEY_DIFFERENT_ERROR = "tensors on other sites: their coordinate map k
 
 
 def check_tensor(input: Any, channels: int | None = None) -> None:
-    """Raise :class:`ArgumentError` unless ``input`` is a tensor or field with these channels."""
+    """Raise :class:`ArgumentError` unless ``input`` is a tensor or field with ``channels``."""
     if not isinstance(input, Tensor):
         raise ArgumentError(f"{type(input).__name__}: expected a SparseTensor or a TensorField")
     if channels is not None:

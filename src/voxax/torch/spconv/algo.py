@@ -6,11 +6,7 @@ import enum
 
 
 class ConvAlgo(enum.Enum):
-    """Algorithm of a layer; here it only decides which class stores the layer's kernel map.
-
-    ``Native`` means :class:`~voxax.torch.spconv.core.IndiceData`, the others
-    :class:`~voxax.torch.spconv.core.ImplicitGemmIndiceData`.
-    """
+    """Algorithm of a layer; here it only decides the class of kernel maps in ``indice_dict``."""
 
     Native = 0
     MaskImplicitGemm = 1

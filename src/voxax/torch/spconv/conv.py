@@ -323,10 +323,7 @@ class SparseConvolution(Window):
 def _to_saved_layout(
     layer: SparseConvolution, state_dict: dict[str, Tensor], prefix: str, *rest: Any
 ) -> None:
-    """Permute a loaded weight from the layout ``SAVED_WEIGHT_LAYOUT`` to ``[C_out, *k, C_in]``.
-
-    ``state_dict`` is changed in place.
-    """
+    """Permute ``state_dict``'s weight from ``SAVED_WEIGHT_LAYOUT`` to ``[C_out, *k, C_in]``."""
     del rest
     layout, key, ndim = constants.SAVED_WEIGHT_LAYOUT, f"{prefix}weight", layer.ndim
     if layout not in ("", "KRSC", "RSKC", "RSCK"):

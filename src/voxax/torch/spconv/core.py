@@ -84,7 +84,7 @@ class Pairs:
 
 
 def listed_numbers(numbers: Tensor) -> Tensor:
-    """Set a submanifold layer's numbers of pairs, ``int32[K]``, to 0 from the center tap on.
+    """Return a submanifold layer's numbers of pairs, ``int32[K]``, with 0 from the center tap on.
 
     spconv omits these numbers, because they follow from the first ones: the center has one pair per
     row, and tap ``K - 1 - k`` has as many pairs as tap k.
@@ -93,7 +93,7 @@ def listed_numbers(numbers: Tensor) -> Tensor:
 
 
 def full_numbers(listed: Tensor, rows: int) -> Tensor:
-    """Undo :func:`listed_numbers`: return the numbers of pairs of all taps, for ``rows`` rows."""
+    """Undo :func:`listed_numbers`; ``rows`` is the center's number of pairs, one per row."""
     center = len(listed) // 2
     return torch.cat([listed[:center], listed.new_tensor([rows]), listed[:center].flip(0)])
 
@@ -369,7 +369,8 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         """Check the indices, and return them with the kernel maps that were built from them.
 
         Raises:
-          SpconvError: indices outside ``spatial_shape`` or ``batch_size``, or not one per row.
+          SpconvError: indices outside ``spatial_shape`` or ``batch_size``, or not one per
+            feature row.
         """
         check_features(self.features, self.indices.shape[0])
         known = self._sites

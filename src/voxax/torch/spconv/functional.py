@@ -114,7 +114,7 @@ class AveragePool(torch.autograd.Function):
 def indice_maxpool(
     features: Tensor, indice_pairs: Tensor, indice_pair_num: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Max-pool to ``[num_activate_out, C]``, at least 0, along pairs ``int32[2, K, N]``."""
+    """Return maxima ``[num_activate_out, C]``, at least 0, along pairs ``int32[2, K, N]``."""
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return MaxPool.apply(features, KernelMap.of_pairs(indice_pairs, *sizes))
 
@@ -122,10 +122,7 @@ def indice_maxpool(
 def indice_maxpool_implicit_gemm(
     features: Tensor, indice_pairs_fwd: Tensor, indice_pairs_bwd: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Max-pool to ``[M, C]``, at least 0, along a table of input rows ``int32[K, M]``.
-
-    Arguments after ``indice_pairs_fwd`` are ignored.
-    """
+    """Return maxima ``[M, C]``, at least 0, along input rows ``indice_pairs_fwd int32[K, M]``."""
     del indice_pairs_bwd, num_activate_out
     return MaxPool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
 
@@ -137,10 +134,7 @@ def indice_avgpool_implicit_gemm(
     num_activate_out: int,
     calc_count: bool,
 ) -> Tensor:
-    """Return means ``[M, C]`` of the existing voxels along a table of input rows ``int32[K, M]``.
-
-    Arguments after ``indice_pairs_fwd`` are ignored.
-    """
+    """Return means ``[M, C]`` of existing voxels, along rows ``indice_pairs_fwd int32[K, M]``."""
     del indice_pairs_bwd, num_activate_out, calc_count
     return AveragePool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
 

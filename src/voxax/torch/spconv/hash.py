@@ -53,7 +53,7 @@ class HashTable:
         return (~known).to(torch.uint8)
 
     def assign_arange_(self) -> Tensor:
-        """Number the keys 0, 1, ... as their values, and return the key count, ``int64[1]``."""
+        """Set the values to 0, 1, ... in the order of keys; return the key count, ``int64[1]``."""
         self._values = torch.arange(self._keys.shape[0], dtype=self.value_dtype)
         return torch.tensor([self._keys.shape[0]])
 

@@ -107,14 +107,10 @@ def get_indice_pairs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return a layer's output indices, its pairs of rows, and the number of pairs of each tap.
 
-    The arguments are those of the layers, with one integer per axis. ``num_out_act_bound`` is
-    ignored.
-
-    Returns:
-      For N input rows, M output rows, D axes and K taps: the indices ``int32[M, 1 + D]``; the input
-      and output rows of the pairs, ``int32[2, K, N]``, -1 after a tap's last pair; and the numbers
-      ``int32[K]``. A submanifold layer's numbers are 0 from the center tap on, because they follow
-      from symmetry.
+    The arguments are those of the layers, with one integer per axis; ``num_out_act_bound`` is
+    ignored. For N inputs, M outputs and K taps, the results are ``int32[M, 1 + D]``; input and
+    output rows ``int32[2, K, N]``, -1 after a tap's last pair; and ``int32[K]``. A submanifold
+    layer's numbers are 0 from the center tap on, because they follow from symmetry.
 
     Raises:
       SpconvError: errors of the layers, or an algorithm other than ``ConvAlgo.Native``.
@@ -149,14 +145,11 @@ def get_indice_pairs_implicit_gemm(
 ) -> tuple[Any, ...]:
     """Return a layer's output indices, the number of pairs of each tap, two tables and five masks.
 
-    The arguments are those of the layers. ``alloc``, ``timer``, ``num_out_act_bound``,
-    ``direct_table`` and ``do_sort`` are ignored.
-
-    Returns:
-      For N input rows, M output rows, D axes and K taps: the indices ``int32[M, 1 + D]``; the
-      numbers ``int32[K]``; the input row of each tap and output row, ``int32[K, M]``, or -1; the
-      output row of each tap and input row, ``int32[K, N]``, or -1, empty unless ``is_train``; and
-      five masks for GPU kernels, without content.
+    The first table, for M outputs and K taps, is the input row of each tap and output,
+    ``int32[K, M]``. The second, for N inputs, is the output row of each tap and input,
+    ``int32[K, N]``, empty unless ``is_train``. -1 means no row. The masks are for GPU kernels and
+    have no content. The arguments are those of the layers; ``alloc``, ``timer``,
+    ``num_out_act_bound``, ``direct_table`` and ``do_sort`` are ignored.
 
     Raises:
       SpconvError: errors of the layers, or ``algo`` is ``ConvAlgo.Native``.
@@ -289,10 +282,7 @@ def implicit_gemm(
 def implicit_gemm_backward(
     features: Tensor, filters: Tensor, out_bp: Tensor, pair_fwd: Tensor, *rest: Any, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of ``features`` and ``filters`` in :func:`implicit_gemm`.
-
-    ``out_bp`` is the gradient of the output. Arguments after ``pair_fwd`` are ignored.
-    """
+    """Return the gradients of features and filters in :func:`implicit_gemm` for ``out_bp``."""
     del rest, options
     return _gradients(features, filters, out_bp, table_map(pair_fwd, features.shape[0]))
 
@@ -340,7 +330,7 @@ def average_backward(grad: Tensor, kernel_map: KernelMap, number: Tensor) -> Ten
 def indice_maxpool(
     features: Tensor, indice_pairs: Tensor, indice_pair_num: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Max-pool to ``[num_activate_out, C]``, at least 0, along pairs ``int32[2, K, N]``."""
+    """Return maxima ``[num_activate_out, C]``, at least 0, along pairs ``int32[2, K, N]``."""
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return largest(features, _map_of(indice_pairs, *sizes))
 
@@ -352,7 +342,10 @@ def indice_maxpool_backward(
     indice_pairs: Tensor,
     indice_pair_num: Tensor,
 ) -> Tensor:
-    """Return the gradient of features ``[N, C]`` in :func:`indice_maxpool` for ``out_bp``."""
+    """Return the gradient ``[N, C]`` of features in :func:`indice_maxpool`.
+
+    ``out_bp`` is the gradient of its result ``out_features``.
+    """
     sizes = indice_pair_num, features.shape[0], out_bp.shape[0]
     return largest_backward(features, out_features, out_bp, _map_of(indice_pairs, *sizes))
 
@@ -360,7 +353,7 @@ def indice_maxpool_backward(
 def indice_maxpool_implicit_gemm(
     features: Tensor, indice_pairs: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Max-pool to ``[M, C]``, at least 0, along a table of input rows ``int32[K, M]``."""
+    """Return maxima ``[M, C]``, at least 0, along a table of input rows ``int32[K, M]``."""
     del num_activate_out
     return largest(features, table_map(indice_pairs, features.shape[0]))
 

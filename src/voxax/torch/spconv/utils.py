@@ -13,9 +13,7 @@ from voxax.torch.core.errors import ArgumentError, check_cpu, whole
 
 
 class PointToVoxel:
-    """Voxelizer that collects the points in each grid cell, as spconv does on a CPU.
-
-    Points and cells keep the order of the points.
+    """Voxelizer that collects the points of each grid cell in their order, as spconv on a CPU.
 
     Args:
       vsize_xyz: D edge lengths of a cell.
@@ -74,10 +72,7 @@ class PointToVoxel:
     def __call__(
         self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the points of each cell, the cells and their point counts.
-
-        Arguments and results are as in :meth:`generate_voxel_with_id`, without each point's cell.
-        """
+        """Return points, cells and counts, the first results of :meth:`generate_voxel_with_id`."""
         return self.generate_voxel_with_id(pc, clear_voxels, empty_mean)[:3]
 
     def generate_voxel_with_id(

@@ -107,7 +107,7 @@ class SparseResNet21D(SparseResNet):
 
 
 class SparseResUNet(nn.Module):
-    """U-Net with a stem, four encoders and four decoders, which returns the output of each."""
+    """U-Net of a stem, four encoders and four decoders, which returns all nine outputs."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class GPUHashTable:
         return found
 
     def insert_coords(self, coords: torch.Tensor) -> None:
-        """Replace the stored voxels by ``int32[N, 4]``, batch index last, as for keys."""
+        """Replace the voxels by ``int32[N, 4]``, batch index last; the first of equals counts."""
         self._coords = coords
 
     def lookup_coords(

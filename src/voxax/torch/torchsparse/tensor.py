@@ -150,7 +150,7 @@ class SparseTensor(_Parts):
     def _made(
         self, feats: Features, cells: torch.Tensor, stride: tuple[int, ...], spatial_range: Any
     ) -> SparseTensor:
-        """Return a tensor for a layer's output voxels, with the cache of this tensor."""
+        """Return a tensor of ``feats`` at the output voxels ``cells``, with this tensor's cache."""
         output = SparseTensor(feats, cells, stride, spatial_range)
         output._caches = self._caches
         return output._remembered()

@@ -45,7 +45,7 @@ class _ToBEV(nn.Module):
     def _plane(self, input: SparseTensor, step: int = 1) -> tuple[torch.Tensor, SparseTensor]:
         """Return the projected voxel of each row, ``int64[N]``, and a tensor of these voxels.
 
-        Coordinates are divided by ``step`` first. The tensor has no features yet.
+        Coordinates are divided by ``step``. The tensor has no features.
         """
         check_tensors(type(self).__name__, input)
         cells, stride = input._cells().clone(), tuple(n * step for n in input.stride)
@@ -96,9 +96,9 @@ class _Convolution(_ToBEV):
 
     @uncompiled
     def _summed(self, input: SparseTensor, places: torch.Tensor, rows: int) -> torch.Tensor:
-        """Sum ``feats @ matrix + bias`` over the input rows of each output row, ``[rows, C_out]``.
+        """Sum ``feats @ matrix + bias`` over the voxels of each output row, ``[rows, C_out]``.
 
-        ``places`` is the output row of each input row.
+        ``places`` is the output row of each voxel.
         """
         along = input._cells()[:, 1 + self.dim].long()
         if len(along) and not 0 <= int(along.min()) <= int(along.max()) < self.n_kernels:
@@ -116,7 +116,7 @@ class _Convolution(_ToBEV):
 
 
 class ToBEVConvolution(_Convolution):
-    """Layer that multiplies voxels by the matrix of their coordinate on an axis, then sums along it.
+    """Layer that multiplies voxels by the matrix of their coordinate on an axis, and sums along it.
 
     The output voxels have coordinate 0 on this axis, and are in lexicographic order.
 
@@ -163,7 +163,10 @@ class _Grid(_ToBEV):
         self.bev_shape = self.shape[self.bev_dims]
 
     def _places(self, input: SparseTensor) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Return each row's flat index in ``[B, *plane]``, its cell along ``dim``, and that shape."""
+        """Return each row's flat index in ``[B, *plane]``, its cell along ``dim``, and ``sizes``.
+
+        The list of sizes is ``[B, *plane]``.
+        """
         check_tensors(type(self).__name__, input)
         steps, cells = torch.tensor(input.stride), input._cells().long()
         at = (cells[:, 1:] * steps - self.offset[0, :3]).div(steps, rounding_mode="floor")
@@ -181,10 +184,7 @@ class _Grid(_ToBEV):
 
 
 def _dense(feats: torch.Tensor, places: torch.Tensor, sizes: list[int], cells: int) -> torch.Tensor:
-    """Add features ``[N, C]`` at flat indices into a dense grid ``[B, cells * C, *plane]``.
-
-    ``places`` are indices into ``[*sizes, cells]``, where ``sizes`` is ``[B, *plane]``.
-    """
+    """Add features ``[N, C]`` at flat indices ``places`` to a grid ``[B, cells * C, *plane]``."""
     channels = feats.shape[1]
     grid = feats.new_zeros(math.prod(sizes) * cells, channels).index_add(0, places, feats)
     return grid.view(*sizes, cells * channels).permute(0, 3, 1, 2).contiguous()

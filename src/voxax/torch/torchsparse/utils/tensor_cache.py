@@ -70,7 +70,7 @@ def clear_global_tensor_cache() -> None:
 
 
 def new_cache() -> TensorCache:
-    """Return the cache for a new tensor: a new cache or the shared cache, as the mode says."""
+    """Return the shared cache or a new one, as :func:`get_tensor_cache_mode` says."""
     if _mode is TensorCacheMode.SEPARATE_TENSOR_CACHE:
         return TensorCache()
     if _shared is None:

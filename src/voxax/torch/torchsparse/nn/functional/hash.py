@@ -30,7 +30,7 @@ def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.T
 
 
 def fnv(coords: torch.Tensor, offsets: torch.Tensor | None, batch: tuple[int, int]) -> torch.Tensor:
-    """Return :func:`sphash`; ``batch`` is (1, 0) for batch index first, (0, 1) for batch index last."""
+    """Return :func:`sphash`; ``batch`` (1, 0) means batch index first, (0, 1) last."""
     check_integers("coords", coords, 4)
     if offsets is not None:
         check_integers("offsets", offsets, 3)
