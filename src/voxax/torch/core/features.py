@@ -1,7 +1,7 @@
-"""Delay a batch norm, so that one native pass computes it together with the layers after it.
+"""Delay batch norms, so that one native pass computes the layers after the norm too.
 
-The layers after it may be a residual sum and a ReLU. PyTorch computes the three layers in separate
-passes, and its idle threads spin while native kernels run between these passes.
+These layers are a residual sum and a ReLU. PyTorch computes the three layers in separate passes,
+and its idle threads spin while native kernels run between these passes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Statistics(NamedTuple):
     Attributes:
       mean: mean of each channel, ``[C]``.
       variance: biased variance of each channel, ``[C]``.
-      own: True if computed from the rows to normalize, False for the norm's running averages.
+      own: True if they come from the rows to normalize, False for the norm's running averages.
     """
 
     mean: torch.Tensor

@@ -82,7 +82,7 @@ class KernelMap:
         return KernelMap(self.backwards, self.out_rows, False, self.neighbors)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """Return the pairs (input row, output row) of each tap, and their number for each tap.
+        """Return the pairs (input row, output row) of each tap, and the number of a tap's pairs.
 
         The pairs are ``int32[2, K, N]``, -1 after the last pair of a tap. The numbers are
         ``int32[K]``. The pairs of a tap are sorted by input row, but if ``symmetric``, the pairs of

@@ -106,7 +106,7 @@ def get_kernel_volume(
 
     Raises:
       ArgumentError: a size is below 1, a cross has an even size, a custom region lacks offsets, a
-        hybrid region lacks axis types, or another region has them.
+        hybrid region lacks axis types, or another region has offsets or axis types.
     """
     size = positive("kernel_size", kernel_size, dimension)
     custom, hybrid = region_type is RegionType.CUSTOM, region_type is RegionType.HYBRID

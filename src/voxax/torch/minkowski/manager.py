@@ -107,8 +107,8 @@ class CoordinateManager:
       num_threads, allocator_type, minkowski_algorithm: without effect; PyTorch's threads are used.
 
     Raises:
-      ArgumentError: D is below 1, or coordinates are on a GPU. All methods raise it for unknown
-        keys, and for tensors of a wrong shape or dtype.
+      ArgumentError: D is below 1, or coordinates are on a GPU. All methods raise this error for
+        unknown keys, and for tensors of a wrong shape or dtype.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class MinkowskiBatchNorm(nn.Module):
 
 
 class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
-    """Batch normalization synchronized over processes; PyTorch runs it on GPUs only.
+    """Batch normalization synchronized over processes, which PyTorch has on GPUs only.
 
     Arguments are as in :class:`torch.nn.SyncBatchNorm`, which is the attribute ``bn``.
     """

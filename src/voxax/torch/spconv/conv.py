@@ -470,19 +470,19 @@ class SparseConvTranspose4d(_Transposed, ndim=4):
 
 
 class SparseInverseConv1d(_Inverse, ndim=1):
-    """1-D convolution back to an earlier layer's input voxels; see :class:`SparseConvolution`."""
+    """1-D convolution back to inputs of layer ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv2d(_Inverse, ndim=2):
-    """2-D convolution back to an earlier layer's input voxels; see :class:`SparseConvolution`."""
+    """2-D convolution back to inputs of layer ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv3d(_Inverse, ndim=3):
-    """3-D convolution back to an earlier layer's input voxels; see :class:`SparseConvolution`."""
+    """3-D convolution back to inputs of layer ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv4d(_Inverse, ndim=4):
-    """4-D convolution back to an earlier layer's input voxels; see :class:`SparseConvolution`."""
+    """4-D convolution back to inputs of layer ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SubMConv1d(_Submanifold, ndim=1):

@@ -288,7 +288,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
       grid, voxel_num, force_algo: stored as attributes without effect.
       permanent_thrust_allocator, enable_timer: without effect on a CPU.
       indice_dict: kernel maps that layers stored, by ``indice_key``; None means an empty dict.
-      benchmark: whether layers record their times in ``benchmark_record``; they need a name then.
+      benchmark: whether layers, which then need a name, add times to ``benchmark_record``.
 
     Raises:
       SpconvError: other shapes or dtypes, or tensors on another device.
@@ -339,7 +339,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
     @property
     def spatial_shape(self) -> list[int]:
-        """Sizes of the D axes of the grid; setting fractions truncates them, as in spconv."""
+        """Sizes of the D axes of the grid; new values are truncated to integers, as in spconv."""
         return self._spatial_shape
 
     @spatial_shape.setter

@@ -282,7 +282,10 @@ def implicit_gemm(
 def implicit_gemm_backward(
     features: Tensor, filters: Tensor, out_bp: Tensor, pair_fwd: Tensor, *rest: Any, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of features and filters in :func:`implicit_gemm` for ``out_bp``."""
+    """Return the gradients of ``features`` and ``filters`` in :func:`implicit_gemm`.
+
+    ``out_bp`` is the gradient of the output. Arguments after ``pair_fwd`` are ignored.
+    """
     del rest, options
     return _gradients(features, filters, out_bp, table_map(pair_fwd, features.shape[0]))
 

@@ -59,7 +59,7 @@ def non_max_suppression_cpu(
 ) -> list[int]:
     """Return the indices of axis-aligned boxes that non-maximum suppression keeps, best first.
 
-    spconv's own function writes beyond its memory.
+    spconv's own function writes outside its arrays.
 
     Args:
       boxes: ``[N, 4]``: low corner, then high corner.

@@ -116,7 +116,7 @@ class _Convolution(_ToBEV):
 
 
 class ToBEVConvolution(_Convolution):
-    """Layer that multiplies voxels by the matrix of their coordinate on an axis, and sums along it.
+    """Layer that multiplies each voxel by the matrix of its coordinate on axis ``dim``, then sums.
 
     The output voxels have coordinate 0 on this axis, and are in lexicographic order.
 

@@ -1,4 +1,4 @@
-"""Cache that tensors share if layers made them from each other: voxels, and kernel maps."""
+"""Cache of voxels and kernel maps that the input and output tensors of layers share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TensorCacheMode(Enum):
 
 
 class TensorCache:
-    """Cache for the voxels and kernel maps of tensors that layers made from each other.
+    """Cache of voxels and kernel maps that the input and output tensors of layers share.
 
     Attributes:
       cmaps: maps the stride of tensors to their coordinates and spatial range.

@@ -107,7 +107,7 @@ def convolved(kind: Any, input: SparseTensor, weight: torch.Tensor, *settings: A
 
 
 def of_one_dtype(feats: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Convert both tensors to autocast's dtype, or to half precision if one of them has it."""
+    """Return both tensors in autocast's dtype, or in half precision if one of them has it."""
     dtypes = feats.dtype, weight.dtype
     half = next((dtype for dtype in dtypes if dtype in _HALF), None)
     if torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes:
