@@ -29,7 +29,7 @@ class Kernel(NamedTuple):
     own: tuple[Ints, ...] = ()
 
     def offsets(self, tensor_stride: Sequence[int]) -> np.ndarray:
-        """Return each tap's offset from the output site, ``int32[K, D]``, by ``tensor_stride``."""
+        """Return the tap offsets from an output site, ``int32[K, D]``, for this tensor stride."""
         return _offsets(self, tuple(tensor_stride))
 
     @property

@@ -354,10 +354,7 @@ class CoordinateManager:
         return self._insert(self._at(key).rows[kept], key.name[0], "pruned")
 
     def stride_map(self, in_key: Key, stride_key: Key) -> Maps:
-        """Return the rows of ``in_key``, and the rows of their coarse sites in ``stride_key``.
-
-        Both are ``int64[N]``.
-        """
+        """Return rows ``int64[N]`` of ``in_key``, and of their coarse sites in ``stride_key``."""
         places = self._coarse_rows(in_key, stride_key)
         return torch.arange(len(places)), places
 

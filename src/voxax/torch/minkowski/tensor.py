@@ -21,7 +21,7 @@ COORDINATE_KEY_DIFFERENT_ERROR = "tensors on other sites: their coordinate map k
 
 
 def check_tensor(input: Any, channels: int | None = None) -> None:
-    """Raise :class:`ArgumentError` unless ``input`` is a tensor or field with ``channels``."""
+    """Raise :class:`ArgumentError` unless ``input`` is a tensor or field; check ``channels``."""
     if not isinstance(input, Tensor):
         raise ArgumentError(f"{type(input).__name__}: expected a SparseTensor or a TensorField")
     if channels is not None:
@@ -39,8 +39,7 @@ def _update(function: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any]
 class Tensor:
     """Base of sparse tensors and fields: features, and the key of their coordinates in a manager.
 
-    Features ``F[i]`` are at coordinates ``C[i]``. ``C`` is a copy: writing into it moves no
-    features.
+    Features ``F[i]`` are at coordinates ``C[i]``. ``C`` is a copy: writes move no features.
     """
 
     _features: Features
