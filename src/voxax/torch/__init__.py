@@ -1,4 +1,4 @@
-"""Run code for spconv and TorchSparse on voxax's CPU kernels, and convert tensors to JAX and back.
+"""Run code for spconv, MinkowskiEngine and TorchSparse on CPUs; convert tensors to JAX and back.
 
 PyTorch is needed: ``pip install "voxax[torch]"``.
 """

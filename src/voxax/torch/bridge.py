@@ -17,13 +17,16 @@ from voxax.errors import InputError
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
-    """Return a tensor as a JAX array: on the same memory if it is aligned to 64 bytes, else a copy.
+    """Return a JAX array with the values of a PyTorch tensor; gradients do not pass between them.
+
+    The array shares the memory of a contiguous tensor that begins at a multiple of 64 bytes.
+    Otherwise the array is a copy.
 
     Args:
       tensor: ``[...]``, of any shape, on the CPU.
 
     Raises:
-      InputError: the tensor is float64, which JAX would round to float32.
+      InputError: the tensor is float64 and JAX's 64-bit mode is off, so that JAX would round it.
     """
     # Detached: PyTorch exports no tensor that requires a gradient. JAX takes dense rows only.
     array = jax.dlpack.from_dlpack(tensor.detach().contiguous())

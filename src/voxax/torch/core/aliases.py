@@ -18,7 +18,7 @@ class Aliases:
     """Registration of a voxax package under another library's module names.
 
     Args:
-      package: name of voxax's package, which has a function ``install`` for child processes.
+      package: dotted name of voxax's package. Its function ``install`` runs in child processes.
       library: name of the other library.
     """
 
@@ -50,7 +50,7 @@ class Aliases:
         Args:
           names: maps each module name of the library, parents first, to a module or to the name
             of a module in voxax's package; ``""`` names the package itself.
-          absent: maps each module name that voxax lacks to the reason, which its import error has.
+          absent: maps each module name that voxax lacks to the reason, for the import error.
           options: arguments of the package's ``install`` in child processes.
 
         Raises:
@@ -97,7 +97,10 @@ class Aliases:
         children.keep(self._package)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Raise ModuleNotFoundError with the reason if ``absent`` has the module or its parent."""
+        """Raise ModuleNotFoundError if ``absent`` of :meth:`install` has ``name`` or its parent.
+
+        Python calls this method when code imports ``name``. The error gives the reason.
+        """
         del path, target
         parts = name.split(".")
         if parts[0] not in self._modules:
@@ -109,14 +112,15 @@ class Aliases:
 
 
 def own(package: str, name: str) -> ModuleType:
-    """Import a module of a package: ``""`` is the package itself, ``".name"`` its sibling."""
+    """Import module ``name`` of ``package``; ``""`` is the package itself, ``".x"`` a sibling."""
     return importlib.import_module(f".{name}" if name else package, package)
 
 
 def tree(package: str, name: str) -> dict[str, ModuleType]:
-    """Return a package and all its modules, keyed by names that begin with ``name``.
+    """Import a package with all its modules; return them with ``name`` in place of ``package``.
 
-    Python would load a missing module a second time, with other classes.
+    The result maps new module names to modules. An import of a new name that is not registered
+    would load the module a second time, with other classes.
     """
     root = own(package, "")
     modules = {name: root}
@@ -128,7 +132,10 @@ def tree(package: str, name: str) -> dict[str, ModuleType]:
 
 
 def made(package: str, name: str, contents: Mapping[str, Any]) -> ModuleType:
-    """Return a new package with these contents; ``importlib.util.find_spec`` finds it too."""
+    """Return a new module ``name``, which is a package with the attributes ``contents``.
+
+    ``__file__`` is that of ``package``. ``importlib.util.find_spec`` finds the module.
+    """
     module = ModuleType(name, f"{name}, as voxax has it: see {package}.install")
     module.__path__, module.__file__ = [], own(package, "").__file__
     module.__spec__ = ModuleSpec(name, None, origin=module.__file__, is_package=True)

@@ -1,8 +1,8 @@
 """Let child processes of multiprocessing import voxax's packages by other libraries' names.
 
-A ``spawn`` or ``forkserver`` child begins without its parent's modules. Its command line runs this
-file first, which installs import finders. They load a voxax package when the child imports a name
-of the other library, and nothing before. Other programs that the parent starts are not changed.
+A ``spawn`` or ``forkserver`` child begins without its parent's modules. The child's command line
+runs this file first, which installs import finders. A finder loads a voxax package only when the
+child imports a name of the other library. Other programs that the parent starts are not changed.
 """
 
 # This file needs only the standard library: it runs before the child knows its parent's `sys.path`.
@@ -29,7 +29,7 @@ _BEFORE = (
 
 
 class _Finder:
-    """Import finder for a library's names: the first import of a name installs all names."""
+    """Import finder for a library's module names; the first import of one registers them all."""
 
     def __init__(self, package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
         self.of_voxax, self.names, self.options = package, names, options
@@ -51,14 +51,17 @@ class _Finder:
 
 
 def begin(packages: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> None:
-    """Install finders in this process; ``packages`` maps packages to names and options."""
+    """Install the import finder of each voxax package in this process and its later children.
+
+    ``packages`` maps a package to the library's module names and the options of ``install``.
+    """
     for package, (names, options) in packages.items():
         sys.meta_path.insert(0, _Finder(package, names, options))  # type: ignore[arg-type]
         pass_on(package, names, options)
 
 
 def pass_on(package: str, names: Sequence[str], options: Mapping[str, str]) -> None:
-    """Make processes that multiprocessing starts later call :func:`begin` for a package."""
+    """Make later child processes of multiprocessing call :func:`begin` with these arguments."""
     if not hasattr(util.spawnv_passfds, "of_voxax"):
         util.spawnv_passfds = _preceding(util.spawnv_passfds)
     # If this process is itself a child, another copy of this file made the function.
@@ -76,7 +79,7 @@ def keep(package: str) -> None:
 
 
 def _preceding(start: Callable[..., int]) -> Callable[..., int]:
-    """Return ``start`` changed so that multiprocessing's child processes run this file first."""
+    """Wrap ``start``, by which multiprocessing starts children, so that this file runs first."""
     packages: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {}
 
     @functools.wraps(start)

@@ -12,13 +12,14 @@ from voxax.torch.core.kernel_map import KernelMap, PairMap, kept_map, pairs_of, 
 
 
 class Duplicates(NamedTuple):
-    """N rows of indices grouped into U distinct voxels, with spconv's CPU rules for layers.
+    """N rows of voxel indices, grouped into U distinct voxels, which build kernel maps.
 
-    A strided or transposed layer sums over all rows of a voxel, and its output voxels are distinct.
-    The inverse of this layer gives all rows of a voxel the same values. A submanifold layer keeps
-    the rows. Through a tap before the kernel's center, the first row of an output voxel reads all
-    rows of the input voxel. Through a tap after the center, all rows of an output voxel read the
-    first row of the input voxel. Through the center, each row reads itself.
+    The maps are those of spconv on CPUs. A strided or transposed layer sums over all rows of a
+    voxel, and its output voxels are distinct. An inverse layer gives all rows of a voxel the same
+    values. A submanifold layer keeps the rows. Through a tap before the kernel's center, the first
+    row of an output voxel reads all rows of the input voxel. Through a tap after the center, all
+    rows of an output voxel read the first row of the input voxel. Through the center, each row
+    reads itself.
 
     Attributes:
       first: ``int64[U]``, the first row of each voxel, ascending.
@@ -29,19 +30,19 @@ class Duplicates(NamedTuple):
     place: np.ndarray
 
     def described(self, rows: np.ndarray) -> str:
-        """Return a text for errors: the number of repeated rows, and the first repeated voxel."""
+        """Return error text: how many of the indices ``rows`` repeat, and the first such voxel."""
         repeated = rows[np.argmax(np.bincount(self.place)[self.place] > 1)].tolist()
         again = f"{len(rows) - len(self.first)} of {len(rows)} rows of indices"
         return f"{again} occur twice, the first is {repeated}"
 
     def last_rows(self) -> Tensor:
-        """Return, for each row, the last row of the same voxel, ``int64[N]``."""
+        """Return, for each row, the number of the last row with the same voxel, ``int64[N]``."""
         last = np.empty_like(self.first)
         last[self.place] = np.arange(len(self.place))
         return torch.from_numpy(last[self.place])
 
     def kept(self, rows: np.ndarray, offsets: np.ndarray) -> KernelMap:
-        """Return the kernel map of a submanifold layer with symmetric offsets ``int32[K, D]``."""
+        """Return a submanifold layer's map for ``rows`` and symmetric ``offsets int32[K, D]``."""
         distinct = kept_map(rows[self.first], offsets)
         taps, center = distinct.taps, distinct.taps // 2
         backwards = torch.full((len(rows), taps), -1, dtype=torch.int32)
@@ -55,7 +56,10 @@ class Duplicates(NamedTuple):
         return PairMap(pairs, numbers, len(rows), len(rows))
 
     def reached(self, rows: np.ndarray, *sizes: Any) -> tuple[KernelMap, np.ndarray]:
-        """Return the map and output voxels of :func:`~voxax.torch.core.kernel_map.reached_map`."""
+        """Return the kernel map and the output voxels of a strided or transposed layer.
+
+        Arguments are those of :func:`~voxax.torch.core.kernel_map.reached_map`.
+        """
         distinct, out = reached_map(rows[self.first], *sizes)
         backwards = distinct.backwards[torch.from_numpy(self.place)]
         return PairMap(*pairs_of(backwards), len(rows), len(out)), out
@@ -64,8 +68,9 @@ class Duplicates(NamedTuple):
 class LastOfVoxel(torch.autograd.Function):
     """Autograd function that replaces each row by the last row of the same voxel.
 
-    The result is the same as writing all rows to a dense grid in order and reading them back. The
-    backward pass returns the gradient of each row unchanged.
+    ``apply`` takes rows ``[N, C]`` and the result of :meth:`Duplicates.last_rows`. The output is
+    the same as writing all rows to a dense grid in order and reading them back. The backward pass
+    returns the gradient of each row unchanged.
     """
 
     @staticmethod

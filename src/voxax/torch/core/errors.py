@@ -22,7 +22,7 @@ class ArgumentError(InputError, AssertionError):
 
 
 def check_cpu(tensor: Tensor, what: str) -> None:
-    """Raise :class:`ArgumentError` unless the tensor, named ``what``, is on the CPU."""
+    """Raise :class:`ArgumentError` unless ``tensor``, named ``what`` in errors, is on the CPU."""
     if tensor.device.type != "cpu":
         raise ArgumentError(
             f"{what} on {tensor.device}: voxax.torch runs on the CPU. Move the model and its "

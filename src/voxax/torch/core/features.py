@@ -1,7 +1,7 @@
-"""Delay a batch norm, so that one native pass computes it together with the layers after it.
+"""Delay batch norms, so that one native pass computes the layers after the norm too.
 
-The layers after it may be a residual sum and a ReLU. PyTorch computes the three layers in separate
-passes, and its idle threads spin while native kernels run between these passes.
+These layers are a residual sum and a ReLU. PyTorch computes the three layers in separate passes,
+and its idle threads spin while native kernels run between these passes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Statistics(NamedTuple):
     Attributes:
       mean: mean of each channel, ``[C]``.
       variance: biased variance of each channel, ``[C]``.
-      own: True if computed from the rows to normalize, False for the norm's running averages.
+      own: True if they come from the rows to normalize, False for the norm's running averages.
     """
 
     mean: torch.Tensor
@@ -53,7 +53,7 @@ def _takes_own(norm: nn.BatchNorm1d) -> bool:
 
 @torch.no_grad()
 def statistics(rows: torch.Tensor, norm: nn.BatchNorm1d) -> Statistics:
-    """Return the statistics that ``norm`` applies to rows; in training, update its averages."""
+    """Return mean and variance for ``norm(rows)``; in training, update the running averages."""
     averages = norm.running_mean, norm.running_var
     if not _takes_own(norm):
         mean, variance = (average.clone() for average in averages if average is not None)
@@ -156,7 +156,10 @@ def _derivable(
     found: Statistics,
     eps: float,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of rows, weight, bias and residual as differentiable tensors."""
+    """Return the gradients of x, weight, bias and residual as differentiable tensors.
+
+    ``dy`` is the gradient of the output. ``y`` is the output if there is a ReLU, else None.
+    """
     mean, variance = found.mean, found.variance
     if found.own:
         variance, mean = torch.var_mean(x, 0, correction=0)
@@ -230,7 +233,7 @@ class Later:
         return made
 
     def result(self) -> torch.Tensor:
-        """Compute the result ``[N, C]`` in the first call, and return this tensor in every call.
+        """Compute the result ``[N, C]`` in the first call; return the same tensor in later calls.
 
         Also compute the copies of this object that :meth:`added` and :meth:`rectified` returned.
         """
@@ -250,7 +253,7 @@ def _modes() -> tuple[bool, bool]:
 
 
 class Features:
-    """Feature rows, which may be a delayed result; tensors with the same rows share one object.
+    """Feature rows, computed or delayed, of one or several sparse tensors with the same rows.
 
     Args:
       rows: features ``[N, C]``; None if ``later`` is given.
@@ -276,13 +279,13 @@ class Features:
         return self._later is not None
 
     def rows(self) -> Any:
-        """Return the computed rows ``[N, C]`` for a layer, which must not write to them."""
+        """Compute the rows ``[N, C]`` if they are delayed; return them to code that only reads."""
         if self._later is not None:
             self._rows, self._later = self._later.result(), None
         return self._rows
 
     def shown(self) -> Any:
-        """Compute all results that read the rows, and return the rows, which may be written to."""
+        """Compute all results that read the rows; return the rows, which may then be written to."""
         rows, readers, self._readers = self.rows(), self._readers, None
         for later in list(readers or ()):
             later.result()

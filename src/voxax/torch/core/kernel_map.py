@@ -23,6 +23,8 @@ Unique = tuple[np.ndarray, np.ndarray]
 class KernelMap:
     """Kernel map: which of N input rows each of M output rows reads through each of K taps.
 
+    A tap is one element of the kernel.
+
     Attributes:
       table: ``int32[M, K]``: input row that an output row reads through each tap, or -1 for none.
         Taps are in the order of a flattened kernel.
@@ -47,7 +49,7 @@ class KernelMap:
 
     @property
     def neighbors(self) -> Tensor:
-        """Input row that output row m reads through each tap, ``int32[M, K]``, or -1."""
+        """Input row that output row m reads through each tap, ``int32[M, K]``; -1 for none."""
         if self.order is None:
             return self.table
         return torch.empty_like(self.table).index_copy_(0, self.order.long(), self.table)
@@ -55,7 +57,7 @@ class KernelMap:
     @property
     @untransformed
     def backwards(self) -> Tensor:
-        """Output row that each input row reaches through each tap, ``int32[N, K]``, or -1."""
+        """Output row that each input row reaches through each tap, ``int32[N, K]``; -1: none."""
         if self._backwards is None:
             near, mirror = self.neighbors, self.symmetric
             self._backwards = near.flip(1).contiguous() if mirror else invert(near, self.in_rows)
@@ -67,7 +69,7 @@ class KernelMap:
         return (self.neighbors >= 0).sum(1)
 
     def by_tap(self) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Yield ``(output rows, input rows, tap)`` for each tap with pairs; rows are ``int64``."""
+        """Yield ``(output rows int64[n], input rows int64[n], tap)`` for each tap with pairs."""
         neighbors = self.neighbors
         for tap in range(self.taps):
             rows = torch.nonzero(neighbors[:, tap] >= 0).flatten()
@@ -80,7 +82,7 @@ class KernelMap:
         return KernelMap(self.backwards, self.out_rows, False, self.neighbors)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """Return the pairs (input row, output row) of each tap, and their number for each tap.
+        """Return the pairs (input row, output row) of each tap, and the number of a tap's pairs.
 
         The pairs are ``int32[2, K, N]``, -1 after the last pair of a tap. The numbers are
         ``int32[K]``. The pairs of a tap are sorted by input row, but if ``symmetric``, the pairs of
@@ -156,7 +158,7 @@ class PairMap(KernelMap):
 
 
 def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the result of :meth:`KernelMap.pairs` for a table ``backwards int32[N, K]``."""
+    """Return :meth:`KernelMap.pairs` for :attr:`KernelMap.backwards` ``int32[N, K]``."""
     rows, taps = backwards.shape
     pairs, numbers = backwards.new_full((2, taps, rows), -1), backwards.new_zeros((taps,))
     for ins, outs, tap in KernelMap(backwards, 0).by_tap():
@@ -166,7 +168,7 @@ def pairs_of(backwards: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def invert(neighbors: Tensor, in_rows: int) -> Tensor:
-    """Turn a table of input rows ``int32[M, K]`` into one of output rows ``int32[in_rows, K]``."""
+    """Return :attr:`KernelMap.backwards`, ``int32[in_rows, K]``, for ``neighbors int32[M, K]``."""
     if host.available():
         threads = torch.get_num_threads()
         return torch.from_numpy(host.invert_table(neighbors.numpy(), in_rows, threads))
@@ -177,7 +179,7 @@ def invert(neighbors: Tensor, in_rows: int) -> Tensor:
 
 
 def unique_rows(rows: np.ndarray) -> Unique:
-    """Return the distinct rows in lexicographic order, and the index of each row among them."""
+    """Return the U distinct rows in lexicographic order, and the index of each row, ``int[N]``."""
     return coordinates.unique_rows(rows, torch.get_num_threads())
 
 
@@ -277,7 +279,7 @@ def expanded_map(rows: np.ndarray, offsets: np.ndarray) -> tuple[KernelMap, np.n
       offsets: offset of each tap, ``int32[K, D]``.
 
     Raises:
-      ArgumentError: output coordinates beyond 32 bits.
+      ArgumentError: an output coordinate needs more than 32 bits.
     """
     moved = rows[:, None].astype(np.int64) + np.pad(offsets, ((0, 0), (1, 0)))
     if moved.size and not -(2**31) <= moved.min() <= moved.max() < 2**31:
@@ -287,7 +289,7 @@ def expanded_map(rows: np.ndarray, offsets: np.ndarray) -> tuple[KernelMap, np.n
 
 
 def _found_map(cells: np.ndarray, kept: np.ndarray, by_row: bool) -> tuple[KernelMap, np.ndarray]:
-    """Return the map to the kept cells, and these output voxels in the order of occurrence.
+    """Return the map to the ``kept`` cells, and the output voxels by first occurrence.
 
     Args:
       cells: output voxel of each input row and tap, ``int32[N, K, 1 + D]``; ``int32[K, N, 1 + D]``

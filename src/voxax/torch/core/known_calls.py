@@ -22,7 +22,7 @@ _GLOBAL_HOOKS = [getattr(torch_modules, f"_global{name}") for name in _HOOKS]
 
 
 def know(*kinds: type[nn.Module]) -> None:
-    """Register module classes with the methods that a call runs now, for :func:`is_known`.
+    """Register module classes as known, with the methods that a call runs now.
 
     A class is left out if another package has replaced one of these methods.
     """
@@ -46,7 +46,7 @@ know(nn.BatchNorm1d, nn.ReLU)
 
 
 def is_known(module: nn.Module) -> bool:
-    """Return True if a module of a registered class has no hooks and no replaced methods."""
+    """Return True if :func:`know` has the module's class, and nothing is hooked or replaced."""
     kind = type(module)
     if any(getattr(module, name) for name in _HOOKS) or _KNOWN.get(kind) != _calls(kind):
         return False
@@ -54,7 +54,10 @@ def is_known(module: nn.Module) -> bool:
 
 
 def nobody_listens() -> bool:
-    """Return False under autocast, compilation, ``torch.func``, forward derivatives or hooks."""
+    """Return True if results may be computed without PyTorch's operations.
+
+    False under autocast, compilation, ``torch.func``, forward-mode derivatives or global hooks.
+    """
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return False
     # PyTorch itself has to compute forward derivatives and with the tensors of ``torch.func``.
@@ -69,7 +72,7 @@ def only_results_count() -> bool:
 
 
 def has_averages(norm: nn.BatchNorm1d, dtype: torch.dtype) -> bool:
-    """Return True if a norm uses running averages of ``dtype``, which is float32 or float64."""
+    """Return True if ``norm`` uses running averages of ``dtype``, which is float32 or float64."""
     if norm.training or norm.running_mean is None or norm.running_var is None:
         return False
     parts = [norm.running_mean, *(p for p in (norm.weight, norm.bias) if p is not None)]

@@ -40,7 +40,7 @@ def extreme_rows(features: Tensor, kernel_map: KernelMap) -> Tensor:
 
 
 class _ExtremeRows(torch.autograd.Function):
-    """:func:`extreme_rows` on plain tensors, also inside transformations of ``torch.func``."""
+    """Autograd function of :func:`extreme_rows`, which can also run inside ``torch.func``."""
 
     @staticmethod
     def forward(features: Tensor, kernel_map: KernelMap) -> Tensor:
@@ -56,7 +56,7 @@ class _ExtremeRows(torch.autograd.Function):
 
 
 def extreme(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the largest value that each output row reads, ``[M, C]``; 0 if none.
+    """Return the largest value of each output row and channel, ``[M, C]``; 0 if none.
 
     The gradient goes to the input row that :func:`extreme_rows` returns.
     """

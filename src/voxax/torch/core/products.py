@@ -32,7 +32,7 @@ def convolve(
       features: ``[N, C_in]``.
       weight: ``[K, C_in, C_out]`` of the same dtype, with any strides. A channelwise layer has
         ``[K, C]``, and ``@`` then multiplies channel by channel.
-      kernel_map: map from N input rows to M output rows.
+      kernel_map: map from N input rows to M output rows; ``neighbors`` is its table.
       bias: ``[C_out]``, added to every row; None adds nothing.
       relu: whether to set negative results to 0; ignored if gradients are enabled.
 
@@ -54,7 +54,10 @@ def _forward(
     relu: bool = False,
     back: bool = False,
 ) -> Tensor:
-    """Return the convolution of ``x``; if ``back``, the input's gradient for output gradient x."""
+    """Return the convolution of ``x`` with ``w``, or if ``back``, the gradient of its input.
+
+    If ``back``, ``x`` is the gradient of the output.
+    """
     if x.dtype is torch.float16:
         return _forward(x.float(), w.float(), kernel_map, bias, relu, back).half()
     dense, threads = w.dim() == 3, torch.get_num_threads()

@@ -33,7 +33,8 @@ class Sites:
     Tensors with the same indices share one object, so each map is built only once. Copies and
     pickles contain no maps. Code that writes to the indices makes the maps invalid, so each layer
     compares the indices with a copy: writes through ``.data`` and ``.numpy()`` do not change a
-    tensor's version. On one core of an EPYC, this takes 0.04 ms for 76,556 voxels, in PyTorch 0.2.
+    tensor's version. On one core of an EPYC, this takes 0.04 ms for 76,556 voxels with NumPy, and
+    would take 0.2 ms with PyTorch.
 
     Args:
       indices: ``int32[N, 1 + D]``: batch index, then D coordinates; rows in any order.
@@ -42,7 +43,8 @@ class Sites:
       made: whether a layer made the indices, so that they are valid and distinct without a check.
 
     Raises:
-      ArgumentError: indices on another device, or outside ``spatial_shape`` or ``batch_size``.
+      ArgumentError: indices that are not on the CPU, or outside ``spatial_shape`` or
+        ``batch_size``.
     """
 
     @untransformed
@@ -74,7 +76,7 @@ class Sites:
         self._begin()
 
     def are_of(self, indices: Tensor, spatial_shape: Sizes, batch_size: int) -> bool:
-        """Return whether these are still the voxels of a tensor with these members."""
+        """Return whether these voxels, still unchanged, are those of a tensor with these values."""
         same = self.indices is indices and self.batch_size == batch_size
         return same and self.spatial_shape == list(spatial_shape) and self.hold(indices)
 
@@ -132,7 +134,7 @@ class Sites:
 
     @untransformed
     def expanded(self, offsets: np.ndarray) -> tuple[KernelMap, Self]:
-        """Return the map of a layer with outputs at ``row + offsets[k]``, and its sites.
+        """Return the map of a layer with outputs at ``row + offsets[k]``, and these sites.
 
         ``offsets`` is ``int32[K, D]``.
 

@@ -38,10 +38,10 @@ _PARTS = "diagnostics", *_BLOCKS, "utils", "utils.collation", "utils.quantizatio
 def install() -> None:
     """Make ``import MinkowskiEngine`` import this package, until :func:`uninstall`.
 
-    Registers ``MinkowskiEngine`` with its ``utils``, ``modules`` and ``Minkowski...`` modules; the
-    latter are also importable without the package's name. Also registers ``MinkowskiEngineBackend``
-    with its ``_C`` module. The registered modules are those of this package, not copies. A second
-    call does nothing.
+    Registers ``MinkowskiEngine`` with its ``utils``, ``modules`` and ``Minkowski...`` modules. Code
+    can also import ``MinkowskiOps`` and similar without the package's name. Also registers
+    ``MinkowskiEngineBackend`` with its ``_C`` module. The registered modules are those of this
+    package, not copies. A second call does nothing.
 
     Raises:
       ModuleLoadedError: MinkowskiEngine itself is loaded, whose layers reject voxax's tensors.

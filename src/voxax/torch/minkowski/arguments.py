@@ -46,8 +46,8 @@ def floored(values: torch.Tensor) -> torch.Tensor:
     """Return coordinates as ``int32``; floats are rounded down.
 
     Raises:
-      ArgumentError: booleans or complex numbers, values beyond 32 bits or not finite, or a device
-        other than the CPU.
+      ArgumentError: booleans or complex numbers, values that are not finite or exceed 32 bits, or
+        a tensor that is not on the CPU.
     """
     check_cpu(values, "coordinates")
     if values.dtype is torch.int32:

@@ -29,7 +29,10 @@ class MinkowskiBroadcastFunction:
     def apply(
         rows: Tensor, scenes: Tensor, mode: Any, key: Key, scenes_key: Key, manager: Any
     ) -> Tensor:
-        """Return ``[N, C]``, the sum or product of rows and their scene's row, as ``mode`` says."""
+        """Return the sum or product of ``rows [N, C]`` and their scene's row, as ``mode`` says.
+
+        ``scenes [B, C]`` has one row per scene.
+        """
         found = spread(scenes, key, manager)
         return rows + found if mode is BroadcastMode.ELEMENTWISE_ADDITON else rows * found
 

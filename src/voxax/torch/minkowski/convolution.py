@@ -36,7 +36,7 @@ def _product(
 
 
 def _one_dtype(features: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both tensors in autocast's dtype if autocast is on, else check for equal dtypes."""
+    """Convert both tensors to autocast's dtype; without autocast, check for equal dtypes."""
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
         return features.to(dtype), weight.to(dtype)
@@ -63,7 +63,11 @@ class MinkowskiConvolutionFunction:
         out_key: Key | None = None,
         manager: CoordinateManager | None = None,
     ) -> torch.Tensor:
-        """Return the output ``[M, C_out]``; set an unset ``out_key`` to the output sites."""
+        """Return the convolution ``[M, C_out]`` of ``rows [N, C_in]`` at the sites of ``key``.
+
+        The outputs are at the sites of ``out_key``. A key that is not set yet is set to the sites
+        that the stride gives. ``mode`` has no effect.
+        """
         keys = key, key_or_new(out_key, key)
         return _product(rows, kernel, generator, keys, given(manager), cls._TRANSPOSED)
 
@@ -91,7 +95,10 @@ class _Layer(MinkowskiModuleBase):
         self.bias = nn.Parameter(torch.empty((1, channels), dtype=torch.float32)) if bias else None
 
     def reset_parameters(self, is_transpose: bool = False) -> None:
-        """Draw kernel and bias uniformly within ``b = 1 / sqrt(channels * taps)`` of 0."""
+        """Draw kernel and bias uniformly within ``b = 1 / sqrt(channels * taps)`` of 0.
+
+        The channels are those of the output if ``is_transpose``, else those of the input.
+        """
         channels = self.out_channels if is_transpose else self.in_channels
         bound = 1.0 / math.sqrt(channels * self.kernel_generator.kernel_volume)
         with torch.no_grad():
@@ -175,8 +182,8 @@ class MinkowskiConvolutionBase(_Layer):
         Args:
           input: sparse tensor with ``in_channels`` channels and the kernel's dtype.
           coordinates: sites of the outputs: a key, a sparse tensor or ``int32[N, 1 + D]``. None
-            lets the stride decide. A transposed layer then takes the sites that the manager has for
-            the output's tensor stride, or makes new sites if there are none.
+            coarsens the input's sites by the stride. For a transposed layer, None takes the sites
+            that the manager has for the output's tensor stride, or makes sites if it has none.
         """
         self._check(input)
         custom = self.kernel_generator.region_type is RegionType.CUSTOM
@@ -279,7 +286,7 @@ class MinkowskiChannelwiseConvolution(_Layer):
         self.reset_parameters()
 
     def forward(self, input: SparseTensor, coords: Any = None) -> SparseTensor:
-        """Return the convolution; ``coords`` are the output sites, None lets the stride decide."""
+        """Return the convolution at the sites ``coords``; None coarsens the input's sites."""
         self._check(input)
         return self._convolved(input, self.kernel, target_key(input, coords), False)
 

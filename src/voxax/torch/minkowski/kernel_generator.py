@@ -20,7 +20,7 @@ _CROSS = RegionType.HYPER_CROSS
 
 
 class Kernel(NamedTuple):
-    """Sizes and region of a kernel, hashable; ``own`` has the taps of a custom region."""
+    """Sizes and shape of a kernel, hashable; ``own`` is the tap offsets of a ``CUSTOM`` region."""
 
     size: Ints
     stride: Ints
@@ -29,7 +29,7 @@ class Kernel(NamedTuple):
     own: tuple[Ints, ...] = ()
 
     def offsets(self, tensor_stride: Sequence[int]) -> np.ndarray:
-        """Return the offset of each tap from the output's coordinates, ``int32[K, D]``."""
+        """Return the tap offsets from an output site, ``int32[K, D]``, for this tensor stride."""
         return _offsets(self, tuple(tensor_stride))
 
     @property
@@ -75,7 +75,7 @@ def _cross(size: Ints) -> list[Ints]:
 
 
 def _hybrid(size: Sequence[int], axis_types: Sequence[RegionType]) -> list[Ints]:
-    """Return the center, the other taps of the cube's axes, then those of the cross's axes."""
+    """Return the taps of a hybrid kernel: center, other taps of cube axes, taps of cross axes."""
     zero: Ints = (0,) * len(size)
     taps: list[Ints] = [zero]
     for region in (RegionType.HYPER_CUBE, RegionType.HYPER_CROSS):
@@ -106,7 +106,7 @@ def get_kernel_volume(
 
     Raises:
       ArgumentError: a size is below 1, a cross has an even size, a custom region lacks offsets, a
-        hybrid region lacks axis types, or another region has them.
+        hybrid region lacks axis types, or another region has offsets or axis types.
     """
     size = positive("kernel_size", kernel_size, dimension)
     custom, hybrid = region_type is RegionType.CUSTOM, region_type is RegionType.HYBRID
@@ -228,7 +228,7 @@ class KernelGenerator:
 def generator_of(
     given: KernelGenerator | None, kernel_size: Any, stride: Any, dilation: Any, dimension: Any
 ) -> KernelGenerator:
-    """Return ``given``, or a generator of a box with these sizes if ``given`` is None."""
+    """Return ``given``, or if it is None, a :class:`KernelGenerator` of a box with these sizes."""
     sizes = kernel_size, stride, dilation
     checked_dimension(dimension)
     return KernelGenerator(*sizes, dimension=dimension) if given is None else given
@@ -253,7 +253,7 @@ def kernel_of(
 
 
 class KernelRegion(NamedTuple):
-    """Sizes, region and custom taps of a kernel with ``D`` axes, which nothing here uses."""
+    """Tuple of a kernel's sizes, shape and custom taps in ``D`` dimensions; unused here."""
 
     kernel_size: Sequence[int]
     kernel_stride: Sequence[int]

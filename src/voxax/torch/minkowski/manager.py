@@ -107,8 +107,8 @@ class CoordinateManager:
       num_threads, allocator_type, minkowski_algorithm: without effect; PyTorch's threads are used.
 
     Raises:
-      ArgumentError: D is below 1, or coordinates are on a GPU. All methods raise it for unknown
-        keys, and for tensors of a wrong shape or dtype.
+      ArgumentError: D is below 1, or coordinates are on a GPU. All methods raise this error for
+        unknown keys, and for tensors of a wrong shape or dtype.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class CoordinateManager:
         """Insert the distinct rows of ``coordinates int32[N, 1 + D]`` as a new set of M sites.
 
         Returns:
-          The key of the sites, with a suffix if the name is taken, and ``(int64[M] first row of
-          each site, int64[N] site of each row)``.
+          The key of the sites, and ``(int64[M] first row of each site, int64[N] site of each
+          row)``. ``string_id`` gets a suffix if the key exists already.
         """
         stride = convert_to_int_list(tensor_stride, self.D)
         rows = _checked_rows(coordinates, self.D)
@@ -188,14 +188,14 @@ class CoordinateManager:
         return [Key(*to) for field, to in self._field_maps if field == field_map_key.name]
 
     def get_field_to_sparse_map(self, field_map_key: Key, sparse_map_key: Key) -> Maps:
-        """Return the stored maps that :meth:`field_to_sparse_insert_and_map` returned."""
+        """Return the two maps that :meth:`field_to_sparse_insert_and_map` stored for both keys."""
         if not self.exists_field_to_sparse(field_map_key, sparse_map_key):
             raise ArgumentError(f"no map from the points of {field_map_key} to {sparse_map_key}")
         return self._field_maps[field_map_key.name, sparse_map_key.name]
 
     @untransformed
     def field_to_sparse_map(self, field_map_key: Key, sparse_map_key: Key) -> Maps:
-        """Return ``(int32 site, int32 point)``, rows for each point that is in one of the sites."""
+        """Return the rows ``(int32[n] site, int32[n] point)`` of all points that lie in a site."""
         stride = sparse_map_key.get_tensor_stride()
         rows = _floored(self._field(field_map_key).numpy(), stride)
         found = _find(self._at(sparse_map_key), rows)
@@ -231,7 +231,7 @@ class CoordinateManager:
         return len(self._field(coordinate_map_key) if sites is None else sites.rows)
 
     def get_coordinates(self, coords_key_or_tensor_strides: Any) -> torch.Tensor:
-        """Return a copy of the sites of a key, or of a stride's first key, ``int32[N, 1 + D]``."""
+        """Return a copy of a key's sites, ``int32[N, 1 + D]``; a stride means its first key."""
         key = self._get_coordinate_map_key(coords_key_or_tensor_strides)
         return torch.from_numpy(self._at(key).rows.copy())
 
@@ -271,7 +271,11 @@ class CoordinateManager:
         is_transpose: bool = False,
         is_pool: bool = False,
     ) -> dict[int, torch.Tensor]:
-        """Return a kernel map: a dict from tap to input rows and output rows, ``int32[2, n]``."""
+        """Return a kernel map: a dict from tap to input rows and output rows, ``int32[2, n]``.
+
+        A tap without pairs is left out. ``in_key`` and ``out_key`` are keys or tensor strides. The
+        sizes and region are as in :class:`KernelGenerator`.
+        """
         size, steps = (positive("sizes", v, self.D) for v in (kernel_size, stride))
         spread = positive("dilation", dilation, self.D)
         kernel = kernel_of(size, steps, spread, region_type, region_offset)
@@ -322,7 +326,7 @@ class CoordinateManager:
         return self._maps[name]
 
     def _reached(self, key: Key, kernel: Kernel, transposed: bool, expand: bool) -> Name:
-        """Return the name of a layer's output sites, after making the sites if needed."""
+        """Return tensor stride and string of a layer's output sites; make the sites if needed."""
         if not (transposed or expand):
             return self.stride(key, kernel.stride).name
         stride = key.get_tensor_stride()
@@ -350,7 +354,7 @@ class CoordinateManager:
         return self._insert(self._at(key).rows[kept], key.name[0], "pruned")
 
     def stride_map(self, in_key: Key, stride_key: Key) -> Maps:
-        """Return rows in ``in_key`` and rows of their coarse sites, ``int64[N]`` each."""
+        """Return rows ``int64[N]`` of ``in_key``, and of their coarse sites in ``stride_key``."""
         places = self._coarse_rows(in_key, stride_key)
         return torch.arange(len(places)), places
 
@@ -363,7 +367,7 @@ class CoordinateManager:
         return places
 
     def origin_map(self, key: Key) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return the batch index of each scene, ``int64[B]``, and the rows of each batch index."""
+        """Return the B batch indices, ``int64[B]``, and the rows of each batch index from 0 on."""
         places = self.scene_rows(key)
         indices = torch.from_numpy(self._at(self.origin()).rows[:, 0].astype(np.int64))
         scenes = range(int(indices.max()) + 1 if len(indices) else 0)
@@ -378,7 +382,7 @@ class CoordinateManager:
 
     @untransformed
     def scene_rows(self, key: Key) -> torch.Tensor:
-        """Return the scene of each site or point, ``int64[N]``, as a row of :meth:`origin`.
+        """Return each site's or point's scene, ``int64[N]``, as a row of :meth:`origin`.
 
         Raises:
           ArgumentError: a scene was inserted after the first call that needs the scenes.
@@ -531,7 +535,7 @@ def clear_global_coordinate_manager() -> None:
 
 
 def new_manager(dimension: int) -> CoordinateManager:
-    """Return the manager for a new tensor: the shared manager or a new one, as the mode says."""
+    """Return the shared manager or a new one, as :func:`sparse_tensor_operation_mode` says."""
     if _mode is SparseTensorOperationMode.SEPARATE_COORDINATE_MANAGER:
         return CoordinateManager(D=dimension)
     if _manager is None:
@@ -578,7 +582,7 @@ def _floored(rows: np.ndarray, stride: Sequence[int] | np.ndarray) -> np.ndarray
 
 
 def _find(sites: Sites, rows: np.ndarray, offsets: np.ndarray | None = None) -> torch.Tensor:
-    """Find coordinates: return the row in ``sites`` of each of ``rows``, ``int64[N]``, or -1.
+    """Return the row in ``sites`` of each coordinate in ``rows``, ``int64[N]``; -1 if absent.
 
     With ``offsets [K, D]``, find ``rows + offsets`` instead and return ``int64[N, K]``.
     """

@@ -42,7 +42,7 @@ class MinkowskiBatchNorm(nn.Module):
 
 
 class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
-    """Batch normalization synchronized over processes; PyTorch runs it on GPUs only.
+    """Batch normalization synchronized over processes, which PyTorch has on GPUs only.
 
     Arguments are as in :class:`torch.nn.SyncBatchNorm`, which is the attribute ``bn``.
     """
@@ -83,12 +83,12 @@ class MinkowskiInstanceNormFunction:
     def apply(
         rows: Tensor, key: Key, scenes_key: Any, manager: CoordinateManager, mode: Any = None
     ) -> Tensor:
-        """Scale features ``[N, C]`` to mean 0 and variance 1 over the rows of each scene."""
+        """Scale ``rows [N, C]`` to mean 0 and variance 1 over the rows of each scene."""
         return _normalized(rows, key, manager, 1e-8)
 
 
 class MinkowskiInstanceNorm(MinkowskiModuleBase):
-    """Normalization over the rows of each scene, then a weight and a bias for each channel."""
+    """Normalization of each channel over a scene's rows, then a weight and bias per channel."""
 
     eps = 1e-8
 

@@ -95,7 +95,7 @@ def to_sparse(
       device: the CPU, or None.
 
     Raises:
-      ArgumentError: ``x`` has no spatial axes, or the format does not fit.
+      ArgumentError: ``x`` has no spatial axes, or ``format`` does not describe its axes.
     """
     if x.ndim < 3:
         raise ArgumentError(f"a dense tensor of shape {tuple(x.shape)}: expected spatial axes")
@@ -117,7 +117,7 @@ def to_sparse_all(
       coordinates: ``int32[B * cells, 1 + D]``, coordinates of the cells; None takes their indices.
 
     Raises:
-      ArgumentError: there are no spatial axes, or the number of coordinates does not fit.
+      ArgumentError: there are no spatial axes, or not as many coordinates as cells.
     """
     if coordinates is None:
         coordinates = dense_coordinates(dense_tensor.shape)
@@ -155,7 +155,7 @@ class MinkowskiToDenseTensor(MinkowskiModuleBase):
         self.shape = shape
 
     def forward(self, input: SparseTensor) -> torch.Tensor:
-        """Return the first result of ``input.dense(shape)``."""
+        """Return ``input`` as a dense tensor ``[B, C, *spatial]``."""
         return input.dense(shape=self.shape)[0]
 
 
@@ -172,7 +172,7 @@ class _Stack(nn.Sequential):
     _JOIN: Any
 
     def forward(self, x: Any) -> Any:
-        """Return the combined outputs of all modules for one input."""
+        """Apply each module to ``x``, and return the combined outputs."""
         return self._JOIN([module(x) for module in self])
 
 

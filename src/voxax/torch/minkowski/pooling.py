@@ -38,7 +38,10 @@ class MinkowskiLocalPoolingFunction:
         out_key: Any = None,
         manager: Any = None,
     ) -> Tensor:
-        """Return the output ``[M, C]``; set an unset ``out_key`` to the output sites."""
+        """Return the pooled rows ``[M, C]`` at the sites of ``out_key``.
+
+        A key that is not set yet is set to the sites that the stride gives.
+        """
         keys, back = (key, key_or_new(out_key, key)), cls._TRANSPOSED
         expand = back and generator.expand_coordinates
         related = given(manager).relation(*keys, generator.kernel(), back, True, expand)
@@ -55,7 +58,7 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
     """Base of the poolings over windows of sites.
 
     If kernel size and stride are equal, a window has all input sites inside the coarser output
-    site. Otherwise it surrounds the output site, as in a convolution. An empty window gives 0.
+    site. Otherwise the window is around this site, as in a convolution. An empty window gives 0.
 
     Args:
       kernel_size, stride, dilation: one integer for all axes, or one per axis.
@@ -87,7 +90,7 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
         self.pooling = transposed() if is_transpose else MinkowskiLocalPoolingFunction()
 
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
-        """Return the pooled tensor on the sites ``coordinates``; None lets the stride decide."""
+        """Return the pooled tensor at the sites ``coordinates``; None: those the stride gives."""
         check_sparse(input, self.dimension)
         key, manager = target_key(input, coordinates), input.coordinate_manager
         options = self.pooling_mode, self.kernel_generator, input.coordinate_map_key, key, manager
@@ -183,7 +186,10 @@ class MinkowskiGlobalPooling(MinkowskiModuleBase):
         self.pooling_mode, self.pooling = mode, MinkowskiGlobalPoolingFunction()
 
     def forward(self, input: Any, coordinates: Any = None) -> SparseTensor:
-        """Return a sparse tensor with one site per scene of a sparse tensor or a field."""
+        """Return a sparse tensor with one row per scene of a sparse tensor or a field.
+
+        The rows are at the sites ``coordinates``. None makes one site at 0 for each scene.
+        """
         key, manager = Key(input.D + 1), input.coordinate_manager
         if isinstance(input, SparseTensor):
             key = target_key(input, coordinates)

@@ -23,7 +23,9 @@ def grouped(places: torch.Tensor, groups: int) -> PairMap:
 
 
 def reduced(features: torch.Tensor, kernel_map: KernelMap, mode: Mode) -> torch.Tensor:
-    """Reduce the rows that each output row reads to one row, ``[M, C]``; 0 for an empty group.
+    """Reduce each group of rows to one row by ``mode``, ``[M, C]``; an empty group gives 0.
+
+    ``kernel_map`` is the result of :func:`grouped`.
 
     Raises:
       ArgumentError: the mode is no reduction, or the features to sum or compare are integers.

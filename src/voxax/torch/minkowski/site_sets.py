@@ -53,7 +53,10 @@ class MinkowskiUnionFunction:
     def apply(
         keys: Sequence[Key], out_key: Key, manager: CoordinateManager, *features: Tensor
     ) -> Tensor:
-        """Return the sum on the union of all keys' sites, and set ``out_key`` to the union."""
+        """Return the sum of ``features``, ``[M, C]``, on the union of the sites of all keys.
+
+        Set ``out_key`` to the union.
+        """
         maps = manager.union_map(keys, out_key)
         out = features[0].new_zeros((manager.size(out_key), features[0].shape[1]))
         for rows, (_, places) in zip(features, maps, strict=True):

@@ -24,7 +24,7 @@ def spmm(
     """Return the product of a sparse matrix with ``mat``, ``[size[0], C]``.
 
     Args:
-      rows, cols, vals: ``[n]``, the entries of the matrix; entries at the same position are added.
+      rows, cols, vals: ``[n]``, position and value of each entry; equal positions are added.
       size: numbers of rows and columns of the matrix.
       mat: ``[size[1], C]`` of the dtype of ``vals``.
       is_sorted, cuda_spmm_alg: options of GPU kernels, accepted but unused.
@@ -71,7 +71,8 @@ def interpolated(
 ) -> tuple[Tensor, ...]:
     """Interpolate features on the sites of ``key`` at points ``[P, 1 + D]``; missing sites are 0.
 
-    The result is ``[P, C]``, then site, point and weight of the pairs. All floats have one dtype.
+    The results are ``[P, C]``, and ``int32[n]`` sites, ``int32[n]`` points and ``[n]`` weights of
+    the pairs that were added. Points and features have one dtype.
     """
     check_cpu(points, "points")
     if points.dtype != features.dtype:

@@ -214,7 +214,7 @@ class SparseTensor(Tensor):
         return sliced.replaced(torch.cat([sliced.F, own], 1))
 
     def features_at_coordinates(self, query_coordinates: torch.Tensor) -> torch.Tensor:
-        """Interpolate the features linearly at points ``[P, 1 + D]`` of the features' dtype."""
+        """Return features ``[P, C]``, interpolated linearly at float points ``[P, 1 + D]``."""
         return interpolated(self._F, query_coordinates, self._key, self._manager)[0]
 
 

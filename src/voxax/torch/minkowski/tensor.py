@@ -21,7 +21,7 @@ COORDINATE_KEY_DIFFERENT_ERROR = "tensors on other sites: their coordinate map k
 
 
 def check_tensor(input: Any, channels: int | None = None) -> None:
-    """Raise :class:`ArgumentError` unless ``input`` is a tensor or field with these channels."""
+    """Raise :class:`ArgumentError` unless ``input`` is a tensor or field; check ``channels``."""
     if not isinstance(input, Tensor):
         raise ArgumentError(f"{type(input).__name__}: expected a SparseTensor or a TensorField")
     if channels is not None:
@@ -39,7 +39,7 @@ def _update(function: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any, Any]
 class Tensor:
     """Base of sparse tensors and fields: features, and the key of their coordinates in a manager.
 
-    Features ``F[i]`` are at coordinates ``C[i]``. Writing into ``C``, a copy, moves no features.
+    Features ``F[i]`` are at coordinates ``C[i]``. ``C`` is a copy: writes move no features.
     """
 
     _features: Features
@@ -105,12 +105,12 @@ class Tensor:
     features = F = property(lambda self: self._features.shown(), doc="``[N, C]``.")
 
     def normalized(self, norm: Any) -> Self:
-        """Return the tensor after a batch norm, which may be computed only when it is needed."""
+        """Return the result of a batch norm, which may be delayed until code reads it."""
         found = self._features.normalized(norm)
         return self.replaced(norm(self.F)) if found is None else self._with(_features=found)
 
     def rectified(self, relu: Callable[[torch.Tensor], torch.Tensor], inplace: bool) -> Self:
-        """Return the tensor after a ReLU, which may be computed only when it is needed."""
+        """Return the result of a ReLU, which may be delayed until code reads it."""
         found = self._features.rectified(inplace)
         return self.replaced(relu(self.F)) if found is None else self._with(_features=found)
 

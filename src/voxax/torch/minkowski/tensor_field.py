@@ -96,7 +96,7 @@ class TensorField(Tensor):
         return places
 
     def splat(self) -> SparseTensor:
-        """Return a sparse tensor of the features, distributed linearly to sites around points."""
+        """Return a sparse tensor that shares each point's features linearly among nearby sites."""
         low = torch.floor(self.C).int()
         corners = torch.tensor(list(itertools.product((0, 1), repeat=self.D)), dtype=torch.int32)
         corners = torch.cat([torch.zeros((len(corners), 1), dtype=torch.int32), corners], 1)

@@ -6,7 +6,7 @@ import enum
 
 
 class ConvAlgo(enum.Enum):
-    """Algorithm of a layer; it decides the class of the pairs that layers store in a tensor."""
+    """Algorithm of a layer; here it only decides the class of kernel maps in ``indice_dict``."""
 
     Native = 0
     MaskImplicitGemm = 1
@@ -14,7 +14,7 @@ class ConvAlgo(enum.Enum):
 
 
 class AlgoHint(enum.Enum):
-    """Flags of the products that an algorithm can compute, spelled as in spconv."""
+    """Flags for a layer's output and its two gradients, spelled as in spconv; without effect."""
 
     NoHint = 0b000
     Fowrard = 0b001
@@ -23,7 +23,7 @@ class AlgoHint(enum.Enum):
 
 
 class Activation(enum.Enum):
-    """Activation that a layer applies in evaluation mode, ``cumm.tensorview.gemm.Activation``."""
+    """Activation that a layer applies in evaluation mode; also in ``cumm.tensorview.gemm``."""
 
     None_ = 0
     ReLU = 1

@@ -43,10 +43,10 @@ class SparseConvolution(Window):
       transposed: whether outputs are at ``in * stride - padding + k * dilation`` for each tap k.
       inverse: whether outputs are at the input voxels of the layer with the same ``indice_key``.
       indice_key: name under which layers share a kernel map in ``indice_dict``; None shares none.
-      algo: class of the pairs in ``indice_dict``; results do not depend on it. None chooses
-        ``MaskImplicitGemm`` for kernels of up to 32 taps, else ``Native``.
+      algo: chooses the class of kernel maps in ``indice_dict``; results do not depend on it. None
+        means ``MaskImplicitGemm`` for kernels of up to 32 taps, else ``Native``.
       fp32_accum: ignored; sums are in float32 or a wider dtype.
-      large_kernel_fast_algo: True replaces these 32 taps by 128.
+      large_kernel_fast_algo: whether None for ``algo`` has the limit of 128 taps instead of 32.
       record_voxel_count: whether to store the largest number of outputs for
         :meth:`get_max_num_voxels`.
       act_type, act_alpha, act_beta: activation after the layer, in evaluation mode only;
@@ -238,14 +238,14 @@ class SparseConvolution(Window):
     def _check_subm_reuse_valid(
         self, inp: SparseConvTensor, spatial_shape: list[int], datas: Pairs
     ) -> None:
-        """Raise :class:`SpconvError` unless this submanifold layer can use the pairs ``datas``."""
+        """Raise :class:`SpconvError` unless this submanifold layer can apply the map ``datas``."""
         del spatial_shape
         self._check_reuse(inp.sites(), datas)
 
     def _check_inverse_reuse_valid(
         self, inp: SparseConvTensor, spatial_shape: list[int], datas: Pairs
     ) -> None:
-        """Raise :class:`SpconvError` unless this inverse layer can use the pairs ``datas``."""
+        """Raise :class:`SpconvError` unless this inverse layer can apply the map ``datas``."""
         del spatial_shape
         self._checked_inverse(inp.sites(), datas)
 
@@ -255,7 +255,7 @@ class SparseConvolution(Window):
         return {**found, "input_channels": self.in_channels, "out_channels": self.out_channels}
 
     def _relation(self, input: SparseConvTensor) -> tuple[KernelMap, Sites, dict]:
-        """Return the kernel map, the output voxels, and the output's ``indice_dict``."""
+        """Return ``input``'s kernel map, the output voxels, and the output's ``indice_dict``."""
         data, sites = input.find_indice_pair(self.indice_key), input.sites()
         if data is not None and data.algo != self.algo:
             raise ArgumentError(
@@ -323,7 +323,7 @@ class SparseConvolution(Window):
 def _to_saved_layout(
     layer: SparseConvolution, state_dict: dict[str, Tensor], prefix: str, *rest: Any
 ) -> None:
-    """Permute a weight to load from ``SAVED_WEIGHT_LAYOUT`` to ``[C_out, *k, C_in]``."""
+    """Permute ``state_dict``'s weight from ``SAVED_WEIGHT_LAYOUT`` to ``[C_out, *k, C_in]``."""
     del rest
     layout, key, ndim = constants.SAVED_WEIGHT_LAYOUT, f"{prefix}weight", layer.ndim
     if layout not in ("", "KRSC", "RSKC", "RSCK"):
@@ -470,19 +470,19 @@ class SparseConvTranspose4d(_Transposed, ndim=4):
 
 
 class SparseInverseConv1d(_Inverse, ndim=1):
-    """1-D inverse of an earlier layer with this ``indice_key``; see :class:`SparseConvolution`."""
+    """1-D convolution back to inputs of layer ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv2d(_Inverse, ndim=2):
-    """2-D inverse of an earlier layer with this ``indice_key``; see :class:`SparseConvolution`."""
+    """2-D convolution back to inputs of layer ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv3d(_Inverse, ndim=3):
-    """3-D inverse of an earlier layer with this ``indice_key``; see :class:`SparseConvolution`."""
+    """3-D convolution back to inputs of layer ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SparseInverseConv4d(_Inverse, ndim=4):
-    """4-D inverse of an earlier layer with this ``indice_key``; see :class:`SparseConvolution`."""
+    """4-D convolution back to inputs of layer ``indice_key``; see :class:`SparseConvolution`."""
 
 
 class SubMConv1d(_Submanifold, ndim=1):

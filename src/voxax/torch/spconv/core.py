@@ -84,7 +84,7 @@ class Pairs:
 
 
 def listed_numbers(numbers: Tensor) -> Tensor:
-    """Set a submanifold layer's numbers of pairs, ``int32[K]``, to 0 from the center tap on.
+    """Return a submanifold layer's numbers of pairs, ``int32[K]``, with 0 from the center tap on.
 
     spconv omits these numbers, because they follow from the first ones: the center has one pair per
     row, and tap ``K - 1 - k`` has as many pairs as tap k.
@@ -93,7 +93,7 @@ def listed_numbers(numbers: Tensor) -> Tensor:
 
 
 def full_numbers(listed: Tensor, rows: int) -> Tensor:
-    """Undo :func:`listed_numbers`: return the numbers of pairs of all taps, for ``rows`` rows."""
+    """Undo :func:`listed_numbers`; ``rows`` is the center's number of pairs, one per row."""
     center = len(listed) // 2
     return torch.cat([listed[:center], listed.new_tensor([rows]), listed[:center].flip(0)])
 
@@ -105,6 +105,8 @@ def _sites(indices: Tensor, spatial_shape: list[int]) -> Sites:
 
 class IndiceData(Pairs):
     """Kernel map that a layer with ``algo=ConvAlgo.Native`` stores under its ``indice_key``.
+
+    Arguments that are not listed are attributes of :class:`Pairs`.
 
     Args:
       indice_pairs: ``int32[2, K, N]``: input and output rows of each of the K taps, -1 after the
@@ -150,6 +152,8 @@ class IndiceData(Pairs):
 
 class ImplicitGemmIndiceData(Pairs):
     """Kernel map that a layer stores under its ``indice_key`` if its ``algo`` is not ``Native``.
+
+    Arguments that are not listed are attributes of :class:`Pairs`.
 
     Args:
       pair_fwd: ``int32[K, M]``: input row of each of the K taps and M output rows, or -1.
@@ -210,7 +214,7 @@ class ImplicitGemmIndiceData(Pairs):
 
 
 def _table(kernel_map: KernelMap, back: bool = False) -> Tensor:
-    """Return a copy of the map's table with taps first, which the caller may change."""
+    """Return a new table of input rows ``int32[K, M]``, or if ``back``, of output rows."""
     if isinstance(kernel_map, PairMap):
         raise ArgumentError(
             "tables of pairs (pair_fwd, pair_bwd) of voxels that occur several times: a table "
@@ -277,14 +281,14 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
     Args:
       features: ``[N, C]`` of float32, float64, float16 or bfloat16.
       indices: ``int32[N, 1 + D]``: batch index, then D coordinates in the order of
-        ``spatial_shape``; D is 1 to 4. Layers check that they are inside ``spatial_shape`` and
-        distinct.
+        ``spatial_shape``; D is 1 to 4. Layers raise an error for indices outside the grid. For
+        voxels that occur several times, see :func:`strict`.
       spatial_shape: D sizes of the grid.
       batch_size: number of scenes, 1 or more; a scene may have no voxels.
       grid, voxel_num, force_algo: stored as attributes without effect.
       permanent_thrust_allocator, enable_timer: without effect on a CPU.
       indice_dict: kernel maps that layers stored, by ``indice_key``; None means an empty dict.
-      benchmark: whether layers record their times in ``benchmark_record``; they need a name then.
+      benchmark: whether layers, which then need a name, add times to ``benchmark_record``.
 
     Raises:
       SpconvError: other shapes or dtypes, or tensors on another device.
@@ -335,7 +339,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
 
     @property
     def spatial_shape(self) -> list[int]:
-        """Sizes of the D axes of the grid; setting fractions truncates them, as in spconv."""
+        """Sizes of the D axes of the grid; new values are truncated to integers, as in spconv."""
         return self._spatial_shape
 
     @spatial_shape.setter
@@ -365,7 +369,8 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         """Check the indices, and return them with the kernel maps that were built from them.
 
         Raises:
-          SpconvError: indices outside ``spatial_shape`` or ``batch_size``, or not one per feature.
+          SpconvError: indices outside ``spatial_shape`` or ``batch_size``, or not one per
+            feature row.
         """
         check_features(self.features, self.indices.shape[0])
         known = self._sites
@@ -375,7 +380,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         return self._sites
 
     def on(self, sites: Sites, features: Tensor) -> SparseConvTensor:
-        """Return a copy of this tensor with other voxels and features."""
+        """Return a copy of this tensor with ``features`` at the voxels ``sites``."""
         made = self.replace_feature(features)
         made.indices, made.spatial_shape = sites.indices, list(sites.spatial_shape)
         made._sites = sites
@@ -395,7 +400,7 @@ class SparseConvTensor(metaclass=ProxyableClassMeta):
         return self.replace_feature(self.features)
 
     def select_by_index(self, valid_indices: Tensor) -> SparseConvTensor:
-        """Return a tensor of the rows that an index or a mask selects, with no stored pairs."""
+        """Return the rows that an index or a mask selects, with an empty ``indice_dict``."""
         made = self.replace_feature(self.features[valid_indices])
         made.indices, made.indice_dict = self.indices[valid_indices], {}
         return made

@@ -64,7 +64,10 @@ def implicit_gemm(
     act_beta: float = 0.0,
     act_type: Activation = Activation.None_,
 ) -> Tensor:
-    """Return the first result of :func:`voxax.torch.spconv.ops.implicit_gemm`, ``[M, C_out]``."""
+    """Return the convolution ``[M, C_out]`` along a table of input rows ``pair_fwd int32[K, M]``.
+
+    Arguments are as in :func:`voxax.torch.spconv.ops.implicit_gemm`; ``pair_bwd`` is ignored.
+    """
     del pair_bwd, pair_mask_bwd_splits, mask_argsort_bwd_splits
     masked = pair_mask_fwd_splits, mask_argsort_fwd_splits, num_activate_out, masks
     rest = is_train, is_subm, timer, fp32_accum, bias, act_alpha, act_beta, act_type
@@ -91,7 +94,7 @@ class MaxPool(torch.autograd.Function):
 
 
 class AveragePool(torch.autograd.Function):
-    """Autograd function for mean pooling; as in spconv, the gradient is times the voxel count."""
+    """Autograd function of mean pooling, whose gradient is times the voxel count, as in spconv."""
 
     @staticmethod
     def forward(x: Tensor, kernel_map: KernelMap) -> Tensor:
@@ -111,7 +114,7 @@ class AveragePool(torch.autograd.Function):
 def indice_maxpool(
     features: Tensor, indice_pairs: Tensor, indice_pair_num: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Max-pool features ``[N, C]`` along pairs ``int32[2, K, N]``; results are at least 0."""
+    """Return maxima ``[num_activate_out, C]``, at least 0, along pairs ``int32[2, K, N]``."""
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return MaxPool.apply(features, KernelMap.of_pairs(indice_pairs, *sizes))
 
@@ -119,7 +122,7 @@ def indice_maxpool(
 def indice_maxpool_implicit_gemm(
     features: Tensor, indice_pairs_fwd: Tensor, indice_pairs_bwd: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Max-pool features along a table of input rows ``int32[K, M]``; results are at least 0."""
+    """Return maxima ``[M, C]``, at least 0, along input rows ``indice_pairs_fwd int32[K, M]``."""
     del indice_pairs_bwd, num_activate_out
     return MaxPool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
 
@@ -131,7 +134,7 @@ def indice_avgpool_implicit_gemm(
     num_activate_out: int,
     calc_count: bool,
 ) -> Tensor:
-    """Average features along a table of input rows ``int32[K, M]``, leaving out missing voxels."""
+    """Return means ``[M, C]`` of existing voxels, along rows ``indice_pairs_fwd int32[K, M]``."""
     del indice_pairs_bwd, num_activate_out, calc_count
     return AveragePool.apply(features, ops.table_map(indice_pairs_fwd, features.shape[0]))
 

@@ -38,7 +38,8 @@ class HashTable:
     def query(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the values of keys ``[N]``, and ``bool[N]``, True for missing keys.
 
-        The value of a missing key is 0, or its entry in ``values``, into which values are written.
+        Missing keys get 0. If ``values [N]`` is given, the values of the other keys are written
+        into it.
         """
         place, known = self._places(keys)
         found = torch.zeros(keys.shape[0], dtype=self.value_dtype) if values is None else values
@@ -52,7 +53,7 @@ class HashTable:
         return (~known).to(torch.uint8)
 
     def assign_arange_(self) -> Tensor:
-        """Number the keys 0, 1, ... as their values, and return the key count, ``int64[1]``."""
+        """Set the values to 0, 1, ... in the order of keys; return the key count, ``int64[1]``."""
         self._values = torch.arange(self._keys.shape[0], dtype=self.value_dtype)
         return torch.tensor([self._keys.shape[0]])
 

@@ -82,8 +82,9 @@ class SparseSequential(SparseModule):
 
 
 def _epilogue_of(conv: Any, behind: list[Any]) -> tuple[nn.BatchNorm1d | None, bool]:
-    """Return the batch norm after ``conv`` that it can compute, or None, and whether also a ReLU.
+    """Find the batch norm and the ReLU after ``conv`` that the convolution can compute itself.
 
+    Return the norm or None, and whether there is a ReLU; ``behind`` has the modules after ``conv``.
     The result is None and False while gradients, a trace or autocast are on, and for modules that
     run code of the user: subclasses, replaced methods and hooks.
     """

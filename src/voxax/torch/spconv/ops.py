@@ -107,10 +107,10 @@ def get_indice_pairs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return a layer's output indices, its pairs of rows, and the number of pairs of each tap.
 
-    For N input rows, M output rows, D axes and K taps they are ``int32[M, 1 + D]``, the input and
-    output rows of each tap ``int32[2, K, N]``, and ``int32[K]``. A submanifold layer's numbers are
-    0 from the center tap on, because they follow from symmetry. The arguments are those of the
-    layers, with one integer per axis; ``num_out_act_bound`` is ignored.
+    The arguments are those of the layers, with one integer per axis; ``num_out_act_bound`` is
+    ignored. For N inputs, M outputs and K taps, the results are ``int32[M, 1 + D]``; input and
+    output rows ``int32[2, K, N]``, -1 after a tap's last pair; and ``int32[K]``. A submanifold
+    layer's numbers are 0 from the center tap on, because they follow from symmetry.
 
     Raises:
       SpconvError: errors of the layers, or an algorithm other than ``ConvAlgo.Native``.
@@ -145,9 +145,10 @@ def get_indice_pairs_implicit_gemm(
 ) -> tuple[Any, ...]:
     """Return a layer's output indices, the number of pairs of each tap, two tables and five masks.
 
-    The tables, for K taps, are the input row of each of M output rows ``int32[K, M]`` and, if
-    ``is_train``, the output row of each of N input rows ``int32[K, N]``, or -1. The masks are for
-    GPU kernels and have no content. The arguments are those of the layers; ``alloc``, ``timer``,
+    The first table, for M outputs and K taps, is the input row of each tap and output,
+    ``int32[K, M]``. The second, for N inputs, is the output row of each tap and input,
+    ``int32[K, N]``, empty unless ``is_train``. -1 means no row. The masks are for GPU kernels and
+    have no content. The arguments are those of the layers; ``alloc``, ``timer``,
     ``num_out_act_bound``, ``direct_table`` and ``do_sort`` are ignored.
 
     Raises:
@@ -210,7 +211,8 @@ def indice_conv(
 ) -> Tensor:
     """Return the convolution ``[num_activate_out, C_out]`` along pairs of :func:`get_indice_pairs`.
 
-    ``inverse`` exchanges inputs and outputs. ``algo``, ``timer`` and ``act_beta`` are ignored.
+    ``inverse`` exchanges inputs and outputs. ``subm`` is as in :func:`get_indice_pairs`. ``algo``,
+    ``timer`` and ``act_beta`` are ignored.
     """
     del algo, timer, act_beta
     sizes = indice_pair_num, features.shape[0], num_activate_out, inverse, subm
@@ -229,7 +231,10 @@ def indice_conv_backward(
     algo: ConvAlgo = ConvAlgo.Native,
     timer: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of features and filters in :func:`indice_conv` for ``out_bp``."""
+    """Return the gradients of ``features`` and ``filters`` in :func:`indice_conv`.
+
+    ``out_bp [num_activate_out, C_out]`` is the gradient of the output.
+    """
     del algo, timer
     sizes = indice_pair_num, features.shape[0], out_bp.shape[0], inverse, subm
     return _gradients(features, filters, out_bp, _map_of(indice_pairs, *sizes))
@@ -277,7 +282,10 @@ def implicit_gemm(
 def implicit_gemm_backward(
     features: Tensor, filters: Tensor, out_bp: Tensor, pair_fwd: Tensor, *rest: Any, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of features and filters; arguments after ``pair_fwd`` are ignored."""
+    """Return the gradients of ``features`` and ``filters`` in :func:`implicit_gemm`.
+
+    ``out_bp`` is the gradient of the output. Arguments after ``pair_fwd`` are ignored.
+    """
     del rest, options
     return _gradients(features, filters, out_bp, table_map(pair_fwd, features.shape[0]))
 
@@ -293,7 +301,7 @@ def _gradients(
 
 
 def largest(features: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Return the largest feature that each output row reads, ``[M, C]``, and at least 0."""
+    """Return the largest value of each output row and channel, ``[M, C]``, at least 0."""
     return extreme(features, kernel_map).clamp_(min=0)
 
 
@@ -311,7 +319,8 @@ def largest_backward(features: Tensor, out: Tensor, grad: Tensor, kernel_map: Ke
 def average_backward(grad: Tensor, kernel_map: KernelMap, number: Tensor) -> Tensor:
     """Return spconv's gradient ``[N, C]`` of the features in a mean over windows.
 
-    It sums ``grad * number`` for ``number`` voxels in a window; the true gradient divides instead.
+    The gradient ``grad`` of each window is multiplied by its voxel count ``number``. The true
+    gradient is divided by the count.
     """
     wide = torch.promote_types(grad.dtype, torch.float32)
     scaled = grad.to(wide) * number[:, None].to(wide)
@@ -324,7 +333,7 @@ def average_backward(grad: Tensor, kernel_map: KernelMap, number: Tensor) -> Ten
 def indice_maxpool(
     features: Tensor, indice_pairs: Tensor, indice_pair_num: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Max-pool features along pairs ``int32[2, K, N]``; results are at least 0."""
+    """Return maxima ``[num_activate_out, C]``, at least 0, along pairs ``int32[2, K, N]``."""
     sizes = indice_pair_num, features.shape[0], num_activate_out
     return largest(features, _map_of(indice_pairs, *sizes))
 
@@ -336,7 +345,10 @@ def indice_maxpool_backward(
     indice_pairs: Tensor,
     indice_pair_num: Tensor,
 ) -> Tensor:
-    """Return the gradient of features ``[N, C]`` in :func:`indice_maxpool`."""
+    """Return the gradient ``[N, C]`` of features in :func:`indice_maxpool`.
+
+    ``out_bp`` is the gradient of its result ``out_features``.
+    """
     sizes = indice_pair_num, features.shape[0], out_bp.shape[0]
     return largest_backward(features, out_features, out_bp, _map_of(indice_pairs, *sizes))
 
@@ -344,7 +356,7 @@ def indice_maxpool_backward(
 def indice_maxpool_implicit_gemm(
     features: Tensor, indice_pairs: Tensor, num_activate_out: int
 ) -> Tensor:
-    """Max-pool features along a table of input rows ``int32[K, M]``; results are at least 0."""
+    """Return maxima ``[M, C]``, at least 0, along a table of input rows ``int32[K, M]``."""
     del num_activate_out
     return largest(features, table_map(indice_pairs, features.shape[0]))
 
@@ -352,7 +364,10 @@ def indice_maxpool_implicit_gemm(
 def indice_maxpool_implicit_gemm_backward(
     features: Tensor, out_features: Tensor, out_bp: Tensor, indice_pairs: Tensor
 ) -> Tensor:
-    """Return the gradient ``[N, C]`` of a max pooling from a table of output rows ``[K, N]``."""
+    """Return the gradient ``[N, C]`` of features in :func:`indice_maxpool_implicit_gemm`.
+
+    Here ``indice_pairs int32[K, N]`` is the output row of each tap and input row, or -1.
+    """
     kernel_map = table_map(indice_pairs, out_bp.shape[0]).transpose()
     return largest_backward(features, out_features, out_bp, kernel_map)
 
@@ -360,9 +375,9 @@ def indice_maxpool_implicit_gemm_backward(
 def indice_avgpool_implicit_gemm(
     features: Tensor, indice_pairs: Tensor, num_activate_out: int, calc_count: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean along a table of input rows ``int32[K, M]``, and each window's voxel count.
+    """Return the mean ``[M, C]`` along a table of input rows ``int32[K, M]``, and voxel counts.
 
-    The counts are empty unless ``calc_count``.
+    The counts are ``int32[M]``, one per window, and empty unless ``calc_count``.
     """
     del num_activate_out
     count = (indice_pairs >= 0).sum(0, dtype=torch.int32) if calc_count else torch.empty(0)
@@ -372,7 +387,10 @@ def indice_avgpool_implicit_gemm(
 def indice_avgpool_implicit_gemm_backward(
     out_bp: Tensor, indice_pairs: Tensor, count_out: Tensor
 ) -> Tensor:
-    """Return spconv's gradient ``[N, C]`` of a mean from a table of output rows ``[K, N]``."""
+    """Return spconv's gradient ``[N, C]`` of features in :func:`indice_avgpool_implicit_gemm`.
+
+    Here ``indice_pairs int32[K, N]`` is the output row of each tap and input row, or -1.
+    """
     kernel_map = table_map(indice_pairs, out_bp.shape[0]).transpose()
     return average_backward(out_bp, kernel_map, count_out)
 

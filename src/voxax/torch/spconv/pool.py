@@ -25,7 +25,7 @@ class _Pool(Window):
 
     Args:
       stride: stride of the windows; None takes the kernel size.
-      subm: whether outputs are at the input's voxels. spconv ignores it on CPUs and for
+      subm: whether outputs are at the input's voxels. spconv ignores True on CPUs and for
         ``ConvAlgo.Native``.
       indice_key: name of the stored kernel map, which an inverse convolution can use.
     """
@@ -103,7 +103,7 @@ class SparseAvgPool(_Pool):
 
 
 class _OfDimension(_Pool):
-    """Base of the poolings with a fixed number of spatial axes, with their constructor."""
+    """Base of the poolings with a fixed number of spatial axes and spconv's constructor."""
 
     def __init__(
         self,

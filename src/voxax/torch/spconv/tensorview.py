@@ -1,4 +1,4 @@
-"""Tensors of ``cumm.tensorview`` as far as data pipelines use them: on NumPy arrays."""
+"""Define the part of ``cumm.tensorview`` that data pipelines use: tensors on NumPy arrays."""
 
 from __future__ import annotations
 

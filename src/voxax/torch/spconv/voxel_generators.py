@@ -59,7 +59,7 @@ def non_max_suppression_cpu(
 ) -> list[int]:
     """Return the indices of axis-aligned boxes that non-maximum suppression keeps, best first.
 
-    spconv's own function writes beyond its memory.
+    spconv's own function writes outside its arrays.
 
     Args:
       boxes: ``[N, 4]``: low corner, then high corner.
@@ -189,7 +189,7 @@ class _Point2VoxelCPU(PointToVoxel):
         return self._voxels(pc, empty_mean=False)
 
     def point_to_voxel_empty_mean(self, pc: Any, clear_voxels: bool = True) -> tuple[Tensor, ...]:
-        """Return :meth:`point_to_voxel`, with the cell's mean in slots without a point."""
+        """Return the results of :meth:`point_to_voxel`, with the cell's mean in empty slots."""
         del clear_voxels
         return self._voxels(pc, empty_mean=True)
 

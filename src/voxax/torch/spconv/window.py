@@ -29,6 +29,8 @@ _BUFFER = "max_num_voxels_during_training"
 class Window(SparseModule):
     """Base of layers that move a window over voxels: convolutions and poolings.
 
+    Arguments that are not listed are as in :class:`voxax.torch.spconv.conv.SparseConvolution`.
+
     Args:
       sizes: kernel size, stride, padding and dilation, each an integer or one per axis.
       most_taps: largest number of taps for which None as ``algo`` means
@@ -112,14 +114,14 @@ class Record:
         self.rows, self.start = input.features.shape[0], time.time()
 
     def found(self) -> None:
-        """Record the time since the start, which the kernel map took."""
+        """Record the time since the start as that of the kernel map."""
         if self.entry is not None:
             now = time.time()
             self.entry["indice_gen_time"].append(now - self.start)
             self.start = now
 
     def done(self, out: SparseConvTensor) -> None:
-        """Record the time of the products and the numbers of input and output rows."""
+        """Record the time since :meth:`found`, and the numbers of input and output rows."""
         if self.entry is not None:
             self.entry["time"].append(time.time() - self.start)
             self.entry["num_points"].append(self.rows)
@@ -127,6 +129,6 @@ class Record:
 
 
 def _add_missing(module: nn.Module, state_dict: dict, prefix: str, *rest: Any) -> None:
-    """Add a zero count to a checkpoint that lacks the buffer, so that the checkpoint loads."""
+    """Add a zero voxel count to a checkpoint that has no count, so that the checkpoint loads."""
     del module, rest
     state_dict.setdefault(prefix + _BUFFER, torch.zeros(1, dtype=torch.int32))

@@ -51,7 +51,7 @@ _MODULES_1_4 = {  # keys with a dot are modules of 2.1
 
 
 def _names(modules: dict[str, str]) -> dict[str, str]:
-    """Map each module name of TorchSparse to a module name of this package, parents first."""
+    """Return a map from each TorchSparse module name to a module of this package, parents first."""
     found = {"torchsparse": ""}
     for own, names in modules.items():
         for name in names.split():
@@ -66,8 +66,8 @@ def install() -> None:
     registered modules are those of this package, not copies. A second call does nothing.
 
     Raises:
-      ModuleLoadedError: TorchSparse itself is loaded, or :func:`install_1_4` was called. Their
-        layers do not accept tensors of this package.
+      ModuleLoadedError: TorchSparse itself is loaded, or :func:`install_1_4` was called. The
+        layers of both reject tensors of this package.
     """
     _version_2_1.install(_names(_MODULES))
 

@@ -44,7 +44,7 @@ class SparseConvTransposeBlock(SparseConvBlock):
 
 
 class SparseResBlock(nn.Module):
-    """Residual block of two convolutions; the shortcut is a convolution if shapes change."""
+    """Residual block of two convolutions; a 1x1x1 convolution is the shortcut if shapes differ."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class SparseResNet(nn.ModuleList):
     """Residual network of several stages, which returns the output of each stage.
 
     ``blocks`` has a tuple for each stage: number of blocks, channels, kernel size, and stride of
-    the first block.
+    the first block. ``width_multiplier`` scales the channels of all stages.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class SparseResNet21D(SparseResNet):
 
 
 class SparseResUNet(nn.Module):
-    """U-Net with a stem, four encoders and four decoders, which returns the output of each."""
+    """U-Net of a stem, four encoders and four decoders, which returns all nine outputs."""
 
     def __init__(
         self,

@@ -29,11 +29,11 @@ class GPUHashTable:
         self._coords: torch.Tensor | None = None
 
     def insert_vals(self, keys: torch.Tensor) -> None:
-        """Replace the keys by ``int64[N]``; a repeated key has the row of its first occurrence."""
+        """Replace the stored keys by ``keys int64[N]``; of equal keys, the first row is found."""
         self._keys = keys
 
     def lookup_vals(self, keys: torch.Tensor) -> torch.Tensor:
-        """Return the row of each of the keys ``int64[M]``, as padded ``int32``."""
+        """Return the rows of ``keys int64[M]``, ``int32[M]`` padded to a multiple of 128."""
         known = _inserted(self._keys, "insert_vals")
         found = torch.zeros(make_divisible(len(keys), _MULTIPLE), dtype=torch.int32)
         if len(known):
@@ -43,7 +43,7 @@ class GPUHashTable:
         return found
 
     def insert_coords(self, coords: torch.Tensor) -> None:
-        """Replace the voxels by ``int32[N, 4]``, batch index last; repeated ones as for keys."""
+        """Replace the voxels by ``int32[N, 4]``, batch index last; the first of equals counts."""
         self._coords = coords
 
     def lookup_coords(
@@ -52,6 +52,7 @@ class GPUHashTable:
         """Return the rows of the K voxels around each of ``coords * tensor_strides``, ``[M, K]``.
 
         ``coords`` is ``int32[M, 4]``, batch index last. Sizes and strides are three integers each.
+        The result is padded to a multiple of 128 rows.
         """
         known = _rows(_inserted(self._coords, "insert_coords"))
         offsets = centered(tuple(int(size) for size in kernel_sizes))

@@ -27,7 +27,7 @@ def set_allow_negative_coordinates(allow_negative_coordinates: bool) -> None:
 
 
 class _Parts:
-    """Base of sparse and point tensors; ``_parts`` names the attributes that PyTorch moves."""
+    """Base of sparse and point tensors; ``_parts`` names the attributes with PyTorch tensors."""
 
     _parts: tuple[str, ...]
 
@@ -150,7 +150,7 @@ class SparseTensor(_Parts):
     def _made(
         self, feats: Features, cells: torch.Tensor, stride: tuple[int, ...], spatial_range: Any
     ) -> SparseTensor:
-        """Return a tensor for a layer's output voxels, with the cache of this tensor."""
+        """Return a tensor of ``feats`` at the output voxels ``cells``, with this tensor's cache."""
         output = SparseTensor(feats, cells, stride, spatial_range)
         output._caches = self._caches
         return output._remembered()
@@ -170,7 +170,7 @@ def with_features(tensor: SparseTensor, feats: torch.Tensor | Features) -> Spars
 
 
 def check_tensors(name: str, *tensors: Any) -> None:
-    """Raise :class:`ArgumentError` unless there are arguments and all are sparse tensors."""
+    """Raise :class:`ArgumentError` unless ``tensors`` are one or more valid sparse tensors."""
     if not tensors:
         raise ArgumentError(f"{name} of no tensors: expected one or more")
     for tensor in tensors:

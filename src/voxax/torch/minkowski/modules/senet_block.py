@@ -40,7 +40,7 @@ class SELayer(nn.Module):
 
 
 class SEBasicBlock(BasicBlock):
-    """A :class:`BasicBlock` with an :class:`SELayer` after its convolutions."""
+    """A :class:`BasicBlock` of ``D`` axes with an :class:`SELayer` before the residual sum."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class SEBasicBlock(BasicBlock):
 
 
 class SEBottleneck(Bottleneck):
-    """A :class:`Bottleneck` with an :class:`SELayer` after its convolutions."""
+    """A :class:`Bottleneck` of ``D`` axes with an :class:`SELayer` before the residual sum."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from voxax.torch.torchsparse.utils.grids import make_ntuple, per_axis
 
 
 class _ToBEV(nn.Module):
-    """Base of the projections along axis ``dim``; ``sizes`` become attributes, at least 1."""
+    """Base of layers that project voxels along axis ``dim``; ``sizes`` become attributes."""
 
     def __init__(self, dim: int, **sizes: int) -> None:
         super().__init__()
@@ -43,7 +43,10 @@ class _ToBEV(nn.Module):
 
     @uncompiled
     def _plane(self, input: SparseTensor, step: int = 1) -> tuple[torch.Tensor, SparseTensor]:
-        """Return each row's index among the projected voxels, and a tensor of these voxels."""
+        """Return the projected voxel of each row, ``int64[N]``, and a tensor of these voxels.
+
+        Coordinates are divided by ``step``. The tensor has no features.
+        """
         check_tensors(type(self).__name__, input)
         cells, stride = input._cells().clone(), tuple(n * step for n in input.stride)
         cells[:, 1:] = cells[:, 1:].div(step, rounding_mode="floor")
@@ -93,7 +96,10 @@ class _Convolution(_ToBEV):
 
     @uncompiled
     def _summed(self, input: SparseTensor, places: torch.Tensor, rows: int) -> torch.Tensor:
-        """Sum ``feats @ matrix + bias`` over the voxels of each place, ``[rows, C_out]``."""
+        """Sum ``feats @ matrix + bias`` over the voxels of each output row, ``[rows, C_out]``.
+
+        ``places`` is the output row of each voxel.
+        """
         along = input._cells()[:, 1 + self.dim].long()
         if len(along) and not 0 <= int(along.min()) <= int(along.max()) < self.n_kernels:
             raise ArgumentError(
@@ -110,7 +116,7 @@ class _Convolution(_ToBEV):
 
 
 class ToBEVConvolution(_Convolution):
-    """Layer that sums voxels along an axis, after a multiplication by the coordinate's matrix.
+    """Layer that multiplies each voxel by the matrix of its coordinate on axis ``dim``, then sums.
 
     The output voxels have coordinate 0 on this axis, and are in lexicographic order.
 
@@ -157,7 +163,10 @@ class _Grid(_ToBEV):
         self.bev_shape = self.shape[self.bev_dims]
 
     def _places(self, input: SparseTensor) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Return each row's flat cell of the plane, its cell along ``dim``, and ``[B, *plane]``."""
+        """Return each row's flat index in ``[B, *plane]``, its cell along ``dim``, and ``sizes``.
+
+        The list of sizes is ``[B, *plane]``.
+        """
         check_tensors(type(self).__name__, input)
         steps, cells = torch.tensor(input.stride), input._cells().long()
         at = (cells[:, 1:] * steps - self.offset[0, :3]).div(steps, rounding_mode="floor")
@@ -175,7 +184,7 @@ class _Grid(_ToBEV):
 
 
 def _dense(feats: torch.Tensor, places: torch.Tensor, sizes: list[int], cells: int) -> torch.Tensor:
-    """Add features ``[N, C]`` at flat places into a dense grid ``[B, cells * C, *plane]``."""
+    """Add features ``[N, C]`` at flat indices ``places`` to a grid ``[B, cells * C, *plane]``."""
     channels = feats.shape[1]
     grid = feats.new_zeros(math.prod(sizes) * cells, channels).index_add(0, places, feats)
     return grid.view(*sizes, cells * channels).permute(0, 3, 1, 2).contiguous()

@@ -27,8 +27,8 @@ class Conv3d(nn.Module):
         stride 1 ignores ``padding`` and has half the size, rounded down, as padding.
       dilation: must be 1; TorchSparse accepts other values and ignores them.
       bias: whether to add a bias.
-      transposed: whether outputs are at the input voxels of the layer that made these voxels with
-        the same kernel size and stride.
+      transposed: whether the layer goes back to finer voxels: the input voxels of an earlier layer
+        with the same kernel size and stride.
       generative: whether a transposed layer outputs all voxels that its taps reach.
       config: dictionary of modes, see ``nn.functional.conv_config``; None takes the global one.
 
@@ -82,7 +82,10 @@ class Conv3d(nn.Module):
         return text + (", generative=True" if self.generative else "")
 
     def reset_parameters(self) -> None:
-        """Draw uniform initial values from PyTorch's generator, as many as TorchSparse does."""
+        """Draw kernel and bias uniformly within ``1 / sqrt(channels * taps)`` of 0, as TorchSparse.
+
+        The channels are those of the output if ``transposed``, else those of the input.
+        """
         channels = self.out_channels if self.transposed else self.in_channels
         bound = 1 / math.sqrt(channels * self.kernel_volume)
         with torch.no_grad():
@@ -97,10 +100,10 @@ class Conv3d(nn.Module):
 
 
 class _OfFeatures(nn.Module):
-    """Mixin that applies the PyTorch module that it is combined with to a tensor's features."""
+    """Mixin that makes a PyTorch module class apply to the features of a sparse tensor."""
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        """Return a tensor with the module's result, which may be computed only when it is read."""
+        """Return a tensor with the module's result, which may be delayed until code reads it."""
         check_tensors(type(self).__name__, input)
         feats = self._waiting(input._features)
         return rows.fapply(input, super().forward) if feats is None else with_features(input, feats)

@@ -1,4 +1,4 @@
-"""Cache that tensors share if layers made them from each other: voxels, and kernel maps."""
+"""Cache of voxels and kernel maps that the input and output tensors of layers share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TensorCacheMode(Enum):
 
 
 class TensorCache:
-    """Cache for the voxels and kernel maps of tensors that layers made from each other.
+    """Cache of voxels and kernel maps that the input and output tensors of layers share.
 
     Attributes:
       cmaps: maps the stride of tensors to their coordinates and spatial range.
@@ -70,7 +70,7 @@ def clear_global_tensor_cache() -> None:
 
 
 def new_cache() -> TensorCache:
-    """Return the cache for a new tensor: a new cache or the shared cache, as the mode says."""
+    """Return the shared cache or a new one, as :func:`get_tensor_cache_mode` says."""
     if _mode is TensorCacheMode.SEPARATE_TENSOR_CACHE:
         return TensorCache()
     if _shared is None:

@@ -69,7 +69,7 @@ def calc_ti_weights(
 def spdownsample(
     coords: torch.Tensor, stride: Any = 2, kernel_size: Any = 2, tensor_stride: Any = 1
 ) -> torch.Tensor:
-    """Return the output voxels of a strided layer, sorted by batch index, x, y and z.
+    """Return a strided layer's output voxels ``int32[M, 4]``, sorted by batch index, x, y and z.
 
     Args:
       coords: ``int32[N, 4]``: x, y, z (multiples of ``tensor_stride``), batch index.

@@ -16,8 +16,8 @@ from voxax.torch.torchsparse.utils.grids import check_integers
 class KernelMaps(dict[tuple[Any, ...], Any]):
     """Cache of the kernel maps of layers, with the keys of TorchSparse 2.1.
 
-    ``sites`` maps a stride to the voxels. ``cells`` maps a stride to the coordinates in the format
-    of 1.4, a copy of their values, and the coordinates in the format of 2.1.
+    ``sites`` maps a stride to the voxels. ``cells`` maps a stride to three arrays: coordinates in
+    the format of TorchSparse 1.4, a copy of them, and coordinates in the format of TorchSparse 2.1.
     """
 
     def __init__(self) -> None:
@@ -34,8 +34,8 @@ class KernelMaps(dict[tuple[Any, ...], Any]):
 class SparseTensor(version_2_1.SparseTensor):
     """Sparse tensor: features ``[N, C]`` at voxels ``int32[N, 4]``: x, y, z, batch index.
 
-    x, y and z are multiples of the stride. Tensors that layers made from each other share
-    ``cmaps``, the coordinates by stride, and ``kmaps``, the kernel maps of layers.
+    x, y and z are multiples of the stride. The input and output tensors of layers share ``cmaps``,
+    the coordinates by stride, and ``kmaps``, the kernel maps of layers.
     """
 
     _batch, _axes = 3, slice(0, 3)
@@ -50,7 +50,7 @@ class SparseTensor(version_2_1.SparseTensor):
 
     @property
     def kmaps(self) -> Any:
-        """The kernel maps of layers, shared by tensors that layers made from each other."""
+        """The kernel maps of layers, which the input and output tensors of layers share."""
         return self._caches
 
     @kmaps.setter

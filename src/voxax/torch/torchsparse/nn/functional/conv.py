@@ -47,7 +47,7 @@ def conv3d(
       training: accepted but without effect.
 
     Raises:
-      ArgumentError: the layer does not accept the voxels, features or weights.
+      ArgumentError: a wrong shape, dtype or size, or a transposed layer without its strided layer.
     """
     del training
     args = kernel_size, bias, stride, padding, dilation, config, transposed, generative
@@ -56,7 +56,10 @@ def conv3d(
 
 @uncompiled
 def convolved(kind: Any, input: SparseTensor, weight: torch.Tensor, *settings: Any) -> SparseTensor:
-    """Return :func:`conv3d` of a tensor of class ``kind``; settings are its other arguments."""
+    """Return :func:`conv3d` of ``input``, which must be of class ``kind``.
+
+    ``settings`` are the arguments of :func:`conv3d` after ``weight``, without ``training``.
+    """
     kernel_size, bias, stride, padding, dilation, config, transposed, generative = settings
     check_tensors("a convolution", input)
     if input._kind is not kind:
@@ -104,7 +107,7 @@ def convolved(kind: Any, input: SparseTensor, weight: torch.Tensor, *settings: A
 
 
 def of_one_dtype(feats: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Convert both tensors to autocast's dtype, or to half precision if one of them has it."""
+    """Return both tensors in autocast's dtype, or in half precision if one of them has it."""
     dtypes = feats.dtype, weight.dtype
     half = next((dtype for dtype in dtypes if dtype in _HALF), None)
     if torch.is_autocast_enabled("cpu") and torch.float64 not in dtypes:
@@ -132,7 +135,7 @@ def _relation(input: SparseTensor, sizes: tuple[Sizes, ...], modes: tuple[str, s
 
 
 def _back(input: SparseTensor, key: tuple[Any, ...]) -> Relation:
-    """Return the cached kernel map of the strided layer that a transposed layer reverses."""
+    """Return the cached kernel map ``key`` of the strided layer that a transposed layer undoes."""
     relation = input._caches.kmaps.get(key)
     fine, size, steps, _ = key
     what = f"a transposed layer of kernel_size {size} and stride {steps} from stride {input.stride}"

@@ -60,7 +60,7 @@ _state |= {name: _DEFAULT[name] for name in _MODES}
 
 
 def get_default_conv_config(conv_mode: Any = None, training: bool = False) -> AttributeDict:
-    """Return the default configuration of all layers itself, not a copy."""
+    """Return the default configuration that layers read, not a copy; arguments are ignored."""
     del conv_mode, training
     return _DEFAULT
 
@@ -84,7 +84,7 @@ def clear_global_conv_config() -> None:
 
 
 def modes_of(config: Any) -> tuple[str, str]:
-    """Return ``kmap_mode`` and ``downsample_mode`` of a dictionary, or the global one for None."""
+    """Return ``kmap_mode`` and ``downsample_mode`` of a dictionary; None is the global one."""
     if config is None:
         config = _DEFAULT if _state["config"] is None else _state["config"]
     _check_dictionary(config)

@@ -18,7 +18,7 @@ def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.T
 
     Args:
       coords: ``int32[N, 4]``, batch index first.
-      offsets: ``int32[K, 3]``, offsets to add to the coordinates before; None adds nothing.
+      offsets: ``int32[K, 3]``, offsets to add to the coordinates before hashing; None adds nothing.
 
     Returns:
       ``int64[N]``, or ``int64[K, N]`` with offsets.
@@ -30,7 +30,7 @@ def sphash(coords: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.T
 
 
 def fnv(coords: torch.Tensor, offsets: torch.Tensor | None, batch: tuple[int, int]) -> torch.Tensor:
-    """Return the hashes of :func:`sphash`; ``batch`` is (0, 1) if the batch index is last."""
+    """Return :func:`sphash`; ``batch`` (1, 0) means batch index first, (0, 1) last."""
     check_integers("coords", coords, 4)
     if offsets is not None:
         check_integers("offsets", offsets, 3)

@@ -24,7 +24,10 @@ Sizes = tuple[int, ...]
 
 
 class Relation(NamedTuple):
-    """Kernel map of a layer, with its input voxels, output voxels and their spatial ranges."""
+    """Kernel map of a layer, with its input voxels, output voxels and their spatial ranges.
+
+    ``settings`` are the padding, ``kmap_mode`` and ``downsample_mode`` of the layer.
+    """
 
     kernel_map: KernelMap
     source: Sites
@@ -182,8 +185,8 @@ def spdownsample(
       spatial_range: number of scenes and three sizes of the output's grid; None has no bounds.
       downsample_mode: ``"minkowski"`` divides the inputs' coordinates by the stride. ``"spconv"``
         does the same if each stride is the kernel size or 1, and otherwise takes all voxels in the
-        range that read an input. ``"1.4"`` is ``"spconv"`` with centered taps, from the lowest
-        coordinates on.
+        range that read an input. ``"1.4"`` is ``"spconv"`` with taps around the center, and
+        without voxels below the lowest input coordinates.
 
     Raises:
       ArgumentError: the mode is unknown.
@@ -205,7 +208,10 @@ def spdownsample(
 
 
 def _from_the_lowest(rows: np.ndarray, size: Sizes, steps: Sizes) -> np.ndarray:
-    """Return the distinct integer ``(row + offset) / stride`` of sums not below ``rows.min(0)``."""
+    """Return the distinct voxels ``(row + offset) / stride`` that are integers, for centered taps.
+
+    Sums ``row + offset`` below the lowest coordinates ``rows.min(0)`` are left out.
+    """
     stride = np.asarray([1, *steps], np.int32)
     low, reached = rows.min(0, initial=2**31 - 1), [rows[:0]]
     for offset in np.pad(centered(size), ((0, 0), (1, 0))):

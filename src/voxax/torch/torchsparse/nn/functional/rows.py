@@ -57,7 +57,7 @@ def spcrop(
 
 
 def rows_of_scenes(input: SparseTensor) -> list[torch.Tensor]:
-    """Return the row numbers of each scene, ``int64[n]``, up to the largest batch index."""
+    """Return the rows of each scene: one ``int64[n]`` per batch index from 0 to the largest."""
     check_tensors("a pool or norm by scene", input)
     batch = input.coords[:, input._batch]
     scenes = int(batch.max()) + 1 if len(batch) else 0
