@@ -48,7 +48,7 @@ def choose(
 def refusal(
     kernel: AttentionAlgorithm, query: jax.ShapeDtypeStruct, how: Logits, length: int
 ) -> str | None:
-    """Return why a kernel does not support a problem, or None if it does."""
+    """Return why ``kernel`` cannot run with these arguments of :func:`choose`; None if it can."""
     if how.table is not None:
         return "adds no relative table"
     if kernel == "cudnn":
@@ -64,7 +64,7 @@ def refusal(
 
 
 def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Return attention within each patch, ``[P, L, H, d]``; empty slots come last in a patch."""
+    """Return attention within each patch, ``[P, L, H, d]``; its empty slots must come last."""
     group = query.group
     # A patch of length 0 would divide by zero, so its first empty slot counts as a row.
     number = jnp.maximum(jnp.sum(group >= 0, axis=1, dtype=jnp.int32), 1)
@@ -76,7 +76,7 @@ def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array
 
 
 def by_splash(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Return attention ``[P, Lq, H, d]`` to the keys ``[P, Lk, H, d]`` of the same patch, group."""
+    """Return attention to keys of the same patch and group, ``[P, Lq, H, d]``, on TPUs."""
     # This imports Pallas, which few programs need.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 

@@ -66,13 +66,15 @@ def spatially_sparse_conv(
       kernel_size, stride, dilation: integers, or one per axis.
       bias: ``[C_out]`` or None.
       groups: number of channel groups.
-      transposed: whether to convolve from coarse voxels to the fine ``out_voxels`` (the adjoint).
+      transposed: whether to convolve from coarse voxels to the fine ``out_voxels`` (the adjoint of
+        the convolution with this stride).
       generative: whether to create an output voxel at every site that a tap reaches.
       out_voxels: voxels whose coordinates the result gets: the target of a transposed convolution,
         or any voxels on the lattice of the output.
       capacity: static number of rows of new output voxels. None takes that of :func:`voxax.plan`,
-        else the input's; if ``generative``, it counts the voxels, in eager calls only.
-      kernel_map: an existing map, in place of all arguments that describe a map.
+        else the input's. With ``generative``, None counts the new voxels; this needs an eager call.
+      kernel_map: an existing map, from :func:`voxax.kernel_map`, in place of the arguments that
+        describe one.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used: a name, an
         enum member, a list or tuple of them, ``"[a,b]"``, ``"auto"``; None leaves it to
         :func:`voxax.algorithms` and the environment. ``bwd_algo`` applies to dgrad

@@ -19,7 +19,7 @@ from voxax.tuning import Request
 
 
 class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
-    """Names of algorithms for ``fwd_algo=`` of depthwise convolutions; members equal strings."""
+    """Names of algorithms for ``fwd_algo=`` of depthwise convolutions; each equals its string."""
 
     EXPLICIT = "explicit"
     IMPLICIT = "implicit"

@@ -456,7 +456,7 @@ class MLP(CheckedModule):
         return voxels.map(parts)
 
     def _row_by_row(self) -> bool:
-        """Return whether the layers are unmodified and can run on parts of the rows."""
+        """Return whether the layers may run on parts of the rows: unmodified, and no dropout."""
         layers = self.first, self.second, self.act, self.dropout
         if any(_CALLS.get(type(layer)) is not type(layer).__call__ for layer in layers):
             return False

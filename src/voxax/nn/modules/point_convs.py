@@ -94,8 +94,9 @@ class KernelPointConv(CheckedModule):
     Args:
       in_channels, out_channels: numbers of channels C and C_out.
       num_kernel_points: number of kernel points K.
-      extent: distance that a kernel point reaches, in the unit of the positions. Kernel points lie
-        1.5 extents from the query on average, so search neighbors within 2.5 extents.
+      extent: distance up to which a kernel point has influence, in the unit of the positions.
+        Kernel points lie 1.5 extents from the query on average, so search neighbors within 2.5
+        extents.
       ndim: number of axes.
       deformable: whether to predict offsets of the kernel points.
       modulated: whether to predict a factor for each kernel point, which is twice a sigmoid.
