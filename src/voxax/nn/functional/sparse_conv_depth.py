@@ -28,7 +28,7 @@ class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
 
 
 SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE = SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE
-"""Names of algorithms for ``bwd_algo=``, the same as for the forward product."""
+"""Names of algorithms for ``bwd_algo=``, the same as for ``fwd_algo=``."""
 
 
 @checked_operator
