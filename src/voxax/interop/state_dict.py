@@ -135,7 +135,7 @@ def _in_order(
 
 
 def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> dict[str, str]:
-    """Load a state dict into ``model``. Result as in :func:`voxax.interop.from_spconv`."""
+    """Load a state dict into ``model``; arguments and result as in :func:`from_spconv`."""
     if not isinstance(state_dict, Mapping):
         state_dict = read_checkpoint(state_dict)
     layers = _layers_of(model, peer)

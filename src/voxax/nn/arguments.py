@@ -232,7 +232,7 @@ def refuse_points(layer: Any, voxels: Any) -> None:
 
 
 def check_channels(module: Any, expected: int, voxels: Any) -> None:
-    """Raise :class:`InputError` unless voxels (of JAX or PyTorch) have ``expected`` channels."""
+    """Raise :class:`InputError` unless the input of ``module`` has ``expected`` channels."""
     refuse_arrays(module, voxels)
     if voxels.num_channels != expected:
         raise InputError(
@@ -244,7 +244,7 @@ def check_channels(module: Any, expected: int, voxels: Any) -> None:
 def by_product(
     fwd_algo: Request, bwd_algo: Request, dgrad_algo: Request = None, wgrad_algo: Request = None
 ) -> dict[str, Request]:
-    """Return the requests by argument name; ``bwd_algo`` replaces a dgrad or wgrad of None."""
+    """Return the requests by argument name; ``bwd_algo`` replaces None in the last two."""
     return {
         "fwd_algo": fwd_algo,
         "dgrad_algo": bwd_algo if dgrad_algo is None else dgrad_algo,

@@ -48,8 +48,8 @@ def bank_conv(
       sizes: ``int32[B, *outputs]``, size of the kernel at each position.
       spec: offsets of the taps, stride and dilation.
       bank: the sizes, or their number. For a number, the sizes are chosen at run time from the
-        histogram of ``sizes``: the bank that adds and removes the fewest taps, summed over all
-        positions, and does not increase their total number.
+        histogram of ``sizes``: the bank that adds and removes the fewest taps, compared with
+        ``sizes`` at all positions, without more taps in total.
       coarse_from: smallest size that is computed on a grid of half the resolution (a hierarchical
         bank), or None for no such size. A cell of this grid covers two positions along each axis
         and holds the mean of ``x`` over them. All positions of a cell get the same result: the mean
@@ -170,7 +170,7 @@ def by_convolutions(
 
 @functools.lru_cache(maxsize=1024)  # called in every eager call
 def _banks(spec: KernelSpec, bank: int | tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the banks to choose from: all with ``bank`` sizes, or only ``bank`` if it lists sizes.
+    """Return the candidate banks: all choices of ``bank`` sizes, or only ``bank`` if it is a tuple.
 
     Raises:
       InputError: the bank is empty, or has a size that the weight lacks.
@@ -212,7 +212,7 @@ def rounded(
 
 
 def taps_by_size(spec: KernelSpec) -> list[int]:
-    """Return a list whose entry s is the number of taps of kernel size s.
+    """Return a list whose entry s is the number of taps of ``spec`` within kernel size s.
 
     Raises:
       InputError: the taps are not a box with equal sides.
@@ -293,14 +293,14 @@ def _halved(array: jax.Array, axis: int) -> jax.Array:
 
 @jax.jit
 def _from_cells(total: jax.Array, y: jax.Array, here: jax.Array) -> jax.Array:
-    """Return ``total``, replaced where ``here`` is True by ``y`` of the cell there."""
+    """Return ``y`` of the position's cell where ``here`` is True, and ``total`` elsewhere."""
     for axis, extent in enumerate(here.shape[1:], 1):
         y = jax.lax.slice_in_dim(jnp.repeat(y, 2, axis), 0, extent, axis=axis)
     return jnp.where(here[..., None], y, total)
 
 
 def _cell_sides(spec: KernelSpec) -> np.ndarray:
-    """Return ``int[L + 1]``: for each size, the kernel side in cells of two that covers it."""
+    """Return ``int[L + 1]``: for each kernel size, the side in coarse cells that covers it."""
     sizes = np.arange(len(taps_by_size(spec)))
     low = [-((sizes - 1) // 2 * dilation) // 2 for dilation in spec.dilation]
     high = [(sizes // 2 * dilation + 1) // 2 for dilation in spec.dilation]

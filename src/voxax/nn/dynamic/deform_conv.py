@@ -82,7 +82,8 @@ def deform_conv(
       grow with K, because taps are processed one after the other.
 
     Raises:
-      InputError: shapes or dtypes do not fit, or the modulation is unknown or lacks a mask.
+      InputError: shapes or dtypes differ from those above, or the modulation is unknown or lacks a
+        mask.
 
     Source: Dai et al., "Deformable Convolutional Networks", ICCV 2017; Zhu et al., "Deformable
     ConvNets v2", CVPR 2019; Wang et al., "InternImage" (v3), CVPR 2023; Xiong et al., "Efficient
@@ -238,7 +239,7 @@ def local_conv(
       processed one after the other.
 
     Raises:
-      InputError: shapes or dtypes do not fit.
+      InputError: shapes or dtypes differ from those above.
 
     Source: Li et al., "Involution: Inverting the Inherence of Convolution for Visual
     Recognition", CVPR 2021; Mildenhall et al., "Burst Denoising with Kernel Prediction

@@ -111,7 +111,7 @@ def dynamic_conv(
       order, in forward and reverse mode.
 
     Raises:
-      InputError: shapes or dtypes do not fit.
+      InputError: shapes or dtypes differ from those above.
       AlgorithmError: the request is unknown, or none of the allowed algorithms can run this.
 
     Examples:
@@ -360,7 +360,7 @@ def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -
     """Check the shapes and dtypes of a convolution; return the weight's kernel size per axis.
 
     Raises:
-      InputError: shapes or dtypes do not fit together.
+      InputError: shapes or dtypes do not match.
     """
     ndim = grid_axes(x)
     lead = 0 if mixture is None else 1
@@ -500,7 +500,7 @@ def selected_stride_conv(
       differentiable in x, weight and bias to any order.
 
     Raises:
-      InputError: shapes or dtypes do not fit, or a stride is not in ``strides``.
+      InputError: shapes or dtypes differ from those above, or a stride is not in ``strides``.
     """
     check_operands(x, weight, None)
     values = tuple(int(s) for s in strides)

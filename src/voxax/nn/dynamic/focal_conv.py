@@ -66,7 +66,7 @@ def focal_conv(
       :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Raises:
-      InputError: shapes or dtypes do not fit.
+      InputError: shapes or dtypes differ from those above.
       CapacityError: the result has more rows than ``capacity``; only in eager calls. Under
         ``jax.jit`` the result counts the lost voxels in ``num_dropped``.
 

@@ -79,7 +79,7 @@ def neighbor_conv(
       accumulated in at least float32.
 
     Raises:
-      InputError: shapes or dtypes do not fit.
+      InputError: shapes or dtypes differ from those above.
     """
     queries = points if queries is None else queries
     check_neighbors(points, queries, neighbors)
@@ -166,7 +166,7 @@ def check_neighbors(points: Points, queries: Points, neighbors: Neighbors) -> No
 
 
 def length(places: jax.Array) -> jax.Array:
-    """Return the norm along the last axis; its gradient at the zero vector is zero, not NaN."""
+    """Return the norm of vectors ``places [..., D]``; the gradient at zero is zero, not NaN."""
     squares = jnp.sum(places**2, axis=-1)
     positive = squares > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1)), 0)
@@ -234,7 +234,7 @@ def continuous_conv(
       (taps).
 
     Raises:
-      InputError: shapes or dtypes do not fit, or the mapping is unknown.
+      InputError: shapes or dtypes differ from those above, or the mapping is unknown.
 
     Source: Ummenhofer et al., "Lagrangian Fluid Simulation with Continuous Convolutions", ICLR
     2020; the mapping of Griepentrog et al., "A bi-Lipschitz continuous, volume preserving map from
@@ -416,7 +416,7 @@ def kernel_point_conv(
       zero.
 
     Raises:
-      InputError: shapes or dtypes do not fit, or the influence is unknown.
+      InputError: shapes or dtypes differ from those above, or the influence is unknown.
 
     Source: Thomas et al., "KPConv: Flexible and Deformable Convolution for Point Clouds", ICCV
     2019.
@@ -477,7 +477,7 @@ def kernel_point_penalty(
       pairs of kernel points the square of ``max(0, 1 - distance / extent)``.
 
     Raises:
-      InputError: shapes or dtypes do not fit.
+      InputError: shapes or dtypes differ from those above.
 
     Source: equations 9 and 10 of Thomas et al., "KPConv", ICCV 2019, with means for sums over the
     points.

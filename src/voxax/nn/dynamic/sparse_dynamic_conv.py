@@ -100,7 +100,7 @@ def sparse_dynamic_conv(
       weight, bias, mask, mixture and soft sizes.
 
     Raises:
-      InputError: shapes or dtypes do not fit; the message names them.
+      InputError: shapes or dtypes differ from those above; the message names them.
       AlgorithmError: as in :func:`voxax.nn.functional.spatially_sparse_conv`, or none of the
         allowed strategies can run this.
       CapacityError: as in :func:`voxax.nn.functional.spatially_sparse_conv`.

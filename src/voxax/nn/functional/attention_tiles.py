@@ -52,7 +52,7 @@ class Logits:
       scale: factor on the products; static.
       precision: precision of the products; static.
       table: relative table ``[D, 2 * reach + 1, H]`` or None. For each axis, the entry of the
-        offset between query and key is added; offsets beyond the reach are clipped to it.
+        offset in cells (query minus key), clipped to ``-reach`` to ``reach``, is added.
       tile: number of logits to compute at once; static.
     """
 
@@ -62,7 +62,7 @@ class Logits:
     tile: int = TILE
 
     def __call__(self, head: jax.Array, query: Side, key: Side) -> jax.Array:
-        """Return the logits ``[Lq, Lk]`` of one head in one patch, in float32 or wider."""
+        """Return the logits ``[Lq, Lk]`` of head ``head`` in one patch, in at least float32."""
         wide = wide_fraction(query.vectors.dtype)
         # Scaling the query saves a pass over the logits, if the query loses no digits by it.
         early = query.vectors.dtype == wide

@@ -25,13 +25,13 @@ def choose(
 
     Args:
       wanted: name of an algorithm. None takes cuDNN on GPUs and splash attention on TPUs if they
-        support the problem and its dtype has 16 bits, and else tiles.
+        can run with the other arguments and the dtype has 16 bits, and else tiles.
       query: shape ``[..., H, d]`` and dtype of the queries.
       how: the rule for the logits.
       length: number of slots of a patch.
 
     Raises:
-      InputError: the wanted kernel does not support the problem; the message says why.
+      InputError: the wanted kernel cannot run with the other arguments; the message says why.
     """
     if wanted is not None:
         check_known("algorithm", wanted, get_args(AttentionAlgorithm))

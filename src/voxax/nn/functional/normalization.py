@@ -154,7 +154,7 @@ def rms_norm(voxels: Rows, scale: Num[Array, " C"] | None = None, epsilon: float
 
 
 def check_affine(channels: int, scale: jax.Array | None, bias: jax.Array | None = None) -> None:
-    """Raise :class:`voxax.InputError` unless scale and bias are ``[C]`` or None."""
+    """Raise :class:`voxax.InputError` unless scale and bias are ``[channels]`` or None."""
     for name, value in (("scale", scale), ("bias", bias)):
         if value is not None and value.shape != (channels,):
             raise InputError(

@@ -68,7 +68,8 @@ def spatially_sparse_conv(
       groups: number of channel groups.
       transposed: whether to convolve from coarse voxels to the fine ``out_voxels`` (the adjoint of
         the convolution with this stride).
-      generative: whether to create an output voxel at every site that a tap reaches.
+      generative: whether to create an output voxel wherever a tap of the kernel meets an input
+        voxel.
       out_voxels: voxels whose coordinates the result gets: the target of a transposed convolution,
         or any voxels on the lattice of the output.
       capacity: static number of rows of new output voxels. None takes that of :func:`voxax.plan`,

@@ -79,7 +79,7 @@ class Prune(CheckedModule):
 
 
 class TopK(CheckedModule):
-    """Keep the ``k`` voxels of every scene with the highest scores. See :func:`voxax.top_k`."""
+    """Add the voxels in a kernel around existing ones. Arguments as in :func:`voxax.dilate`."""
 
     def __init__(self, k: int, *, capacity: int | None = None) -> None:
         self.k, self.capacity = static(k), static(capacity)

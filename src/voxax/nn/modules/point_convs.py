@@ -70,7 +70,7 @@ class ContinuousConv(CheckedModule):
     def __call__(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> Points:
-        """Return ``queries`` (None: ``points``) with C_out channels, convolved over neighbors."""
+        """Return ``queries`` (``points`` if None) with the C_out channels of the convolution."""
         return continuous_conv(
             points,
             self.weight[...],
@@ -145,7 +145,7 @@ class KernelPointConv(CheckedModule):
     def __call__(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> Points:
-        """Return ``queries`` (None: ``points``) with C_out channels, convolved over neighbors."""
+        """Return ``queries`` (``points`` if None) with the C_out channels of the convolution."""
         offsets, factors = self.predictions(points, neighbors, queries)
         return self._convolve(points, neighbors, queries, self.weight, self.bias, offsets, factors)
 

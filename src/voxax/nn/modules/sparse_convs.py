@@ -211,7 +211,8 @@ class SpatiallySparseConv(Convolution):
       ndim: number of spatial axes; None takes that of the class, or 3 in a class for any number.
       transposed: whether to convolve from coarse to fine voxels (the adjoint). The call then needs
         ``out_voxels``, unless ``generative`` is True.
-      generative: whether to create an output voxel at every site that a tap reaches.
+      generative: whether to create an output voxel wherever a tap of the kernel meets an input
+        voxel.
       use_bias: whether to add a bias.
       capacity: static number of rows of new output voxels. None takes that of :func:`voxax.plan`,
         else the input's. With ``generative``, None counts the new voxels; this needs an eager call.
@@ -451,7 +452,7 @@ class SparseConvTranspose(SpatiallySparseConv):
     """Transposed convolution from coarse to fine voxels, the adjoint of a strided convolution.
 
     A call with ``out_voxels`` outputs these voxels, like spconv's ``SparseInverseConv``. With
-    ``generative=True`` the output has a voxel at every site that a tap reaches, like spconv's
+    ``generative=True`` the output has a voxel wherever a tap meets an input voxel, like spconv's
     ``SparseConvTranspose``. Arguments are as in :class:`SpatiallySparseConv`.
     """
 
