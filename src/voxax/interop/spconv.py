@@ -149,7 +149,7 @@ class Spconv(peer.Peer):
         return [self._box(layer, layer.spec)]
 
     def _single_tap(self, own: tuple[int, ...], ndim: int) -> peer.Form:
-        """Return the form of a weight of shape ``own`` with one tap, on ``ndim`` axes, without stride.
+        """Return the form of a weight of shape ``own`` with one tap on ``ndim`` axes, no stride.
 
         spconv reads the memory of such a weight as a matrix ``[in, out]``, in every layout.
         """

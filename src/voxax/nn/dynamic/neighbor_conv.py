@@ -155,7 +155,7 @@ def around_queries(points: Points, rows: jax.Array, positions: jax.Array, extra:
 
 
 def check_neighbors(points: Points, queries: Points, neighbors: Neighbors) -> None:
-    """Raise :class:`InputError` unless points have the axes and neighbors the rows of queries."""
+    """Raise :class:`InputError` if numbers of axes, or of queries in ``neighbors``, differ."""
     if points.ndim != queries.ndim:
         raise InputError(f"queries of {queries.ndim} axes among points of {points.ndim}")
     if neighbors.rows.shape[0] != queries.capacity:

@@ -135,16 +135,16 @@ def serialized_attention(
         entry to add to the logits.
       precision: precision of the products; None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
-      algorithm: ``"tiles"`` (ordinary JAX operations; derivatives of any order), ``"cudnn"``
-        (GPU), ``"splash"`` (TPU). None takes one of the last two for half precision, if this
-        process has such a device and the algorithm supports the problem; else ``"tiles"``.
+      algorithm: ``"tiles"`` (ordinary JAX operations; derivatives of any order), ``"cudnn"`` (GPU),
+        ``"splash"`` (TPU). None takes one of the last two for half precision, if this process has
+        such a device and the algorithm can run with these arguments; else ``"tiles"``.
 
     Returns:
       Voxels with C channels in the input's dtype.
 
     Raises:
-      InputError: channels, heads, patch size or table do not fit, the order is unknown, the
-        algorithm does not support the problem, the features are integers, or the voxels are one
+      InputError: channels, heads, patch size or table do not match, the order is unknown, the
+        algorithm cannot run with these arguments, the features are integers, or the voxels are one
         shard of a split scene.
 
     Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
@@ -226,13 +226,13 @@ def window_attention(
         voxels. This is not checked: windows of other voxels of the same capacity give wrong
         results.
       scale, table, precision: as in :func:`serialized_attention`: factor on the products, relative
-        table ``[D, 2 * reach + 1, H]`` or None, and precision of the products.
+        position bias ``[D, 2 * reach + 1, H]`` or None, and precision of the products.
 
     Returns:
       Voxels with C channels in the input's dtype.
 
     Raises:
-      InputError: channels, heads or table do not fit, the windows have another capacity, the
+      InputError: channels, heads or table do not match, the windows have another capacity, the
         features are integers, or the voxels are one shard of a split scene.
 
     Source: Liu et al., "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows",
@@ -318,8 +318,8 @@ def cross_attention(
       The rows of ``query`` with C channels in its dtype; zero if a scene has no keys.
 
     Raises:
-      InputError: channels, heads or numbers of scenes do not fit, the features are integers, tokens
-        or their count have another shape, or voxels are one shard of a split scene.
+      InputError: channels, heads or numbers of scenes do not match, the features are integers,
+        tokens or their count have another shape, or voxels are one shard of a split scene.
 
     Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
     """
@@ -484,7 +484,7 @@ def _head(rows: Any, num_heads: int, parts: int) -> jax.ShapeDtypeStruct:
 
 
 def _parts(features: jax.Array, num_heads: int, parts: int) -> tuple[jax.Array, ...]:
-    """Split ``[P, L, parts * C]`` into ``parts`` arrays ``[P, L, H, d]`` with H heads."""
+    """Split ``[P, L, parts * C]`` into ``parts`` arrays ``[P, L, H, C / H]`` with H heads."""
     split = features.reshape(*features.shape[:2], parts, num_heads, -1)
     return tuple(split[:, :, part] for part in range(parts))
 
@@ -572,7 +572,7 @@ def rotary_embedding(
       ``[N, H, d]`` in the dtype of ``x``, computed in at least float32.
 
     Raises:
-      InputError: shapes do not fit, ``x`` has integers, ``d`` cannot be split, or ``base`` is not
+      InputError: shapes do not match, ``x`` has integers, ``d`` cannot be split, or ``base`` is not
         positive.
 
     Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021; along

@@ -30,8 +30,9 @@ class Side(NamedTuple):
 
     Attributes:
       vectors: ``[P, L, H, d]``.
-      group: ``int32[P, L]``; rows of the same group see each other.
-      cells: ``int32[P, L, D]``, lattice coordinates for the relative table; None without one.
+      group: ``int32[P, L]``; queries attend to keys of the same group.
+      cells: ``int32[P, L, D]``, lattice coordinates, if the logits have a relative table, else
+        None.
     """
 
     vectors: jax.Array
@@ -51,8 +52,8 @@ class Logits:
     Attributes:
       scale: factor on the products; static.
       precision: precision of the products; static.
-      table: relative table ``[D, 2 * reach + 1, H]`` or None. For each axis, the entry of the
-        offset in cells (query minus key), clipped to ``-reach`` to ``reach``, is added.
+      table: relative position bias ``[D, 2 * reach + 1, H]`` or None. For each axis, the entry of
+        the offset in cells (query minus key), clipped to ``-reach`` to ``reach``, is added.
       tile: number of logits to compute at once; static.
     """
 

@@ -21,7 +21,7 @@ _BLOCK = 512
 def choose(
     wanted: AttentionAlgorithm | None, query: jax.ShapeDtypeStruct, how: Logits, length: int
 ) -> AttentionAlgorithm:
-    """Return ``wanted``, or the algorithm that suits the default device of this process.
+    """Return ``wanted``; if None, the algorithm that suits the default device of this process.
 
     Args:
       wanted: name of an algorithm. None takes cuDNN on GPUs and splash attention on TPUs if they

@@ -76,10 +76,10 @@ def spatially_sparse_conv(
         else the input's. With ``generative``, None counts the new voxels; this needs an eager call.
       kernel_map: an existing map, from :func:`voxax.kernel_map`, in place of the arguments that
         describe one.
-      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used: a name, an
-        enum member, a list or tuple of them, ``"[a,b]"``, ``"auto"``; None leaves it to
-        :func:`voxax.algorithms` and the environment. ``bwd_algo`` applies to dgrad
-        and wgrad where these have no request of their own.
+      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used: a name, an enum
+        member, a list or tuple of them, ``"[a,b]"``, ``"auto"``; None leaves it to
+        :func:`voxax.algorithms` and the environment. ``bwd_algo`` applies to the gradients by input
+        (dgrad) and by weight (wgrad) that have no request of their own.
       precision: None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
       kernel_shape: ``"box"``, ``"cross"``, or custom offsets ``int[K, D]``, whose order is
@@ -94,8 +94,8 @@ def spatially_sparse_conv(
       Integers of 8 and 16 bits give int32.
 
     Raises:
-      InputError: shapes do not fit, or a transposed convolution has no target.
-      CapacityError: the outputs do not fit ``capacity``; only in eager calls.
+      InputError: shapes do not match, or a transposed convolution has no target.
+      CapacityError: there are more outputs than ``capacity``; only in eager calls.
       AlgorithmError: a request is unknown, or none of the allowed algorithms can run this.
 
     Examples:

@@ -79,7 +79,7 @@ class Prune(CheckedModule):
 
 
 class TopK(CheckedModule):
-    """Add the voxels in a kernel around existing ones. Arguments as in :func:`voxax.dilate`."""
+    """Keep the ``k`` voxels of every scene with the highest scores. See :func:`voxax.top_k`."""
 
     def __init__(self, k: int, *, capacity: int | None = None) -> None:
         self.k, self.capacity = static(k), static(capacity)
@@ -99,7 +99,7 @@ class Crop(CheckedModule):
 
 
 class Dilate(CheckedModule):
-    """Add a voxel at every site that a kernel reaches. Arguments as in :func:`voxax.dilate`."""
+    """Add the voxels in a kernel around existing ones. Arguments as in :func:`voxax.dilate`."""
 
     def __init__(
         self,

@@ -179,7 +179,8 @@ class SparseDynamicConv(CheckedModule):
     Args:
       in_channels, out_channels: numbers of channels.
       kernel_size: the largest size, an integer.
-      stride, dilation: integers, or one per axis; heads need stride 1.
+      stride, dilation: integers, or one per axis. ``learn_size`` and ``num_weights`` > 1 need
+        stride 1.
       ndim: number of spatial axes, 3 unless the class has another number.
       learn_size: whether to add a head that predicts sizes.
       num_weights: number of weights that the second head mixes; 1 adds no second head.
