@@ -189,7 +189,7 @@ def check_groups(groups: int, in_channels: int, out_channels: int) -> None:
 def check_keeps_voxels(
     module: Any, stride: int | Sequence[int], transposed: bool, generative: bool
 ) -> None:
-    """Raise :class:`InputError` unless stride is 1 and both flags are False (submanifold)."""
+    """Raise :class:`InputError` unless stride is 1, without ``transposed`` and ``generative``."""
     given = {"transposed": transposed, "generative": generative}
     clash = [name for name, is_given in given.items() if is_given]
     if np.any(np.asarray(stride) != 1):
@@ -232,7 +232,7 @@ def refuse_points(layer: Any, voxels: Any) -> None:
 
 
 def check_channels(module: Any, expected: int, voxels: Any) -> None:
-    """Raise :class:`InputError` unless the input of ``module`` has ``expected`` channels."""
+    """Raise :class:`InputError` unless ``voxels`` for ``module`` have ``expected`` channels."""
     refuse_arrays(module, voxels)
     if voxels.num_channels != expected:
         raise InputError(
@@ -244,7 +244,7 @@ def check_channels(module: Any, expected: int, voxels: Any) -> None:
 def by_product(
     fwd_algo: Request, bwd_algo: Request, dgrad_algo: Request = None, wgrad_algo: Request = None
 ) -> dict[str, Request]:
-    """Return the requests by argument name; ``bwd_algo`` replaces None in the last two."""
+    """Return fwd, dgrad, wgrad requests by name; ``bwd_algo`` replaces a None of dgrad, wgrad."""
     return {
         "fwd_algo": fwd_algo,
         "dgrad_algo": bwd_algo if dgrad_algo is None else dgrad_algo,

@@ -155,7 +155,7 @@ def around_queries(points: Points, rows: jax.Array, positions: jax.Array, extra:
 
 
 def check_neighbors(points: Points, queries: Points, neighbors: Neighbors) -> None:
-    """Raise :class:`InputError` if numbers of axes, or of queries in ``neighbors``, differ."""
+    """Raise :class:`InputError` unless axes match, and ``neighbors`` have one row per query."""
     if points.ndim != queries.ndim:
         raise InputError(f"queries of {queries.ndim} axes among points of {points.ndim}")
     if neighbors.rows.shape[0] != queries.capacity:

@@ -524,7 +524,7 @@ def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
 
 
 def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Patches | None]:
-    """Return features ``[P, block, C]``, their scenes ``[P, block]``, and Patches for Voxels."""
+    """Return blocks of rows: features ``[P, block, C]``, scenes ``[P, block]``, Patches or None."""
     if isinstance(rows, Voxels):
         refuse_shard(rows, "attention")
         cut = cut_patches(rows, block, fill="short")
@@ -539,7 +539,7 @@ def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Pa
 
 
 def _returned(cut: Patches, out: jax.Array) -> jax.Array:
-    """Return ``out [P, L, H, d]``, indexed by patch and slot, by voxel: ``[capacity, H * d]``."""
+    """Return ``out [P, L, H, d]`` of patches in the order of voxels, ``[capacity, H * d]``."""
     return gather_rows(out.reshape(out.shape[0] * out.shape[1], -1), cut.place)
 
 

@@ -64,7 +64,7 @@ def refusal(
 
 
 def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Return attention within each patch, ``[P, L, H, d]``; its empty slots must come last."""
+    """Return attention within each patch, ``[P, L, H, d]``; empty slots must be last in a patch."""
     group = query.group
     # A patch of length 0 would divide by zero, so its first empty slot counts as a row.
     number = jnp.maximum(jnp.sum(group >= 0, axis=1, dtype=jnp.int32), 1)
