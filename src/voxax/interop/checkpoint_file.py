@@ -22,7 +22,7 @@ from voxax.errors import FileFormatError, InputError, import_extra, listed
 from voxax.interop.pickled_arrays import numpy_globals
 
 Location = str | os.PathLike[str]
-"""A path, or ``hf://owner/name/file``."""
+"""Path of a file, or ``hf://owner/name/file`` for a file of a Hugging Face repository."""
 
 SAFETENSORS = ".safetensors"
 _HUB = re.compile(r"hf://([^/]+/[^/]+)/(?:resolve/([^/]+)/)?(.+)")
@@ -34,7 +34,7 @@ def as_numpy(name: str, value: Any) -> np.ndarray:
     The array shares the memory of a tensor in host memory.
 
     Raises:
-      InputError: ``value`` has no numbers, or is no plain tensor; the message contains ``name``.
+      InputError: ``name`` is not a string, or ``value`` has no numbers or is no plain tensor.
     """
     if not isinstance(name, str):
         raise InputError(f"{name!r} of the state dict is {type(name).__name__}, not a name")
@@ -225,7 +225,7 @@ def _read_torch(path: Path) -> Any:
 
 
 def _state_dict(path: Path, content: Any, key: str | Sequence[str] | None) -> dict[str, np.ndarray]:
-    """Return the entry of a PyTorch file's content that is a state dict."""
+    """Return the state dict in a PyTorch file's content; ``key`` as in :func:`read_checkpoint`."""
     if isinstance(key, str):
         if not isinstance(content, Mapping) or key not in content:
             has = _kinds(content) if isinstance(content, Mapping) else type(content).__name__
@@ -248,7 +248,7 @@ def _state_dict(path: Path, content: Any, key: str | Sequence[str] | None) -> di
 
 
 def _stored(path: Path, name: str, tensor: Any) -> np.ndarray:
-    """Return a file's tensor as an array that shares its memory; check its size in the file."""
+    """Return ``tensor`` as an array that shares its memory; raise if the file has fewer bytes."""
     try:
         array = as_numpy(name, tensor)
     except InputError as error:

@@ -32,8 +32,8 @@ def from_minkowski(
 ) -> dict[str, str]:
     """Load all parameters and statistics of a MinkowskiEngine model into ``model``.
 
-    Arguments, errors and the result, MinkowskiEngine's names by layer path, are as in
-    :func:`from_spconv`. InputError is raised too if a kernel of ``model`` has other offsets than
+    Arguments and errors are as in :func:`from_spconv`. Return MinkowskiEngine's name of each layer,
+    by path in ``model``. InputError is raised too if a kernel of ``model`` has other offsets than
     MinkowskiEngine's. ``names`` of batch norms and linear layers may omit ``bn`` or ``linear``.
     """
     return load(state_dict, model, Minkowski(axes), names)
@@ -125,10 +125,10 @@ class Minkowski(peer.Peer):
 
 
 def _order(offsets: np.ndarray, is_cross: bool) -> np.ndarray | None:
-    """Return ``int[K]``, the voxax tap at each place of MinkowskiEngine's kernel; None if unlike.
+    """Return ``int[K]``, the voxax tap for each MinkowskiEngine tap; None if their offsets differ.
 
-    With one axis, boxes and crosses have the same offsets in different orders. Custom offsets then
-    count as a cross if they are in the order of a cross.
+    ``offsets`` are those of voxax. With one axis, boxes and crosses have the same offsets in
+    different orders. Custom offsets then count as a cross if they are in the order of a cross.
     """
     size = (np.ptp(offsets, axis=0) + 1).tolist()
     candidates = [minkowski_offsets(size, ndim=len(size))]

@@ -162,10 +162,10 @@ def _layer(node: Any, path: str) -> LayerWeights | None:
 
 
 def _is_as_constructed(holder: nnx.Module) -> bool:
-    """Return False if ``nnx`` or ``jax.tree`` rebuilt the module, which sorts its attributes.
+    """Return whether the module's attributes are in the order in which its constructor made them.
 
-    Both sort by name, and ``jax.tree`` puts arrays first. No layer's constructor makes its other
-    attributes in that order.
+    ``nnx`` and ``jax.tree`` rebuild a module with attributes sorted by name (``jax.tree`` puts
+    arrays first). No layer's constructor makes the attributes other than arrays in sorted order.
     """
     names = [
         name
@@ -200,7 +200,7 @@ class Peer:
       axes: the peer's spatial axis for each axis of the model; None is the same order,
         ``"reversed"`` the opposite order for layers of any number of axes.
       pointwise: regular expression of the paths of linear layers that are written as convolutions
-        of kernel size 1; None matches no layer. Both forms can be read in any case.
+        of kernel size 1; None matches no layer. Reading accepts both kinds of tensor in any case.
     """
 
     axes: Axes = None
@@ -224,7 +224,7 @@ class Peer:
         return paths is not None and layer.kind == "linear" and bool(re.search(paths, layer.path))
 
     def wrapper_of(self, layer: LayerWeights) -> str:
-        """Return the inner module that holds this layer's tensors, or the empty string."""
+        """Return the name of the inner module with this layer's tensors, or the empty string."""
         return self.wrappers.get(layer.kind, "")
 
     def forms(self, layer: LayerWeights) -> dict[Role, list[Form]]:
@@ -334,14 +334,14 @@ class Peer:
 
 
 def reshaped(member: str, shape: tuple[int, ...], own: tuple[int, ...]) -> Form:
-    """Return the form of an array that the peer stores in another shape, in the same order."""
+    """Return the form of an array of shape ``own`` that the peer stores in shape ``shape``."""
     return Form(member, shape, lambda x: x.reshape(own), lambda x: x.reshape(shape))
 
 
 def linear_form(own: tuple[int, ...]) -> Form:
     """Return PyTorch's form of a linear layer: ``[out, in]`` for the ``[in, out]`` of voxax.
 
-    A weight ``[1, in, out]``, of a convolution with one tap, has the same form.
+    ``own`` is the shape in voxax. It may also be ``[1, in, out]``, of a convolution with one tap.
     """
     matrix = own[-2:]
     return Form(
@@ -358,7 +358,7 @@ def reordered(member: str, layer: LayerWeights, order: np.ndarray) -> Form:
     Args:
       member: the last part of the tensor's name.
       layer: the convolution; the peer's weight has the same shape.
-      order: ``int[K]``, index of the layer's tap at each place of the peer's weight.
+      order: ``int[K]``, index of the layer's tap for each tap of the peer.
     """
     back = np.argsort(order)
     return Form(member, layer.shape("weight"), lambda x: x[back], lambda x: x[order])

@@ -1,4 +1,4 @@
-"""Safe replacements of the NumPy functions that PyTorch's files with NumPy arrays would call."""
+"""Safe replacements of the NumPy functions that loading a PyTorch file with arrays would call."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _scalar(kind: _Dtype, data: bytes) -> Any:
 
 
 def numpy_globals() -> list[Any]:
-    """Return the replacements, for ``torch.serialization.safe_globals``, for NumPy 1 and 2."""
+    """Return the replacements for NumPy 1 and 2 that ``torch.serialization.safe_globals`` takes."""
     functions = {"_reconstruct": _reconstruct, "scalar": _scalar}
     return [
         PickledArray,

@@ -66,9 +66,8 @@ class Source:
     Attributes:
       peer: layouts in which the codebase stores each kind of layer.
       rename: function from the path of a layer in voxax to its name in the codebase.
-      unused: names in files of the codebase that the voxax network does not need.
-      settings: attributes of modules that the weights lack, and that may differ from the voxax
-        network.
+      unused: names of tensors in the codebase's files that the voxax network does not need.
+      settings: attributes of modules that files of weights lack, and that may differ in voxax.
       refusal: the reason, if the weights cannot be loaded because the codebase's network
         computes something else with the same names; else empty.
     """
@@ -80,7 +79,7 @@ class Source:
     refusal: str = ""
 
     def places(self, model: nnx.Module) -> dict[str, tuple[Any, Setting]]:
-        """Return a dict from the path of each attribute in ``settings`` to module and setting."""
+        """Return ``(module, setting)`` by path of the attribute, for all modules that have it."""
         found = {}
         for path, module in nnx.iter_modules(model):
             name = ".".join(map(str, path))
@@ -105,7 +104,7 @@ class Released(Protocol):
 
 
 def renaming(*rules: tuple[str, str | Callable[[re.Match[str]], str]]) -> Callable[[str], str]:
-    """Return a function that applies ``re.sub(pattern, replacement, name)`` for each rule."""
+    """Return a function that applies ``re.sub(pattern, replacement, name)`` rule by rule."""
 
     def rename(path: str) -> str:
         for pattern, replacement in rules:
@@ -134,7 +133,7 @@ def by_part(**parts: tuple[str, Callable[[str], str]]) -> Callable[[str], str]:
 def torch_pointcloud_sources(
     peer: Peer, rename: Callable[[str], str], norms: str = ""
 ) -> dict[str, Source]:
-    """Return two :class:`Source` of torch-pointcloud: with default settings, and as released.
+    """Return two :class:`Source` of torch-pointcloud: with PyTorch's batch norms, and as released.
 
     Args:
       peer, rename: as in :class:`Source`.
@@ -154,8 +153,8 @@ def load_weights(
 ) -> str:
     """Load all weights of ``model`` from a file; return the name of the codebase that wrote it.
 
-    The model changes only if everything fits. The arrays of the model take the dtypes of the file,
-    and its modules take the :class:`Setting` values of the codebase, such as epsilon.
+    The model changes only if all names and shapes match. The arrays of the model take the dtypes of
+    the file, and its modules take the :class:`Setting` values of the codebase, such as epsilon.
 
     Args:
       model: a network of :mod:`voxax.models` with published weights; changed in place.
@@ -166,8 +165,8 @@ def load_weights(
       set_up: whether the modules take the settings of the codebase.
 
     Raises:
-      InputError: the file is of another network or has other sizes (the message lists the names
-        that are missing, unexpected and misshapen); the model has no published weights; or
+      InputError: the file is of another network or has other sizes (the message lists tensors that
+        are missing, unexpected or of another shape); the model has no published weights; or
         ``source`` is unknown.
       FileFormatError, FileNotFoundError, MissingExtraError: as in :func:`read_checkpoint`.
     """
@@ -191,7 +190,8 @@ def load_weights_part(
 ) -> tuple[str, PartReport]:
     """Load only layers that the file has in the right shapes; return codebase name and report.
 
-    Arguments and errors are as in :func:`load_weights`. InputError is raised too if no layer fits.
+    Arguments and errors are as in :func:`load_weights`, but InputError is raised for missing or
+    misshapen layers only if none can be loaded.
     """
     found = _found(model, path, source, key)
     report = load_part(found.named, model, found.form.peer, found.rename)
@@ -203,7 +203,12 @@ def load_weights_part(
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """The state dict of a file, and the codebase whose names and layouts it has."""
+    """The state dict of a file, and the codebase whose names and layouts it has.
+
+    ``form`` is the :class:`Source` of the codebase, ``named`` the state dict without unused
+    tensors, ``prefix`` the start of all names, and ``doubt`` the reason why it may be another
+    codebase, or "".
+    """
 
     source: str
     form: Source
@@ -280,7 +285,7 @@ def weights_of(model: nnx.Module, source: str | None = None) -> dict[str, np.nda
       A dict from the names to NumPy arrays in the shapes of the codebase.
 
     Raises:
-      InputError: the model has no sources, or ``source`` is unknown or refused.
+      InputError: the model has no published weights, or ``source`` is unknown or has a ``refusal``.
     """
     name, form = _source_of(model, source)
     if form.refusal:
@@ -292,7 +297,7 @@ def set_up(model: nnx.Module, source: str) -> None:
     """Set attributes of the modules of ``model``, such as epsilon, as a codebase has them.
 
     Raises:
-      InputError: the model has no sources, or ``source`` is unknown.
+      InputError: the model has no published weights, or ``source`` is unknown.
     """
     _source_of(model, source)[1].set_up(model)
 

@@ -37,8 +37,8 @@ def from_spconv(
     """Load all parameters and statistics of an spconv model (the peer) into ``model``.
 
     A state dict has neither strides nor paddings, so you must make sure that the layers are the
-    same; see the page on other libraries. The model changes only if everything fits. Its arrays
-    take the dtypes of the tensors.
+    same; see the page on other libraries. The model changes only if all names and shapes match. Its
+    arrays take the dtypes of the tensors.
 
     Args:
       state_dict: arrays or PyTorch tensors by name, or the path of a file that holds them
@@ -59,8 +59,8 @@ def from_spconv(
       A dict from the path of each layer to the peer's name.
 
     Raises:
-      InputError: a layer has no tensors, a tensor has no layer, a shape differs, or spconv lacks
-        a layer.
+      InputError: a layer has no tensors, a tensor has no layer, a shape differs, or spconv has no
+        such layer.
     """
     return load(state_dict, model, Spconv(axes, layout=layout), names)
 
@@ -80,8 +80,9 @@ def to_spconv(
     Args:
       model, names, axes, layout: as in :func:`from_spconv`.
       like: state dict of the spconv model that will load the result, or None. The result has its
-        names, without counters. Its shapes decide between several ways to store a layer, such as a
-        linear layer as a 1x1x1 convolution. ``names="order"`` needs it.
+        names, except counters such as ``num_batches_tracked``. Its shapes decide between several
+        ways to store a layer, such as a linear layer as a 1x1x1 convolution. ``names="order"``
+        needs it.
 
     Raises:
       InputError: as in :func:`from_spconv`.
@@ -148,7 +149,7 @@ class Spconv(peer.Peer):
         return [self._box(layer, layer.spec)]
 
     def _single_tap(self, own: tuple[int, ...], ndim: int) -> peer.Form:
-        """Return the form of a kernel with one tap and no stride.
+        """Return the form of a weight of shape ``own`` with one tap on ``ndim`` axes, no stride.
 
         spconv reads the memory of such a weight as a matrix ``[in, out]``, in every layout.
         """
@@ -188,7 +189,7 @@ class Spconv(peer.Peer):
 
 
 def _check_places(layer: peer.LayerWeights, spec: KernelSpec) -> None:
-    """Raise :class:`InputError` if spconv's taps have other offsets; state dicts do not show it."""
+    """Raise :class:`InputError` if no spconv layer has these offsets; state dicts lack them."""
     # The axes are in the model's order, because the message proposes arguments of the layer.
     offsets = np.asarray(spec.offsets)
     steps = peer.grid_steps(offsets)

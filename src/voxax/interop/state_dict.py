@@ -28,7 +28,7 @@ COUNTERS = ("num_batches_tracked", "n_averaged", "max_num_voxels_during_training
 
 
 def groups_of(tensors: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Group tensor names by their prefix before the last dot; counters are left out.
+    """Group tensor names by their prefix before the last dot; leave out :data:`COUNTERS`.
 
     Returns:
       A dict from each prefix to a dict from the last part of a name to the full name.
@@ -47,7 +47,8 @@ def peer_names(
     """Return the peer's name of each layer.
 
     Raises:
-      InputError: an entry of ``names`` fits no layer, or two layers have the same name.
+      InputError: an entry of ``names`` is the path of no layer and of no module with layers, or two
+        layers have the same name.
     """
     if names is None:
         result = [layer.path for layer in layers]
@@ -71,7 +72,7 @@ def peer_names(
 def bind(
     layers: list[LayerWeights], groups: Mapping[str, Mapping[str, str]], peer: Peer, names: Names
 ) -> list[str]:
-    """Assign a group of tensors to each layer; return the prefixes, the keys of ``groups``.
+    """Return the key in ``groups`` of each layer's tensors, their common prefix.
 
     Raises:
       InputError: as in :func:`peer_names`; or a layer has no group, or a group has no layer.
@@ -134,7 +135,7 @@ def _in_order(
 
 
 def load(state_dict: StateDict, model: nnx.Module, peer: Peer, names: Names) -> dict[str, str]:
-    """Load a state dict into ``model``. Result as in :func:`voxax.interop.from_spconv`."""
+    """Load a state dict into ``model``; arguments and result as in :func:`from_spconv`."""
     if not isinstance(state_dict, Mapping):
         state_dict = read_checkpoint(state_dict)
     layers = _layers_of(model, peer)
@@ -216,7 +217,7 @@ def _read(
 def dump(
     model: nnx.Module, peer: Peer, names: Names, like: Mapping[str, Any] | None
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of ``model`` by the peer's names, as :func:`voxax.interop.to_spconv`."""
+    """Return the arrays of ``model`` by the peer's names; arguments as in :func:`to_spconv`."""
     layers = _layers_of(model, peer)
     written: dict[str, np.ndarray] = {}
     if like is None:
@@ -285,7 +286,7 @@ def check_names(
 def fitting_peer(
     state_dict: Mapping[str, Any], model: nnx.Module, peer: Peer, names: Callable[[str], str]
 ) -> Peer:
-    """Return ``peer``, or the one of ``peer.others()`` that fits more tensors of a state dict."""
+    """Return ``peer``, or one of ``peer.others()`` if more tensors have its names and shapes."""
     layers = find_layers(model)
     wanted = peer_names(layers, names)
     given = {name: np.shape(value) for name, value in state_dict.items()}
@@ -319,6 +320,8 @@ def _choose(
     peer: Peer,
 ) -> dict[Role, Form]:
     """Return the form in which a state dict stores each array of ``layer``, by role.
+
+    ``members`` are the names of the layer's tensors by the part after ``prefix``.
 
     Raises:
       InputError: an array is not stored, no array takes a tensor, or a shape differs.

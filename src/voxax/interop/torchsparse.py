@@ -34,8 +34,8 @@ def from_torchsparse(
 ) -> dict[str, str]:
     """Load all parameters and statistics of a TorchSparse model into ``model``.
 
-    Arguments, errors and the result, TorchSparse's names by layer path, are as in
-    :func:`from_spconv`. InputError is raised too if a kernel has other offsets in TorchSparse.
+    Arguments and errors are as in :func:`from_spconv`. Return TorchSparse's name of each layer, by
+    path in ``model``. InputError is raised too if a kernel has other offsets in TorchSparse.
     """
     return load(state_dict, model, TorchSparse(axes), names)
 
@@ -61,9 +61,9 @@ def torchsparse_offsets(
 ) -> peer.Offsets:
     """Return the tap offsets of a TorchSparse kernel, for ``kernel_shape=`` of a voxax layer.
 
-    A layer needs them where TorchSparse's kernel has other offsets than voxax's. These are strided
-    kernels whose padding is not ``(k - 1) // 2``, or not 0 where stride and size are equal. At
-    stride 1 they are kernels with an even number of taps and a size above 2.
+    A layer needs them where TorchSparse's kernel has other offsets than voxax's. This is so for
+    strided kernels of size k whose padding is not ``(k - 1) // 2`` (or not 0, if stride and size
+    are equal), and at stride 1 for an even number of taps and a size above 2.
 
     Args:
       kernel_size, stride: integers, or one per axis.
@@ -80,7 +80,7 @@ def torchsparse_offsets(
 
 
 def _counted(ranges: Sequence[Sequence[int]]) -> peer.Offsets:
-    """Return the offsets of a box in the order in which TorchSparse counts them."""
+    """Return a box's offsets, given by a range for each axis, in the order of TorchSparse."""
     if np.prod([len(r) for r in ranges]) % 2 == 0:
         return tuple(itertools.product(*ranges))
     return peer.first_axis_fastest(ranges)

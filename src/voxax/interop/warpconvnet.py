@@ -31,8 +31,8 @@ def from_warpconvnet(
 ) -> dict[str, str]:
     """Load all parameters and statistics of a WarpConvNet model into ``model``.
 
-    Arguments, errors and the result, WarpConvNet's names by layer path, are as in
-    :func:`from_spconv`. InputError is raised too if a kernel of ``model`` has other offsets than
+    Arguments and errors are as in :func:`from_spconv`. Return WarpConvNet's name of each layer, by
+    path in ``model``. InputError is raised too if a kernel of ``model`` has other offsets than
     WarpConvNet's. ``names`` of batch norms and linear layers may omit ``norm`` or ``block``.
     """
     return load(state_dict, model, _WarpConvNet(axes), names)

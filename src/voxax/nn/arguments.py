@@ -45,9 +45,12 @@ def request_map(
 ) -> KernelMap:
     """Build the kernel map that a layer's arguments describe, or check and return ``kernel_map``.
 
+    A kernel map lists the pairs of input and output voxels of each tap (kernel offset). The
+    arguments are those of :func:`voxax.nn.functional.spatially_sparse_conv`.
+
     Raises:
-      InputError: ``kernel_map`` is given together with arguments that it already fixes, or it has
-        another input capacity than ``voxels``.
+      InputError: ``kernel_map`` is given together with arguments that it already fixes, or it was
+        built for another number of input rows than ``voxels`` have.
       GeometryMismatchError: ``kernel_map`` is for other voxels; checked only in eager calls.
     """
     if kernel_map is not None:
@@ -95,7 +98,7 @@ def request_map(
 
 @functools.lru_cache(maxsize=256)
 def warn_if_inputs_unused(spec: KernelSpec) -> None:
-    """Warn, once per spec, if the kernel is smaller than the stride, so that it skips inputs."""
+    """Warn, once per spec, if the stride exceeds the kernel, so that some inputs are not read."""
     extents = [
         (max(axis) - min(axis)) * d + 1
         for axis, d in zip(zip(*spec.offsets, strict=True), spec.dilation, strict=True)
@@ -109,9 +112,10 @@ def warn_if_inputs_unused(spec: KernelSpec) -> None:
 
 
 def check_weight(weight: Any, kernel_map: KernelMap, channels: int, groups: int) -> None:
-    """Raise :class:`InputError` unless the weight's shape fits the map, input channels and groups.
+    """Raise :class:`InputError` unless the weight has the shape that the other arguments ask for.
 
-    The expected shape is ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups.
+    It is ``[K, C_in, C_out]``, or ``[K, G, C_in/G, C_out/G]`` with groups, for the K taps of
+    ``kernel_map`` and ``C_in = channels``.
     """
     taps = kernel_map.num_offsets
     if not hasattr(weight, "ndim"):
@@ -152,7 +156,7 @@ def check_shape(name: str, array: Any, *expected: tuple[int, ...]) -> None:
 
 
 def static(value: Any) -> Any:
-    """Return an argument as a hashable value: tuples for sequences and arrays, Python scalars.
+    """Return ``value`` in hashable form: sequences and arrays become tuples of Python scalars.
 
     Modules are compared and hashed by their static attributes. flax would treat an array among
     these attributes as a parameter.
@@ -165,7 +169,7 @@ def static(value: Any) -> Any:
 
 
 def own_ndim(module: Any, ndim: int | None) -> int:
-    """Return a convolution module's number of spatial axes: ``ndim``, ``module.NDIM``, or 3."""
+    """Return the number of axes: ``ndim`` or ``module.NDIM`` if given (they must agree), or 3."""
     if ndim is not None and module.NDIM not in (None, ndim):
         raise InputError(
             f"{type(module).__name__} has {module.NDIM} axes, got ndim={ndim}: leave ndim out, or "
@@ -185,7 +189,7 @@ def check_groups(groups: int, in_channels: int, out_channels: int) -> None:
 def check_keeps_voxels(
     module: Any, stride: int | Sequence[int], transposed: bool, generative: bool
 ) -> None:
-    """Raise :class:`InputError` if a submanifold module gets arguments that would change voxels."""
+    """Raise :class:`InputError` unless stride is 1, without ``transposed`` and ``generative``."""
     given = {"transposed": transposed, "generative": generative}
     clash = [name for name, is_given in given.items() if is_given]
     if np.any(np.asarray(stride) != 1):
@@ -199,7 +203,7 @@ def check_keeps_voxels(
 
 
 def refuse_arrays(layer: Any, voxels: Any) -> None:
-    """Raise :class:`InputError` if a layer's input is neither Voxels nor Points but, say, an array.
+    """Raise :class:`InputError` if a layer is called with other than Voxels or Points.
 
     Args:
       layer: the module, or the name of the function.
@@ -228,7 +232,7 @@ def refuse_points(layer: Any, voxels: Any) -> None:
 
 
 def check_channels(module: Any, expected: int, voxels: Any) -> None:
-    """Raise :class:`InputError` unless voxels (of JAX or PyTorch) have ``expected`` channels."""
+    """Raise :class:`InputError` unless ``voxels`` for ``module`` have ``expected`` channels."""
     refuse_arrays(module, voxels)
     if voxels.num_channels != expected:
         raise InputError(
@@ -240,7 +244,7 @@ def check_channels(module: Any, expected: int, voxels: Any) -> None:
 def by_product(
     fwd_algo: Request, bwd_algo: Request, dgrad_algo: Request = None, wgrad_algo: Request = None
 ) -> dict[str, Request]:
-    """Return the algorithm requests by product; ``bwd_algo`` is the default of dgrad and wgrad."""
+    """Return fwd, dgrad, wgrad requests by name; ``bwd_algo`` replaces a None of dgrad, wgrad."""
     return {
         "fwd_algo": fwd_algo,
         "dgrad_algo": bwd_algo if dgrad_algo is None else dgrad_algo,
@@ -257,7 +261,7 @@ def convolve_voxels(
     out_voxels: Voxels | None,
     **options: Any,
 ) -> Voxels:
-    """Check the weight, convolve over the map and return Voxels on its output coordinates.
+    """Check the weight, convolve over the map and return Voxels at the map's output coordinates.
 
     Args:
       voxels, weight, bias, groups, out_voxels: as in
@@ -278,7 +282,7 @@ def output_voxels(
     out_voxels: Voxels | None = None,
     bias: jax.Array | None = None,
 ) -> Voxels:
-    """Return Voxels at the map's outputs with ``features [out_capacity, C]`` plus ``bias [C]``."""
+    """Return ``voxels`` at the map's outputs, with ``features [out_capacity, C] + bias [C]``."""
     target = None if out_voxels is None else out_voxels.geometry
     geometry = result_geometry(kernel_map, voxels.geometry, target)
     out = dataclasses.replace(voxels, geometry=geometry, features=features)

@@ -1,7 +1,7 @@
-"""Convolve with kernel sizes that are rounded to a few sizes, the bank (``algorithm="bank"``).
+"""Convolve grids with a kernel size per position, rounded to a few sizes, the bank.
 
-Every position takes the nearest size of the bank. The result is exact only if all sizes are in the
-bank. Large sizes can be computed on a grid of half the resolution.
+This is ``algorithm="bank"`` of :func:`voxax.nn.functional.dynamic_conv`. The result is exact only
+if all requested sizes are in the bank. Large sizes can be computed at half the resolution.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def bank_conv(
     uniform: Uniform = "",
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """Convolve each position with the nearest size of a bank.
+    """Convolve each position with its kernel size rounded to the nearest size in ``bank``.
 
     ``dynamic_conv(..., algorithm="bank")`` calls this function. Its result is approximate, see
     :func:`voxax.nn.functional.bank_error`, unless all sizes are in the bank.
@@ -48,12 +48,12 @@ def bank_conv(
       sizes: ``int32[B, *outputs]``, size of the kernel at each position.
       spec: offsets of the taps, stride and dilation.
       bank: the sizes, or their number. For a number, the sizes are chosen at run time from the
-        histogram of ``sizes``: among the banks with no more taps in total than ``sizes``, the one
-        that adds and removes the fewest taps.
+        histogram of ``sizes``: the bank that adds and removes the fewest taps, compared with
+        ``sizes`` at all positions, without more taps in total.
       coarse_from: smallest size that is computed on a grid of half the resolution (a hierarchical
-        bank), or None for no such size. A cell of this grid, two positions along each axis, holds
-        their mean. Every position of a cell gets the result of the cell, for which the kernel is
-        averaged over the positions in the cell at which it can be centered. With D axes this takes
+        bank), or None for no such size. A cell of this grid covers two positions along each axis
+        and holds the mean of ``x`` over them. All positions of a cell get the same result: the mean
+        of the kernels centered at these positions, applied to the cells. With D axes this takes
         about ``4**-D`` of the arithmetic. It is exact where features are constant.
       uniform: what is known about ``sizes``, see
         :func:`voxax.products.convolution.convolve_sized`.
@@ -103,7 +103,7 @@ def bank_conv(
 
 
 def frozen_bank(bank: int | Sequence[int]) -> int | tuple[int, ...]:
-    """Return the sizes of a bank in ascending order, or their number, as a hashable value."""
+    """Return ``bank`` in hashable form: sizes as an ascending tuple, or their number as an int."""
     given: Any = bank
     if np.ndim(given):
         return tuple(sorted(operator.index(size) for size in given))
@@ -119,11 +119,12 @@ def _of_bank(
     uniform: Uniform,
     precision: str,
 ) -> jax.Array:
-    """Convolve with sizes that are 0 or in the bank.
+    """Convolve with ``sizes`` that are 0 or in ``bank``, by the fastest method of the platform.
 
-    On CPUs and TPUs the strategies for arbitrary sizes are the fastest here too: on 2 cores of
-    an AMD EPYC, 128x128 positions and 64 channels, a convolution for each of 3 sizes took 3 times
-    as long as ``grouped``, and by the schedules of TPUs 2 times as long as ``tiled``.
+    On GPUs this is one convolution per size of the bank. CPUs and TPUs use the algorithms for
+    arbitrary sizes: with 3 sizes, 3 convolutions took 3 times as long as ``grouped`` on 2 cores of
+    an AMD EPYC (128x128 positions, 64 channels), and by its schedule 2 times as long as ``tiled``
+    on a TPU.
     """
     if target_platform() in ("cpu", "tpu"):
         return convolve_sized(x, w, sizes, spec, uniform=uniform, precision=precision)
@@ -138,11 +139,11 @@ def by_convolutions(
     bank: Sequence[int | jax.Array],
     precision: jax.lax.PrecisionLike = None,
 ) -> jax.Array:
-    """Run an ordinary convolution for each size of a bank, and select a result by position.
+    """Run an ordinary convolution for each size of a bank, and select one result per position.
 
     Args:
       x, w, spec, precision: as in :func:`bank_conv`, with ``w`` for ``weight``.
-      sizes: ``int32[B, *outputs]``, each 0 or in the bank.
+      sizes: ``int32[B, *outputs]``, each 0 or in the bank; the result of size 0 is zero.
       bank: the sizes; sizes that the weight lacks are skipped. A size that is an array selects a
         branch of ``jax.lax.switch``; under ``jax.vmap`` all branches run.
 
@@ -169,7 +170,7 @@ def by_convolutions(
 
 @functools.lru_cache(maxsize=1024)  # called in every eager call
 def _banks(spec: KernelSpec, bank: int | tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the banks to choose from, each with ascending sizes; only one if sizes are given.
+    """Return the candidate banks: all choices of ``bank`` sizes, or only ``bank`` if it is a tuple.
 
     Raises:
       InputError: the bank is empty, or has a size that the weight lacks.
@@ -190,7 +191,7 @@ def _banks(spec: KernelSpec, bank: int | tuple[int, ...]) -> tuple[tuple[int, ..
 def rounded(
     sizes: jax.Array, spec: KernelSpec, bank: int | tuple[int, ...]
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
-    """Return the ascending sizes of the bank, and ``sizes`` rounded to the bank; 0 stays 0."""
+    """Return the bank's sizes, ascending, and ``sizes`` rounded to them; see :func:`bank_conv`."""
     counts, every = np.asarray(taps_by_size(spec)), _banks(spec, bank)
     sizes = jnp.clip(sizes, 0, len(counts) - 1)
     # The nearest size is that with the nearest number of taps; the smaller if two are equally near.
@@ -211,7 +212,7 @@ def rounded(
 
 
 def taps_by_size(spec: KernelSpec) -> list[int]:
-    """Return a list whose entry s is the number of taps of kernel size s.
+    """Return a list whose entry s is the number of taps of ``spec`` within kernel size s.
 
     Raises:
       InputError: the taps are not a box with equal sides.
@@ -225,7 +226,7 @@ def taps_by_size(spec: KernelSpec) -> list[int]:
 def _one_size(
     x: jax.Array, w: jax.Array, spec: KernelSpec, size: int, precision: jax.lax.PrecisionLike
 ) -> jax.Array:
-    """Convolve with the same size at every position."""
+    """Convolve with kernel size ``size`` at every position; size 0 gives zeros."""
     if not size:
         outputs = output_grid(x.shape[:-1], spec.stride)
         return jnp.zeros((*outputs, w.shape[-1]), x.dtype)
@@ -244,21 +245,25 @@ def _on_cells(
     side: int,
     precision: str,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Return the operands that compute one size on cells of two positions along each axis.
+    """Return the operands of a convolution at half resolution, for the positions of one size.
+
+    A cell of the coarse grid covers two positions along each axis.
 
     Args:
       x: ``[B, *spatial, C]``.
       w: ``[K, C, C_out]``, whose K taps are a box with equal sides.
-      far: ``int32[B, *spatial]``, the size at positions that are computed on cells, else 0.
-      size: ``int32[]``, the size, at least 1.
+      far: ``int32[B, *spatial]``, kernel size of the positions to compute at half resolution, else
+        0.
+      size: ``int32[]``, the size to compute, at least 1.
       spec: offsets of the taps, stride 1, and dilation.
-      side: side of the kernel on cells.
+      side: side of the kernel at half resolution, in cells.
       precision: as in :func:`voxax.nn.functional.dynamic_conv`.
 
     Returns:
-      Five arrays: the positions of this size, ``bool[B, *spatial]``; the cells, ``[B, *cells, C]``;
-      the kernel, ``[side**D, C, C_out]``; the size on cells, ``int32[]``, 0 if no cell needs it;
-      and the size of each cell, ``int32[B, *cells]``, 0 if none of its positions has this size.
+      Five arrays: where ``far`` is ``size``, ``bool[B, *spatial]``; the mean of ``x`` in each cell,
+      ``[B, *cells, C]``; the kernel, ``[side**D, C, C_out]``; the kernel size in cells,
+      ``int32[]``, 0 if no cell needs it; and the same for each cell, ``int32[B, *cells]``, 0 if no
+      position in the cell has ``size``.
     """
     largest, wide = len(taps_by_size(spec)) - 1, accumulator(w.dtype)
     # Taps beyond the size are not read.
@@ -280,7 +285,7 @@ def _on_cells(
 
 
 def _halved(array: jax.Array, axis: int) -> jax.Array:
-    """Split an axis into cells of two; a zero is appended to an odd length."""
+    """Reshape an axis of length n to ``[ceil(n / 2), 2]``, with a zero appended if n is odd."""
     extent = array.shape[axis]
     array = jnp.pad(array, [(0, extent % 2 if a == axis else 0) for a in range(array.ndim)])
     return array.reshape(*array.shape[:axis], -(-extent // 2), 2, *array.shape[axis + 1 :])
@@ -288,14 +293,14 @@ def _halved(array: jax.Array, axis: int) -> jax.Array:
 
 @jax.jit
 def _from_cells(total: jax.Array, y: jax.Array, here: jax.Array) -> jax.Array:
-    """Return ``total`` with the results ``y`` of cells at the positions in ``here``."""
+    """Return ``y`` of the position's cell where ``here`` is True, and ``total`` elsewhere."""
     for axis, extent in enumerate(here.shape[1:], 1):
         y = jax.lax.slice_in_dim(jnp.repeat(y, 2, axis), 0, extent, axis=axis)
     return jnp.where(here[..., None], y, total)
 
 
 def _cell_sides(spec: KernelSpec) -> np.ndarray:
-    """Return, for sizes 0 to L, the kernel size on cells that covers the taps, ``int[L + 1]``."""
+    """Return ``int[L + 1]``: for each kernel size, the side in coarse cells that covers it."""
     sizes = np.arange(len(taps_by_size(spec)))
     low = [-((sizes - 1) // 2 * dilation) // 2 for dilation in spec.dilation]
     high = [(sizes // 2 * dilation + 1) // 2 for dilation in spec.dilation]
@@ -304,10 +309,11 @@ def _cell_sides(spec: KernelSpec) -> np.ndarray:
 
 
 def _shares(largest: int, dilation: int, side: int) -> np.ndarray:
-    """Return the share of each tap in each cell, for each size from 0 to L: ``[L + 1, side, L]``.
+    """Return ``[L + 1, side, L]``: by kernel size, the share of tap l that falls into cell j.
 
-    L is ``largest``. Seen from the left position of a cell, the tap with offset o lies in the cell
-    ``floor(o / 2)``; from the right position, in ``floor((o + 1) / 2)``. Each cell gets one half.
+    L is ``largest``; a cell covers two positions along an axis. Seen from the left position of a
+    cell, the tap with offset o lies in cell ``floor(o / 2)``; from the right one, in
+    ``floor((o + 1) / 2)``. Each of the two cells gets one half of the tap.
     """
     shares = np.zeros((largest + 1, side, largest))
     for size in range(1, largest + 1):
@@ -320,7 +326,7 @@ def _shares(largest: int, dilation: int, side: int) -> np.ndarray:
 
 
 def within(taps: tuple[int, ...], size: Any) -> tuple[slice, ...]:
-    """Return a slice for each axis: the central part of a box of ``taps`` that ``size`` uses.
+    """Return one slice per axis that cuts the kernel of ``size`` out of one of shape ``taps``.
 
     A ``size`` of None uses all taps.
     """

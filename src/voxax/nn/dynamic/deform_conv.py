@@ -1,4 +1,4 @@
-"""Convolve with offsets of taps, or with kernels, that differ by position and channel group."""
+"""Deformable convolution of grids, and convolution with a separate kernel for each position."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def deform_conv(
 
     ``y[u] = sum over k of m_gk(u) W_k x_g<stride u + dilation o_k + offsets_gk(u)>``. The taps k
     move separately for each group g of channels; there are G groups of C / G consecutive channels.
-    ``<...>`` interpolates, and m is the mask. The versions of the literature:
+    ``o_k`` is the offset of tap k, ``<...>`` interpolates, and m is the mask. The versions of the
+    literature:
 
     | version | call |
     |---|---|
@@ -60,13 +61,13 @@ def deform_conv(
     Args:
       x: ``[B, *spatial, C]``, 1 to 3 spatial axes, floating point.
       weight: ``[*T, C / groups, C_out]`` with kernel size T along each axis, and output channels
-        ordered by group. None adds the taps without weights.
+        ordered by group. None sums the values of the taps without weights.
       offsets: ``[B, *outputs, K, D]``, or with G groups ``[B, *outputs, G, K, D]``, in cells along
         the D spatial axes in their order. The K taps are in lexicographic order; ``outputs`` is
         ``ceil(spatial / stride)``. Integers read cells without interpolation.
       mask: factor of each tap, ``[B, *outputs, K]`` or ``[B, *outputs, G, K]``, floats; or None.
-      modulation: function applied to the mask first: ``"plain"`` (none), ``"sigmoid"``, or
-        ``"softmax"`` over the K taps.
+      modulation: function applied to the mask before it is used: ``"plain"`` (none), ``"sigmoid"``,
+        or ``"softmax"`` over the K taps.
       bias: ``[C_out]`` or None.
       kernel_size: an integer or one per axis; required without a weight.
       stride, dilation: static, an integer or one per axis.
@@ -81,7 +82,8 @@ def deform_conv(
       grow with K, because taps are processed one after the other.
 
     Raises:
-      InputError: shapes or dtypes do not fit, or the modulation is unknown or lacks a mask.
+      InputError: shapes or dtypes differ from those above, or the modulation is unknown or lacks a
+        mask.
 
     Source: Dai et al., "Deformable Convolutional Networks", ICCV 2017; Zhu et al., "Deformable
     ConvNets v2", CVPR 2019; Wang et al., "InternImage" (v3), CVPR 2023; Xiong et al., "Efficient
@@ -153,7 +155,7 @@ def deform_conv(
 
 
 def _taps(x, weight, kernel_size, groups) -> tuple[int, ...]:
-    """Return the size of the kernel along each axis."""
+    """Return the kernel size per axis, of ``weight`` or ``kernel_size``; raise if they differ."""
     ndim, channels = x.ndim - 2, x.shape[-1]
     if weight is None:
         if kernel_size is None or groups != 1:
@@ -175,7 +177,10 @@ def _taps(x, weight, kernel_size, groups) -> tuple[int, ...]:
 
 
 def _by_part(offsets, mask, outputs, number, ndim, channels):
-    """Return offsets ``[B, *outputs, G, K, D]``, mask ``[B, *outputs, G, K]`` or None, and G."""
+    """Return offsets ``[B, *outputs, G, K, D]``, mask ``[B, *outputs, G, K]`` or None, and G.
+
+    Without a group axis, G is 1. ``number`` is K, ``ndim`` is D. Other shapes raise ``InputError``.
+    """
     if offsets.ndim == len(outputs) + 2:
         offsets = offsets[..., None, :, :]
     if mask is not None and mask.ndim == len(outputs) + 1:
@@ -217,7 +222,8 @@ def local_conv(
 
     ``y[u, c] = sum over k of kernels[u, k, group of c] * x[stride u + dilation o_k, c]``, where x
     is zero outside the grid. With kernels that a network computes from ``x``, this is involution.
-    With one group, or one per channel, it is kernel prediction.
+    With one group, or one group per channel, it is kernel prediction. ``o_k`` is the offset of tap
+    k.
 
     Args:
       x: ``[B, *spatial, C]``, 1 to 3 spatial axes, floating point.
@@ -233,7 +239,7 @@ def local_conv(
       processed one after the other.
 
     Raises:
-      InputError: shapes or dtypes do not fit.
+      InputError: shapes or dtypes differ from those above.
 
     Source: Li et al., "Involution: Inverting the Inherence of Convolution for Visual
     Recognition", CVPR 2021; Mildenhall et al., "Burst Denoising with Kernel Prediction
@@ -275,8 +281,8 @@ def _under_taps(
       spec: offsets of the taps, stride and dilation.
 
     Returns:
-      The starts, ``int32[K, D]``, one row for each tap; and a function from a row to the values
-      ``[B, *outputs, C]`` at this tap, which are zero outside the grid.
+      The starts, ``int32[K, D]``, one row for each tap; and a function from one such row to the
+      values of ``x`` at this tap for all outputs, ``[B, *outputs, C]``, zero outside the grid.
     """
     taps, steps = np.asarray(spec.dilated_offsets), np.asarray(spec.stride)
     last = (np.asarray(output_grid(x.shape[:-1], spec.stride)[1:]) - 1) * steps

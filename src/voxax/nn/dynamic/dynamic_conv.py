@@ -62,10 +62,11 @@ def dynamic_conv(
     """Convolve a grid with a kernel size, dilation, taps or weights that differ between positions.
 
     ``y[u] = sum over k of m_k(u) W_k(u) x<stride u + dilation(u) o_k + offsets_k(u)>``, where x is
-    zero outside of the grid. The positions u form the grid ``ceil(spatial / stride)``. Size s
-    covers the offsets ``-((s - 1) // 2)`` to ``s // 2`` along each axis, for every stride. A size
-    below 1 has no taps; a size above the largest has all K taps. All shapes are static: changing
-    sizes, offsets or masks does not trigger recompilation.
+    zero outside of the grid, ``<...>`` interpolates, m is the mask, and ``o_k`` is the offset of
+    tap k. The positions u form the grid ``ceil(spatial / stride)``. Size s covers the offsets
+    ``-((s - 1) // 2)`` to ``s // 2`` along each axis, for every stride. A size below 1 has no taps;
+    a size above the largest has all K taps. All shapes are static: changing sizes, offsets or masks
+    does not trigger recompilation.
 
     Args:
       x: ``[B, *spatial, C]``, B scenes with D = 1 to 3 spatial axes, floating point.
@@ -81,8 +82,9 @@ def dynamic_conv(
         :func:`voxax.geometry.nested_sizes.soft_mask`), and have gradients.
       dilation: static integers, one or one per axis; or an array ``[B, *outputs]`` or
         ``[B, *outputs, D]``. Float arrays are interpolated and have gradients.
-      offsets: ``[B, *outputs, K, D]``, added to the place of each tap, with taps in lexicographic
-        order. Floats are interpolated linearly and have gradients. Integers need no interpolation.
+      offsets: ``[B, *outputs, K, D]``, added to the position of each tap, with taps in
+        lexicographic order. Floats are interpolated linearly and have gradients. Integers need no
+        interpolation.
       mask: ``[B, *outputs, K]``, a factor for each tap.
       mixture: factors of the M weights, ``[B, *outputs, M]``, or ``[B, M]`` for each scene.
       stride: static, an integer or one per axis.
@@ -109,7 +111,7 @@ def dynamic_conv(
       order, in forward and reverse mode.
 
     Raises:
-      InputError: shapes or dtypes do not fit.
+      InputError: shapes or dtypes differ from those above.
       AlgorithmError: the request is unknown, or none of the allowed algorithms can run this.
 
     Examples:
@@ -219,7 +221,7 @@ def bank_error(
 def _between(
     x: jax.Array, weight: jax.Array, sizes: jax.Array, spec: KernelSpec, options: dict[str, Any]
 ) -> jax.Array:
-    """Interpolate linearly between the exact results of two adjacent sizes (``tau`` of 1)."""
+    """Convolve with float sizes: interpolate between the two nearest whole sizes (``tau`` of 1)."""
     below = jax.lax.stop_gradient(jnp.floor(sizes))
     part = (sizes - below)[..., None]
     # Outside the range of sizes both results are equal, and the size has no gradient.
@@ -232,7 +234,7 @@ def _between(
 
 
 def _is_static(size: Any) -> bool:
-    """Return whether the size is static and the same for all positions."""
+    """Return whether ``size`` is None or a Python integer of 1 or more, the same everywhere."""
     return size is None or (isinstance(size, int | np.integer) and int(size) >= 1)
 
 
@@ -245,7 +247,7 @@ def _own_kernels(
     algorithm: Request,
     precision: jax.lax.PrecisionLike,
 ) -> jax.Array:
-    """Convolve each scene, or each position, with the kernel in ``weights`` of nearest size."""
+    """Convolve each scene or position with the kernel in ``weights`` whose size is nearest."""
     ndim, bank = grid_axes(x), sorted(weights)
     if not bank or size is None:
         raise InputError(
@@ -311,7 +313,7 @@ def _own_kernels(
 
 
 def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> jax.Array:
-    """Convolve by ``run`` with a mixture of several weights for each scene or each position."""
+    """Convolve by ``run`` with M weights, mixed by ``mixture`` for each scene or position."""
     count, c_out = weight.shape[0], weight.shape[-1]
     if mixture.shape not in ((outputs[0], count), (*outputs, count)):
         raise InputError(
@@ -337,7 +339,7 @@ def _mixed(run, x, weight, sizes, mixture, taps, outputs, whole, precision) -> j
 
 
 def flat(weight: jax.Array, taps: tuple[int, ...]) -> jax.Array:
-    """Reshape ``[*T, C, C_out]`` to ``[K, C, C_out]``."""
+    """Reshape ``weight [*T, C, C_out]`` to ``[K, C, C_out]``, where ``taps`` is T."""
     return weight.reshape(int(np.prod(taps)), *weight.shape[-2:])
 
 
@@ -355,10 +357,10 @@ def _only_masked(algorithm: Request) -> None:
 
 
 def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -> tuple[int, ...]:
-    """Check the operands and return the largest kernel size, one integer per axis.
+    """Check the shapes and dtypes of a convolution; return the weight's kernel size per axis.
 
     Raises:
-      InputError: shapes or dtypes do not fit together.
+      InputError: shapes or dtypes do not match.
     """
     ndim = grid_axes(x)
     lead = 0 if mixture is None else 1
@@ -378,7 +380,7 @@ def check_operands(x: jax.Array, weight: jax.Array, mixture: jax.Array | None) -
 
 
 def expand_size(size: Any, outputs: tuple[int, ...], taps: tuple[int, ...]) -> jax.Array:
-    """Broadcast ``size`` to ``[B, *outputs]``, integers or floats; None is the largest size.
+    """Broadcast ``size`` to ``[B, *outputs]``, integers or floats; None is the largest in ``taps``.
 
     Raises:
       InputError: ``size`` has another shape, or is neither integer nor float.
@@ -498,7 +500,7 @@ def selected_stride_conv(
       differentiable in x, weight and bias to any order.
 
     Raises:
-      InputError: shapes or dtypes do not fit, or a stride is not in ``strides``.
+      InputError: shapes or dtypes differ from those above, or a stride is not in ``strides``.
     """
     check_operands(x, weight, None)
     values = tuple(int(s) for s in strides)

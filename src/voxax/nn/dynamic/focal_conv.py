@@ -38,9 +38,10 @@ def focal_conv(
 ) -> Voxels:
     """Convolve onto the input voxels and onto new voxels next to important input voxels.
 
-    A voxel is important if its importance at the kernel's center exceeds the threshold. It adds
-    each neighbor ``site + offset[k] * dilation`` whose ``importance[row, k]`` exceeds the threshold
-    too. With threshold 1 no voxel is added (submanifold convolution); below 0 all neighbors are.
+    A voxel is important if its importance at the kernel's center tap exceeds the threshold. For
+    each tap k whose ``importance[row, k]`` exceeds it too, a voxel is added at
+    ``coords + offset[k] * dilation`` if there is none. With threshold 1 no voxel is added
+    (submanifold convolution); below 0 all neighbors are.
 
     Args:
       voxels: input with ``C_in`` channels.
@@ -54,8 +55,9 @@ def focal_conv(
       gate: whether to multiply each voxel's features by its importance at the center before the
         convolution, which gives this importance a gradient. The importance of other taps has no
         gradient; the paper trains it with a separate loss.
-      capacity: static number of rows of the result. None takes one of a few sizes in eager calls,
-        and K + 1 times the input's under ``jax.jit``, which suffices but is usually far too large.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in eager
+        calls, and K + 1 times the input's under ``jax.jit``, which suffices but is usually far too
+        large.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
 
@@ -64,9 +66,9 @@ def focal_conv(
       :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Raises:
-      InputError: shapes or dtypes do not fit.
-      CapacityError: the result does not fit; only in eager calls. Under ``jax.jit`` the result
-        counts the lost voxels in ``num_dropped``.
+      InputError: shapes or dtypes differ from those above.
+      CapacityError: the result has more rows than ``capacity``; only in eager calls. Under
+        ``jax.jit`` the result counts the lost voxels in ``num_dropped``.
 
     Source: Chen et al., "Focal Sparse Convolutional Networks for 3D Object Detection", CVPR 2022.
     """

@@ -1,7 +1,8 @@
 """Loop over the taps of dense kernels, and read the input at each tap.
 
 The backward pass computes each tap again, so neither the program nor its memory grows with the size
-of the kernel. A tap at an integer place is fetched; one at a float place is interpolated linearly.
+of the kernel. Values at integer positions are fetched; those at float positions are interpolated
+linearly.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ def grid_spec(
     stride: int | Sequence[int],
     dilation: int | Sequence[int],
 ) -> KernelSpec:
-    """Return the spec of a kernel on the grid of ``x [B, *spatial, C]``; every size is centered.
+    """Return the spec of a centered kernel on the grid of ``x [B, *spatial, C]``.
 
     Raises:
-      InputError: ``x`` has not 1 to 3 spatial axes or no floats, or kernel arguments do not fit.
+      InputError: ``x`` does not have 1 to 3 spatial axes and floats, or a kernel argument does not
+        have one integer for all axes or one for each.
     """
     ndim = grid_axes(x)
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -79,7 +81,10 @@ def sampled_conv(
     tau: float,
     precision: jax.lax.PrecisionLike,
 ) -> jax.Array:
-    """Run :func:`voxax.nn.functional.dynamic_conv` with taps at any places, in ordinary JAX.
+    """Compute :func:`voxax.nn.functional.dynamic_conv` with taps between grid positions too.
+
+    This is the algorithm ``masked``, in ordinary JAX operations. ``dilation``, ``offsets`` and
+    ``mask`` are arrays per output position, or None.
 
     Taps that an integer size leaves out are not read. A mask multiplies the values, so a NaN in
     the input stays NaN where the mask is zero.
@@ -130,7 +135,7 @@ def sampled_conv(
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """Return the dtype of a sum of places: the widest float of the two, else ``a``.
+    """Return the wider of the dtypes that are floating, or ``a`` if neither is.
 
     ``jnp.promote_types`` would raise under ``jax.numpy_dtype_promotion("strict")``.
     """
@@ -139,7 +144,7 @@ def _wider(a: Any, b: Any) -> Any:
 
 
 def centers(outputs: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
-    """Return ``int32[1, *outputs, D]``, the place of each output position on the input."""
+    """Return ``int32[1, *outputs[1:], D]``: the input position of each output of a scene."""
     axes = [np.arange(n) * s for n, s in zip(outputs[1:], stride, strict=True)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)[None].astype(np.int32)
 
@@ -147,13 +152,13 @@ def centers(outputs: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
 def fetch(
     source: jax.Array, grid: tuple[int, ...], place: jax.Array, reads: jax.Array | None, dtype: Any
 ) -> jax.Array:
-    """Read, or interpolate, the grid's values ``[B, *outputs, C]`` at places; zero outside.
+    """Return a grid's values ``[B, *outputs, C]`` at the positions ``place``; zero outside it.
 
     Args:
-      source: rows of the grid, ``[N + 1, C]``; the last row is zero.
+      source: the grid's values, ``[N + 1, C]``, where the last row is zero.
       grid: ``(B, *spatial)``, with product N.
-      place: ``[1 or B, *outputs, D]``, integers or floats.
-      reads: booleans that select which places to read; None reads all.
+      place: ``[1 or B, *outputs, D]``; integers are read, floats are interpolated.
+      reads: ``bool[B, *outputs]``, which positions to read; others give zero. None reads all.
       dtype: dtype of the result.
     """
     extents = grid[1:]
@@ -193,7 +198,7 @@ def _rows(
 
 
 def _checked(dilation, offsets, mask, outputs, taps, ndim):
-    """Return dilation, offsets and mask with the shapes and dtypes that the loop needs.
+    """Check shapes, and return dilation ``[*outputs, 1 or D]``, offsets and mask; None stays None.
 
     Raises:
       InputError: another shape; the message names the expected shape.
@@ -218,6 +223,6 @@ def _checked(dilation, offsets, mask, outputs, taps, ndim):
 
 
 def as_places(steps: jax.Array) -> jax.Array:
-    """Return steps on the grid as int32, or as floats of at least float32."""
+    """Cast ``steps`` on the grid to int32 if they are integers, else to at least float32."""
     is_whole = jnp.issubdtype(steps.dtype, jnp.integer)
     return steps.astype(jnp.int32 if is_whole else accumulator(steps.dtype))

@@ -1,10 +1,11 @@
 """Convolve point clouds over the neighbors of each point: continuous and kernel point convolution.
 
-Both compute ``y[m] = sum_t (sum_j c[m, j, t] x[j]) W_t``. They differ in the coefficients ``c``,
-functions of the place of neighbor j around query m. :func:`continuous_conv` interpolates a grid of
-matrices. :func:`kernel_point_conv` has a weight at each of a few kernel points, rigid or
-deformable. Queries are computed block by block, and each block again in the backward pass. So the
-coefficients of only one block exist at a time, and the products ``c x W`` are never stored.
+Both compute ``y[m] = sum_t (sum_j c[m, j, t] x[j]) W_t`` from features x of neighbors j and weights
+``W_t``. They differ in the coefficients ``c``, functions of neighbor j's position relative to query
+m. :func:`continuous_conv` interpolates a grid of matrices. :func:`kernel_point_conv` has a weight
+at each of a few kernel points, rigid or deformable. Queries are computed block by block, and each
+block again in the backward pass. So the coefficients of only one block exist at a time, and the
+products ``c x W`` are never stored.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Around(NamedTuple):
       places: ``float[m, k, D]``, positions of the neighbors minus the query's; zero in empty slots.
       rows: ``int32[m, k]``, rows of the neighbors; -1 in empty slots.
       exists: ``bool[m, k]``, whether a slot has a neighbor.
-      extra: the block's part of the arrays ``extra`` of :func:`neighbor_conv`.
+      extra: the rows of the argument ``extra`` of :func:`neighbor_conv` for these queries.
     """
 
     places: jax.Array
@@ -60,16 +61,16 @@ def neighbor_conv(
     bias: jax.Array | None = None,
     precision: jax.lax.PrecisionLike = None,
 ) -> Points:
-    """Sum the features of neighbors with T sets of coefficients, and multiply each sum by a weight.
+    """Sum the features of neighbors with T sets of coefficients, and add the T sums times weights.
 
     Args:
       points: input with C channels.
       queries: M points of the output; None takes ``points``.
       neighbors: rows of ``points`` around each query.
       weight: ``[T, C, C_out]``.
-      coefficients: function from a block of queries to ``float[m, k, T]``; values in empty slots
-        are not used.
-      extra: a tree of arrays ``[M, ...]``; ``coefficients`` gets the block's part of each array.
+      coefficients: function from :class:`Around`, a block of m queries, to ``float[m, k, T]``;
+        values in empty slots are not used.
+      extra: a tree of arrays ``[M, ...]``; ``coefficients`` gets the rows of its queries.
       bias: ``[C_out]`` or None.
       precision: as for ``dynamic_conv``.
 
@@ -78,7 +79,7 @@ def neighbor_conv(
       accumulated in at least float32.
 
     Raises:
-      InputError: shapes or dtypes do not fit.
+      InputError: shapes or dtypes differ from those above.
     """
     queries = points if queries is None else queries
     check_neighbors(points, queries, neighbors)
@@ -123,7 +124,7 @@ def in_blocks(
 
     Args:
       run: function from a block's ``(rows, positions, extra)`` to ``[m, ...]``.
-      elements: number of array elements that one query needs.
+      elements: number of array elements that one query needs, which limits m.
       rows: ``int32[M, k]``, rows of the neighbors, or -1.
       positions: ``float[M, D]``, positions of the queries.
       extra: a tree of arrays ``[M, ...]``.
@@ -144,7 +145,7 @@ def in_blocks(
 
 
 def around_queries(points: Points, rows: jax.Array, positions: jax.Array, extra: Any) -> Around:
-    """Return the neighborhoods of a block of queries, as :func:`in_blocks` passes the block."""
+    """Return the neighborhoods of a block of queries, passed to ``run`` by :func:`in_blocks`."""
     exists = rows >= 0
     wide = max(points.positions.dtype, positions.dtype, key=lambda dtype: dtype.itemsize)
     near = points.positions.at[jnp.maximum(rows, 0)].get(mode="clip").astype(wide)
@@ -154,7 +155,7 @@ def around_queries(points: Points, rows: jax.Array, positions: jax.Array, extra:
 
 
 def check_neighbors(points: Points, queries: Points, neighbors: Neighbors) -> None:
-    """Raise :class:`InputError` unless points, queries and neighbors have fitting axes and rows."""
+    """Raise :class:`InputError` unless axes match, and ``neighbors`` have one row per query."""
     if points.ndim != queries.ndim:
         raise InputError(f"queries of {queries.ndim} axes among points of {points.ndim}")
     if neighbors.rows.shape[0] != queries.capacity:
@@ -165,7 +166,7 @@ def check_neighbors(points: Points, queries: Points, neighbors: Neighbors) -> No
 
 
 def length(places: jax.Array) -> jax.Array:
-    """Return the norm along the last axis; its gradient at the zero vector is zero, not NaN."""
+    """Return the norm of vectors ``places [..., D]``; the gradient at zero is zero, not NaN."""
     squares = jnp.sum(places**2, axis=-1)
     positive = squares > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1)), 0)
@@ -177,13 +178,13 @@ Window = Callable[[jax.Array], jax.Array]
 
 @checked_operator
 def poly6(squares: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return a smooth weight by distance r, ``(1 - q)^3`` with ``q = r^2 / R^2``; zero for q > 1.
+    """Return ``(1 - q)^3``, a smooth weight by ``q = r^2 / radius^2``; zero for q > 1.
 
     Args:
-      squares: ``float[...]``, the squared relative distance q of each neighbor.
+      squares: ``float[...]``, the squared relative distances q.
 
     Returns:
-      ``float[...]``, 1 at the center.
+      ``float[...]``, 1 where q is 0.
 
     Source: Müller et al., "Particle-based fluid simulation for interactive applications", 2003.
     """
@@ -227,12 +228,13 @@ def continuous_conv(
 
     Returns:
       The queries with ``C_out`` channels in the promoted dtype of features and weight, accumulated
-      in at least float32. Differentiable in features, weight, bias, radius and both positions; at
-      kinks of the mapping and of the interpolation, the derivative is one-sided. Queries are
-      computed block by block, so memory does not grow with (points) times (taps).
+      in at least float32. Differentiable in features, weight, bias, radius and the positions of
+      points and queries; at kinks of the mapping and of the interpolation, the derivative is
+      one-sided. Queries are computed block by block, so memory does not grow with (points) times
+      (taps).
 
     Raises:
-      InputError: shapes or dtypes do not fit, or the mapping is unknown.
+      InputError: shapes or dtypes differ from those above, or the mapping is unknown.
 
     Source: Ummenhofer et al., "Lagrangian Fluid Simulation with Continuous Convolutions", ICLR
     2020; the mapping of Griepentrog et al., "A bi-Lipschitz continuous, volume preserving map from
@@ -280,7 +282,7 @@ def continuous_conv(
 
 
 def to_cube(places: jax.Array, mapping: Mapping) -> jax.Array:
-    """Map the unit ball ``float[..., D]``, D 1 to 3, onto the cube ``[-1, 1]^D``."""
+    """Map ``places [..., D]`` in the unit ball onto the cube ``[-1, 1]^D``, for D of 1 to 3."""
     ndim = places.shape[-1]
     if mapping == "identity" or ndim == 1:
         return places
@@ -302,7 +304,7 @@ def to_cube(places: jax.Array, mapping: Mapping) -> jax.Array:
 
 
 def _disc_to_square(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Map a disc onto a square, and its sectors onto four triangles. Areas keep their ratio."""
+    """Map points ``(x, y)`` of a disc onto a square; all areas grow by the same factor."""
     radius = length(jnp.stack([x, y], axis=-1))
     wide = jnp.abs(y) <= jnp.abs(x)
     first, second = jnp.where(wide, x, y), jnp.where(wide, y, x)
@@ -397,7 +399,8 @@ def kernel_point_conv(
       kernel_points: ``float[K, D]``, positions relative to the query, in the unit of the positions;
         see :func:`voxax.nn.functional.kernel_point_positions`.
       queries: M points of the output; None takes ``points``.
-      extent: distance sigma that a kernel point reaches, in the positions' unit; may be traced.
+      extent: distance sigma, in the positions' unit, beyond which ``linear`` influence is 0; may be
+        traced.
       offsets: ``[M, K, D]``, displacements of each query's kernel points; None is a rigid kernel.
       modulation: ``[M, K]``, factors m of each query's kernel points; None is 1.
       influence: function h of a distance d. ``linear``: ``max(0, 1 - d / sigma)``. ``gaussian``: a
@@ -408,11 +411,12 @@ def kernel_point_conv(
 
     Returns:
       The queries with ``C_out`` channels in the promoted dtype of features and weight, accumulated
-      in at least float32. Differentiable in every float array and both positions to any order;
-      the slope is zero where a neighbor lies on a kernel point.
+      in at least float32. Differentiable in every float array and the positions of points and
+      queries, to any order. Where a neighbor lies on a kernel point, the slope of the distance is
+      zero.
 
     Raises:
-      InputError: shapes or dtypes do not fit, or the influence is unknown.
+      InputError: shapes or dtypes differ from those above, or the influence is unknown.
 
     Source: Thomas et al., "KPConv: Flexible and Deformable Convolution for Point Clouds", ICCV
     2019.
@@ -470,12 +474,13 @@ def kernel_point_penalty(
     Returns:
       Two scalars, means over the queries. The fitting loss sums over the kernel points the square
       of (distance to the nearest neighbor) / ``extent``. The repulsive loss sums over the ordered
-      pairs of kernel points the square of their linear influence on each other.
+      pairs of kernel points the square of ``max(0, 1 - distance / extent)``.
 
     Raises:
-      InputError: shapes or dtypes do not fit.
+      InputError: shapes or dtypes differ from those above.
 
-    Source: equations 9 and 10 of Thomas et al., 2019, which sum over the points.
+    Source: equations 9 and 10 of Thomas et al., "KPConv", ICCV 2019, with means for sums over the
+    points.
     """
     queries = points if queries is None else queries
     check_neighbors(points, queries, neighbors)
@@ -508,6 +513,6 @@ def kernel_point_penalty(
 
 
 def _nodes(kernel_points: jax.Array, offsets: jax.Array | None, dtype) -> jax.Array:
-    """Return the kernel points ``[m or 1, K, D]``, moved by the offsets."""
+    """Return kernel points plus ``offsets [m, K, D]``, or ``[1, K, D]`` if offsets are None."""
     nodes = kernel_points.astype(dtype)[None]
     return nodes if offsets is None else nodes + offsets.astype(dtype)

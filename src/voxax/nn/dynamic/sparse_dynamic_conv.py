@@ -54,8 +54,9 @@ def sparse_dynamic_conv(
     """Convolve voxels with a kernel size, dilation, mask or weights given for each output voxel.
 
     ``y[u] = sum_k m_k(u) * x[stride * u + d(u) * o_k] @ W_k(u)``: m is 1 for the taps of u's size
-    and else 0 (or a ramp, see ``tau``), times ``mask``; d is the dilation; W is the weight, or
-    a mixture of several. Shapes do not depend on the values, so new sizes compile nothing.
+    and else 0 (or a ramp, see ``tau``), times ``mask``; d is the dilation; ``o_k`` the offset of
+    tap k; W the weight, or a mixture of several. Shapes do not depend on the values, so new sizes
+    compile nothing.
 
     Size s has the offsets ``-((s - 1) // 2)`` to ``s // 2`` along every axis, before dilation. So
     the kernel of size 3 is part of that of size 4, and so on. With hard sizes (``tau=None``) no
@@ -66,7 +67,8 @@ def sparse_dynamic_conv(
       weight: ``[K, C_in, C_out]`` or, with groups, ``[K, G, C_in/G, C_out/G]``, for the largest
         size; with ``mixture``, M such weights along a new first axis.
       kernel_size: the largest size: an integer, or one per axis.
-      stride: an integer, or one per axis. ``stride == kernel_size`` keeps the offsets above.
+      stride: an integer, or one per axis. The offsets are those above even if
+        ``stride == kernel_size``.
       dilation: static integers, or ``int[out_capacity]``, the dilation of each output voxel.
       bias: ``[C_out]`` or None.
       groups: number of channel groups.
@@ -85,11 +87,10 @@ def sparse_dynamic_conv(
         :func:`voxax.nn.functional.spatially_sparse_conv`.
       algorithm: which strategies may be used, a request as in
         :func:`voxax.nn.functional.dynamic_conv`. Both strategies give the same result. ``grouped``
-        computes only taps within the sizes: with hard sizes by one product over the map without the
-        other taps, with soft sizes by one product for each size, over the taps that it adds to the
-        smaller sizes. ``masked`` computes one product for each tap, scaled by its factors; a mask
-        needs it. If both are allowed, ``grouped`` is taken where it can run. The other strategies
-        run on grids only.
+        computes only taps within the sizes: one convolution without the other taps for hard sizes;
+        for soft sizes one convolution per size, over the taps that this size adds to the next
+        smaller one. ``masked`` multiplies every tap by its factor, and is required with ``mask``.
+        If both are allowed, ``grouped`` runs where it can. The other strategies are for grids.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo, precision: as in
         :func:`voxax.nn.functional.spatially_sparse_conv`.
 
@@ -99,7 +100,7 @@ def sparse_dynamic_conv(
       weight, bias, mask, mixture and soft sizes.
 
     Raises:
-      InputError: shapes or dtypes do not fit; the message names them.
+      InputError: shapes or dtypes differ from those above; the message names them.
       AlgorithmError: as in :func:`voxax.nn.functional.spatially_sparse_conv`, or none of the
         allowed strategies can run this.
       CapacityError: as in :func:`voxax.nn.functional.spatially_sparse_conv`.
@@ -164,7 +165,7 @@ def sparse_dynamic_conv(
 
 
 def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelShape:
-    """Return ``shape``, or its centered offsets where ``stride == kernel_size`` on an axis."""
+    """Return ``shape``, or its centered offsets if ``stride == kernel_size > 1`` on some axis."""
     sizes, strides = per_axis(kernel_size, ndim, "kernel_size"), per_axis(stride, ndim, "stride")
     if all(k == 1 or k != s for k, s in zip(sizes, strides, strict=True)):
         return shape
@@ -175,7 +176,7 @@ def _centered(shape: Any, ndim: int, kernel_size: Any, stride: Any) -> KernelSha
 def _dilation(
     dilation: Any, dilations: Sequence[int] | None, kernel_map: KernelMap | None
 ) -> tuple[Any, jax.Array | None]:
-    """Return ``(static dilation, None)``, or ``(possible values, value of each voxel)``."""
+    """Return ``(dilation, None)`` if static; for an array, ``(tuple of its values, the array)``."""
     if not isinstance(dilation, jax.Array | np.ndarray) or dilation.ndim == 0:
         if dilations is not None:
             raise InputError(
@@ -198,10 +199,11 @@ def _dilation(
 def _of_rows(
     value: Any, name: str, shape: tuple[int, ...], valid: jax.Array, scalar: bool = False
 ) -> Any:
-    """Return ``value`` as an array of ``shape``, 0 in padding rows; None stays None.
+    """Return ``value`` as an array of ``shape``, 0 where not ``valid``; None stays None.
 
     Raises:
-      InputError: ``value`` has another shape, or is not of real numbers.
+      InputError: ``value`` has another shape, or not floats (with ``scalar``, one number and
+        integers are allowed too).
     """
     if value is None:
         return None
@@ -227,7 +229,7 @@ def _check_tau(tau: float | None, size: Any) -> None:
 
 
 def _strategy(algorithm: Request, mask: Any) -> str:
-    """Return the first of ``grouped`` and ``masked`` that the request admits and that can run."""
+    """Return ``grouped``, or ``masked`` if there is a mask or ``grouped`` is not allowed."""
     asked = admitted(algorithm, kind="dynamic", product="forward")
     able = ("grouped", "masked") if mask is None else ("masked",)
     for name in able:
@@ -241,7 +243,7 @@ def _strategy(algorithm: Request, mask: Any) -> str:
 
 
 def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]) -> None:
-    """Raise :class:`InputError` if any factor is given, and features and weight are integers."""
+    """Raise :class:`InputError` if a factor is not None while features and weight are integers."""
     given = [name for name, value in factors.items() if value is not None]
     if given and not jnp.issubdtype(common_dtype(features.dtype, weight.dtype), jnp.inexact):
         raise InputError(
@@ -253,7 +255,7 @@ def _check_dtype(features: jax.Array, weight: jax.Array, factors: dict[str, Any]
 def _factors(
     kernel_map: KernelMap, size: Any, tau: float | None, mask: Any, wide: Any
 ) -> tuple[KernelMap, jax.Array]:
-    """Return the map without pairs beyond hard sizes, and factors ``[out_capacity, K]``."""
+    """Return the map without taps outside hard sizes, and tap factors ``[out_capacity, K]``."""
     factors = jnp.ones((1, 1), wide) if mask is None else mask.astype(wide)
     if size is not None and tau is not None:
         factors = soft_mask(size, kernel_map.spec.offsets, tau).astype(wide) * factors
@@ -269,7 +271,11 @@ def _shells(
     tau: float,
     requests: dict[str, Any],
 ) -> jax.Array:
-    """Convolve with soft sizes: one product per size, over the taps that it adds, times a ramp."""
+    """Convolve with soft sizes, one convolution per size, and return the sum ``[out_capacity, C]``.
+
+    The convolution of a size runs over the taps that this size adds to the next smaller one, and
+    its result is multiplied by the factor with which these taps fade in.
+    """
     offsets = np.asarray(kernel_map.spec.offsets)
     reach = reaching_size(offsets)
     total, dtype = None, None
@@ -289,13 +295,13 @@ def _shells(
 
 
 def _side_by_side(weights: jax.Array) -> jax.Array:
-    """Reshape ``[M, ..., C_out]`` to ``[..., M * C_out]``, so that one product does all weights."""
+    """Reshape ``[M, ..., C_out]`` to ``[..., M * C_out]``, so that one convolution has all M."""
     moved = jnp.moveaxis(weights, 0, -2)
     return moved.reshape(*moved.shape[:-2], moved.shape[-2] * moved.shape[-1])
 
 
 def _mixed(features: jax.Array, mixture: jax.Array, groups: int) -> jax.Array:
-    """Mix ``[rows, G * M * C]`` by shares ``[rows, M]`` to ``[rows, G * C]``."""
+    """Sum over M ``features [rows, G * M * C]`` times ``mixture [rows, M]``: ``[rows, G * C]``."""
     rows, number = mixture.shape
     wide = accumulator(features.dtype)
     channels = features.shape[1] // (groups * number)
@@ -307,10 +313,11 @@ def _mixed(features: jax.Array, mixture: jax.Array, groups: int) -> jax.Array:
 def _by_dilation(
     dilation: jax.Array, values: tuple[int, ...], first: KernelMap, map_of: Any, products: Any
 ) -> jax.Array:
-    """Return the sum of one product for each dilation, for the outputs with this dilation.
+    """Convolve each output with its own dilation: sum one convolution for each of ``values``.
 
-    A single table of neighbors is not enough. With two dilations, two outputs can share an input
-    through one tap, but the adjoint's table has only one entry for this input and tap.
+    ``first`` is the kernel map of the first value, ``map_of`` builds the others, and ``products``
+    convolves over a map. One map cannot hold all dilations: two outputs of different dilations can
+    share an input and a tap, for which the map's transpose has only one entry.
     """
     valid = first.out_geometry.valid
     if dilation.shape != (first.out_capacity,):

@@ -85,7 +85,8 @@ def serial_order(voxels: Voxels, order: SerialOrder) -> CurveOrder:
     """Return the order of the rows along one of the curves of Point Transformer V3.
 
     The curve of each scene begins in its lowest corner and fills the smallest cube of ``2**n``
-    cells per axis that contains the scene. All blocks of a level can share the result.
+    cells per axis that contains the scene. All attention blocks on the same voxels can share the
+    result.
 
     Args:
       voxels: ``capacity`` rows; only their coordinates matter.
@@ -129,21 +130,22 @@ def serialized_attention(
       fill: which rows fill the free slots of a scene's last patch: ``"overlap"``, ``"cycle"`` or
         ``"short"``; see :func:`voxax.cut_patches`.
       scale: factor on the products of queries and keys; None is ``1 / sqrt(C / H)``.
-      table: ``[D, 2 * reach + 1, H]`` or None, for D spatial axes. For each axis, the entry of the
-        offset in cells from key to query, clipped to the reach, is added to the logits.
+      table: relative position bias, ``[D, 2 * reach + 1, H]`` for D spatial axes, or None. For each
+        axis, the offset in cells (query minus key), clipped to ``-reach`` to ``reach``, selects the
+        entry to add to the logits.
       precision: precision of the products; None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
-      algorithm: ``"tiles"`` (ordinary JAX operations; derivatives of any order), ``"cudnn"``
-        (GPU), ``"splash"`` (TPU). None takes one of the last two for half precision, if this
-        process has such a device and the algorithm supports the problem; else ``"tiles"``.
+      algorithm: ``"tiles"`` (ordinary JAX operations; derivatives of any order), ``"cudnn"`` (GPU),
+        ``"splash"`` (TPU). None takes one of the last two for half precision, if this process has
+        such a device and the algorithm can run with these arguments; else ``"tiles"``.
 
     Returns:
       Voxels with C channels in the input's dtype.
 
     Raises:
-      InputError: channels, heads, patch size or table do not fit, the order is unknown, the
-        algorithm does not support the problem, the features are integers, or the voxels are one
-        shard of a scene.
+      InputError: channels, heads, patch size or table do not match, the order is unknown, the
+        algorithm cannot run with these arguments, the features are integers, or the voxels are one
+        shard of a split scene.
 
     Source: Wu et al., "Point Transformer V3: Simpler, Faster, Stronger", CVPR 2024.
 
@@ -221,16 +223,17 @@ def window_attention(
       voxels: Voxels with ``3 * C`` channels: query, key, value.
       num_heads: number of heads H, which divides C.
       windows: from :func:`voxax.cubic_windows` or :func:`voxax.cylindrical_windows`, for these
-        voxels. This is not checked: windows of other voxels of the same capacity give wrong groups.
+        voxels. This is not checked: windows of other voxels of the same capacity give wrong
+        results.
       scale, table, precision: as in :func:`serialized_attention`: factor on the products, relative
-        table ``[D, 2 * reach + 1, H]`` or None, and precision of the products.
+        position bias ``[D, 2 * reach + 1, H]`` or None, and precision of the products.
 
     Returns:
       Voxels with C channels in the input's dtype.
 
     Raises:
-      InputError: channels, heads or table do not fit, the windows have another capacity, the
-        features are integers, or the voxels are one shard of a scene.
+      InputError: channels, heads or table do not match, the windows have another capacity, the
+        features are integers, or the voxels are one shard of a split scene.
 
     Source: Liu et al., "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows",
     ICCV 2021.
@@ -315,8 +318,8 @@ def cross_attention(
       The rows of ``query`` with C channels in its dtype; zero if a scene has no keys.
 
     Raises:
-      InputError: channels, heads or numbers of scenes do not fit, the features are integers, tokens
-        or their count have another shape, or voxels are one shard of a scene.
+      InputError: channels, heads or numbers of scenes do not match, the features are integers,
+        tokens or their count have another shape, or voxels are one shard of a split scene.
 
     Source: Vaswani et al., "Attention Is All You Need", NeurIPS 2017.
     """
@@ -376,7 +379,10 @@ def _logits(
     table: jax.Array | None,
     precision: jax.lax.PrecisionLike,
 ) -> Logits:
-    """Check the arguments that all kinds of attention share, and return the :class:`Logits`."""
+    """Check the arguments that all kinds of attention share, and return the :class:`Logits`.
+
+    ``parts`` is 3 if the channels are queries, keys and values, and 1 for queries alone.
+    """
     features = rows.features
     channels = features.shape[-1]
     if num_heads < 1 or channels % (parts * num_heads):
@@ -416,13 +422,14 @@ def _attend(
     """Return the features that each voxel gets by attention in its group, ``[capacity, C]``.
 
     Args:
-      features, coords: features and coordinates of the voxels.
+      features, coords: packed features ``[capacity, 3 * C]`` and coordinates of the voxels.
       cut: patches of the voxels.
       group: ``int32[capacity]``, the group of each voxel. None makes each patch a group.
-      how: scale, precision and table.
+      how: the rule for the logits.
       num_heads: number of heads.
-      chosen: the algorithm.
-      beside: number of patches on each side that can have rows of the same group; None is any.
+      chosen: name of the algorithm.
+      beside: number of patches on each side of a patch that can hold rows of its groups; None if
+        unknown.
     """
     sides = functools.partial(_sides, features, coords, group=group, num_heads=num_heads, how=how)
     query, key, value = sides(cut.rows)
@@ -445,7 +452,10 @@ def _cross(
     num_heads: int,
     chosen: AttentionAlgorithm,
 ) -> jax.Array:
-    """Attend from queries ``asked [P, L, C]`` to ``held [..., L, 2 * C]``, keys and values."""
+    """Attend from queries ``asked [P, L, C]`` to keys and values ``held [Q, L, 2 * C]``.
+
+    ``mine [P, L]`` and ``theirs [Q, L]`` are their groups. The result is ``[P, L, H, d]``.
+    """
     (vectors,) = _parts(asked, num_heads, 1)
     key, value = _parts(held.astype(asked.dtype), num_heads, 2)
     return _across(Side(vectors, mine), Side(key, theirs), value, how, chosen)
@@ -454,7 +464,7 @@ def _cross(
 def _across(
     query: Side, key: Side, value: jax.Array, how: Logits, chosen: AttentionAlgorithm
 ) -> jax.Array:
-    """Return the attention of each query to the keys of the same group in all blocks."""
+    """Return attention of each query to all keys of its group in any patch, ``[P, L, H, d]``."""
     if chosen != "splash":
         return attend_across_blocks(query, key, value, how)
     q, k, v = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), (query, key, value))
@@ -462,19 +472,19 @@ def _across(
 
 
 def _block_size(capacity: int) -> int:
-    """Return the number of rows of a block, a power of two; two blocks make one tile of logits."""
+    """Return the rows per block: the smallest power of two >= ``capacity``, at most 1024."""
     most = max(8, min(1024, math.isqrt(TILE)))
     return min(1 << (most.bit_length() - 1), 1 << max(capacity - 1, 1).bit_length())
 
 
 def _head(rows: Any, num_heads: int, parts: int) -> jax.ShapeDtypeStruct:
-    """Return shape ``[H, d]`` and dtype of the queries of a row."""
+    """Return shape ``[H, d]`` and dtype of a row's queries; ``parts`` as in :func:`_logits`."""
     width = rows.features.shape[-1] // (parts * num_heads)
     return jax.ShapeDtypeStruct((num_heads, width), rows.features.dtype)
 
 
 def _parts(features: jax.Array, num_heads: int, parts: int) -> tuple[jax.Array, ...]:
-    """Split ``[P, L, parts * C]`` into ``parts`` arrays ``[P, L, H, d]`` with H heads."""
+    """Split ``[P, L, parts * C]`` into ``parts`` arrays ``[P, L, H, C / H]`` with H heads."""
     split = features.reshape(*features.shape[:2], parts, num_heads, -1)
     return tuple(split[:, :, part] for part in range(parts))
 
@@ -488,11 +498,12 @@ def _sides(
     num_heads: int,
     how: Logits,
 ) -> tuple[Side, Side, jax.Array]:
-    """Return queries, keys and values of the voxels in the slots ``rows [P, L]``.
+    """Return queries, keys and values ``[P, L, H, d]`` of the voxels in the slots of patches.
 
     Empty slots get group -1 and features of zero.
 
     Args:
+      rows: ``int32[P, L]``, the row of the voxel in each slot, or -1.
       group: ``int32[capacity]``, the group of each voxel. None puts all voxels into one group.
     """
     slots = jnp.maximum(rows, 0)
@@ -503,7 +514,7 @@ def _sides(
 
 
 def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
-    """Return the rows of each patch and of ``reach`` patches on both sides, ``[P, slots]``."""
+    """Return the rows of each patch and ``reach`` patches on each side, same scene, ``[P, n]``."""
     patch = jnp.arange(rows.shape[0])[:, None] + jnp.arange(-reach, reach + 1)[None, :]
     scene = jnp.where(rows[:, 0] < 0, -1, coords[jnp.maximum(rows[:, 0], 0), 0])
     theirs = scene.at[jnp.where(patch < 0, rows.shape[0], patch)].get(mode="fill", fill_value=-2)
@@ -513,7 +524,7 @@ def _beside(coords: jax.Array, rows: jax.Array, reach: int) -> jax.Array:
 
 
 def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Patches | None]:
-    """Return blocks ``[P, block, C]`` of one scene each, their groups, and Patches for Voxels."""
+    """Return blocks of rows: features ``[P, block, C]``, scenes ``[P, block]``, Patches or None."""
     if isinstance(rows, Voxels):
         refuse_shard(rows, "attention")
         cut = cut_patches(rows, block, fill="short")
@@ -528,7 +539,7 @@ def _blocks(rows: Voxels | Tokens, block: int) -> tuple[jax.Array, jax.Array, Pa
 
 
 def _returned(cut: Patches, out: jax.Array) -> jax.Array:
-    """Gather the rows of the voxels ``[capacity, C]`` from their slots ``[P, L, H, d]``."""
+    """Return ``out [P, L, H, d]`` of patches in the order of voxels, ``[capacity, H * d]``."""
     return gather_rows(out.reshape(out.shape[0] * out.shape[1], -1), cut.place)
 
 
@@ -561,7 +572,7 @@ def rotary_embedding(
       ``[N, H, d]`` in the dtype of ``x``, computed in at least float32.
 
     Raises:
-      InputError: shapes do not fit, ``x`` has integers, ``d`` cannot be split, or ``base`` is not
+      InputError: shapes do not match, ``x`` has integers, ``d`` cannot be split, or ``base`` is not
         positive.
 
     Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021; along
@@ -579,7 +590,7 @@ def rotary_embedding(
 
 
 def check_rotary(channels: int, ndim: int, base: float) -> None:
-    """Raise :class:`InputError` unless ``channels`` per head split into pairs for ``ndim`` axes."""
+    """Raise :class:`InputError` unless ``2 * ndim`` divides ``channels`` and base > 0."""
     if channels % (2 * ndim):
         raise InputError(
             f"a head of {channels} channels cannot be turned along {ndim} axes: give a multiple of "

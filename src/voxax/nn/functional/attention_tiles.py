@@ -26,12 +26,13 @@ TILE = 1 << 20
 
 
 class Side(NamedTuple):
-    """Queries or keys, in ``P`` patches of ``L`` slots. The axis ``H`` is absent for one head.
+    """Queries or keys, in P patches of L slots; one head of one patch has no axes P and H.
 
     Attributes:
       vectors: ``[P, L, H, d]``.
-      group: ``int32[P, L]``; rows of the same group see each other.
-      cells: ``int32[P, L, D]``, lattice coordinates for the relative table; None without one.
+      group: ``int32[P, L]``; queries attend to keys of the same group.
+      cells: ``int32[P, L, D]``, lattice coordinates, if the logits have a relative table, else
+        None.
     """
 
     vectors: jax.Array
@@ -51,8 +52,8 @@ class Logits:
     Attributes:
       scale: factor on the products; static.
       precision: precision of the products; static.
-      table: relative table ``[D, 2 * reach + 1, H]`` or None. For each axis, the entry of the
-        offset between query and key is added; offsets beyond the reach are clipped to it.
+      table: relative position bias ``[D, 2 * reach + 1, H]`` or None. For each axis, the entry of
+        the offset in cells (query minus key), clipped to ``-reach`` to ``reach``, is added.
       tile: number of logits to compute at once; static.
     """
 
@@ -62,7 +63,7 @@ class Logits:
     tile: int = TILE
 
     def __call__(self, head: jax.Array, query: Side, key: Side) -> jax.Array:
-        """Return the logits ``[Lq, Lk]`` of one head in one patch, in float32 or wider."""
+        """Return the logits ``[Lq, Lk]`` of head ``head`` in one patch, in at least float32."""
         wide = wide_fraction(query.vectors.dtype)
         # Scaling the query saves a pass over the logits, if the query loses no digits by it.
         early = query.vectors.dtype == wide
@@ -136,9 +137,9 @@ def attend_in_patches(
 
 
 def attend_across_blocks(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Return attention to the rows of the same group in all blocks, ``[P, Lq, H, d]``.
+    """Return attention to the keys of the same group in all patches, ``[P, Lq, H, d]``.
 
-    Blocks of keys that share no group with a block of queries are skipped. Arguments as in
+    Patches of keys that share no group with a patch of queries are skipped. Arguments as in
     :func:`attend_in_patches`, but the two sides may have different numbers of patches. Groups must
     not decrease along the slots, except for empty slots.
     """
@@ -190,18 +191,18 @@ def _lowest(wide: Any) -> jax.Array:
 
 
 def _with_ones(value: jax.Array) -> jax.Array:
-    """Append a column of ones, ``[..., d + 1]``: its product with weights is their sum."""
+    """Append a column of ones, ``[..., d + 1]``, whose weighted sum is the sum of the weights."""
     return jnp.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, 1)], constant_values=1)
 
 
 def _sees(query: Side, key: Side) -> jax.Array:
-    """Return ``bool[Lq, Lk]``: whether each query sees each key."""
+    """Return ``bool[Lq, Lk]``: whether query and key are of the same group and not empty."""
     mine, theirs = query.group[:, None], key.group[None, :]
     return (mine == theirs) & (mine >= 0)
 
 
 def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
-    """Return ``[Lq, 1]``, each query's largest logit; a very low number if it sees no key."""
+    """Return each query's largest ``seen`` logit, ``[Lq, 1]``; a very low number if it has none."""
     logits = jax.lax.stop_gradient(logits)
     return jnp.max(jnp.where(seen, logits, _lowest(logits.dtype)), axis=1, keepdims=True)
 
@@ -209,7 +210,7 @@ def _largest(logits: jax.Array, seen: jax.Array) -> jax.Array:
 def _sums(
     logits: jax.Array, largest: jax.Array, seen: jax.Array, value: jax.Array, precision: str
 ) -> jax.Array:
-    """Return ``[Lq, d + 1]``: sums of the weighted values; the last column is the weights' sum."""
+    """Return ``[Lq, d + 1]``: sums over seen keys of ``exp(logit - largest)`` times ``value``."""
     # Select before exp, because an infinite weight would reach the gradient as 0 * inf.
     weights = jnp.exp(jnp.where(seen, logits - largest, _lowest(logits.dtype)))
     return jnp.einsum(
@@ -222,7 +223,7 @@ def _sums(
 
 
 def _normalized(sums: jax.Array) -> jax.Array:
-    """Return the weighted means ``[Lq, d]``; zero where the sum of the weights is zero."""
+    """Divide ``sums [Lq, d + 1]`` by the last column, ``[Lq, d]``; zero where that is zero."""
     weighted, total = sums[:, :-1], sums[:, -1:]
     some = total > 0
     return jnp.where(some, weighted / jnp.where(some, total, 1), 0)

@@ -149,7 +149,11 @@ def _portable(
     relu: bool,
     axis_name: Any = None,
 ) -> tuple[jax.Array, ...]:
-    """Return new features, used mean and ``1 / sqrt(variance + epsilon)``, and new averages."""
+    """Compute :func:`batch_norm` in JAX; return five arrays.
+
+    They are the features, the mean and ``1 / sqrt(variance + epsilon)`` that normalized them, and
+    the new running mean and variance.
+    """
     mean, variance = averages = old_mean, old_variance
     if training:
         mean, variance, number = masked_moments(x, valid, axis_name)
@@ -192,7 +196,11 @@ def _gradients(
     relu: bool,
     **rest: float,
 ) -> tuple[jax.Array, ...]:
-    """Return gradients; ``given`` are the arguments of :func:`_portable`, then its results."""
+    """Return the gradient by each argument whose position is in ``moves``.
+
+    ``dy`` is the gradient by the features; ``given`` are the arrays passed to :func:`_portable`,
+    then its results.
+    """
     x, valid, scale, _, residual, _, _, y, mean, inverse, *_ = given
     none = jnp.zeros((0, x.shape[1]), x.dtype)
     wants_residual = _RESIDUAL in moves and residual.shape[0] > 0
@@ -221,9 +229,10 @@ def _gradients_on_tpu(
     relu: bool,
     **rest: float,
 ) -> tuple[jax.Array, ...] | None:
-    """Return the gradients from two sums of one pass, or None for gradients of the averages.
+    """Return the result of :func:`_gradients`, or None if ``moves`` include the running averages.
 
-    Differentiating :func:`_portable` would take three sums, each of which needs the one before.
+    Two sums of one pass suffice. Differentiating :func:`_portable` would take three, each after the
+    previous.
     """
     x, valid, scale, _, residual, _, _, y, mean, inverse, *_ = given
     if _MEAN in moves or _VARIANCE in moves:
@@ -314,8 +323,8 @@ def conv_norm(
       relu: whether to return ``max(result, 0)``.
       residual: voxels whose features are added, or None.
       requests: algorithm requests, as keyword arguments of :func:`voxax.products.convolve`.
-      voxels, weight, kernel_size, stride, bias, groups, out_voxels, precision, relation: as in
-        :func:`voxax.nn.functional.spatially_sparse_conv`.
+      voxels, weight, kernel_size, stride, bias, groups, out_voxels, precision, relation (other
+        keyword arguments): as in :func:`voxax.nn.functional.spatially_sparse_conv`.
 
     Returns:
       Voxels, or None if fusion is impossible: the features are not floats, or the residual has

@@ -31,7 +31,7 @@ def space_to_channel(
 
     Raises:
       InputError: the factor is below 1, or has another number of axes.
-      CapacityError: the coarse level does not fit ``capacity``; only in eager calls.
+      CapacityError: there are more coarse voxels than ``capacity``; only in eager calls.
     """
     ndim = voxels.geometry.ndim
     blocks = per_axis(factor, ndim, "factor")

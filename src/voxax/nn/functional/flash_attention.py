@@ -21,17 +21,17 @@ _BLOCK = 512
 def choose(
     wanted: AttentionAlgorithm | None, query: jax.ShapeDtypeStruct, how: Logits, length: int
 ) -> AttentionAlgorithm:
-    """Return ``wanted``, or the algorithm that suits the default device of this process.
+    """Return ``wanted``; if None, the algorithm that suits the default device of this process.
 
     Args:
       wanted: name of an algorithm. None takes cuDNN on GPUs and splash attention on TPUs if they
-        support the problem and its dtype has 16 bits, and else tiles.
+        can run with the other arguments and the dtype has 16 bits, and else tiles.
       query: shape ``[..., H, d]`` and dtype of the queries.
       how: the rule for the logits.
       length: number of slots of a patch.
 
     Raises:
-      InputError: the wanted kernel does not support the problem; the message says why.
+      InputError: the wanted kernel cannot run with the other arguments; the message says why.
     """
     if wanted is not None:
         check_known("algorithm", wanted, get_args(AttentionAlgorithm))
@@ -48,7 +48,7 @@ def choose(
 def refusal(
     kernel: AttentionAlgorithm, query: jax.ShapeDtypeStruct, how: Logits, length: int
 ) -> str | None:
-    """Return why a kernel does not support a problem, or None if it does."""
+    """Return why ``kernel`` cannot run with these arguments of :func:`choose`; None if it can."""
     if how.table is not None:
         return "adds no relative table"
     if kernel == "cudnn":
@@ -64,7 +64,7 @@ def refusal(
 
 
 def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Return attention within each patch, ``[P, L, H, d]``; empty slots come last in a patch."""
+    """Return attention within each patch, ``[P, L, H, d]``; empty slots must be last in a patch."""
     group = query.group
     # A patch of length 0 would divide by zero, so its first empty slot counts as a row.
     number = jnp.maximum(jnp.sum(group >= 0, axis=1, dtype=jnp.int32), 1)
@@ -76,7 +76,7 @@ def by_cudnn(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array
 
 
 def by_splash(query: Side, key: Side, value: jax.Array, how: Logits) -> jax.Array:
-    """Return attention ``[P, Lq, H, d]`` to the keys ``[P, Lk, H, d]`` of the same patch, group."""
+    """Return attention to keys of the same patch and group, ``[P, Lq, H, d]``, on TPUs."""
     # This imports Pallas, which few programs need.
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 

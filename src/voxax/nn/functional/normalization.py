@@ -26,7 +26,7 @@ from voxax.geometry.row_operations import as_dtype
 
 
 class FeatureRows(Protocol):
-    """Rows of features with a mask of valid rows, such as Voxels, Points, or rows in encoders."""
+    """Type of the input of norms: rows of features with a mask of valid rows, such as Voxels."""
 
     @property
     def features(self) -> jax.Array: ...
@@ -47,7 +47,7 @@ def masked_moments(
     valid: Bool[Array, " N"],
     axis_name: str | tuple[str, ...] | None = None,
 ) -> tuple[Float[Array, " C"], Float[Array, " C"], Float[Array, ""]]:
-    """Return mean and biased variance of the valid rows, in at least float32.
+    """Return mean and biased variance of each channel over the valid rows, in at least float32.
 
     Args:
       features: ``[N, C]``; rows that are not valid may hold anything.
@@ -87,8 +87,8 @@ def normalized(
 ) -> jax.Array:
     """Return ``(x - mean) / sqrt(variance + epsilon) * scale + bias + residual``, zero in padding.
 
-    The result has the dtype of ``features``, float32 for integers. A ``residual`` without rows is
-    not added. With ``relu`` negative values become zero.
+    ``x`` is ``features [N, C]``. The result has the same dtype, float32 for integers. A
+    ``residual`` without rows is not added. With ``relu`` negative values become zero.
     """
     wide = wide_fraction(features.dtype)
     x = clear_padding(features, valid)
@@ -154,7 +154,7 @@ def rms_norm(voxels: Rows, scale: Num[Array, " C"] | None = None, epsilon: float
 
 
 def check_affine(channels: int, scale: jax.Array | None, bias: jax.Array | None = None) -> None:
-    """Raise :class:`voxax.InputError` unless scale and bias are ``[C]`` or None."""
+    """Raise :class:`voxax.InputError` unless scale and bias are ``[channels]`` or None."""
     for name, value in (("scale", scale), ("bias", bias)):
         if value is not None and value.shape != (channels,):
             raise InputError(
@@ -186,7 +186,7 @@ def with_cleared_features(voxels: Rows, features: jax.Array) -> Rows:
 
 
 def _affine(scale: jax.Array | None, bias: jax.Array | None, dtype: Any) -> list[Any]:
-    """Return scale and bias in the dtype of sums over features; None becomes an empty array."""
+    """Return scale and bias in at least float32, or wider if ``dtype`` is; None becomes empty."""
     wide = wide_fraction(dtype)
     return [np.zeros(0, wide) if a is None else as_dtype(a, wide) for a in (scale, bias)]
 
@@ -339,7 +339,10 @@ def _scene_norm_portable(
     epsilon: float,
     axis: str | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Return new features, and mean and ``1 / sqrt(variance + epsilon)`` by scene, ``[B, C]``."""
+    """Return features normalized by scene and group of channels, and two statistics ``[B, C]``.
+
+    These are, for each scene and channel, mean and ``1 / sqrt(variance + epsilon)`` of its group.
+    """
     x = clear_padding(features, valid)
     wide, channels = x.dtype, x.shape[1]
     members = (scene[:, None] == jnp.arange(batch_size, dtype=scene.dtype)[None, :]) & valid[
@@ -355,7 +358,7 @@ def _scene_norm_portable(
     # collide, in an order that differs between runs on a GPU. A product with the matrix of members
     # would spread a NaN of one scene to all others.
     def mean_of(values: jax.Array) -> jax.Array:
-        """Return the mean of ``values [N, C]`` by scene and group, ``[batch_size, C]``."""
+        """Return means of ``values [N, C]`` by scene and group of channels, ``[batch_size, C]``."""
         total = jax.lax.map(
             lambda mine: jnp.sum(jnp.where(mine[:, None], values, zero), axis=0), members.T
         )
@@ -365,7 +368,7 @@ def _scene_norm_portable(
         return jnp.repeat(total / number[:, None], channels // groups, axis=1)
 
     def read(statistic: jax.Array) -> jax.Array:
-        """Return the row of ``statistic [batch_size, C]`` for each row's scene; zero in padding."""
+        """Return ``[N, C]``: ``statistic [batch_size, C]`` at each row's scene, zero in padding."""
 
         def select(rows: jax.Array, scene: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
             mine, value = scene

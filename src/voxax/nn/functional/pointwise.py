@@ -167,7 +167,7 @@ def dropout(voxels: Scenes, rate: float, key: jax.Array, mode: DropoutMode = "fe
 
     The expected value of every feature does not change (inverted dropout). No voxels are removed;
     :func:`voxax.prune` removes voxels. If a scene is split into shards, each shard draws its own
-    numbers. The modes ``channel`` and ``scene`` draw once for the whole scene.
+    numbers, except in the modes ``channel`` and ``scene``, which draw once for the whole scene.
 
     Args:
       voxels: Voxels or Points.

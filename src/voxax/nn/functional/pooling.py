@@ -133,7 +133,8 @@ def max_pool(
       ``Voxels``, or ``(Voxels, indices)``. The gradient goes to the rows in ``indices``.
 
     Raises:
-      InputError: ``return_indices`` on one shard of a scene, whose maxima may lie on another.
+      InputError: ``return_indices`` is given for one shard of a split scene. Other errors are those
+        of :func:`sum_pool`.
 
     Examples:
       >>> functional.max_pool(voxels, 2).stride
@@ -204,8 +205,7 @@ def extreme_rows(features: jax.Array, neighbors: jax.Array, *, largest: bool) ->
         ``jnp.max``.
 
     Returns:
-      ``int32[M, C]``, -1 where the window is empty. One pass per tap avoids an array
-      ``[M, K, C]``.
+      ``int32[M, C]``, -1 where the window is empty.
     """
     features = _compat.without_derivative(features)
     find = _find_natively if features.dtype in _NATIVE_DTYPES else _scan_taps
@@ -291,7 +291,7 @@ def unpool(
 
     Raises:
       InputError: ``indices`` and features have different shapes, or ``indices`` are given for one
-        shard of a scene.
+        shard of a split scene.
       GeometryMismatchError: the outputs of ``kernel_map`` are not ``out_voxels``.
 
     Examples:
@@ -424,7 +424,7 @@ def best_by_scene(
     largest: bool,
     axis: str | None = None,
 ) -> jax.Array:
-    """Return the largest (or smallest) values of each scene, ``[scenes, C]``; 0 if it has no rows.
+    """Return the largest (or smallest) values of each scene, ``[scenes, C]``; 0 for an empty scene.
 
     NaN wins over every number. Rows of equal values share the gradient. Arguments as for
     :func:`sum_by_scene`.
@@ -550,12 +550,12 @@ def _best_jvp(
 
 
 def _stored(x: jax.Array, scene: jax.Array) -> jax.Array:
-    """Return ``x``, or zero if every ``scene`` is negative, so that XLA computes it only once.
+    """Return ``x`` so that XLA computes it only once (and zero if every ``scene`` is negative).
 
     XLA recomputes a cheap operand in each loop that reads it, and may round it differently there
     (``a * b + c`` with one rounding or two). Then the row that gave the largest value no longer
-    equals it, and its gradient is lost (seen on CPU with ``JAX_DISABLE_MOST_OPTIMIZATIONS``). XLA
-    removes ``optimization_barrier`` before it fuses loops, but keeps a loop of unknown length.
+    equals this value, and gets no gradient (seen on CPU with ``JAX_DISABLE_MOST_OPTIMIZATIONS``).
+    XLA removes ``optimization_barrier`` before it fuses loops, but keeps a loop of unknown length.
     """
     x, scene, start = _compat.vary_alike(x, scene, jnp.zeros_like(x))
     rounds = jnp.any(scene >= 0).astype(jnp.int32)

@@ -25,7 +25,7 @@ class SPARSE_CONV_FWD_ALGO_MODE(enum.StrEnum):
 
 
 SPARSE_CONV_BWD_ALGO_MODE = SPARSE_CONV_FWD_ALGO_MODE
-"""Names of algorithms for ``bwd_algo=``, the same as for the forward product."""
+"""Names of algorithms for ``bwd_algo=``, the same as for ``fwd_algo=``."""
 
 
 @checked_operator
@@ -66,17 +66,20 @@ def spatially_sparse_conv(
       kernel_size, stride, dilation: integers, or one per axis.
       bias: ``[C_out]`` or None.
       groups: number of channel groups.
-      transposed: whether to convolve from coarse voxels to the fine ``out_voxels`` (the adjoint).
-      generative: whether to create an output voxel at every site that a tap reaches.
+      transposed: whether to convolve from coarse voxels to the fine ``out_voxels`` (the adjoint of
+        the convolution with this stride).
+      generative: whether to create an output voxel wherever a tap of the kernel meets an input
+        voxel.
       out_voxels: voxels whose coordinates the result gets: the target of a transposed convolution,
         or any voxels on the lattice of the output.
       capacity: static number of rows of new output voxels. None takes that of :func:`voxax.plan`,
-        else the input's; if ``generative``, it counts the voxels, in eager calls only.
-      kernel_map: an existing map, in place of all arguments that describe a map.
-      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used: a name, an
-        enum member, a list or tuple of them, ``"[a,b]"``, ``"auto"``; None leaves it to
-        :func:`voxax.algorithms` and the environment. ``bwd_algo`` applies to dgrad
-        and wgrad where these have no request of their own.
+        else the input's. With ``generative``, None counts the new voxels; this needs an eager call.
+      kernel_map: an existing map, from :func:`voxax.kernel_map`, in place of the arguments that
+        describe one.
+      fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used: a name, an enum
+        member, a list or tuple of them, ``"[a,b]"``, ``"auto"``; None leaves it to
+        :func:`voxax.algorithms` and the environment. ``bwd_algo`` applies to the gradients by input
+        (dgrad) and by weight (wgrad) that have no request of their own.
       precision: None keeps the input's full precision (or follows
         ``jax.default_matmul_precision``).
       kernel_shape: ``"box"``, ``"cross"``, or custom offsets ``int[K, D]``, whose order is
@@ -91,8 +94,8 @@ def spatially_sparse_conv(
       Integers of 8 and 16 bits give int32.
 
     Raises:
-      InputError: shapes do not fit, or a transposed convolution has no target.
-      CapacityError: the outputs do not fit ``capacity``; only in eager calls.
+      InputError: shapes do not match, or a transposed convolution has no target.
+      CapacityError: there are more outputs than ``capacity``; only in eager calls.
       AlgorithmError: a request is unknown, or none of the allowed algorithms can run this.
 
     Examples:

@@ -19,7 +19,7 @@ from voxax.tuning import Request
 
 
 class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
-    """Names of algorithms for ``fwd_algo=`` of depthwise convolutions; members equal strings."""
+    """Names of algorithms for ``fwd_algo=`` of depthwise convolutions; each equals its string."""
 
     EXPLICIT = "explicit"
     IMPLICIT = "implicit"
@@ -28,7 +28,7 @@ class SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE(enum.StrEnum):
 
 
 SPARSE_DEPTHWISE_CONV_BWD_ALGO_MODE = SPARSE_DEPTHWISE_CONV_FWD_ALGO_MODE
-"""Names of algorithms for ``bwd_algo=``, the same as for the forward product."""
+"""Names of algorithms for ``bwd_algo=``, the same as for ``fwd_algo=``."""
 
 
 @checked_operator
@@ -47,8 +47,8 @@ def spatially_sparse_depthwise_conv(
       features: ``[in_capacity, C]``.
       depthwise_weight: ``[K, C]``.
       kernel_map: from :func:`voxax.kernel_map`, with the input row of each output and tap.
-      num_out_coords: only checked: the map's output capacity or, in eager calls, its number of
-        output voxels. The result has ``out_capacity`` rows in any case.
+      num_out_coords: for a check: it must be the map's output capacity or, in eager calls, its
+        number of output voxels. The result has ``out_capacity`` rows in any case.
       fwd_algo, bwd_algo: requests as in :func:`voxax.nn.functional.spatially_sparse_conv`, for
         the depthwise algorithms ``explicit`` and ``implicit`` (or with ``_gemm`` appended).
       precision: see :func:`voxax.nn.functional.spatially_sparse_conv`.
@@ -57,7 +57,7 @@ def spatially_sparse_depthwise_conv(
       ``[out_capacity, C]``.
 
     Raises:
-      InputError: shapes do not fit the map.
+      InputError: shapes do not match the map.
       AlgorithmError: a request is unknown, or none of the allowed algorithms can run this.
 
     Examples:

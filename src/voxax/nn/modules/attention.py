@@ -197,7 +197,7 @@ class SerializedAttention(_Heads):
         order: SerialOrder | CurveOrder | None = None,
         positions: Float[Array, "capacity D"] | None = None,
     ) -> Voxels:
-        """Return the voxels with attended features ``[capacity, channels]``.
+        """Return the voxels with the results of attention, ``[capacity, channels]``.
 
         Args:
           voxels: Voxels with features ``[capacity, channels]``.
@@ -244,7 +244,7 @@ class WindowAttention(_Heads):
 
 
 class CylinderAttention(_Heads):
-    """Attention in windows of cylinder coordinates; see :func:`voxax.cylindrical_windows`.
+    """Attention in windows of cylindrical coordinates; see :func:`voxax.cylindrical_windows`.
 
     Args:
       channels: number of channels of input and output, a multiple of ``num_heads``.
@@ -338,14 +338,14 @@ class CrossAttention(CheckedModule):
         self.algorithm: AttentionAlgorithm | None = algorithm
 
     def __call__(self, query: Queries, key_value: Voxels | Tokens) -> Queries:
-        """Return the rows of ``query`` with the attended features.
+        """Return the rows of ``query`` with the results of attention.
 
         Args:
           query: Voxels, or Tokens ``[batch_size, T, C]`` of T rows per scene.
           key_value: the rows to attend to, Voxels or Tokens with ``key_channels`` channels.
 
         Raises:
-          InputError: channels, numbers of scenes, or shapes of tokens do not fit.
+          InputError: channels, numbers of scenes, or shapes of tokens do not match.
         """
         attended = cross_attention(
             _mapped(self.query, query),
@@ -456,7 +456,7 @@ class MLP(CheckedModule):
         return voxels.map(parts)
 
     def _row_by_row(self) -> bool:
-        """Return whether the layers are unmodified and can run on parts of the rows."""
+        """Return whether the layers may run on parts of the rows: unmodified, and no dropout."""
         layers = self.first, self.second, self.act, self.dropout
         if any(_CALLS.get(type(layer)) is not type(layer).__call__ for layer in layers):
             return False

@@ -1,4 +1,4 @@
-"""Modules that combine, select, grow and merge voxels. Constructors take the static arguments."""
+"""Modules that combine, select, grow and merge voxels, as the functions of :mod:`voxax` do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class _SetOperation(CheckedModule):
 
     Args:
       reduction: how two features at the same site are merged, such as ``"sum"``.
-      capacity: static number of rows of the result; None as in the functions.
+      capacity: static number of rows of the result; None as in :func:`voxax.union` or
+        :func:`voxax.intersection`.
     """
 
     FUNCTION: ClassVar[Callable[..., Voxels]]
@@ -98,7 +99,7 @@ class Crop(CheckedModule):
 
 
 class Dilate(CheckedModule):
-    """Add a voxel at every site that a kernel reaches. Arguments as in :func:`voxax.dilate`."""
+    """Add the voxels in a kernel around existing ones. Arguments as in :func:`voxax.dilate`."""
 
     def __init__(
         self,

@@ -169,8 +169,8 @@ class SparseDynamicConv(CheckedModule):
 
     With ``learn_size`` a linear head predicts the kernel size of a voxel, 1 to ``kernel_size``,
     from its features. Sizes are whole numbers in training too, so training and evaluation give the
-    same result. The gradient with respect to a size is the mean of the differences to the next
-    larger and the next smaller size. Evaluation (``module.eval()``) saves time by skipping taps.
+    same result. The gradient with respect to a size is the mean of the slopes to the next larger
+    and the next smaller size. Evaluation (``module.eval()``) saves time by skipping taps.
 
     With ``num_weights`` > 1 a second linear head mixes that many weights by softmax (Chen et al.,
     "Dynamic Convolution: Attention over Convolution Kernels", CVPR 2020). In the paper the features
@@ -179,7 +179,8 @@ class SparseDynamicConv(CheckedModule):
     Args:
       in_channels, out_channels: numbers of channels.
       kernel_size: the largest size, an integer.
-      stride, dilation: integers, or one per axis; heads need stride 1.
+      stride, dilation: integers, or one per axis. ``learn_size`` and ``num_weights`` > 1 need
+        stride 1.
       ndim: number of spatial axes, 3 unless the class has another number.
       learn_size: whether to add a head that predicts sizes.
       num_weights: number of weights that the second head mixes; 1 adds no second head.
@@ -446,8 +447,8 @@ class FocalConv(CheckedModule):
       kernel_size: kernel size of both convolutions, an integer or one per axis.
       ndim: number of spatial axes.
       threshold: a voxel or a tap is important if its importance exceeds this number.
-      capacity: static rows of the result. None takes one of a few sizes in eager calls, and K + 1
-        times the input's under ``jax.jit``, with K taps.
+      capacity: static rows of the result. None takes one of a few standard sizes in eager calls,
+        and K + 1 times the input's under ``jax.jit``, with K taps.
       use_bias, param_dtype, kernel_init, precision, rngs: as in :class:`SpatiallySparseConv`.
 
     Attributes:

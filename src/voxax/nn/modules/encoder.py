@@ -116,7 +116,8 @@ class VoxelFeatureEncoder(CheckedModule):
 
     Args:
       in_channels: channels of the point features, positions not counted; may be 0.
-      channels: output channels of each layer; an integer for one layer. The last is the result's.
+      channels: output channels of each layer; an integer for one layer. The result has those of the
+        last layer.
       voxel_size: edge length in the positions' unit, a number or one per axis.
       ndim: spatial axes D of the points.
       reduction: ``max`` or ``mean``.
@@ -124,8 +125,8 @@ class VoxelFeatureEncoder(CheckedModule):
       use_positions, use_mean_offset, use_center_offset: whether a point's input contains its
         position, its offset from the mean of the voxel's points, and its offset from the voxel's
         center.
-      capacity: static number of rows of the result. None takes one of a few sizes in eager calls,
-        and the number of points under ``jax.jit``.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in eager
+        calls, and the number of points under ``jax.jit``.
       momentum, epsilon, axis_name: arguments of :class:`BatchNorm`.
       dtype: dtype of the layers' computation and of the result; None is ``param_dtype``.
         Offsets are always taken in at least float32.
@@ -274,7 +275,7 @@ class PillarEncoder(VoxelFeatureEncoder):
 
     The input of a point is its features, its position, its offset from the mean of its pillar's
     points on all axes, and its offset from the pillar's center on all axes except the vertical one.
-    The result has ``ndim - 1`` axes. Its method ``to_dense`` returns the pseudo-image.
+    The result has ``ndim - 1`` axes. ``result.to_dense()`` returns the pseudo-image.
 
     Args:
       in_channels: channels of the point features, positions not counted; may be 0.

@@ -48,7 +48,7 @@ class GridPool(CheckedModule):
 
     Raises:
       InputError: the reduction is unknown; or, in a call, the number of channels differs.
-      CapacityError: the coarse level does not fit ``capacity``; only in eager calls.
+      CapacityError: there are more coarse voxels than ``capacity``; only in eager calls.
     """
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {

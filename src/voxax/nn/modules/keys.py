@@ -19,8 +19,8 @@ from voxax._native.random import PLAIN_KEY, fold_in, fold_in_on_host, is_plain_k
 def next_key(stream: nnx.RngStream) -> jax.Array:
     """Return the key that ``stream()`` would return, and advance the stream's count.
 
-    Nothing is compiled if the key and the count are known. A traced program for CPUs computes the
-    key by one operator of the library. If the key is not of JAX's default kind, flax computes it.
+    Nothing is compiled if key and count are not traced. A traced program for CPUs computes the key
+    by one operator of the library. If the key is not of JAX's default kind, flax computes it.
     """
     key, count = stream.key.get_value(), stream.count.get_value()
     if type(stream) is not nnx.RngStream or key.shape or not is_plain_key(key):

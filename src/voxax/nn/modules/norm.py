@@ -218,7 +218,7 @@ class GroupNorm(_Affine):
 
 
 def _check_shared(names: str | tuple[str, ...] | None, voxels: FeatureRows) -> None:
-    """Raise :class:`voxax.InputError` if each shard of a split scene would be normalized alone."""
+    """Raise :class:`voxax.InputError` if a scene is split over an axis that ``names`` lacks."""
     axis = split_axis(voxels)
     if axis is not None and axis not in ((names,) if isinstance(names, str) else names or ()):
         raise InputError(

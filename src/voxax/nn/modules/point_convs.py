@@ -70,7 +70,7 @@ class ContinuousConv(CheckedModule):
     def __call__(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> Points:
-        """Return ``queries`` (None: ``points``) with C_out channels, convolved over neighbors."""
+        """Return ``queries`` (``points`` if None) with the C_out channels of the convolution."""
         return continuous_conv(
             points,
             self.weight[...],
@@ -94,8 +94,9 @@ class KernelPointConv(CheckedModule):
     Args:
       in_channels, out_channels: numbers of channels C and C_out.
       num_kernel_points: number of kernel points K.
-      extent: distance that a kernel point reaches, in the unit of the positions. Kernel points lie
-        1.5 extents from the query on average, so search neighbors within 2.5 extents.
+      extent: distance up to which a kernel point has influence, in the unit of the positions.
+        Kernel points lie 1.5 extents from the query on average, so search neighbors within 2.5
+        extents.
       ndim: number of axes.
       deformable: whether to predict offsets of the kernel points.
       modulated: whether to predict a factor for each kernel point, which is twice a sigmoid.
@@ -144,7 +145,7 @@ class KernelPointConv(CheckedModule):
     def __call__(
         self, points: Points, neighbors: Neighbors, queries: Points | None = None
     ) -> Points:
-        """Return ``queries`` (None: ``points``) with C_out channels, convolved over neighbors."""
+        """Return ``queries`` (``points`` if None) with the C_out channels of the convolution."""
         offsets, factors = self.predictions(points, neighbors, queries)
         return self._convolve(points, neighbors, queries, self.weight, self.bias, offsets, factors)
 

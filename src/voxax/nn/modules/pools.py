@@ -38,7 +38,7 @@ class _Pool(_Window):
       stride: input cells per output cell; None is ``kernel_size``.
       kernel_shape, generative: as in :func:`voxax.nn.functional.sum_pool`.
       capacity: static number of rows of new output voxels. None takes that of :func:`voxax.plan`,
-        else the input's; if ``generative``, it counts the voxels, in eager calls only.
+        else the input's. With ``generative``, None counts the new voxels; this needs an eager call.
     """
 
     FUNCTION: ClassVar[Any]
@@ -156,7 +156,8 @@ class _Blocks(CheckedModule):
 
     Args:
       factor: edge of a block in voxels, an integer or one per axis.
-      capacity: static number of rows of the result; None as in the functions.
+      capacity: static number of rows of the result; for None see the function that the subclass
+        calls.
     """
 
     def __init__(self, factor: Size = 2, *, capacity: int | None = None) -> None:

@@ -92,7 +92,8 @@ class _Result:
     """The result of a block, split into arrays that the checkpoint computes and other values.
 
     ``jax.checkpoint`` would return a copy of a geometry. The copy would not count as the same
-    coordinates, and would lack the kernel maps.
+    coordinates, and would lack the kernel maps. ``structure`` and ``leaves`` are the tree of the
+    result; ``places`` are the indices of the computed arrays in ``leaves``.
     """
 
     structure: Any = None

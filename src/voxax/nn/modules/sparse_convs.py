@@ -54,7 +54,7 @@ def he_normal(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) ->
 
 
 def zeros(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-    """Return zeros without compiling a program for every shape."""
+    """Return zeros; ``key`` is not used, and no program is compiled for the shape."""
     del key
     return filled(shape, 0, dtype)
 
@@ -92,7 +92,7 @@ class AlgorithmOptions(TypedDict, total=False):
 
 
 class LayerOptions(Dtypes, AlgorithmOptions, total=False):
-    """Keyword arguments that networks pass to every layer: dtypes and, not on grids, algorithms."""
+    """Keyword arguments that networks pass to layers: dtypes, and algorithms of sparse layers."""
 
 
 class NetworkOptions(LayerOptions, total=False):
@@ -211,17 +211,18 @@ class SpatiallySparseConv(Convolution):
       ndim: number of spatial axes; None takes that of the class, or 3 in a class for any number.
       transposed: whether to convolve from coarse to fine voxels (the adjoint). The call then needs
         ``out_voxels``, unless ``generative`` is True.
-      generative: whether to create an output voxel at every site that a tap reaches.
+      generative: whether to create an output voxel wherever a tap of the kernel meets an input
+        voxel.
       use_bias: whether to add a bias.
       capacity: static number of rows of new output voxels. None takes that of :func:`voxax.plan`,
-        else the input's; if ``generative``, it counts the voxels, in eager calls only.
+        else the input's. With ``generative``, None counts the new voxels; this needs an eager call.
       fwd_algo, bwd_algo, dgrad_algo, wgrad_algo: which algorithms may be used; see
         :func:`voxax.nn.functional.spatially_sparse_conv`. Names are checked when the module is
         built.
       dtype: computation dtype; None promotes the dtypes of features and weight.
       param_dtype: dtype of the stored parameters.
-      kernel_init, bias_init: initializers, called with the weight's shape
-        ``[K, C_in/G, C_out]``: fan-in is ``K * C_in / G``.
+      kernel_init, bias_init: initializers. ``kernel_init`` gets the shape ``[K, C_in/G, C_out]``
+        for K taps and G groups: the fan-in is ``K * C_in / G``.
       precision, kernel_shape, spatial_shape: see
         :func:`voxax.nn.functional.spatially_sparse_conv`.
       rngs: keys of the initial weights; None uses a fixed seed, with a new key for every layer.
@@ -451,7 +452,7 @@ class SparseConvTranspose(SpatiallySparseConv):
     """Transposed convolution from coarse to fine voxels, the adjoint of a strided convolution.
 
     A call with ``out_voxels`` outputs these voxels, like spconv's ``SparseInverseConv``. With
-    ``generative=True`` the output has a voxel at every site that a tap reaches, like spconv's
+    ``generative=True`` the output has a voxel wherever a tap meets an input voxel, like spconv's
     ``SparseConvTranspose``. Arguments are as in :class:`SpatiallySparseConv`.
     """
 

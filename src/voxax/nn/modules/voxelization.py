@@ -21,8 +21,8 @@ class Voxelize(CheckedModule):
     Args:
       voxel_size: edge length in the positions' unit, a number or one per axis.
       reduction: how the features of a voxel's points are merged, such as ``"mean"``.
-      capacity: static number of rows of the result. None takes one of a few sizes in eager calls,
-        and the number of points under ``jax.jit``.
+      capacity: static number of rows of the result. None takes one of a few standard sizes in eager
+        calls, and the number of points under ``jax.jit``.
       origin: position of the lattice origin; None is zero.
       return_inverse: whether to also return the voxel row of each point.
     """
