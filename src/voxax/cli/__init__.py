@@ -55,7 +55,10 @@ def _piped(arguments: Sequence[str] | None) -> int:
 
 
 def _drop_closed_outputs() -> bool:
-    """Redirect stdout and stderr to the null device if their pipe is closed; return if one was."""
+    """Redirect stdout and stderr to the null device where their pipe is closed.
+
+    Return True if at least one was redirected.
+    """
     closed = [number for number in _outputs() if _has_no_reader(number)]
     if closed:
         with open(os.devnull, "w") as nowhere:

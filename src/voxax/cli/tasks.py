@@ -29,7 +29,7 @@ AnyTrainer = TypeVar("AnyTrainer", bound=StepTrainer)
 
 
 def task_of(folder: Path) -> Task:
-    """Return the task that a checkpoint describes; without a name it is ``segment``."""
+    """Return the task that a checkpoint describes; ``segment`` if it does not name its task."""
     description = load_description(folder)
     name = description.get("task", Segmentation.task)
     if not isinstance(name, str) or name not in TASKS:
@@ -78,7 +78,10 @@ def check_weights(folder: Path, task: Task) -> None:
 
 
 def task_as(folder: Path, kind: type[Kind]) -> Kind:
-    """Return the task that a checkpoint describes; raise InputError unless it is a `kind`."""
+    """Return the task that a checkpoint describes; raise InputError if it is of another class.
+
+    `kind` is the class, such as :class:`Segmentation`.
+    """
     found = task_of(folder)
     if not isinstance(found, kind):
         raise InputError(
@@ -95,7 +98,10 @@ def restore(folder: Path, trainer: AnyTrainer) -> AnyTrainer:
 
 
 def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
-    """Return a network's plan of kernel maps, with the checkpoint's capacities if they fit."""
+    """Return a network's plan of kernel maps, with the array capacities that a checkpoint stores.
+
+    If the checkpoint has none, or is from hardware with other bucket sizes, the plan has none.
+    """
     plan = Plan.record(model, voxels)
     kept = load_description(checkpoint).get("capacities")
     if kept is None:  # an older checkpoint

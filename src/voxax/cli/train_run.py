@@ -121,7 +121,10 @@ class Run:
             self.start, self.source = starting_network(config, self._task())
 
     def _check(self, checkpoint: Path) -> None:
-        """Raise :class:`voxax.InputError` for an invalid configuration, without reading data."""
+        """Raise :class:`voxax.InputError` for an invalid configuration, without reading data.
+
+        A resumed run must also agree with its `checkpoint`.
+        """
         config, log = self.config, self.config.training.log
         check_place_of_weights(config)
         with config.errors_of("model"):
@@ -209,7 +212,10 @@ class Run:
         return Mixing(own.mix3d, not sweeps, tuple(map(self.names.index, own.polarmix)))
 
     def _paste(self, pipeline: Any) -> None:
-        """Add the pasting of objects to the augmentation; cut them out unless they are stored."""
+        """Add the pasting of objects to the augmentation, if ``augment.paste`` names classes.
+
+        Unless they are stored already, objects are first cut out of the training scans.
+        """
         counts = {name: count for name, count in self.config.augment.paste.items() if count}
         if not counts:
             if self.overwrite:
@@ -238,7 +244,7 @@ class Run:
         self.transform = Pasted(objects, counts, self.transform)
 
     def _task(self, samples: list[Any] | None = None) -> Task:
-        """Return the task with its settings; without `samples` its classes get no loss weights."""
+        """Return the configured task; without `samples`, all classes have the same loss weight."""
         config, training = self.config, self.config.training
         names, weighs = self.names, training.class_weights and samples is not None
         common: dict[str, Any] = {
@@ -297,9 +303,10 @@ class Run:
         self.learning.fit([*samples, held_out])
 
     def _after_save(self, pipeline: Any) -> str:
-        """Validate after every few checkpoints, and return a remark for the progress bar or "".
+        """Validate if it is due after this checkpoint, and return a remark to print, or "".
 
-        Also keep the best checkpoint, and stop the training after ``training.patience``.
+        Also keep the best checkpoint. Stop the training after ``training.patience`` validations
+        without a better score.
         """
         training, step = self.config.training, self.learning.trainer.steps
         every = training.validate_every
@@ -348,10 +355,10 @@ def check_place_of_weights(config: TrainConfig) -> None:
 
 
 def starting_network(config: TrainConfig, task: Task) -> tuple[nnx.Module | None, str]:
-    """Return ``(network, codebase)`` with the weights that the configuration names.
+    """Return ``(network, codebase that wrote its weights)`` for the weights in the configuration.
 
-    It prints which weights were taken. The codebase is the one that wrote the weights. Without
-    weights in the configuration, the result is ``(None, "")``.
+    It prints which weights were taken. If the configuration names no weights, the result is
+    ``(None, "")``.
     """
     key, given = _given(config)
     if not given:

@@ -131,8 +131,8 @@ class Loop:
         """Sum the cycles, bundles and busy units of all passes, including inner loops.
 
         Args:
-          passes: number of passes of each loop whose ``trips`` is None. If ``passes`` is None, or
-            for such a loop inside another, one pass is counted and the sum is not complete.
+          passes: number of passes of each loop whose ``trips`` is None. One pass is counted, and
+            the sum is not complete, if ``passes`` is None or such a loop is inside another one.
         """
         trips, complete = self.trips, True
         if trips is None:
@@ -159,7 +159,10 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """Sums over a loop's passes; ``complete`` is False if a number of passes is unknown."""
+    """Sums over a loop's passes: cycles, issued bundles, and busy units by kind.
+
+    ``complete`` is False if the number of passes of a loop is unknown.
+    """
 
     cycles: float
     bundles: float
@@ -256,7 +259,7 @@ def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
 
 
 def _fit(region: _Span, loop: _Span) -> bool:
-    """Return False if the forward branch of a region leaves the loop or leads into it."""
+    """Return whether a region is beside, inside or around a loop; move its end after the loop's."""
     closed = loop.branch + 1
     if region.begin <= loop.begin and closed <= region.end:
         region.end = max(region.end, loop.end)  # A loop includes its branch's delay slots.
@@ -394,7 +397,7 @@ class _Reader:
 
     @staticmethod
     def _runs(count: float, trips: float | None, number: int) -> float | None:
-        """Scale an event's ``count`` in ``number`` passes to all passes; None if each has it."""
+        """Scale an event's `count` in `number` passes to `trips` passes; None if it is in each."""
         if count >= number:
             return None
         if trips is None:  # A frequent event may happen in any pass.
@@ -449,7 +452,7 @@ def _own(span: _Span) -> list[int]:
 
 
 def _utilization(text: str, cycles: int) -> tuple[dict[str, int], list[tuple[int, ...]]]:
-    """Parse a utilization file: return the number of units by kind, and those busy per cycle."""
+    """Parse a file: return the number of units by kind, and the busy units of every cycle."""
     if "== UTILIZATION:" not in text:
         return {}, [()] * cycles
     head, body = text.split("== UTILIZATION:")
