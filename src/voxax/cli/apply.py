@@ -20,7 +20,7 @@ from voxax.io.annotated import AnnotatedScan
 class Trained:
     """Network of a checkpoint, ready to predict scenes.
 
-    The first scene decides which kernel maps every scene gets.
+    The first scene decides which kernel maps are built for every scene.
 
     Args:
       checkpoint: the folder of the checkpoint.

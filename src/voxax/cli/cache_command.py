@@ -218,9 +218,9 @@ def _files() -> list[Path]:
 
 
 def _merged(mine: Entry | None, other: Entry) -> Entry:
-    """Return the union of two tuner entries of a convolution, in which later measurements win.
+    """Return two tuner entries of one convolution as one, see :meth:`Entry.merged`.
 
-    `mine` is None if there is only `other`.
+    Later measurements win. If `mine` is None, the result is `other`.
     """
     if mine is None:
         return other

@@ -51,10 +51,7 @@ class KittiScore(ListedScore):
         super().add(truth.about.true, truth.about.found(*found))
 
     def ap(self, overlap: Any = "3d", recalls: Any = 40) -> Mapping[str, Mapping[str, float]]:
-        """Return the average precision by class and difficulty, NaN for classes without boxes.
-
-        For `overlap` and `recalls` see :func:`voxax.detection.kitti_ap`.
-        """
+        """Return :func:`voxax.detection.kitti_ap` of the scenes: AP by class, then by difficulty."""
         return kitti_ap(self.truth, self.found, overlap=overlap, recalls=recalls)
 
     def value(self) -> float:

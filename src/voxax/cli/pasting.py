@@ -143,7 +143,7 @@ class KeptObjects:
             return False
 
     def write(self, found: Iterable[dict[str, list[CutOut]]]) -> None:
-        """Write the objects that the :meth:`tasks` returned; remove files of other keys."""
+        """Write the objects that calls of the tasks returned; remove files of other keys."""
         most = MOST_BYTES / len(self.classes)
         stocks = {name: _Stock(most, seed) for seed, name in enumerate(self.classes)}
         for objects in found:

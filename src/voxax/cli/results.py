@@ -49,10 +49,7 @@ class ScanFiles:
         self._taken: dict[str, int] = {}
 
     def add(self, scan: Any, read: Any, found: Any) -> None:
-        """Write the points of `read` with the labels `found`, or the boxes `found`, to one file.
-
-        The file is named after the task `scan`.
-        """
+        """Write points `read` with labels `found`, or boxes `found`, to a file named after `scan`."""
         name = Path(str(scan)).name.replace(".", "_")
         number = self._taken[name] = self._taken.get(name, 0) + 1
         if number > 1:

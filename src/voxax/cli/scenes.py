@@ -58,10 +58,7 @@ class Simulate:
 
 @dataclasses.dataclass(frozen=True)
 class Near:
-    """Task (picklable callable): read a scan by the task `scan`, drop points beyond `radius`.
-
-    The radius is a distance from the origin in the x-y plane.
-    """
+    """Task (picklable callable): read a `scan`, drop points beyond `radius` in the x-y plane."""
 
     scan: Any
     radius: float
@@ -141,7 +138,7 @@ class Scenes:
 
 
 def near_origin(positions: np.ndarray) -> np.ndarray:
-    """Return positions, minus their minimum if a coordinate exceeds 10,000 (large coordinates)."""
+    """Return positions, minus their minimum if the size of a coordinate exceeds 10,000."""
     return positions - (positions.min(0) if np.abs(positions).max(initial=0) > 1e4 else 0.0)
 
 

@@ -160,10 +160,7 @@ class Segmentation(Task):
 
 
 def class_weights(clouds: Sequence[PointCloud], classes: int) -> tuple[float, ...]:
-    """Return a loss weight for each of `classes` classes, from the labels of the clouds.
-
-    See :func:`weights_of`.
-    """
+    """Return a weight for each of `classes` classes by their labels, see :func:`weights_of`."""
     counts = np.zeros(classes)
     for cloud in clouds:
         if cloud.labels is not None:

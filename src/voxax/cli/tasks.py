@@ -78,10 +78,7 @@ def check_weights(folder: Path, task: Task) -> None:
 
 
 def task_as(folder: Path, kind: type[Kind]) -> Kind:
-    """Return the task that a checkpoint describes; raise InputError if it is of another class.
-
-    `kind` is the class, such as :class:`Segmentation`.
-    """
+    """Return the task that a checkpoint describes; raise InputError unless its class is `kind`."""
     found = task_of(folder)
     if not isinstance(found, kind):
         raise InputError(

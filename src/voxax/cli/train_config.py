@@ -349,7 +349,7 @@ class TrainConfig(_Table):
 
     @contextlib.contextmanager
     def errors_of(self, table: str) -> Iterator[None]:
-        """Prefix the errors of the block with ``path: table:``."""
+        """Prefix voxax errors in the ``with`` block by the file's path and the name `table`."""
         try:
             yield
         except VoxaxError as error:
@@ -508,10 +508,7 @@ def _faults(config: TrainConfig) -> list[str]:
 
 
 def _told(error: ValidationError, values: dict[str, Any]) -> list[str]:
-    """Return a message for each invalid key that pydantic found, with unknown keys first.
-
-    `values` is the content of the file.
-    """
+    """Return a message for each invalid key that pydantic found, with unknown keys first."""
     faults: dict[str, bool] = {}
     for found in error.errors(include_url=False):
         first, *rest = map(str, found["loc"])

@@ -121,10 +121,7 @@ class Run:
             self.start, self.source = starting_network(config, self._task())
 
     def _check(self, checkpoint: Path) -> None:
-        """Raise :class:`voxax.InputError` for an invalid configuration, without reading data.
-
-        A resumed run must also agree with its `checkpoint`.
-        """
+        """Raise InputError if the configuration is invalid or differs from a resumed `checkpoint`."""
         config, log = self.config, self.config.training.log
         check_place_of_weights(config)
         with config.errors_of("model"):
@@ -403,7 +400,8 @@ def _from_run(model: nnx.Module, folder: Path, whole: bool, said: str) -> str:
     Args:
       model: network to change.
       folder: folder of the checkpoint.
-      whole: whether all arrays must fit. If not, only arrays with equal path and shape are copied.
+      whole: whether all arrays must have the same paths and shapes. If False, only arrays with
+        equal path and shape are copied.
       said: beginning of the printed lines: key and value of the configuration.
     """
     before = task_of(folder)

@@ -607,10 +607,7 @@ def anchor_losses(
 
 
 def _is_chosen(classes: jax.Array, logits: jax.Array) -> jax.Array:
-    """Return a one-hot mask ``bool[..., classes]`` of `classes`, with one column for each logit.
-
-    Using it instead of a gather is faster on TPUs.
-    """
+    """Return a one-hot mask of `classes`, ``bool[..., classes]``; a gather is slow on TPUs."""
     columns = jnp.arange(logits.shape[-1], dtype=classes.dtype)
     return classes[..., None] == columns.reshape((1,) * classes.ndim + (-1,))
 

@@ -190,9 +190,9 @@ def _by_class(
 
 @dataclass
 class _Frame:
-    """The true and found boxes of one frame that are compared for one class and difficulty.
+    """The boxes of one frame that are compared for one class and difficulty, and their overlaps.
 
-    The states of boxes are ``COUNTS`` or ``IGNORED``.
+    Boxes have a score, and the state ``COUNTS`` or ``IGNORED``.
     """
 
     iou: np.ndarray  # [found, truth]

@@ -186,7 +186,11 @@ def center_distance_ap(
 
 @dataclass(frozen=True)
 class _Matches:
-    """The F found boxes of one class by falling score, and the true box that each one matches."""
+    """The F found boxes of one class by falling score, and the true box that each one matches.
+
+    For each found box, `scene`, `row` and `true_row` are the indices of its scene, of the box in
+    the scene, and of its true box (-1 for none). `number` counts the true boxes.
+    """
 
     number: int  # of true boxes
     scores: np.ndarray  # [F]
@@ -227,10 +231,7 @@ def _match(
 
 
 def _curve(matches: _Matches) -> tuple[np.ndarray, np.ndarray]:
-    """Return precision and score, each interpolated at :data:`RECALLS`.
-
-    Both are 0 at recalls above the highest one that the found boxes reach.
-    """
+    """Return precision and score at :data:`RECALLS`; 0 at recalls that no found box reaches."""
     if not matches.is_right.any():
         return np.zeros(len(RECALLS)), np.zeros(len(RECALLS))
     hits = np.cumsum(matches.is_right).astype(np.float64)

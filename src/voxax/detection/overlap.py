@@ -112,7 +112,7 @@ class _Sides(NamedTuple):
 
 
 def _seen_from(a: Any, b: Any) -> tuple[Any, Any, Any, Any]:
-    """Return the center of ``b`` in the frame of ``a``, and cosine and sine of its angle in it."""
+    """Return x, y, and cosine and sine of the yaw of the boxes ``b`` in the frame of ``a``."""
     xp = array_module(a)
     (cos_a, sin_a), (cos_b, sin_b) = ((xp.cos(t[..., 6]), xp.sin(t[..., 6])) for t in (a, b))
     x, y = b[..., 0] - a[..., 0], b[..., 1] - a[..., 1]

@@ -31,7 +31,7 @@ from voxax.predict.listing import EQUAL, SCHEDULE, UTILIZATION, Listing, read_eq
 def main(requests: str, results: str, folder: str) -> None:
     """Compile each request in the file `requests`, and write the results to the file `results`.
 
-    A result is the pickled program, or the error's text. The compiler's listings are in `folder`.
+    A result is the pickled program, or the error's text. The compiler writes listings to `folder`.
     """
     with Path(results).open("wb") as out:
         for chip, target, arguments in json.loads(Path(requests).read_text()):

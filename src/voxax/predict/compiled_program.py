@@ -77,7 +77,7 @@ class CompiledKernel(Operation):
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """The bytes that a kernel's copies move from or to HBM; computes the time of the kernel's loops.
+    """The bytes that a kernel's copies move from or to HBM; it computes the loops' time.
 
     Attributes:
       chip: the chip that the kernel runs on.
@@ -94,7 +94,7 @@ class Traffic:
         """Compute the traffic of a kernel from the copies in its listing.
 
         Args:
-          whole: the kernel as a loop.
+          whole: the loop that stands for the whole kernel, see :class:`Listing`.
           chip: the chip that the kernel runs on.
           operands: bytes of the operands and results in HBM. Copies of unknown size are assumed to
             move the bytes that other copies do not. Without copies, ``operands`` is the traffic.

@@ -67,7 +67,7 @@ def flags(folder: Path) -> str:
 
 
 def read_equal(text: str) -> dict[str, str]:
-    """Return a dict from each kernel in a ``deduplication-map`` to its compiled equal kernel."""
+    """Return ``{kernel: equal kernel that was compiled}`` from a ``deduplication-map``."""
     found = {}
     for part in text.split("key:")[1:]:
         name, *rest = part.split()
@@ -159,10 +159,7 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """Sums over a loop's passes: cycles, issued bundles, and busy units by kind.
-
-    ``complete`` is False if the number of passes of a loop is unknown.
-    """
+    """Sums over a loop's passes; ``complete`` is False if a number of passes is unknown."""
 
     cycles: float
     bundles: float
@@ -259,7 +256,10 @@ def _nest(lines: Sequence[str], delay_slots: int = 4) -> _Span:
 
 
 def _fit(region: _Span, loop: _Span) -> bool:
-    """Return whether a region is beside, inside or around a loop; move its end after the loop's."""
+    """Return whether a region lies inside, around or beside a loop, and not across its ends.
+
+    A region around the loop is extended to the end of the loop.
+    """
     closed = loop.branch + 1
     if region.begin <= loop.begin and closed <= region.end:
         region.end = max(region.end, loop.end)  # A loop includes its branch's delay slots.
