@@ -55,7 +55,7 @@ def _piped(arguments: Sequence[str] | None) -> int:
 
 
 def _drop_closed_outputs() -> bool:
-    """Redirect stdout and stderr to the null device where closed; return True if any was."""
+    """Redirect stdout or stderr to the null device if its pipe is closed; True if one was."""
     closed = [number for number in _outputs() if _has_no_reader(number)]
     if closed:
         with open(os.devnull, "w") as nowhere:

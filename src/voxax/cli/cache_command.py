@@ -250,7 +250,7 @@ def _checked(device: str) -> str:
 
 
 def _read_export(path: Path) -> dict[str, tuple[Store, list[str]]]:
-    """Return ``{device name: (valid entries, reasons why others are refused)}`` of a file."""
+    """Return ``{device name: (valid entries, reasons for refusals)}`` of an exported file."""
     from voxax._bounded_file import read_bounded
     from voxax.tuning import cache as form
 

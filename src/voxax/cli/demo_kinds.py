@@ -61,7 +61,7 @@ def dtype_for(info: HardwareInfo) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class DemoKind(abc.ABC):
-    """Base class of what ``voxax demo`` does for one task: its options, and methods per task."""
+    """Base class of what ``voxax demo`` does for one task: its default options and its methods."""
 
     kind: ClassVar[type[Task]]
 

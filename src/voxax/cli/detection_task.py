@@ -257,7 +257,7 @@ class Detection(Task):
     def _made(
         self, channels: int, classes: int, options: dict[str, Any], build: Any = None
     ) -> nnx.Module:
-        """Return the network, as :func:`made`; errors about its grid name voxel size and region."""
+        """Return the network as :func:`made` does; errors about its grid tell how to change it."""
         try:
             return made(self.network, channels, classes, options, build)
         except InputError as error:

@@ -51,7 +51,7 @@ class KittiScore(ListedScore):
         super().add(truth.about.true, truth.about.found(*found))
 
     def ap(self, overlap: Any = "3d", recalls: Any = 40) -> Mapping[str, Mapping[str, float]]:
-        """Return :func:`voxax.detection.kitti_ap` of the scenes: AP by class, then by difficulty."""
+        """Return the AP by class, then by difficulty; see :func:`voxax.detection.kitti_ap`."""
         return kitti_ap(self.truth, self.found, overlap=overlap, recalls=recalls)
 
     def value(self) -> float:

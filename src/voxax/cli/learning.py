@@ -67,7 +67,10 @@ class Trace(contextlib.ExitStack):
 
 
 def check_batch(task: Task, batch_size: int, devices: int) -> None:
-    """Raise :class:`voxax.InputError` if the devices cannot share `batch_size` scenes per step."""
+    """Raise InputError if a device gets none of the `batch_size` scenes, or not its equal share.
+
+    Shares must be equal if the network of `task` has dense layers.
+    """
     if batch_size < devices:
         raise InputError(
             f"a batch size of {batch_size} leaves {devices - batch_size} of {devices} devices "

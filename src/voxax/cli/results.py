@@ -49,7 +49,7 @@ class ScanFiles:
         self._taken: dict[str, int] = {}
 
     def add(self, scan: Any, read: Any, found: Any) -> None:
-        """Write points `read` with labels `found`, or boxes `found`, to a file named after `scan`."""
+        """Write the points `read` with labels `found`, or boxes `found`; `scan` names the file."""
         name = Path(str(scan)).name.replace(".", "_")
         number = self._taken[name] = self._taken.get(name, 0) + 1
         if number > 1:

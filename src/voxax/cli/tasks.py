@@ -114,7 +114,7 @@ def plan_of(model: nnx.Module, voxels: Voxels, checkpoint: Path) -> Plan:
 
 
 def resumed(folder: Path, task: Kind) -> Kind:
-    """Return `task` with the class weights and the source of the checkpoint of the run in `folder`.
+    """Return `task` with the class weights and the source codebase of the checkpoint in `folder`.
 
     Raises:
       InputError: another setting, except for `steps`, differs from the checkpoint's.

@@ -121,7 +121,7 @@ class Run:
             self.start, self.source = starting_network(config, self._task())
 
     def _check(self, checkpoint: Path) -> None:
-        """Raise InputError if the configuration is invalid or differs from a resumed `checkpoint`."""
+        """Raise InputError if the configuration is invalid or does not match the `checkpoint`."""
         config, log = self.config, self.config.training.log
         check_place_of_weights(config)
         with config.errors_of("model"):

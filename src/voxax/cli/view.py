@@ -204,7 +204,11 @@ def colorings_of(
 
 
 def _tiles(positions: np.ndarray, voxel_size: float) -> dict[str, Callable[[], Coloring] | Stepped]:
-    """Return colorings by the tiles and windows of a 3x3x3 submanifold convolution on TPUs."""
+    """Return colorings by the tiles and windows of a 3x3x3 submanifold convolution on TPUs.
+
+    A tile is the voxels that a kernel computes at a time, a window the voxels that it reads for a
+    tile.
+    """
     import voxax as vx
     from voxax.kernels.implicit_gemm.windows import VIEWS, WINDOW_TILE
     from voxax.plot.coloring import by_tile, by_window
